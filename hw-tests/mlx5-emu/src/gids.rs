@@ -1,0 +1,65 @@
+//! The GID table of the port: RoCE v2 over the loopback addresses, then the host's own.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
+
+/// Node GUID of the software device, the same in every process of a machine.
+pub const NODE_GUID: u64 = 0x026d_6cff_fe78_3500;
+/// Entries of the GID table; unused ones are zero.
+pub const GID_TABLE_LEN: usize = 32;
+/// Hardware address behind every GID.
+pub const MAC: [u8; 6] = [0x02, 0x6d, 0x6c, 0x78, 0x35, 0x00];
+
+/// One valid entry of the GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// The address; an IPv4 address is carried IPv4-mapped (`::ffff:a.b.c.d`).
+    pub address: IpAddr,
+    /// Network device the address belongs to.
+    pub ndev: String,
+}
+
+impl Gid {
+    /// The 16 bytes of the GID.
+    pub fn bytes(&self) -> [u8; 16] {
+        match self.address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        }
+    }
+}
+
+/// The valid entries, by index: 127.0.0.1, ::1, then the host's other addresses. Read once per process.
+pub fn table() -> &'static [Gid] {
+    static TABLE: OnceLock<Vec<Gid>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut gids = vec![
+            Gid { address: IpAddr::V4(Ipv4Addr::LOCALHOST), ndev: "lo".to_owned() },
+            Gid { address: IpAddr::V6(Ipv6Addr::LOCALHOST), ndev: "lo".to_owned() },
+        ];
+        for gid in crate::ifaddrs::host_addresses(|name: &CStr, address| Gid {
+            address,
+            ndev: name.to_string_lossy().into_owned(),
+        }) {
+            if gids.len() < GID_TABLE_LEN && !gids.iter().any(|known| known.address == gid.address) {
+                gids.push(gid);
+            }
+        }
+        gids
+    })
+}
+
+/// The 16 bytes at `index` of the table; zero when unused, `None` outside the table.
+pub fn bytes_at(index: usize) -> Option<[u8; 16]> {
+    (index < GID_TABLE_LEN).then(|| table().get(index).map_or([0; 16], Gid::bytes))
+}
+
+/// Index of the entry for `address`.
+pub fn index_of(address: IpAddr) -> Option<usize> {
+    let address = match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
+        v4 => v4,
+    };
+    table().iter().position(|gid| gid.address == address)
+}

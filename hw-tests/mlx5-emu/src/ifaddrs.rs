@@ -1,0 +1,42 @@
+//! The host's IP addresses, by getifaddrs(3).
+#![expect(unsafe_code, reason = "walks the list that getifaddrs returns")]
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Every IP address of the host that is up, mapped by `make(interface, address)`; empty when none can be read.
+pub(crate) fn host_addresses<T>(mut make: impl FnMut(&CStr, IpAddr) -> T) -> Vec<T> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: `list` is a valid place for the result.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut cursor = list;
+    while !cursor.is_null() {
+        // SAFETY: non-null elements of the list are valid until freeifaddrs.
+        let entry = unsafe { &*cursor };
+        cursor = entry.ifa_next;
+        if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP.cast_unsigned() == 0 {
+            continue;
+        }
+        // SAFETY: non-null, and at least a sockaddr header long.
+        let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
+        let address = if family == libc::AF_INET {
+            // SAFETY: AF_INET says that a sockaddr_in is there; it may be less aligned than the type asks for.
+            let sin = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            IpAddr::V4(Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr)))
+        } else if family == libc::AF_INET6 {
+            // SAFETY: AF_INET6 says that a sockaddr_in6 is there; it may be less aligned than the type asks for.
+            let sin6 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            IpAddr::V6(Ipv6Addr::from(sin6.sin6_addr.s6_addr))
+        } else {
+            continue;
+        };
+        // SAFETY: ifa_name is a NUL-terminated string as long as the list lives.
+        found.push(make(unsafe { CStr::from_ptr(entry.ifa_name) }, address));
+    }
+    // SAFETY: the list came from getifaddrs and is freed once.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}

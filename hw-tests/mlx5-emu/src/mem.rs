@@ -1,0 +1,307 @@
+//! Memory of the program under test: command buffers, queues, doorbell records, registered regions.
+//!
+//! Two kinds of access. *User copies* ([`copy_from_user`], [`copy_to_user`]) go through the kernel and answer EFAULT for
+//! addresses that are not mapped; commands use them. *Queue access* ([`Area`]) is direct: a range that was checked to be
+//! mapped when it was handed over, as the kernel driver pins it, and of which every access is bounds-checked.
+#![expect(unsafe_code, reason = "raw access to queue memory and to user buffers")]
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::sys;
+
+fn iovec(address: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len }
+}
+
+/// Reads `out.len()` bytes at `address` of this process.
+///
+/// # Errors
+/// EFAULT when any of it is not mapped readable.
+pub fn copy_from_user(address: u64, out: &mut [u8]) -> io::Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = iovec(address, out.len());
+    // SAFETY: `local` describes `out`; the kernel checks the remote side.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    if usize::try_from(n) == Ok(out.len()) { Ok(()) } else { Err(sys::errno(libc::EFAULT)) }
+}
+
+/// Writes `data` at `address` of this process.
+///
+/// # Errors
+/// EFAULT when any of it is not mapped writable.
+pub fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    let local = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let remote = iovec(address, data.len());
+    // SAFETY: `local` describes `data`, which process_vm_writev only reads; the kernel checks the remote side.
+    let n = unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    if usize::try_from(n) == Ok(data.len()) { Ok(()) } else { Err(sys::errno(libc::EFAULT)) }
+}
+
+const PAGE: u64 = 4096;
+
+/// Checks that every page of the range is mapped, and writable when `writable`.
+///
+/// # Errors
+/// EFAULT otherwise, EINVAL when the range wraps.
+pub(crate) fn check_range(address: u64, len: u64, writable: bool) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let end = address.checked_add(len).ok_or_else(|| sys::errno(libc::EINVAL))?;
+    let first = address & !(PAGE - 1);
+    let pages = usize::try_from((end - first).div_ceil(PAGE)).map_err(|_| sys::errno(libc::EINVAL))?;
+    // One byte per page, many pages per call: reading proves "mapped readable".
+    let mut bytes = [0u8; 512];
+    let mut done = 0;
+    while done < pages {
+        let batch = (pages - done).min(bytes.len());
+        let mut remote = [iovec(0, 0); 512];
+        for (i, slot) in remote.iter_mut().take(batch).enumerate() {
+            let page = first + (done + i) as u64 * PAGE;
+            *slot = iovec(page.max(address), 1);
+        }
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: batch };
+        // SAFETY: `local` describes `bytes`; the kernel checks the remote side.
+        let n = unsafe {
+            libc::process_vm_readv(libc::getpid(), &raw const local, 1, remote.as_ptr(), batch as u64, 0)
+        };
+        if usize::try_from(n) != Ok(batch) {
+            return Err(sys::errno(libc::EFAULT));
+        }
+        if writable {
+            check_writable(first + done as u64 * PAGE, batch)?;
+        }
+        done += batch;
+    }
+    Ok(())
+}
+
+/// Checks that `pages` pages from `first` can be written, without changing what they hold.
+fn check_writable(first: u64, pages: usize) -> io::Result<()> {
+    // MADV_POPULATE_WRITE (Linux 5.14) faults pages in for writing, exactly what pinning does.
+    const MADV_POPULATE_WRITE: i32 = 23;
+    let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(first as usize);
+    // SAFETY: populating changes no contents; the kernel checks the range.
+    if unsafe { libc::madvise(base, pages * PAGE as usize, MADV_POPULATE_WRITE) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        // An older kernel: being mapped has to do.
+        Some(libc::EINVAL) => Ok(()),
+        _ => Err(sys::errno(libc::EFAULT)),
+    }
+}
+
+/// A range of program memory that the device may touch: a queue, a doorbell record, a UAR page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an Area is an address range of shared memory; all access goes through volatile or atomic operations or through
+// copies of payload that the program handed over.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Takes a queue or record at `address` after checking that it is mapped writable.
+    ///
+    /// # Errors
+    /// EFAULT when it is not mapped, EINVAL when it is misaligned to `align` or wraps.
+    pub(crate) fn checked(address: u64, len: usize, align: u64) -> io::Result<Self> {
+        if address == 0 || !address.is_multiple_of(align) {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        check_range(address, len as u64, true)?;
+        Ok(Self { base: std::ptr::with_exposed_provenance_mut(address as usize), len })
+    }
+
+    /// Bytes in the area.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset <= self.len && self.len - offset >= size, "queue access out of bounds");
+        // SAFETY: just checked to stay inside the area.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Big-endian 32-bit word; a relaxed atomic load.
+    #[inline(always)]
+    pub(crate) fn be32(&self, offset: usize) -> u32 {
+        let at = self.at(offset, 4);
+        debug_assert!(at.cast::<u32>().is_aligned());
+        // SAFETY: in bounds and mapped (checked at creation), aligned as the areas and all offsets used are multiples of 4;
+        // the program only writes such words with plain stores, which an atomic load may race with on real hardware.
+        u32::from_be(unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Relaxed))
+    }
+
+    /// As [`Area::be32`], with what follows in program order not read before it.
+    #[inline(always)]
+    pub(crate) fn be32_acquire(&self, offset: usize) -> u32 {
+        let at = self.at(offset, 4);
+        // SAFETY: as in `be32`.
+        u32::from_be(unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Acquire))
+    }
+
+    /// Stores a big-endian 32-bit word.
+    #[inline(always)]
+    pub(crate) fn set_be32(&self, offset: usize, value: u32) {
+        let at = self.at(offset, 4);
+        // SAFETY: as in `be32`.
+        unsafe { AtomicU32::from_ptr(at.cast()) }.store(value.to_be(), Ordering::Relaxed);
+    }
+
+    /// Big-endian 64-bit word.
+    #[inline(always)]
+    pub(crate) fn be64(&self, offset: usize) -> u64 {
+        let at = self.at(offset, 8);
+        // SAFETY: in bounds; unaligned is allowed by read_unaligned.
+        u64::from_be(unsafe { at.cast::<u64>().read_unaligned() })
+    }
+
+    /// Big-endian 16-bit word.
+    #[inline(always)]
+    pub(crate) fn be16(&self, offset: usize) -> u16 {
+        let at = self.at(offset, 2);
+        // SAFETY: in bounds; volatile since the program may write it at any time.
+        u16::from_be(unsafe { at.cast::<u16>().read_volatile() })
+    }
+
+    /// One byte.
+    #[inline(always)]
+    pub(crate) fn byte(&self, offset: usize) -> u8 {
+        // SAFETY: in bounds.
+        unsafe { self.at(offset, 1).read_volatile() }
+    }
+
+    /// Copies out of the area.
+    #[inline(always)]
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        let at = self.at(offset, out.len());
+        // SAFETY: source in bounds; `out` is a Rust buffer that can't overlap program queues.
+        unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), out.len()) };
+    }
+
+    /// Reads `N` bytes.
+    #[inline(always)]
+    pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let at = self.at(offset, N);
+        // SAFETY: in bounds; a byte array has no alignment.
+        unsafe { at.cast::<[u8; N]>().read() }
+    }
+
+    /// Copies into the area.
+    #[inline(always)]
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+        let at = self.at(offset, data.len());
+        // SAFETY: destination in bounds; `data` is a Rust buffer that can't overlap program queues.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) };
+    }
+
+    /// Stores one byte after everything stored before: the ownership byte of a CQE.
+    #[inline(always)]
+    pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
+        let at = self.at(offset, 1);
+        std::sync::atomic::fence(Ordering::Release);
+        // SAFETY: in bounds.
+        unsafe { std::sync::atomic::AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
+    }
+
+    /// Loads a native 64-bit word atomically (a UAR register).
+    #[inline(always)]
+    pub(crate) fn load64(&self, offset: usize) -> u64 {
+        let at = self.at(offset, 8);
+        // SAFETY: in bounds, 8-byte aligned since UAR pages are page aligned and register offsets multiples of 8.
+        unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Acquire)
+    }
+
+    /// Takes a native 64-bit word, leaving zero.
+    #[inline(always)]
+    pub(crate) fn take64(&self, offset: usize) -> u64 {
+        let at = self.at(offset, 8);
+        // SAFETY: as in `load64`.
+        unsafe { AtomicU64::from_ptr(at.cast()) }.swap(0, Ordering::AcqRel)
+    }
+
+    /// Address of the first byte, for messages.
+    pub(crate) fn address(&self) -> u64 {
+        self.base.expose_provenance() as u64
+    }
+}
+
+/// Copies `len` bytes between two places of program memory that the regions' checks allow.
+///
+/// Which bytes these are was decided by key, bounds and access checks of [`crate::mr`]; whether they are still mapped
+/// is the program's duty, as it is with a device.
+#[inline(always)]
+pub(crate) fn copy(from: u64, to: u64, len: usize) {
+    let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: both ranges lie in live registered regions, which were checked to be mapped at registration with the access
+    // used here; overlap is allowed by `copy`.
+    unsafe { std::ptr::copy(from, to, len) };
+}
+
+/// Copies out of a registered region; see [`copy`].
+#[inline(always)]
+pub(crate) fn read_region(from: u64, out: &mut [u8]) {
+    let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+    // SAFETY: as in `copy`; `out` is a Rust buffer outside registered regions.
+    unsafe { std::ptr::copy(from, out.as_mut_ptr(), out.len()) };
+}
+
+/// Copies into a registered region; see [`copy`].
+#[inline(always)]
+pub(crate) fn write_region(to: u64, data: &[u8]) {
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: as in `copy`; `data` is a Rust buffer outside registered regions.
+    unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
+}
+
+/// Applies `change` to the aligned 64-bit word at `address` atomically and returns the old value.
+#[inline]
+pub(crate) fn atomic_update(address: u64, change: impl Fn(u64) -> Option<u64>) -> u64 {
+    let at = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
+    debug_assert!(at.is_aligned());
+    // SAFETY: inside a registered region with remote atomic access, aligned (checked by the responder).
+    let word = unsafe { AtomicU64::from_ptr(at) };
+    match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+        Ok(old) | Err(old) => old,
+    }
+}
+
+/// Maps `len` bytes of a descriptor from offset 0, shared; the mapping lives until [`unmap`].
+///
+/// # Errors
+/// What mmap(2) says.
+pub(crate) fn map_shared(fd: i32, len: usize) -> io::Result<Area> {
+    // SAFETY: a new mapping anywhere; nothing existing is replaced.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    base.expose_provenance();
+    Ok(Area { base: base.cast(), len })
+}
+
+/// Undoes [`map_shared`].
+///
+/// The area must come from [`map_shared`] and not be used afterwards; the callers own their UAR mapping exclusively.
+pub(crate) fn unmap(area: Area) {
+    // SAFETY: by the contract above this mapping is ours and unused from here on.
+    unsafe { libc::munmap(area.base.cast(), area.len) };
+}

@@ -1,0 +1,195 @@
+//! The C library's own functions, past the ones this crate puts in front of them.
+//!
+//! [`crate::interpose`] defines `open`, `ioctl` and friends; what it does not handle itself goes through the
+//! pointers found here with `dlsym(RTLD_NEXT, ...)`.
+#![expect(unsafe_code, reason = "calls into libc through dlsym")]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{c_char, c_int, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
+
+/// A function of the C library, looked up on first use.
+struct Next {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicUsize::new(0) }
+    }
+
+    /// Address of the next definition of this symbol; aborts when the C library has none.
+    fn get(&self) -> usize {
+        let known = self.address.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: the name is a NUL-terminated static string; RTLD_NEXT is a valid pseudo handle.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        if found == 0 {
+            // Going on would call address 0; nothing that works can be returned instead.
+            std::process::abort();
+        }
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+macro_rules! next_function {
+    ($(#[$doc:meta])* $name:ident as $symbol:literal ( $($arg:ident : $ty:ty),* ) -> $ret:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C function of the same name.
+        pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+            static NEXT: Next = Next::new($symbol);
+            // SAFETY: the symbol is the C library's, whose prototype on this platform is the one given here
+            // (variadic integer arguments travel in the same registers on x86-64 and aarch64 Linux).
+            let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(NEXT.get()) };
+            // SAFETY: passed on to the caller.
+            unsafe { function($($arg),*) }
+        }
+    };
+}
+
+next_function!(/// open(2).
+    open as c"open64" (path: *const c_char, flags: c_int, mode: mode_t) -> c_int);
+next_function!(/// openat(2).
+    openat as c"openat64" (dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int);
+next_function!(/// stat(2).
+    stat as c"stat" (path: *const c_char, out: *mut StatBuf) -> c_int);
+next_function!(/// fstat(2).
+    fstat as c"fstat" (fd: c_int, out: *mut StatBuf) -> c_int);
+next_function!(/// ioctl(2).
+    ioctl as c"ioctl" (fd: c_int, request: c_ulong, arg: usize) -> c_int);
+next_function!(/// write(2).
+    write as c"write" (fd: c_int, buf: *const c_void, len: size_t) -> ssize_t);
+next_function!(/// close(2).
+    close as c"close" (fd: c_int) -> c_int);
+next_function!(/// dup(2).
+    dup as c"dup" (fd: c_int) -> c_int);
+next_function!(/// dup2(2).
+    dup2 as c"dup2" (from: c_int, to: c_int) -> c_int);
+next_function!(/// dup3(2).
+    dup3 as c"dup3" (from: c_int, to: c_int, flags: c_int) -> c_int);
+next_function!(/// socket(2).
+    socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int);
+
+/// Sets `errno` of the calling thread.
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: __errno_location returns the calling thread's own, always valid errno.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// The errno that stands for `error`; EIO when it has none.
+pub(crate) fn errno_of(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// An error with the given errno.
+pub(crate) fn errno(value: c_int) -> io::Error {
+    io::Error::from_raw_os_error(value)
+}
+
+/// Turns a character-device pair into a `dev_t`.
+pub(crate) fn makedev(major: u32, minor: u32) -> dev_t {
+    libc::makedev(major, minor)
+}
+
+/// Closes a descriptor without going through the interposed `close`.
+pub(crate) fn close_fd(fd: RawFd) {
+    // SAFETY: closing a descriptor number is memory safe; the caller owns it.
+    unsafe { close(fd) };
+}
+
+fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made by the kernel, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A sparse memory file of `len` bytes, close-on-exec.
+///
+/// # Errors
+/// What memfd_create(2) or ftruncate(2) say.
+pub(crate) fn memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+    // SAFETY: the name is NUL-terminated.
+    let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), len.cast_signed()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// A connected pair of SOCK_SEQPACKET sockets, close-on-exec.
+///
+/// # Errors
+/// What socketpair(2) says.
+pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: `fds` has room for two descriptors.
+    let rc = unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr())
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((owned(fds[0])?, owned(fds[1])?))
+}
+
+/// An eventfd with the given flags (EFD_CLOEXEC is added).
+///
+/// # Errors
+/// What eventfd(2) says.
+pub(crate) fn eventfd(flags: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers involved.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) })
+}
+
+/// Duplicates a descriptor, close-on-exec, past the registry of virtual files.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub(crate) fn dup_cloexec(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers involved.
+    owned(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
+}
+
+/// Sends one packet without blocking and without SIGPIPE.
+///
+/// # Errors
+/// What send(2) says; EAGAIN when the queue is full.
+pub(crate) fn send_packet(fd: RawFd, packet: &[u8]) -> io::Result<()> {
+    // SAFETY: pointer and length describe `packet`.
+    let n = unsafe {
+        libc::send(fd, packet.as_ptr().cast(), packet.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives one packet without blocking; `None` when there is none.
+pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
+    // SAFETY: pointer and length describe `buf`.
+    let n = unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(n).ok().filter(|&n| n > 0)
+}
+
+/// True when O_NONBLOCK is set on the open file behind `fd`.
+pub fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: no pointers involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Sets an environment variable of this process; for constructors, before any thread exists.
+pub(crate) fn setenv(name: &CStr, value: &CStr) {
+    // SAFETY: both are NUL-terminated. setenv copies them.
+    unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
+}

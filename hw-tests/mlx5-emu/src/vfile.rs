@@ -1,0 +1,138 @@
+//! Virtual character devices: what `open("/dev/infiniband/...")` gives back.
+//!
+//! A virtual file is a *real* descriptor (a memfd, an eventfd, a socket) that the kernel knows, so that `mmap`, `poll`,
+//! `epoll`, `fcntl(O_NONBLOCK)`, `dup` and inheritance work natively, plus an object that answers the calls that only
+//! the driver could have answered: `write`, `ioctl`, and what `fstat` says about the device number.
+//!
+//! Who writes: `open`, `dup*` and `close` as interposed. Who reads: every interposed call, through a bitmap that makes
+//! "this is not one of ours" a single load.
+//!
+//! How to add one: implement [`VirtualFile`], make a descriptor that polls the way the driver's would (an eventfd with
+//! EFD_SEMAPHORE is readable as long as events are pending), and hand both to [`open`]. A blocking command must block
+//! on its own unless [`crate::sys::is_nonblocking`] says otherwise for the descriptor it got. User addresses found
+//! in a command are read and written with [`crate::mem::copy_from_user`] and [`crate::mem::copy_to_user`] only: they
+//! answer EFAULT where a kernel would.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::sys;
+
+/// The driver's side of one open virtual character device.
+///
+/// Calls come from any thread, several at once. Errors must carry an errno
+/// ([`io::Error::from_raw_os_error`]); one without becomes EIO.
+pub trait VirtualFile: Send + Sync {
+    /// write(2) on `fd`: bytes taken.
+    ///
+    /// # Errors
+    /// The errno the driver would give.
+    fn write(&self, fd: RawFd, buf: &[u8]) -> io::Result<usize> {
+        let _ = (fd, buf);
+        Err(sys::errno(libc::EINVAL))
+    }
+
+    /// ioctl(2) on `fd`: the call's return value.
+    ///
+    /// # Errors
+    /// The errno the driver would give.
+    fn ioctl(&self, fd: RawFd, request: u64, arg: usize) -> io::Result<i32> {
+        let _ = (fd, request, arg);
+        Err(sys::errno(libc::ENOTTY))
+    }
+
+    /// Major and minor number that `fstat` reports; `None` leaves the descriptor's own answer.
+    fn device_number(&self) -> Option<(u32, u32)> {
+        None
+    }
+
+    /// The last descriptor of this file was closed by the program.
+    fn released(&self) {}
+}
+
+/// Descriptors up to this number can be virtual.
+const MAX_FD: usize = 1 << 16;
+
+static IS_VIRTUAL: [AtomicU64; MAX_FD / 64] = [const { AtomicU64::new(0) }; MAX_FD / 64];
+static FILES: RwLock<Option<HashMap<RawFd, Arc<dyn VirtualFile>>>> = RwLock::new(None);
+
+/// True when `fd` is a virtual file. One load, safe in signal handlers.
+#[inline]
+pub fn is_virtual(fd: RawFd) -> bool {
+    match usize::try_from(fd) {
+        Ok(n) if n < MAX_FD => IS_VIRTUAL[n / 64].load(Ordering::Acquire) >> (n % 64) & 1 != 0,
+        _ => false,
+    }
+}
+
+/// The object behind `fd`, if it is a virtual file.
+pub fn find(fd: RawFd) -> Option<Arc<dyn VirtualFile>> {
+    if !is_virtual(fd) {
+        return None;
+    }
+    FILES.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&fd).cloned()
+}
+
+/// Makes `fd` a virtual file served by `file` and returns its number; the program owns it from now on.
+///
+/// # Errors
+/// EMFILE when the number is beyond what the registry holds.
+pub fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
+    let raw = fd.into_raw_fd();
+    if let Err(error) = register(raw, file) {
+        sys::close_fd(raw);
+        return Err(error);
+    }
+    Ok(raw)
+}
+
+fn register(raw: RawFd, file: Arc<dyn VirtualFile>) -> io::Result<()> {
+    let slot = usize::try_from(raw).ok().filter(|&n| n < MAX_FD).ok_or_else(|| sys::errno(libc::EMFILE))?;
+    let old = {
+        let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+        let old = files.get_or_insert_with(HashMap::new).insert(raw, file);
+        IS_VIRTUAL[slot / 64].fetch_or(1 << (slot % 64), Ordering::Release);
+        old
+    };
+    release(old);
+    Ok(())
+}
+
+/// `new` became a duplicate of `old` (dup, dup2, dup3).
+pub(crate) fn duplicated(old: RawFd, new: RawFd) {
+    forget(new);
+    if let Some(file) = find(old) {
+        // A number beyond the registry stays an ordinary descriptor.
+        let _ = register(new, file);
+    }
+}
+
+/// `fd` is about to be closed, or was replaced.
+pub(crate) fn forget(fd: RawFd) {
+    if !is_virtual(fd) {
+        return;
+    }
+    let old = {
+        let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = fd.unsigned_abs() as usize;
+        IS_VIRTUAL[slot / 64].fetch_and(!(1 << (slot % 64)), Ordering::Release);
+        files.as_mut().and_then(|files| files.remove(&fd))
+    };
+    release(old);
+}
+
+/// Tells the file when no descriptor is left. The registry is not locked here: `released` may close other files.
+fn release(file: Option<Arc<dyn VirtualFile>>) {
+    let Some(file) = file else { return };
+    let still_open = FILES
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .is_some_and(|files| files.values().any(|other| Arc::ptr_eq(other, &file)));
+    if !still_open {
+        file.released();
+    }
+}
