@@ -1,0 +1,176 @@
+//! Polling a completion queue and arming it for events.
+//!
+//! The device writes entries; we read them, and give their room back through the consumer index in the doorbell record.
+//! The index is written rarely but never late: after a quarter of the queue, when a poll finds nothing, and before
+//! arming. A queue at least as deep as everything that can complete on it is therefore never overrun.
+//!
+//! Once polled here, a CQ is never to be polled or armed through verbs: libmlx5's own index would be stale.
+
+use crate::{
+    cqe::{self, Completion, CqeError, CqeFields},
+    dbrec::CqDbRec,
+    queue_mem::{CqLayout, CqeMem},
+    uar::Uar,
+};
+
+/// Which completions raise the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArmFor {
+    /// The next completion.
+    Any,
+    /// The next receive whose sender asked for it, or the next error.
+    Solicited,
+}
+
+/// A completion queue that is polled without libmlx5.
+///
+/// ```
+/// use mlx5_direct::{Cq, CqLayout};
+///
+/// let (layout, _device) = CqLayout::on_heap(256, 64)?;
+/// let mut cq = Cq::new(layout);
+/// assert!(cq.poll()?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Cq {
+    cqes: CqeMem,
+    consumer_index: u32,
+    released: u32,
+    release_at: u32,
+    dbrec: CqDbRec,
+    uar: Uar,
+    cqn: u32,
+    arm_sequence: u32,
+}
+
+impl Cq {
+    /// Takes over a checked CQ from which nothing was polled yet.
+    pub fn new(layout: CqLayout) -> Self {
+        let CqLayout { cqes, dbrec, uar, cqn } = layout;
+        let mut cq =
+            Self { cqes, consumer_index: 0, released: 0, release_at: 0, dbrec, uar, cqn, arm_sequence: 0 };
+        cq.release_at = cq.release_interval();
+        cq
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`CqeError`]. An unknown opcode is consumed; compression and resize leave the CQ where it is, for good.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion>, CqeError> {
+        // Only here, not after decoding: the last entry stays readable for `copy_scattered` until the next poll.
+        if self.consumer_index == self.release_at {
+            self.release();
+        }
+        let Some(entry) = self.cqes.ready(self.consumer_index) else {
+            if self.consumer_index != self.released {
+                self.release();
+            }
+            return Ok(None);
+        };
+        match cqe::decode(&entry) {
+            Ok(completion) => {
+                self.consumer_index = self.consumer_index.wrapping_add(1);
+                Ok(Some(completion))
+            }
+            Err(error) => {
+                if let CqeError::Opcode { .. } = error {
+                    self.consumer_index = self.consumer_index.wrapping_add(1);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Hands up to `max` completions to `each`, oldest first; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll); what came before was handed over.
+    #[inline]
+    pub fn poll_each(&mut self, max: u32, mut each: impl FnMut(Completion)) -> Result<u32, CqeError> {
+        let mut polled = 0;
+        while polled < max
+            && let Some(completion) = self.poll()?
+        {
+            each(completion);
+            polled += 1;
+        }
+        Ok(polled)
+    }
+
+    /// Copies the payload that the device put into the last polled entry instead of into the buffer
+    /// ([`Payload::Cqe32`](cqe::Payload::Cqe32): `wide` false, [`Payload::Cqe64`](cqe::Payload::Cqe64): true). Valid until
+    /// the next poll. Returns the bytes copied: at most 32 or 64, and 0 for a 64-byte entry with `wide`.
+    pub fn copy_scattered(&self, wide: bool, out: &mut [u8]) -> usize {
+        self.cqes.copy_scattered(self.consumer_index.wrapping_sub(1), wide, out)
+    }
+
+    /// Whether [`poll`](Self::poll) would find an entry.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.cqes.ready(self.consumer_index).is_some()
+    }
+
+    /// Finished receives, errors included, that wait to be polled. Reads every waiting entry, consumes none.
+    pub fn waiting_receives(&self) -> u32 {
+        let waiting =
+            (0..=self.cqes.mask()).map_while(|n| self.cqes.ready(self.consumer_index.wrapping_add(n)));
+        waiting.filter(|entry| cqe::is_responder(entry.op_own())).count() as u32
+    }
+
+    /// Asks for one event. Completions that are in the queue already raise none: poll until empty, arm, and poll once
+    /// more, or use [`arm_unless_ready`](Self::arm_unless_ready).
+    pub fn arm(&mut self, what: ArmFor) {
+        /// Bit of the request that limits it to solicited completions (`MLX5_CQ_DB_REQ_NOT_SOL`).
+        const SOLICITED_ONLY: u32 = 1 << 24;
+        self.release();
+        let command = match what {
+            ArmFor::Any => 0,
+            ArmFor::Solicited => SOLICITED_ONLY,
+        };
+        let request = (self.arm_sequence & 3) << 28 | command | self.consumer_index & 0x00ff_ffff;
+        self.dbrec.request_event(request);
+        self.uar.arm_cq(request, self.cqn);
+    }
+
+    /// Arms, and says whether it is safe to block: false when a completion arrived before the request, for which no event
+    /// may come.
+    pub fn arm_unless_ready(&mut self, what: ArmFor) -> bool {
+        if self.is_ready() {
+            return false;
+        }
+        self.arm(what);
+        !self.is_ready()
+    }
+
+    /// To be called once for each event read from the channel: the device ignores a request that carries the sequence
+    /// number of an event it has raised already.
+    pub fn event_received(&mut self) {
+        self.arm_sequence = self.arm_sequence.wrapping_add(1);
+    }
+
+    /// CQ number.
+    pub fn cqn(&self) -> u32 {
+        self.cqn
+    }
+
+    /// Entries in the queue.
+    pub fn cqe_count(&self) -> u32 {
+        self.cqes.mask() + 1
+    }
+
+    fn release_interval(&self) -> u32 {
+        (self.cqe_count() / 4).max(1)
+    }
+
+    #[inline(never)]
+    fn release(&mut self) {
+        self.dbrec.release(self.consumer_index);
+        self.released = self.consumer_index;
+        self.release_at = self.consumer_index.wrapping_add(self.release_interval());
+    }
+}

@@ -1,0 +1,475 @@
+//! The completion queue entry: layout, decoding, and the typed values that come out of it.
+//!
+//! Written by the device, read by us. Nothing in an entry is trusted: every bit pattern decodes to a value or to an
+//! error, and the slot index in it is checked against the ring by [`Srq::complete`](crate::Srq::complete).
+//!
+//! # References
+//!
+//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_cqe64`, `mlx5_err_cqe`; `providers/mlx5/mlx5.h` for the syndromes.
+
+use core::mem::{offset_of, size_of};
+
+use crate::{
+    be::{Be16, Be32, Be64},
+    wqe::WqeIndex,
+};
+
+/// The 64 bytes that carry the fields: a whole entry, or the second half of a 128-byte entry.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct RawCqe {
+    head: [u8; 32],
+    /// SRQ number (CQE version 0) or user index (version 1), low 24 bits.
+    pub srqn_uidx: Be32,
+    /// Immediate data, invalidated rkey or pkey.
+    pub imm_inval_pkey: Be32,
+    app: [u8; 4],
+    /// Bytes received.
+    pub byte_cnt: Be32,
+    /// Device clock; bytes 6 and 7 are the syndromes in an error entry.
+    pub timestamp: Be64,
+    /// QP number in the low 24 bits; the send opcode in the top byte of a requester entry.
+    pub sop_drop_qpn: Be32,
+    /// SRQ slot, or index of the send WQE's first 64-byte block.
+    pub wqe_counter: Be16,
+    signature: u8,
+    /// Opcode (high nibble), format (bits 2 and 3), solicited (bit 1), owner (bit 0).
+    pub op_own: u8,
+}
+
+/// Byte offset of the vendor syndrome in an error entry; the syndrome is the byte after it.
+pub const VENDOR_SYNDROME_OFFSET: usize = 54;
+
+const _: () = {
+    assert!(size_of::<RawCqe>() == 64);
+    assert!(offset_of!(RawCqe, srqn_uidx) == 32);
+    assert!(offset_of!(RawCqe, imm_inval_pkey) == 36);
+    assert!(offset_of!(RawCqe, byte_cnt) == 44);
+    assert!(offset_of!(RawCqe, timestamp) == 48);
+    assert!(offset_of!(RawCqe, sop_drop_qpn) == 56);
+    assert!(offset_of!(RawCqe, wqe_counter) == 60);
+    assert!(offset_of!(RawCqe, signature) == 62);
+    assert!(offset_of!(RawCqe, op_own) == 63);
+    assert!(VENDOR_SYNDROME_OFFSET == offset_of!(RawCqe, timestamp) + 6);
+};
+
+/// The fields of an entry in host order, wherever it lies.
+pub trait CqeFields {
+    /// Opcode, format, solicited and owner bits.
+    fn op_own(&self) -> u8;
+    /// SRQ slot or send WQE index.
+    fn wqe_counter(&self) -> u16;
+    /// QP number and send opcode.
+    fn sop_drop_qpn(&self) -> u32;
+    /// Bytes received.
+    fn byte_count(&self) -> u32;
+    /// Immediate data or invalidated rkey.
+    fn imm_inval_pkey(&self) -> u32;
+    /// SRQ number or user index.
+    fn srqn_uidx(&self) -> u32;
+    /// Device clock.
+    fn timestamp(&self) -> u64;
+    /// Syndrome and vendor syndrome of an error entry.
+    fn error_syndromes(&self) -> (u8, u8);
+}
+
+impl CqeFields for RawCqe {
+    fn op_own(&self) -> u8 {
+        self.op_own
+    }
+    fn wqe_counter(&self) -> u16 {
+        self.wqe_counter.get()
+    }
+    fn sop_drop_qpn(&self) -> u32 {
+        self.sop_drop_qpn.get()
+    }
+    fn byte_count(&self) -> u32 {
+        self.byte_cnt.get()
+    }
+    fn imm_inval_pkey(&self) -> u32 {
+        self.imm_inval_pkey.get()
+    }
+    fn srqn_uidx(&self) -> u32 {
+        self.srqn_uidx.get()
+    }
+    fn timestamp(&self) -> u64 {
+        self.timestamp.get()
+    }
+    fn error_syndromes(&self) -> (u8, u8) {
+        let ts = self.timestamp.get().to_be_bytes();
+        (ts[7], ts[6])
+    }
+}
+
+impl RawCqe {
+    /// Lays out an entry, as a device would write it, from its 64 bytes.
+    pub fn from_bytes(bytes: &[u8; 64]) -> Self {
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let mut head = [0; 32];
+        head.copy_from_slice(&bytes[..32]);
+        Self {
+            head,
+            srqn_uidx: Be32::new(word(32)),
+            imm_inval_pkey: Be32::new(word(36)),
+            app: [bytes[40], bytes[41], bytes[42], bytes[43]],
+            byte_cnt: Be32::new(word(44)),
+            timestamp: Be64::new(u64::from(word(48)) << 32 | u64::from(word(52))),
+            sop_drop_qpn: Be32::new(word(56)),
+            wqe_counter: Be16::new(u16::from_be_bytes([bytes[60], bytes[61]])),
+            signature: bytes[62],
+            op_own: bytes[63],
+        }
+    }
+}
+
+/// What kind of message consumed the receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvOp {
+    /// RDMA write with immediate data.
+    WriteImm,
+    /// Send.
+    Send,
+    /// Send with immediate data.
+    SendImm,
+    /// Send that invalidated an rkey.
+    SendInval,
+}
+
+/// Where the payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// In the posted buffer.
+    Buffer,
+    /// In the entry's first 32 bytes; the buffer was not written. See [`Cq::copy_scattered`](crate::Cq::copy_scattered).
+    Cqe32,
+    /// In the first half of a 128-byte entry; the buffer was not written.
+    Cqe64,
+}
+
+/// A finished receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvCqe {
+    /// Kind of message.
+    pub op: RecvOp,
+    /// Where the payload is.
+    pub payload: Payload,
+    /// The message asked for a solicited event.
+    pub solicited: bool,
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
+    pub srqn_or_user_index: u32,
+    /// Slot in the SRQ.
+    pub slot: WqeIndex,
+    /// Bytes received; for [`RecvOp::WriteImm`] the bytes the peer wrote to its target.
+    pub byte_count: u32,
+    imm_or_rkey: u32,
+}
+
+impl RecvCqe {
+    /// Immediate data in host order (verbs' `imm_data` is the same value big-endian).
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        matches!(self.op, RecvOp::WriteImm | RecvOp::SendImm).then_some(self.imm_or_rkey)
+    }
+
+    /// The rkey that the message invalidated.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        (self.op == RecvOp::SendInval).then_some(self.imm_or_rkey)
+    }
+}
+
+/// A finished send-queue operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendCqe {
+    /// Opcode of the send WQE.
+    pub op: SendOp,
+    /// Where the payload of a read or an atomic is.
+    pub payload: Payload,
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
+    pub srqn_or_user_index: u32,
+    /// Index of the WQE's first 64-byte block, as posted: a running 16-bit count.
+    pub wqe_counter: u16,
+    /// Bytes read by an RDMA read.
+    pub byte_count: u32,
+}
+
+/// The opcode that a requester entry repeats from its WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// RDMA write.
+    Write,
+    /// RDMA write with immediate data.
+    WriteImm,
+    /// Send.
+    Send,
+    /// Send with immediate data.
+    SendImm,
+    /// Send that invalidates an rkey at the peer.
+    SendInval,
+    /// RDMA read.
+    Read,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// Memory key update: bind or invalidate of a window or fast registration.
+    Umr,
+    /// Invalidation of a local rkey.
+    LocalInval,
+    /// No operation.
+    Nop,
+    /// Anything else, by number (`MLX5_OPCODE_*`).
+    Other(u8),
+}
+
+impl SendOp {
+    /// From the number in the WQE and in the entry's top `sop_drop_qpn` byte.
+    pub const fn from_opcode(opcode: u8) -> Self {
+        match opcode {
+            0x00 => Self::Nop,
+            0x01 => Self::SendInval,
+            0x08 => Self::Write,
+            0x09 => Self::WriteImm,
+            0x0a => Self::Send,
+            0x0b => Self::SendImm,
+            0x10 => Self::Read,
+            0x11 => Self::CompareSwap,
+            0x12 => Self::FetchAdd,
+            0x1b => Self::LocalInval,
+            0x25 => Self::Umr,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Why an operation failed, as the device says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Syndrome {
+    /// 0x01: a message was longer than its receive buffer.
+    #[error("local length error")]
+    LocalLength,
+    /// 0x02: the WQE or the QP is inconsistent.
+    #[error("local QP operation error")]
+    LocalQpOperation,
+    /// 0x04: an lkey does not cover its segment.
+    #[error("local protection error")]
+    LocalProtection,
+    /// 0x05: the QP went to the error state before the operation was done.
+    #[error("flushed: the QP is in the error state")]
+    Flushed,
+    /// 0x06: a memory window could not be bound.
+    #[error("memory window bind error")]
+    MwBind,
+    /// 0x10: the responder sent something unexpected.
+    #[error("bad response")]
+    BadResponse,
+    /// 0x11: a remote operation had no access to local memory.
+    #[error("local access error")]
+    LocalAccess,
+    /// 0x12: the responder refused the request as malformed.
+    #[error("remote invalid request")]
+    RemoteInvalidRequest,
+    /// 0x13: the responder refused access to its memory.
+    #[error("remote access error")]
+    RemoteAccess,
+    /// 0x14: the responder could not carry the request out.
+    #[error("remote operation error")]
+    RemoteOperation,
+    /// 0x15: no acknowledgement after all retries.
+    #[error("transport retries exceeded")]
+    TransportRetries,
+    /// 0x16: the responder had no receive posted after all retries.
+    #[error("receiver-not-ready retries exceeded")]
+    RnrRetries,
+    /// 0x22 with vendor syndrome 0x93: a page of on-demand-paging memory was not there. The kernel resolves the fault
+    /// and libmlx5 would post the WQE again; this crate does not support ODP memory.
+    #[error("on-demand paging fault: post memory that was registered without IBV_ACCESS_ON_DEMAND")]
+    OdpPageFault,
+    /// 0x22: aborted by the remote side.
+    #[error("remote aborted")]
+    RemoteAborted,
+    /// Anything else, by number.
+    #[error("syndrome {0:#04x}")]
+    Other(u8),
+}
+
+impl Syndrome {
+    /// From the syndrome and vendor syndrome bytes.
+    pub const fn from_bytes(syndrome: u8, vendor: u8) -> Self {
+        match syndrome {
+            0x01 => Self::LocalLength,
+            0x02 => Self::LocalQpOperation,
+            0x04 => Self::LocalProtection,
+            0x05 => Self::Flushed,
+            0x06 => Self::MwBind,
+            0x10 => Self::BadResponse,
+            0x11 => Self::LocalAccess,
+            0x12 => Self::RemoteInvalidRequest,
+            0x13 => Self::RemoteAccess,
+            0x14 => Self::RemoteOperation,
+            0x15 => Self::TransportRetries,
+            0x16 => Self::RnrRetries,
+            0x22 if vendor == 0x93 => Self::OdpPageFault,
+            0x22 => Self::RemoteAborted,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// An operation that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorCqe {
+    /// Why.
+    pub syndrome: Syndrome,
+    /// The device maker's detail code.
+    pub vendor_syndrome: u8,
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
+    pub srqn_or_user_index: u32,
+    /// SRQ slot of a failed receive (it must be returned like any other), or index of the send WQE.
+    pub wqe_counter: u16,
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// A receive finished.
+    Recv(RecvCqe),
+    /// A receive failed; its slot, [`ErrorCqe::wqe_counter`], is free again.
+    RecvError(ErrorCqe),
+    /// A send-queue operation finished.
+    Send(SendCqe),
+    /// A send-queue operation failed.
+    SendError(ErrorCqe),
+}
+
+impl Completion {
+    /// QP number, 24 bits.
+    #[inline]
+    pub fn qpn(&self) -> u32 {
+        match self {
+            Self::Recv(c) => c.qpn,
+            Self::Send(c) => c.qpn,
+            Self::RecvError(e) | Self::SendError(e) => e.qpn,
+        }
+    }
+
+    /// The SRQ slot that this completion frees, of a receive from an SRQ.
+    #[inline]
+    pub fn slot(&self) -> Option<WqeIndex> {
+        match self {
+            Self::Recv(c) => Some(c.slot),
+            Self::RecvError(e) => Some(WqeIndex(e.wqe_counter)),
+            Self::Send(_) | Self::SendError(_) => None,
+        }
+    }
+}
+
+/// An entry that this crate does not handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CqeError {
+    /// The CQ was created with CQE compression.
+    #[error("compressed completion: create the CQ without MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE")]
+    Compressed,
+    /// The CQ was resized while it was polled here.
+    #[error("the CQ was resized: a directly polled CQ must keep its size")]
+    Resized,
+    /// An opcode that does not belong on a CQ of plain RC, UC or UD queues.
+    #[error("unknown completion opcode {opcode}")]
+    Opcode {
+        /// High nibble of `op_own`.
+        opcode: u8,
+    },
+}
+
+/// Solicited-event bit of `op_own`.
+const SOLICITED: u8 = 1 << 1;
+/// Format bits of `op_own`: 0 plain, 1 payload in 32 bytes, 2 payload in 64 bytes, 3 compressed.
+const FORMAT_SHIFT: u8 = 2;
+
+const QPN_MASK: u32 = 0x00ff_ffff;
+
+/// Whether an entry belongs to a receive.
+#[inline(always)]
+pub(crate) const fn is_responder(op_own: u8) -> bool {
+    matches!(op_own >> 4, 1..=4 | 14)
+}
+
+/// Decodes an entry that software owns.
+///
+/// # Errors
+///
+/// A [`CqeError`] for compressed entries, resize marks and unknown opcodes.
+#[inline(always)]
+pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
+    let op_own = cqe.op_own();
+    let op = match op_own >> 4 {
+        2 => RecvOp::Send,
+        3 => RecvOp::SendImm,
+        4 => RecvOp::SendInval,
+        1 => RecvOp::WriteImm,
+        _ => return decode_other(cqe, op_own),
+    };
+    let payload = match (op_own >> FORMAT_SHIFT) & 3 {
+        0 => Payload::Buffer,
+        1 => Payload::Cqe32,
+        2 => Payload::Cqe64,
+        _ => return Err(CqeError::Compressed),
+    };
+    Ok(Completion::Recv(RecvCqe {
+        op,
+        payload,
+        solicited: op_own & SOLICITED != 0,
+        qpn: cqe.sop_drop_qpn() & QPN_MASK,
+        srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
+        slot: WqeIndex(cqe.wqe_counter()),
+        byte_count: cqe.byte_count(),
+        imm_or_rkey: cqe.imm_inval_pkey(),
+    }))
+}
+
+/// Requester entries, errors and what is refused.
+#[inline(never)]
+fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
+    let sop_qpn = cqe.sop_drop_qpn();
+    let qpn = sop_qpn & QPN_MASK;
+    let srqn_or_user_index = cqe.srqn_uidx() & QPN_MASK;
+    let error = || {
+        let (syndrome, vendor_syndrome) = cqe.error_syndromes();
+        ErrorCqe {
+            syndrome: Syndrome::from_bytes(syndrome, vendor_syndrome),
+            vendor_syndrome,
+            qpn,
+            srqn_or_user_index,
+            wqe_counter: cqe.wqe_counter(),
+        }
+    };
+    match op_own >> 4 {
+        0 => {
+            let payload = match (op_own >> FORMAT_SHIFT) & 3 {
+                0 => Payload::Buffer,
+                1 => Payload::Cqe32,
+                2 => Payload::Cqe64,
+                _ => return Err(CqeError::Compressed),
+            };
+            Ok(Completion::Send(SendCqe {
+                op: SendOp::from_opcode((sop_qpn >> 24) as u8),
+                payload,
+                qpn,
+                srqn_or_user_index,
+                wqe_counter: cqe.wqe_counter(),
+                byte_count: cqe.byte_count(),
+            }))
+        }
+        5 => Err(CqeError::Resized),
+        13 => Ok(Completion::SendError(error())),
+        14 => Ok(Completion::RecvError(error())),
+        opcode => Err(CqeError::Opcode { opcode }),
+    }
+}

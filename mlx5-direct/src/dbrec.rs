@@ -1,0 +1,76 @@
+#![expect(unsafe_code, reason = "doorbell records are raw words that a device reads")]
+//! Doorbell records: words in host memory that tell the device how far we are.
+//!
+//! Written by us, read by the device. The barrier that must come before each store is inside the function that stores,
+//! so a caller cannot forget it. A record is not a device register: those are in [`uar`](crate::uar).
+
+use core::ptr::NonNull;
+
+use crate::{barrier, queue_mem::Keep};
+
+/// An SRQ's doorbell record: the 16-bit running count of posted WQEs, as one big-endian 32-bit word.
+#[derive(Debug)]
+pub(crate) struct SrqDbRec {
+    word: NonNull<u32>,
+    _keep: Keep,
+}
+
+// SAFETY: the record is only stored to through `&mut self` and holds no thread-bound state.
+unsafe impl Send for SrqDbRec {}
+
+impl SrqDbRec {
+    /// # Safety
+    ///
+    /// `word` is 4-byte aligned and valid for reads and writes while the value lives, and only this value stores to it.
+    pub(crate) unsafe fn new(word: NonNull<u32>, keep: Keep) -> Self {
+        Self { word, _keep: keep }
+    }
+
+    /// The count that is in the record now; for checks at creation only.
+    pub(crate) fn load(&self) -> u32 {
+        // SAFETY: valid and aligned by the contract of `new`.
+        u32::from_be(unsafe { self.word.as_ptr().read_volatile() })
+    }
+
+    /// Makes every WQE written so far visible, then tells the device that `count` WQEs were posted in all (mod 65,536).
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, count: u16) {
+        barrier::to_device();
+        // SAFETY: valid and aligned by the contract of `new`; exclusive through `&mut self`.
+        unsafe { self.word.as_ptr().write_volatile(u32::from(count).to_be()) };
+    }
+}
+
+/// A CQ's doorbell record: word 0 is the consumer index, word 1 the arm request.
+#[derive(Debug)]
+pub(crate) struct CqDbRec {
+    words: NonNull<[u32; 2]>,
+    _keep: Keep,
+}
+
+// SAFETY: as for `SrqDbRec`.
+unsafe impl Send for CqDbRec {}
+
+impl CqDbRec {
+    /// # Safety
+    ///
+    /// `words` is 4-byte aligned and valid for writes while the value lives, and only this value stores to it.
+    pub(crate) unsafe fn new(words: NonNull<[u32; 2]>, keep: Keep) -> Self {
+        Self { words, _keep: keep }
+    }
+
+    /// Gives every CQE before `consumer_index` (24 bits count) back to the device.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, consumer_index: u32) {
+        barrier::release_to_device();
+        // SAFETY: valid and aligned by the contract of `new`; exclusive through `&mut self`.
+        unsafe { self.words.cast::<u32>().as_ptr().write_volatile((consumer_index & 0x00ff_ffff).to_be()) };
+    }
+
+    /// Writes the arm request; the register store that follows must be preceded by
+    /// [`flush_write_combining`](barrier::flush_write_combining), which [`Uar::arm_cq`](crate::uar::Uar::arm_cq) does.
+    pub(crate) fn request_event(&mut self, request: u32) {
+        // SAFETY: the second word is inside the two-word record of `new`; exclusive through `&mut self`.
+        unsafe { self.words.cast::<u32>().as_ptr().add(1).write_volatile(request.to_be()) };
+    }
+}

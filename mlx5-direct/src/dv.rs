@@ -1,0 +1,437 @@
+#![expect(unsafe_code, reason = "calls into libmlx5 and libibverbs, and structs they fill")]
+//! The way in: from verbs objects to checked layouts, by `mlx5dv_init_obj`.
+//!
+//! libmlx5 is loaded at run time, so that a host without it can still run the program; the structs it fills are declared
+//! here by hand, checked against the installed header by a test, and larger than the library's own, so that a newer
+//! library which writes more fields stays inside them.
+//!
+//! # References
+//!
+//! `mlx5dv_init_obj(3)`, `ibv_get_cq_event(3)`, `ibv_modify_qp(3)`; rdma-core `providers/mlx5/mlx5.c`.
+
+use core::{ffi::c_int, ffi::c_void, marker::PhantomData, mem::zeroed, ptr};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    sync::OnceLock,
+};
+
+use rdma_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
+    ibv_recv_wr, ibv_sge, ibv_srq,
+};
+
+use crate::{
+    cq::Cq,
+    queue_mem::{CqLayout, CqParts, LayoutError, SrqLayout, SrqParts},
+    srq::{DepthError, Srq},
+};
+
+/// The structs of `infiniband/mlx5dv.h`, each followed by room for fields that newer versions add.
+#[doc(hidden)]
+pub mod abi {
+    #![allow(missing_docs)]
+    use core::ffi::c_void;
+
+    #[repr(C)]
+    pub struct DvSrq {
+        pub buf: *mut c_void,
+        pub dbrec: *mut u32,
+        pub stride: u32,
+        pub head: u32,
+        pub tail: u32,
+        pub comp_mask: u64,
+        pub srqn: u32,
+        pub room: [u64; 32],
+    }
+
+    #[repr(C)]
+    pub struct DvCq {
+        pub buf: *mut c_void,
+        pub dbrec: *mut u32,
+        pub cqe_cnt: u32,
+        pub cqe_size: u32,
+        pub cq_uar: *mut c_void,
+        pub cqn: u32,
+        pub comp_mask: u64,
+        pub room: [u64; 32],
+    }
+
+    #[repr(C)]
+    pub struct DvPair {
+        pub object: *mut c_void,
+        pub out: *mut c_void,
+    }
+
+    #[repr(C)]
+    pub struct DvObj {
+        pub qp: DvPair,
+        pub cq: DvPair,
+        pub srq: DvPair,
+        pub room: [u64; 64],
+    }
+
+    #[repr(C)]
+    pub struct DvContext {
+        pub version: u8,
+        pub flags: u64,
+        pub comp_mask: u64,
+        pub room: [u64; 128],
+    }
+
+    pub const OBJ_CQ: u64 = 1 << 1;
+    pub const OBJ_SRQ: u64 = 1 << 2;
+    pub const SRQ_MASK_SRQN: u64 = 1 << 0;
+    pub const CONTEXT_FLAGS_CQE_V1: u64 = 1 << 0;
+}
+
+/// Why a verbs object could not be taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DvError {
+    /// libmlx5 is not installed or lacks a function: use the verbs data path.
+    #[error("cannot load libmlx5 (package ibverbs-providers or rdma-core): {0}")]
+    Library(String),
+    /// The object belongs to another driver: use the verbs data path.
+    #[error("not an mlx5 device: use the verbs data path")]
+    NotMlx5,
+    /// A library call failed.
+    #[error("{call}: {source}")]
+    Call {
+        /// Name of the call.
+        call: &'static str,
+        /// What it returned.
+        source: io::Error,
+    },
+    /// The queue is not as this crate needs it.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The depth asked for does not fit the ring.
+    #[error(transparent)]
+    Depth(#[from] DepthError),
+}
+
+/// How the completion entries of a context name their object: see
+/// [`RecvCqe::srqn_or_user_index`](crate::cqe::RecvCqe::srqn_or_user_index).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqeVersion {
+    /// The field holds the SRQ number; look the QP up by its number.
+    V0,
+    /// The field holds the user index of the QP or SRQ.
+    V1,
+}
+
+struct Lib {
+    init_obj: unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int,
+    is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
+    query_device: unsafe extern "C" fn(*mut ibv_context, *mut abi::DvContext) -> c_int,
+    _lib: libloading::Library,
+}
+
+fn lib() -> Result<&'static Lib, DvError> {
+    static LIB: OnceLock<Result<Lib, String>> = OnceLock::new();
+    LIB.get_or_init(|| load().map_err(|e| e.to_string())).as_ref().map_err(|e| DvError::Library(e.clone()))
+}
+
+fn load() -> Result<Lib, libloading::Error> {
+    // SAFETY: libmlx5's initialisers only register a verbs driver, as libibverbs would have them do; the signatures are
+    // those of mlx5dv.h.
+    unsafe {
+        let lib = libloading::Library::new("libmlx5.so.1")?;
+        Ok(Lib {
+            init_obj: *lib.get(b"mlx5dv_init_obj\0")?,
+            is_supported: *lib.get(b"mlx5dv_is_supported\0")?,
+            query_device: *lib.get(b"mlx5dv_query_device\0")?,
+            _lib: lib,
+        })
+    }
+}
+
+fn checked(call: &'static str, rc: c_int) -> Result<(), DvError> {
+    match rc {
+        0 => Ok(()),
+        // Some verbs return -1 and set errno, some return the error number.
+        -1 => Err(DvError::Call { call, source: io::Error::last_os_error() }),
+        n => Err(DvError::Call { call, source: io::Error::from_raw_os_error(n.abs()) }),
+    }
+}
+
+fn require<T>(ptr: *mut T, what: &'static str) -> Result<*mut T, DvError> {
+    if ptr.is_null() { Err(LayoutError::Pointer { what }.into()) } else { Ok(ptr) }
+}
+
+unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
+    let lib = lib()?;
+    let context = require(context, "verbs context")?;
+    // SAFETY: the caller passes a live context; it points to its live device.
+    if unsafe { (lib.is_supported)((*context).device) } { Ok(lib) } else { Err(DvError::NotMlx5) }
+}
+
+/// Whether libmlx5 is there and drives this device; the error says what is missing.
+///
+/// # Errors
+///
+/// [`DvError::Library`] or [`DvError::NotMlx5`].
+///
+/// # Safety
+///
+/// `context` is an open verbs context.
+pub unsafe fn supported(context: *mut ibv_context) -> Result<(), DvError> {
+    // SAFETY: passed on to the caller.
+    unsafe { lib_for(context) }.map(|_| ())
+}
+
+/// Which CQE version the context uses.
+///
+/// # Errors
+///
+/// As [`supported`], and [`DvError::Call`] for `mlx5dv_query_device`.
+///
+/// # Safety
+///
+/// `context` is an open verbs context.
+pub unsafe fn cqe_version(context: *mut ibv_context) -> Result<CqeVersion, DvError> {
+    // SAFETY: passed on to the caller.
+    let lib = unsafe { lib_for(context) }?;
+    // SAFETY: integers only, for which zero is a value.
+    let mut out: abi::DvContext = unsafe { zeroed() };
+    // SAFETY: a live context and a struct at least as large as the library's; comp_mask 0 asks for the base fields.
+    checked("mlx5dv_query_device", unsafe { (lib.query_device)(context, &mut out) })?;
+    Ok(if out.flags & abi::CONTEXT_FLAGS_CQE_V1 != 0 { CqeVersion::V1 } else { CqeVersion::V0 })
+}
+
+impl SrqLayout {
+    /// Reads and checks the ring behind an SRQ to which nothing was posted yet.
+    ///
+    /// # Errors
+    ///
+    /// [`DvError`]: no libmlx5, not an mlx5 device, signature mode, or a ring that is not as expected.
+    ///
+    /// # Safety
+    ///
+    /// `srq` is a live SRQ and outlives the result. From now on nothing is posted to it through verbs, and no CQ of its
+    /// QPs is polled through verbs.
+    pub unsafe fn from_verbs(srq: *mut ibv_srq) -> Result<Self, DvError> {
+        let srq = require(srq, "SRQ")?;
+        // SAFETY: `srq` is live by contract.
+        let lib = unsafe { lib_for((*srq).context) }?;
+        // libmlx5 turns signatures on when this variable exists, and reports them nowhere.
+        if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
+            return Err(LayoutError::Signature.into());
+        }
+        // SAFETY: integers and pointers only, for which zero is a value.
+        let (mut obj, mut out): (abi::DvObj, abi::DvSrq) = unsafe { (zeroed(), zeroed()) };
+        out.comp_mask = abi::SRQ_MASK_SRQN;
+        obj.srq = abi::DvPair { object: srq.cast(), out: (&raw mut out).cast() };
+        // SAFETY: a live SRQ and structs at least as large as the library's.
+        checked("mlx5dv_init_obj(SRQ)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_SRQ) })?;
+        if out.head != 0 {
+            return Err(LayoutError::HeadNotZero { head: out.head }.into());
+        }
+        let srqn = if out.comp_mask & abi::SRQ_MASK_SRQN != 0 { out.srqn } else { 0 };
+        // The struct has no size: before anything was posted, the ring ends at `tail`. What lies behind it is libmlx5's
+        // reserve for page faults, which we leave alone.
+        let parts = SrqParts {
+            buf: out.buf.cast(),
+            dbrec: out.dbrec,
+            wqe_count: out.tail.wrapping_add(1),
+            stride_bytes: out.stride,
+            srqn,
+        };
+        // SAFETY: libmlx5 describes its own ring, which lives as long as the SRQ; exclusive by this function's contract.
+        Ok(unsafe { Self::from_raw_parts(parts) }?)
+    }
+}
+
+impl Srq {
+    /// Takes over the ring of a verbs SRQ. `depth` `None` uses all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`SrqLayout::from_verbs`], and [`DvError::Depth`].
+    ///
+    /// # Safety
+    ///
+    /// As [`SrqLayout::from_verbs`]. The device writes into posted buffers: every buffer posted here later stays
+    /// registered, and is neither read nor written nor freed by others, until its completion or the end of the SRQ.
+    pub unsafe fn from_verbs(srq: *mut ibv_srq, depth: Option<u32>) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        let layout = unsafe { SrqLayout::from_verbs(srq) }?;
+        let depth = depth.unwrap_or(layout.wqe_count() - 1);
+        Ok(Self::new(layout, depth)?)
+    }
+}
+
+impl CqLayout {
+    /// Reads and checks the queue behind a CQ from which nothing was polled yet. libmlx5 then considers it ours.
+    ///
+    /// # Errors
+    ///
+    /// [`DvError`]: no libmlx5, not an mlx5 device, or a queue that is not as expected.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is a live CQ and outlives the result. From now on it is neither polled, armed nor resized through verbs, and
+    /// no QP has it as its *send* CQ whose send queue is posted to through verbs (see the crate's page).
+    pub unsafe fn from_verbs(cq: *mut ibv_cq) -> Result<Self, DvError> {
+        let cq = require(cq, "CQ")?;
+        // SAFETY: `cq` is live by contract.
+        let lib = unsafe { lib_for((*cq).context) }?;
+        // SAFETY: integers and pointers only, for which zero is a value.
+        let (mut obj, mut out): (abi::DvObj, abi::DvCq) = unsafe { (zeroed(), zeroed()) };
+        obj.cq = abi::DvPair { object: cq.cast(), out: (&raw mut out).cast() };
+        // SAFETY: a live CQ and structs at least as large as the library's.
+        checked("mlx5dv_init_obj(CQ)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_CQ) })?;
+        let parts = CqParts {
+            buf: out.buf.cast(),
+            dbrec: out.dbrec,
+            uar: out.cq_uar.cast(),
+            cqe_count: out.cqe_cnt,
+            cqe_bytes: out.cqe_size,
+            cqn: out.cqn,
+        };
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the CQ; exclusive by this function's contract.
+        Ok(unsafe { Self::from_raw_parts(parts) }?)
+    }
+}
+
+impl Cq {
+    /// Takes over the entries of a verbs CQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`CqLayout::from_verbs`].
+    ///
+    /// # Safety
+    ///
+    /// As [`CqLayout::from_verbs`].
+    pub unsafe fn from_verbs(cq: *mut ibv_cq) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        unsafe { CqLayout::from_verbs(cq) }.map(Self::new)
+    }
+}
+
+/// Moves a QP to the error state, the first step of [`teardown`](crate::teardown).
+///
+/// # Errors
+///
+/// The error of `ibv_modify_qp`.
+///
+/// # Safety
+///
+/// `qp` is a live QP.
+pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
+    // SAFETY: integers only, for which zero is a value.
+    let mut attr: ibv_qp_attr = unsafe { zeroed() };
+    attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
+    // SAFETY: a live QP by contract, and only the state is read from the attributes.
+    match unsafe { rdma_sys::ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int) } {
+        0 => Ok(()),
+        n => Err(io::Error::from_raw_os_error(n.abs())),
+    }
+}
+
+/// A completion event channel, made by `ibv_create_comp_channel`, on which armed CQs report.
+///
+/// The descriptor becomes readable when an armed CQ has an event ([`AsFd`] for `poll` and friends).
+#[derive(Debug)]
+pub struct EventChannel {
+    channel: *mut ibv_comp_channel,
+}
+
+// SAFETY: libibverbs' channel functions are thread-safe.
+unsafe impl Send for EventChannel {}
+
+impl EventChannel {
+    /// Wraps a channel; the caller still destroys it.
+    ///
+    /// # Safety
+    ///
+    /// `channel` is a live channel and outlives the value.
+    pub unsafe fn from_verbs(channel: *mut ibv_comp_channel) -> Self {
+        Self { channel }
+    }
+
+    /// Reads one event, acknowledges it, and returns the CQ's user context (`cq_context` of `ibv_create_cq`). Waits for
+    /// one unless the descriptor is non-blocking. [`Cq::event_received`] is then due.
+    ///
+    /// # Errors
+    ///
+    /// The error of `ibv_get_cq_event`; [`WouldBlock`](io::ErrorKind::WouldBlock) on a non-blocking descriptor.
+    pub fn read_event(&self) -> io::Result<*mut c_void> {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a live channel by the contract of `from_verbs`; both out parameters are ours.
+        if unsafe { rdma_sys::ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `cq` came from the call above and is live, since destroying a CQ waits for this acknowledgement.
+        unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
+        Ok(context)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: a live channel by the contract of `from_verbs`, whose descriptor is open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// A receive work request as verbs has it.
+#[derive(Clone, Copy)]
+pub struct RecvWr<'a> {
+    /// The user's cookie.
+    pub wr_id: u64,
+    /// Scatter list.
+    pub segments: &'a [ibv_sge],
+}
+
+impl core::fmt::Debug for RecvWr<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "RecvWr {{ wr_id: {}, {} segments }}", self.wr_id, self.segments.len())
+    }
+}
+
+/// The work requests of a chain, in order.
+#[derive(Clone, Debug)]
+pub struct RecvWrs<'a> {
+    next: *const ibv_recv_wr,
+    _chain: PhantomData<&'a ibv_recv_wr>,
+}
+
+impl<'a> RecvWrs<'a> {
+    /// Walks the chain from `first` (null: an empty one).
+    ///
+    /// # Safety
+    ///
+    /// Every request of the chain, and its scatter list of `num_sge` entries, stays valid and unchanged for `'a`; the
+    /// chain ends with a null `next`.
+    pub unsafe fn new(first: *const ibv_recv_wr) -> Self {
+        Self { next: first, _chain: PhantomData }
+    }
+}
+
+impl<'a> Iterator for RecvWrs<'a> {
+    type Item = RecvWr<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RecvWr<'a>> {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        self.next = wr.next;
+        let len = usize::try_from(wr.num_sge).unwrap_or(0);
+        let segments = if len == 0 || wr.sg_list.is_null() {
+            &[]
+        } else {
+            // SAFETY: `num_sge` valid entries, by the contract of `new`.
+            unsafe { core::slice::from_raw_parts(wr.sg_list.cast_const(), len) }
+        };
+        Some(RecvWr { wr_id: wr.wr_id, segments })
+    }
+}

@@ -1,0 +1,117 @@
+//! From a QP number to the caller's context in two loads, for any number of QPs.
+//!
+//! QP numbers have 24 bits and a device hands them out in clusters: a directory of 4,096 pages of 4,096 entries, with
+//! only the pages in use allocated.
+
+/// Entries of a page, and pages of the directory.
+const PAGE: usize = 1 << 12;
+
+#[derive(Debug)]
+struct Page<T> {
+    entries: Box<[Option<T>]>,
+    used: usize,
+}
+
+/// A map from QP number (or user index), 24 bits, to a context.
+///
+/// ```
+/// let mut table = mlx5_direct::QpTable::new();
+/// table.insert(0x00_1234, "endpoint");
+/// assert_eq!(table.get(0x00_1234), Some(&"endpoint"));
+/// assert_eq!(table.get(0x00_1235), None);
+/// ```
+#[derive(Debug)]
+pub struct QpTable<T> {
+    pages: Box<[Option<Page<T>>]>,
+    len: usize,
+}
+
+impl<T> Default for QpTable<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> QpTable<T> {
+    /// An empty table (96 KiB of directory).
+    pub fn new() -> Self {
+        Self { pages: (0..PAGE).map(|_| None).collect(), len: 0 }
+    }
+
+    /// The context of a QP.
+    #[inline]
+    pub fn get(&self, qpn: u32) -> Option<&T> {
+        let (page, entry) = split(qpn);
+        self.pages.get(page)?.as_ref()?.entries.get(entry)?.as_ref()
+    }
+
+    /// The context of a QP, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, qpn: u32) -> Option<&mut T> {
+        let (page, entry) = split(qpn);
+        self.pages.get_mut(page)?.as_mut()?.entries.get_mut(entry)?.as_mut()
+    }
+
+    /// Sets the context of a QP and returns the one before. Numbers beyond 24 bits are cut to 24.
+    pub fn insert(&mut self, qpn: u32, context: T) -> Option<T> {
+        let (page, entry) = split(qpn & 0x00ff_ffff);
+        let page = self.pages[page]
+            .get_or_insert_with(|| Page { entries: (0..PAGE).map(|_| None).collect(), used: 0 });
+        let before = page.entries[entry].replace(context);
+        if before.is_none() {
+            page.used += 1;
+            self.len += 1;
+        }
+        before
+    }
+
+    /// Removes the context of a QP.
+    pub fn remove(&mut self, qpn: u32) -> Option<T> {
+        let (index, entry) = split(qpn);
+        let page = self.pages.get_mut(index)?.as_mut()?;
+        let before = page.entries.get_mut(entry)?.take()?;
+        page.used -= 1;
+        self.len -= 1;
+        if page.used == 0 {
+            self.pages[index] = None;
+        }
+        Some(before)
+    }
+
+    /// QPs in the table.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the table has no QP.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+fn split(qpn: u32) -> (usize, usize) {
+    (qpn as usize / PAGE, qpn as usize % PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_qps_keep_their_contexts_and_removed_ones_are_gone() {
+        let mut table = QpTable::new();
+        let qpns: Vec<u32> = (0..20_000).map(|n| (n * 823 + 7) & 0x00ff_ffff).collect();
+        for &q in &qpns {
+            assert_eq!(table.insert(q, q * 2), None);
+        }
+        assert_eq!(table.len(), qpns.len());
+        for &q in qpns.iter().step_by(2) {
+            assert_eq!(table.remove(q), Some(q * 2));
+            assert_eq!(table.remove(q), None);
+        }
+        for (n, q) in qpns.iter().enumerate() {
+            assert_eq!(table.get(*q).copied(), (n % 2 == 1).then_some(q * 2));
+        }
+        assert_eq!(table.get(0x0100_0000), None);
+    }
+}

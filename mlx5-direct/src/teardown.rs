@@ -1,0 +1,88 @@
+//! Destroying a QP without losing the SRQ slots it holds.
+//!
+//! A CQ that is polled here is not cleaned by libmlx5 when one of its QPs goes away, so nobody but us returns the slots
+//! of that QP's completions. The order that loses none:
+//!
+//! 1. Move the QP to the error state ([`dv::qp_to_error`](crate::dv::qp_to_error)). It takes no more slots.
+//! 2. Wait for `IBV_EVENT_QP_LAST_WQE_REACHED`: every slot the QP took has its completion. Some devices never send it, so
+//!    the wait has a bound.
+//! 3. Poll the CQ until it is empty, returning every slot.
+//! 4. Destroy the QP. The SRQ outlives it.
+//!
+//! [`QpTeardown`] keeps track of the steps; the caller keeps reading async events and owns the clock.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    cq::Cq,
+    cqe::{Completion, CqeError},
+};
+
+/// What a [`QpTeardown`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TeardownStep {
+    /// For the last-WQE event, or the bound: poll again later.
+    LastWqe,
+    /// For nothing: the CQ was empty after the event (or the bound), the QP can be destroyed.
+    Destroy {
+        /// The event came. If not, a slot that the QP still held is only found when the SRQ itself is taken down.
+        event_seen: bool,
+    },
+}
+
+/// One QP on its way from the error state to destruction.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use mlx5_direct::{Cq, CqLayout, teardown::{QpTeardown, TeardownStep}};
+///
+/// let (layout, _device) = CqLayout::on_heap(16, 64)?;
+/// let mut cq = Cq::new(layout);
+/// let now = Instant::now();
+/// let mut teardown = QpTeardown::begin(0x42, now, Duration::from_secs(1));
+/// assert_eq!(teardown.advance(&mut cq, now, |_| ())?, TeardownStep::LastWqe);
+/// teardown.last_wqe_reached();
+/// assert_eq!(teardown.advance(&mut cq, now, |_| ())?, TeardownStep::Destroy { event_seen: true });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct QpTeardown {
+    qpn: u32,
+    deadline: Instant,
+    event_seen: bool,
+}
+
+impl QpTeardown {
+    /// The QP is in the error state since `now`; wait at most `bound` for the last-WQE event.
+    pub fn begin(qpn: u32, now: Instant, bound: Duration) -> Self {
+        Self { qpn, deadline: now + bound, event_seen: false }
+    }
+
+    /// The QP number.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// The last-WQE event for this QP was read from the async descriptor. Also to be called at once for a QP without an
+    /// SRQ, for which there is no such event.
+    pub fn last_wqe_reached(&mut self) {
+        self.event_seen = true;
+    }
+
+    /// Polls the CQ empty, handing every completion (of any QP on it) to `each`, which returns the slots.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cq::poll`].
+    pub fn advance(
+        &mut self,
+        cq: &mut Cq,
+        now: Instant,
+        each: impl FnMut(Completion),
+    ) -> Result<TeardownStep, CqeError> {
+        // Read before polling: completions that came before the event are then certain to be polled below.
+        let (event_seen, expired) = (self.event_seen, now >= self.deadline);
+        cq.poll_each(u32::MAX, each)?;
+        Ok(if event_seen || expired { TeardownStep::Destroy { event_seen } } else { TeardownStep::LastWqe })
+    }
+}

@@ -1,0 +1,134 @@
+//! The shared-receive-queue WQE: one next segment, then data segments.
+//!
+//! Written by us, read by the device; never read back by us. Everything is big-endian.
+//!
+//! ```text
+//! byte  0      2                4           5          16          20     24            32
+//!       | rsvd | next_wqe_index | signature | reserved | byte_count | lkey | addr        | next data segment ...
+//! ```
+//!
+//! # References
+//!
+//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_wqe_srq_next_seg`, `mlx5_wqe_data_seg`, `MLX5_INVALID_LKEY`.
+
+use core::mem::{align_of, offset_of, size_of};
+
+use crate::be::{Be16, Be32, Be64};
+
+/// The index of a slot in the SRQ's ring. A verbs-created SRQ returns it in the receive CQE's `wqe_counter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct WqeIndex(pub u16);
+
+/// Bytes of a segment: the next segment and each data segment have the same size.
+pub const SEGMENT_BYTES: usize = 16;
+
+/// The lkey that ends a list of data segments which is shorter than the WQE has room for.
+pub const TERMINATOR_LKEY: u32 = 0x100;
+
+/// Smallest stride libmlx5 uses, in bytes: a next segment and one data segment.
+pub const MIN_STRIDE_BYTES: u32 = 32;
+
+/// Largest ring: slot indices and the posted count are 16 bits wide and the device's limit is 32,767 posted WQEs.
+pub const MAX_WQE_COUNT: u32 = 32_768;
+
+/// The first segment of every slot: where the device goes after this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct NextSeg {
+    rsvd0: [u8; 2],
+    /// Slot that follows this one in the list.
+    pub next_wqe_index: Be16,
+    signature: u8,
+    rsvd1: [u8; 11],
+}
+
+/// One piece of a receive buffer, already in the device's byte order.
+///
+/// Building it once and posting it often saves the byte swaps: see [`DataSeg::new`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct DataSeg {
+    byte_count: Be32,
+    lkey: Be32,
+    addr: Be64,
+}
+
+const _: () = {
+    assert!(size_of::<NextSeg>() == SEGMENT_BYTES && align_of::<NextSeg>() == 16);
+    assert!(offset_of!(NextSeg, next_wqe_index) == 2);
+    assert!(offset_of!(NextSeg, signature) == 4);
+    assert!(size_of::<DataSeg>() == SEGMENT_BYTES && align_of::<DataSeg>() == 16);
+    assert!(offset_of!(DataSeg, byte_count) == 0);
+    assert!(offset_of!(DataSeg, lkey) == 4);
+    assert!(offset_of!(DataSeg, addr) == 8);
+    assert!(MIN_STRIDE_BYTES as usize == 2 * SEGMENT_BYTES);
+};
+
+/// Byte offset of `next_wqe_index` within a slot.
+pub const NEXT_INDEX_OFFSET: usize = offset_of!(NextSeg, next_wqe_index);
+/// Byte offset of the first data segment within a slot.
+pub const FIRST_SEG_OFFSET: usize = size_of::<NextSeg>();
+/// Byte offset of the first data segment's address within a slot.
+pub const FIRST_ADDR_OFFSET: usize = FIRST_SEG_OFFSET + offset_of!(DataSeg, addr);
+
+impl DataSeg {
+    /// The segment that ends a list which is shorter than the WQE has room for.
+    pub const TERMINATOR: Self = Self::new(0, 0, TERMINATOR_LKEY);
+
+    /// A segment of `byte_count` bytes at virtual address `addr`, inside the memory region that `lkey` names.
+    #[inline(always)]
+    pub const fn new(addr: u64, byte_count: u32, lkey: u32) -> Self {
+        Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), addr: Be64::new(addr) }
+    }
+
+    /// Virtual address of the first byte.
+    pub const fn addr(&self) -> u64 {
+        self.addr.get()
+    }
+
+    /// Length in bytes.
+    pub const fn byte_count(&self) -> u32 {
+        self.byte_count.get()
+    }
+
+    /// Local key of the memory region.
+    pub const fn lkey(&self) -> u32 {
+        self.lkey.get()
+    }
+
+    /// The four words as they lie in queue memory.
+    pub const fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
+        let (b, l, a) = (
+            self.byte_count.raw().to_ne_bytes(),
+            self.lkey.raw().to_ne_bytes(),
+            self.addr.raw().to_ne_bytes(),
+        );
+        [b[0], b[1], b[2], b[3], l[0], l[1], l[2], l[3], a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]]
+    }
+}
+
+/// Data segments that fit into a slot of `stride_bytes`.
+///
+/// ```
+/// assert_eq!([32, 64, 128].map(mlx5_direct::wqe::max_segments), [1, 3, 7]);
+/// ```
+pub const fn max_segments(stride_bytes: u32) -> u32 {
+    stride_bytes / SEGMENT_BYTES as u32 - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_segment_is_big_endian_in_memory() {
+        let seg = DataSeg::new(0x0102_0304_0506_0708, 0x0a0b_0c0d, 0x1122_3344);
+        assert_eq!(seg.to_bytes(), [0x0a, 0x0b, 0x0c, 0x0d, 0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn the_terminator_has_no_length_and_the_invalid_lkey() {
+        assert_eq!(DataSeg::TERMINATOR.to_bytes(), [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

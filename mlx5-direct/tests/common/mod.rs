@@ -1,0 +1,433 @@
+//! A device that consumes an SRQ exactly as the hardware does, and checks every promise that posting makes to it.
+//!
+//! It decodes queue memory at literal offsets and shares no layout with the crate, so that a wrong layout does not cancel
+//! itself out.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{collections::VecDeque, sync::Arc};
+
+use mlx5_direct::{AnySegments, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout};
+
+/// Address, length, lkey.
+pub(crate) type Seg = (u64, u32, u32);
+
+/// A WQE as the device reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenWqe {
+    pub(crate) slot: u16,
+    pub(crate) next: u16,
+    /// Up to the terminator.
+    pub(crate) segs: Vec<Seg>,
+}
+
+/// The SRQ half of the device.
+pub(crate) struct Device {
+    mem: Arc<HeapMem>,
+    stride: usize,
+    wqe_count: u32,
+    position: u16,
+    taken: u16,
+    /// WQEs that the record covered at the last look: the device may have fetched them.
+    fetched: VecDeque<SeenWqe>,
+    /// Slots taken and not yet completed.
+    holding: Vec<bool>,
+}
+
+impl Device {
+    pub(crate) fn new(mem: Arc<HeapMem>, wqe_count: u32, stride: u32) -> Self {
+        Self {
+            mem,
+            stride: stride as usize,
+            wqe_count,
+            position: 0,
+            taken: 0,
+            fetched: VecDeque::new(),
+            holding: vec![false; wqe_count as usize],
+        }
+    }
+
+    pub(crate) fn record(&self) -> u32 {
+        self.mem.load_be32(self.mem.dbrec_offset())
+    }
+
+    pub(crate) fn read(&self, slot: u16) -> SeenWqe {
+        assert!(u32::from(slot) < self.wqe_count, "the list leads to slot {slot}, outside the ring");
+        let at = slot as usize * self.stride;
+        let mut segs = vec![];
+        for n in 0..self.stride / 16 - 1 {
+            let seg = at + 16 + 16 * n;
+            let (len, lkey, addr) =
+                (self.mem.load_be32(seg), self.mem.load_be32(seg + 4), self.mem.load_be64(seg + 8));
+            if lkey == 0x100 {
+                assert_eq!((len, addr), (0, 0), "terminator of slot {slot}");
+                break;
+            }
+            segs.push((addr, len, lkey));
+        }
+        SeenWqe { slot, next: self.mem.load_be16(at + 2), segs }
+    }
+
+    /// WQEs that may be taken, by the record.
+    pub(crate) fn available(&self) -> u16 {
+        (self.record() as u16).wrapping_sub(self.taken)
+    }
+
+    /// Follows the list as far as the record allows and compares with what it saw before.
+    pub(crate) fn look(&mut self) -> &VecDeque<SeenWqe> {
+        assert!(self.record() <= 0xffff, "the record counts in 16 bits");
+        let available = self.available();
+        assert!(u32::from(available) < self.wqe_count, "{available} posted in a ring of {}", self.wqe_count);
+        let mut at = self.position;
+        let mut on_list = vec![false; self.wqe_count as usize];
+        for n in 0..available as usize {
+            let wqe = self.read(at);
+            assert!(!std::mem::replace(&mut on_list[at as usize], true), "slot {at} is on the list twice");
+            assert!(
+                !self.holding[at as usize],
+                "slot {at} is posted again while its receive is not completed"
+            );
+            match self.fetched.get(n) {
+                Some(before) => assert_eq!(*before, wqe, "a posted WQE changed"),
+                None => self.fetched.push_back(wqe.clone()),
+            }
+            at = wqe.next;
+        }
+        // The slot after the last posted one is linked already: it is not on the list and nobody holds it.
+        assert!(u32::from(at) < self.wqe_count && !on_list[at as usize] && !self.holding[at as usize]);
+        &self.fetched
+    }
+
+    /// Takes the next WQE, if the record covers one.
+    pub(crate) fn take(&mut self) -> Option<SeenWqe> {
+        if self.available() == 0 {
+            return None;
+        }
+        let wqe = self.read(self.position);
+        if let Some(before) = self.fetched.pop_front() {
+            assert_eq!(before, wqe, "a posted WQE changed");
+        }
+        assert!(
+            !std::mem::replace(&mut self.holding[wqe.slot as usize], true),
+            "slot {} reused early",
+            wqe.slot
+        );
+        self.position = wqe.next;
+        self.taken = self.taken.wrapping_add(1);
+        Some(wqe)
+    }
+
+    /// The device is done with a slot: its completion is in the CQ.
+    pub(crate) fn done(&mut self, slot: u16) {
+        assert!(std::mem::replace(&mut self.holding[slot as usize], false));
+    }
+}
+
+/// The CQ half of the device.
+pub(crate) struct CqDevice {
+    mem: Arc<HeapMem>,
+    cqe_count: u32,
+    cqe_bytes: usize,
+    produced: u32,
+}
+
+/// Fields of an entry to write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) opcode: u8,
+    pub(crate) low_bits: u8,
+    pub(crate) qpn: u32,
+    pub(crate) sop: u8,
+    pub(crate) srqn_uidx: u32,
+    pub(crate) counter: u16,
+    pub(crate) bytes: u32,
+    pub(crate) imm: u32,
+    pub(crate) syndrome: u8,
+    pub(crate) vendor: u8,
+}
+
+impl CqDevice {
+    pub(crate) fn new(mem: Arc<HeapMem>, cqe_count: u32, cqe_bytes: u32) -> Self {
+        Self { mem, cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0 }
+    }
+
+    pub(crate) fn consumer_index(&self) -> u32 {
+        self.mem.load_be32(self.mem.dbrec_offset())
+    }
+
+    pub(crate) fn arm_record(&self) -> u32 {
+        self.mem.load_be32(self.mem.dbrec_offset() + 4)
+    }
+
+    pub(crate) fn doorbell(&self) -> u64 {
+        self.mem.load_be64(self.mem.cq_doorbell_offset())
+    }
+
+    /// Entries that may be written before the software gives room back.
+    pub(crate) fn room(&self) -> u32 {
+        self.cqe_count - (self.produced.wrapping_sub(self.consumer_index()) & 0x00ff_ffff)
+    }
+
+    pub(crate) fn mem(&self) -> &HeapMem {
+        &self.mem
+    }
+
+    /// Byte offset of the 64 bytes with the fields of the next entry.
+    pub(crate) fn next_fields(&self) -> usize {
+        (self.produced % self.cqe_count) as usize * self.cqe_bytes + self.cqe_bytes - 64
+    }
+
+    pub(crate) fn push(&mut self, e: Entry) {
+        assert!(self.room() > 0, "the device overruns the CQ");
+        let at = self.next_fields();
+        self.mem.store_be32(at + 32, e.srqn_uidx);
+        self.mem.store_be32(at + 36, e.imm);
+        self.mem.store_be32(at + 44, e.bytes);
+        self.mem.store_u8(at + 54, e.vendor);
+        self.mem.store_u8(at + 55, e.syndrome);
+        self.mem.store_be32(at + 56, u32::from(e.sop) << 24 | e.qpn);
+        self.mem.store_be16(at + 60, e.counter);
+        let lap = (self.produced / self.cqe_count) as u8 & 1;
+        self.mem.store_u8(at + 63, e.opcode << 4 | e.low_bits & 0x0e | lap);
+        self.produced = self.produced.wrapping_add(1);
+    }
+}
+
+/// One step of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    /// Post one buffer of this many segments (cut to what fits).
+    Post(u8),
+    /// Post this many buffers at once.
+    Batch(u16),
+    /// A message arrives for this QP: the device takes a slot.
+    Arrive(u8),
+    /// The device finishes the n-th of the slots it holds (modulo their number).
+    Finish(u16),
+    /// It fails instead.
+    Fail(u16),
+    /// The QP goes to the error state: all its slots fail, and it is destroyed once they came back.
+    Destroy(u8),
+    /// The program polls this many completions and returns their slots.
+    Poll(u16),
+    /// The program changes the depth.
+    Depth(u16),
+    /// The device completes a slot that it does not hold.
+    Bogus(u16),
+}
+
+/// A ring, a CQ, the device behind both, and everything the program knows.
+pub(crate) struct Session {
+    pub(crate) srq: Srq<AnySegments>,
+    pub(crate) cq: Cq,
+    pub(crate) device: Device,
+    pub(crate) cq_device: CqDevice,
+    /// Posted and not yet taken, oldest first: cookie and segments.
+    posted: VecDeque<(u64, Vec<Seg>)>,
+    /// Taken and not yet finished: slot, QP, cookie.
+    at_qp: Vec<(u16, u8, u64)>,
+    /// Finished and not yet polled: slot, QP, cookie, failed.
+    in_cq: VecDeque<(u16, u8, u64, bool)>,
+    next_cookie: u64,
+    pub(crate) total_posted: u64,
+}
+
+impl Session {
+    pub(crate) fn new(wqe_count: u32, stride: u32, depth: u32) -> Self {
+        let (layout, mem) = SrqLayout::on_heap(wqe_count, stride).expect("layout");
+        // A ring that libmlx5 or an earlier owner left behind: links and segments are not to be relied on.
+        for slot in 0..wqe_count as usize {
+            mem.store_be16(slot * stride as usize + 2, 0x5a5a);
+        }
+        let cqe_bytes = if wqe_count % 3 == 1 { 128 } else { 64 };
+        let (cq_layout, cq_mem) = CqLayout::on_heap(wqe_count.max(2), cqe_bytes).expect("layout");
+        let srq = Srq::new(layout, depth).expect("depth");
+        Self {
+            srq,
+            cq: Cq::new(cq_layout),
+            device: Device::new(mem, wqe_count, stride),
+            cq_device: CqDevice::new(cq_mem, wqe_count.max(2), cqe_bytes),
+            posted: VecDeque::new(),
+            at_qp: vec![],
+            in_cq: VecDeque::new(),
+            next_cookie: 0x1_0000_0000,
+            total_posted: 0,
+        }
+    }
+
+    fn buffer(&mut self, segs: usize) -> (u64, Vec<Seg>) {
+        self.next_cookie += 1;
+        let c = self.next_cookie;
+        let segs =
+            (0..segs as u64).map(|n| (c << 16 | n, (c as u32) << 8 | n as u32, 0x200 + n as u32)).collect();
+        (c, segs)
+    }
+
+    pub(crate) fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Post(n) => {
+                let n = n as usize % (self.srq.max_segments() as usize + 2);
+                let (cookie, segs) = self.buffer(n);
+                let dsegs: Vec<_> = segs.iter().map(|s| DataSeg::new(s.0, s.1, s.2)).collect();
+                let record = self.device.record();
+                match self.srq.post(&dsegs, cookie) {
+                    Ok(_) => self.note_posted(cookie, segs),
+                    Err(e) => {
+                        let full = self.outstanding() == self.srq.depth();
+                        assert!(full || n > self.srq.max_segments() as usize, "refused without need: {e}");
+                        assert_eq!(self.device.record(), record, "a refused post changed the record");
+                    }
+                }
+            }
+            Op::Batch(n) => {
+                let bufs: Vec<_> = (0..n).map(|_| self.buffer(1)).collect();
+                let offered = bufs.iter().map(|(c, s)| (DataSeg::new(s[0].0, s[0].1, s[0].2), *c));
+                let room = self.srq.depth() - self.outstanding();
+                let posted = self.srq.post_batch(offered);
+                assert_eq!(posted, room.min(u32::from(n)), "a batch fills what is free, no more and no less");
+                for (cookie, segs) in bufs.into_iter().take(posted as usize) {
+                    self.note_posted(cookie, segs);
+                }
+            }
+            Op::Arrive(qp) => {
+                if let Some(wqe) = self.device.take() {
+                    let (cookie, segs) =
+                        self.posted.pop_front().expect("the device took what was not posted");
+                    assert_eq!(wqe.segs, segs, "buffers are taken in the order they were posted");
+                    assert_eq!(self.srq.cookie(mlx5_direct::WqeIndex(wqe.slot)), Ok(cookie));
+                    self.at_qp.push((wqe.slot, qp, cookie));
+                } else {
+                    assert!(self.posted.is_empty(), "the device sees nothing although something is posted");
+                }
+            }
+            Op::Finish(n) if !self.at_qp.is_empty() => self.finish(n as usize % self.at_qp.len(), false),
+            Op::Fail(n) if !self.at_qp.is_empty() => self.finish(n as usize % self.at_qp.len(), true),
+            Op::Finish(_) | Op::Fail(_) => {}
+            Op::Destroy(qp) => {
+                while let Some(n) = self.at_qp.iter().position(|(_, q, _)| *q == qp) {
+                    self.finish(n, true);
+                }
+                self.poll(u32::MAX);
+            }
+            Op::Poll(n) => self.poll(u32::from(n)),
+            Op::Depth(d) => {
+                let asked = u32::from(d) % (self.srq.max_depth() + 2);
+                let possible = asked >= self.outstanding().max(1) && asked <= self.srq.max_depth();
+                let before = self.srq.depth();
+                assert_eq!(self.srq.set_depth(asked).is_ok(), possible);
+                assert_eq!(self.srq.depth(), if possible { asked } else { before });
+            }
+            Op::Bogus(slot) => {
+                let taken = self.at_qp.iter().map(|e| e.0).chain(self.in_cq.iter().map(|e| e.0));
+                let in_use =
+                    taken.chain(self.device.look().clone().iter().map(|w| w.slot)).any(|s| s == slot);
+                if !in_use {
+                    let before = (self.srq.posted(), self.srq.free());
+                    assert!(self.srq.complete(mlx5_direct::WqeIndex(slot)).is_err());
+                    assert_eq!((self.srq.posted(), self.srq.free()), before);
+                }
+            }
+        }
+        assert_eq!(self.srq.posted(), self.outstanding(), "exact posted count");
+        assert_eq!(self.srq.free(), self.srq.depth() - self.outstanding(), "exact free count");
+        assert_eq!(self.cq.waiting_receives() as usize, self.in_cq.len());
+    }
+
+    /// The slow checks: the whole list, and the state of every slot.
+    pub(crate) fn check(&mut self) {
+        let on_list = self.device.look().len();
+        assert_eq!(on_list, self.posted.len());
+        self.srq.check();
+        let mut held: Vec<u16> =
+            self.at_qp.iter().map(|e| e.0).chain(self.in_cq.iter().map(|e| e.0)).collect();
+        held.extend(self.device.look().iter().map(|w| w.slot));
+        held.sort_unstable();
+        let known: Vec<u16> = self.srq.in_use().map(|(s, _)| s.0).collect();
+        assert_eq!(held, known, "slots in use");
+    }
+
+    /// Finishes and polls everything; afterwards every slot must be free.
+    pub(crate) fn wind_down(&mut self) {
+        while self.device.available() > 0 {
+            self.apply(&Op::Arrive(0));
+            self.apply(&Op::Finish(0));
+            self.apply(&Op::Poll(1));
+        }
+        while !self.at_qp.is_empty() {
+            self.apply(&Op::Fail(0));
+            self.apply(&Op::Poll(1));
+        }
+        self.apply(&Op::Poll(u16::MAX));
+        self.check();
+        assert_eq!((self.srq.posted(), self.srq.free()), (0, self.srq.depth()));
+    }
+
+    fn outstanding(&self) -> u32 {
+        (self.posted.len() + self.at_qp.len() + self.in_cq.len()) as u32
+    }
+
+    fn note_posted(&mut self, cookie: u64, segs: Vec<Seg>) {
+        self.posted.push_back((cookie, segs));
+        self.total_posted += 1;
+    }
+
+    fn finish(&mut self, n: usize, fail: bool) {
+        if self.cq_device.room() == 0 {
+            self.poll(u32::MAX);
+        }
+        let (slot, qp, cookie) = self.at_qp.swap_remove(n);
+        let ok =
+            Entry { opcode: 2, qpn: u32::from(qp), counter: slot, bytes: slot.into(), ..Entry::default() };
+        let failed = Entry { opcode: 14, syndrome: 5, ..ok };
+        self.cq_device.push(if fail { failed } else { ok });
+        self.in_cq.push_back((slot, qp, cookie, fail));
+    }
+
+    fn poll(&mut self, n: u32) {
+        for _ in 0..n {
+            let Some(got) = self.cq.poll().expect("valid entries") else {
+                assert!(self.in_cq.is_empty(), "an entry was missed");
+                return;
+            };
+            let (slot, qp, cookie, failed) = self.in_cq.pop_front().expect("an entry out of nowhere");
+            assert_eq!(matches!(got, Completion::RecvError(_)), failed);
+            assert_eq!((got.qpn(), got.slot().map(|s| s.0)), (u32::from(qp), Some(slot)));
+            self.device.done(slot);
+            assert_eq!(self.srq.complete(got.slot().expect("a receive")), Ok(cookie));
+        }
+    }
+}
+
+/// Turns arbitrary bytes into steps, for fuzzing.
+pub(crate) fn ops_from_bytes(bytes: &[u8]) -> Vec<Op> {
+    let ops = bytes.chunks_exact(3).map(|c| {
+        let n = u16::from_le_bytes([c[1], c[2]]);
+        match c[0] % 16 {
+            0 | 1 => Op::Post(c[1]),
+            2 | 3 => Op::Batch(n % 130),
+            4..=7 => Op::Arrive(c[1] % 7),
+            8..=10 => Op::Finish(n),
+            11 => Op::Fail(n),
+            12 => Op::Destroy(c[1] % 7),
+            13 => Op::Poll(n % 40),
+            14 => Op::Depth(n),
+            _ => Op::Bogus(n),
+        }
+    });
+    ops.collect()
+}
+
+/// A small deterministic random source (xorshift64*).
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}

@@ -1,0 +1,263 @@
+//! Random sessions against a model of the device: whatever is posted, completed, failed or destroyed in whatever order,
+//! no slot is lost, duplicated or reused early, and no WQE changes once the record covers it.
+
+mod common;
+
+use common::{Op, Rng, Session};
+use mlx5_direct::{DataSeg, Full, LayoutError, PostError, Srq, SrqLayout, WqeIndex};
+use proptest::prelude::*;
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => any::<u8>().prop_map(Op::Post),
+        2 => (0u16..100).prop_map(Op::Batch),
+        6 => (0u8..6).prop_map(Op::Arrive),
+        4 => any::<u16>().prop_map(Op::Finish),
+        1 => any::<u16>().prop_map(Op::Fail),
+        1 => (0u8..6).prop_map(Op::Destroy),
+        3 => (0u16..50).prop_map(Op::Poll),
+        1 => any::<u16>().prop_map(Op::Depth),
+        1 => any::<u16>().prop_map(Op::Bogus),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_order_of_operations_keeps_every_slot(
+        log_slots in 1u32..=9,
+        log_stride in 5u32..=7,
+        depth in any::<u32>(),
+        ops in prop::collection::vec(op(), 1..300),
+    ) {
+        let slots = 1 << log_slots;
+        let mut session = Session::new(slots, 1 << log_stride, depth % (slots - 1) + 1);
+        for op in &ops {
+            session.apply(op);
+            session.check();
+        }
+        session.wind_down();
+    }
+}
+
+#[test]
+fn every_ring_size_survives_a_random_session_with_completions_out_of_order() {
+    for log_slots in 1..=15 {
+        let slots = 1u32 << log_slots;
+        let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ u64::from(slots));
+        let mut session = Session::new(slots, 32, slots - 1);
+        for step in 0..4_000 {
+            let op = match rng.below(8) {
+                0 | 1 => Op::Batch(rng.below(u64::from(slots).min(400) + 1) as u16),
+                2..=4 => Op::Arrive(rng.below(5) as u8),
+                5 => Op::Finish(rng.next() as u16),
+                6 => Op::Poll(rng.below(64) as u16),
+                _ => Op::Fail(rng.next() as u16),
+            };
+            session.apply(&op);
+            if step % (slots as usize / 64 + 1) == 0 {
+                session.check();
+            }
+        }
+        session.wind_down();
+    }
+}
+
+#[test]
+fn the_record_wraps_past_65535_without_losing_count() {
+    for (slots, depth) in [(2, 1), (4, 2), (64, 63), (256, 200), (1024, 1023)] {
+        let mut rng = Rng(7 + u64::from(slots));
+        let mut session = Session::new(slots, 32, depth);
+        while session.total_posted < 150_000 {
+            session.apply(&Op::Batch(rng.below(70) as u16 + 1));
+            for _ in 0..rng.below(70) + 1 {
+                session.apply(&Op::Arrive(rng.below(3) as u8));
+            }
+            for _ in 0..rng.below(70) + 1 {
+                session.apply(&Op::Finish(rng.next() as u16));
+            }
+            session.apply(&Op::Poll(rng.below(90) as u16));
+        }
+        session.check();
+        session.wind_down();
+    }
+}
+
+/// As long as completions come in order, the device walks the ring slot by slot, lap after lap.
+#[test]
+fn in_order_traffic_keeps_ring_order() {
+    let (layout, mem) = SrqLayout::on_heap(256, 32).unwrap();
+    let mut device = common::Device::new(mem, 256, 32);
+    let mut srq = Srq::new(layout, 255).unwrap();
+    for n in 0..100_000u64 {
+        srq.post_one(DataSeg::new(n, 1, 1), n).unwrap();
+        let wqe = device.take().unwrap();
+        assert_eq!(u64::from(wqe.slot), n % 256);
+        assert_eq!(u64::from(wqe.next), (n + 1) % 256);
+        device.done(wqe.slot);
+        srq.complete(WqeIndex(wqe.slot)).unwrap();
+    }
+}
+
+/// One slow peer holds one slot: the ring goes around it, and stays in order otherwise.
+#[test]
+fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
+    let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
+    let mut device = common::Device::new(mem, 128, 32);
+    let mut srq = Srq::new(layout, 127).unwrap();
+    assert_eq!(srq.post_batch((0..127).map(|n| (DataSeg::new(n, 1, 1), n))), 127);
+    let order: Vec<u16> = (0..127).map(|_| device.take().unwrap().slot).collect();
+    assert_eq!(order, (0..127).collect::<Vec<_>>());
+    for slot in (0..127).filter(|s| *s != 70) {
+        device.done(slot);
+        srq.complete(WqeIndex(slot)).unwrap();
+    }
+    for lap in 0..3 {
+        assert_eq!(srq.post_batch((0..126).map(|n| (DataSeg::new(n, 1, 1), n))), 126);
+        let order: Vec<u16> = (0..126).map(|_| device.take().unwrap().slot).collect();
+        for pair in order.windows(2) {
+            let step = if pair[0] == 69 { 2 } else { 1 };
+            assert_eq!((pair[0] + step) % 128, pair[1], "lap {lap}");
+        }
+        for slot in order {
+            device.done(slot);
+            srq.complete(WqeIndex(slot)).unwrap();
+        }
+    }
+    device.done(70);
+    assert_eq!(srq.complete(WqeIndex(70)), Ok(70));
+    assert_eq!(srq.posted(), 0);
+}
+
+#[test]
+fn full_srq_is_refused_and_record_untouched() {
+    let (layout, mem) = SrqLayout::on_heap(8, 32).unwrap();
+    let mut srq = Srq::new(layout, 3).unwrap();
+    for n in 0..3 {
+        srq.post_one(DataSeg::new(n, 1, 1), n).unwrap();
+    }
+    assert_eq!(srq.post_one(DataSeg::new(9, 1, 1), 9), Err(Full));
+    assert_eq!(srq.post(&[DataSeg::new(9, 1, 1)], 9), Err(PostError::Full));
+    assert_eq!(srq.post_batch([(DataSeg::new(9, 1, 1), 9)]), 0);
+    assert_eq!(mem.load_be32(mem.dbrec_offset()), 3);
+    assert_eq!(srq.in_use().collect::<Vec<_>>(), (0..3).map(|n| (WqeIndex(n as u16), n)).collect::<Vec<_>>());
+}
+
+#[test]
+fn depth_grows_over_posted_receives_up_to_the_ring() {
+    let (layout, mem) = SrqLayout::on_heap(64, 64).unwrap();
+    let mut device = common::Device::new(mem, 64, 64);
+    let mut srq = Srq::new(layout, 4).unwrap();
+    assert_eq!(srq.post_batch((0..9).map(|n| (DataSeg::new(n, 1, 1), n))), 4);
+    device.look();
+    srq.set_depth(63).unwrap();
+    assert_eq!(srq.post_batch((4..99).map(|n| (DataSeg::new(n, 1, 1), n))), 59);
+    assert_eq!(device.look().len(), 63);
+    for n in 0..63 {
+        assert_eq!(device.take().unwrap().segs, [(n, 1, 1)]);
+    }
+    assert!(srq.set_depth(62).is_err(), "below what is in use");
+    assert!(srq.set_depth(64).is_err(), "beyond the ring");
+}
+
+#[test]
+fn more_segments_than_fit_are_refused_and_fewer_are_terminated() {
+    let (layout, mem) = SrqLayout::on_heap(8, 64).unwrap();
+    let mut device = common::Device::new(mem, 8, 64);
+    let mut srq = Srq::new(layout, 7).unwrap();
+    let seg = |n| DataSeg::new(n, 10, 20);
+    assert_eq!(srq.post(&[seg(1), seg(2), seg(3), seg(4)], 0), Err(PostError::TooManySegments));
+    assert_eq!(srq.posted(), 0);
+    for used in [3, 0, 2, 1] {
+        let segs: Vec<_> = (0..used).map(seg).collect();
+        srq.post(&segs, used).unwrap();
+        assert_eq!(device.take().unwrap().segs, (0..used).map(|n| (n, 10, 20)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn address_only_posts_keep_length_and_lkey() {
+    for stride in [32, 64] {
+        let (layout, mem) = SrqLayout::on_heap(16, stride).unwrap();
+        let mut device = common::Device::new(mem, 16, stride);
+        let mut srq = Srq::new(layout, 10).unwrap().address_only(2048, 0x77).unwrap();
+        for n in 0..100u64 {
+            srq.post(0x1000 * n, n).unwrap();
+            assert_eq!(srq.post_batch([(0x1000 * n + 8, n), (0x1000 * n + 16, n)]), 2);
+            for offset in [0, 8, 16] {
+                let wqe = device.take().unwrap();
+                assert_eq!(wqe.segs, [(0x1000 * n + offset, 2048, 0x77)]);
+                device.done(wqe.slot);
+                assert_eq!(srq.complete(WqeIndex(wqe.slot)), Ok(n));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bound_slot_comes_back_with_its_own_buffer_in_any_order() {
+    let (layout, mem) = SrqLayout::on_heap(512, 32).unwrap();
+    let mut device = common::Device::new(mem, 512, 32);
+    let own =
+        |s: WqeIndex| (DataSeg::new(0x10_0000 + 4096 * u64::from(s.0), 4096, 5), u64::from(s.0) | 1 << 40);
+    let mut srq = Srq::new(layout, 300).unwrap().bind(own).unwrap();
+    let mut rng = Rng(99);
+    let mut held = vec![];
+    let mut total = 0u64;
+    while total < 200_000 {
+        let before = srq.free();
+        let asked = rng.below(200) as u32;
+        let posted = srq.repost(asked);
+        assert_eq!(posted, asked.min(before), "a repost fills what is free");
+        total += u64::from(posted);
+        device.look();
+        for _ in 0..rng.below(200) {
+            let Some(wqe) = device.take() else { break };
+            assert_eq!(wqe.segs, [(0x10_0000 + 4096 * u64::from(wqe.slot), 4096, 5)]);
+            held.push(wqe.slot);
+        }
+        for _ in 0..rng.below(200).min(held.len() as u64) {
+            let slot = held.swap_remove(rng.below(held.len() as u64) as usize);
+            device.done(slot);
+            assert_eq!(srq.complete(WqeIndex(slot)), Ok(u64::from(slot) | 1 << 40));
+        }
+        if total > 100_000 && srq.depth() == 300 {
+            srq.set_depth_with(511, own).unwrap();
+        }
+        srq.check();
+    }
+}
+
+#[test]
+fn a_bound_slot_in_use_keeps_its_buffer() {
+    let (layout, _mem) = SrqLayout::on_heap(8, 32).unwrap();
+    let mut srq =
+        Srq::new(layout, 3).unwrap().bind(|s| (DataSeg::new(s.0.into(), 1, 1), s.0.into())).unwrap();
+    assert_eq!(srq.repost(2), 2);
+    assert!(srq.rebind(WqeIndex(0), DataSeg::new(9, 9, 9), 9).is_err());
+    assert!(srq.rebind(WqeIndex(5), DataSeg::new(9, 9, 9), 9).is_err(), "outside the usable slots");
+    assert!(srq.rebind(WqeIndex(2), DataSeg::new(9, 9, 9), 9).is_ok());
+    assert_eq!(srq.repost(9), 1);
+    assert_eq!(srq.complete(WqeIndex(2)), Ok(9));
+}
+
+#[test]
+fn a_mode_cannot_be_chosen_while_something_is_posted() {
+    let (layout, _mem) = SrqLayout::on_heap(8, 32).unwrap();
+    let mut srq = Srq::new(layout, 3).unwrap();
+    srq.post_one(DataSeg::new(1, 1, 1), 1).unwrap();
+    assert!(srq.address_only(1, 1).is_err());
+}
+
+#[test]
+fn rings_that_the_device_cannot_have_are_refused() {
+    assert_eq!(SrqLayout::on_heap(3, 32).unwrap_err(), LayoutError::WqeCount { wqe_count: 3 });
+    assert_eq!(SrqLayout::on_heap(1, 32).unwrap_err(), LayoutError::WqeCount { wqe_count: 1 });
+    assert_eq!(SrqLayout::on_heap(65_536, 32).unwrap_err(), LayoutError::WqeCount { wqe_count: 65_536 });
+    assert_eq!(SrqLayout::on_heap(8, 16).unwrap_err(), LayoutError::WqeStride { stride_bytes: 16 });
+    assert_eq!(SrqLayout::on_heap(8, 48).unwrap_err(), LayoutError::WqeStride { stride_bytes: 48 });
+    for depth in [0, 8] {
+        assert!(Srq::new(SrqLayout::on_heap(8, 32).unwrap().0, depth).is_err());
+    }
+}
