@@ -1,0 +1,198 @@
+//! Connecting and accepting with a time limit, for programs without an event loop of their own.
+//!
+//! Each connection has its own event channel.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::channel::EventChannel;
+use super::event::{CmEvent, CmEventKind, ConnInfo};
+use super::id::{CmId, ConnParam};
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+
+/// A listening id.
+#[derive(Debug)]
+pub struct Listener {
+    id: CmId,
+}
+
+/// A connection request, to be accepted or rejected; dropping it rejects.
+#[derive(Debug)]
+pub struct Incoming {
+    id: CmId,
+    /// What the peer sent along, padded with zeroes.
+    pub private_data: Vec<u8>,
+    /// What the peer offers.
+    pub conn: ConnInfo,
+}
+
+/// A peer whose address and route are known: the device is known too, so that a QP can be made.
+#[derive(Debug)]
+pub struct Resolved {
+    id: CmId,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    id: CmId,
+    /// What the peer sent along with its answer, padded with zeroes; empty on the passive side.
+    pub private_data: Vec<u8>,
+    /// What the peer offers.
+    pub conn: ConnInfo,
+}
+
+impl Listener {
+    /// Listens on `address`; port 0 picks one.
+    ///
+    /// # Errors
+    /// As [`EventChannel::create`], [`CmId::bind`] and [`CmId::listen`].
+    pub fn bind(address: SocketAddr, backlog: u32) -> Result<Self> {
+        let id = CmId::create(&EventChannel::create()?, 0)?;
+        id.bind(address)?;
+        id.listen(backlog)?;
+        Ok(Self { id })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// The next connection request.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when none comes within `timeout`; ENODEV when the device goes away.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Incoming> {
+        let wanted = [CmEventKind::ConnectRequest];
+        let event = wait(self.id.channel(), "rdma_listen", &wanted, Instant::now() + timeout)?;
+        let id = event.new_id.ok_or_else(|| Error::new("rdma_get_cm_event", libc::EPROTO))?;
+        let id = id.migrate(&EventChannel::create()?)?;
+        Ok(Incoming { id, private_data: event.private_data, conn: event.conn })
+    }
+}
+
+impl Incoming {
+    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before accepting.
+    #[must_use]
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Brings `qp` up, accepts, and waits until the peer has taken it.
+    ///
+    /// # Errors
+    /// As [`CmId::qp_to_rts`] and [`CmId::accept`]; ETIMEDOUT when the peer does not answer within `timeout`.
+    pub fn accept_timeout(self, qp: &Qp, param: &ConnParam<'_>, timeout: Duration) -> Result<Connection> {
+        let deadline = Instant::now() + timeout;
+        self.id.qp_to_rts(qp, Some(param.responder_resources), Some(param.initiator_depth))?;
+        self.id.accept(param)?;
+        wait(self.id.channel(), "rdma_accept", &[CmEventKind::Established], deadline)?;
+        Ok(Connection { id: self.id, private_data: Vec::new(), conn: self.conn })
+    }
+
+    /// Turns the request down.
+    ///
+    /// # Errors
+    /// As [`CmId::reject`].
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+}
+
+impl Resolved {
+    /// Finds the way to `dst`, from `src` if that is given.
+    ///
+    /// # Errors
+    /// ENODEV when no RDMA device leads there; EHOSTUNREACH or ETIMEDOUT when nobody answers within `timeout`.
+    pub fn resolve_timeout(src: Option<SocketAddr>, dst: SocketAddr, timeout: Duration) -> Result<Self> {
+        let deadline = Instant::now() + timeout;
+        let channel = EventChannel::create()?;
+        let id = CmId::create(&channel, 0)?;
+        id.resolve_addr(src, dst, timeout)?;
+        wait(&channel, "rdma_resolve_addr", &[CmEventKind::AddrResolved], deadline)?;
+        id.resolve_route(deadline.saturating_duration_since(Instant::now()))?;
+        wait(&channel, "rdma_resolve_route", &[CmEventKind::RouteResolved], deadline)?;
+        Ok(Self { id })
+    }
+
+    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before connecting.
+    #[must_use]
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Connects, brings `qp` up, and tells the peer so.
+    ///
+    /// # Errors
+    /// ECONNREFUSED when the peer rejects or nobody listens; EHOSTUNREACH or ETIMEDOUT when nobody answers; else as
+    /// [`CmId::connect`] and [`CmId::qp_to_rts`].
+    pub fn connect_timeout(self, qp: &Qp, param: &ConnParam<'_>, timeout: Duration) -> Result<Connection> {
+        let deadline = Instant::now() + timeout;
+        self.id.connect(param)?;
+        let event = wait(self.id.channel(), "rdma_connect", &[CmEventKind::ConnectResponse], deadline)?;
+        self.id.qp_to_rts(qp, None, None)?;
+        self.id.establish()?;
+        Ok(Connection { id: self.id, private_data: event.private_data, conn: event.conn })
+    }
+}
+
+impl Connection {
+    /// The connection's id.
+    #[must_use]
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Ends the connection; the QP is the caller's to move (`to_error`).
+    ///
+    /// # Errors
+    /// As [`CmId::disconnect`].
+    pub fn disconnect(&self) -> Result<()> {
+        self.id.disconnect()
+    }
+
+    /// Waits until the connection has ended on either side's word.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when it has not within `timeout`.
+    pub fn wait_disconnected_timeout(&self, timeout: Duration) -> Result<()> {
+        let wanted = [CmEventKind::Disconnected, CmEventKind::TimewaitExit, CmEventKind::DeviceRemoval];
+        wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout).map(|_| ())
+    }
+}
+
+/// The next event of one of the kinds in `wanted`; any bad news ends the wait.
+fn wait(
+    channel: &EventChannel,
+    verb: &'static str,
+    wanted: &[CmEventKind],
+    deadline: Instant,
+) -> Result<CmEvent> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(event) = channel.next_event_timeout(left)? else {
+            return Err(Error::new(verb, libc::ETIMEDOUT)
+                .with_detail(format!("{:?} did not come in time", wanted[0])));
+        };
+        if wanted.contains(&event.kind) {
+            return Ok(event);
+        }
+        match event.errno() {
+            0 => {}
+            errno => return Err(Error::new(verb, errno).with_detail(describe(&event))),
+        }
+    }
+}
+
+fn describe(event: &CmEvent) -> String {
+    match event.kind {
+        CmEventKind::Rejected if event.rejected_by_consumer() => {
+            "the peer turned the connection down".to_owned()
+        }
+        CmEventKind::Rejected if event.nobody_listens() => "nobody listens at that port".to_owned(),
+        kind => format!("{kind:?} with status {}", event.status),
+    }
+}

@@ -1,0 +1,221 @@
+//! rdma_cm events as owned values.
+#![expect(unsafe_code, reason = "reads librdmacm's structs")]
+
+use rdma_sys as sys;
+
+use super::channel::EventChannel;
+use super::id::CmId;
+
+/// What happened to an id.
+///
+/// # References
+/// rdma_get_cm_event(3)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the names are those of enum rdma_cm_event_type")]
+pub enum CmEventKind {
+    AddrResolved,
+    AddrError,
+    RouteResolved,
+    RouteError,
+    ConnectRequest,
+    ConnectResponse,
+    ConnectError,
+    Unreachable,
+    Rejected,
+    Established,
+    Disconnected,
+    DeviceRemoval,
+    MulticastJoin,
+    MulticastError,
+    AddrChange,
+    TimewaitExit,
+    /// A value this crate does not know.
+    Other(u32),
+}
+
+impl From<u32> for CmEventKind {
+    fn from(value: u32) -> Self {
+        use sys::rdma_cm_event_type as t;
+        match value {
+            t::RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddrResolved,
+            t::RDMA_CM_EVENT_ADDR_ERROR => CmEventKind::AddrError,
+            t::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
+            t::RDMA_CM_EVENT_ROUTE_ERROR => CmEventKind::RouteError,
+            t::RDMA_CM_EVENT_CONNECT_REQUEST => CmEventKind::ConnectRequest,
+            t::RDMA_CM_EVENT_CONNECT_RESPONSE => CmEventKind::ConnectResponse,
+            t::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::ConnectError,
+            t::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
+            t::RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
+            t::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
+            t::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
+            t::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoval,
+            t::RDMA_CM_EVENT_MULTICAST_JOIN => CmEventKind::MulticastJoin,
+            t::RDMA_CM_EVENT_MULTICAST_ERROR => CmEventKind::MulticastError,
+            t::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::AddrChange,
+            t::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimewaitExit,
+            other => CmEventKind::Other(other),
+        }
+    }
+}
+
+/// An event, already acknowledged.
+#[derive(Debug)]
+pub struct CmEvent {
+    /// What happened.
+    pub kind: CmEventKind,
+    /// Token of the id it happened to; for a connection request the listener's, until the new id gets its own.
+    pub token: u64,
+    /// Token of the listener; connection requests only.
+    pub listener_token: Option<u64>,
+    /// 0, or a negative errno, or for `Rejected` the reason of the protocol (28: by the consumer).
+    pub status: i32,
+    /// What the peer sent along; InfiniBand and RoCE pad it with zeroes to the size of the message.
+    pub private_data: Vec<u8>,
+    /// What the peer offers; all 0 for events without such data.
+    pub conn: ConnInfo,
+    /// The id of the connection that is asked for; connection requests only. Dropping it rejects.
+    pub new_id: Option<CmId>,
+}
+
+/// What the peer offers, seen from this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnInfo {
+    /// RDMA reads and atomics of the peer that this side may have to serve at a time.
+    pub responder_resources: u8,
+    /// RDMA reads and atomics that this side may have under way.
+    pub initiator_depth: u8,
+    /// Whether there is end-to-end flow control.
+    pub flow_control: bool,
+    /// Retries after a timeout; connection requests only.
+    pub retry_count: u8,
+    /// Retries after "receiver not ready".
+    pub rnr_retry_count: u8,
+    /// Whether the peer's QP takes its receives from an SRQ.
+    pub srq: bool,
+    /// The peer's QP number.
+    pub qp_num: u32,
+}
+
+/// The reject reason when the peer's consumer called `rdma_reject` (IBTA 12.6.7.2).
+const CONSUMER_REJECT: i32 = 28;
+/// The reject reason when nobody listens there.
+const INVALID_SERVICE_ID: i32 = 8;
+
+impl CmEvent {
+    /// # Safety
+    /// `raw` was read from `channel` and not yet acknowledged, and the channel's lock is held.
+    pub(super) unsafe fn copy_out(raw: &sys::rdma_cm_event, channel: &EventChannel) -> Self {
+        let kind = CmEventKind::from(raw.event);
+        // SAFETY: librdmacm gives each event a live id; the lock keeps it so.
+        let token = crate::token_from(unsafe { (*raw.id).context });
+        let mut event = Self {
+            kind,
+            token,
+            listener_token: None,
+            status: raw.status,
+            private_data: Vec::new(),
+            conn: ConnInfo::default(),
+            new_id: None,
+        };
+        // SAFETY: ids here are RC (CmId::create), for which the union holds `conn`, or zeroes.
+        let conn = unsafe { &raw.param.conn };
+        event.conn = ConnInfo {
+            responder_resources: conn.responder_resources,
+            initiator_depth: conn.initiator_depth,
+            flow_control: conn.flow_control != 0,
+            retry_count: conn.retry_count,
+            rnr_retry_count: conn.rnr_retry_count,
+            srq: conn.srq != 0,
+            qp_num: conn.qp_num,
+        };
+        if !conn.private_data.is_null() && conn.private_data_len > 0 {
+            // SAFETY: librdmacm points at that many bytes of the event, which is not yet acknowledged.
+            let data = unsafe {
+                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), usize::from(conn.private_data_len))
+            };
+            event.private_data = data.to_vec();
+        }
+        if kind == CmEventKind::ConnectRequest && !raw.listen_id.is_null() {
+            // SAFETY: as for `raw.id`.
+            event.listener_token = Some(crate::token_from(unsafe { (*raw.listen_id).context }));
+            // SAFETY: a connection request hands a new id over, which nobody else owns.
+            event.new_id = unsafe { CmId::adopt(raw.id, channel) };
+        }
+        event
+    }
+
+    /// Whether this is a rejection by the peer's consumer, as against by its system.
+    #[must_use]
+    pub fn rejected_by_consumer(&self) -> bool {
+        self.kind == CmEventKind::Rejected && self.status == CONSUMER_REJECT
+    }
+
+    /// Whether this is a rejection because nobody listens there.
+    #[must_use]
+    pub fn nobody_listens(&self) -> bool {
+        self.kind == CmEventKind::Rejected && self.status == INVALID_SERVICE_ID
+    }
+
+    /// The event as an errno: 0 for good news.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self.kind {
+            CmEventKind::Rejected => libc::ECONNREFUSED,
+            CmEventKind::Disconnected => libc::ECONNRESET,
+            CmEventKind::DeviceRemoval => libc::ENODEV,
+            CmEventKind::AddrError | CmEventKind::RouteError | CmEventKind::Unreachable
+                if self.status == 0 =>
+            {
+                libc::EHOSTUNREACH
+            }
+            CmEventKind::ConnectError if self.status == 0 => libc::ECONNABORTED,
+            _ => self.status.saturating_abs(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: CmEventKind, status: i32) -> CmEvent {
+        CmEvent {
+            kind,
+            token: 0,
+            listener_token: None,
+            status,
+            private_data: Vec::new(),
+            conn: ConnInfo::default(),
+            new_id: None,
+        }
+    }
+
+    #[test]
+    fn kinds_follow_the_c_enum() {
+        use sys::rdma_cm_event_type as t;
+        assert_eq!(CmEventKind::from(t::RDMA_CM_EVENT_ADDR_RESOLVED), CmEventKind::AddrResolved);
+        assert_eq!(CmEventKind::from(t::RDMA_CM_EVENT_CONNECT_RESPONSE), CmEventKind::ConnectResponse);
+        assert_eq!(CmEventKind::from(t::RDMA_CM_EVENT_TIMEWAIT_EXIT), CmEventKind::TimewaitExit);
+        for raw in 0..16 {
+            assert!(!matches!(CmEventKind::from(raw), CmEventKind::Other(_)), "{raw}");
+        }
+        assert_eq!(CmEventKind::from(99), CmEventKind::Other(99));
+    }
+
+    #[test]
+    fn rejection_tells_who_rejected() {
+        let by_consumer = event(CmEventKind::Rejected, 28);
+        assert!(by_consumer.rejected_by_consumer() && !by_consumer.nobody_listens());
+        assert!(event(CmEventKind::Rejected, 8).nobody_listens());
+        assert!(!event(CmEventKind::Unreachable, 8).nobody_listens());
+    }
+
+    #[test]
+    fn bad_news_have_an_errno_and_good_news_none() {
+        assert_eq!(event(CmEventKind::Rejected, 28).errno(), libc::ECONNREFUSED);
+        assert_eq!(event(CmEventKind::Unreachable, -libc::ETIMEDOUT).errno(), libc::ETIMEDOUT);
+        assert_eq!(event(CmEventKind::AddrError, 0).errno(), libc::EHOSTUNREACH);
+        assert_eq!(event(CmEventKind::Established, 0).errno(), 0);
+    }
+}

@@ -1,0 +1,538 @@
+//! The id: one listener, or one end of a connection.
+#![expect(unsafe_code, reason = "calls into librdmacm")]
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ptr::{self, NonNull};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+use rdma_sys as sys;
+
+use super::channel::EventChannel;
+use crate::device::LinkLayer;
+use crate::error::{Error, Result, check_errno};
+use crate::qp::{AttrMask, Qp, QpAttr, QpState};
+
+/// Bytes of private data that `connect` can carry between InfiniBand or RoCE ends.
+///
+/// A request has 92, of which rdma_cm takes 36; an answer carries 196 and a rejection 148.
+pub const MAX_CONNECT_DATA: usize = 56;
+
+/// What one side offers when it connects or accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnParam<'a> {
+    /// The QP's number.
+    pub qp_num: u32,
+    /// What to send along; see [`MAX_CONNECT_DATA`].
+    pub private_data: &'a [u8],
+    /// RDMA reads and atomics of the peer to serve at a time; at most the device's `max_qp_rd_atom`.
+    pub responder_resources: u8,
+    /// RDMA reads and atomics to have under way; at most the device's `max_qp_init_rd_atom`.
+    pub initiator_depth: u8,
+    /// End-to-end flow control; not used with an SRQ.
+    pub flow_control: bool,
+    /// Retries after a timeout, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after "receiver not ready", 0 to 6; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// Whether the QP takes its receives from an SRQ.
+    pub srq: bool,
+}
+
+impl Default for ConnParam<'_> {
+    fn default() -> Self {
+        Self {
+            qp_num: 0,
+            private_data: &[],
+            responder_resources: 1,
+            initiator_depth: 1,
+            flow_control: true,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+        }
+    }
+}
+
+impl ConnParam<'_> {
+    /// The defaults for `qp`: its number, and whether it has an SRQ.
+    #[must_use]
+    pub fn for_qp(qp: &Qp) -> Self {
+        Self { qp_num: qp.num(), srq: qp.srq().is_some(), ..Self::default() }
+    }
+
+    fn to_sys(self, verb: &'static str) -> Result<sys::rdma_conn_param> {
+        let len = u8::try_from(self.private_data.len()).map_err(|_| {
+            Error::invalid(verb, format!("{} bytes of private data", self.private_data.len()))
+        })?;
+        Ok(sys::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: len,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: u8::from(self.flow_control),
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: u8::from(self.srq),
+            qp_num: self.qp_num,
+        })
+    }
+}
+
+/// An rdma_cm identifier of the TCP port space, for an RC QP of the caller's.
+///
+/// Dropping it ends whatever it was doing: a listener stops, a request that was not accepted is rejected, a connection
+/// is taken down.
+#[derive(Debug)]
+pub struct CmId {
+    raw: NonNull<sys::rdma_cm_id>,
+    channel: EventChannel,
+}
+
+// SAFETY: every access to the id happens under its channel's lock.
+unsafe impl Send for CmId {}
+// SAFETY: as above.
+unsafe impl Sync for CmId {}
+
+impl CmId {
+    /// Creates an id whose events arrive on `channel` with `token`.
+    ///
+    /// # Errors
+    /// `rdma_create_id`'s errno.
+    ///
+    /// # References
+    /// rdma_create_id(3)
+    pub fn create(channel: &EventChannel, token: u64) -> Result<Self> {
+        let _guard = channel.lock();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is alive and held as long as the id lives.
+        let returned = unsafe {
+            let space = sys::rdma_port_space::RDMA_PS_TCP;
+            sys::rdma_create_id(channel.as_raw(), &mut raw, crate::token_into(token), space)
+        };
+        check_errno("rdma_create_id", returned)?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::new("rdma_create_id", libc::ENOMEM))?;
+        Ok(Self { raw, channel: channel.clone() })
+    }
+
+    /// Takes over the id of a connection request.
+    ///
+    /// # Safety
+    /// `raw` is a live id on `channel` that nobody else owns.
+    pub(super) unsafe fn adopt(raw: *mut sys::rdma_cm_id, channel: &EventChannel) -> Option<Self> {
+        Some(Self { raw: NonNull::new(raw)?, channel: channel.clone() })
+    }
+
+    fn lock(&self) -> (MutexGuard<'_, ()>, *mut sys::rdma_cm_id) {
+        (self.channel.lock(), self.raw.as_ptr())
+    }
+
+    /// As `lock`, for calls that follow the id's device pointer without looking at it.
+    fn lock_with_device(&self, verb: &'static str) -> Result<(MutexGuard<'_, ()>, *mut sys::rdma_cm_id)> {
+        let (guard, raw) = self.lock();
+        // SAFETY: the id is alive, and the lock is held.
+        if unsafe { (*raw).verbs }.is_null() {
+            return Err(Error::invalid(
+                verb,
+                "the id has no device yet: resolve an address or bind to one first",
+            ));
+        }
+        Ok((guard, raw))
+    }
+
+    /// The number that comes back in its events.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive, and the lock is held.
+        crate::token_from(unsafe { (*raw).context })
+    }
+
+    /// Gives it another token; events read from now on carry it.
+    pub fn set_token(&self, token: u64) {
+        let (_guard, raw) = self.lock();
+        // SAFETY: as in `token`; librdmacm only passes the pointer on.
+        unsafe { (*raw).context = crate::token_into(token) };
+    }
+
+    /// The channel its events arrive on.
+    #[must_use]
+    pub fn channel(&self) -> &EventChannel {
+        &self.channel
+    }
+
+    /// Binds it to a local address; port 0 picks one, the unspecified address means all devices.
+    ///
+    /// # Errors
+    /// EADDRINUSE when the port is taken; EADDRNOTAVAIL or ENODEV when no RDMA device has the address.
+    ///
+    /// # References
+    /// rdma_bind_addr(3)
+    pub fn bind(&self, address: SocketAddr) -> Result<()> {
+        let mut storage = SockaddrStorage::from(address);
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive; librdmacm copies as many bytes as the address family has.
+        let returned = unsafe { sys::rdma_bind_addr(raw, sockaddr(&mut storage)) };
+        check_errno("rdma_bind_addr", returned).map_err(|error| match error.errno() {
+            libc::EADDRINUSE => error.with_detail(format!("{address} is taken")),
+            libc::EADDRNOTAVAIL | libc::ENODEV => {
+                error.with_detail(format!("no RDMA device has {}", address.ip()))
+            }
+            _ => error.with_detail(address.to_string()),
+        })
+    }
+
+    /// Listens for connection requests, of which `backlog` may wait.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody else listens there; else `rdma_listen`'s errno.
+    ///
+    /// # References
+    /// rdma_listen(3)
+    pub fn listen(&self, backlog: u32) -> Result<()> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive.
+        let returned = unsafe { sys::rdma_listen(raw, i32::try_from(backlog).unwrap_or(i32::MAX)) };
+        check_errno("rdma_listen", returned)
+    }
+
+    /// Starts finding the device and the path's first half for `dst`; ends with `AddrResolved` or `AddrError`.
+    ///
+    /// # Errors
+    /// ENODEV when no RDMA device leads to `dst`; EADDRNOTAVAIL for a `src` that is not here; EINVAL in another state.
+    ///
+    /// # References
+    /// rdma_resolve_addr(3)
+    pub fn resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr, timeout: Duration) -> Result<()> {
+        let mut src = src.map(SockaddrStorage::from);
+        let mut storage = SockaddrStorage::from(dst);
+        let src = src.as_mut().map_or(ptr::null_mut(), sockaddr);
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive; librdmacm copies as many bytes as the address families have.
+        let returned = unsafe { sys::rdma_resolve_addr(raw, src, sockaddr(&mut storage), millis(timeout)) };
+        check_errno("rdma_resolve_addr", returned).map_err(|error| match error.errno() {
+            libc::ENODEV => error.with_detail(format!("no RDMA device leads to {}", dst.ip())),
+            _ => error.with_detail(dst.to_string()),
+        })
+    }
+
+    /// Starts finding the rest of the path; ends with `RouteResolved` or `RouteError`.
+    ///
+    /// # Errors
+    /// EINVAL before `AddrResolved`; else `rdma_resolve_route`'s errno.
+    ///
+    /// # References
+    /// rdma_resolve_route(3)
+    pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        let verb = "rdma_resolve_route";
+        let (_guard, raw) = self.lock_with_device(verb)?;
+        // SAFETY: the id is alive and has a device.
+        check_errno(verb, unsafe { sys::rdma_resolve_route(raw, millis(timeout)) })
+    }
+
+    /// Asks the peer for a connection; ends with `ConnectResponse`, `Rejected`, `Unreachable` or `ConnectError`.
+    ///
+    /// # Errors
+    /// EINVAL before `RouteResolved`, for too much private data, or for more RDMA reads than the device can.
+    ///
+    /// # References
+    /// rdma_connect(3)
+    pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
+        let verb = "rdma_connect";
+        let mut raw_param = param.to_sys(verb)?;
+        let (_guard, raw) = self.lock_with_device(verb)?;
+        // SAFETY: the id is alive and has a device; the private data lives for the call.
+        check_errno(verb, unsafe { sys::rdma_connect(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
+    }
+
+    /// Accepts a connection request; ends with `Established`. The QP is ready to send by then ([`CmId::qp_to_rts`]).
+    ///
+    /// # Errors
+    /// As [`CmId::connect`]; also when the peer has given up meanwhile, for which no event comes.
+    ///
+    /// # References
+    /// rdma_accept(3)
+    pub fn accept(&self, param: &ConnParam<'_>) -> Result<()> {
+        let verb = "rdma_accept";
+        let mut raw_param = param.to_sys(verb)?;
+        let (_guard, raw) = self.lock_with_device(verb)?;
+        // SAFETY: the id is alive and has a device; the private data lives for the call. With no QP of librdmacm's in
+        // the id, number and SRQ flag are taken from the parameters.
+        check_errno(verb, unsafe { sys::rdma_accept(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
+    }
+
+    /// Turns a connection request down.
+    ///
+    /// # Errors
+    /// EINVAL when there is none, or for too much private data.
+    ///
+    /// # References
+    /// rdma_reject(3)
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let verb = "rdma_reject";
+        let len = u8::try_from(private_data.len())
+            .map_err(|_| Error::invalid(verb, format!("{} bytes of private data", private_data.len())))?;
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive; the data lives for the call.
+        check_errno(verb, unsafe { sys::rdma_reject(raw, private_data.as_ptr().cast(), len) })
+    }
+
+    /// Tells the peer that its answer was taken, after `ConnectResponse` and [`CmId::qp_to_rts`].
+    ///
+    /// # Errors
+    /// `rdma_establish`'s errno.
+    ///
+    /// # References
+    /// rdma_establish(3)
+    pub fn establish(&self) -> Result<()> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and has no QP of librdmacm's.
+        check_errno("rdma_establish", unsafe { sys::rdma_establish(raw) })
+    }
+
+    /// Ends the connection; both sides get `Disconnected`. The QP is the caller's to move (`to_error`).
+    ///
+    /// # Errors
+    /// EINVAL or ENOTCONN when there is no connection.
+    ///
+    /// # References
+    /// rdma_disconnect(3)
+    pub fn disconnect(&self) -> Result<()> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive; the call looks whether it has a device.
+        check_errno("rdma_disconnect", unsafe { sys::rdma_disconnect(raw) })
+    }
+
+    /// Tells rdma_cm that data came before the peer's last message did (an asynchronous
+    /// [`CommunicationEstablished`](crate::AsyncKind::CommunicationEstablished) on the QP).
+    ///
+    /// # Errors
+    /// `rdma_notify`'s errno.
+    ///
+    /// # References
+    /// rdma_notify(3)
+    pub fn notify_comm_established(&self) -> Result<()> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive.
+        let returned = unsafe { sys::rdma_notify(raw, sys::ibv_event_type::IBV_EVENT_COMM_EST) };
+        check_errno("rdma_notify", returned)
+    }
+
+    /// What a QP of this connection needs for going to `state`.
+    ///
+    /// # Errors
+    /// EINVAL when the connection is not far enough.
+    ///
+    /// # References
+    /// rdma_init_qp_attr(3)
+    pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
+        let mut attr = QpAttr::default();
+        attr.qp_state = state.to_raw();
+        let mut mask = 0;
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and the struct whole.
+        check_errno("rdma_init_qp_attr", unsafe { sys::rdma_init_qp_attr(raw, &mut attr.0, &mut mask) })?;
+        Ok((attr, AttrMask::from_bits_retain(mask.cast_unsigned())))
+    }
+
+    /// Takes `qp` to init, from where receives can be posted.
+    ///
+    /// # Errors
+    /// EINVAL before the id has a device; else `ibv_modify_qp`'s errno.
+    pub fn qp_to_init(&self, qp: &Qp) -> Result<()> {
+        let (attr, mask) = self.init_qp_attr(QpState::Init)?;
+        qp.modify(&attr, mask)
+    }
+
+    /// Takes `qp`, in reset or init, to ready-to-send: after `ConnectResponse` (active), before `accept` (passive).
+    ///
+    /// `responder_resources` and `initiator_depth` go over what rdma_cm knows, which on the passive side is only the
+    /// request; pass there what `accept` gets.
+    ///
+    /// # Errors
+    /// EINVAL when the connection is not far enough; else `ibv_modify_qp`'s errno.
+    pub fn qp_to_rts(
+        &self,
+        qp: &Qp,
+        responder_resources: Option<u8>,
+        initiator_depth: Option<u8>,
+    ) -> Result<()> {
+        // Init once more: only now rdma_cm knows which remote access goes with the connection.
+        self.qp_to_init(qp)?;
+        let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
+        if let Some(depth) = responder_resources {
+            attr.max_dest_rd_atomic = depth;
+        }
+        if qp.pd().context().port(self.port_num()).is_ok_and(|port| port.link_layer == LinkLayer::InfiniBand)
+        {
+            // Bits 21 to 23 are RoCE's, and rdma_ucm sets them for InfiniBand as well.
+            mask = AttrMask::from_bits_retain(mask.bits() & !0xe0_0000);
+        }
+        qp.modify(&attr, mask)?;
+        let (mut attr, mask) = self.init_qp_attr(QpState::Rts)?;
+        if let Some(depth) = initiator_depth {
+            attr.max_rd_atomic = depth;
+        }
+        qp.modify(&attr, mask)
+    }
+
+    /// Moves the id's events to `channel`.
+    ///
+    /// # Errors
+    /// `rdma_migrate_id`'s errno; the id is gone then.
+    ///
+    /// # References
+    /// rdma_migrate_id(3)
+    pub fn migrate(mut self, channel: &EventChannel) -> Result<Self> {
+        if channel.same(&self.channel) {
+            return Ok(self);
+        }
+        let old = self.channel.clone();
+        // In the order of addresses, so that two threads that migrate in opposite directions do not wait for each other.
+        let (first, second) = if old.as_raw() < channel.as_raw() { (&old, channel) } else { (channel, &old) };
+        let guards = (first.lock(), second.lock());
+        // SAFETY: id and channels are alive; both locks are held. No event of the id is unacknowledged.
+        let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
+        let result = check_errno("rdma_migrate_id", returned);
+        if result.is_ok() {
+            self.channel = channel.clone();
+        }
+        drop(guards);
+        result.map(|()| self)
+    }
+
+    /// This side's address; `None` before there is one.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and the lock held; both unions hold a socket address at their start.
+        unsafe { socket_addr(&(*raw).route.addr.src_addr_union.src_storage) }
+    }
+
+    /// The peer's address; `None` before there is one.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: as in `local_addr`.
+        unsafe { socket_addr(&(*raw).route.addr.dst_addr_union.dst_storage) }
+    }
+
+    /// The device it goes through, for [`Context::open`](crate::Context::open); `None` before there is one.
+    #[must_use]
+    pub fn device_name(&self) -> Option<String> {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and the lock held; its context, if any, is open and its device has a name.
+        unsafe {
+            let verbs = (*raw).verbs.as_ref()?;
+            let name = sys::ibv_get_device_name(verbs.device);
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
+        }
+    }
+
+    /// The device's port it goes through; 0 before there is one.
+    #[must_use]
+    pub fn port_num(&self) -> u8 {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and the lock held.
+        unsafe { (*raw).port_num }
+    }
+
+    /// The librdmacm object; valid while this id lives.
+    ///
+    /// Its fields change while events of its channel are read.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        let (_guard, raw) = self.lock();
+        // SAFETY: owned by this handle and freed only here. Every event of it that was read has been acknowledged, so the
+        // call does not wait for one.
+        let returned = unsafe { sys::rdma_destroy_id(raw) };
+        crate::log_failed_drop("rdma_destroy_id", returned);
+    }
+}
+
+fn sockaddr(storage: &mut SockaddrStorage) -> *mut libc::sockaddr {
+    storage.as_ptr().cast_mut()
+}
+
+fn millis(timeout: Duration) -> i32 {
+    i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
+}
+
+fn conn_hint(error: Error, param: &ConnParam<'_>) -> Error {
+    match error.errno() {
+        libc::EINVAL => error.with_detail(format!(
+            "in a state that does not allow it (the peer may have given up), or {} bytes of private data are too many, or \
+             responder resources {} or initiator depth {} too high for the device",
+            param.private_data.len(),
+            param.responder_resources,
+            param.initiator_depth
+        )),
+        _ => error,
+    }
+}
+
+fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at = ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which struct it is, and the storage is large enough for either.
+            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let address =
+                SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id);
+            Some(SocketAddr::V6(address))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_from_their_c_form() {
+        for text in ["10.9.0.1:4791", "[fe80::1%3]:7", "[2001:db8::1]:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let form = SockaddrStorage::from(address);
+            // SAFETY: a SockaddrStorage is a sockaddr_storage with the family set.
+            let storage = unsafe { &*form.as_ptr().cast::<libc::sockaddr_storage>() };
+            assert_eq!(socket_addr(storage), Some(address));
+        }
+    }
+
+    #[test]
+    fn unset_address_is_none() {
+        // SAFETY: plain integers, for which zeroes are valid.
+        let storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        assert_eq!(socket_addr(&storage), None);
+    }
+
+    #[test]
+    fn private_data_that_fits_no_message_is_refused_before_the_call() {
+        let data = [0; 256];
+        let error =
+            ConnParam { private_data: &data, ..ConnParam::default() }.to_sys("rdma_connect").unwrap_err();
+        assert_eq!((error.verb(), error.errno()), ("rdma_connect", libc::EINVAL));
+    }
+
+    #[test]
+    fn long_timeouts_do_not_wrap() {
+        assert_eq!(millis(Duration::MAX), i32::MAX);
+        assert_eq!(millis(Duration::from_millis(1500)), 1500);
+    }
+}

@@ -1,0 +1,230 @@
+//! Completion queues.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rdma_sys as sys;
+
+use crate::channel::CompChannel;
+use crate::device::Context;
+use crate::error::{Error, Result, check, memlock_hint};
+
+mod completion;
+
+pub use completion::{Completion, WcOpcode, WcStatus};
+
+/// A completion queue; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Cq {
+    inner: Arc<CqInner>,
+}
+
+#[derive(Debug)]
+struct CqInner {
+    raw: NonNull<sys::ibv_cq>,
+    depth: AtomicU32,
+    token: u64,
+    /// Held so that it outlives the CQ.
+    _channel: Option<CompChannel>,
+    context: Context,
+}
+
+// SAFETY: polling, arming and resizing one CQ from several threads is allowed: providers lock inside.
+unsafe impl Send for CqInner {}
+// SAFETY: as above.
+unsafe impl Sync for CqInner {}
+
+/// Completions that one call to the device fetches.
+const BATCH: usize = 16;
+
+impl Cq {
+    /// Creates a CQ for at least `depth` completions, which reports to `channel` when armed.
+    ///
+    /// `comp_vector` picks one of the device's interrupt vectors; `token` comes back from
+    /// [`CompChannel::next_event`] and in asynchronous events.
+    ///
+    /// # Errors
+    /// EINVAL when `depth` is 0 or more than the device can (the text says so), or there is no such vector.
+    ///
+    /// # References
+    /// ibv_create_cq(3)
+    pub fn create(
+        context: &Context,
+        depth: u32,
+        channel: Option<&CompChannel>,
+        comp_vector: u32,
+        token: u64,
+    ) -> Result<Self> {
+        let verb = "ibv_create_cq";
+        let max = context.attributes().max_cqe;
+        if depth == 0 || depth > max {
+            return Err(Error::invalid(
+                verb,
+                format!("a CQ of {} has 1 to {max} entries, not {depth}", context.name()),
+            ));
+        }
+        let vectors = context.comp_vectors();
+        if comp_vector >= vectors {
+            let text = format!(
+                "{} has completion vectors 0 to {}, not {comp_vector}",
+                context.name(),
+                vectors.max(1) - 1
+            );
+            return Err(Error::invalid(verb, text));
+        }
+        if let Some(channel) = channel
+            && !channel.context().same(context)
+        {
+            return Err(Error::invalid(verb, "the channel is on another device"));
+        }
+        let raw_channel = channel.map_or(ptr::null_mut(), CompChannel::as_raw);
+        // SAFETY: the context is open, the channel (or NULL) is alive and on it; both are held as long as the CQ lives.
+        let raw = unsafe {
+            sys::ibv_create_cq(
+                context.as_raw(),
+                depth as i32,
+                crate::token_into(token),
+                raw_channel,
+                comp_vector as i32,
+            )
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
+        // SAFETY: just created; nobody else writes the field yet.
+        let actual = unsafe { (*raw.as_ptr()).cqe };
+        let depth = AtomicU32::new(u32::try_from(actual).unwrap_or(depth));
+        let inner = CqInner { raw, depth, token, _channel: channel.cloned(), context: context.clone() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Moves completions into `into`, oldest first, and says how many; 0 when there are none.
+    ///
+    /// # Errors
+    /// `ibv_poll_cq` failing: the CQ is broken (overrun).
+    ///
+    /// # References
+    /// ibv_poll_cq(3)
+    pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
+        let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
+        let mut total = 0;
+        while total < into.len() {
+            let want = BATCH.min(into.len() - total);
+            // SAFETY: the CQ is alive and `batch` has room for `want` entries.
+            let got = unsafe { sys::ibv_poll_cq(self.as_raw(), want as i32, batch.as_mut_ptr().cast()) };
+            let Ok(got) = usize::try_from(got) else {
+                // Completions already moved are worth more than the error, which will come again.
+                return if total > 0 { Ok(total) } else { Err(poll_failed(got)) };
+            };
+            for (wc, out) in batch[..got.min(want)].iter().zip(&mut into[total..]) {
+                // SAFETY: the device library has written the first `got` entries.
+                *out = Completion::from(unsafe { wc.assume_init_ref() });
+            }
+            total += got.min(want);
+            if got < want {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Asks for one event on the channel at the next completion, or only at the next solicited or failed one.
+    ///
+    /// Poll once more after arming: a completion that came in between raises no event.
+    ///
+    /// # Errors
+    /// `ibv_req_notify_cq`'s errno.
+    ///
+    /// # References
+    /// ibv_req_notify_cq(3)
+    pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: the CQ is alive.
+        let returned = unsafe { sys::ibv_req_notify_cq(self.as_raw(), i32::from(solicited_only)) };
+        check("ibv_req_notify_cq", returned)
+    }
+
+    /// Makes room for at least `depth` completions; those waiting stay.
+    ///
+    /// # Errors
+    /// EINVAL when `depth` is 0, more than the device can or less than what waits; EOPNOTSUPP when the device cannot.
+    ///
+    /// # References
+    /// ibv_resize_cq(3)
+    pub fn resize(&self, depth: u32) -> Result<()> {
+        let max = self.inner.context.attributes().max_cqe;
+        if depth == 0 || depth > max {
+            let text = format!("a CQ of {} has 1 to {max} entries, not {depth}", self.inner.context.name());
+            return Err(Error::invalid("ibv_resize_cq", text));
+        }
+        // SAFETY: the CQ is alive.
+        let returned = unsafe { sys::ibv_resize_cq(self.as_raw(), depth as i32) };
+        check("ibv_resize_cq", returned).map_err(|error| match error.errno() {
+            libc::ENOSYS | libc::EOPNOTSUPP => {
+                Error::unsupported("ibv_resize_cq", "this device cannot resize a CQ")
+            }
+            _ => error,
+        })?;
+        // The verb writes the actual depth into the struct, which another resize may be doing at this moment: the
+        // number asked for is what is promised.
+        self.inner.depth.store(depth, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Completions it has room for, at least.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.inner.depth.load(Ordering::Relaxed)
+    }
+
+    /// The number given at creation.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.inner.token
+    }
+
+    /// The device it is on.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The verbs object; valid while a clone of this CQ, or a QP on it, lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::ibv_cq {
+        self.inner.raw.as_ptr()
+    }
+
+    /// Whether `other` is a clone of this CQ.
+    #[must_use]
+    pub fn same(&self, other: &Cq) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        // SAFETY: created by ibv_create_cq, freed only here; QPs on it hold a clone, so none is left. Events read were
+        // acknowledged at once, so this does not wait.
+        let returned = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+        crate::log_failed_drop("ibv_destroy_cq", returned);
+    }
+}
+
+/// The hint that goes with objects whose queues are pinned memory.
+pub(crate) fn create_failed(verb: &'static str) -> Error {
+    let error = Error::last(verb);
+    let pinned = matches!(error.errno(), libc::ENOMEM | libc::EAGAIN).then(|| memlock_hint(None)).flatten();
+    match pinned {
+        Some(hint) => error.with_detail(format!("too many or too large; {hint}")),
+        None => error,
+    }
+}
+
+fn poll_failed(returned: i32) -> Error {
+    let errno = match returned {
+        -1 | 0.. => libc::EIO,
+        other => other.saturating_abs(),
+    };
+    Error::new("ibv_poll_cq", errno).with_detail("the CQ is broken; was it overrun?")
+}

@@ -1,0 +1,366 @@
+//! Devices: finding them, opening them, asking what they can do.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::ffi::CStr;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys as sys;
+
+use crate::error::{Error, Result, check};
+
+mod async_event;
+mod attr;
+mod gid;
+mod selector;
+
+pub use async_event::{AsyncEvent, AsyncKind, AsyncObject};
+pub(crate) use attr::mtu_code;
+pub use attr::{AtomicCap, DeviceAttr, LinkLayer, PortAttr, PortState};
+pub use gid::{Gid, GidEntry, GidKind};
+pub use selector::Selector;
+
+/// A device as the list of devices shows it, without opening it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Kernel name, as in `rxe0` or `mlx5_0`.
+    pub name: String,
+    /// Node GUID, in host byte order.
+    pub guid: u64,
+    /// What kind of node it is.
+    pub node_type: NodeType,
+    /// What it speaks.
+    pub transport: Transport,
+}
+
+/// Kind of node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeType {
+    /// InfiniBand or RoCE channel adapter.
+    ChannelAdapter,
+    /// InfiniBand switch.
+    Switch,
+    /// InfiniBand router.
+    Router,
+    /// iWARP network card.
+    Rnic,
+    /// Anything else, with the value libibverbs gave.
+    Other(i32),
+}
+
+/// Transport family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// InfiniBand and RoCE.
+    Ib,
+    /// iWARP.
+    Iwarp,
+    /// Anything else, with the value libibverbs gave.
+    Other(i32),
+}
+
+impl From<i32> for NodeType {
+    fn from(value: i32) -> Self {
+        use sys::ibv_node_type as t;
+        match value {
+            t::IBV_NODE_CA => NodeType::ChannelAdapter,
+            t::IBV_NODE_SWITCH => NodeType::Switch,
+            t::IBV_NODE_ROUTER => NodeType::Router,
+            t::IBV_NODE_RNIC => NodeType::Rnic,
+            other => NodeType::Other(other),
+        }
+    }
+}
+
+impl From<i32> for Transport {
+    fn from(value: i32) -> Self {
+        use sys::ibv_transport_type as t;
+        match value {
+            t::IBV_TRANSPORT_IB => Transport::Ib,
+            t::IBV_TRANSPORT_IWARP => Transport::Iwarp,
+            other => Transport::Other(other),
+        }
+    }
+}
+
+/// libibverbs' list of devices, freed on drop.
+struct DeviceList {
+    list: NonNull<*mut sys::ibv_device>,
+    len: usize,
+}
+
+impl DeviceList {
+    fn get() -> Result<Self> {
+        let mut len = 0;
+        // SAFETY: `len` is written before the call returns a list.
+        let list = unsafe { sys::ibv_get_device_list(&mut len) };
+        let Some(list) = NonNull::new(list) else {
+            let error = Error::last("ibv_get_device_list");
+            return Err(match error.errno() {
+                libc::ENOSYS => error.with_detail("the kernel has no verbs: load the module ib_uverbs"),
+                _ => error,
+            });
+        };
+        Ok(Self { list, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> &[*mut sys::ibv_device] {
+        // SAFETY: libibverbs gave `len` pointers at `list`, which live until the list is freed.
+        unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: got from ibv_get_device_list, freed once.
+        unsafe { sys::ibv_free_device_list(self.list.as_ptr()) };
+    }
+}
+
+/// # Safety
+/// `device` is a device of a live list or of an open context.
+unsafe fn device_name(device: *mut sys::ibv_device) -> String {
+    // SAFETY: the caller's promise; libibverbs keeps a NUL-terminated name in the device.
+    unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
+}
+
+/// The verbs devices of this machine.
+///
+/// # Errors
+/// ENOSYS when the kernel has no verbs at all.
+///
+/// # References
+/// ibv_get_device_list(3)
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    let list = DeviceList::get()?;
+    Ok(list
+        .devices()
+        .iter()
+        .map(|&device| {
+            // SAFETY: the list lives until the end of this function.
+            let (name, guid, node, transport) = unsafe {
+                (
+                    device_name(device),
+                    sys::ibv_get_device_guid(device),
+                    (*device).node_type,
+                    (*device).transport_type,
+                )
+            };
+            DeviceInfo { name, guid: u64::from_be(guid), node_type: node.into(), transport: transport.into() }
+        })
+        .collect())
+}
+
+/// An open device; cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<ContextInner>,
+}
+
+struct ContextInner {
+    raw: NonNull<sys::ibv_context>,
+    name: String,
+    driver: String,
+    attr: DeviceAttr,
+}
+
+// SAFETY: verbs on one context may be called by any thread at once (ibv_open_device(3), libibverbs is thread safe).
+unsafe impl Send for ContextInner {}
+// SAFETY: as above.
+unsafe impl Sync for ContextInner {}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // SAFETY: opened by ibv_open_device, closed only here; every object made on it holds a clone, so none is left.
+        let returned = unsafe { sys::ibv_close_device(self.raw.as_ptr()) };
+        crate::log_failed_drop("ibv_close_device", returned);
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.name())
+            .field("driver", &self.driver())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Opens the device called `name`.
+    ///
+    /// # Errors
+    /// ENODEV when there is none, with the names of those there are; else `ibv_open_device`'s errno.
+    ///
+    /// # References
+    /// ibv_open_device(3)
+    pub fn open(name: &str) -> Result<Self> {
+        let list = DeviceList::get()?;
+        // SAFETY: the list is alive.
+        let found = list.devices().iter().copied().find(|&device| unsafe { device_name(device) } == name);
+        let Some(device) = found else {
+            // SAFETY: the list is alive.
+            let names: Vec<_> = list.devices().iter().map(|&device| unsafe { device_name(device) }).collect();
+            return Err(no_device("ibv_open_device", &format!("RDMA device \"{name}\""), &names));
+        };
+        // SAFETY: the device belongs to a live list; an open context keeps its device after the list is freed.
+        let raw = unsafe { sys::ibv_open_device(device) };
+        let raw = NonNull::new(raw).ok_or_else(|| open_failed(name))?;
+        let mut inner =
+            ContextInner { raw, name: name.to_owned(), driver: String::new(), attr: DeviceAttr::default() };
+        inner.attr = query_device(raw)?;
+        inner.driver = attr::driver_of(name, inner.attr.vendor_id);
+        let context = Self { inner: Arc::new(inner) };
+        crate::set_nonblocking(context.async_fd())?;
+        Ok(context)
+    }
+
+    /// The device's kernel name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The kernel driver, as in `rdma_rxe` or `mlx5_core`; `unknown` when nothing tells.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.inner.driver
+    }
+
+    /// What the device can do, as it said when it was opened.
+    #[must_use]
+    pub fn attributes(&self) -> &DeviceAttr {
+        &self.inner.attr
+    }
+
+    /// How many completion vectors there are.
+    #[must_use]
+    pub fn comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open; the field does not change.
+        u32::try_from(unsafe { (*self.as_raw()).num_comp_vectors }).unwrap_or(0)
+    }
+
+    /// The state of port `port`, counted from 1.
+    ///
+    /// # Errors
+    /// EINVAL when the device has no such port.
+    ///
+    /// # References
+    /// ibv_query_port(3)
+    pub fn port(&self, port: u8) -> Result<PortAttr> {
+        let ports = self.attributes().phys_port_cnt;
+        if port == 0 || port > ports {
+            return Err(Error::invalid(
+                "ibv_query_port",
+                format!("{} has ports 1 to {ports}, not {port}", self.name()),
+            ));
+        }
+        let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open and the struct is large enough; zeroes are valid for it (plain integers).
+        let attr = unsafe {
+            check("ibv_query_port", sys::___ibv_query_port(self.as_raw(), port, attr.as_mut_ptr()))?;
+            attr.assume_init()
+        };
+        Ok(PortAttr::from(&attr))
+    }
+
+    /// The GIDs of port `port`.
+    ///
+    /// # Errors
+    /// EINVAL when the device has no such port.
+    ///
+    /// # References
+    /// ibv_query_gid_table(3)
+    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>> {
+        gid::table(self, port)
+    }
+
+    /// The index of the GID that stands for `address` on `port`; RoCE v2 before RoCE v1.
+    #[must_use]
+    pub fn find_gid(&self, port: u8, address: IpAddr) -> Option<u8> {
+        gid::find(&self.gids(port).ok()?, address)
+    }
+
+    /// The address of `port`: that of its first IPv4 RoCE v2 GID, else of its first routable IPv6 one, else any.
+    #[must_use]
+    pub fn address(&self, port: u8) -> Option<IpAddr> {
+        gid::first_address(&self.gids(port).ok()?, None)
+    }
+
+    /// The network interface under `port`, where there is one.
+    #[must_use]
+    pub fn netdev(&self, port: u8) -> Option<String> {
+        self.gids(port).ok()?.into_iter().find_map(|entry| entry.netdev)
+    }
+
+    /// The verbs object, for calls this crate does not have; valid while a clone of this context lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::ibv_context {
+        self.inner.raw.as_ptr()
+    }
+
+    /// Whether `other` is a clone of this context.
+    #[must_use]
+    pub fn same(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+fn query_device(raw: NonNull<sys::ibv_context>) -> Result<DeviceAttr> {
+    let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
+    // SAFETY: the context is open and the struct is large enough; zeroes are valid for it.
+    let attr = unsafe {
+        check("ibv_query_device", sys::ibv_query_device(raw.as_ptr(), attr.as_mut_ptr()))?;
+        attr.assume_init()
+    };
+    Ok(DeviceAttr::from(&attr))
+}
+
+/// "There is no X; the devices are ...".
+fn no_device(verb: &'static str, what: &str, found: &[String]) -> Error {
+    let found = match found {
+        [] => "this machine has no RDMA device".to_owned(),
+        names => format!("the RDMA devices are: {}", names.join(", ")),
+    };
+    Error::new(verb, libc::ENODEV).with_detail(format!("there is no {what}; {found}"))
+}
+
+fn open_failed(name: &str) -> Error {
+    let error = Error::last("ibv_open_device");
+    match error.errno() {
+        libc::EACCES | libc::EPERM => error.with_detail(format!(
+            "no access to the verbs device of \"{name}\": see the permissions of /dev/infiniband/uverbs*"
+        )),
+        libc::ENOENT | libc::ENXIO => {
+            error.with_detail(format!("\"{name}\" has no node under /dev/infiniband: is udev running?"))
+        }
+        _ => error.with_detail(format!("device \"{name}\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_device_lists_those_found() {
+        let found = ["rxe0".to_owned(), "mlx5_0".to_owned()];
+        let text = no_device("ibv_open_device", "RDMA device \"ib0\"", &found).to_string();
+        assert_eq!(
+            text,
+            "ibv_open_device: No such device (ENODEV): there is no RDMA device \"ib0\"; the RDMA devices are: \
+             rxe0, mlx5_0"
+        );
+    }
+
+    #[test]
+    fn missing_device_says_when_there_is_none_at_all() {
+        let text = no_device("ibv_open_device", "RDMA device \"ib0\"", &[]).to_string();
+        assert!(text.ends_with("this machine has no RDMA device"), "{text}");
+    }
+}

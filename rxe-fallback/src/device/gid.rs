@@ -1,0 +1,200 @@
+//! GIDs, and the addresses they stand for.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use rdma_sys as sys;
+
+use super::{Context, LinkLayer};
+use crate::error::{Error, Result};
+
+/// A global identifier, 16 bytes in network order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The address these bytes spell: IPv4 when they are IPv4-mapped, else IPv6.
+    #[must_use]
+    pub fn ip(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+
+    /// The GID of an address: IPv6 as it is, IPv4 mapped.
+    #[must_use]
+    pub fn from_ip(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
+            IpAddr::V6(v6) => Gid(v6.octets()),
+        }
+    }
+
+    pub(crate) fn to_sys(self) -> sys::ibv_gid {
+        sys::ibv_gid { raw: self.0 }
+    }
+
+    pub(crate) fn from_sys(gid: &sys::ibv_gid) -> Self {
+        // SAFETY: both views of the union are 16 plain bytes.
+        Gid(unsafe { gid.raw })
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+/// What kind of packets a GID stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GidKind {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v1: Ethernet frames of their own type.
+    RoceV1,
+    /// RoCE v2: UDP.
+    RoceV2,
+    /// A value this crate does not know.
+    Other(u32),
+}
+
+/// One entry of a port's GID table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Index in the table, as `sgid_index` wants it.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What it stands for.
+    pub kind: GidKind,
+    /// The network interface it belongs to, where there is one.
+    pub netdev: Option<String>,
+    /// The address it stands for; `None` on InfiniBand, whose GIDs are no addresses.
+    pub ip: Option<IpAddr>,
+}
+
+unsafe extern "C" {
+    /// What the inline function `ibv_query_gid_table` calls; rdma-sys leaves it out for its underscore.
+    fn _ibv_query_gid_table(
+        context: *mut sys::ibv_context,
+        entries: *mut sys::ibv_gid_entry,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize;
+}
+
+pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
+    let verb = "ibv_query_gid_table";
+    let ethernet = context.port(port)?.link_layer == LinkLayer::Ethernet;
+    let mut room = 0;
+    for number in 1..=context.attributes().phys_port_cnt {
+        room += context.port(number)?.gid_tbl_len as usize;
+    }
+    let mut entries = Vec::<sys::ibv_gid_entry>::with_capacity(room);
+    // SAFETY: the context is open; there is room for `room` entries of the given size.
+    let count = unsafe {
+        let size = size_of::<sys::ibv_gid_entry>();
+        _ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), room, 0, size)
+    };
+    if count < 0 {
+        return Err(Error::new(verb, i32::try_from(-count).unwrap_or(libc::EIO)));
+    }
+    // SAFETY: the call has written `count` entries, at most `room`.
+    unsafe { entries.set_len(count.unsigned_abs().min(room)) };
+    Ok(entries.iter().filter(|e| e.port_num == u32::from(port)).map(|e| entry(e, ethernet)).collect())
+}
+
+fn entry(raw: &sys::ibv_gid_entry, ethernet: bool) -> GidEntry {
+    let gid = Gid::from_sys(&raw.gid);
+    let netdev = match raw.ndev_ifindex {
+        0 => None,
+        index => nix::net::if_::if_indextoname(index).ok().map(|name| name.to_string_lossy().into_owned()),
+    };
+    GidEntry {
+        index: raw.gid_index,
+        gid,
+        kind: match raw.gid_type {
+            0 => GidKind::Ib,
+            1 => GidKind::RoceV1,
+            2 => GidKind::RoceV2,
+            other => GidKind::Other(other),
+        },
+        netdev,
+        ip: ethernet.then(|| gid.ip()),
+    }
+}
+
+pub(super) fn find(entries: &[GidEntry], address: IpAddr) -> Option<u8> {
+    let matching = || entries.iter().filter(|e| e.ip == Some(address));
+    matching()
+        .find(|e| e.kind == GidKind::RoceV2)
+        .or_else(|| matching().next())
+        .and_then(|e| e.index.try_into().ok())
+}
+
+/// The first address: IPv4 RoCE v2, then IPv6 that is not link-local, then anything; of `netdev` if that is given.
+pub(super) fn first_address(entries: &[GidEntry], netdev: Option<&str>) -> Option<IpAddr> {
+    let candidates = || {
+        entries
+            .iter()
+            .filter(|e| netdev.is_none() || e.netdev.as_deref() == netdev)
+            .filter_map(|e| Some((e, e.ip?)))
+    };
+    let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    candidates()
+        .find(|(e, ip)| ip.is_ipv4() && e.kind == GidKind::RoceV2)
+        .or_else(|| candidates().find(|(_, ip)| !link_local(ip)))
+        .or_else(|| candidates().next())
+        .map(|(_, ip)| ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u32, ip: &str, kind: GidKind, netdev: &str) -> GidEntry {
+        let ip: IpAddr = ip.parse().unwrap();
+        GidEntry { index, gid: Gid::from_ip(ip), kind, netdev: Some(netdev.to_owned()), ip: Some(ip) }
+    }
+
+    #[test]
+    fn gid_and_address_go_both_ways() {
+        for text in ["10.9.0.1", "fe80::1", "2001:db8::7"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(Gid::from_ip(ip).ip(), ip);
+        }
+        assert_eq!(Gid::from_ip("10.9.0.1".parse().unwrap()).to_string(), "::ffff:10.9.0.1");
+    }
+
+    #[test]
+    fn roce_v2_is_found_before_v1() {
+        let table =
+            [entry(2, "10.9.0.1", GidKind::RoceV1, "vA"), entry(3, "10.9.0.1", GidKind::RoceV2, "vA")];
+        assert_eq!(find(&table, "10.9.0.1".parse().unwrap()), Some(3));
+        assert_eq!(find(&table[..1], "10.9.0.1".parse().unwrap()), Some(2));
+        assert_eq!(find(&table, "10.9.0.2".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn ipv4_is_the_address_although_link_local_comes_first() {
+        let table = [entry(0, "fe80::1", GidKind::RoceV2, "vA"), entry(1, "10.9.0.1", GidKind::RoceV2, "vA")];
+        assert_eq!(first_address(&table, None), Some("10.9.0.1".parse().unwrap()));
+        assert_eq!(first_address(&table[..1], None), Some("fe80::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn address_of_an_interface_is_not_that_of_another() {
+        let table =
+            [entry(0, "10.9.0.1", GidKind::RoceV2, "vA"), entry(1, "10.8.0.1", GidKind::RoceV2, "vA.7")];
+        assert_eq!(first_address(&table, Some("vA.7")), Some("10.8.0.1".parse().unwrap()));
+        assert_eq!(first_address(&table, Some("eth9")), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Memory windows: keys for part of an MR, granted and taken back by work requests.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys as sys;
+
+use crate::error::{Error, Result, check};
+use crate::mr::{Access, Mr};
+use crate::pd::Pd;
+use crate::qp::Qp;
+
+/// Kind of memory window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MwKind {
+    /// Bound with [`Mw::bind`]; the device picks the new key.
+    Type1,
+    /// Bound with [`SendOp::BindMw`](crate::SendOp::BindMw); the caller picks the low byte of the key.
+    Type2,
+}
+
+/// A memory window; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Mw {
+    inner: Arc<MwInner>,
+}
+
+#[derive(Debug)]
+struct MwInner {
+    raw: NonNull<sys::ibv_mw>,
+    kind: MwKind,
+    pd: Pd,
+}
+
+// SAFETY: verbs on a window are thread safe; the key is read with a volatile read, see `rkey`.
+unsafe impl Send for MwInner {}
+// SAFETY: as above.
+unsafe impl Sync for MwInner {}
+
+/// What a window is to be bound to. Length 0 takes the binding back (type 1).
+#[derive(Debug, Clone, Copy)]
+pub struct BindMw<'a> {
+    /// The window.
+    pub mw: &'a Mw,
+    /// The region, registered with [`Access::MW_BIND`].
+    pub mr: &'a Mr,
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What peers may do.
+    pub access: Access,
+    /// The new key (type 2 only): the window's key with another low byte, see [`Mw::next_rkey`].
+    pub rkey: u32,
+}
+
+impl BindMw<'_> {
+    pub(crate) fn to_sys(self) -> sys::ibv_mw_bind_info {
+        sys::ibv_mw_bind_info {
+            mr: self.mr.as_raw(),
+            addr: self.addr,
+            length: self.len,
+            mw_access_flags: self.access.bits(),
+        }
+    }
+}
+
+impl Mw {
+    /// Allocates a window.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP when the device has none of this kind; ENOMEM when it has no more.
+    ///
+    /// # References
+    /// ibv_alloc_mw(3)
+    pub fn alloc(pd: &Pd, kind: MwKind) -> Result<Self> {
+        let verb = "ibv_alloc_mw";
+        let device = pd.context().attributes();
+        let (raw_kind, there) = match kind {
+            MwKind::Type1 => (sys::ibv_mw_type::IBV_MW_TYPE_1, device.memory_windows),
+            MwKind::Type2 => (sys::ibv_mw_type::IBV_MW_TYPE_2, device.memory_windows_type2),
+        };
+        let refused =
+            || Error::unsupported(verb, format!("{} has no memory windows of {kind:?}", pd.context().name()));
+        if !there {
+            return Err(refused());
+        }
+        // SAFETY: the PD is alive and held as long as the window lives.
+        let raw = unsafe { sys::ibv_alloc_mw(pd.as_raw(), raw_kind) };
+        let raw = raw.and_then(NonNull::new).ok_or_else(|| {
+            let error = Error::last(verb);
+            if error.is_unsupported() { refused() } else { error }
+        })?;
+        Ok(Self { inner: Arc::new(MwInner { raw, kind, pd: pd.clone() }) })
+    }
+
+    /// Binds a window of type 1 through `qp`; the result comes as a completion of `qp`'s send CQ.
+    ///
+    /// # Errors
+    /// EINVAL when the window is of type 2; else `ibv_bind_mw`'s errno.
+    ///
+    /// # References
+    /// ibv_bind_mw(3)
+    pub fn bind(&self, qp: &Qp, wr_id: u64, bind: &BindMw<'_>, signalled: bool) -> Result<()> {
+        let verb = "ibv_bind_mw";
+        if self.inner.kind != MwKind::Type1 {
+            return Err(Error::invalid(
+                verb,
+                "a window of type 2 is bound with a work request (SendOp::BindMw)",
+            ));
+        }
+        let mut raw_bind = sys::ibv_mw_bind {
+            wr_id,
+            send_flags: if signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 },
+            bind_info: bind.to_sys(),
+        };
+        // SAFETY: QP, window and region are alive; the struct lives for the call.
+        check(verb, unsafe { sys::ibv_bind_mw(qp.as_raw(), self.as_raw(), &mut raw_bind) })
+    }
+
+    /// The window's key; after a type 1 binding was posted, the new one.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the window is alive. A provider stores a new key while a binding is posted; an aligned 32-bit volatile
+        // read sees the old or the new one.
+        unsafe { std::ptr::addr_of!((*self.as_raw()).rkey).read_volatile() }
+    }
+
+    /// The window's key with its low byte one higher: the key for the next binding of type 2.
+    #[must_use]
+    pub fn next_rkey(rkey: u32) -> u32 {
+        (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> MwKind {
+        self.inner.kind
+    }
+
+    /// The PD it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The verbs object; valid while a clone of this window lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::ibv_mw {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl Drop for MwInner {
+    fn drop(&mut self) {
+        // SAFETY: allocated by ibv_alloc_mw, freed only here.
+        let returned = unsafe { sys::ibv_dealloc_mw(self.raw.as_ptr()) };
+        crate::log_failed_drop("ibv_dealloc_mw", returned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_key_changes_the_low_byte_only() {
+        assert_eq!(Mw::next_rkey(0x1234_5600), 0x1234_5601);
+        assert_eq!(Mw::next_rkey(0x1234_56ff), 0x1234_5600);
+        assert_eq!(Mw::next_rkey(u32::MAX), 0xffff_ff00);
+    }
+}

@@ -1,0 +1,354 @@
+//! Queue pairs: creation, states, posting.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_sys as sys;
+
+use crate::cq::{Cq, create_failed};
+use crate::error::{Error, Result, check};
+use crate::pd::Pd;
+use crate::srq::Srq;
+use crate::ud::{UdRecvBuffer, UdRecvWr};
+use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives};
+
+mod attr;
+mod send;
+
+pub use attr::{AttrMask, QpAttr, QpState, RtrAttr, RtsAttr};
+pub use send::{SendFlags, SendOp, SendWr, UdDest};
+
+/// Transport of a QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QpKind {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+/// What a QP is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct QpInit<'a> {
+    /// Transport.
+    pub kind: QpKind,
+    /// Where finished sends go.
+    pub send_cq: &'a Cq,
+    /// Where finished receives go; may be the same.
+    pub recv_cq: &'a Cq,
+    /// Where receives come from; `None` for a receive queue of its own.
+    pub srq: Option<&'a Srq>,
+    /// Sends that can be posted at a time, at least.
+    pub max_send_wr: u32,
+    /// Segments of a send, at least.
+    pub max_send_sge: u32,
+    /// Receives that can be posted at a time, at least; not used with an SRQ.
+    pub max_recv_wr: u32,
+    /// Segments of a receive, at least; not used with an SRQ.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data, at least.
+    pub max_inline: u32,
+    /// Whether each send completes; else only those with [`SendFlags::SIGNALLED`], and those that fail.
+    pub signal_all: bool,
+    /// Comes back in asynchronous events.
+    pub token: u64,
+}
+
+/// What a QP has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Sends that can be posted at a time.
+    pub max_send_wr: u32,
+    /// Segments of a send.
+    pub max_send_sge: u32,
+    /// Receives that can be posted at a time; 0 with an SRQ.
+    pub max_recv_wr: u32,
+    /// Segments of a receive; 0 with an SRQ.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+}
+
+/// A queue pair; cheap to clone. It keeps its PD, CQs and SRQ alive.
+#[derive(Debug, Clone)]
+pub struct Qp {
+    inner: Arc<QpInner>,
+}
+
+#[derive(Debug)]
+struct QpInner {
+    raw: NonNull<sys::ibv_qp>,
+    kind: QpKind,
+    caps: QpCaps,
+    token: u64,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    pd: Pd,
+}
+
+// SAFETY: posting to and modifying one QP from several threads is allowed: providers lock inside.
+unsafe impl Send for QpInner {}
+// SAFETY: as above.
+unsafe impl Sync for QpInner {}
+
+impl Qp {
+    /// Creates a QP in the reset state.
+    ///
+    /// # Errors
+    /// EINVAL when a size is more than the device can, or an object is of another device or PD (the text says which);
+    /// ENOMEM when the device has no more.
+    ///
+    /// # References
+    /// ibv_create_qp(3)
+    pub fn create(pd: &Pd, init: &QpInit<'_>) -> Result<Self> {
+        let verb = "ibv_create_qp";
+        check_init(pd, init)?;
+        let (max_recv_wr, max_recv_sge) =
+            if init.srq.is_some() { (0, 0) } else { (init.max_recv_wr, init.max_recv_sge) };
+        let mut raw_init = sys::ibv_qp_init_attr {
+            qp_context: crate::token_into(init.token),
+            send_cq: init.send_cq.as_raw(),
+            recv_cq: init.recv_cq.as_raw(),
+            srq: init.srq.map_or(ptr::null_mut(), Srq::as_raw),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: init.max_send_wr,
+                max_recv_wr,
+                max_send_sge: init.max_send_sge,
+                max_recv_sge,
+                max_inline_data: init.max_inline,
+            },
+            qp_type: match init.kind {
+                QpKind::Rc => sys::ibv_qp_type::IBV_QPT_RC,
+                QpKind::Uc => sys::ibv_qp_type::IBV_QPT_UC,
+                QpKind::Ud => sys::ibv_qp_type::IBV_QPT_UD,
+            },
+            sq_sig_all: i32::from(init.signal_all),
+        };
+        // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP lives.
+        let raw = unsafe { sys::ibv_create_qp(pd.as_raw(), &mut raw_init) };
+        let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
+        let cap = raw_init.cap;
+        let caps = QpCaps {
+            max_send_wr: cap.max_send_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_wr: if init.srq.is_some() { 0 } else { cap.max_recv_wr },
+            max_recv_sge: if init.srq.is_some() { 0 } else { cap.max_recv_sge },
+            max_inline: cap.max_inline_data,
+        };
+        let inner = QpInner {
+            raw,
+            kind: init.kind,
+            caps,
+            token: init.token,
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            srq: init.srq.cloned(),
+            pd: pd.clone(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] and its siblings; nothing was posted.
+    ///
+    /// # References
+    /// ibv_post_recv(3)
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.post_recv_list(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
+    }
+
+    /// Posts receives in order, up to the first that cannot be posted; allocates nothing.
+    ///
+    /// # Errors
+    /// Where it stopped and why; the receives before that are posted.
+    ///
+    /// # References
+    /// ibv_post_recv(3)
+    pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        if self.inner.kind == QpKind::Ud && !wrs.is_empty() {
+            return Err(PostListError { index: 0, reason: PostError::NeedsGrhArea });
+        }
+        self.post_recv_any(wrs)
+    }
+
+    /// Posts one receive of a UD QP.
+    ///
+    /// # Errors
+    /// As [`Qp::post_recv`]; [`PostError::NoGrhArea`] when this is no UD QP.
+    pub fn post_recv_ud(&self, wr_id: u64, buffer: &UdRecvBuffer) -> Result<(), PostError> {
+        self.post_recv_list_ud(&[UdRecvWr { wr_id, buffer: *buffer }]).map_err(|stopped| stopped.reason)
+    }
+
+    /// Posts receives of a UD QP, with the contract of [`Qp::post_recv_list`].
+    ///
+    /// # Errors
+    /// As [`Qp::post_recv_list`]; [`PostError::NoGrhArea`] when this is no UD QP.
+    pub fn post_recv_list_ud(&self, wrs: &[UdRecvWr]) -> Result<(), PostListError> {
+        if self.inner.kind != QpKind::Ud && !wrs.is_empty() {
+            return Err(PostListError { index: 0, reason: PostError::NoGrhArea });
+        }
+        self.post_recv_any(wrs)
+    }
+
+    fn post_recv_any<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
+        if self.inner.srq.is_some() && !wrs.is_empty() {
+            return Err(PostListError { index: 0, reason: PostError::HasSrq });
+        }
+        post_receives(wrs, self.inner.caps.max_recv_sge as usize, |chain, bad| {
+            // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb copies them.
+            unsafe { sys::ibv_post_recv(self.as_raw(), chain, bad) }
+        })
+    }
+
+    /// The QP number, 24 bits.
+    #[must_use]
+    pub fn num(&self) -> u32 {
+        // SAFETY: the QP is alive; the number does not change.
+        unsafe { (*self.as_raw()).qp_num }
+    }
+
+    /// What it has room for.
+    #[must_use]
+    pub fn caps(&self) -> &QpCaps {
+        &self.inner.caps
+    }
+
+    /// Its transport.
+    #[must_use]
+    pub fn kind(&self) -> QpKind {
+        self.inner.kind
+    }
+
+    /// The number given at creation.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.inner.token
+    }
+
+    /// Where its finished sends go.
+    #[must_use]
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.send_cq
+    }
+
+    /// Where its finished receives go.
+    #[must_use]
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.recv_cq
+    }
+
+    /// Where its receives come from, if not from its own queue.
+    #[must_use]
+    pub fn srq(&self) -> Option<&Srq> {
+        self.inner.srq.as_ref()
+    }
+
+    /// The PD it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The verbs object; valid while a clone of this QP lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::ibv_qp {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        // SAFETY: created by ibv_create_qp, freed only here.
+        let returned = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+        crate::log_failed_drop("ibv_destroy_qp", returned);
+    }
+}
+
+fn check_init(pd: &Pd, init: &QpInit<'_>) -> Result<()> {
+    let context = pd.context();
+    let device = context.attributes();
+    let refuse = |text: String| Err(Error::invalid("ibv_create_qp", text));
+    let mut sizes = vec![
+        ("max_send_wr", init.max_send_wr, device.max_qp_wr),
+        ("max_send_sge", init.max_send_sge, device.max_sge),
+    ];
+    if init.srq.is_none() {
+        sizes.push(("max_recv_wr", init.max_recv_wr, device.max_qp_wr));
+        sizes.push(("max_recv_sge", init.max_recv_sge, device.max_sge));
+    }
+    for (what, given, max) in sizes {
+        if given > max {
+            return refuse(format!("{what} is {given}, but {} takes at most {max}", context.name()));
+        }
+    }
+    for (what, cq) in [("send", init.send_cq), ("receive", init.recv_cq)] {
+        if !cq.context().same(context) {
+            return refuse(format!("the {what} CQ is on another device or another opening of it"));
+        }
+    }
+    if let Some(srq) = init.srq {
+        if !srq.pd().context().same(context) {
+            return refuse("the SRQ is on another device or another opening of it".to_owned());
+        }
+        if srq.is_ud() != (init.kind == QpKind::Ud) {
+            return refuse(
+                "UD QPs take SRQs from Srq::create_ud, connected ones from Srq::create".to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Qp {
+    /// Changes what `mask` says to the values in `attr`.
+    ///
+    /// # Errors
+    /// `ibv_modify_qp`'s errno, EINVAL when the state does not allow it.
+    ///
+    /// # References
+    /// ibv_modify_qp(3)
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let QpAttr(mut raw) = attr.clone();
+        // SAFETY: the QP is alive; the struct is whole, and the kernel checks what is in it.
+        let returned = unsafe { sys::ibv_modify_qp(self.as_raw(), &mut raw, mask.bits() as i32) };
+        check("ibv_modify_qp", returned).map_err(|error| {
+            if mask.contains(AttrMask::STATE) {
+                let to = QpState::from(raw.qp_state);
+                return error.with_detail(format!("QP {} to {to:?}", self.num()));
+            }
+            error
+        })
+    }
+
+    /// The QP's attributes, from the device, as far as `mask` asks.
+    ///
+    /// # Errors
+    /// `ibv_query_qp`'s errno.
+    ///
+    /// # References
+    /// ibv_query_qp(3)
+    pub fn query(&self, mask: AttrMask) -> Result<QpAttr> {
+        let mut attr = QpAttr::default();
+        // SAFETY: plain integers and pointers, for which zeroes are valid.
+        let mut init: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the QP is alive; both structs are whole.
+        let returned =
+            unsafe { sys::ibv_query_qp(self.as_raw(), &mut attr.0, mask.bits() as i32, &mut init) };
+        check("ibv_query_qp", returned)?;
+        Ok(attr)
+    }
+
+    /// The QP's state, from the device.
+    ///
+    /// # Errors
+    /// `ibv_query_qp`'s errno.
+    pub fn state(&self) -> Result<QpState> {
+        Ok(QpState::from(self.query(AttrMask::STATE)?.0.qp_state))
+    }
+}

@@ -1,0 +1,378 @@
+//! QP states and the attributes that go with each change.
+#![expect(unsafe_code, reason = "a C struct of plain integers")]
+
+use std::ops::{Deref, DerefMut};
+
+use rdma_sys as sys;
+
+use super::{Qp, QpKind};
+use crate::ah::AhAttr;
+use crate::device::{AtomicCap, Context};
+use crate::error::{Error, Result};
+use crate::mr::Access;
+
+bitflags::bitflags! {
+    /// Which fields of a [`QpAttr`] are meant.
+    ///
+    /// # References
+    /// ibv_modify_qp(3)
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct AttrMask: u32 {
+        /// `qp_state`.
+        const STATE = 1;
+        /// `cur_qp_state`.
+        const CUR_STATE = 1 << 1;
+        /// `en_sqd_async_notify`.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `qp_access_flags`.
+        const ACCESS_FLAGS = 1 << 3;
+        /// `pkey_index`.
+        const PKEY_INDEX = 1 << 4;
+        /// `port_num`.
+        const PORT = 1 << 5;
+        /// `qkey`.
+        const QKEY = 1 << 6;
+        /// `ah_attr`.
+        const AV = 1 << 7;
+        /// `path_mtu`.
+        const PATH_MTU = 1 << 8;
+        /// `timeout`.
+        const TIMEOUT = 1 << 9;
+        /// `retry_cnt`.
+        const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`.
+        const RNR_RETRY = 1 << 11;
+        /// `rq_psn`.
+        const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`.
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// The `alt_` fields.
+        const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`.
+        const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `path_mig_state`.
+        const PATH_MIG_STATE = 1 << 18;
+        /// `cap`.
+        const CAP = 1 << 19;
+        /// `dest_qp_num`.
+        const DEST_QPN = 1 << 20;
+        /// `rate_limit`.
+        const RATE_LIMIT = 1 << 25;
+        const _ = !0;
+    }
+}
+
+/// `ibv_qp_attr` with all fields 0 to start from.
+pub struct QpAttr(pub sys::ibv_qp_attr);
+
+impl Clone for QpAttr {
+    fn clone(&self) -> Self {
+        // SAFETY: read from a reference; plain integers, so that two copies do not share anything.
+        Self(unsafe { std::ptr::read(&self.0) })
+    }
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        // SAFETY: plain integers, for which zeroes are valid.
+        Self(unsafe { std::mem::zeroed() })
+    }
+}
+
+impl Deref for QpAttr {
+    type Target = sys::ibv_qp_attr;
+    fn deref(&self) -> &sys::ibv_qp_attr {
+        &self.0
+    }
+}
+
+impl DerefMut for QpAttr {
+    fn deref_mut(&mut self) -> &mut sys::ibv_qp_attr {
+        &mut self.0
+    }
+}
+
+impl std::fmt::Debug for QpAttr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QpAttr")
+            .field("qp_state", &QpState::from(self.0.qp_state))
+            .field("dest_qp_num", &self.0.dest_qp_num)
+            .field("rq_psn", &self.0.rq_psn)
+            .field("sq_psn", &self.0.sq_psn)
+            .field("ah_attr", &AhAttr::from_sys(&self.0.ah_attr))
+            .finish_non_exhaustive()
+    }
+}
+
+/// State of a QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpState {
+    /// Does nothing.
+    Reset,
+    /// Takes receives.
+    Init,
+    /// Receives.
+    Rtr,
+    /// Receives and sends.
+    Rts,
+    /// Finishes what was posted and sends nothing new.
+    Sqd,
+    /// The send queue failed (UC, UD).
+    Sqe,
+    /// Flushes everything.
+    Error,
+    /// A value this crate does not know.
+    Unknown(u32),
+}
+
+impl From<u32> for QpState {
+    fn from(value: u32) -> Self {
+        use sys::ibv_qp_state as s;
+        match value {
+            s::IBV_QPS_RESET => QpState::Reset,
+            s::IBV_QPS_INIT => QpState::Init,
+            s::IBV_QPS_RTR => QpState::Rtr,
+            s::IBV_QPS_RTS => QpState::Rts,
+            s::IBV_QPS_SQD => QpState::Sqd,
+            s::IBV_QPS_SQE => QpState::Sqe,
+            s::IBV_QPS_ERR => QpState::Error,
+            other => QpState::Unknown(other),
+        }
+    }
+}
+
+impl QpState {
+    /// The value in C.
+    #[must_use]
+    pub fn to_raw(self) -> u32 {
+        use sys::ibv_qp_state as s;
+        match self {
+            QpState::Reset => s::IBV_QPS_RESET,
+            QpState::Init => s::IBV_QPS_INIT,
+            QpState::Rtr => s::IBV_QPS_RTR,
+            QpState::Rts => s::IBV_QPS_RTS,
+            QpState::Sqd => s::IBV_QPS_SQD,
+            QpState::Sqe => s::IBV_QPS_SQE,
+            QpState::Error => s::IBV_QPS_ERR,
+            QpState::Unknown(value) => value,
+        }
+    }
+}
+
+/// What a connected QP needs to know of its peer to receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtrAttr {
+    /// Path MTU in bytes, rounded down to 256, 512, 1024, 2048 or 4096.
+    pub path_mtu: u32,
+    /// The peer's QP number.
+    pub dest_qp_num: u32,
+    /// The packet sequence number the peer starts with.
+    pub rq_psn: u32,
+    /// The way to the peer.
+    pub path: AhAttr,
+    /// RDMA reads and atomics of the peer to serve at a time (RC).
+    pub max_dest_rd_atomic: u8,
+    /// How long the peer waits after "receiver not ready", as a code of ibv_modify_qp(3) (RC).
+    pub min_rnr_timer: u8,
+}
+
+impl Default for RtrAttr {
+    fn default() -> Self {
+        Self {
+            path_mtu: 1024,
+            dest_qp_num: 0,
+            rq_psn: 0,
+            path: AhAttr::default(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
+/// How a connected QP sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtsAttr {
+    /// Time to wait for an acknowledgement, as the exponent of 4.096 us; 0 is for ever (RC).
+    pub timeout: u8,
+    /// Retries after a timeout, 0 to 7 (RC).
+    pub retry_cnt: u8,
+    /// Retries after "receiver not ready", 0 to 6; 7 is for ever (RC).
+    pub rnr_retry: u8,
+    /// Packet sequence number to start with.
+    pub sq_psn: u32,
+    /// RDMA reads and atomics to have under way at a time (RC).
+    pub max_rd_atomic: u8,
+}
+
+impl Default for RtsAttr {
+    fn default() -> Self {
+        Self { timeout: 14, retry_cnt: 7, rnr_retry: 7, sq_psn: 0, max_rd_atomic: 1 }
+    }
+}
+
+impl Qp {
+    /// Reset to init, on `port` with the given remote access; also changes port and access of a QP in init.
+    ///
+    /// # Errors
+    /// EINVAL on a UD QP (see [`Qp::ud_to_rts`]), for a port that does not exist, or in another state.
+    pub fn to_init(&self, port: u8, access: Access) -> Result<()> {
+        if self.kind() == QpKind::Ud {
+            return Err(Error::invalid(
+                "ibv_modify_qp",
+                "a UD QP has a queue key instead of access: see ud_to_rts",
+            ));
+        }
+        let mut attr = QpAttr::default();
+        attr.qp_state = QpState::Init.to_raw();
+        attr.port_num = port;
+        attr.qp_access_flags = access.bits();
+        self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS)
+    }
+
+    /// Init to ready-to-receive, connected to a peer.
+    ///
+    /// # Errors
+    /// EINVAL in another state, on a UD QP, or for values the device refuses; ETIMEDOUT or EHOSTUNREACH when the peer's
+    /// address has no neighbour.
+    pub fn to_rtr(&self, to: &RtrAttr) -> Result<()> {
+        let mut attr = QpAttr::default();
+        attr.qp_state = QpState::Rtr.to_raw();
+        attr.path_mtu = crate::device::mtu_code(to.path_mtu);
+        attr.dest_qp_num = to.dest_qp_num;
+        attr.rq_psn = to.rq_psn;
+        attr.ah_attr = to.path.to_sys();
+        attr.max_dest_rd_atomic = to.max_dest_rd_atomic;
+        attr.min_rnr_timer = to.min_rnr_timer;
+        let mut mask =
+            AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        if self.kind() == QpKind::Rc {
+            mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        }
+        self.modify(&attr, mask)
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    ///
+    /// # Errors
+    /// EINVAL in another state or for values the device refuses.
+    pub fn to_rts(&self, to: &RtsAttr) -> Result<()> {
+        let mut attr = QpAttr::default();
+        attr.qp_state = QpState::Rts.to_raw();
+        attr.sq_psn = to.sq_psn;
+        attr.timeout = to.timeout;
+        attr.retry_cnt = to.retry_cnt;
+        attr.rnr_retry = to.rnr_retry;
+        attr.max_rd_atomic = to.max_rd_atomic;
+        let mut mask = AttrMask::STATE | AttrMask::SQ_PSN;
+        if self.kind() == QpKind::Rc {
+            mask |=
+                AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+        }
+        self.modify(&attr, mask)
+    }
+
+    /// Reset to ready-to-send in one go, for a UD QP on `port` with queue key `qkey`.
+    ///
+    /// # Errors
+    /// EINVAL when this is no UD QP, or for a port that does not exist.
+    pub fn ud_to_rts(&self, port: u8, qkey: u32) -> Result<()> {
+        if self.kind() != QpKind::Ud {
+            return Err(Error::invalid(
+                "ibv_modify_qp",
+                "a connected QP goes through to_init, to_rtr and to_rts",
+            ));
+        }
+        let mut attr = QpAttr::default();
+        attr.qp_state = QpState::Init.to_raw();
+        attr.port_num = port;
+        attr.qkey = qkey;
+        self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY)?;
+        attr.qp_state = QpState::Rtr.to_raw();
+        self.modify(&attr, AttrMask::STATE)?;
+        attr.qp_state = QpState::Rts.to_raw();
+        self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
+    }
+
+    /// To the error state: everything posted is flushed into the CQs.
+    ///
+    /// # Errors
+    /// `ibv_modify_qp`'s errno.
+    pub fn to_error(&self) -> Result<()> {
+        self.to_state(QpState::Error)
+    }
+
+    /// To the reset state: everything posted is forgotten.
+    ///
+    /// # Errors
+    /// `ibv_modify_qp`'s errno.
+    pub fn to_reset(&self) -> Result<()> {
+        self.to_state(QpState::Reset)
+    }
+
+    fn to_state(&self, state: QpState) -> Result<()> {
+        let mut attr = QpAttr::default();
+        attr.qp_state = state.to_raw();
+        self.modify(&attr, AttrMask::STATE)
+    }
+}
+
+impl Context {
+    /// Everything a QP can allow its peer on this device: write, read and, where there are any, atomics.
+    #[must_use]
+    pub fn full_remote_access(&self) -> Access {
+        let atomics = match self.attributes().atomic_cap {
+            AtomicCap::None => Access::empty(),
+            AtomicCap::Device | AtomicCap::Global => Access::REMOTE_ATOMIC,
+        };
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | atomics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mask_bits_are_those_of_the_headers() {
+        type M = sys::ibv_qp_attr_mask;
+        let pairs = [
+            (AttrMask::STATE, M::IBV_QP_STATE),
+            (AttrMask::CUR_STATE, M::IBV_QP_CUR_STATE),
+            (AttrMask::EN_SQD_ASYNC_NOTIFY, M::IBV_QP_EN_SQD_ASYNC_NOTIFY),
+            (AttrMask::ACCESS_FLAGS, M::IBV_QP_ACCESS_FLAGS),
+            (AttrMask::PKEY_INDEX, M::IBV_QP_PKEY_INDEX),
+            (AttrMask::PORT, M::IBV_QP_PORT),
+            (AttrMask::QKEY, M::IBV_QP_QKEY),
+            (AttrMask::AV, M::IBV_QP_AV),
+            (AttrMask::PATH_MTU, M::IBV_QP_PATH_MTU),
+            (AttrMask::TIMEOUT, M::IBV_QP_TIMEOUT),
+            (AttrMask::RETRY_CNT, M::IBV_QP_RETRY_CNT),
+            (AttrMask::RNR_RETRY, M::IBV_QP_RNR_RETRY),
+            (AttrMask::RQ_PSN, M::IBV_QP_RQ_PSN),
+            (AttrMask::MAX_QP_RD_ATOMIC, M::IBV_QP_MAX_QP_RD_ATOMIC),
+            (AttrMask::ALT_PATH, M::IBV_QP_ALT_PATH),
+            (AttrMask::MIN_RNR_TIMER, M::IBV_QP_MIN_RNR_TIMER),
+            (AttrMask::SQ_PSN, M::IBV_QP_SQ_PSN),
+            (AttrMask::MAX_DEST_RD_ATOMIC, M::IBV_QP_MAX_DEST_RD_ATOMIC),
+            (AttrMask::PATH_MIG_STATE, M::IBV_QP_PATH_MIG_STATE),
+            (AttrMask::CAP, M::IBV_QP_CAP),
+            (AttrMask::DEST_QPN, M::IBV_QP_DEST_QPN),
+            (AttrMask::RATE_LIMIT, M::IBV_QP_RATE_LIMIT),
+        ];
+        for (ours, theirs) in pairs {
+            assert_eq!(ours.bits(), theirs.0, "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn states_keep_their_value_both_ways() {
+        for raw in 0..16 {
+            assert_eq!(QpState::from(raw).to_raw(), raw);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Posting sends.
+//!
+//! Inline data is given as bytes, not as segments: the CPU reads it while it is posted, without any key, so an address
+//! from nowhere would be read as well. [`Qp::post_send_inline_sges`] takes segments and is `unsafe` for that reason.
+#![expect(unsafe_code, reason = "chains of raw work requests")]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rdma_sys as sys;
+
+use super::{Qp, QpKind};
+use crate::ah::Ah;
+use crate::mw::BindMw;
+use crate::wr::{PostError, PostListError, Sge, index_in_chain, refused};
+
+bitflags::bitflags! {
+    /// How a send is treated.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct SendFlags: u32 {
+        /// Waits for RDMA reads and atomics posted before.
+        const FENCE = 1;
+        /// Completes, on a QP where not every send does.
+        const SIGNALLED = 1 << 1;
+        /// Wakes a peer that waits for solicited completions.
+        const SOLICITED = 1 << 2;
+    }
+}
+
+const INLINE: u32 = sys::ibv_send_flags::IBV_SEND_INLINE.0;
+
+/// What a send does.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum SendOp<'a> {
+    /// A message.
+    Send,
+    /// A message with immediate data (host byte order).
+    SendImm(u32),
+    /// A message that invalidates a key of the peer.
+    SendInvalidate(u32),
+    /// Writes the peer's memory.
+    Write {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
+    },
+    /// Writes the peer's memory and takes one of its receives, which gets the immediate data (host byte order).
+    WriteImm {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
+        /// Immediate data.
+        imm: u32,
+    },
+    /// Reads the peer's memory.
+    Read {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
+    },
+    /// Replaces 8 bytes of the peer by `swap` if they equal `compare`; the old value arrives in the segment.
+    CmpSwap {
+        /// Address at the peer, a multiple of 8.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
+        /// What must be there.
+        compare: u64,
+        /// What to put there.
+        swap: u64,
+    },
+    /// Adds to 8 bytes of the peer; the old value arrives in the segment.
+    FetchAdd {
+        /// Address at the peer, a multiple of 8.
+        remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
+        /// What to add.
+        add: u64,
+    },
+    /// Invalidates a key of this side.
+    LocalInv(u32),
+    /// Binds a memory window of type 2.
+    BindMw(BindMw<'a>),
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy)]
+pub struct UdDest<'a> {
+    /// The way there; keep it until the send has completed.
+    pub ah: &'a Ah,
+    /// The peer's QP number.
+    pub qpn: u32,
+    /// The peer's queue key.
+    pub qkey: u32,
+}
+
+/// A send.
+#[derive(Debug, Clone, Copy)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// The data, or where it is to arrive.
+    pub sges: &'a [Sge],
+    /// Data to take along at once, instead of segments: the bytes can be reused as soon as it is posted.
+    pub inline: Option<&'a [u8]>,
+    /// What to do.
+    pub op: SendOp<'a>,
+    /// How.
+    pub flags: SendFlags,
+    /// The destination of a datagram; `None` on connected QPs.
+    pub ud: Option<UdDest<'a>>,
+}
+
+impl<'a> SendWr<'a> {
+    /// A signalled message of `sges`, to change as needed.
+    #[must_use]
+    pub fn send(wr_id: u64, sges: &'a [Sge]) -> Self {
+        Self { wr_id, sges, inline: None, op: SendOp::Send, flags: SendFlags::SIGNALLED, ud: None }
+    }
+
+    /// A signalled `op` on `sges`, to change as needed.
+    #[must_use]
+    pub fn new(wr_id: u64, op: SendOp<'a>, sges: &'a [Sge]) -> Self {
+        Self { op, ..Self::send(wr_id, sges) }
+    }
+}
+
+/// Sends that one call to the device takes; longer lists go in several calls.
+const CHUNK: usize = 32;
+
+impl Qp {
+    /// Posts one send.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] and its siblings; nothing was posted.
+    ///
+    /// # References
+    /// ibv_post_send(3)
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.post_send_list(std::slice::from_ref(wr)).map_err(|stopped| stopped.reason)
+    }
+
+    /// Posts sends in order, up to the first that cannot be posted; allocates nothing.
+    ///
+    /// # Errors
+    /// Where it stopped and why; the sends before that are posted.
+    ///
+    /// # References
+    /// ibv_post_send(3)
+    pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
+        self.post_sends(wrs, 0)
+    }
+
+    /// Posts a send whose segments are read by the CPU now, so that their memory can be reused at once.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`]; [`PostError::InlineTooLong`] when the segments are longer than the QP was made for.
+    ///
+    /// # Safety
+    /// Each segment of `wr` is readable memory of this process, and nothing writes it during the call.
+    pub unsafe fn post_send_inline_sges(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let given = wr.sges.iter().map(|sge| sge.len as usize).sum();
+        let max = self.caps().max_inline as usize;
+        if given > max {
+            return Err(PostError::InlineTooLong { given, max });
+        }
+        self.post_sends(std::slice::from_ref(wr), INLINE).map_err(|stopped| stopped.reason)
+    }
+
+    fn post_sends(&self, wrs: &[SendWr<'_>], extra_flags: u32) -> Result<(), PostListError> {
+        let mut chain = [const { MaybeUninit::<sys::ibv_send_wr>::uninit() }; CHUNK];
+        let mut inline = [Sge::default(); CHUNK];
+        for (number, chunk) in wrs.chunks(CHUNK).enumerate() {
+            let first = number * CHUNK;
+            let bad_one = chunk.iter().enumerate().find_map(|(i, wr)| Some((i, self.check(wr).err()?)));
+            let good = bad_one.map_or(chunk.len(), |(i, _)| i);
+            if good > 0 {
+                let base: *mut sys::ibv_send_wr = chain.as_mut_ptr().cast();
+                let inline: *mut Sge = inline.as_mut_ptr();
+                for (i, wr) in chunk[..good].iter().enumerate() {
+                    // SAFETY: i < good <= CHUNK, so all three are inside their arrays, or not used.
+                    let (next, place, inline_sge) = unsafe {
+                        let next = if i + 1 == good { ptr::null_mut() } else { base.add(i + 1) };
+                        (next, base.add(i), inline.add(i))
+                    };
+                    let mut raw = to_sys(wr, extra_flags);
+                    raw.next = next;
+                    if let Some(bytes) = wr.inline {
+                        // SAFETY: inside `inline`, which nobody else uses.
+                        unsafe {
+                            *inline_sge =
+                                Sge { addr: bytes.as_ptr().addr() as u64, len: bytes.len() as u32, lkey: 0 }
+                        };
+                        // The provider makes a pointer of the integer again.
+                        let _ = bytes.as_ptr().expose_provenance();
+                        raw.sg_list = inline_sge.cast();
+                        raw.num_sge = 1;
+                        raw.send_flags |= INLINE;
+                    }
+                    // SAFETY: inside `chain`, which nobody else uses.
+                    unsafe { place.write(raw) };
+                }
+                let mut bad = ptr::null_mut();
+                // SAFETY: the QP is alive; the chain, its segments and its inline bytes live for the call, and the verb
+                // copies them. Without INLINE the segments' memory is reached through keys only; with it, the memory
+                // is a borrowed slice or was promised readable (post_send_inline_sges).
+                let returned = unsafe { sys::ibv_post_send(self.as_raw(), base, &mut bad) };
+                if returned != 0 {
+                    let done =
+                        index_in_chain(base as usize, bad as usize, size_of::<sys::ibv_send_wr>(), good);
+                    return Err(PostListError { index: first + done, reason: refused(returned) });
+                }
+            }
+            if let Some((i, reason)) = bad_one {
+                return Err(PostListError { index: first + i, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let caps = self.caps();
+        let max = caps.max_send_sge as usize;
+        if wr.sges.len() > max {
+            return Err(PostError::TooManySegments { given: wr.sges.len(), max });
+        }
+        if wr.ud.is_some() != (self.kind() == QpKind::Ud) {
+            return Err(PostError::Destination);
+        }
+        if let Some(bytes) = wr.inline {
+            use SendOp as O;
+            let takes_data = matches!(
+                wr.op,
+                O::Send | O::SendImm(_) | O::SendInvalidate(_) | O::Write { .. } | O::WriteImm { .. }
+            );
+            if !wr.sges.is_empty() || !takes_data {
+                return Err(PostError::InlineMisplaced);
+            }
+            let max = caps.max_inline as usize;
+            if bytes.len() > max {
+                return Err(PostError::InlineTooLong { given: bytes.len(), max });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn to_sys(wr: &SendWr<'_>, extra_flags: u32) -> sys::ibv_send_wr {
+    use sys::ibv_wr_opcode as op;
+    // SAFETY: plain integers and pointers, for which zeroes are valid.
+    let mut raw: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+    raw.wr_id = wr.wr_id;
+    // The verbs only read the segments (struct ibv_send_wr has no const).
+    raw.sg_list = wr.sges.as_ptr().cast_mut().cast();
+    raw.num_sge = wr.sges.len() as i32;
+    raw.send_flags = wr.flags.bits() | extra_flags;
+    let imm = |value: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: value.to_be() };
+    let key = |rkey: u32| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey: rkey };
+    raw.opcode = match wr.op {
+        SendOp::Send => op::IBV_WR_SEND,
+        SendOp::SendImm(value) => {
+            raw.imm_data_invalidated_rkey_union = imm(value);
+            op::IBV_WR_SEND_WITH_IMM
+        }
+        SendOp::SendInvalidate(rkey) => {
+            raw.imm_data_invalidated_rkey_union = key(rkey);
+            op::IBV_WR_SEND_WITH_INV
+        }
+        SendOp::Write { remote_addr, rkey } => {
+            raw.wr.rdma = sys::rdma_t { remote_addr, rkey };
+            op::IBV_WR_RDMA_WRITE
+        }
+        SendOp::WriteImm { remote_addr, rkey, imm: value } => {
+            raw.wr.rdma = sys::rdma_t { remote_addr, rkey };
+            raw.imm_data_invalidated_rkey_union = imm(value);
+            op::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        SendOp::Read { remote_addr, rkey } => {
+            raw.wr.rdma = sys::rdma_t { remote_addr, rkey };
+            op::IBV_WR_RDMA_READ
+        }
+        SendOp::CmpSwap { remote_addr, rkey, compare, swap } => {
+            raw.wr.atomic = sys::atomic_t { remote_addr, compare_add: compare, swap, rkey };
+            op::IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        SendOp::FetchAdd { remote_addr, rkey, add } => {
+            raw.wr.atomic = sys::atomic_t { remote_addr, compare_add: add, swap: 0, rkey };
+            op::IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        SendOp::LocalInv(rkey) => {
+            raw.imm_data_invalidated_rkey_union = key(rkey);
+            op::IBV_WR_LOCAL_INV
+        }
+        SendOp::BindMw(bind) => {
+            raw.bind_mw_tso_union.bind_mw =
+                sys::bind_mw_t { mw: bind.mw.as_raw(), rkey: bind.rkey, bind_info: bind.to_sys() };
+            op::IBV_WR_BIND_MW
+        }
+    };
+    if let Some(dest) = wr.ud {
+        raw.wr.ud = sys::ud_t { ah: dest.ah.as_raw(), remote_qpn: dest.qpn, remote_qkey: dest.qkey };
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flag_bits_are_those_of_the_headers() {
+        type F = sys::ibv_send_flags;
+        assert_eq!(SendFlags::FENCE.bits(), F::IBV_SEND_FENCE.0);
+        assert_eq!(SendFlags::SIGNALLED.bits(), F::IBV_SEND_SIGNALED.0);
+        assert_eq!(SendFlags::SOLICITED.bits(), F::IBV_SEND_SOLICITED.0);
+    }
+
+    #[test]
+    fn immediate_data_goes_out_in_network_order() {
+        let raw = to_sys(&SendWr::new(9, SendOp::SendImm(0x0102_0304), &[]), 0);
+        // SAFETY: written as imm_data.
+        let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+        assert_eq!(word.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!((raw.wr_id, raw.opcode), (9, sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM));
+    }
+
+    #[test]
+    fn atomics_carry_address_key_and_operands() {
+        let op = SendOp::CmpSwap { remote_addr: 0x1000, rkey: 7, compare: 1, swap: 2 };
+        let raw = to_sys(&SendWr::new(0, op, &[]), 0);
+        // SAFETY: written as atomic.
+        let atomic = unsafe { raw.wr.atomic };
+        assert_eq!((atomic.remote_addr, atomic.rkey, atomic.compare_add, atomic.swap), (0x1000, 7, 1, 2));
+    }
+}

@@ -1,0 +1,268 @@
+//! Shared receive queues.
+#![expect(unsafe_code, reason = "calls into libibverbs")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rdma_sys as sys;
+
+use crate::cq::create_failed;
+use crate::error::{Error, Result, check};
+use crate::pd::Pd;
+use crate::ud::{UdRecvBuffer, UdRecvWr};
+use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives};
+
+/// What an SRQ is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Work requests that can be posted at a time, at least.
+    pub max_wr: u32,
+    /// Segments of a work request, at least.
+    pub max_sge: u32,
+    /// Comes back in asynchronous events.
+    pub token: u64,
+}
+
+/// What an SRQ says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Work requests that can be posted at a time.
+    pub max_wr: u32,
+    /// Segments of a work request.
+    pub max_sge: u32,
+    /// The limit that is armed; 0 when none is.
+    pub srq_limit: u32,
+}
+
+/// A shared receive queue; cheap to clone. QPs made with it keep it alive.
+#[derive(Debug, Clone)]
+pub struct Srq {
+    inner: Arc<SrqInner>,
+}
+
+#[derive(Debug)]
+struct SrqInner {
+    raw: NonNull<sys::ibv_srq>,
+    max_wr: AtomicU32,
+    max_sge: u32,
+    token: u64,
+    /// Serves UD: each receive starts with a GRH area.
+    ud: bool,
+    pd: Pd,
+}
+
+// SAFETY: posting to and modifying one SRQ from several threads is allowed: providers lock inside.
+unsafe impl Send for SrqInner {}
+// SAFETY: as above.
+unsafe impl Sync for SrqInner {}
+
+impl Srq {
+    /// Creates an SRQ for connected QPs.
+    ///
+    /// # Errors
+    /// EINVAL when a size is 0 or more than the device can (the text says which).
+    ///
+    /// # References
+    /// ibv_create_srq(3)
+    pub fn create(pd: &Pd, init: SrqInit) -> Result<Self> {
+        Self::new(pd, init, false)
+    }
+
+    /// Creates an SRQ for UD QPs, which takes [`UdRecvBuffer`]s only.
+    ///
+    /// # Errors
+    /// As [`Srq::create`].
+    pub fn create_ud(pd: &Pd, init: SrqInit) -> Result<Self> {
+        Self::new(pd, init, true)
+    }
+
+    fn new(pd: &Pd, init: SrqInit, ud: bool) -> Result<Self> {
+        let verb = "ibv_create_srq";
+        let device = pd.context().attributes();
+        for (what, given, max) in
+            [("max_wr", init.max_wr, device.max_srq_wr), ("max_sge", init.max_sge, device.max_srq_sge)]
+        {
+            if given == 0 || given > max {
+                let text = format!("{what} is {given}, but {} takes 1 to {max}", pd.context().name());
+                return Err(Error::invalid(verb, text));
+            }
+        }
+        let mut attr = sys::ibv_srq_init_attr {
+            srq_context: crate::token_into(init.token),
+            attr: sys::ibv_srq_attr { max_wr: init.max_wr, max_sge: init.max_sge, srq_limit: 0 },
+        };
+        // SAFETY: the PD is alive and held as long as the SRQ lives.
+        let raw = unsafe { sys::ibv_create_srq(pd.as_raw(), &mut attr) };
+        let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
+        // Some drivers leave the struct as it was; what was asked for is promised in any case.
+        let max_wr = AtomicU32::new(attr.attr.max_wr.max(init.max_wr));
+        let max_sge = attr.attr.max_sge.max(init.max_sge);
+        let inner = SrqInner { raw, max_wr, max_sge, token: init.token, ud, pd: pd.clone() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] and its siblings; nothing was posted.
+    ///
+    /// # References
+    /// ibv_post_srq_recv(3)
+    pub fn post_one(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.post_list(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
+    }
+
+    /// Posts receives in order, up to the first that cannot be posted; allocates nothing.
+    ///
+    /// # Errors
+    /// Where it stopped and why; the receives before that are posted.
+    ///
+    /// # References
+    /// ibv_post_srq_recv(3)
+    pub fn post_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        if self.inner.ud && !wrs.is_empty() {
+            return Err(PostListError { index: 0, reason: PostError::NeedsGrhArea });
+        }
+        self.post(wrs)
+    }
+
+    /// Posts one receive for UD.
+    ///
+    /// # Errors
+    /// As [`Srq::post_one`]; [`PostError::NoGrhArea`] when the SRQ is not for UD.
+    pub fn post_one_ud(&self, wr_id: u64, buffer: &UdRecvBuffer) -> Result<(), PostError> {
+        self.post_list_ud(&[UdRecvWr { wr_id, buffer: *buffer }]).map_err(|stopped| stopped.reason)
+    }
+
+    /// Posts receives for UD, with the contract of [`Srq::post_list`].
+    ///
+    /// # Errors
+    /// As [`Srq::post_list`]; [`PostError::NoGrhArea`] when the SRQ is not for UD.
+    pub fn post_list_ud(&self, wrs: &[UdRecvWr]) -> Result<(), PostListError> {
+        if !self.inner.ud && !wrs.is_empty() {
+            return Err(PostListError { index: 0, reason: PostError::NoGrhArea });
+        }
+        self.post(wrs)
+    }
+
+    fn post<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
+        post_receives(wrs, self.inner.max_sge as usize, |chain, bad| {
+            // SAFETY: the SRQ is alive; the chain and its segments live for the call, and the verb copies them.
+            unsafe { sys::ibv_post_srq_recv(self.as_raw(), chain, bad) }
+        })
+    }
+
+    /// Sizes and limit, from the device.
+    ///
+    /// # Errors
+    /// `ibv_query_srq`'s errno.
+    ///
+    /// # References
+    /// ibv_query_srq(3)
+    pub fn query(&self) -> Result<SrqAttr> {
+        let mut attr = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        // SAFETY: the SRQ is alive.
+        check("ibv_query_srq", unsafe { sys::ibv_query_srq(self.as_raw(), &mut attr) })?;
+        Ok(SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit })
+    }
+
+    /// Asks for one [`SrqLimitReached`](crate::AsyncKind::SrqLimitReached) event once fewer than `limit` receives are
+    /// posted; 0 takes it back.
+    ///
+    /// # Errors
+    /// EINVAL when `limit` is more than the SRQ holds.
+    ///
+    /// # References
+    /// ibv_modify_srq(3)
+    pub fn arm_limit(&self, limit: u32) -> Result<()> {
+        if limit > self.max_wr() {
+            let text = format!("the limit is {limit}, but the SRQ holds {}", self.max_wr());
+            return Err(Error::invalid("ibv_modify_srq", text));
+        }
+        self.modify(
+            sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit },
+            sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT,
+        )
+    }
+
+    /// Makes room for at least `max_wr` receives; those posted stay.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP when the device cannot; EINVAL when more receives are posted, or `max_wr` is more than the device can.
+    ///
+    /// # References
+    /// ibv_modify_srq(3)
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        let verb = "ibv_modify_srq";
+        let context = self.inner.pd.context();
+        let device = context.attributes();
+        if !device.srq_resize {
+            return Err(Error::unsupported(verb, format!("{} cannot resize an SRQ", context.name())));
+        }
+        if max_wr == 0 || max_wr > device.max_srq_wr {
+            let text = format!("max_wr is {max_wr}, but {} takes 1 to {}", context.name(), device.max_srq_wr);
+            return Err(Error::invalid(verb, text));
+        }
+        self.modify(
+            sys::ibv_srq_attr { max_wr, max_sge: 0, srq_limit: 0 },
+            sys::ibv_srq_attr_mask::IBV_SRQ_MAX_WR,
+        )
+        .map_err(|error| match error.errno() {
+            libc::ENOSYS | libc::EOPNOTSUPP => Error::unsupported(verb, "the driver cannot resize an SRQ"),
+            _ => error,
+        })?;
+        let actual = self.query().map_or(max_wr, |attr| attr.max_wr);
+        self.inner.max_wr.store(actual, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn modify(&self, mut attr: sys::ibv_srq_attr, mask: sys::ibv_srq_attr_mask) -> Result<()> {
+        // SAFETY: the SRQ is alive.
+        check("ibv_modify_srq", unsafe { sys::ibv_modify_srq(self.as_raw(), &mut attr, mask.0 as i32) })
+    }
+
+    /// Work requests that can be posted at a time.
+    #[must_use]
+    pub fn max_wr(&self) -> u32 {
+        self.inner.max_wr.load(Ordering::Relaxed)
+    }
+
+    /// Segments of a work request.
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
+        self.inner.max_sge
+    }
+
+    /// The number given at creation.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.inner.token
+    }
+
+    /// Whether it is for UD QPs.
+    #[must_use]
+    pub fn is_ud(&self) -> bool {
+        self.inner.ud
+    }
+
+    /// The PD it is in.
+    #[must_use]
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The verbs object; valid while a clone of this SRQ, or a QP on it, lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut sys::ibv_srq {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // SAFETY: created by ibv_create_srq, freed only here; QPs on it hold a clone, so none is left.
+        let returned = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
+        crate::log_failed_drop("ibv_destroy_srq", returned);
+    }
+}

@@ -1,0 +1,188 @@
+//! Work requests for receive queues, and the list contract that SRQs and QPs share.
+//!
+//! A list is posted in order and stops at the first request that cannot be posted; the ones before it stay posted.
+//! That is the contract of ibv_post_srq_recv(3), and [`PostListError`] carries it on.
+#![expect(unsafe_code, reason = "chains of raw work requests")]
+
+use std::mem::MaybeUninit;
+
+use rdma_sys as sys;
+
+use crate::error::Error;
+
+/// A data segment: `len` bytes at `addr` in the MR that `lkey` names; the same layout as `ibv_sge`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sge {
+    /// First byte, as an address of this process (or an offset for a zero-based MR).
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Local key of the MR.
+    pub lkey: u32,
+}
+
+const _: () = assert!(size_of::<Sge>() == size_of::<sys::ibv_sge>());
+const _: () = assert!(align_of::<Sge>() == align_of::<sys::ibv_sge>());
+const _: () = assert!(std::mem::offset_of!(Sge, addr) == std::mem::offset_of!(sys::ibv_sge, addr));
+const _: () = assert!(std::mem::offset_of!(Sge, len) == std::mem::offset_of!(sys::ibv_sge, length));
+const _: () = assert!(std::mem::offset_of!(Sge, lkey) == std::mem::offset_of!(sys::ibv_sge, lkey));
+
+/// A receive: where a message may be put.
+#[derive(Debug, Clone, Copy)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// The segments, filled in order.
+    pub sges: &'a [Sge],
+}
+
+/// Why one work request was not posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue has no free entry.
+    #[error("the queue is full: take completions off its CQ first, or make it deeper")]
+    Full,
+    /// More segments than the queue was made for.
+    #[error("{given} segments, but the queue takes {max}")]
+    TooManySegments {
+        /// Segments in the request.
+        given: usize,
+        /// Segments the queue takes.
+        max: usize,
+    },
+    /// More inline data than the queue was made for.
+    #[error("{given} bytes of inline data, but the queue takes {max}")]
+    InlineTooLong {
+        /// Bytes in the request.
+        given: usize,
+        /// Bytes the queue takes.
+        max: usize,
+    },
+    /// Inline data and segments in one request, or inline data in a request that has none.
+    #[error("inline data goes alone, with a send or an RDMA write")]
+    InlineMisplaced,
+    /// The QP takes its receives from an SRQ.
+    #[error("this QP takes its receives from an SRQ: post to the SRQ")]
+    HasSrq,
+    /// The queue serves UD, where each receive starts with a GRH area.
+    #[error("receives for UD start with a 40-byte GRH area: post a UdRecvBuffer")]
+    NeedsGrhArea,
+    /// The queue serves a connected transport, where there is no GRH area.
+    #[error("only UD receives have a GRH area: post plain segments")]
+    NoGrhArea,
+    /// A UD send without a destination, or a destination on a connected QP.
+    #[error("a destination belongs to UD sends, and only to them")]
+    Destination,
+    /// The verb refused it with this errno.
+    #[error("refused by the device with errno {0}")]
+    Refused(i32),
+}
+
+impl PostError {
+    /// The errno a verb would give: ENOMEM when full, EINVAL for a malformed request.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            PostError::Full => libc::ENOMEM,
+            PostError::Refused(errno) => errno,
+            _ => libc::EINVAL,
+        }
+    }
+
+    fn from_verb(returned: i32) -> Self {
+        match returned.saturating_abs() {
+            libc::ENOMEM => PostError::Full,
+            errno => PostError::Refused(errno),
+        }
+    }
+
+    /// The same as an [`Error`] of `verb`.
+    #[must_use]
+    pub fn into_error(self, verb: &'static str) -> Error {
+        Error::new(verb, self.errno()).with_detail(self.to_string())
+    }
+}
+
+/// Where a list stopped: entries before `index` are posted, `index` and those after it are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("work request {index} was not posted (those before it were): {reason}")]
+pub struct PostListError {
+    /// The first request that was not posted, counted from 0; also how many were.
+    pub index: usize,
+    /// Why.
+    pub reason: PostError,
+}
+
+/// Requests that one call to the device takes; longer lists go in several calls.
+pub(crate) const CHUNK: usize = 64;
+
+/// What the list code needs to know of a receive.
+pub(crate) trait Receive {
+    fn wr_id(&self) -> u64;
+    fn sges(&self) -> &[Sge];
+}
+
+impl Receive for RecvWr<'_> {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+    fn sges(&self) -> &[Sge] {
+        self.sges
+    }
+}
+
+/// Posts `wrs` through `post`, a verb with the shape of `ibv_post_recv`, without allocating.
+///
+/// `post` gets a chain of at most [`CHUNK`] requests whose segments live as long as `wrs`.
+pub(crate) fn post_receives<W: Receive>(
+    wrs: &[W],
+    max_sge: usize,
+    mut post: impl FnMut(*mut sys::ibv_recv_wr, &mut *mut sys::ibv_recv_wr) -> i32,
+) -> Result<(), PostListError> {
+    let mut chain = [const { MaybeUninit::<sys::ibv_recv_wr>::uninit() }; CHUNK];
+    for (number, chunk) in wrs.chunks(CHUNK).enumerate() {
+        let first = number * CHUNK;
+        let good = chunk.iter().position(|wr| wr.sges().len() > max_sge).unwrap_or(chunk.len());
+        if good > 0 {
+            let base: *mut sys::ibv_recv_wr = chain.as_mut_ptr().cast();
+            for (i, wr) in chunk[..good].iter().enumerate() {
+                let last = i + 1 == good;
+                // SAFETY: i < good <= CHUNK, so both addresses are inside `chain`, or one is not used.
+                let next = if last { std::ptr::null_mut() } else { unsafe { base.add(i + 1) } };
+                let wr = sys::ibv_recv_wr {
+                    wr_id: wr.wr_id(),
+                    next,
+                    // The verbs only read the segments (struct ibv_recv_wr has no const).
+                    sg_list: wr.sges().as_ptr().cast_mut().cast(),
+                    num_sge: wr.sges().len() as i32,
+                };
+                // SAFETY: as above; nobody else has this array.
+                unsafe { base.add(i).write(wr) };
+            }
+            let mut bad = std::ptr::null_mut();
+            let returned = post(base, &mut bad);
+            if returned != 0 {
+                let done = index_in_chain(base as usize, bad as usize, size_of::<sys::ibv_recv_wr>(), good);
+                return Err(PostListError { index: first + done, reason: PostError::from_verb(returned) });
+            }
+        }
+        if good < chunk.len() {
+            let given = chunk[good].sges().len();
+            let reason = PostError::TooManySegments { given, max: max_sge };
+            return Err(PostListError { index: first + good, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Which request of a chain `bad` points to; 0 when a provider left it unset.
+pub(crate) fn index_in_chain(base: usize, bad: usize, size: usize, len: usize) -> usize {
+    let index = bad.wrapping_sub(base) / size;
+    if index < len { index } else { 0 }
+}
+
+pub(crate) fn refused(returned: i32) -> PostError {
+    PostError::from_verb(returned)
+}
