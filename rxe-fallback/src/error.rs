@@ -77,9 +77,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errno = Errno::from_raw(self.errno);
-        write!(f, "{}: {} ", self.verb, errno.desc())?;
-        match errno {
+        let text = io::Error::from_raw_os_error(self.errno).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        write!(f, "{}: {text} ", self.verb)?;
+        match Errno::from_raw(self.errno) {
             Errno::UnknownErrno => write!(f, "(errno {})", self.errno)?,
             known => write!(f, "({known:?})")?,
         }

@@ -328,8 +328,7 @@ impl CmId {
     /// # References
     /// rdma_init_qp_attr(3)
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
-        let mut attr = QpAttr::default();
-        attr.qp_state = state.to_raw();
+        let mut attr = QpAttr::for_state(state);
         let mut mask = 0;
         let (_guard, raw) = self.lock();
         // SAFETY: the id is alive and the struct whole.
@@ -526,7 +525,7 @@ mod tests {
     fn private_data_that_fits_no_message_is_refused_before_the_call() {
         let data = [0; 256];
         let error =
-            ConnParam { private_data: &data, ..ConnParam::default() }.to_sys("rdma_connect").unwrap_err();
+            ConnParam { private_data: &data, ..ConnParam::default() }.to_sys("rdma_connect").err().unwrap();
         assert_eq!((error.verb(), error.errno()), ("rdma_connect", libc::EINVAL));
     }
 

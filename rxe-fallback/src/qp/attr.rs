@@ -76,6 +76,16 @@ impl Clone for QpAttr {
     }
 }
 
+impl QpAttr {
+    /// All fields 0 but the state to go to.
+    #[must_use]
+    pub fn for_state(state: QpState) -> Self {
+        let mut attr = Self::default();
+        attr.0.qp_state = state.to_raw();
+        attr
+    }
+}
+
 impl Default for QpAttr {
     fn default() -> Self {
         // SAFETY: plain integers, for which zeroes are valid.
@@ -227,8 +237,7 @@ impl Qp {
                 "a UD QP has a queue key instead of access: see ud_to_rts",
             ));
         }
-        let mut attr = QpAttr::default();
-        attr.qp_state = QpState::Init.to_raw();
+        let mut attr = QpAttr::for_state(QpState::Init);
         attr.port_num = port;
         attr.qp_access_flags = access.bits();
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS)
@@ -240,8 +249,7 @@ impl Qp {
     /// EINVAL in another state, on a UD QP, or for values the device refuses; ETIMEDOUT or EHOSTUNREACH when the peer's
     /// address has no neighbour.
     pub fn to_rtr(&self, to: &RtrAttr) -> Result<()> {
-        let mut attr = QpAttr::default();
-        attr.qp_state = QpState::Rtr.to_raw();
+        let mut attr = QpAttr::for_state(QpState::Rtr);
         attr.path_mtu = crate::device::mtu_code(to.path_mtu);
         attr.dest_qp_num = to.dest_qp_num;
         attr.rq_psn = to.rq_psn;
@@ -261,8 +269,7 @@ impl Qp {
     /// # Errors
     /// EINVAL in another state or for values the device refuses.
     pub fn to_rts(&self, to: &RtsAttr) -> Result<()> {
-        let mut attr = QpAttr::default();
-        attr.qp_state = QpState::Rts.to_raw();
+        let mut attr = QpAttr::for_state(QpState::Rts);
         attr.sq_psn = to.sq_psn;
         attr.timeout = to.timeout;
         attr.retry_cnt = to.retry_cnt;
@@ -287,8 +294,7 @@ impl Qp {
                 "a connected QP goes through to_init, to_rtr and to_rts",
             ));
         }
-        let mut attr = QpAttr::default();
-        attr.qp_state = QpState::Init.to_raw();
+        let mut attr = QpAttr::for_state(QpState::Init);
         attr.port_num = port;
         attr.qkey = qkey;
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY)?;
@@ -315,9 +321,7 @@ impl Qp {
     }
 
     fn to_state(&self, state: QpState) -> Result<()> {
-        let mut attr = QpAttr::default();
-        attr.qp_state = state.to_raw();
-        self.modify(&attr, AttrMask::STATE)
+        self.modify(&QpAttr::for_state(state), AttrMask::STATE)
     }
 }
 
