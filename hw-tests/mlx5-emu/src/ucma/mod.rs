@@ -1,12 +1,217 @@
 //! The rdma_cm front end: the device node `/dev/infiniband/rdma_cm`.
+//!
+//! Commands written to a descriptor go through [`abi`] (bytes at literal offsets) to [`state::Cm`], a state machine
+//! with the kernel's states, events and errors. Peers are other identifiers of this process, or those of other
+//! processes on this machine, reached over abstract Unix sockets ([`links`]). No data travels here: both ends learn
+//! each other's QPN, PSN and private data, and the data engine addresses a queue pair by its number.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `MLX5_EMU_NET` | processes with the same value see each other's listeners; default: the user id |
+//! | `MLX5_EMU_CM_TIMEOUT_MS` | until an unanswered connect is UNREACHABLE (7 times that once the peer has it); default 10000 |
+//!
+//! Addresses of this machine are the device's. Others don't answer: ADDR_ERROR with -ETIMEDOUT after the caller's
+//! timeout. 192.0.2.0/24 resolves and then never answers a connect: UNREACHABLE.
+//!
+//! What differs from a kernel: ports chosen for active sides are not reserved; multicast joins are ENOSYS; paths
+//! can't be set; only the wildcard of the InfiniBand address family can be bound.
+//!
+//! # References
+//! rdma-core kernel-headers/rdma/rdma_user_cm.h and librdmacm/cma.c; kernel drivers/infiniband/core/{ucma,cma,cm}.c.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+mod abi;
+mod addr;
+mod command;
+mod engine;
+mod links;
+mod net;
+mod peer;
+mod query;
+mod sock;
+mod state;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::set_hook;
+pub use state::Notice;
+
+use crate::mem::{copy_from_user, copy_to_user};
+use crate::sys;
+use crate::vfile::{self, VirtualFile};
+use abi::{Command, Errno};
+use state::FileId;
+
+/// IBV_MTU_4096: the active MTU of the port.
+const PATH_MTU: u8 = 5;
+/// IBV_RATE_100_GBPS.
+const PATH_RATE: u8 = 16;
+
+/// Processes see each other only under the same key: `MLX5_EMU_NET`, or one per user.
+pub fn net_namespace() -> String {
+    std::env::var("MLX5_EMU_NET").unwrap_or_else(|_| format!("uid{}", sock::user_id()))
+}
+
+/// Index in the port's table of the GID; 127.0.0.1's for the other addresses of that network.
+fn gid_index(gid: &[u8; 16]) -> u8 {
+    let found = crate::gids::index_of(IpAddr::from(*gid));
+    found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+}
+
+/// One open of the device.
+struct CmFile(FileId);
+
+/// The open files, to find the one behind a descriptor (MIGRATE_ID).
+static FILES: Mutex<Vec<Weak<CmFile>>> = Mutex::new(Vec::new());
 
 /// Opens the connection manager.
 ///
 /// # Errors
-/// ENODEV: not there yet.
+/// What the system says about sockets and threads.
 pub fn open() -> io::Result<RawFd> {
-    Err(crate::sys::errno(libc::ENODEV))
+    let (program, ours) = sys::seqpacket_pair()?;
+    let file = Arc::new(CmFile(engine::open(ours)?));
+    {
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(&file));
+    }
+    vfile::open(program, file)
+}
+
+/// The file behind a descriptor.
+fn file_of(fd: RawFd) -> Result<FileId, Errno> {
+    let found = vfile::find(fd).ok_or(libc::EBADF)?;
+    let address = Arc::as_ptr(&found).cast::<()>();
+    let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = files.iter().filter_map(Weak::upgrade).find(|file| Arc::as_ptr(file).cast::<()>() == address);
+    file.map(|file| file.0).ok_or(libc::EINVAL)
+}
+
+/// Where an answer goes, and the answer.
+type Answer = Option<(u64, Vec<u8>)>;
+
+impl CmFile {
+    /// Runs one command; `fd` is the descriptor it was written to.
+    fn run(&self, fd: RawFd, command: Command) -> io::Result<Answer> {
+        let file = self.0;
+        let known = [(file, fd)];
+        let answer: Result<Answer, Errno> = match command {
+            Command::GetEvent { response, room } => return self.get_event(fd, response, room),
+            Command::SetOption { id, level, name, value, len } => {
+                if len > 4096 {
+                    return Err(sys::errno(libc::EINVAL));
+                }
+                let mut bytes = vec![0; len as usize];
+                copy_from_user(value, &mut bytes)?;
+                engine::with(&known, |cm, _| cm.set_option(file, id, level, name, &bytes))?.map(|()| None)
+            }
+            Command::MigrateId { response, id, fd: old_fd } => {
+                let old = file_of(old_fd).map_err(sys::errno)?;
+                let known = [(file, fd), (old, old_fd)];
+                engine::with(&known, |cm, _| cm.migrate(old, file, id))?
+                    .map(|reported| Some((response, reported.to_ne_bytes().to_vec())))
+            }
+            command => engine::with(&known, |cm, cx| simple(cm, cx, file, command))?,
+        };
+        answer.map_err(sys::errno)
+    }
+
+    fn get_event(&self, fd: RawFd, response: u64, room: usize) -> io::Result<Answer> {
+        let file = self.0;
+        loop {
+            let event = engine::with(&[(file, fd)], |cm, cx| {
+                // A descriptor left readable without an event is put right by the caller's settling.
+                cm.take_event(cx, file)
+            })?;
+            if let Some(e) = event {
+                let reply = abi::event(e.uid, e.id, e.kind as u32, e.status, &e.param, e.ece);
+                return Ok(Some((response, reply.cut(room))));
+            }
+            if sys::is_nonblocking(fd) {
+                return Err(sys::errno(libc::EAGAIN));
+            }
+            // Waits for the byte without taking it; a signal interrupts as it does a read.
+            match sock::receive(fd, &mut [0; 1], libc::MSG_PEEK) {
+                Ok(0) => return Err(sys::errno(libc::EBADF)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The commands that need nothing but the manager.
+fn simple(
+    cm: &mut state::Cm,
+    cx: &mut state::Cx<'_>,
+    file: FileId,
+    command: Command,
+) -> Result<Answer, Errno> {
+    match command {
+        Command::CreateId { response, uid, port_space, qp_type } => {
+            let id = cm.create_id(file, uid, port_space, qp_type)?;
+            return Ok(Some((response, id.to_ne_bytes().to_vec())));
+        }
+        Command::DestroyId { response, id } => {
+            let reported = cm.destroy_id(cx, file, id)?;
+            return Ok(Some((response, reported.to_ne_bytes().to_vec())));
+        }
+        Command::QueryRoute { response, id, room } => {
+            return cm.query_route(file, id, room).map(|bytes| Some((response, bytes)));
+        }
+        Command::QueryAddr { response, id, room } => {
+            return cm.query_addr(file, id, room).map(|bytes| Some((response, bytes)));
+        }
+        Command::QueryPath { response, id, room } => {
+            return cm.query_path(file, id, room).map(|bytes| Some((response, bytes)));
+        }
+        Command::QueryGid { response, id, room } => {
+            return cm.query_gid(file, id, room).map(|bytes| Some((response, bytes)));
+        }
+        Command::InitQpAttr { response, id, qp_state } => {
+            return cm.init_qp_attr(file, id, qp_state).map(|bytes| Some((response, bytes)));
+        }
+        Command::Bind { id, addr } => cm.bind(cx, file, id, addr)?,
+        Command::ResolveAddr { id, timeout_ms, src, dst } => {
+            cm.resolve_addr(cx, file, id, src, dst, timeout_ms)?;
+        }
+        Command::ResolveRoute { id } => cm.resolve_route(file, id)?,
+        Command::Connect { id, param, ece } => cm.connect(cx, file, id, param, ece)?,
+        Command::Listen { id, backlog } => cm.listen(cx, file, id, backlog)?,
+        Command::Accept { id, uid, param, ece } => cm.accept(cx, file, id, uid, param, ece)?,
+        Command::Reject { id, reason, private } => cm.reject(cx, file, id, reason, private)?,
+        Command::Disconnect { id } => cm.disconnect(cx, file, id)?,
+        Command::Notify { id, event } => cm.notify(file, id, event)?,
+        Command::WriteEvent { id, event, status, arg } => cm.write_event(file, id, event, status, arg)?,
+        Command::GetEvent { .. } | Command::SetOption { .. } | Command::MigrateId { .. } => {
+            return Err(libc::EINVAL);
+        }
+    }
+    Ok(None)
+}
+
+impl VirtualFile for CmFile {
+    fn write(&self, fd: RawFd, buf: &[u8]) -> io::Result<usize> {
+        let command = abi::parse(buf).map_err(sys::errno)?;
+        if let Some((address, bytes)) = self.run(fd, command)? {
+            copy_to_user(address, &bytes)?;
+        }
+        Ok(buf.len())
+    }
+
+    fn device_number(&self) -> Option<(u32, u32)> {
+        Some(crate::devices::RDMA_CM)
+    }
+
+    fn released(&self) {
+        engine::close(self.0);
+    }
 }

@@ -1,0 +1,244 @@
+//! The process's one connection manager: its lock, its thread, and what happens to both around fork(2).
+//!
+//! Commands run on the program's threads, messages and timeouts on one thread of our own, all under one lock. A
+//! file's descriptor is readable exactly while events wait: one byte lies in its socket then, put there and taken
+//! away under the same lock.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::links::{Arrival, Links, WAKE};
+use super::sock;
+use super::state::{Cm, Cx, Device, FileId, Notice, Timing};
+
+/// Time an unanswered message may take, in milliseconds, from the environment.
+const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
+
+struct Bell {
+    /// Our end of the file's socket pair.
+    end: OwnedFd,
+    rung: bool,
+}
+
+struct Engine {
+    cm: Cm,
+    links: Links,
+    bells: HashMap<FileId, Bell>,
+    wake: OwnedFd,
+    start: Instant,
+    /// When the thread wakes by itself; `None` while it is awake.
+    sleeping: Option<Duration>,
+}
+
+/// `None` until the first open, and again in a child process.
+static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
+static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+static HOOK: OnceLock<fn(Notice)> = OnceLock::new();
+
+fn lock() -> MutexGuard<'static, Option<Engine>> {
+    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has `hook` told of connections made and peers lost; the first caller wins.
+pub fn set_hook(hook: fn(Notice)) {
+    let _ = HOOK.set(hook);
+}
+
+fn tell(notices: Vec<Notice>) {
+    if let Some(hook) = HOOK.get() {
+        notices.into_iter().for_each(hook);
+    }
+}
+
+fn timing() -> Timing {
+    let mut timing = Timing::default();
+    if let Some(ms) = std::env::var(TIMEOUT_VARIABLE).ok().and_then(|text| text.parse().ok()) {
+        timing.answer = Duration::from_millis(ms);
+        timing.decision = timing.answer * 7;
+    }
+    timing
+}
+
+impl Engine {
+    fn new() -> io::Result<Self> {
+        let links = Links::new(super::net_namespace())?;
+        let wake = crate::sys::eventfd(libc::EFD_NONBLOCK)?;
+        links.poll().add(wake.as_raw_fd(), WAKE)?;
+        let device = Device {
+            node_guid: crate::gids::NODE_GUID,
+            port: 1,
+            mtu: super::PATH_MTU,
+            rate: super::PATH_RATE,
+            gid_index: super::gid_index,
+        };
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seed =
+            u64::from(clock.subsec_nanos()) << 32 ^ clock.as_secs() ^ u64::from(std::process::id()) << 17;
+        Ok(Self {
+            cm: Cm::new(device, timing(), seed),
+            links,
+            bells: HashMap::new(),
+            wake,
+            start: Instant::now(),
+            sleeping: None,
+        })
+    }
+
+    fn run<R>(&mut self, f: impl FnOnce(&mut Cm, &mut Cx<'_>) -> R) -> R {
+        let mut cx = Cx { net: &mut self.links, now: self.start.elapsed() };
+        f(&mut self.cm, &mut cx)
+    }
+
+    /// Makes every descriptor readable or not as its queue says, and the thread wake early enough. A descriptor can
+    /// only be made unreadable through a number the caller knows: `known`.
+    fn settle(&mut self, known: &[(FileId, RawFd)]) -> Vec<Notice> {
+        for (file, bell) in &mut self.bells {
+            let pending = self.cm.pending(*file) > 0;
+            if pending && !bell.rung {
+                bell.rung = sock::send(&bell.end, &[1]).is_ok();
+            } else if !pending
+                && bell.rung
+                && let Some((_, fd)) = known.iter().find(|(known, _)| known == file)
+            {
+                let _ = sock::receive(*fd, &mut [0; 1], libc::MSG_DONTWAIT);
+                bell.rung = false;
+            }
+        }
+        if let (Some(next), Some(sleeping)) = (self.cm.next_deadline(), self.sleeping)
+            && next < sleeping
+        {
+            self.sleeping = None;
+            sock::ring(&self.wake);
+        }
+        std::mem::take(&mut self.cm.notices)
+    }
+
+    /// Milliseconds the thread may sleep, rounded up.
+    fn sleep(&mut self) -> i32 {
+        let Some(next) = self.cm.next_deadline() else {
+            self.sleeping = Some(Duration::MAX);
+            return -1;
+        };
+        self.sleeping = Some(next);
+        let left = next.saturating_sub(self.start.elapsed());
+        i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    }
+}
+
+/// Runs `f` on the manager. `known` are files whose descriptor numbers the caller has at hand.
+///
+/// # Errors
+/// EBADF when there is no manager: the file was opened by a parent process.
+pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx<'_>) -> R) -> io::Result<R> {
+    let mut guard = lock();
+    let engine = guard.as_mut().ok_or_else(|| crate::sys::errno(libc::EBADF))?;
+    let result = engine.run(f);
+    let notices = engine.settle(known);
+    drop(guard);
+    tell(notices);
+    Ok(result)
+}
+
+/// A new file whose descriptor is rung through `end`.
+pub(super) fn open(end: OwnedFd) -> io::Result<FileId> {
+    static AT_FORK: Once = Once::new();
+    AT_FORK.call_once(|| sock::at_fork(before_fork, after_fork_in_parent, after_fork_in_child));
+    let mut guard = lock();
+    let engine = match guard.as_mut() {
+        Some(engine) => engine,
+        None => {
+            let engine = Engine::new()?;
+            spawn(engine.links.poll().raw())?;
+            guard.insert(engine)
+        }
+    };
+    let file = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
+    engine.cm.open(file);
+    engine.bells.insert(file, Bell { end, rung: false });
+    Ok(file)
+}
+
+/// The last descriptor of `file` was closed.
+pub(super) fn close(file: FileId) {
+    let mut guard = lock();
+    if let Some(engine) = guard.as_mut() {
+        engine.bells.remove(&file);
+        engine.run(|cm, cx| cm.close(cx, file));
+        let notices = engine.settle(&[]);
+        drop(guard);
+        tell(notices);
+    }
+}
+
+fn spawn(poll: RawFd) -> io::Result<()> {
+    // The new thread inherits the mask: signals stay with the program's own threads.
+    let allowed = sock::block_signals();
+    let spawned = std::thread::Builder::new().name("mlx5-emu-cm".to_owned()).spawn(move || serve(poll));
+    sock::restore_signals(&allowed);
+    spawned.map(drop)
+}
+
+/// The thread: messages and timeouts.
+fn serve(poll: RawFd) {
+    loop {
+        let timeout = match lock().as_mut() {
+            Some(engine) => engine.sleep(),
+            None => return,
+        };
+        // The set lives as long as the process: only a child drops the engine, and it doesn't have this thread.
+        let Ok(tokens) = sock::wait(poll, timeout) else { return };
+        let mut guard = lock();
+        let Some(engine) = guard.as_mut() else { return };
+        engine.sleeping = None;
+        let mut arrivals = Vec::new();
+        for token in tokens {
+            if token == WAKE {
+                sock::silence(&engine.wake);
+            } else {
+                engine.links.ready(token, &mut arrivals);
+            }
+        }
+        engine.run(|cm, cx| {
+            for arrival in arrivals {
+                match arrival {
+                    Arrival::Packet(link, packet) => {
+                        cm.receive(cx, link, packet);
+                        cm.pump(cx);
+                    }
+                    Arrival::Lost(link) => cm.link_lost(cx, link),
+                }
+            }
+            cm.tick(cx);
+        });
+        let notices = engine.settle(&[]);
+        drop(guard);
+        tell(notices);
+    }
+}
+
+thread_local! {
+    /// The lock, held by the thread that forks.
+    static FORKING: RefCell<Option<MutexGuard<'static, Option<Engine>>>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    FORKING.with(|held| *held.borrow_mut() = Some(lock()));
+}
+
+extern "C" fn after_fork_in_parent() {
+    FORKING.with(|held| drop(held.borrow_mut().take()));
+}
+
+/// A child has no thread, and its copies of the sockets would hide the parent's death from the peers: it starts over.
+extern "C" fn after_fork_in_child() {
+    FORKING.with(|held| {
+        if let Some(mut guard) = held.borrow_mut().take() {
+            *guard = None;
+        }
+    });
+}

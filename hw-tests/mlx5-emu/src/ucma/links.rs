@@ -1,0 +1,248 @@
+//! [`Net`] over abstract sockets: a name is a bound socket, a link is a connection between two processes.
+//!
+//! A listener's name is bound from the bind on, so the kernel keeps two processes from holding the same one; names
+//! that merely overlap (a wildcard and an address) are found in /proc/net/unix. One link carries all connections of
+//! a pair of processes, and its end of file says that the other process is gone.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use super::abi::Errno;
+use super::net::{DialError, LinkId, Name, Net};
+use super::sock::{self, Poll};
+use super::wire::{MAX_BYTES, Packet};
+
+/// Token of the eventfd that wakes the thread.
+pub(super) const WAKE: u64 = 0;
+const LISTENER: u64 = 1 << 32;
+const LINK: u64 = 2 << 32;
+
+struct Link {
+    socket: OwnedFd,
+    pid: i32,
+    /// What the socket didn't take yet.
+    outbox: VecDeque<Vec<u8>>,
+}
+
+struct Bound {
+    socket: OwnedFd,
+    token: u64,
+}
+
+/// What came in.
+pub(super) enum Arrival {
+    Packet(LinkId, Packet),
+    Lost(LinkId),
+}
+
+/// The sockets of one process.
+pub(super) struct Links {
+    namespace: String,
+    poll: Poll,
+    bound: HashMap<Name, Bound>,
+    listeners: HashMap<u64, Name>,
+    links: HashMap<LinkId, Link>,
+    by_pid: HashMap<i32, LinkId>,
+    next: u32,
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Links {
+    pub(super) fn new(namespace: String) -> io::Result<Self> {
+        Ok(Self {
+            namespace,
+            poll: Poll::new()?,
+            bound: HashMap::new(),
+            listeners: HashMap::new(),
+            links: HashMap::new(),
+            by_pid: HashMap::new(),
+            next: 1,
+        })
+    }
+
+    /// The descriptor set to wait on.
+    pub(super) fn poll(&self) -> &Poll {
+        &self.poll
+    }
+
+    fn prefix(&self) -> String {
+        format!("mlx5-emu/{}/cm/", self.namespace)
+    }
+
+    fn socket_name(&self, name: &Name) -> String {
+        format!("{}{name}", self.prefix())
+    }
+
+    fn add_link(&mut self, socket: OwnedFd, pid: i32) -> io::Result<LinkId> {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1).clamp(1, LinkId::MAX - 1);
+        self.poll.add(socket.as_raw_fd(), LINK | u64::from(id))?;
+        self.links.insert(id, Link { socket, pid, outbox: VecDeque::new() });
+        // Process 0 is one that can't be told from others.
+        if pid != 0 {
+            self.by_pid.entry(pid).or_insert(id);
+        }
+        Ok(id)
+    }
+
+    fn drop_link(&mut self, id: LinkId) -> bool {
+        let Some(link) = self.links.remove(&id) else { return false };
+        if self.by_pid.get(&link.pid) == Some(&id) {
+            self.by_pid.remove(&link.pid);
+        }
+        true
+    }
+
+    /// Names of the same port that others hold, from the list of all Unix sockets.
+    fn taken(&self, name: &Name) -> Vec<Name> {
+        let prefix = format!("@{}", self.prefix());
+        let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        list.lines()
+            .filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix(&prefix).and_then(Name::parse))
+            .filter(|other| (other.port_space, other.port) == (name.port_space, name.port))
+            .collect()
+    }
+
+    /// Handles a token that the poll reported.
+    pub(super) fn ready(&mut self, token: u64, arrivals: &mut Vec<Arrival>) {
+        if token & LISTENER != 0 {
+            self.accept_all(token);
+        } else if token & LINK != 0 {
+            let id = (token & 0xffff_ffff) as LinkId;
+            self.flush(id);
+            self.read_all(id, arrivals);
+        }
+    }
+
+    fn accept_all(&mut self, token: u64) {
+        loop {
+            let Some(bound) = self.listeners.get(&token).and_then(|name| self.bound.get(name)) else {
+                return;
+            };
+            let Ok(socket) = sock::accept(&bound.socket) else { return };
+            let pid = sock::peer_pid(&socket);
+            // A link that can't be watched is dropped; the other side sees its end.
+            let _ = self.add_link(socket, pid);
+        }
+    }
+
+    fn read_all(&mut self, id: LinkId, arrivals: &mut Vec<Arrival>) {
+        let mut buf = [0; MAX_BYTES];
+        loop {
+            let Some(link) = self.links.get(&id) else { return };
+            match sock::receive(link.socket.as_raw_fd(), &mut buf, libc::MSG_DONTWAIT) {
+                Ok(0) => break,
+                Ok(n) => {
+                    if let Some(packet) = Packet::decode(&buf[..n]) {
+                        arrivals.push(Arrival::Packet(id, packet));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        if self.drop_link(id) {
+            arrivals.push(Arrival::Lost(id));
+        }
+    }
+
+    fn flush(&mut self, id: LinkId) {
+        let token = LINK | u64::from(id);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if link.outbox.is_empty() {
+            return;
+        }
+        while let Some(packet) = link.outbox.front() {
+            match sock::send(&link.socket, packet) {
+                Ok(()) => drop(link.outbox.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // Reading finds the end.
+                Err(_) => link.outbox.clear(),
+            }
+        }
+        let _ = self.poll.set_writable(link.socket.as_raw_fd(), token, false);
+    }
+}
+
+impl Net for Links {
+    fn bind(&mut self, name: &Name) -> Result<(), Errno> {
+        let socket = sock::socket().map_err(|e| errno(&e))?;
+        if let Some(conflict) = self.taken(name).iter().find_map(|other| name.conflict(other)) {
+            return Err(conflict);
+        }
+        sock::bind(&socket, &self.socket_name(name)).map_err(|e| errno(&e))?;
+        let token = LISTENER | u64::from(self.next);
+        self.next = self.next.wrapping_add(1).clamp(1, LinkId::MAX - 1);
+        self.bound.insert(*name, Bound { socket, token });
+        self.listeners.insert(token, *name);
+        Ok(())
+    }
+
+    fn listen(&mut self, name: &Name) -> Result<(), Errno> {
+        let bound = self.bound.get(name).ok_or(libc::EINVAL)?;
+        sock::listen(&bound.socket).map_err(|e| errno(&e))?;
+        self.poll.add(bound.socket.as_raw_fd(), bound.token).map_err(|e| errno(&e))
+    }
+
+    fn unbind(&mut self, name: &Name) {
+        if let Some(bound) = self.bound.remove(name) {
+            self.listeners.remove(&bound.token);
+        }
+    }
+
+    fn dial(&mut self, name: &Name) -> Result<LinkId, DialError> {
+        let refused = |_| DialError::Refused;
+        let socket = sock::socket().map_err(refused)?;
+        match sock::connect(&socket, &self.socket_name(name)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(DialError::Busy),
+            Err(_) => return Err(DialError::Refused),
+        }
+        // The call itself showed who listens; if there is a link already, the new socket is not needed.
+        let pid = sock::peer_pid(&socket);
+        if pid != 0
+            && let Some(&id) = self.by_pid.get(&pid)
+        {
+            return Ok(id);
+        }
+        self.add_link(socket, pid).map_err(refused)
+    }
+
+    fn send(&mut self, link: LinkId, packet: Vec<u8>) {
+        let token = LINK | u64::from(link);
+        let Some(entry) = self.links.get_mut(&link) else { return };
+        if !entry.outbox.is_empty() {
+            entry.outbox.push_back(packet);
+            return;
+        }
+        match sock::send(&entry.socket, &packet) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                entry.outbox.push_back(packet);
+                let _ = self.poll.set_writable(entry.socket.as_raw_fd(), token, true);
+            }
+            // The thread reads what the other side said before it went, and then the end.
+            Err(_) => {}
+        }
+    }
+
+    fn is_local(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+    }
+
+    fn route(&self, dst: SocketAddr) -> Result<IpAddr, Errno> {
+        let any: IpAddr = if dst.is_ipv4() { [0u8; 4].into() } else { [0u16; 8].into() };
+        let socket = UdpSocket::bind((any, 0)).map_err(|e| errno(&e))?;
+        let mut dst = dst;
+        if dst.port() == 0 {
+            dst.set_port(1);
+        }
+        socket.connect(dst).and_then(|()| socket.local_addr()).map(|addr| addr.ip()).map_err(|e| errno(&e))
+    }
+}

@@ -1,0 +1,764 @@
+//! The state machine by itself: two managers face to face over a network of queues, time in our hands.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::abi::{ConnParam, Ece, Errno, EventParam};
+use super::addr::Addr;
+use super::net::{DialError, LinkId, Name, Net};
+use super::state::{Cm, CtxId, Cx, Device, Event, EventKind, FileId, Timing, port_space};
+use super::wire::Packet;
+
+const FILE: FileId = 1;
+
+#[derive(Default)]
+struct World {
+    bound: HashMap<Name, (usize, bool)>,
+    /// (from, to, packet)
+    flying: VecDeque<(usize, usize, Vec<u8>)>,
+    busy: bool,
+    mute: bool,
+}
+
+struct FakeNet {
+    me: usize,
+    world: Rc<RefCell<World>>,
+}
+
+impl Net for FakeNet {
+    fn bind(&mut self, name: &Name) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        if let Some(conflict) = world.bound.keys().find_map(|other| name.conflict(other)) {
+            return Err(conflict);
+        }
+        world.bound.insert(*name, (self.me, false));
+        Ok(())
+    }
+    fn listen(&mut self, name: &Name) -> Result<(), Errno> {
+        self.world.borrow_mut().bound.get_mut(name).ok_or(libc::EINVAL)?.1 = true;
+        Ok(())
+    }
+    fn unbind(&mut self, name: &Name) {
+        self.world.borrow_mut().bound.remove(name);
+    }
+    fn dial(&mut self, name: &Name) -> Result<LinkId, DialError> {
+        let world = self.world.borrow();
+        match world.bound.get(name) {
+            Some(_) if world.busy => Err(DialError::Busy),
+            Some(&(owner, true)) => Ok(owner as LinkId + 1),
+            _ => Err(DialError::Refused),
+        }
+    }
+    fn send(&mut self, link: LinkId, packet: Vec<u8>) {
+        let mut world = self.world.borrow_mut();
+        if !world.mute {
+            world.flying.push_back((self.me, link as usize - 1, packet));
+        }
+    }
+    fn is_local(&self, ip: IpAddr) -> bool {
+        ip.is_loopback()
+    }
+    fn route(&self, dst: SocketAddr) -> Result<IpAddr, Errno> {
+        match dst.ip() {
+            ip if ip.is_loopback() => Ok(ip),
+            IpAddr::V4(v4) if v4.octets()[0] == 240 => Err(libc::ENETUNREACH),
+            _ => Ok([127, 0, 0, 1].into()),
+        }
+    }
+}
+
+/// Two processes.
+struct Sim {
+    cms: [Cm; 2],
+    world: Rc<RefCell<World>>,
+    now: Duration,
+}
+
+const A: usize = 0;
+const B: usize = 1;
+
+fn ip(text: &str) -> Addr {
+    Addr::Ip(text.parse().expect("address"))
+}
+
+fn params(qp_num: u32, private: &[u8]) -> ConnParam {
+    ConnParam {
+        qp_num,
+        private: private.to_vec(),
+        responder_resources: 3,
+        initiator_depth: 2,
+        retry_count: 6,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    }
+}
+
+fn kinds(events: &[Event]) -> Vec<EventKind> {
+    events.iter().map(|event| event.kind).collect()
+}
+
+fn private(event: &Event) -> &[u8] {
+    match &event.param {
+        EventParam::Conn(param) => &param.private,
+        EventParam::Ud(param) => &param.private,
+        EventParam::Arg(_) => panic!("no private data in a user's event"),
+    }
+}
+
+impl Sim {
+    fn new() -> Self {
+        let device = Device { node_guid: 0x1122_3344_5566_7788, port: 1, mtu: 5, rate: 16, gid_index: |_| 7 };
+        let mut cms = [1, 2].map(|seed| Cm::new(device, Timing::default(), seed));
+        cms.iter_mut().for_each(|cm| cm.open(FILE));
+        Self { cms, world: Rc::default(), now: Duration::ZERO }
+    }
+
+    fn at<R>(&mut self, side: usize, f: impl FnOnce(&mut Cm, &mut Cx<'_>) -> R) -> R {
+        let mut net = FakeNet { me: side, world: self.world.clone() };
+        let mut cx = Cx { net: &mut net, now: self.now };
+        f(&mut self.cms[side], &mut cx)
+    }
+
+    fn deliver(&mut self) {
+        loop {
+            let next = self.world.borrow_mut().flying.pop_front();
+            let Some((from, to, bytes)) = next else { return };
+            let packet = Packet::decode(&bytes).expect("a packet");
+            self.at(to, |cm, cx| {
+                cm.receive(cx, from as LinkId + 1, packet);
+                cm.pump(cx);
+            });
+        }
+    }
+
+    fn events_of(&mut self, side: usize, file: FileId) -> Vec<Event> {
+        self.deliver();
+        self.at(side, |cm, cx| std::iter::from_fn(|| cm.take_event(cx, file)).collect())
+    }
+
+    fn events(&mut self, side: usize) -> Vec<Event> {
+        self.events_of(side, FILE)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for side in [A, B] {
+            self.at(side, |cm, cx| cm.tick(cx));
+        }
+        self.deliver();
+    }
+
+    /// A process dies: the other loses its link.
+    fn kill(&mut self, side: usize) {
+        self.deliver();
+        self.at(1 - side, |cm, cx| cm.link_lost(cx, side as LinkId + 1));
+    }
+
+    fn create(&mut self, side: usize, space: u16) -> CtxId {
+        self.at(side, |cm, _| cm.create_id(FILE, 0xabc, space, 2)).expect("an identifier")
+    }
+
+    fn listener_with(&mut self, side: usize, space: u16, addr: &str, backlog: i32) -> CtxId {
+        let id = self.create(side, space);
+        self.at(side, |cm, cx| cm.bind(cx, FILE, id, ip(addr))).expect("bind");
+        self.at(side, |cm, cx| cm.listen(cx, FILE, id, backlog)).expect("listen");
+        id
+    }
+
+    fn listener(&mut self, side: usize, space: u16) -> CtxId {
+        self.listener_with(side, space, "0.0.0.0:7471", 10)
+    }
+
+    /// An identifier that is ready to connect to the listener's port.
+    fn resolved_to(&mut self, side: usize, space: u16, dst: &str) -> CtxId {
+        let id = self.create(side, space);
+        self.at(side, |cm, cx| cm.resolve_addr(cx, FILE, id, None, ip(dst), 100)).expect("resolve_addr");
+        self.at(side, |cm, _| cm.resolve_route(FILE, id)).expect("resolve_route");
+        let events = self.events(side);
+        assert_eq!(kinds(&events), [EventKind::AddrResolved, EventKind::RouteResolved]);
+        id
+    }
+
+    fn connect(&mut self, side: usize, id: CtxId, private: &[u8]) -> Result<(), Errno> {
+        self.at(side, |cm, cx| cm.connect(cx, FILE, id, params(0x111, private), Ece::default()))
+    }
+
+    fn accept(&mut self, side: usize, id: CtxId, private: &[u8]) -> Result<(), Errno> {
+        let param = Some(params(0x222, private));
+        self.at(side, |cm, cx| cm.accept(cx, FILE, id, 0xdef, param, Ece::default()))
+    }
+
+    fn rtu(&mut self, side: usize, id: CtxId) -> Result<(), Errno> {
+        self.at(side, |cm, cx| cm.accept(cx, FILE, id, 0, None, Ece::default()))
+    }
+
+    fn disconnect(&mut self, side: usize, id: CtxId) {
+        self.at(side, |cm, cx| cm.disconnect(cx, FILE, id)).expect("disconnect");
+    }
+
+    fn destroy(&mut self, side: usize, id: CtxId) -> u32 {
+        self.at(side, |cm, cx| cm.destroy_id(cx, FILE, id)).expect("destroy")
+    }
+
+    /// A connects to B: (A's identifier, B's).
+    fn connected(&mut self) -> (CtxId, CtxId) {
+        self.listener(B, port_space::TCP);
+        let active = self.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+        self.connect(A, active, b"hello").expect("connect");
+        let request = self.events(B).pop().expect("a request");
+        self.accept(B, request.id, b"welcome").expect("accept");
+        assert_eq!(kinds(&self.events(A)), [EventKind::ConnectResponse]);
+        self.rtu(A, active).expect("rtu");
+        assert_eq!(kinds(&self.events(B)), [EventKind::Established]);
+        (active, request.id)
+    }
+
+    fn qp_attr(&mut self, side: usize, id: CtxId, state: u32) -> Result<Attr, Errno> {
+        self.at(side, |cm, _| cm.init_qp_attr(FILE, id, state)).map(Attr)
+    }
+}
+
+/// ib_uverbs_qp_attr, read at its offsets.
+struct Attr(Vec<u8>);
+
+impl Attr {
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+}
+
+#[test]
+fn private_data_arrives_padded_to_the_kernels_lengths() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"hello").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    assert_eq!(request.kind, EventKind::ConnectRequest);
+    assert_eq!((private(&request).len(), &private(&request)[..6]), (56, &b"hello\0"[..]));
+    sim.accept(B, request.id, b"welcome").expect("accept");
+    let response = sim.events(A).pop().expect("a response");
+    assert_eq!(response.kind, EventKind::ConnectResponse);
+    assert_eq!((private(&response).len(), &private(&response)[..8]), (196, &b"welcome\0"[..]));
+}
+
+#[test]
+fn private_data_longer_than_the_message_is_refused() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    assert_eq!(sim.connect(A, active, &[1; 57]), Err(libc::EINVAL));
+    sim.connect(A, active, &[1; 56]).expect("exactly as long as allowed");
+    let request = sim.events(B).pop().expect("a request");
+    assert_eq!(sim.accept(B, request.id, &[1; 197]), Err(libc::EINVAL));
+    // The kernel rejects on the program's behalf then.
+    let rejected = sim.events(A).pop().expect("a rejection");
+    assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 28));
+}
+
+#[test]
+fn each_side_sees_the_others_depth_as_its_resources() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    let EventParam::Conn(param) = request.param else { panic!("connection parameters") };
+    assert_eq!((param.responder_resources, param.initiator_depth, param.qp_num), (2, 3, 0x111));
+    assert_eq!((param.retry_count, param.rnr_retry_count), (6, 7));
+}
+
+#[test]
+fn disconnect_is_reported_once_on_both_sides_then_timewait_ends() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    sim.disconnect(A, a);
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Disconnected]);
+    // The answer is the other program's own disconnect.
+    assert_eq!(kinds(&sim.events(A)), []);
+    sim.disconnect(B, b);
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
+    sim.disconnect(A, a);
+    sim.disconnect(B, b);
+    assert_eq!(kinds(&sim.events(B)), []);
+    sim.pass(Duration::from_secs(1));
+    assert_eq!(kinds(&sim.events(A)), [EventKind::TimewaitExit]);
+    assert_eq!(kinds(&sim.events(B)), [EventKind::TimewaitExit]);
+    sim.pass(Duration::from_secs(100));
+    assert_eq!(kinds(&sim.events(A)), []);
+}
+
+#[test]
+fn disconnects_that_cross_are_reported_once() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    sim.disconnect(A, a);
+    sim.disconnect(B, b);
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Disconnected]);
+    sim.pass(Duration::from_secs(100));
+    assert_eq!(kinds(&sim.events(A)), []);
+}
+
+#[test]
+fn destroying_one_end_disconnects_the_other() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    sim.destroy(A, a);
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Disconnected]);
+    sim.disconnect(B, b);
+    sim.pass(Duration::from_secs(1));
+    assert_eq!(kinds(&sim.events(B)), [EventKind::TimewaitExit]);
+}
+
+#[test]
+fn an_unanswered_disconnect_ends_by_itself() {
+    let mut sim = Sim::new();
+    let (a, _) = sim.connected();
+    sim.world.borrow_mut().mute = true;
+    sim.disconnect(A, a);
+    sim.pass(Duration::from_secs(11));
+    let events = sim.events(A);
+    assert_eq!(kinds(&events), [EventKind::Disconnected]);
+    assert_eq!(events[0].status, -libc::ETIMEDOUT);
+}
+
+#[test]
+fn death_of_the_peer_disconnects() {
+    for dead in [A, B] {
+        let mut sim = Sim::new();
+        let (a, b) = sim.connected();
+        sim.kill(dead);
+        let (side, id) = if dead == A { (B, b) } else { (A, a) };
+        assert_eq!(kinds(&sim.events(side)), [EventKind::Disconnected]);
+        sim.disconnect(side, id);
+        sim.pass(Duration::from_secs(1));
+        assert_eq!(kinds(&sim.events(side)), [EventKind::TimewaitExit]);
+    }
+}
+
+#[test]
+fn death_of_the_peer_while_connecting_rejects() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    sim.kill(B);
+    let events = sim.events(A);
+    assert_eq!(kinds(&events), [EventKind::Rejected]);
+    assert_eq!(events[0].status, 28);
+}
+
+#[test]
+fn connecting_where_nobody_listens_is_rejected_with_reason_8() {
+    let mut sim = Sim::new();
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let rejected = sim.events(A).pop().expect("a rejection");
+    assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 8));
+    assert_eq!(private(&rejected).len(), 148);
+}
+
+#[test]
+fn a_rejection_carries_reason_and_private_data() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    for (asked, seen) in [(0, 28), (35, 35)] {
+        let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+        sim.connect(A, active, b"").expect("connect");
+        let request = sim.events(B).pop().expect("a request");
+        assert_eq!(sim.at(B, |cm, cx| cm.reject(cx, FILE, request.id, 9, Vec::new())), Err(libc::EINVAL));
+        sim.at(B, |cm, cx| cm.reject(cx, FILE, request.id, asked, b"no".to_vec())).expect("reject");
+        let rejected = sim.events(A).pop().expect("a rejection");
+        assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, seen));
+        assert_eq!((private(&rejected).len(), &private(&rejected)[..3]), (148, &b"no\0"[..]));
+        sim.destroy(B, request.id);
+        sim.destroy(A, active);
+    }
+}
+
+#[test]
+fn the_active_side_may_still_reject_the_answer() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    sim.accept(B, request.id, b"").expect("accept");
+    assert_eq!(kinds(&sim.events(A)), [EventKind::ConnectResponse]);
+    sim.at(A, |cm, cx| cm.reject(cx, FILE, active, 0, Vec::new())).expect("reject");
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Rejected]);
+}
+
+#[test]
+fn a_request_that_was_withdrawn_can_no_longer_be_accepted() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    sim.destroy(A, active);
+    // Nobody told the program's name for the new identifier yet: no event, but accept fails.
+    assert_eq!(kinds(&sim.events(B)), []);
+    assert_eq!(sim.accept(B, request.id, b""), Err(libc::EINVAL));
+}
+
+#[test]
+fn a_silent_peer_is_unreachable_after_the_timeout() {
+    let mut sim = Sim::new();
+    let active = sim.resolved_to(A, port_space::TCP, "192.0.2.7:7471");
+    sim.connect(A, active, b"").expect("connect");
+    sim.pass(Duration::from_secs(9));
+    assert_eq!(kinds(&sim.events(A)), []);
+    sim.pass(Duration::from_secs(2));
+    let events = sim.events(A);
+    assert_eq!(kinds(&events), [EventKind::Unreachable]);
+    assert_eq!(events[0].status, -libc::ETIMEDOUT);
+}
+
+#[test]
+fn a_peer_that_got_the_request_has_longer_to_decide() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    sim.pass(Duration::from_secs(60));
+    assert_eq!(kinds(&sim.events(A)), []);
+    sim.pass(Duration::from_secs(20));
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Unreachable]);
+    assert_eq!(sim.accept(B, request.id, b""), Err(libc::EINVAL));
+}
+
+#[test]
+fn a_foreign_address_fails_after_the_callers_timeout_and_can_be_tried_again() {
+    let mut sim = Sim::new();
+    let id = sim.create(A, port_space::TCP);
+    let resolve =
+        |sim: &mut Sim, dst: &str| sim.at(A, |cm, cx| cm.resolve_addr(cx, FILE, id, None, ip(dst), 2000));
+    assert_eq!(resolve(&mut sim, "240.1.1.1:1"), Err(libc::ENETUNREACH));
+    resolve(&mut sim, "10.9.9.9:1").expect("asked");
+    sim.pass(Duration::from_secs(1));
+    assert_eq!(kinds(&sim.events(A)), []);
+    sim.pass(Duration::from_secs(1));
+    let events = sim.events(A);
+    assert_eq!(kinds(&events), [EventKind::AddrError]);
+    assert_eq!(events[0].status, -libc::ETIMEDOUT);
+    resolve(&mut sim, "127.0.0.1:1").expect("again");
+    assert_eq!(kinds(&sim.events(A)), [EventKind::AddrResolved]);
+}
+
+#[test]
+fn steps_out_of_order_are_invalid() {
+    let mut sim = Sim::new();
+    let id = sim.create(A, port_space::TCP);
+    assert_eq!(sim.at(A, |cm, _| cm.resolve_route(FILE, id)), Err(libc::EINVAL));
+    assert_eq!(sim.connect(A, id, b""), Err(libc::EINVAL));
+    assert_eq!(sim.accept(A, id, b""), Err(libc::EINVAL));
+    assert_eq!(sim.at(A, |cm, cx| cm.disconnect(cx, FILE, id)), Err(libc::EINVAL));
+    assert_eq!(sim.at(A, |cm, cx| cm.reject(cx, FILE, id, 0, Vec::new())), Err(libc::EINVAL));
+    sim.at(A, |cm, cx| cm.bind(cx, FILE, id, ip("127.0.0.1:0"))).expect("bind");
+    assert_eq!(sim.at(A, |cm, cx| cm.bind(cx, FILE, id, ip("127.0.0.1:0"))), Err(libc::EINVAL));
+    assert_eq!(sim.at(A, |cm, cx| cm.bind(cx, FILE, 99, ip("127.0.0.1:0"))), Err(libc::ENOENT));
+    assert_eq!(sim.at(A, |cm, cx| cm.bind(cx, 2, id, ip("127.0.0.1:0"))), Err(libc::EINVAL));
+}
+
+#[test]
+fn a_taken_port_and_a_foreign_address_cannot_be_bound() {
+    let mut sim = Sim::new();
+    sim.listener_with(B, port_space::TCP, "127.0.0.1:7471", 1);
+    let id = sim.create(A, port_space::TCP);
+    let bind = |sim: &mut Sim, addr: &str| sim.at(A, |cm, cx| cm.bind(cx, FILE, id, ip(addr)));
+    assert_eq!(bind(&mut sim, "127.0.0.1:7471"), Err(libc::EADDRINUSE));
+    assert_eq!(bind(&mut sim, "0.0.0.0:7471"), Err(libc::EADDRNOTAVAIL));
+    assert_eq!(bind(&mut sim, "10.0.0.1:7471"), Err(libc::EADDRNOTAVAIL));
+    bind(&mut sim, "127.0.0.2:7471").expect("another address");
+    // Another port space is another world.
+    let udp = sim.create(A, port_space::UDP);
+    sim.at(A, |cm, cx| cm.bind(cx, FILE, udp, ip("127.0.0.1:7471"))).expect("another port space");
+}
+
+#[test]
+fn a_port_is_free_again_after_destroy() {
+    let mut sim = Sim::new();
+    let first = sim.listener(B, port_space::TCP);
+    sim.destroy(B, first);
+    sim.listener(A, port_space::TCP);
+}
+
+#[test]
+fn with_reuseaddr_two_may_bind_and_one_may_listen() {
+    let mut sim = Sim::new();
+    let ids = [A, B].map(|side| {
+        let id = sim.create(side, port_space::TCP);
+        let on = 1i32.to_ne_bytes();
+        sim.at(side, |cm, _| cm.set_option(FILE, id, 0, 1, &on)).expect("option");
+        sim.at(side, |cm, cx| cm.bind(cx, FILE, id, ip("127.0.0.1:7471"))).expect("bind");
+        id
+    });
+    sim.at(A, |cm, cx| cm.listen(cx, FILE, ids[0], 1)).expect("listen");
+    assert_eq!(sim.at(B, |cm, cx| cm.listen(cx, FILE, ids[1], 1)), Err(libc::EADDRINUSE));
+}
+
+#[test]
+fn requests_beyond_the_backlog_wait_for_room() {
+    let mut sim = Sim::new();
+    sim.listener_with(B, port_space::TCP, "0.0.0.0:7471", 2);
+    let active: Vec<_> = (0..5)
+        .map(|_| {
+            let id = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+            sim.connect(A, id, b"").expect("connect");
+            id
+        })
+        .collect();
+    sim.deliver();
+    assert_eq!(sim.cms[B].pending(FILE), 2);
+    let requests = sim.events(B);
+    assert_eq!(requests.len(), 5);
+    for request in requests {
+        sim.accept(B, request.id, b"").expect("accept");
+    }
+    assert_eq!(sim.events(A).len(), active.len());
+}
+
+#[test]
+fn a_busy_listener_is_dialled_again() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.world.borrow_mut().busy = true;
+    sim.connect(A, active, b"").expect("connect");
+    sim.pass(Duration::from_millis(10));
+    assert_eq!(kinds(&sim.events(B)), []);
+    sim.world.borrow_mut().busy = false;
+    sim.pass(Duration::from_millis(10));
+    assert_eq!(kinds(&sim.events(B)), [EventKind::ConnectRequest]);
+}
+
+#[test]
+fn a_listener_that_goes_rejects_what_nobody_took() {
+    let mut sim = Sim::new();
+    let listener = sim.listener_with(B, port_space::TCP, "0.0.0.0:7471", 1);
+    for _ in 0..2 {
+        let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+        sim.connect(A, active, b"").expect("connect");
+    }
+    sim.deliver();
+    assert_eq!(sim.destroy(B, listener), 0);
+    let mut reasons: Vec<_> = sim.events(A).iter().map(|event| event.status).collect();
+    reasons.sort_unstable();
+    // One had an identifier already, one was still waiting for room.
+    assert_eq!(reasons, [8, 28]);
+    assert_eq!(sim.cms[B].ids.len(), 0);
+}
+
+#[test]
+fn destroy_returns_how_many_events_were_taken() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    sim.disconnect(B, b);
+    sim.deliver();
+    // Address, route, response; the disconnect was not taken and goes with the identifier.
+    assert_eq!(sim.destroy(A, a), 3);
+    assert_eq!(kinds(&sim.events(A)), []);
+    // Established on the passive side; the request counts for its listener.
+    assert_eq!(sim.destroy(B, b), 1);
+}
+
+#[test]
+fn identifiers_reuse_the_smallest_free_number() {
+    let mut sim = Sim::new();
+    let ids: Vec<_> = (0..4).map(|_| sim.create(A, port_space::TCP)).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+    sim.destroy(A, 1);
+    assert_eq!(sim.create(A, port_space::TCP), 1);
+    assert_eq!(sim.create(A, port_space::TCP), 4);
+}
+
+#[test]
+fn migration_moves_the_waiting_events() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    sim.at(A, |cm, _| cm.open(2));
+    sim.disconnect(B, b);
+    sim.deliver();
+    assert_eq!(sim.at(A, |cm, _| cm.migrate(FILE, 2, a)), Ok(3));
+    assert_eq!(kinds(&sim.events_of(A, FILE)), []);
+    assert_eq!(kinds(&sim.events_of(A, 2)), [EventKind::Disconnected]);
+    assert_eq!(sim.at(A, |cm, cx| cm.disconnect(cx, FILE, a)), Err(libc::EINVAL));
+    assert_eq!(sim.at(A, |cm, _| cm.migrate(FILE, 2, a)), Err(libc::EINVAL));
+}
+
+#[test]
+fn closing_a_file_destroys_what_is_in_it() {
+    let mut sim = Sim::new();
+    sim.connected();
+    sim.at(A, |cm, cx| cm.close(cx, FILE));
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Disconnected]);
+    assert!(sim.cms[A].ids.is_empty());
+}
+
+#[test]
+fn both_ends_in_one_process_need_no_network() {
+    let mut sim = Sim::new();
+    sim.listener(A, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.world.borrow_mut().mute = true;
+    sim.connect(A, active, b"self").expect("connect");
+    let request = sim.events(A).pop().expect("a request");
+    sim.accept(A, request.id, b"").expect("accept");
+    assert_eq!(kinds(&sim.events(A)), [EventKind::ConnectResponse]);
+    sim.rtu(A, active).expect("rtu");
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Established]);
+    sim.disconnect(A, active);
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
+    sim.destroy(A, request.id);
+    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
+}
+
+#[test]
+fn early_data_establishes_and_the_rtu_adds_nothing() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    sim.accept(B, request.id, b"").expect("accept");
+    sim.at(B, |cm, _| cm.notify(FILE, request.id, 4)).expect("notify");
+    assert_eq!(kinds(&sim.events(B)), [EventKind::Established]);
+    sim.events(A);
+    sim.rtu(A, active).expect("rtu");
+    assert_eq!(kinds(&sim.events(B)), []);
+}
+
+#[test]
+fn datagram_identifiers_exchange_an_address() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::UDP);
+    let active = sim.resolved_to(A, port_space::UDP, "127.0.0.1:7471");
+    assert_eq!(sim.connect(A, active, &[0; 181]), Err(libc::EINVAL));
+    sim.connect(A, active, b"who").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    assert_eq!((private(&request).len(), &private(&request)[..4]), (180, &b"who\0"[..]));
+    sim.accept(B, request.id, b"me").expect("accept");
+    let established = sim.events(A).pop().expect("an answer");
+    assert_eq!((established.kind, private(&established).len()), (EventKind::Established, 136));
+    let EventParam::Ud(param) = &established.param else { panic!("datagram parameters") };
+    assert_eq!((param.qp_num, param.qkey), (0x222, 0x0123_4567));
+    // dgid ::ffff:127.0.0.1, sgid index as the device says, global, port 1
+    assert_eq!(param.ah[10..16], [0xff, 0xff, 127, 0, 0, 1]);
+    assert_eq!((param.ah[20], param.ah[29], param.ah[30]), (7, 1, 1));
+    assert_eq!(kinds(&sim.events(B)), []);
+}
+
+#[test]
+fn a_refused_datagram_request_is_unreachable_with_the_status() {
+    let mut sim = Sim::new();
+    let nobody = sim.resolved_to(A, port_space::UDP, "127.0.0.1:7471");
+    sim.connect(A, nobody, b"").expect("connect");
+    assert_eq!(sim.events(A).pop().map(|e| (e.kind, e.status)), Some((EventKind::Unreachable, 1)));
+    sim.listener(B, port_space::UDP);
+    let active = sim.resolved_to(A, port_space::UDP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    let request = sim.events(B).pop().expect("a request");
+    sim.at(B, |cm, cx| cm.reject(cx, FILE, request.id, 0, Vec::new())).expect("reject");
+    assert_eq!(sim.events(A).pop().map(|e| (e.kind, e.status)), Some((EventKind::Unreachable, 2)));
+}
+
+#[test]
+fn queue_pair_attributes_pair_both_ends() {
+    let mut sim = Sim::new();
+    let (a, b) = sim.connected();
+    let [rtr_a, rts_a] = [2, 3].map(|state| sim.qp_attr(A, a, state).expect("attributes"));
+    let [rtr_b, rts_b] = [2, 3].map(|state| sim.qp_attr(B, b, state).expect("attributes"));
+    // STATE AV PATH_MTU RQ_PSN MIN_RNR_TIMER MAX_DEST_RD_ATOMIC DEST_QPN
+    assert_eq!(rtr_a.u32(0), 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
+    // STATE TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC SQ_PSN
+    assert_eq!(rts_a.u32(0), 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
+    assert_eq!((rtr_a.u32(32), rtr_b.u32(32)), (0x222, 0x111), "destination QPNs");
+    assert_eq!(rtr_a.u32(24), rts_b.u32(28), "what B sends first is what A expects");
+    assert_eq!(rtr_b.u32(24), rts_a.u32(28), "what A sends first is what B expects");
+    assert_eq!(rtr_a.u32(12), 5, "path MTU");
+    assert_eq!(rtr_a.0[50..56], [0xff, 0xff, 127, 0, 0, 1], "destination GID");
+    assert_eq!((rtr_a.0[60], rtr_a.0[69], rtr_a.0[70]), (7, 1, 1), "sgid index, is_global, port");
+    // B accepted with resources 3 and depth 2: A may start 3 reads and must answer 2.
+    assert_eq!((rtr_a.0[131], rts_a.0[130]), (2, 3));
+    assert_eq!((rtr_b.0[131], rts_b.0[130]), (3, 2));
+    assert_eq!((rts_a.0[134], rts_a.0[135], rts_a.0[136]), (17, 6, 7), "timeout, retries, RNR retries");
+}
+
+#[test]
+fn attributes_for_init_are_there_before_a_peer_is() {
+    let mut sim = Sim::new();
+    let unbound = sim.create(A, port_space::TCP);
+    assert_eq!(sim.qp_attr(A, unbound, 1).err(), Some(libc::EINVAL));
+    let tcp = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    let init = sim.qp_attr(A, tcp, 1).expect("attributes");
+    assert_eq!((init.u32(0), init.u32(36), init.0[133]), (1 | 1 << 3 | 1 << 4 | 1 << 5, 0, 1));
+    let udp = sim.resolved_to(A, port_space::UDP, "127.0.0.1:7471");
+    let init = sim.qp_attr(A, udp, 1).expect("attributes");
+    assert_eq!((init.u32(0), init.u32(20)), (1 | 1 << 4 | 1 << 5 | 1 << 6, 0x0123_4567));
+    assert_eq!(sim.qp_attr(A, tcp, 7).err(), Some(libc::EINVAL));
+}
+
+#[test]
+fn the_passive_side_gets_remote_access_and_its_state_before_it_answers() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    assert_eq!(sim.qp_attr(A, active, 2).err(), Some(libc::EINVAL), "no answer yet");
+    let request = sim.events(B).pop().expect("a request");
+    let init = sim.qp_attr(B, request.id, 1).expect("attributes");
+    assert_eq!(init.u32(36), 2 | 4 | 8, "remote write, read and atomics");
+    let rtr = sim.qp_attr(B, request.id, 2).expect("attributes");
+    assert_eq!((rtr.u32(32), rtr.0[131]), (0x111, 2));
+}
+
+#[test]
+fn address_queries_name_the_device_once_bound_to_one() {
+    let mut sim = Sim::new();
+    let id = sim.create(A, port_space::TCP);
+    sim.at(A, |cm, cx| cm.bind(cx, FILE, id, ip("0.0.0.0:0"))).expect("bind");
+    let reply = sim.at(A, |cm, _| cm.query_addr(FILE, id, 280)).expect("addresses");
+    assert_eq!(reply[0..8], [0; 8], "a wildcard is no device's");
+    assert_ne!(reply[18..20], [0, 0], "a port was chosen");
+    let id = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    let reply = sim.at(A, |cm, _| cm.query_addr(FILE, id, 280)).expect("addresses");
+    assert_eq!(reply[0..8], 0x1122_3344_5566_7788u64.to_be_bytes());
+    assert_eq!(reply[20..24], [127, 0, 0, 1], "source");
+    assert_eq!(reply[144 + 2..144 + 8], [0x1d, 0x2f, 127, 0, 0, 1], "destination and port");
+    let reply = sim.at(A, |cm, _| cm.query_addr(FILE, id, 272)).expect("addresses");
+    assert_eq!(reply.len(), 272, "older callers have less room");
+    let path = sim.at(A, |cm, _| cm.query_path(FILE, id, 600)).expect("a path");
+    assert_eq!((path.len(), path[0], path[70] & 0x3f), (80, 1, 5));
+    let route = sim.at(A, |cm, _| cm.query_route(FILE, id, 208)).expect("a route");
+    assert_eq!((route[192], route[196], route[62]), (1, 1, 64));
+    let gid = sim.at(A, |cm, _| cm.query_gid(FILE, id, 280)).expect("GIDs");
+    assert_eq!(gid[144 + 18..144 + 24], [0xff, 0xff, 127, 0, 0, 1]);
+}
+
+#[test]
+fn the_library_can_tell_that_infiniband_addresses_are_known() {
+    let mut sim = Sim::new();
+    let id = sim.create(A, port_space::IB);
+    let mut raw = [0; 48];
+    raw[0] = 27;
+    sim.at(A, |cm, cx| cm.bind(cx, FILE, id, Addr::Ib(raw))).expect("the wildcard");
+    raw[8] = 0xfe;
+    let id = sim.create(A, port_space::IB);
+    assert_eq!(sim.at(A, |cm, cx| cm.bind(cx, FILE, id, Addr::Ib(raw))), Err(libc::ENODEV));
+}
+
+#[test]
+fn a_users_event_comes_back_with_its_word() {
+    let mut sim = Sim::new();
+    let id = sim.create(A, port_space::TCP);
+    sim.at(A, |cm, _| cm.write_event(FILE, id, 18, 5, [9; 8])).expect("written");
+    assert_eq!(sim.at(A, |cm, _| cm.write_event(FILE, id, 9, 0, [0; 8])), Err(libc::EINVAL));
+    let event = sim.events(A).pop().expect("the event");
+    assert_eq!((event.kind, event.status, event.param), (EventKind::User, 5, EventParam::Arg([9; 8])));
+}
