@@ -7,7 +7,7 @@
 //! Once polled here, a CQ is never to be polled or armed through verbs: libmlx5's own index would be stale.
 
 use crate::{
-    cqe::{self, Completion, CqeError, CqeFields},
+    cqe::{self, Completion, CqeError},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -59,30 +59,33 @@ impl Cq {
     /// # Errors
     ///
     /// [`CqeError`]. An unknown opcode is consumed; compression and resize leave the CQ where it is, for good.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, CqeError> {
         // Only here, not after decoding: the last entry stays readable for `copy_scattered` until the next poll.
         if self.consumer_index == self.release_at {
             self.release();
         }
-        let Some(entry) = self.cqes.ready(self.consumer_index) else {
+        let Some((entry, op_own)) = self.cqes.ready(self.consumer_index) else {
             if self.consumer_index != self.released {
                 self.release();
             }
             return Ok(None);
         };
-        match cqe::decode(&entry) {
-            Ok(completion) => {
-                self.consumer_index = self.consumer_index.wrapping_add(1);
-                Ok(Some(completion))
-            }
-            Err(error) => {
-                if let CqeError::Opcode { .. } = error {
-                    self.consumer_index = self.consumer_index.wrapping_add(1);
-                }
-                Err(error)
-            }
+        let Some(receive) = cqe::decode_receive(&entry, op_own) else {
+            return self.poll_other(op_own).map(Some);
+        };
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        Ok(Some(Completion::Recv(receive)))
+    }
+
+    /// The rest of [`poll`](Self::poll), for an entry that is there but is not a finished receive.
+    #[inline(never)]
+    fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
+        let decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
+        if !matches!(decoded, Err(CqeError::Compressed | CqeError::Resized)) {
+            self.consumer_index = self.consumer_index.wrapping_add(1);
         }
+        decoded
     }
 
     /// Hands up to `max` completions to `each`, oldest first; returns how many.
@@ -119,7 +122,7 @@ impl Cq {
     pub fn waiting_receives(&self) -> u32 {
         let waiting =
             (0..=self.cqes.mask()).map_while(|n| self.cqes.ready(self.consumer_index.wrapping_add(n)));
-        waiting.filter(|entry| cqe::is_responder(entry.op_own())).count() as u32
+        waiting.filter(|(_, op_own)| cqe::is_responder(*op_own)).count() as u32
     }
 
     /// Asks for one event. Completions that are in the queue already raise none: poll until empty, arm, and poll once

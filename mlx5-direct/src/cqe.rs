@@ -401,42 +401,55 @@ pub(crate) const fn is_responder(op_own: u8) -> bool {
     matches!(op_own >> 4, 1..=4 | 14)
 }
 
-/// Decodes an entry that software owns.
+/// Decodes an entry that software owns, whose `op_own` was read for the ownership test.
 ///
 /// # Errors
 ///
 /// A [`CqeError`] for compressed entries, resize marks and unknown opcodes.
-#[inline(always)]
 pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
     let op_own = cqe.op_own();
+    match decode_receive(cqe, op_own) {
+        Some(receive) => Ok(Completion::Recv(receive)),
+        None => decode_other(cqe, op_own),
+    }
+}
+
+/// The entry of a finished receive; `None` for everything else.
+#[inline(always)]
+pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> Option<RecvCqe> {
     let op = match op_own >> 4 {
+        1 => RecvOp::WriteImm,
         2 => RecvOp::Send,
         3 => RecvOp::SendImm,
         4 => RecvOp::SendInval,
-        1 => RecvOp::WriteImm,
-        _ => return decode_other(cqe, op_own),
+        _ => return None,
     };
-    let payload = match (op_own >> FORMAT_SHIFT) & 3 {
-        0 => Payload::Buffer,
-        1 => Payload::Cqe32,
-        2 => Payload::Cqe64,
-        _ => return Err(CqeError::Compressed),
-    };
-    Ok(Completion::Recv(RecvCqe {
+    Some(RecvCqe {
         op,
-        payload,
+        payload: payload(op_own)?,
         solicited: op_own & SOLICITED != 0,
         qpn: cqe.sop_drop_qpn() & QPN_MASK,
         srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
         slot: WqeIndex(cqe.wqe_counter()),
         byte_count: cqe.byte_count(),
         imm_or_rkey: cqe.imm_inval_pkey(),
-    }))
+    })
+}
+
+/// Where the payload is; `None` in a compressed entry.
+#[inline(always)]
+fn payload(op_own: u8) -> Option<Payload> {
+    match (op_own >> FORMAT_SHIFT) & 3 {
+        0 => Some(Payload::Buffer),
+        1 => Some(Payload::Cqe32),
+        2 => Some(Payload::Cqe64),
+        _ => None,
+    }
 }
 
 /// Requester entries, errors and what is refused.
 #[inline(never)]
-fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
+pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
     let sop_qpn = cqe.sop_drop_qpn();
     let qpn = sop_qpn & QPN_MASK;
     let srqn_or_user_index = cqe.srqn_uidx() & QPN_MASK;
@@ -451,13 +464,9 @@ fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError
         }
     };
     match op_own >> 4 {
-        0 => {
-            let payload = match (op_own >> FORMAT_SHIFT) & 3 {
-                0 => Payload::Buffer,
-                1 => Payload::Cqe32,
-                2 => Payload::Cqe64,
-                _ => return Err(CqeError::Compressed),
-            };
+        0..=4 => {
+            // A receive comes here only when it is compressed.
+            let payload = payload(op_own).ok_or(CqeError::Compressed)?;
             Ok(Completion::Send(SendCqe {
                 op: SendOp::from_opcode((sop_qpn >> 24) as u8),
                 payload,

@@ -8,7 +8,10 @@
 use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use crate::{
@@ -135,8 +138,13 @@ impl SrqLayout {
         check_ring(parts.wqe_count, parts.stride_bytes)?;
         let base = aligned(parts.buf, wqe::SEGMENT_BYTES, "SRQ buffer")?;
         let word = aligned(parts.dbrec, 4, "SRQ doorbell record")?;
-        let wqes =
-            WqeMem { base, mask: parts.wqe_count - 1, stride_bytes: parts.stride_bytes, _keep: keep.clone() };
+        let wqes = WqeMem {
+            base,
+            mask: parts.wqe_count - 1,
+            stride_bytes: parts.stride_bytes,
+            cookies: (0..parts.wqe_count).map(|_| AtomicU64::new(0)).collect(),
+            _keep: keep.clone(),
+        };
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
         let dbrec = unsafe { SrqDbRec::new(word, keep) };
         match dbrec.load() {
@@ -165,16 +173,18 @@ fn aligned<T>(ptr: *mut T, align: usize, what: &'static str) -> Result<NonNull<T
     NonNull::new(ptr).filter(|p| p.addr().get().is_multiple_of(align)).ok_or(LayoutError::Pointer { what })
 }
 
-/// The SRQ's ring of slots. Write-only.
+/// The SRQ's ring of slots, write-only, and beside it one cookie per slot.
 #[derive(Debug)]
 pub(crate) struct WqeMem {
     base: NonNull<u8>,
     mask: u32,
     stride_bytes: u32,
+    /// `mask + 1` of them.
+    cookies: Arc<[AtomicU64]>,
     _keep: Keep,
 }
 
-// SAFETY: plain memory without thread affinity; every write goes through `&mut self`.
+// SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for WqeMem {}
 
 impl WqeMem {
@@ -186,26 +196,97 @@ impl WqeMem {
         wqe::max_segments(self.stride_bytes)
     }
 
-    /// First byte of a slot; the index is masked into the ring.
-    #[inline(always)]
-    fn slot(&self, index: u32) -> *mut u8 {
-        let offset = (index & self.mask) as usize * self.stride_bytes as usize;
-        // SAFETY: in bounds because the masked index is below `wqe_count` and the ring has `wqe_count` strides.
-        unsafe { self.base.as_ptr().add(offset) }
+    /// All cookies, by slot.
+    pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
+        &self.cookies
     }
 
-    /// Sets where the device goes after `index`.
+    /// The cookie of a slot; the index is masked into the ring.
     #[inline(always)]
-    pub(crate) fn write_next(&mut self, index: u32, next: WqeIndex) {
-        let field = self.slot(index).wrapping_add(wqe::NEXT_INDEX_OFFSET).cast::<Be16>();
-        // SAFETY: inside the slot's first 16 bytes, 2-byte aligned; exclusive through `&mut self`.
+    pub(crate) fn cookie(&self, index: u32) -> &AtomicU64 {
+        // SAFETY: the masked index is below `mask + 1`, the number of cookies.
+        unsafe { self.cookies.get_unchecked((index & self.mask) as usize) }
+    }
+
+    /// A slot, to write it; the index is masked into the ring.
+    #[inline(always)]
+    pub(crate) fn slot(&mut self, index: u32) -> SlotMut<'_> {
+        let masked = index & self.mask;
+        // SAFETY: in bounds because the masked index is below `mask + 1`: the ring has that many strides, and there are
+        // that many cookies.
+        unsafe {
+            let wqe = self.base.as_ptr().add(masked as usize * self.stride_bytes as usize);
+            let cookie = self.cookies.get_unchecked(masked as usize);
+            SlotMut { wqe, stride_bytes: self.stride_bytes, cookie }
+        }
+    }
+
+    /// Up to `n` neighbouring slots from `first` on, cut at the end of the ring.
+    #[inline(always)]
+    pub(crate) fn run(&mut self, first: u32, n: u32) -> RunMut<'_> {
+        let first = first & self.mask;
+        let n = n.min(self.mask + 1 - first) as usize;
+        // SAFETY: first + n is at most `mask + 1`, as in `slot`.
+        unsafe {
+            let wqe = self.base.as_ptr().add(first as usize * self.stride_bytes as usize);
+            let cookies = self.cookies.get_unchecked(first as usize..first as usize + n);
+            RunMut { wqe, stride_bytes: self.stride_bytes, cookies }
+        }
+    }
+}
+
+/// Neighbouring slots that are not posted: a stride of queue memory for each of `cookies`, from `wqe` on.
+pub(crate) struct RunMut<'a> {
+    wqe: *mut u8,
+    stride_bytes: u32,
+    cookies: &'a [AtomicU64],
+}
+
+impl RunMut<'_> {
+    /// Fills slots from the iterator until either ends; returns how many.
+    #[inline(always)]
+    pub(crate) fn fill<T>(
+        self,
+        bufs: impl Iterator<Item = (T, u64)>,
+        write: impl Fn(&mut SlotMut<'_>, T),
+    ) -> u32 {
+        let mut filled = 0;
+        for (cookie, (buf, value)) in self.cookies.iter().zip(bufs) {
+            let wqe = self.wqe.wrapping_add(filled as usize * self.stride_bytes as usize);
+            let mut slot = SlotMut { wqe, stride_bytes: self.stride_bytes, cookie };
+            write(&mut slot, buf);
+            slot.set_cookie(value);
+            filled += 1;
+        }
+        filled
+    }
+}
+
+/// One slot that is not posted: `stride_bytes` of queue memory from `wqe` on, and its cookie.
+pub(crate) struct SlotMut<'a> {
+    wqe: *mut u8,
+    stride_bytes: u32,
+    cookie: &'a AtomicU64,
+}
+
+impl SlotMut<'_> {
+    #[inline(always)]
+    pub(crate) fn set_cookie(&self, cookie: u64) {
+        self.cookie.store(cookie, Relaxed);
+    }
+
+    /// Sets where the device goes after this slot.
+    #[inline(always)]
+    pub(crate) fn write_next(&mut self, next: WqeIndex) {
+        let field = self.wqe.wrapping_add(wqe::NEXT_INDEX_OFFSET).cast::<Be16>();
+        // SAFETY: inside the slot's first 16 bytes, 2-byte aligned; exclusive through `&mut WqeMem`.
         unsafe { field.write(Be16::new(next.0)) };
     }
 
     /// Writes the only data segment, and the terminator where the slot has room for more than one.
     #[inline(always)]
-    pub(crate) fn write_one(&mut self, index: u32, seg: DataSeg) {
-        let first = self.slot(index).wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
+    pub(crate) fn write_one(&mut self, seg: DataSeg) {
+        let first = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
         // SAFETY: the stride is at least 32 bytes, so one segment always fits; 16-byte aligned since base and stride are.
         unsafe { first.write(seg) };
         if self.stride_bytes > wqe::MIN_STRIDE_BYTES {
@@ -216,9 +297,9 @@ impl WqeMem {
 
     /// Writes all data segments, and the terminator where they are fewer than fit. Extra segments are left out.
     #[inline(always)]
-    pub(crate) fn write_all(&mut self, index: u32, segs: impl Iterator<Item = DataSeg>) {
-        let room = self.max_segments() as usize;
-        let first = self.slot(index).wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
+    pub(crate) fn write_all(&mut self, segs: impl Iterator<Item = DataSeg>) {
+        let room = wqe::max_segments(self.stride_bytes) as usize;
+        let first = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
         let mut used = 0;
         for seg in segs.take(room) {
             // SAFETY: used < room segments fit after the next segment; alignment as in `write_one`.
@@ -233,9 +314,9 @@ impl WqeMem {
 
     /// Writes the address of the first data segment and nothing else.
     #[inline(always)]
-    pub(crate) fn write_address(&mut self, index: u32, addr: u64) {
-        let field = self.slot(index).wrapping_add(wqe::FIRST_ADDR_OFFSET).cast::<u64>();
-        // SAFETY: bytes 24..32 of a slot of at least 32 bytes, 8-byte aligned; exclusive through `&mut self`.
+    pub(crate) fn write_address(&mut self, addr: u64) {
+        let field = self.wqe.wrapping_add(wqe::FIRST_ADDR_OFFSET).cast::<u64>();
+        // SAFETY: bytes 24..32 of a slot of at least 32 bytes, 8-byte aligned; exclusive through `&mut WqeMem`.
         unsafe { field.write(addr.to_be()) };
     }
 }
@@ -357,9 +438,10 @@ impl CqeMem {
         self.mask
     }
 
-    /// The entry at `consumer_index`, if the device has handed it over. Holds the ownership test and the load barrier.
+    /// The entry at `consumer_index` and its `op_own`, if the device has handed it over. Holds the ownership test and the
+    /// load barrier.
     #[inline(always)]
-    pub(crate) fn ready(&self, consumer_index: u32) -> Option<CqeRef<'_>> {
+    pub(crate) fn ready(&self, consumer_index: u32) -> Option<(CqeRef<'_>, u8)> {
         let cqe = self.entry(consumer_index);
         let op_own = cqe.op_own();
         let lap = u8::from(consumer_index & (self.mask + 1) != 0);
@@ -367,7 +449,7 @@ impl CqeMem {
             return None;
         }
         barrier::from_device();
-        Some(cqe)
+        Some((cqe, op_own))
     }
 
     /// The entry at `index` without a test.
@@ -376,13 +458,13 @@ impl CqeMem {
         let end = ((index & self.mask) as usize + 1) * self.cqe_bytes as usize;
         // SAFETY: in bounds because the masked index is below the entry count; an entry ends with the 64 bytes that carry
         // the fields, so `end - 64` is inside it.
-        CqeRef { fields: unsafe { self.base.add(end - 64) }, _mem: PhantomData }
+        CqeRef { fields: unsafe { self.base.as_ptr().add(end - 64) }, _mem: PhantomData }
     }
 
     /// Copies payload that the device scattered into the entry at `index`: its first 32 bytes, or the 64 bytes before
     /// the fields of a 128-byte entry. Returns the bytes copied; 0 where a 64-byte entry claims the latter.
     pub(crate) fn copy_scattered(&self, index: u32, wide: bool, out: &mut [u8]) -> usize {
-        let fields = self.entry(index).fields.as_ptr();
+        let fields = self.entry(index).fields;
         let (from, room) = match (wide, self.cqe_bytes) {
             (false, _) => (fields, 32),
             (true, 128) => (fields.wrapping_sub(64), 64),
@@ -400,7 +482,7 @@ impl CqeMem {
 /// One completion queue entry in place.
 #[derive(Clone, Copy)]
 pub(crate) struct CqeRef<'a> {
-    fields: NonNull<u8>,
+    fields: *const u8,
     _mem: PhantomData<&'a CqeMem>,
 }
 
@@ -408,7 +490,7 @@ macro_rules! cqe_field {
     ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr) => {
         #[inline(always)]
         fn $name(&self) -> $host {
-            let field = self.fields.as_ptr().wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
+            let field = self.fields.wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
             // SAFETY: a field of the 64 bytes that `entry` checked, aligned since those are 64-byte aligned; volatile
             // because the device writes here.
             $get(unsafe { field.read_volatile() })
@@ -427,7 +509,7 @@ impl CqeFields for CqeRef<'_> {
 
     #[inline(always)]
     fn error_syndromes(&self) -> (u8, u8) {
-        let at = self.fields.as_ptr().wrapping_add(crate::cqe::VENDOR_SYNDROME_OFFSET);
+        let at = self.fields.wrapping_add(crate::cqe::VENDOR_SYNDROME_OFFSET);
         // SAFETY: bytes 54 and 55 of the 64 that `entry` checked.
         unsafe { (at.add(1).read_volatile(), at.read_volatile()) }
     }

@@ -18,76 +18,78 @@
 //! Reserving a run of neighbours at once is what makes the common post cheap: while `tail != run_end`, posting is
 //! `tail + 1`.
 
+use crate::wqe::MAX_WQE_COUNT;
+
+/// Words of a bit map of slots. Fixed, and indices are cut to it, so that no access needs a bounds check; a small ring
+/// touches the first words only.
+const WORDS: usize = MAX_WQE_COUNT as usize / 64;
+
+/// Which word holds a slot's bit.
+#[inline(always)]
+fn word(slot: u32) -> usize {
+    slot as usize / 64 % WORDS
+}
+
 /// A bit per slot, and a bit per 64 slots that says whether any of them is free.
 #[derive(Debug)]
 pub(crate) struct FreeMap {
-    words: Box<[u64]>,
-    summary: Box<[u64]>,
+    words: Box<[u64; WORDS]>,
+    summary: [u64; WORDS / 64],
 }
 
 impl FreeMap {
-    pub(crate) fn new(slots: u32) -> Self {
-        let words = slots.div_ceil(64) as usize;
-        Self { words: vec![0; words].into(), summary: vec![0; words.div_ceil(64)].into() }
+    pub(crate) fn new() -> Self {
+        Self { words: Box::new([0; WORDS]), summary: [0; WORDS / 64] }
     }
 
-    /// Marks `slot` free; false, and no change, if it was free already or is out of range.
+    /// Marks `slot` free; false, and no change, if it was free already.
     #[inline(always)]
     pub(crate) fn insert(&mut self, slot: u32) -> bool {
-        let (w, bit) = (slot as usize >> 6, 1 << (slot & 63));
-        let Some(word) = self.words.get_mut(w) else { return false };
-        let before = *word;
-        *word = before | bit;
-        if before == 0
-            && let Some(s) = self.summary.get_mut(w >> 6)
-        {
-            *s |= 1 << (w & 63);
+        let (w, bit) = (word(slot), 1 << (slot % 64));
+        let before = self.words[w];
+        self.words[w] = before | bit;
+        if before == 0 {
+            self.summary[w / 64] |= 1 << (w % 64);
         }
         before & bit == 0
     }
 
     pub(crate) fn contains(&self, slot: u32) -> bool {
-        self.words.get(slot as usize >> 6).is_some_and(|w| w >> (slot & 63) & 1 == 1)
+        self.words[word(slot)] >> (slot % 64) & 1 == 1
     }
 
     /// The first free slot at or after `from`, else the first one of all.
     #[inline(always)]
     fn next(&self, from: u32) -> Option<u32> {
-        let w = from as usize >> 6;
-        let rest = self.words.get(w).map_or(0, |word| word >> (from & 63));
-        if rest != 0 {
+        let rest = self.words[word(from)] >> (from % 64);
+        if rest != 0 && from < MAX_WQE_COUNT {
             return Some(from + rest.trailing_zeros());
         }
-        self.next_by_summary(w + 1)
+        self.next_by_summary(from / 64 + 1)
     }
 
-    /// The first free slot in word `w` or later, else the first one of all. At most ten words are looked at.
-    fn next_by_summary(&self, w: usize) -> Option<u32> {
-        let at = w >> 6;
-        let here = self.summary.get(at).map_or(0, |s| s & (u64::MAX << (w & 63)));
-        let (s, bits) = if here != 0 {
-            (at, here)
+    /// The first free slot in word `w` or later, else the first one of all. Looks at no more than nine summary words.
+    #[inline(never)]
+    fn next_by_summary(&self, w: u32) -> Option<u32> {
+        let at = w as usize / 64;
+        let rest = self.summary.get(at).map_or(0, |s| s & (u64::MAX << (w % 64)));
+        let later = self.summary.iter().enumerate().skip(at + 1);
+        let (s, bits) = if rest != 0 {
+            (at, rest)
         } else {
-            let later = self.summary.iter().enumerate().skip(at + 1);
-            later
-                .chain(self.summary.iter().enumerate())
-                .find(|(_, s)| **s != 0)
-                .map(|(s, bits)| (s, *bits))?
+            let (s, bits) = later.chain(self.summary.iter().enumerate()).find(|(_, bits)| **bits != 0)?;
+            (s, *bits)
         };
-        let word = s << 6 | bits.trailing_zeros() as usize;
-        Some((word << 6) as u32 + self.words.get(word)?.trailing_zeros())
+        let w = s as u32 * 64 + bits.trailing_zeros();
+        Some(w * 64 + self.words[w as usize % WORDS].trailing_zeros())
     }
 
     /// Takes the bits `mask` out of word `w`.
     #[inline(always)]
     fn remove(&mut self, w: usize, mask: u64) {
-        if let Some(word) = self.words.get_mut(w) {
-            *word &= !mask;
-            if *word == 0
-                && let Some(s) = self.summary.get_mut(w >> 6)
-            {
-                *s &= !(1 << (w & 63));
-            }
+        self.words[w] &= !mask;
+        if self.words[w] == 0 {
+            self.summary[w / 64] &= !(1 << (w % 64));
         }
     }
 
@@ -120,7 +122,7 @@ pub(crate) struct Ring {
     window: u32,
     free: FreeMap,
     /// A bit per slot: its link says "the slot after this one".
-    sequential: Box<[u64]>,
+    sequential: Box<[u64; WORDS]>,
     /// What each slot's link says in queue memory, which is never read.
     links: Box<[u16]>,
 }
@@ -136,8 +138,8 @@ impl Ring {
             returned: 0,
             depth,
             window: 1,
-            free: FreeMap::new(slots),
-            sequential: vec![u64::MAX; slots.div_ceil(64) as usize].into(),
+            free: FreeMap::new(),
+            sequential: Box::new([u64::MAX; WORDS]),
             links: (1..slots).map(|n| n as u16).chain([0]).collect(),
         };
         ring.set_sequential(slots - 1, false);
@@ -153,8 +155,8 @@ impl Ring {
     }
 
     fn set_sequential(&mut self, slot: u32, yes: bool) {
-        let word = &mut self.sequential[slot as usize >> 6];
-        *word = *word & !(1 << (slot & 63)) | u64::from(yes) << (slot & 63);
+        let w = word(slot);
+        self.sequential[w] = self.sequential[w] & !(1 << (slot % 64)) | u64::from(yes) << (slot % 64);
     }
 
     /// What the links in queue memory must say before the first post.
@@ -188,6 +190,12 @@ impl Ring {
         self.depth - self.posted()
     }
 
+    /// The slot that the next post fills.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
     /// How many of the next posts need no link and no search.
     #[inline(always)]
     pub(crate) fn run(&self) -> u32 {
@@ -210,7 +218,7 @@ impl Ring {
     }
 
     /// Takes the tail slot, finds the next tail and reserves the run that follows it; `None` when `depth` are in use.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_search(&mut self) -> Option<Advance> {
         debug_assert_eq!(self.tail, self.run_end);
         let free = self.free();
@@ -228,9 +236,9 @@ impl Ring {
             Some(next as u16)
         };
         // Slots next+1 .. next+run are free, and next .. next+run-1 link to their neighbours, all within one word.
-        let (w, shift) = (next as usize >> 6, next & 63);
-        let neighbours = self.free.words.get(w).map_or(0, |word| word >> shift) >> 1;
-        let in_sequence = self.sequential.get(w).map_or(0, |word| word >> shift);
+        let (w, shift) = (word(next), next % 64);
+        let neighbours = self.free.words[w] >> shift >> 1;
+        let in_sequence = self.sequential[w] >> shift;
         let run = (neighbours & in_sequence).trailing_ones().min(free - 1);
         self.free.remove(w, (u64::MAX >> (63 - run)) << shift);
         let count = slot.wrapping_add(self.count_base).wrapping_add(1);
@@ -277,10 +285,10 @@ impl Ring {
         assert_eq!(used, self.posted(), "slots in use against the counters");
         assert_eq!(used + self.free.count() + self.run() + 1, self.window, "every slot is in one state");
         for (w, word) in self.free.words.iter().enumerate() {
-            assert_eq!(*word != 0, self.free.summary[w >> 6] >> (w & 63) & 1 == 1, "summary of word {w}");
+            assert_eq!(*word != 0, self.free.summary[w / 64] >> (w % 64) & 1 == 1, "summary of word {w}");
         }
         for (slot, next) in self.links() {
-            let sequential = self.sequential[slot as usize >> 6] >> (slot & 63) & 1 == 1;
+            let sequential = self.sequential[word(slot)] >> (slot % 64) & 1 == 1;
             assert_eq!(sequential, u32::from(next) == slot + 1, "sequence bit of slot {slot}");
         }
     }

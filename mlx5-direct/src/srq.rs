@@ -20,7 +20,7 @@ use std::sync::{
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{SrqLayout, WqeMem},
+    queue_mem::{SlotMut, SrqLayout, WqeMem},
     ring::Ring,
     wqe::{DataSeg, WqeIndex},
 };
@@ -119,7 +119,6 @@ pub struct Srq<M = AnySegments> {
     ring: Ring,
     wqes: WqeMem,
     dbrec: SrqDbRec,
-    cookies: Arc<[AtomicU64]>,
     srqn: u32,
     _mode: M,
 }
@@ -141,10 +140,9 @@ impl Srq {
         }
         let ring = Ring::new(slots, depth);
         for (slot, next) in ring.links() {
-            wqes.write_next(slot, WqeIndex(next));
+            wqes.slot(slot).write_next(WqeIndex(next));
         }
-        let cookies = (0..slots).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { ring, wqes, dbrec, cookies, srqn, _mode: AnySegments(()) })
+        Ok(Self { ring, wqes, dbrec, srqn, _mode: AnySegments(()) })
     }
 
     /// Posts one buffer of one data segment.
@@ -154,11 +152,7 @@ impl Srq {
     /// [`Full`], and nothing was written.
     #[inline]
     pub fn post_one(&mut self, seg: DataSeg, cookie: u64) -> Result<WqeIndex, Full> {
-        let slot = self.take()?;
-        self.wqes.write_one(slot, seg);
-        self.set_cookie(slot, cookie);
-        self.publish();
-        Ok(WqeIndex(slot as u16))
+        self.post_with(cookie, move |slot| slot.write_one(seg))
     }
 
     /// Posts one buffer of 0 to [`max_segments`](Srq::max_segments) data segments.
@@ -177,7 +171,13 @@ impl Srq {
     /// fewer than offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
-        self.batch(bufs, |wqes, slot, seg| wqes.write_one(slot, seg))
+        self.batch(bufs, |wqe, seg| wqe.write_one(seg))
+    }
+
+    /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
+    #[inline]
+    pub fn post_slice(&mut self, bufs: &[(DataSeg, u64)]) -> u32 {
+        self.slice(bufs, |wqe, seg| wqe.write_one(seg))
     }
 
     /// Posts a chain of verbs work requests, with one barrier and one record for all.
@@ -210,7 +210,7 @@ impl Srq {
     pub fn address_only(mut self, byte_count: u32, lkey: u32) -> Result<Srq<AddressOnly>, DepthError> {
         self.require_idle()?;
         for slot in 0..=self.wqes.mask() {
-            self.wqes.write_one(slot, DataSeg::new(0, byte_count, lkey));
+            self.wqes.slot(slot).write_one(DataSeg::new(0, byte_count, lkey));
         }
         Ok(self.with_mode(AddressOnly(())))
     }
@@ -232,8 +232,9 @@ impl Srq {
             return Err(PostError::TooManySegments);
         }
         let slot = self.take()?;
-        self.wqes.write_all(slot, segs);
-        self.set_cookie(slot, cookie);
+        let mut wqe = self.wqes.slot(slot);
+        wqe.write_all(segs);
+        wqe.set_cookie(cookie);
         Ok(slot)
     }
 }
@@ -246,18 +247,20 @@ impl Srq<AddressOnly> {
     /// [`Full`], and nothing was written.
     #[inline]
     pub fn post(&mut self, addr: u64, cookie: u64) -> Result<WqeIndex, Full> {
-        let slot = self.take()?;
-        self.wqes.write_address(slot, addr);
-        self.set_cookie(slot, cookie);
-        self.publish();
-        Ok(WqeIndex(slot as u16))
+        self.post_with(cookie, move |slot| slot.write_address(addr))
     }
 
     /// Posts buffers by address, with one barrier and one record for all. Returns how many were posted: fewer than
     /// offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (u64, u64)>) -> u32 {
-        self.batch(bufs, |wqes, slot, addr| wqes.write_address(slot, addr))
+        self.batch(bufs, |wqe, addr| wqe.write_address(addr))
+    }
+
+    /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
+    #[inline]
+    pub fn post_slice(&mut self, bufs: &[(u64, u64)]) -> u32 {
+        self.slice(bufs, |wqe, addr| wqe.write_address(addr))
     }
 }
 
@@ -293,8 +296,9 @@ impl Srq<Bound> {
         if index >= self.ring.window() || self.ring.in_use(index) {
             return Err(RebindError(slot));
         }
-        self.wqes.write_one(index, seg);
-        self.set_cookie(index, cookie);
+        let mut wqe = self.wqes.slot(index);
+        wqe.write_one(seg);
+        wqe.set_cookie(cookie);
         Ok(())
     }
 
@@ -346,10 +350,10 @@ impl<M> Srq<M> {
     #[inline]
     pub fn complete(&mut self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
-        match self.cookies.get(index as usize) {
-            Some(cookie) if self.ring.put(index) => Ok(cookie.load(Relaxed)),
-            _ => Err(NotInUse(slot)),
+        if !self.ring.put(index) {
+            return Err(NotInUse(slot));
         }
+        Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
     /// The cookie of a slot in use.
@@ -359,10 +363,10 @@ impl<M> Srq<M> {
     /// [`NotInUse`] as for [`complete`](Self::complete).
     pub fn cookie(&self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
-        match self.cookies.get(index as usize) {
-            Some(cookie) if self.ring.in_use(index) => Ok(cookie.load(Relaxed)),
-            _ => Err(NotInUse(slot)),
+        if !self.ring.in_use(index) {
+            return Err(NotInUse(slot));
         }
+        Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
     /// Receives in use: posted and not yet returned by [`complete`](Self::complete).
@@ -402,7 +406,7 @@ impl<M> Srq<M> {
         let slots = 0..self.ring.window();
         slots
             .filter(|s| self.ring.in_use(*s))
-            .map(|s| (WqeIndex(s as u16), self.cookies[s as usize].load(Relaxed)))
+            .map(|s| (WqeIndex(s as u16), self.wqes.cookie(s).load(Relaxed)))
     }
 
     /// Panics unless every slot is in exactly one state and all counts agree. O(ring): for tests.
@@ -412,7 +416,7 @@ impl<M> Srq<M> {
     }
 
     pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
-        &self.cookies
+        self.wqes.cookies()
     }
 
     #[inline(always)]
@@ -423,28 +427,64 @@ impl<M> Srq<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_search(&mut self) -> Result<u32, Full> {
         let advance = self.ring.take_search().ok_or(Full)?;
         if let Some(next) = advance.relink {
-            self.wqes.write_next(advance.slot, WqeIndex(next));
+            self.wqes.slot(advance.slot).write_next(WqeIndex(next));
         }
         Ok(advance.slot)
+    }
+
+    /// Posts one WQE. Two copies, so that the common one is straight-line code.
+    #[inline(always)]
+    fn post_with(&mut self, cookie: u64, write: impl FnOnce(&mut SlotMut<'_>)) -> Result<WqeIndex, Full> {
+        let Some(slot) = self.ring.take_in_run() else { return self.post_after_search(cookie, write) };
+        Ok(self.post_slot(slot, cookie, write))
+    }
+
+    #[inline(never)]
+    fn post_after_search(
+        &mut self,
+        cookie: u64,
+        write: impl FnOnce(&mut SlotMut<'_>),
+    ) -> Result<WqeIndex, Full> {
+        let slot = self.take_search()?;
+        Ok(self.post_slot(slot, cookie, write))
+    }
+
+    #[inline(always)]
+    fn post_slot(&mut self, slot: u32, cookie: u64, write: impl FnOnce(&mut SlotMut<'_>)) -> WqeIndex {
+        let mut wqe = self.wqes.slot(slot);
+        write(&mut wqe);
+        wqe.set_cookie(cookie);
+        self.publish();
+        WqeIndex(slot as u16)
     }
 
     #[inline(always)]
     fn batch<T>(
         &mut self,
         bufs: impl IntoIterator<Item = (T, u64)>,
-        write: impl Fn(&mut WqeMem, u32, T),
+        write: impl Fn(&mut SlotMut<'_>, T),
     ) -> u32 {
         // Nothing is returned meanwhile, so the room is known; the source is not asked for a buffer that has no slot.
         let room = self.ring.free();
         let mut posted = 0;
-        for (buf, cookie) in bufs.into_iter().take(room as usize) {
-            let Ok(slot) = self.take() else { break };
-            write(&mut self.wqes, slot, buf);
-            self.set_cookie(slot, cookie);
+        let mut bufs = bufs.into_iter();
+        while posted < room {
+            let run = self.ring.run().min(room - posted);
+            let filled = self.wqes.run(self.ring.tail(), run).fill(&mut bufs, &write);
+            self.ring.take_run(filled);
+            posted += filled;
+            if filled < run || posted == room {
+                break;
+            }
+            let Some((buf, cookie)) = bufs.next() else { break };
+            let Ok(slot) = self.take_search() else { break };
+            let mut wqe = self.wqes.slot(slot);
+            write(&mut wqe, buf);
+            wqe.set_cookie(cookie);
             posted += 1;
         }
         if posted > 0 {
@@ -454,10 +494,29 @@ impl<M> Srq<M> {
     }
 
     #[inline(always)]
-    fn set_cookie(&mut self, slot: u32, cookie: u64) {
-        if let Some(c) = self.cookies.get(slot as usize) {
-            c.store(cookie, Relaxed);
+    fn slice<T: Copy>(&mut self, bufs: &[(T, u64)], write: impl Fn(&mut SlotMut<'_>, T)) -> u32 {
+        let offered = bufs.len().min(self.ring.free() as usize);
+        let mut rest = &bufs[..offered];
+        while let Some((&(buf, cookie), _)) = rest.split_first() {
+            let run = (self.ring.run() as usize).min(rest.len());
+            if run > 0 {
+                let filled =
+                    self.wqes.run(self.ring.tail(), run as u32).fill(rest[..run].iter().copied(), &write);
+                self.ring.take_run(filled);
+                rest = &rest[run..];
+                continue;
+            }
+            let Ok(slot) = self.take_search() else { break };
+            let mut wqe = self.wqes.slot(slot);
+            write(&mut wqe, buf);
+            wqe.set_cookie(cookie);
+            rest = &rest[1..];
         }
+        let posted = (offered - rest.len()) as u32;
+        if posted > 0 {
+            self.publish();
+        }
+        posted
     }
 
     #[inline(always)]
@@ -475,8 +534,9 @@ impl<M> Srq<M> {
     fn bind_from(&mut self, first: u32, mut buffer: impl FnMut(WqeIndex) -> (DataSeg, u64)) {
         for slot in first..self.ring.window() {
             let (seg, cookie) = buffer(WqeIndex(slot as u16));
-            self.wqes.write_one(slot, seg);
-            self.set_cookie(slot, cookie);
+            let mut wqe = self.wqes.slot(slot);
+            wqe.write_one(seg);
+            wqe.set_cookie(cookie);
         }
     }
 
@@ -492,7 +552,7 @@ impl<M> Srq<M> {
     }
 
     fn with_mode<N>(self, mode: N) -> Srq<N> {
-        let Self { ring, wqes, dbrec, cookies, srqn, _mode } = self;
-        Srq { ring, wqes, dbrec, cookies, srqn, _mode: mode }
+        let Self { ring, wqes, dbrec, srqn, _mode } = self;
+        Srq { ring, wqes, dbrec, srqn, _mode: mode }
     }
 }

@@ -1,0 +1,177 @@
+//! The hot loops, each as a function of its own: the tests count their instructions and look at their machine code.
+//!
+//! `probe <loop> <rounds>` runs one of them on heap queues.
+
+use std::{hint::black_box, sync::Arc};
+
+use mlx5_direct::{
+    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout, WqeIndex,
+};
+
+/// Posts `n` buffers one by one, a record each.
+#[inline(never)]
+fn post_one(srq: &mut Srq<AnySegments>, n: u64) {
+    for i in 0..n {
+        if srq.post_one(DataSeg::new(0x10_0000 + i * 4096, 4096, 0x77), i).is_err() {
+            break;
+        }
+    }
+}
+
+/// Posts `n` buffers one by one, address only.
+#[inline(never)]
+fn post_one_address(srq: &mut Srq<AddressOnly>, n: u64) {
+    for i in 0..n {
+        if srq.post(0x10_0000 + i * 4096, i).is_err() {
+            break;
+        }
+    }
+}
+
+/// Posts the buffers of a list, full segments.
+#[inline(never)]
+fn post_batch(srq: &mut Srq<AnySegments>, bufs: &[(u64, u32, u64)]) -> u32 {
+    srq.post_batch(bufs.iter().map(|&(addr, len, cookie)| (DataSeg::new(addr, len, 0x77), cookie)))
+}
+
+/// Posts the buffers of a list, address only.
+#[inline(never)]
+fn post_batch_address(srq: &mut Srq<AddressOnly>, bufs: &[(u64, u64)]) -> u32 {
+    srq.post_batch(bufs.iter().copied())
+}
+
+/// Posts the buffers of a slice, segments encoded beforehand.
+#[inline(never)]
+fn post_slice(srq: &mut Srq<AnySegments>, bufs: &[(DataSeg, u64)]) -> u32 {
+    srq.post_slice(bufs)
+}
+
+/// Posts the buffers of a slice, address only.
+#[inline(never)]
+fn post_slice_address(srq: &mut Srq<AddressOnly>, bufs: &[(u64, u64)]) -> u32 {
+    srq.post_slice(bufs)
+}
+
+/// Posts `n` slots with their own buffers.
+#[inline(never)]
+fn repost_bound(srq: &mut Srq<Bound>, n: u32) -> u32 {
+    srq.repost(n)
+}
+
+/// Returns the slots of a list.
+#[inline(never)]
+fn complete_list(srq: &mut Srq<AnySegments>, slots: &[u16]) -> u64 {
+    slots.iter().filter_map(|s| srq.complete(WqeIndex(*s)).ok()).fold(0, u64::wrapping_add)
+}
+
+/// Polls up to `n` receives, and uses what a receiver needs.
+#[inline(never)]
+fn poll_receives(cq: &mut Cq, n: u32) -> u64 {
+    let mut sum = 0;
+    for _ in 0..n {
+        match cq.poll() {
+            Ok(Some(Completion::Recv(c))) => {
+                sum += u64::from(c.qpn) + u64::from(c.byte_count) + u64::from(c.slot.0);
+            }
+            _ => break,
+        }
+    }
+    sum
+}
+
+/// Polls an empty queue `n` times.
+#[inline(never)]
+fn poll_empty(cq: &mut Cq, n: u32) -> u32 {
+    (0..n).filter(|_| matches!(cq.poll(), Ok(None))).count() as u32
+}
+
+const SLOTS: u32 = 1024;
+const STEP: u32 = 32;
+
+fn srq() -> (Srq<AnySegments>, Arc<HeapMem>) {
+    let (layout, mem) = SrqLayout::on_heap(SLOTS, 32).expect("layout");
+    (Srq::new(layout, SLOTS - 1).expect("depth"), mem)
+}
+
+/// Returns the oldest `n` slots, in order.
+fn give_back<M>(srq: &mut Srq<M>, oldest: &mut u32, n: u32) {
+    for _ in 0..n {
+        srq.complete(WqeIndex((*oldest % SLOTS) as u16)).expect("in order");
+        *oldest += 1;
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let case = args.next().unwrap_or_default();
+    let rounds: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(1000);
+    let batch: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(STEP);
+    let (mut any, _mem) = srq();
+    let mut oldest = 0;
+    match case.as_str() {
+        "post_one" => {
+            for _ in 0..rounds {
+                post_one(&mut any, batch.into());
+                give_back(&mut any, &mut oldest, batch);
+            }
+        }
+        "post_batch" | "complete_list" => {
+            let bufs: Vec<_> =
+                (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, 4096 + n as u32, n)).collect();
+            for _ in 0..rounds {
+                assert_eq!(post_batch(&mut any, black_box(&bufs)), batch);
+                give_back(&mut any, &mut oldest, batch);
+                let encoded: Vec<_> = bufs.iter().map(|&(a, l, c)| (DataSeg::new(a, l, 0x77), c)).collect();
+                assert_eq!(post_slice(&mut any, black_box(&encoded)), batch);
+                let slots: Vec<u16> = (0..batch).map(|n| ((oldest + n) % SLOTS) as u16).collect();
+                oldest += batch;
+                black_box(complete_list(&mut any, &slots));
+            }
+        }
+        "post_one_address" => {
+            let mut srq = any.address_only(4096, 0x77).expect("idle");
+            for _ in 0..rounds {
+                post_one_address(&mut srq, batch.into());
+                give_back(&mut srq, &mut oldest, batch);
+            }
+        }
+        "post_batch_address" => {
+            let mut srq = any.address_only(4096, 0x77).expect("idle");
+            let bufs: Vec<_> = (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, n)).collect();
+            for _ in 0..rounds {
+                assert_eq!(post_batch_address(&mut srq, black_box(&bufs)), batch);
+                give_back(&mut srq, &mut oldest, batch);
+                assert_eq!(post_slice_address(&mut srq, black_box(&bufs)), batch);
+                give_back(&mut srq, &mut oldest, batch);
+            }
+        }
+        "repost_bound" => {
+            let mut srq = any.bind(|s| (DataSeg::new(u64::from(s.0) * 4096, 4096, 0x77), 0)).expect("idle");
+            for _ in 0..rounds {
+                assert_eq!(repost_bound(&mut srq, batch), batch);
+                give_back(&mut srq, &mut oldest, batch);
+            }
+        }
+        "poll_receives" | "poll_empty" => {
+            let (layout, mem) = CqLayout::on_heap(SLOTS, 64).expect("layout");
+            let mut cq = Cq::new(layout);
+            let mut produced = 0u32;
+            for _ in 0..rounds {
+                for _ in 0..batch {
+                    let at = (produced % SLOTS) as usize * 64;
+                    mem.store_be32(at + 44, 100);
+                    mem.store_be32(at + 56, 0x42);
+                    mem.store_be16(at + 60, produced as u16);
+                    mem.store_u8(at + 63, 0x20 | (produced / SLOTS) as u8 & 1);
+                    produced += 1;
+                }
+                black_box(poll_receives(&mut cq, batch));
+                assert_eq!(poll_empty(&mut cq, batch), batch);
+            }
+        }
+        other => {
+            eprintln!("unknown loop {other:?}");
+            std::process::exit(2);
+        }
+    }
+}
