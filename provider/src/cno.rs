@@ -1,0 +1,144 @@
+//! CNOs: one place to wait for many EVDs.
+
+use crate::ia::IaInner;
+use crate::types::{EvdId, next_id};
+use crate::{Error, Ia, Refused, Result, ReturnType, Subtype};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// A consumer notification object (`DAT_CNO_HANDLE`). Clones are the same CNO.
+#[derive(Clone, Debug)]
+pub struct Cno {
+    pub(crate) inner: Arc<CnoInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CnoInner {
+    id: u64,
+    ia: Arc<IaInner>,
+    state: Mutex<State>,
+    changed: Condvar,
+    users: AtomicU32,
+    live: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The EVD that triggered it last; one trigger is kept until somebody waits.
+    triggered: Option<EvdId>,
+    waiters: u32,
+}
+
+impl Cno {
+    /// Makes a CNO.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed.
+    ///
+    /// # References
+    /// dat_cno_create(3DAT).
+    pub fn create(ia: &Ia) -> Result<Self> {
+        ia.inner.check()?;
+        let inner = Arc::new(CnoInner {
+            id: next_id(),
+            ia: ia.inner.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            users: AtomicU32::new(0),
+            live: AtomicBool::new(true),
+        });
+        ia.inner.objects.lock().unwrap().cnos.insert(inner.id, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Waits until an EVD triggers it; tells which. Events of that EVD, and perhaps of others, are there to be
+    /// dequeued.
+    ///
+    /// # Errors
+    /// TIMEOUT_EXPIRED; INVALID_STATE (CNO_DEAD) when it is freed meanwhile.
+    ///
+    /// # References
+    /// dat_cno_wait(3DAT).
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<EvdId> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut state = self.inner.state.lock().unwrap();
+        state.waiters += 1;
+        let outcome = loop {
+            if !self.inner.live.load(Ordering::Acquire) {
+                break Err(Error::state(Subtype::InvalidStateCnoDead, "the CNO was freed"));
+            }
+            if let Some(evd) = state.triggered.take() {
+                break Ok(evd);
+            }
+            let Some(deadline) = deadline else {
+                state = self.inner.changed.wait(state).unwrap();
+                continue;
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Err(Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over"));
+            }
+            state = self.inner.changed.wait_timeout(state, left).unwrap().0;
+        };
+        state.waiters -= 1;
+        outcome
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// INVALID_STATE (CNO_IN_USE) while an EVD triggers it; the CNO comes back.
+    ///
+    /// # References
+    /// dat_cno_free(3DAT).
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        let users = self.inner.users.load(Ordering::Acquire);
+        let error = if !self.inner.live.load(Ordering::Acquire) {
+            Error::handle(Subtype::InvalidHandleCno, "CNO")
+        } else if users > 0 {
+            Error::state(Subtype::InvalidStateCnoInUse, format!("{users} EVDs still trigger this CNO"))
+        } else {
+            self.inner.close();
+            return Ok(());
+        };
+        Err(Refused { object: self, error })
+    }
+}
+
+impl CnoInner {
+    pub(crate) fn check(&self, ia: &Arc<IaInner>) -> Result<()> {
+        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.ia, ia) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandleCno, "CNO"))
+        }
+    }
+
+    pub(crate) fn trigger(&self, evd: EvdId) {
+        self.state.lock().unwrap().triggered = Some(evd);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn enter(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn close(&self) {
+        if self.live.swap(false, Ordering::AcqRel) {
+            self.ia.objects.lock().unwrap().cnos.remove(&self.id);
+            drop(self.state.lock().unwrap());
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for CnoInner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,716 @@
+//! How EPs connect, disconnect, break, are reset and freed: the EP state machine.
+//!
+//! Calls of the consumer and events of the connection manager (on the progress thread) meet at [`Control`]'s lock; the one
+//! that moves the EP into a state also makes the event for it, so there is exactly one (R184). Events are pushed after
+//! that lock is gone.
+//!
+//! QPs are made here and not by librdmacm: the QP's number goes into the connection parameters, and the active side
+//! moves its QP and confirms when the response arrives.
+
+use crate::ep::{Ep, EpInner};
+use crate::event::{
+    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, EventData, reason,
+};
+use crate::ia::{CmTarget, IaInner};
+use crate::progress::Task;
+use crate::types::{CloseFlags, ConnQual, Count, EpState, Qos, WATERMARK_INFINITE, port_of};
+use crate::{Error, Refused, Result, ReturnType, Subtype};
+use rxe_fallback::cm::ConnInfo;
+use rxe_fallback::{AttrMask, CmEvent, CmEventKind, CmId, ConnParam, Qp, QpAttr, QpState};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Private data that a connect can carry: what the transport leaves of a request.
+pub(crate) const MAX_PRIVATE_DATA: usize = 56;
+
+/// One step of address or route resolution is given up after this.
+const RESOLVE_TIME: Duration = Duration::from_millis(4000);
+
+/// How long the last completions of an ended connection may take.
+const DRAIN_TIME: Duration = Duration::from_millis(500);
+
+/// How long an accepted connection may stay unconfirmed.
+const ACCEPT_TIME: Duration = Duration::from_secs(30);
+
+/// What the consumer's calls and the progress thread share of an EP.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    cm: Option<(u64, Arc<CmId>)>,
+    /// The remote service, for `dup_connect`.
+    service: Option<(IpAddr, ConnQual)>,
+    private_data: Vec<u8>,
+    soft: Mark,
+    hard: Count,
+    /// The device has said that an SRQ EP takes no more buffers.
+    pub(crate) last_wqe: bool,
+    /// Ended, and every completion is in.
+    pub(crate) drained: bool,
+    /// The connection that timers were set for.
+    attempt: u64,
+}
+
+/// A one-shot mark.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    value: Count,
+    armed: bool,
+}
+
+impl Control {
+    pub(crate) fn new(soft: Count) -> Self {
+        Self {
+            local: None,
+            remote: None,
+            cm: None,
+            service: None,
+            private_data: Vec::new(),
+            soft: Mark { value: soft, armed: soft != WATERMARK_INFINITE },
+            hard: WATERMARK_INFINITE,
+            last_wqe: false,
+            drained: true,
+            attempt: 0,
+        }
+    }
+
+    pub(crate) fn set_marks(&mut self, soft: Count, hard: Count) {
+        self.soft = Mark { value: soft, armed: soft != WATERMARK_INFINITE };
+        self.hard = hard;
+    }
+
+    /// One event per setting (R214).
+    pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
+        let trips = self.soft.armed && n > self.soft.value;
+        self.soft.armed &= !trips;
+        trips
+    }
+
+    pub(crate) fn hard_trips(&self, n: Count) -> bool {
+        self.hard != WATERMARK_INFINITE && n > self.hard
+    }
+}
+
+impl Ep {
+    /// Asks to connect to a service; the outcome is an event on the connect EVD.
+    ///
+    /// `timeout` bounds the whole attempt; `None` leaves it to the transport, which gives up too. Quality of service other
+    /// than best effort is carried as best effort.
+    ///
+    /// # Errors
+    /// INVALID_STATE unless UNCONNECTED; INVALID_PARAMETER (ARG5) for over 56 bytes of private data.
+    ///
+    /// # References
+    /// dat_ep_connect(3DAT).
+    pub fn connect(
+        &self,
+        remote: IpAddr,
+        conn_qual: ConnQual,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+        _qos: Qos,
+    ) -> Result<()> {
+        self.inner.connect(remote, conn_qual, timeout, private_data)
+    }
+
+    /// Connects to the service that another EP is connected to.
+    ///
+    /// # Errors
+    /// As [`Ep::connect`]; INVALID_STATE where `other` is not connected as the active side.
+    ///
+    /// # References
+    /// dat_ep_dup_connect(3DAT).
+    pub fn dup_connect(&self, other: &Ep, timeout: Option<Duration>, private_data: &[u8]) -> Result<()> {
+        other.inner.check()?;
+        let state = other.inner.state();
+        let service = other.inner.control.lock().unwrap().service;
+        match service {
+            Some((remote, qual)) if state == EpState::Connected => {
+                self.inner.connect(remote, qual, timeout, private_data)
+            }
+            _ => Err(Error::state(state.subtype(), "the EP to follow is not connected as the active side")),
+        }
+    }
+
+    /// Ends the connection.
+    ///
+    /// Graceful lets requests finish first and goes on receiving meanwhile (R180); abrupt ends at once. On a DISCONNECTED EP it
+    /// does nothing (R186).
+    ///
+    /// # Errors
+    /// INVALID_STATE in UNCONNECTED, RESERVED and PASSIVE_CONNECTION_PENDING (R187).
+    ///
+    /// # References
+    /// dat_ep_disconnect(3DAT).
+    pub fn disconnect(&self, how: CloseFlags) -> Result<()> {
+        self.inner.disconnect(how)
+    }
+
+    /// From DISCONNECTED back to UNCONNECTED, with the same SRQ and attributes (R167, R168).
+    ///
+    /// # Errors
+    /// INVALID_STATE elsewhere; in UNCONNECTED it does nothing.
+    ///
+    /// # References
+    /// dat_ep_reset(3DAT).
+    pub fn reset(&mut self) -> Result<()> {
+        self.inner.reset()
+    }
+
+    /// Frees it; a connection is dropped, its events that were not reaped are gone and what they held is free again (R170-R172).
+    ///
+    /// # Errors
+    /// INVALID_STATE in RESERVED and PASSIVE_CONNECTION_PENDING; the EP comes back.
+    ///
+    /// # References
+    /// dat_ep_free(3DAT).
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        let state = self.inner.state();
+        let refused = match state {
+            _ if self.inner.check().is_err() => Some(Error::handle(Subtype::InvalidHandleEp, "EP")),
+            EpState::Reserved | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending => {
+                Some(Error::state(
+                    state.subtype(),
+                    "an RSP or a request holds this EP: free or reject that first",
+                ))
+            }
+            _ => None,
+        };
+        if let Some(error) = refused {
+            return Err(Refused { object: self, error });
+        }
+        self.inner.close();
+        Ok(())
+    }
+}
+
+impl Drop for Ep {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+impl EpInner {
+    pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
+        if let Some(evd) = &self.connect_evd {
+            let ep_context = self.context.load(Ordering::Relaxed);
+            evd.push(EventData::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data }));
+        }
+    }
+
+    fn connect(
+        self: &Arc<Self>,
+        remote: IpAddr,
+        qual: ConnQual,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        check_private_data(private_data, 5)?;
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        if state != EpState::Unconnected {
+            return Err(Error::state(state.subtype(), "only an unconnected EP can connect"));
+        }
+        let ia = &self.ia;
+        let (token, id) = ia.new_cm_id(CmTarget::Ep(Arc::downgrade(self)))?;
+        let to = SocketAddr::new(remote, port_of(qual));
+        let from = SocketAddr::new(ia.attr.ia_address, 0);
+        if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
+            ia.forget_cm(token);
+            let malformed = matches!(error.errno(), libc::EINVAL | libc::EAFNOSUPPORT);
+            if malformed {
+                let sub = Subtype::InvalidAddressUnsupported;
+                let text = format!("{remote} cannot be reached from {}", from.ip());
+                return Err(Error::new(ReturnType::InvalidAddress, sub, text).because(error));
+            }
+            // No route: an outcome of the attempt, told by event.
+            self.set_state(EpState::Disconnected);
+            drop(control);
+            self.event(ConnectionEventKind::Unreachable, Vec::new());
+            return Ok(());
+        }
+        control.cm = Some((token, id));
+        control.remote = Some(to);
+        control.local = Some(from);
+        control.service = Some((remote, qual));
+        control.private_data = private_data.to_vec();
+        control.attempt += 1;
+        self.set_state(EpState::ActiveConnectionPending);
+        let attempt = control.attempt;
+        drop(control);
+        if let Some(timeout) = timeout {
+            ia.progress.after(timeout, Task::ConnectTimeout(Arc::downgrade(self), attempt));
+        }
+        Ok(())
+    }
+
+    /// Answers a connection request with this EP.
+    pub(crate) fn accept(
+        self: &Arc<Self>,
+        token: u64,
+        id: Arc<CmId>,
+        asked: &ConnInfo,
+        private_data: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        check_private_data(private_data, 3)?;
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        if !matches!(state, EpState::Unconnected | EpState::PassiveConnectionPending) {
+            return Err(Error::state(state.subtype(), "a request needs an unconnected EP"));
+        }
+        let qp = self.qp();
+        let failed = |e| Error::verb(Subtype::ResourceTep, e);
+        let (reads_in, reads_out) = self.rdma_reads();
+        let reads_in = reads_in.min(asked.responder_resources);
+        let reads_out = reads_out.min(asked.initiator_depth);
+        self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)).map_err(failed)?;
+        let param = ConnParam {
+            qp_num: qp.num(),
+            private_data,
+            responder_resources: reads_in,
+            initiator_depth: reads_out,
+            srq: self.srq.is_some(),
+            ..self.ia.conn_param()
+        };
+        // The EP must be known for the id before the peer can answer.
+        self.ia.retarget_cm(token, CmTarget::Ep(Arc::downgrade(self)));
+        if let Err(error) = id.accept(&param) {
+            self.ia.forget_cm(token);
+            let _ = qp.to_reset();
+            let _ = self.ia.to_init(&qp);
+            return Err(failed(error));
+        }
+        control.local = id.local_addr();
+        control.remote = id.peer_addr();
+        control.cm = Some((token, id));
+        control.attempt += 1;
+        control.drained = false;
+        control.last_wqe = false;
+        if let Some(srq) = &self.srq {
+            srq.path.ep_connected(self.id.0);
+        }
+        self.set_state(EpState::CompletionPending);
+        let attempt = control.attempt;
+        drop(control);
+        self.ia.progress.after(ACCEPT_TIME, Task::ConnectTimeout(Arc::downgrade(self), attempt));
+        Ok(())
+    }
+
+    /// An event of the connection manager; runs on the progress thread.
+    pub(crate) fn on_cm(self: &Arc<Self>, event: &CmEvent) {
+        use CmEventKind as K;
+        let outcome = match event.kind {
+            K::AddrResolved => self.address_resolved(event.token),
+            K::RouteResolved => self.route_resolved(event.token),
+            K::ConnectResponse => self.response(event),
+            K::Established => self.established(event.token, event.private_data.clone()),
+            K::AddrError | K::RouteError | K::Unreachable => {
+                self.setup_failed(event.token, ConnectionEventKind::Unreachable, Vec::new());
+                Ok(())
+            }
+            K::Rejected => {
+                // 28: the consumer at the other end said no; everything else comes from below it.
+                const CONSUMER_DEFINED: i32 = 28;
+                let kind = if event.status == CONSUMER_DEFINED {
+                    ConnectionEventKind::PeerRejected
+                } else {
+                    ConnectionEventKind::NonPeerRejected
+                };
+                self.setup_failed(event.token, kind, event.private_data.clone());
+                Ok(())
+            }
+            K::ConnectError => {
+                self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
+                Ok(())
+            }
+            K::Disconnected => {
+                self.peer_disconnected(event.token);
+                Ok(())
+            }
+            K::DeviceRemoval => {
+                self.failed();
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(%error, ep = self.id.0, "connection set-up failed");
+            self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
+        }
+    }
+
+    /// The id of the connection under way, if the event is about that one.
+    fn current(&self, token: u64, want: EpState) -> Option<Arc<CmId>> {
+        let control = self.control.lock().unwrap();
+        let (now, id) = control.cm.as_ref()?;
+        (*now == token && self.state() == want).then(|| id.clone())
+    }
+
+    fn address_resolved(&self, token: u64) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        if id.device_name().is_some_and(|name| name != self.ia.context.name()) {
+            self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
+            return Ok(());
+        }
+        id.resolve_route(RESOLVE_TIME)
+    }
+
+    fn route_resolved(&self, token: u64) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        let (reads_in, reads_out) = self.rdma_reads();
+        let mut control = self.control.lock().unwrap();
+        control.local = id.local_addr();
+        let private_data = std::mem::take(&mut control.private_data);
+        drop(control);
+        id.connect(&ConnParam {
+            qp_num: self.qp().num(),
+            private_data: &private_data,
+            responder_resources: reads_in,
+            initiator_depth: reads_out,
+            srq: self.srq.is_some(),
+            ..self.ia.conn_param()
+        })
+    }
+
+    fn response(self: &Arc<Self>, event: &CmEvent) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        self.ia.to_ready(&self.qp(), &id, None, None)?;
+        if let Some(srq) = &self.srq {
+            srq.path.ep_connected(self.id.0);
+        }
+        id.establish()?;
+        let mut control = self.control.lock().unwrap();
+        if self.state() != EpState::ActiveConnectionPending {
+            return Ok(());
+        }
+        control.drained = false;
+        control.last_wqe = false;
+        self.set_state(EpState::Connected);
+        drop(control);
+        self.event(ConnectionEventKind::Established, event.private_data.clone());
+        self.check_marks();
+        Ok(())
+    }
+
+    fn established(self: &Arc<Self>, token: u64, private_data: Vec<u8>) -> Result<(), rxe_fallback::Error> {
+        let control = self.control.lock().unwrap();
+        if self.state() != EpState::CompletionPending || control.cm.as_ref().is_none_or(|(t, _)| *t != token)
+        {
+            return Ok(());
+        }
+        self.set_state(EpState::Connected);
+        drop(control);
+        self.event(ConnectionEventKind::Established, private_data);
+        self.check_marks();
+        Ok(())
+    }
+
+    /// The first message can be here before the confirmation: it is one too.
+    pub(crate) fn message_before_confirmation(&self) {
+        let control = self.control.lock().unwrap();
+        if let Some((_, id)) = &control.cm
+            && self.state() == EpState::CompletionPending
+        {
+            let id = id.clone();
+            drop(control);
+            if let Err(error) = id.notify_comm_established() {
+                tracing::debug!(%error, "the connection manager did not want to know");
+            }
+        }
+    }
+
+    /// A connection that never came up.
+    fn setup_failed(&self, token: u64, kind: ConnectionEventKind, private_data: Vec<u8>) {
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        if control.cm.as_ref().is_none_or(|(now, _)| *now != token) {
+            return;
+        }
+        let kind = match state {
+            EpState::ActiveConnectionPending => kind,
+            EpState::CompletionPending => ConnectionEventKind::AcceptCompletionError,
+            _ => return,
+        };
+        let cm = control.cm.take();
+        self.set_state(EpState::Disconnected);
+        control.drained = true;
+        drop(control);
+        self.give_up_setup(cm);
+        self.event(kind, private_data);
+    }
+
+    fn give_up_setup(&self, cm: Option<(u64, Arc<CmId>)>) {
+        let _ = self.qp().to_error();
+        if let Some((token, id)) = cm {
+            self.ia.forget_cm(token);
+            drop(id);
+        }
+        if let Some(srq) = &self.srq {
+            srq.path.ep_drained(self.id.0);
+        }
+        self.poke();
+    }
+
+    pub(crate) fn connect_timed_out(&self, attempt: u64) {
+        let control = self.control.lock().unwrap();
+        let token = control.cm.as_ref().map(|(token, _)| *token);
+        let same = control.attempt == attempt;
+        drop(control);
+        if let Some(token) = token
+            && same
+        {
+            self.setup_failed(token, ConnectionEventKind::TimedOut, Vec::new());
+        }
+    }
+
+    pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
+        self.check()?;
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        match (state, how) {
+            (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => Ok(()),
+            (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
+                let cm = control.cm.take();
+                self.set_state(EpState::Disconnected);
+                control.drained = true;
+                drop(control);
+                self.give_up_setup(cm);
+                self.event(ConnectionEventKind::Disconnected, Vec::new());
+                Ok(())
+            }
+            (EpState::Connected, CloseFlags::Graceful) => {
+                self.set_state(EpState::DisconnectPending);
+                drop(control);
+                self.request_evd.harvest_now()?;
+                self.finish_graceful();
+                Ok(())
+            }
+            (EpState::Connected | EpState::DisconnectPending, _) => {
+                drop(control);
+                self.end(ConnectionEventKind::Disconnected);
+                Ok(())
+            }
+            _ => Err(Error::state(state.subtype(), "there is no connection to end")),
+        }
+    }
+
+    /// Ends a graceful disconnect once all requests are done; else looks again a little later.
+    pub(crate) fn finish_graceful(self: &Arc<Self>) {
+        if self.state() != EpState::DisconnectPending {
+            return;
+        }
+        if self.requests_drained() {
+            self.end(ConnectionEventKind::Disconnected);
+        } else {
+            self.ia.progress.after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
+        }
+    }
+
+    /// The peer ended the connection, or its process did.
+    fn peer_disconnected(self: &Arc<Self>, token: u64) {
+        let control = self.control.lock().unwrap();
+        let known = control.cm.as_ref().is_some_and(|(now, _)| *now == token);
+        drop(control);
+        if !known {
+            return;
+        }
+        match self.state() {
+            EpState::Connected | EpState::DisconnectPending => {
+                // A QP that is in error already has failed before the peer took its leave.
+                let broke = matches!(self.qp().state(), Ok(QpState::Error | QpState::Sqe));
+                let kind =
+                    if broke { ConnectionEventKind::Broken } else { ConnectionEventKind::Disconnected };
+                self.end(kind);
+            }
+            _ => self.setup_failed(token, ConnectionEventKind::NonPeerRejected, Vec::new()),
+        }
+    }
+
+    /// A completion or the device says that the connection is broken.
+    pub(crate) fn failed(self: &Arc<Self>) {
+        if matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
+            self.end(ConnectionEventKind::Broken);
+        }
+    }
+
+    /// The one way out of a connection: QP to error, the peer told, one event, and for an SRQ EP the asynchronous one that stock
+    /// programs wait for (R192).
+    fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
+        let mut control = self.control.lock().unwrap();
+        if !matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
+            return;
+        }
+        let qp = self.qp();
+        if let Err(error) = qp.to_error() {
+            tracing::warn!(%error, ep = self.id.0, "could not move a QP to the error state");
+        }
+        self.set_state(EpState::Disconnected);
+        let cm = control.cm.take();
+        // Events of one EP's end stay in one order on both EVDs: pushed under the lock of nobody but in one place.
+        drop(control);
+        if let Some((token, id)) = cm {
+            if let Err(error) = id.disconnect() {
+                tracing::debug!(%error, ep = self.id.0, "the peer was gone before us");
+            }
+            self.ia.retire_cm(token, id);
+        }
+        self.ia.in_order(|| {
+            self.event(kind, Vec::new());
+            if self.srq.is_some() {
+                self.ia.push_async(AsyncEvent {
+                    kind: AsyncKind::EpBroken,
+                    object: AsyncObject::Ep(self.id),
+                    context: self.context.load(Ordering::Relaxed),
+                    reason: reason::EP_TRANSFER_TO_ERROR,
+                });
+            }
+        });
+        self.poke();
+        self.ia.progress.after(Duration::from_millis(20), Task::Drain(Arc::downgrade(self), Instant::now()));
+    }
+
+    /// Flushed completions notify, whatever the mode (R238); not every device says so.
+    fn poke(&self) {
+        self.recv_evd.poke();
+        self.request_evd.poke();
+    }
+
+    /// The device says that an SRQ EP has taken its last buffer.
+    pub(crate) fn last_wqe(self: &Arc<Self>) {
+        self.control.lock().unwrap().last_wqe = true;
+        // Only a QP in error gets there: if nobody ended the connection, it broke.
+        self.failed();
+    }
+
+    /// Looks whether all completions of an ended connection are in; called until they are, or for a bounded time.
+    pub(crate) fn drain_step(self: &Arc<Self>, since: Instant) {
+        if self.state() != EpState::Disconnected {
+            return;
+        }
+        let _ = self.recv_evd.harvest_now();
+        let _ = self.request_evd.harvest_now();
+        let over = since.elapsed() > DRAIN_TIME;
+        let mut control = self.control.lock().unwrap();
+        if control.drained {
+            return;
+        }
+        let quiet = self.is_drained() && (self.srq.is_none() || control.last_wqe);
+        if quiet || over {
+            control.drained = true;
+            drop(control);
+            if let Some(srq) = &self.srq {
+                srq.path.ep_drained(self.id.0);
+            }
+        } else {
+            drop(control);
+            self.ia.progress.after(Duration::from_millis(10), Task::Drain(Arc::downgrade(self), since));
+        }
+    }
+
+    /// Waits, for a bounded time, until the device has given everything back that the EP held.
+    fn drain(self: &Arc<Self>) {
+        let since = Instant::now();
+        let mut pause = Duration::from_micros(50);
+        loop {
+            self.drain_step(since);
+            if self.control.lock().unwrap().drained {
+                return;
+            }
+            // The device has no event for "all flushed" on every queue; look often at first, then rarely.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+    }
+
+    fn reset(self: &Arc<Self>) -> Result<()> {
+        self.check()?;
+        match self.state() {
+            EpState::Unconnected => return Ok(()),
+            EpState::Disconnected => {}
+            state => return Err(Error::state(state.subtype(), "only a disconnected EP can be reset")),
+        }
+        self.drain();
+        let failed = |e| Error::verb(Subtype::ResourceTep, e);
+        let qp = self.qp();
+        qp.to_reset().map_err(failed)?;
+        self.forget_pending();
+        self.ia.to_init(&qp)?;
+        let mut control = self.control.lock().unwrap();
+        control.remote = None;
+        control.service = None;
+        self.set_state(EpState::Unconnected);
+        Ok(())
+    }
+
+    /// Ends whatever it is doing and takes it out of everything that knows it.
+    pub(crate) fn close(self: &Arc<Self>) {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        let used = !control.drained || !self.is_drained();
+        let cm = control.cm.take();
+        self.set_state(EpState::Disconnected);
+        control.drained = !used;
+        drop(control);
+        if used {
+            let _ = self.qp().to_error();
+        }
+        if let Some((token, id)) = cm {
+            if matches!(state, EpState::Connected | EpState::DisconnectPending) {
+                let _ = id.disconnect();
+                self.ia.retire_cm(token, id);
+            } else {
+                self.ia.forget_cm(token);
+            }
+        }
+        if used {
+            self.drain();
+        }
+        self.detach();
+    }
+}
+
+fn check_private_data(data: &[u8], arg: u16) -> Result<()> {
+    if data.len() > MAX_PRIVATE_DATA {
+        return Err(Error::arg(
+            arg,
+            format!("{} bytes of private data, at most {MAX_PRIVATE_DATA} fit", data.len()),
+        ));
+    }
+    Ok(())
+}
+
+impl IaInner {
+    /// The part of a connection's parameters that is the same for all.
+    pub(crate) fn conn_param(&self) -> ConnParam<'static> {
+        ConnParam { retry_count: 7, rnr_retry_count: self.settings.rnr_retry, ..ConnParam::default() }
+    }
+
+    /// A QP fresh or reset, made ready for receives to be posted.
+    pub(crate) fn to_init(&self, qp: &Qp) -> Result<()> {
+        use rxe_fallback::Access;
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        access.set(Access::REMOTE_ATOMIC, self.has_atomics());
+        qp.to_init(self.port, access).map_err(|e| Error::verb(Subtype::ResourceTep, e))
+    }
+
+    /// From INIT through RTR to RTS, with what the connection manager knows.
+    pub(crate) fn to_ready(
+        &self,
+        qp: &Qp,
+        id: &CmId,
+        reads_in: Option<u8>,
+        reads_out: Option<u8>,
+    ) -> Result<(), rxe_fallback::Error> {
+        id.qp_to_rts(qp, reads_in, reads_out)?;
+        let mut attr = QpAttr::for_state(QpState::Rts);
+        attr.min_rnr_timer = self.settings.rnr_timer;
+        qp.modify(&attr, AttrMask::MIN_RNR_TIMER)
+    }
+}

@@ -1,0 +1,198 @@
+//! The portable path: standard verbs on any device.
+//!
+//! Entries live in a [`Ledger`] behind a lock that is held for a few instructions and hardly ever contended (the
+//! poster and the reaper of one SRQ). The work request's id is the entry, so completions may come in any order (R93).
+
+use super::ledger::{Ledger, Lost};
+use super::{Completion, CompletionQueue, ReceiveQueue, SrqCounts, Token};
+use crate::error::PostError;
+use crate::types::{DtoOp, DtoStatus};
+use crate::{Error, Result, ReturnType, Subtype};
+use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
+use std::sync::{Mutex, MutexGuard};
+
+/// An SRQ of the device, with its entries.
+#[derive(Debug)]
+pub(crate) struct VerbsSrq {
+    srq: Srq,
+    id: u32,
+    /// Whether the device can change the depth; if not, the SRQ was made as deep as the device allows.
+    resizable: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    ledger: Ledger,
+    /// How many buffers the device's queue takes.
+    room: u32,
+}
+
+impl VerbsSrq {
+    pub(crate) fn new(srq: Srq, id: u32, depth: u32, room: u32, resizable: bool) -> Self {
+        Self { srq, id, resizable, state: Mutex::new(State { ledger: Ledger::new(depth), room }) }
+    }
+
+    pub(crate) fn verbs(&self) -> &Srq {
+        &self.srq
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl ReceiveQueue for VerbsSrq {
+    fn post(&self, segments: &[Sge], cookie: u64) -> Result<(), PostError> {
+        let mut state = self.state();
+        let entry = state.ledger.post(cookie).ok_or(PostError::Full(Subtype::ResourceSrq))?;
+        let token = Token::Srq { srq: self.id, entry }.pack();
+        self.srq.post_one(token, segments).map_err(|reason| {
+            state.ledger.unpost(entry);
+            refused(reason)
+        })
+    }
+
+    fn counts(&self) -> SrqCounts {
+        let ledger = &self.state().ledger;
+        SrqCounts { depth: ledger.limit(), available: ledger.available(), outstanding: ledger.outstanding() }
+    }
+
+    fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
+        self.state().ledger.complete(entry, ep)
+    }
+
+    fn release(&self, entry: u32) {
+        self.state().ledger.release(entry);
+    }
+
+    fn ep_connected(&self, ep: u64) {
+        self.state().ledger.ep_connected(ep);
+    }
+
+    fn ep_drained(&self, ep: u64) {
+        self.state().ledger.ep_drained(ep);
+    }
+
+    fn next_lost(&self) -> Option<Lost> {
+        self.state().ledger.next_lost()
+    }
+
+    fn resize(&self, depth: u32) -> Result<()> {
+        let mut state = self.state();
+        if depth > state.room {
+            if !self.resizable {
+                return Err(Error::resources(
+                    Subtype::ResourceMemory,
+                    format!("this device cannot deepen an SRQ, and this one has room for {}", state.room),
+                ));
+            }
+            self.srq.resize(depth).map_err(|e| {
+                Error::new(
+                    ReturnType::InsufficientResources,
+                    Subtype::ResourceMemory,
+                    format!("the device could not make the SRQ {depth} deep"),
+                )
+                .because(e)
+            })?;
+            state.room = depth;
+        }
+        state.ledger.set_limit(depth);
+        Ok(())
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.srq.arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
+    }
+
+    fn armed_limit(&self) -> Result<u32> {
+        self.srq.query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
+    }
+}
+
+/// A CQ of the device.
+#[derive(Debug)]
+pub(crate) struct VerbsCq {
+    pub(crate) cq: Cq,
+}
+
+impl CompletionQueue for VerbsCq {
+    fn poll(&self, into: &mut [Option<Completion>]) -> Result<usize> {
+        const BATCH: usize = 32;
+        let mut raw = [rxe_fallback::Completion::default(); BATCH];
+        let want = into.len().min(BATCH);
+        let n = self.cq.poll(&mut raw[..want]).map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
+        for (to, from) in into.iter_mut().zip(&raw[..n]) {
+            *to = Some(translate(from));
+        }
+        Ok(n)
+    }
+
+    fn arm(&self, solicited_only: bool) -> Result<()> {
+        self.cq.arm(solicited_only).map_err(|e| Error::verb(Subtype::ResourceTevd, e))
+    }
+
+    fn ensure(&self, depth: u32) -> Result<()> {
+        if depth <= self.cq.depth() {
+            return Ok(());
+        }
+        self.cq.resize(depth).map_err(|e| {
+            Error::new(
+                ReturnType::InsufficientResources,
+                Subtype::ResourceTevd,
+                format!("the device could not make the completion queue {depth} deep"),
+            )
+            .because(e)
+        })
+    }
+}
+
+/// Why the device refused a work request that the object above had checked.
+pub(crate) fn refused(reason: Refusal) -> PostError {
+    match reason {
+        Refusal::TooManySegments { given, max } => {
+            PostError::TooManySegments { given: given as u32, most: max as u32 }
+        }
+        other => PostError::Device(other.errno()),
+    }
+}
+
+fn translate(raw: &rxe_fallback::Completion) -> Completion {
+    let token = Token::unpack(raw.wr_id);
+    Completion {
+        token,
+        qpn: raw.qp_num,
+        status: status(raw.status, token),
+        op: match raw.opcode {
+            Some(WcOpcode::RecvRdmaWithImm) => DtoOp::ReceiveRdmaWriteImmediate,
+            _ if raw.invalidated_rkey.is_some() => DtoOp::ReceiveWithInvalidate,
+            _ if raw.imm.is_some() => DtoOp::ReceiveImmediate,
+            _ => DtoOp::Receive,
+        },
+        length: raw.byte_len,
+        immediate: raw.imm,
+        invalidated: raw.invalidated_rkey,
+    }
+}
+
+/// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
+/// invalid request on others (rxe); both mean the same to the consumer (R80).
+fn status(raw: WcStatus, token: Token) -> DtoStatus {
+    let receive = !matches!(token, Token::Request(_));
+    match raw {
+        WcStatus::Success => DtoStatus::Success,
+        WcStatus::WorkRequestFlushed => DtoStatus::Flushed,
+        WcStatus::LocalLengthError => DtoStatus::LocalLength,
+        WcStatus::RemoteInvalidRequest if receive => DtoStatus::LocalLength,
+        WcStatus::LocalQpOperationError if receive => DtoStatus::LocalProtection,
+        WcStatus::LocalQpOperationError | WcStatus::LocalEecOperationError => DtoStatus::LocalEp,
+        WcStatus::LocalProtectionError | WcStatus::LocalAccessError => DtoStatus::LocalProtection,
+        WcStatus::MwBindError => DtoStatus::RmrOperationFailed,
+        WcStatus::BadResponse => DtoStatus::BadResponse,
+        WcStatus::RemoteAccessError => DtoStatus::RemoteAccess,
+        WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperationError => DtoStatus::RemoteResponder,
+        WcStatus::RnrRetryExceeded => DtoStatus::ReceiverNotReady,
+        WcStatus::RetryExceeded | WcStatus::ResponseTimeout => DtoStatus::Transport,
+        _ => DtoStatus::LocalEp,
+    }
+}

@@ -1,0 +1,192 @@
+//! Events, as they leave an EVD.
+
+use crate::{Cr, DtoOp, DtoStatus, EpId, EvdId, SpId, SrqId, types::ConnQual};
+
+/// One event (`DAT_EVENT`).
+#[derive(Debug)]
+pub struct Event {
+    /// The EVD that it was taken from.
+    pub evd: EvdId,
+    /// What happened.
+    pub data: EventData,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum EventData {
+    /// A DTO completed.
+    Dto(DtoCompletion),
+    /// Somebody wants to connect; accept or reject it. Dropping it rejects.
+    ConnectionRequest(CrArrival),
+    /// A connection came up, failed or ended.
+    Connection(ConnectionEvent),
+    /// Something outside any one operation.
+    Async(AsyncEvent),
+    /// Posted by the consumer with [`crate::Evd::post_software_event`].
+    Software(u64),
+}
+
+/// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DtoCompletion {
+    /// The EP it happened on, also where the buffer came from an SRQ.
+    pub ep: EpId,
+    /// The consumer context of that EP.
+    pub ep_context: u64,
+    /// The cookie given at the post.
+    pub cookie: u64,
+    /// How it ended; with anything but success the other fields and the buffer mean nothing (R82).
+    pub status: DtoStatus,
+    /// Bytes moved.
+    pub length: u32,
+    /// Which operation.
+    pub op: DtoOp,
+    /// Immediate data of a write or send with immediate, host byte order.
+    pub immediate: Option<u32>,
+    /// The rkey that a Send with invalidate has invalidated.
+    pub invalidated: Option<u32>,
+}
+
+impl DtoCompletion {
+    /// Whether the operation succeeded.
+    pub fn is_success(&self) -> bool {
+        self.status == DtoStatus::Success
+    }
+}
+
+/// A connection request (`DAT_CR_ARRIVAL_EVENT_DATA`).
+#[derive(Debug)]
+pub struct CrArrival {
+    /// The PSP or RSP it arrived at.
+    pub sp: SpId,
+    /// Where that listens.
+    pub conn_qual: ConnQual,
+    /// The request.
+    pub cr: Cr,
+}
+
+/// A connection event (`DAT_CONNECTION_EVENT_DATA`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionEvent {
+    /// The EP.
+    pub ep: EpId,
+    /// The consumer context of that EP.
+    pub ep_context: u64,
+    /// What became of the connection.
+    pub kind: ConnectionEventKind,
+    /// The peer's private data, where the event carries any; padded by the transport.
+    pub private_data: Vec<u8>,
+}
+
+/// What became of a connection; the numbers are `DAT_EVENT_NUMBER`s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ConnectionEventKind {
+    /// It is up.
+    Established = 0x4001,
+    /// The peer's consumer said no.
+    PeerRejected = 0x4002,
+    /// Nobody listens there, or the peer's provider said no.
+    NonPeerRejected = 0x4003,
+    /// The connection could not be completed after an accept.
+    AcceptCompletionError = 0x4004,
+    /// It ended, by either side's wish.
+    Disconnected = 0x4005,
+    /// It broke.
+    Broken = 0x4006,
+    /// It did not come up in the time given.
+    TimedOut = 0x4007,
+    /// The peer's address cannot be reached.
+    Unreachable = 0x4008,
+}
+
+impl ConnectionEventKind {
+    /// Whether a connection that was up has ended.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Disconnected | Self::Broken)
+    }
+}
+
+/// An asynchronous event (`DAT_ASYNCH_ERROR_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// The class of event; its number is a `DAT_EVENT_NUMBER`.
+    pub kind: AsyncKind,
+    /// The object it happened to.
+    pub object: AsyncObject,
+    /// The consumer context of that object.
+    pub context: u64,
+    /// `DAT_*_ASYNC_ERROR_REASON`: see the constants in [`reason`].
+    pub reason: u32,
+}
+
+/// Classes of asynchronous events; the numbers are `DAT_EVENT_NUMBER`s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum AsyncKind {
+    /// An EVD had no room for a completion (R252).
+    EvdOverflow = 0x8001,
+    /// The device is gone or has failed.
+    IaCatastrophic = 0x8002,
+    /// An SRQ EP's connection has ended and its last buffer is accounted for (R192).
+    EpBroken = 0x8003,
+    /// Everything else: watermarks (R121, R213), SRQ trouble (R9), ports. Object and reason tell which.
+    ///
+    /// No header gives watermark events a number. This one is `DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR`, the only
+    /// asynchronous number that claims nothing about an EP, EVD or IA, and it stays.
+    Notice = 0x8005,
+}
+
+/// What an asynchronous event is about (`dat_handle`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AsyncObject {
+    /// The IA itself.
+    Ia,
+    /// An EP.
+    Ep(EpId),
+    /// An EVD.
+    Evd(EvdId),
+    /// An SRQ.
+    Srq(SrqId),
+}
+
+/// Reasons of asynchronous events; to be read together with the object's type (erratum E4).
+pub mod reason {
+    /// SRQ: it went to the error state (R9).
+    pub const SRQ_TRANSFER_TO_ERROR: u32 = 0;
+    /// SRQ: other trouble.
+    pub const SRQ_OTHER_ERROR: u32 = 1;
+    /// SRQ: fewer buffers are available than the low watermark (R120).
+    pub const SRQ_LOW_WATERMARK: u32 = 2;
+    /// EP: it went to the error state.
+    pub const EP_TRANSFER_TO_ERROR: u32 = 0;
+    /// EP: it holds more receives than its soft high watermark (R213).
+    pub const EP_SOFT_HIGH_WATERMARK: u32 = 2;
+    /// EVD: overflow.
+    pub const EVD_OVERFLOW: u32 = 0;
+    /// IA: catastrophic.
+    pub const IA_CATASTROPHIC: u32 = 0;
+    /// IA: other trouble.
+    pub const IA_OTHER: u32 = 1;
+}
+
+impl EventData {
+    /// The event's number (`DAT_EVENT_NUMBER`).
+    pub fn number(&self) -> u32 {
+        match self {
+            Self::Dto(_) => 1,
+            Self::ConnectionRequest(_) => 0x2001,
+            Self::Connection(event) => event.kind as u32,
+            Self::Async(event) => event.kind as u32,
+            Self::Software(_) => 0x1_0001,
+        }
+    }
+
+    /// The completion, if it is one.
+    pub fn dto(&self) -> Option<&DtoCompletion> {
+        match self {
+            Self::Dto(dto) => Some(dto),
+            _ => None,
+        }
+    }
+}

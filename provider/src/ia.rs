@@ -1,0 +1,459 @@
+//! IAs: an open device, with everything that lives on it.
+
+use crate::cno::CnoInner;
+use crate::conn::MAX_PRIVATE_DATA;
+use crate::cr::CrInner;
+use crate::datapath::{Kind, ledger::Lost};
+use crate::ep::EpInner;
+use crate::evd::EvdInner;
+use crate::event::{AsyncEvent, EventData};
+use crate::lmr::{LmrInner, LmrTable};
+use crate::progress::{Progress, Task};
+use crate::psp::SpInner;
+use crate::pz::PzInner;
+use crate::srq::{MAX_IOV, SrqInner};
+use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, next_id};
+use crate::{Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
+use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Selector};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a connection id is kept for an answer to its goodbye.
+const GOODBYE_TIME: Duration = Duration::from_secs(10);
+
+/// The asynchronous EVD holds at least this many events, whatever was asked (R193).
+const ASYNC_QLEN: usize = 4096;
+
+/// An interface adapter (`DAT_IA_HANDLE`): an open device. Dropping it closes it abruptly.
+#[derive(Debug)]
+pub struct Ia {
+    pub(crate) inner: Arc<IaInner>,
+    async_evd: Evd,
+}
+
+/// Settings of an IA; the defaults come from the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IaSettings {
+    /// Times that a sender tries again when the peer has no receive posted, 0 to 6; 7 is for ever. `DOORBELL_RNR_RETRY`, default 6.
+    pub rnr_retry: u8,
+    /// How long a peer waits before it tries again, as a code of ibv_modify_qp(3): 26 is 81.92 ms, so that with 6 tries an SRQ may
+    /// stay empty for half a second. `DOORBELL_RNR_TIMER`, default 26.
+    pub rnr_timer: u8,
+}
+
+impl Default for IaSettings {
+    fn default() -> Self {
+        let number = |name: &str, most: u8, default: u8| match std::env::var(name) {
+            Err(_) => default,
+            Ok(text) => match text.parse() {
+                Ok(n) if n <= most => n,
+                _ => {
+                    tracing::warn!("{name}={text:?} is not 0 to {most}: {default} it is");
+                    default
+                }
+            },
+        };
+        Self {
+            rnr_retry: number("DOORBELL_RNR_RETRY", 7, 6),
+            rnr_timer: number("DOORBELL_RNR_TIMER", 31, 26),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct IaInner {
+    pub(crate) attr: IaAttr,
+    pub(crate) provider_attr: ProviderAttr,
+    pub(crate) settings: IaSettings,
+    pub(crate) port: u8,
+    pub(crate) lmrs: LmrTable,
+    pub(crate) objects: Mutex<Objects>,
+    pub(crate) progress: Arc<Progress>,
+    /// EVDs that the IA itself owns; they hold the IA, so they go at close.
+    own: Mutex<Own>,
+    cm_targets: Mutex<HashMap<u64, CmEntry>>,
+    order: Mutex<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    live: AtomicBool,
+    /// Dropped after everything that hangs on them.
+    pub(crate) cm: EventChannel,
+    pub(crate) context: Context,
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    async_evd: Option<Arc<EvdInner>>,
+    discards: Option<Arc<EvdInner>>,
+}
+
+/// Everything that lives on an IA, to be found by number and to be closed with it.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) pzs: HashMap<u32, Weak<PzInner>>,
+    pub(crate) lmrs: HashMap<u32, Weak<LmrInner>>,
+    pub(crate) evds: HashMap<u64, Weak<EvdInner>>,
+    pub(crate) eps: HashMap<u64, Weak<EpInner>>,
+    pub(crate) srqs: HashMap<u64, Weak<SrqInner>>,
+    pub(crate) sps: HashMap<u64, Weak<SpInner>>,
+    pub(crate) cnos: HashMap<u64, Weak<CnoInner>>,
+}
+
+/// Who gets the events of a connection id.
+#[derive(Clone, Debug)]
+pub(crate) enum CmTarget {
+    Ep(Weak<EpInner>),
+    Listener(Weak<SpInner>),
+    Request(Weak<CrInner>),
+    /// Nobody: it waits for the peer's answer to a goodbye.
+    Retired,
+}
+
+#[derive(Debug)]
+struct CmEntry {
+    target: CmTarget,
+    /// Keeps the id of a retired connection.
+    _id: Option<Arc<CmId>>,
+}
+
+impl Ia {
+    /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an address.
+    ///
+    /// # Errors
+    /// PROVIDER_NOT_FOUND with the devices found where there is none of that name; INVALID_STATE where its port is
+    /// down or it has no address; INSUFFICIENT_RESOURCES from the device.
+    ///
+    /// # References
+    /// dat_ia_open(3DAT).
+    pub fn open(name: &str) -> Result<Self> {
+        Self::open_with(name, 8, IaSettings::default())
+    }
+
+    /// The same, with an asynchronous EVD for at least this many events, and settings.
+    ///
+    /// # Errors
+    /// As [`Ia::open`]; INVALID_PARAMETER (ARG2) for a length below 1.
+    pub fn open_with(name: &str, async_qlen: Count, settings: IaSettings) -> Result<Self> {
+        if async_qlen < 1 {
+            return Err(Error::arg(2, format!("the asynchronous EVD has 1 event or more, not {async_qlen}")));
+        }
+        let Ok(selector) = name.parse::<Selector>();
+        let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
+        let address = address.or_else(|| context.address(port)).ok_or_else(|| {
+            let text = format!(
+                "port {port} of {} has no GID with an address: give its network interface an IP address",
+                context.name()
+            );
+            Error::new(ReturnType::InvalidState, Subtype::None, text)
+        })?;
+        let kind = Kind::choose(context.name())?;
+        let cm = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
+        let progress = Progress::new(context.async_fd(), std::os::fd::AsFd::as_fd(&cm))?;
+        let inner = Arc::new(IaInner {
+            attr: ia_attr(&context, address),
+            provider_attr: provider_attr(&context, kind),
+            settings,
+            port,
+            lmrs: LmrTable::new(),
+            objects: Mutex::default(),
+            progress: progress.clone(),
+            own: Mutex::default(),
+            cm_targets: Mutex::default(),
+            order: Mutex::new(()),
+            thread: Mutex::new(None),
+            live: AtomicBool::new(true),
+            cm,
+            context,
+        });
+        let qlen = (async_qlen as usize).max(ASYNC_QLEN);
+        let async_evd = EvdInner::new(&inner, qlen, EvdFlags::ASYNC, false)?;
+        inner.own.lock().unwrap().async_evd = Some(async_evd.clone());
+        let weak = Arc::downgrade(&inner);
+        let thread = std::thread::Builder::new()
+            .name("doorbell".to_owned())
+            .spawn(move || progress.run(weak))
+            .map_err(|e| Error::resources(Subtype::ResourceDevice, format!("no thread: {e}")))?;
+        *inner.thread.lock().unwrap() = Some(thread);
+        tracing::info!(device = inner.context.name(), port, %address, "IA open");
+        Ok(Self { inner, async_evd: Evd { inner: async_evd } })
+    }
+
+    /// What the device offers.
+    pub fn attributes(&self) -> &IaAttr {
+        &self.inner.attr
+    }
+
+    /// What the provider does on it.
+    pub fn provider_attributes(&self) -> &ProviderAttr {
+        &self.inner.provider_attr
+    }
+
+    /// The address that peers connect to.
+    pub fn address(&self) -> IpAddr {
+        self.inner.attr.ia_address
+    }
+
+    /// The EVD of asynchronous events.
+    pub fn async_evd(&self) -> &Evd {
+        &self.async_evd
+    }
+
+    /// Closes it. Graceful only if nothing is left (R273); abrupt ends and frees everything, SRQs after EPs and before PZs
+    /// (R274), and what the consumer still holds is stale then (R275).
+    ///
+    /// # Errors
+    /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left; the IA comes back.
+    ///
+    /// # References
+    /// dat_ia_close(3DAT).
+    pub fn close(self, how: CloseFlags) -> Result<(), Refused<Self>> {
+        if how == CloseFlags::Graceful
+            && let Some(left) = self.inner.what_is_left()
+        {
+            let error = Error::state(Subtype::InvalidStateIaInUse, format!("still there: {left}"));
+            return Err(Refused { object: self, error });
+        }
+        self.inner.close();
+        Ok(())
+    }
+}
+
+impl Drop for Ia {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+fn not_found(source: rxe_fallback::Error) -> Error {
+    let ty = match source.errno() {
+        libc::ENETDOWN | libc::EADDRNOTAVAIL => ReturnType::InvalidState,
+        libc::ENODEV | libc::ENOENT | libc::EINVAL => ReturnType::ProviderNotFound,
+        _ => ReturnType::InsufficientResources,
+    };
+    let sub = if ty == ReturnType::ProviderNotFound { Subtype::NameNotRegistered } else { Subtype::None };
+    Error::new(ty, sub, "no such IA").because(source)
+}
+
+fn count(n: u32) -> Count {
+    Count::try_from(n).unwrap_or(Count::MAX)
+}
+
+fn ia_attr(context: &Context, address: IpAddr) -> IaAttr {
+    let a = context.attributes();
+    let sge = count(a.max_sge.min(MAX_IOV as u32));
+    let max_message = context.port(1).map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
+    IaAttr {
+        adapter_name: context.name().to_owned(),
+        vendor_name: format!("{:#x} part {}", a.vendor_id, a.vendor_part_id),
+        firmware_version: a.fw_ver.clone(),
+        ia_address: address,
+        max_eps: count(a.max_qp),
+        max_dto_per_ep: count(a.max_qp_wr),
+        max_rdma_read_per_ep_in: count(a.max_qp_rd_atom.min(255)),
+        max_rdma_read_per_ep_out: count(a.max_qp_init_rd_atom.min(255)),
+        max_evds: count(a.max_cq),
+        max_evd_qlen: count(a.max_cqe),
+        max_iov_segments_per_dto: sge,
+        max_iov_segments_per_rdma_read: if a.max_sge_rd == 0 { sge } else { sge.min(count(a.max_sge_rd)) },
+        max_iov_segments_per_rdma_write: sge,
+        max_lmrs: count(a.max_mr),
+        max_lmr_block_size: a.max_mr_size,
+        max_pzs: count(a.max_pd),
+        max_message_size: max_message,
+        max_rdma_size: max_message,
+        max_srqs: count(a.max_srq),
+        max_ep_per_srq: count(a.max_qp),
+        max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe)),
+    }
+}
+
+fn provider_attr(context: &Context, kind: Kind) -> ProviderAttr {
+    ProviderAttr {
+        provider_name: "doorbell",
+        completion_flags_supported: CompletionFlags::all(),
+        max_private_data_size: MAX_PRIVATE_DATA as Count,
+        srq_supported: true,
+        srq_watermarks_supported: 0x111,
+        // mlx5 takes an SRQ's buffers from the SRQ's own protection domain; rxe looks in the QP's.
+        srq_ep_pz_difference_supported: context.driver().starts_with("mlx5"),
+        srq_info_supported: 0x11,
+        ep_recv_info_supported: 0x11,
+        lmr_sync_req: false,
+        iov_ownership_on_return: 0,
+        datapath: kind.name(),
+    }
+}
+
+impl IaInner {
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.live.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandleIa, "IA"))
+        }
+    }
+
+    /// The EVD for streams that the consumer gave none for.
+    pub(crate) fn discards(self: &Arc<Self>) -> Result<Arc<EvdInner>> {
+        let mut own = self.own.lock().unwrap();
+        if let Some(evd) = &own.discards {
+            return Ok(evd.clone());
+        }
+        let evd = EvdInner::new(self, 64, EvdFlags::DTO, true)?;
+        own.discards = Some(evd.clone());
+        Ok(evd)
+    }
+
+    /// Gives entries back that were received for nobody; true if there may be any.
+    pub(crate) fn harvest_discards(&self) -> bool {
+        let evd = self.own.lock().unwrap().discards.clone();
+        evd.is_some_and(|evd| evd.harvest_now().is_ok())
+    }
+
+    pub(crate) fn push_async(&self, event: AsyncEvent) {
+        let evd = self.own.lock().unwrap().async_evd.clone();
+        if let Some(evd) = evd {
+            evd.push(EventData::Async(event));
+        }
+    }
+
+    /// Keeps events of one cause in one order across EVDs (R192).
+    pub(crate) fn in_order(&self, push: impl FnOnce()) {
+        let _order = self.order.lock().unwrap();
+        push();
+    }
+
+    /// A buffer that went down with its EP is reported there as flushed, if the EP is still around (R174); else it is
+    /// free at once.
+    pub(crate) fn flush_lost(&self, srq: &Arc<SrqInner>, lost: Lost) {
+        tracing::debug!(?lost, "a buffer went down with its EP");
+        let ep = self.objects.lock().unwrap().eps.get(&lost.ep).and_then(Weak::upgrade);
+        match ep {
+            Some(ep) => ep.recv_evd.put_flushed(&ep, srq, lost.entry, lost.cookie),
+            None => srq.path.release(lost.entry),
+        }
+    }
+
+    /// A connection id whose events go to `target`.
+    pub(crate) fn new_cm_id(&self, target: CmTarget) -> Result<(u64, Arc<CmId>)> {
+        let token = next_id();
+        self.retarget_cm(token, target);
+        match CmId::create(&self.cm, token) {
+            Ok(id) => Ok((token, Arc::new(id))),
+            Err(error) => {
+                self.forget_cm(token);
+                Err(Error::verb(Subtype::ResourceTep, error))
+            }
+        }
+    }
+
+    pub(crate) fn retarget_cm(&self, token: u64, target: CmTarget) {
+        self.cm_targets.lock().unwrap().insert(token, CmEntry { target, _id: None });
+    }
+
+    pub(crate) fn cm_target(&self, token: u64) -> Option<CmTarget> {
+        self.cm_targets.lock().unwrap().get(&token).map(|entry| entry.target.clone())
+    }
+
+    pub(crate) fn forget_cm(&self, token: u64) {
+        let entry = self.cm_targets.lock().unwrap().remove(&token);
+        drop(entry);
+    }
+
+    /// Keeps the id of an ended connection until the peer has answered, or for a while.
+    pub(crate) fn retire_cm(&self, token: u64, id: Arc<CmId>) {
+        let entry = CmEntry { target: CmTarget::Retired, _id: Some(id) };
+        let old = self.cm_targets.lock().unwrap().insert(token, entry);
+        drop(old);
+        self.progress.after(GOODBYE_TIME, Task::Forget(token));
+    }
+
+    fn what_is_left(&self) -> Option<String> {
+        let objects = self.objects.lock().unwrap();
+        // The asynchronous EVD is the IA's own.
+        let counts = [
+            ("EPs", objects.eps.len()),
+            ("SRQs", objects.srqs.len()),
+            ("PSPs or RSPs", objects.sps.len()),
+            ("EVDs", objects.evds.len().saturating_sub(1)),
+            ("LMRs", objects.lmrs.len()),
+            ("PZs", objects.pzs.len()),
+            ("CNOs", objects.cnos.len()),
+        ];
+        let left: Vec<_> =
+            counts.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{n} {name}")).collect();
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+
+    pub(crate) fn close(&self) {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        fn take<K, T>(map: &mut HashMap<K, Weak<T>>) -> Vec<Arc<T>> {
+            map.drain().filter_map(|(_, weak)| weak.upgrade()).collect()
+        }
+        let mut objects = self.objects.lock().unwrap();
+        let sps = take(&mut objects.sps);
+        let eps = take(&mut objects.eps);
+        let evds = take(&mut objects.evds);
+        let srqs = take(&mut objects.srqs);
+        let lmrs = take(&mut objects.lmrs);
+        let pzs = take(&mut objects.pzs);
+        let cnos = take(&mut objects.cnos);
+        drop(objects);
+        for sp in &sps {
+            sp.close();
+        }
+        for ep in &eps {
+            ep.close();
+        }
+        for srq in &srqs {
+            srq.close();
+        }
+        for evd in &evds {
+            evd.close();
+        }
+        for lmr in &lmrs {
+            lmr.close();
+        }
+        for pz in &pzs {
+            pz.close();
+        }
+        for cno in &cnos {
+            cno.close();
+        }
+        let own = std::mem::take(&mut *self.own.lock().unwrap());
+        if let Some(discards) = &own.discards {
+            discards.close();
+        }
+        drop(own);
+        let ids = std::mem::take(&mut *self.cm_targets.lock().unwrap());
+        drop(ids);
+        self.stop();
+    }
+
+    fn stop(&self) {
+        self.progress.stop();
+        let thread = self.thread.lock().unwrap().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // The thread never panics while it holds anything; what it says is of no interest.
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether the device has remote atomics.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.context.attributes().atomic_cap != AtomicCap::None
+    }
+}
+
+impl Drop for IaInner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,369 @@
+//! LMRs: registered memory, and the table that posts look into.
+//!
+//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges and lkey with one
+//! array access and no lock, and a stale context is told from a live one. The RMR context is the device's rkey, since
+//! it goes to peers that may run another provider.
+//!
+//! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting it is safe: no
+//! reference into it can exist while a device writes. Memory that the caller owns comes in through an `unsafe`
+//! constructor, whose contract covers every later post.
+
+use crate::error::{Direction, PostError};
+use crate::ia::IaInner;
+use crate::pz::PzInner;
+use crate::types::{LmrTriplet, MemPriv};
+use crate::{Error, Ia, Pz, Result, Subtype};
+use rxe_fallback::{Access, Mr, Sge};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+const INDEX_BITS: u32 = 20;
+const CHUNK: usize = 1024;
+const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
+
+/// What a post needs to know of one LMR. A dead slot has context 0.
+#[derive(Debug, Default)]
+struct Slot {
+    context: AtomicU32,
+    lkey: AtomicU32,
+    pz: AtomicU32,
+    privileges: AtomicU32,
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
+/// with the free of its own LMR may see either, as the device might.
+#[derive(Debug)]
+pub(crate) struct LmrTable {
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    free: Mutex<FreeSlots>,
+}
+
+#[derive(Debug)]
+struct FreeSlots {
+    /// Slots given back, with the generation that the next user gets.
+    list: std::collections::VecDeque<(u32, u32)>,
+    next: u32,
+}
+
+/// What the segment is for, and so which checks it has to pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Use {
+    pub(crate) pz: u32,
+    pub(crate) direction: Direction,
+}
+
+impl LmrTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
+        }
+    }
+
+    fn slot(&self, context: u32) -> Option<&Slot> {
+        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
+        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
+    }
+
+    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the device's key.
+    /// A segment of length 0 is not looked at and gives nothing (R52).
+    #[inline]
+    pub(crate) fn check(&self, n: u32, segment: &LmrTriplet, using: Use) -> Result<Option<Sge>, PostError> {
+        if segment.segment_length == 0 {
+            return Ok(None);
+        }
+        let direction = using.direction;
+        let slot = self.slot(segment.lmr_context).ok_or(PostError::NoSuchLmr(n, direction))?;
+        if segment.lmr_context == 0 || slot.context.load(Ordering::Acquire) != segment.lmr_context {
+            return Err(PostError::NoSuchLmr(n, direction));
+        }
+        if direction == Direction::Write
+            && slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() == 0
+        {
+            return Err(PostError::Privilege(n, direction));
+        }
+        if slot.pz.load(Ordering::Relaxed) != using.pz {
+            return Err(PostError::ProtectionZone(n, direction));
+        }
+        let end = segment
+            .virtual_address
+            .checked_add(u64::from(segment.segment_length))
+            .ok_or(PostError::OutOfBounds(n))?;
+        if segment.virtual_address < slot.start.load(Ordering::Relaxed)
+            || end > slot.end.load(Ordering::Relaxed)
+        {
+            return Err(PostError::OutOfBounds(n));
+        }
+        Ok(Some(Sge {
+            addr: segment.virtual_address,
+            len: segment.segment_length,
+            lkey: slot.lkey.load(Ordering::Relaxed),
+        }))
+    }
+
+    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long as `iov` at least.
+    #[inline]
+    pub(crate) fn check_all(
+        &self,
+        iov: &[LmrTriplet],
+        using: Use,
+        sges: &mut [Sge],
+    ) -> Result<usize, PostError> {
+        let mut n = 0;
+        for (i, segment) in iov.iter().enumerate() {
+            if let Some(sge) = self.check(i as u32, segment, using)? {
+                sges[n] = sge;
+                n += 1;
+            }
+        }
+        Ok(n)
+    }
+
+    fn insert(&self, mr: &Mr, pz: u32, privileges: MemPriv) -> Option<u32> {
+        let mut free = self.free.lock().unwrap();
+        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
+        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
+            free.list.pop_front()?
+        } else {
+            free.next += 1;
+            (free.next - 1, 1)
+        };
+        let at = index as usize;
+        let chunk = self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        let slot = &chunk[at % CHUNK];
+        let context = generation << INDEX_BITS | index;
+        slot.lkey.store(mr.lkey(), Ordering::Relaxed);
+        slot.pz.store(pz, Ordering::Relaxed);
+        slot.privileges.store(privileges.bits(), Ordering::Relaxed);
+        slot.start.store(mr.addr(), Ordering::Relaxed);
+        slot.end.store(mr.addr() + mr.len() as u64, Ordering::Relaxed);
+        slot.context.store(context, Ordering::Release);
+        Some(context)
+    }
+
+    fn remove(&self, context: u32) {
+        let mut free = self.free.lock().unwrap();
+        if let Some(slot) = self.slot(context) {
+            slot.context.store(0, Ordering::Release);
+        }
+        let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
+        free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
+    }
+}
+
+/// Registered memory (`DAT_LMR_HANDLE`). Dropping it frees it.
+#[derive(Debug)]
+pub struct Lmr {
+    pub(crate) inner: Arc<LmrInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LmrInner {
+    ia: Arc<IaInner>,
+    pz: Arc<PzInner>,
+    mr: Mutex<Option<Mr>>,
+    live: AtomicBool,
+    addr: u64,
+    len: usize,
+    context: u32,
+    rkey: u32,
+    privileges: MemPriv,
+}
+
+impl Lmr {
+    /// Registers `len` bytes of zeroed memory that the LMR owns.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER for a length of 0 or over the IA's limit, INVALID_HANDLE for a freed PZ or one of another
+    /// IA, INSUFFICIENT_RESOURCES where memory, the memlock limit or the device's table ends.
+    ///
+    /// # References
+    /// dat_lmr_create(3DAT).
+    pub fn create(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
+        Self::create_with(ia, pz, len, privileges, |pz, access| {
+            Mr::register_owned(&pz.pd, len, access, false)
+        })
+    }
+
+    /// The same in huge pages.
+    ///
+    /// # Errors
+    /// As [`Lmr::create`]; also where the machine has no free huge pages.
+    pub fn create_huge(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
+        Self::create_with(ia, pz, len, privileges, |pz, access| Mr::register_owned(&pz.pd, len, access, true))
+    }
+
+    /// Registers memory that the caller owns.
+    ///
+    /// # Errors
+    /// As [`Lmr::create`].
+    ///
+    /// # Safety
+    /// The `len` bytes at `start` stay mapped until the LMR is freed, and from the moment one of them is posted, or
+    /// a peer is told the RMR context, until the operation has completed (for a peer: until the LMR is freed) no
+    /// reference to them is used that a write of the device would invalidate.
+    #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
+    pub unsafe fn create_over(
+        ia: &Ia,
+        pz: &Pz,
+        start: *mut u8,
+        len: usize,
+        privileges: MemPriv,
+    ) -> Result<Self> {
+        // SAFETY: mapped until the Mr goes, and no conflicting references: both promised by our caller, and the Mr
+        // lives no longer than this LMR.
+        Self::create_with(ia, pz, len, privileges, |pz, access| unsafe {
+            Mr::register_raw(&pz.pd, start, len, access)
+        })
+    }
+
+    fn create_with(
+        ia: &Ia,
+        pz: &Pz,
+        len: usize,
+        privileges: MemPriv,
+        register: impl FnOnce(&PzInner, Access) -> Result<Mr, rxe_fallback::Error>,
+    ) -> Result<Self> {
+        ia.inner.check()?;
+        pz.inner.check(&ia.inner)?;
+        if len == 0 || len as u64 > ia.inner.attr.max_lmr_block_size {
+            let most = ia.inner.attr.max_lmr_block_size;
+            return Err(Error::arg(4, format!("an LMR has 1 to {most} bytes, not {len}")));
+        }
+        if MemPriv::from_bits(privileges.bits()).is_none() {
+            return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
+        }
+        let mr = register(&pz.inner, access_of(privileges))
+            .map_err(|e| Error::verb(Subtype::ResourceMemoryRegion, e))?;
+        let context = ia.inner.lmrs.insert(&mr, pz.inner.number, privileges).ok_or_else(|| {
+            Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
+        })?;
+        let inner = Arc::new(LmrInner {
+            ia: ia.inner.clone(),
+            pz: pz.inner.clone(),
+            live: AtomicBool::new(true),
+            addr: mr.addr(),
+            len,
+            context,
+            rkey: mr.rkey(),
+            privileges,
+            mr: Mutex::new(Some(mr)),
+        });
+        pz.inner.enter();
+        ia.inner.objects.lock().unwrap().lmrs.insert(context, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// The context that posts name it by.
+    pub fn context(&self) -> u32 {
+        self.inner.context
+    }
+
+    /// The context that a peer needs for RDMA: the device's rkey.
+    pub fn rmr_context(&self) -> u32 {
+        self.inner.rkey
+    }
+
+    /// Where it starts.
+    pub fn address(&self) -> u64 {
+        self.inner.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Never: an LMR has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What it may be used for.
+    pub fn privileges(&self) -> MemPriv {
+        self.inner.privileges
+    }
+
+    /// The triplet for `len` bytes from `offset` on; whether they lie inside is checked when it is posted.
+    pub fn triplet(&self, offset: usize, len: usize) -> LmrTriplet {
+        LmrTriplet {
+            virtual_address: self.inner.addr.wrapping_add(offset as u64),
+            segment_length: u32::try_from(len).unwrap_or(u32::MAX),
+            lmr_context: self.inner.context,
+        }
+    }
+
+    /// Copies bytes out, from `offset` on.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER where they are not all inside, INVALID_HANDLE after an abrupt close of the IA.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.inner.with(|mr| mr.read_at(offset, to))
+    }
+
+    /// Copies bytes in, from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Lmr::read`].
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.inner.with(|mr| mr.write_at(offset, from))
+    }
+
+    /// Frees it. Buffers of it that are posted stay posted and complete with a protection error if a message lands
+    /// in one (R30, R270).
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after an abrupt close of the IA.
+    ///
+    /// # References
+    /// dat_lmr_free(3DAT).
+    pub fn free(self) -> Result<()> {
+        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleLmr, "LMR")) }
+    }
+}
+
+impl Drop for Lmr {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+impl LmrInner {
+    fn with(&self, f: impl FnOnce(&Mr) -> Result<(), rxe_fallback::Error>) -> Result<()> {
+        let mr = self.mr.lock().unwrap();
+        let mr = mr.as_ref().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))?;
+        f(mr).map_err(|e| Error::arg(1, "these bytes are not all inside the LMR").because(e))
+    }
+
+    /// True if this call was the one that closed it.
+    pub(crate) fn close(&self) -> bool {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        self.ia.lmrs.remove(self.context);
+        self.ia.objects.lock().unwrap().lmrs.remove(&self.context);
+        *self.mr.lock().unwrap() = None;
+        self.pz.leave();
+        true
+    }
+
+    pub(crate) fn bytes(&self) -> *mut u8 {
+        self.addr as *mut u8
+    }
+}
+
+/// The access flags that carry these privileges. Verbs devices always allow local reads, and ask for local write
+/// under remote write; the table keeps what the consumer said, so R59 holds all the same.
+fn access_of(privileges: MemPriv) -> Access {
+    let mut access = Access::empty();
+    access.set(
+        Access::LOCAL_WRITE,
+        privileges.intersects(MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC),
+    );
+    access.set(Access::REMOTE_READ, privileges.contains(MemPriv::REMOTE_READ));
+    access.set(Access::REMOTE_WRITE, privileges.contains(MemPriv::REMOTE_WRITE));
+    access.set(Access::REMOTE_ATOMIC, privileges.contains(MemPriv::REMOTE_ATOMIC));
+    access
+}

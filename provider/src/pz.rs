@@ -1,0 +1,100 @@
+//! Protection zones: which objects may use which memory. Carried by verbs protection domains.
+
+use crate::ia::IaInner;
+use crate::{Error, Ia, Refused, Result, Subtype};
+use rxe_fallback::Pd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A protection zone (`DAT_PZ_HANDLE`). Dropping it frees it once nothing uses it any more.
+#[derive(Debug)]
+pub struct Pz {
+    pub(crate) inner: Arc<PzInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PzInner {
+    ia: Arc<IaInner>,
+    pub(crate) pd: Pd,
+    /// Names the zone in the LMR table.
+    pub(crate) number: u32,
+    users: AtomicU32,
+    live: AtomicBool,
+}
+
+impl Pz {
+    /// Makes a protection zone.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.
+    ///
+    /// # References
+    /// dat_pz_create(3DAT).
+    pub fn create(ia: &Ia) -> Result<Self> {
+        ia.inner.check()?;
+        let pd =
+            Pd::alloc(&ia.inner.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
+        let inner = Arc::new(PzInner {
+            ia: ia.inner.clone(),
+            pd,
+            number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
+            users: AtomicU32::new(0),
+            live: AtomicBool::new(true),
+        });
+        ia.inner.objects.lock().unwrap().pzs.insert(inner.number, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR or SRQ uses it (R271); the zone comes back with the error.
+    ///
+    /// # References
+    /// dat_pz_free(3DAT).
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        let users = self.inner.users.load(Ordering::Acquire);
+        if users > 0 {
+            let error = Error::state(
+                Subtype::InvalidStatePzInUse,
+                format!("{users} EPs, LMRs or SRQs still use this PZ: free them first"),
+            );
+            return Err(Refused { object: self, error });
+        }
+        if self.inner.close() {
+            Ok(())
+        } else {
+            let error = Error::handle(Subtype::InvalidHandlePz, "PZ");
+            Err(Refused { object: self, error })
+        }
+    }
+}
+
+impl Drop for Pz {
+    fn drop(&mut self) {
+        self.inner.ia.objects.lock().unwrap().pzs.remove(&self.inner.number);
+    }
+}
+
+impl PzInner {
+    /// Live, and of this IA (R19).
+    pub(crate) fn check(&self, ia: &Arc<IaInner>) -> Result<()> {
+        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.ia, ia) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandlePz, "PZ"))
+        }
+    }
+
+    pub(crate) fn enter(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn close(&self) -> bool {
+        self.live.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,436 @@
+//! SRQs: pools of posted receive buffers that many EPs take from.
+
+use crate::datapath::{SrqPath, verbs::VerbsSrq};
+use crate::error::{Direction, PostError};
+use crate::evd::EvdInner;
+use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::ia::IaInner;
+use crate::lmr::Use;
+use crate::pz::PzInner;
+use crate::types::{Count, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
+use crate::{Error, Ia, Pz, Refused, Result, SrqAttr, Subtype};
+use rxe_fallback::{Sge, SrqInit};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Segments that a buffer can have at most, whatever the device offers.
+pub(crate) const MAX_IOV: usize = 32;
+
+/// A shared receive queue (`DAT_SRQ_HANDLE`).
+///
+/// One thread at a time posts, which `&mut self` says; completions may be reaped by others meanwhile. Dropping it frees it
+/// once the last EP on it is gone.
+#[derive(Debug)]
+pub struct Srq {
+    pub(crate) inner: Arc<SrqInner>,
+}
+
+/// What a query tells (`DAT_SRQ_PARAM`). Exact whenever no message is half arrived (R36-R38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqParam {
+    /// Operational, unless the device gave up on it.
+    pub state: SrqState,
+    /// Depth.
+    pub max_recv_dtos: Count,
+    /// Segments of one buffer.
+    pub max_recv_iov: Count,
+    /// The value last set, whether or not its event has fired (R45).
+    pub low_watermark: Count,
+    /// Buffers that an EP could take right now.
+    pub available: Count,
+    /// Occupied entries: available, taken, and completed but not reaped.
+    pub outstanding: Count,
+}
+
+#[derive(Debug)]
+pub(crate) struct SrqInner {
+    pub(crate) id: SrqId,
+    pub(crate) ia: Arc<IaInner>,
+    pub(crate) pz: Arc<PzInner>,
+    pub(crate) path: SrqPath,
+    pub(crate) context: AtomicU64,
+    max_iov: u32,
+    live: AtomicBool,
+    failed: AtomicBool,
+    /// EPs tied to it; the lock also decides free against attach (R31).
+    eps: Mutex<Ties>,
+    low: Mutex<LowWatermark>,
+    /// Low-watermark events of settings that have been replaced since, still on their way from the device.
+    stale_events: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Ties {
+    eps: u32,
+    /// Receive EVDs with the number of EPs of this SRQ that feed each: their CQs have room for every entry, once.
+    evds: HashMap<u64, (Arc<EvdInner>, u32)>,
+    shutdown: bool,
+}
+
+#[derive(Debug, Default)]
+struct LowWatermark {
+    value: u32,
+    armed: bool,
+    /// The device was asked for an event and none has come.
+    in_device: bool,
+}
+
+impl Srq {
+    /// Makes an SRQ for at least this many buffers of at least this many segments.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG3) for a depth or segment count below 1 or over the IA's limits (R13-R15) or a low watermark
+    /// other than 0 (R12); INVALID_HANDLE for a closed IA or a PZ that is freed or another IA's (R18, R19);
+    /// INSUFFICIENT_RESOURCES from the device (R20).
+    ///
+    /// # References
+    /// dat_srq_create(3DAT).
+    pub fn create(ia: &Ia, pz: &Pz, attr: SrqAttr) -> Result<Self> {
+        let ia = &ia.inner;
+        ia.check()?;
+        pz.inner.check(ia)?;
+        let most = ia.attr.max_recv_per_srq;
+        if attr.max_recv_dtos < 1 || attr.max_recv_dtos > most {
+            let text = format!("the depth of an SRQ is 1 to {most} here, not {}", attr.max_recv_dtos);
+            return Err(Error::arg(3, text));
+        }
+        let most = ia.attr.max_iov_segments_per_dto;
+        if attr.max_recv_iov < 1 || attr.max_recv_iov > most {
+            let text = format!("a buffer has 1 to {most} segments here, not {}", attr.max_recv_iov);
+            return Err(Error::arg(3, text));
+        }
+        if attr.low_watermark != SRQ_LW_DEFAULT {
+            return Err(Error::arg(3, "the low watermark is 0 at creation: set it afterwards"));
+        }
+        let depth = attr.max_recv_dtos as u32;
+        let resizable = ia.context.attributes().srq_resize;
+        let room = if resizable { depth } else { ia.attr.max_recv_per_srq as u32 };
+        let id = next_id();
+        let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };
+        let srq = rxe_fallback::Srq::create(&pz.inner.pd, init)
+            .map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
+        let max_iov = srq.max_sge().min(MAX_IOV as u32).min(ia.attr.max_iov_segments_per_dto as u32);
+        let inner = Arc::new(SrqInner {
+            id: SrqId(id),
+            ia: ia.clone(),
+            pz: pz.inner.clone(),
+            path: SrqPath::Verbs(VerbsSrq::new(srq, id as u32, depth, room, resizable)),
+            context: AtomicU64::new(0),
+            max_iov,
+            live: AtomicBool::new(true),
+            failed: AtomicBool::new(false),
+            eps: Mutex::default(),
+            low: Mutex::default(),
+            stale_events: AtomicU32::new(0),
+        });
+        pz.inner.enter();
+        ia.objects.lock().unwrap().srqs.insert(id, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Names it in events.
+    pub fn id(&self) -> SrqId {
+        self.inner.id
+    }
+
+    /// A number of the consumer's, 0 at first; it comes back in asynchronous events.
+    pub fn set_context(&self, context: u64) {
+        self.inner.context.store(context, Ordering::Relaxed);
+    }
+
+    /// Posts one buffer: up to `max_recv_iov` segments, none for a zero-byte message. The cookie comes back with the
+    /// completion. All or nothing (R60); never blocks.
+    ///
+    /// # Errors
+    /// See [`PostError`]; the order of checks is: handle, segment count, each segment (alive, privilege, PZ, bounds),
+    /// capacity.
+    ///
+    /// # References
+    /// dat_srq_post_recv(3DAT), R48-R71.
+    #[inline]
+    pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+        self.inner.post_recv(iov, cookie)
+    }
+
+    /// Where the buffers are. Harvests the EVDs of all EPs first, so that both counts are exact.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed (R47).
+    ///
+    /// # References
+    /// dat_srq_query(3DAT).
+    pub fn query(&self) -> Result<SrqParam> {
+        let inner = &self.inner;
+        inner.check()?;
+        inner.harvest()?;
+        let counts = inner.path.counts();
+        Ok(SrqParam {
+            state: inner.state(),
+            max_recv_dtos: counts.depth as Count,
+            max_recv_iov: inner.max_iov as Count,
+            low_watermark: inner.low.lock().unwrap().value as Count,
+            available: counts.available as Count,
+            outstanding: counts.outstanding as Count,
+        })
+    }
+
+    /// A new depth. Growing keeps every buffer; the depth is what was asked for exactly, up or down.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) below 1 or over the IA's limit (R102); INVALID_STATE below what is outstanding (R97) or
+    /// below the low watermark (R100); INSUFFICIENT_RESOURCES from the device, unchanged (R103).
+    ///
+    /// # References
+    /// dat_srq_resize(3DAT).
+    pub fn resize(&mut self, depth: Count) -> Result<()> {
+        let inner = &self.inner;
+        inner.check()?;
+        let most = inner.ia.attr.max_recv_per_srq;
+        if depth < 1 || depth > most {
+            return Err(Error::arg(2, format!("the depth of an SRQ is 1 to {most} here, not {depth}")));
+        }
+        let depth = depth as u32;
+        inner.harvest()?;
+        let counts = inner.path.counts();
+        if depth < counts.outstanding {
+            return Err(Error::state(
+                Subtype::None,
+                format!(
+                    "{} entries are outstanding: a depth of {depth} does not hold them",
+                    counts.outstanding
+                ),
+            ));
+        }
+        let low = inner.low.lock().unwrap().value;
+        if depth < low {
+            return Err(Error::state(Subtype::None, format!("the low watermark is {low}: lower that first")));
+        }
+        if depth > counts.depth {
+            let more = depth - counts.depth;
+            for (evd, _) in inner.eps.lock().unwrap().evds.values() {
+                evd.add_room(more)?;
+            }
+        }
+        inner.path.resize(depth)
+    }
+
+    /// Arms one event for the first time that fewer than `value` buffers are available; 0 is off.
+    ///
+    /// The event is [`AsyncKind::Notice`] with this SRQ and [`reason::SRQ_LOW_WATERMARK`] on the asynchronous EVD. If
+    /// fewer are available already, it is made during the call (R110).
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) for a value below 0 or over the depth (R117, R118); nothing changes then (R119).
+    ///
+    /// # References
+    /// dat_srq_set_lw(3DAT), errata E1 and E3.
+    pub fn set_low_watermark(&mut self, value: Count) -> Result<()> {
+        let inner = &self.inner;
+        inner.check()?;
+        let depth = inner.path.counts().depth;
+        if value < 0 || value as u32 > depth {
+            return Err(Error::arg(2, format!("the low watermark is 0 to {depth} here, not {value}")));
+        }
+        inner.arm_low(value as u32)
+    }
+
+    /// Frees it. Buffers still posted are given up without a completion (R26); the device writes to none of them any
+    /// more (R29).
+    ///
+    /// # Errors
+    /// INVALID_STATE (SRQ_IN_USE) while any EP is tied to it, whatever its state (R24, R25); the SRQ comes back.
+    ///
+    /// # References
+    /// dat_srq_free(3DAT).
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.inner.check() {
+            return Err(Refused { object: self, error });
+        }
+        let mut ties = self.inner.eps.lock().unwrap();
+        if ties.eps > 0 {
+            let text = format!("{} EPs use this SRQ: free them first", ties.eps);
+            drop(ties);
+            let error = Error::state(Subtype::InvalidStateSrqInUse, text);
+            return Err(Refused { object: self, error });
+        }
+        ties.shutdown = true;
+        drop(ties);
+        self.inner.close();
+        Ok(())
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // EPs may still hold it; it goes with the last of them.
+        if self.inner.eps.lock().is_ok_and(|ties| ties.eps == 0) {
+            self.inner.close();
+        }
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl SrqInner {
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.live.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ"))
+        }
+    }
+
+    /// Live, and of this IA (R130).
+    pub(crate) fn check_for(&self, ia: &Arc<IaInner>) -> Result<()> {
+        self.check()?;
+        if Arc::ptr_eq(&self.ia, ia) { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ")) }
+    }
+
+    /// The bits of the id that work requests carry.
+    pub(crate) fn token(&self) -> u32 {
+        self.id.0 as u32
+    }
+
+    fn state(&self) -> SrqState {
+        if self.failed.load(Ordering::Acquire) { SrqState::Error } else { SrqState::Operational }
+    }
+
+    #[inline]
+    pub(crate) fn post_recv(&self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+        if !self.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
+        }
+        if iov.len() > self.max_iov as usize {
+            return Err(PostError::TooManySegments {
+                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
+                most: self.max_iov,
+            });
+        }
+        let mut sges = [Sge::default(); MAX_IOV];
+        let n = self.ia.lmrs.check_all(
+            iov,
+            Use { pz: self.pz.number, direction: Direction::Write },
+            &mut sges,
+        )?;
+        match self.path.post(&sges[..n], cookie) {
+            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(&sges[..n], cookie),
+            outcome => outcome,
+        }
+    }
+
+    /// Brings the completions of all its EPs in.
+    pub(crate) fn harvest(&self) -> Result<()> {
+        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|(evd, _)| evd.clone()).collect();
+        evds.iter().try_for_each(|evd| evd.harvest_now())
+    }
+
+    /// Ties an EP to it, with room in its receive EVD's CQ (R31, R145).
+    pub(crate) fn tie(&self, evd: &Arc<EvdInner>) -> Result<()> {
+        let mut ties = self.eps.lock().unwrap();
+        if ties.shutdown || !self.live.load(Ordering::Acquire) {
+            return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
+        }
+        let most = self.ia.attr.max_ep_per_srq;
+        if ties.eps >= most as u32 {
+            return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
+        }
+        let known = ties.evds.contains_key(&evd.id.0);
+        if !known {
+            evd.add_room(self.path.counts().depth)?;
+        }
+        ties.evds.entry(evd.id.0).or_insert_with(|| (evd.clone(), 0)).1 += 1;
+        ties.eps += 1;
+        Ok(())
+    }
+
+    pub(crate) fn untie(&self, evd: &Arc<EvdInner>) {
+        let mut ties = self.eps.lock().unwrap();
+        ties.eps -= 1;
+        let mut gone = None;
+        if let Some((_, eps)) = ties.evds.get_mut(&evd.id.0) {
+            *eps -= 1;
+            if *eps == 0 {
+                gone = ties.evds.remove(&evd.id.0);
+            }
+        }
+        drop(ties);
+        if gone.is_some() {
+            evd.detach(crate::EpId(0), self.path.counts().depth);
+        }
+    }
+
+    fn arm_low(&self, value: u32) -> Result<()> {
+        let mut low = self.low.lock().unwrap();
+        if low.in_device && self.path.armed_limit()? == 0 {
+            // The former setting has fired and its event is on its way here: it was first, so it counts.
+            self.stale_events.fetch_add(1, Ordering::AcqRel);
+            low.in_device = false;
+            if std::mem::take(&mut low.armed) {
+                self.push_low_event();
+            }
+        }
+        self.path.arm_limit(value)?;
+        *low = LowWatermark { value, armed: value > 0, in_device: value > 0 };
+        drop(low);
+        if value == 0 {
+            return Ok(());
+        }
+        self.harvest()?;
+        let mut low = self.low.lock().unwrap();
+        if low.armed && self.path.counts().available < value {
+            low.armed = false;
+            self.push_low_event();
+            // If the device fires all the same, nothing is armed any more and its event is ignored.
+            if self.path.armed_limit()? != 0 {
+                self.path.arm_limit(0)?;
+                low.in_device = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// The device says that the limit was reached.
+    pub(crate) fn limit_reached(&self) {
+        let mut low = self.low.lock().unwrap();
+        let stale = self.stale_events.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+        if stale.is_ok() {
+            return;
+        }
+        low.in_device = false;
+        if std::mem::take(&mut low.armed) {
+            self.push_low_event();
+        }
+    }
+
+    fn push_low_event(&self) {
+        self.notice(reason::SRQ_LOW_WATERMARK);
+    }
+
+    fn notice(&self, reason: u32) {
+        self.ia.push_async(AsyncEvent {
+            kind: AsyncKind::Notice,
+            object: AsyncObject::Srq(self.id),
+            context: self.context.load(Ordering::Relaxed),
+            reason,
+        });
+    }
+
+    /// The device gave up on it (R9).
+    pub(crate) fn device_failed(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.notice(reason::SRQ_TRANSFER_TO_ERROR);
+    }
+
+    pub(crate) fn close(&self) {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.ia.objects.lock().unwrap().srqs.remove(&self.id.0);
+        self.pz.leave();
+    }
+}

@@ -1,0 +1,310 @@
+//! Flags, states and small values, with the numbers of the DAT 2.0 headers.
+
+use bitflags::bitflags;
+
+/// A signed count, as DAT counts (`DAT_COUNT`).
+pub type Count = i32;
+
+/// A count that cannot be given at this instant (`DAT_VALUE_UNKNOWN`).
+pub const VALUE_UNKNOWN: Count = -2;
+
+/// A high watermark that never fires (`DAT_WATERMARK_INFINITE`, `DAT_HW_DEFAULT`).
+pub const WATERMARK_INFINITE: Count = -1;
+
+/// The low watermark that every SRQ is created with: off (`DAT_SRQ_LW_DEFAULT`).
+pub const SRQ_LW_DEFAULT: Count = 0;
+
+/// Where a service listens (`DAT_CONN_QUAL`). Up to 0xffff it is the rdma_cm port; larger values are folded
+/// into the ports from 33,534 on, as libdaplofa does, so that both find each other.
+pub type ConnQual = u64;
+
+/// The rdma_cm port of a connection qualifier.
+pub fn port_of(qual: ConnQual) -> u16 {
+    const MOD: u64 = 32_001;
+    const BASE: u64 = 65_535 - MOD;
+    // Both branches fit: the second is below 65,535.
+    if qual > 0xffff { (qual % MOD + BASE) as u16 } else { qual as u16 }
+}
+
+bitflags! {
+    /// Completion flags of a DTO or of an EP's streams (`DAT_COMPLETION_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct CompletionFlags: u32 {
+        /// No event for a successful completion.
+        const SUPPRESS = 0x01;
+        /// On a Send: the receiver is to be notified. On an EP's receive stream: only such messages notify.
+        const SOLICITED_WAIT = 0x02;
+        /// The completion is an event but no notification.
+        const UNSIGNALLED = 0x04;
+        /// The operation waits for earlier RDMA Reads.
+        const BARRIER_FENCE = 0x08;
+        /// The waiter returns when its threshold is reached.
+        const EVD_THRESHOLD = 0x10;
+    }
+}
+
+bitflags! {
+    /// What an LMR may be used for (`DAT_MEM_PRIV_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct MemPriv: u32 {
+        /// Source of Sends and RDMA Writes. Implied by any other: devices cannot refuse it.
+        const LOCAL_READ = 0x01;
+        /// Target of a peer's RDMA Reads.
+        const REMOTE_READ = 0x02;
+        /// Target of receives and of own RDMA Reads.
+        const LOCAL_WRITE = 0x10;
+        /// Target of a peer's RDMA Writes.
+        const REMOTE_WRITE = 0x20;
+        /// Target of a peer's atomics (IB extension).
+        const REMOTE_ATOMIC = 0x40;
+    }
+}
+
+bitflags! {
+    /// Which streams an EVD takes (`DAT_EVD_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct EvdFlags: u32 {
+        /// Events that the consumer posts.
+        const SOFTWARE = 0x001;
+        /// Connection requests.
+        const CR = 0x010;
+        /// Data transfer completions.
+        const DTO = 0x020;
+        /// Connection events.
+        const CONNECTION = 0x040;
+        /// RMR bind completions.
+        const RMR_BIND = 0x080;
+        /// Asynchronous errors.
+        const ASYNC = 0x100;
+    }
+}
+
+/// How to end a connection or close an IA (`DAT_CLOSE_FLAGS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseFlags {
+    /// At once.
+    Abrupt,
+    /// After what is under way; for an IA: only if nothing is left.
+    Graceful,
+}
+
+/// State of an EP (`DAT_EP_STATE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EpState {
+    /// Not connected; may connect or be given to a CR or RSP.
+    Unconnected = 0,
+    /// Given to an RSP.
+    Reserved = 2,
+    /// A request for its RSP has arrived.
+    PassiveConnectionPending = 4,
+    /// Connecting.
+    ActiveConnectionPending = 6,
+    /// Made by the provider for a request; this provider makes none.
+    TentativeConnectionPending = 7,
+    /// Connected.
+    Connected = 9,
+    /// A graceful disconnect is finishing requests.
+    DisconnectPending = 0xA,
+    /// The connection has ended; free or reset.
+    Disconnected = 0xB,
+    /// A CR has been accepted, the peer has not confirmed yet.
+    CompletionPending = 0xC,
+}
+
+impl EpState {
+    pub(crate) fn from_u8(v: u8) -> Self {
+        match v {
+            0 => Self::Unconnected,
+            2 => Self::Reserved,
+            4 => Self::PassiveConnectionPending,
+            6 => Self::ActiveConnectionPending,
+            7 => Self::TentativeConnectionPending,
+            9 => Self::Connected,
+            0xA => Self::DisconnectPending,
+            0xC => Self::CompletionPending,
+            _ => Self::Disconnected,
+        }
+    }
+
+    /// The `INVALID_STATE` subtype that names this state.
+    pub(crate) fn subtype(self) -> crate::Subtype {
+        use crate::Subtype as S;
+        match self {
+            Self::Unconnected => S::InvalidStateEpUnconnected,
+            Self::Reserved => S::InvalidStateEpReserved,
+            Self::PassiveConnectionPending => S::InvalidStateEpPassconnpending,
+            Self::ActiveConnectionPending => S::InvalidStateEpActconnpending,
+            Self::TentativeConnectionPending => S::InvalidStateEpTentconnpending,
+            Self::Connected => S::InvalidStateEpConnected,
+            Self::DisconnectPending => S::InvalidStateEpDiscpending,
+            Self::Disconnected => S::InvalidStateEpDisconnected,
+            Self::CompletionPending => S::InvalidStateEpComplpending,
+        }
+    }
+}
+
+/// State of an SRQ (`DAT_SRQ_STATE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum SrqState {
+    /// The device has given up on it.
+    Error = 0,
+    /// Normal.
+    Operational = 1,
+    /// Going down.
+    Shutdown = 2,
+}
+
+/// How a DTO ended (`DAT_DTO_COMPLETION_STATUS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum DtoStatus {
+    /// Done.
+    Success = 0,
+    /// Not done because the connection ended.
+    Flushed = 1,
+    /// The message is longer than the buffer.
+    LocalLength = 2,
+    /// An internal inconsistency of the local EP.
+    LocalEp = 3,
+    /// A local segment names no memory that may be used so.
+    LocalProtection = 4,
+    /// The peer answered something unexpected.
+    BadResponse = 5,
+    /// The peer's memory may not be used so.
+    RemoteAccess = 6,
+    /// The peer could not carry it out.
+    RemoteResponder = 7,
+    /// The transport gave up (retries exhausted).
+    Transport = 8,
+    /// The peer had no receive posted until the retries ended.
+    ReceiverNotReady = 9,
+    /// A packet was cut short.
+    PartialPacket = 0xA,
+    /// A memory window operation failed.
+    RmrOperationFailed = 0xB,
+}
+
+/// Which operation completed (`DAT_DTOS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum DtoOp {
+    /// Send.
+    Send = 0,
+    /// RDMA Write.
+    RdmaWrite = 1,
+    /// RDMA Read.
+    RdmaRead = 2,
+    /// Receive.
+    Receive = 3,
+    /// Receive of a Send with invalidate.
+    ReceiveWithInvalidate = 4,
+    /// RDMA Write with immediate, at the requester (IB extension).
+    RdmaWriteImmediate = 8,
+    /// RDMA Write with immediate, at the target (IB extension).
+    ReceiveRdmaWriteImmediate = 9,
+    /// Fetch and add (IB extension).
+    FetchAndAdd = 10,
+    /// Compare and swap (IB extension).
+    CompareAndSwap = 11,
+    /// Receive of a Send with immediate (IB extension).
+    ReceiveImmediate = 12,
+}
+
+/// Quality of service (`DAT_QOS`); anything but best effort is carried as best effort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Qos {
+    /// The default.
+    #[default]
+    BestEffort = 0,
+    /// Throughput before latency.
+    HighThroughput = 1,
+    /// Latency before throughput.
+    LowLatency = 2,
+    /// Cheap.
+    Economy = 4,
+    /// Costly.
+    Premium = 8,
+}
+
+/// A piece of local memory: address, length in bytes and the context of the LMR that covers it (`DAT_LMR_TRIPLET`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct LmrTriplet {
+    /// Start address.
+    pub virtual_address: u64,
+    /// Bytes; 0 means that the other two fields are not looked at (R52).
+    pub segment_length: u32,
+    /// From [`crate::Lmr::context`].
+    pub lmr_context: u32,
+}
+
+/// A piece of a peer's memory: address, length in bytes and the peer's RMR context, a real rkey (`DAT_RMR_TRIPLET`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RmrTriplet {
+    /// Start address at the peer.
+    pub virtual_address: u64,
+    /// Bytes.
+    pub segment_length: u32,
+    /// The peer's rkey.
+    pub rmr_context: u32,
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub(crate) u64);
+    )*};
+}
+
+ids! {
+    /// Names an EP in events; never used twice in a process.
+    EpId,
+    /// Names an EVD in events; never used twice in a process.
+    EvdId,
+    /// Names an SRQ in events; never used twice in a process.
+    SrqId,
+    /// Names a PSP or RSP in events; never used twice in a process.
+    SpId,
+}
+
+/// A number that no other object of this process has had.
+pub(crate) fn next_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_connection_qualifiers_fold_as_libdaplofa_folds_them() {
+        assert_eq!(port_of(45_248), 45_248);
+        assert_eq!(port_of(0xffff), 0xffff);
+        assert_eq!(port_of(0x1_0000), (65_536 % 32_001 + 33_534) as u16);
+        assert_eq!(port_of(u64::MAX), (u64::MAX % 32_001) as u16 + 33_534);
+    }
+
+    #[test]
+    fn ep_states_survive_the_round_trip() {
+        for state in [
+            EpState::Unconnected,
+            EpState::Reserved,
+            EpState::PassiveConnectionPending,
+            EpState::ActiveConnectionPending,
+            EpState::TentativeConnectionPending,
+            EpState::Connected,
+            EpState::DisconnectPending,
+            EpState::Disconnected,
+            EpState::CompletionPending,
+        ] {
+            assert_eq!(EpState::from_u8(state as u8), state);
+        }
+    }
+}
