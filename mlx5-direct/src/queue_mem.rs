@@ -245,16 +245,12 @@ pub(crate) struct RunMut<'a> {
 impl RunMut<'_> {
     /// Fills slots from the iterator until either ends; returns how many.
     #[inline(always)]
-    pub(crate) fn fill<T>(
-        self,
-        bufs: impl Iterator<Item = (T, u64)>,
-        write: impl Fn(&mut SlotMut<'_>, T),
-    ) -> u32 {
+    pub(crate) fn fill<T: Body>(self, bufs: impl Iterator<Item = (T, u64)>) -> u32 {
         let mut filled = 0;
-        for (cookie, (buf, value)) in self.cookies.iter().zip(bufs) {
+        for (cookie, (body, value)) in self.cookies.iter().zip(bufs) {
             let wqe = self.wqe.wrapping_add(filled as usize * self.stride_bytes as usize);
             let mut slot = SlotMut { wqe, stride_bytes: self.stride_bytes, cookie };
-            write(&mut slot, buf);
+            body.write(&mut slot);
             slot.set_cookie(value);
             filled += 1;
         }
@@ -286,12 +282,11 @@ impl SlotMut<'_> {
     /// Writes the only data segment, and the terminator where the slot has room for more than one.
     #[inline(always)]
     pub(crate) fn write_one(&mut self, seg: DataSeg) {
-        let first = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
-        // SAFETY: the stride is at least 32 bytes, so one segment always fits; 16-byte aligned since base and stride are.
-        unsafe { first.write(seg) };
+        // SAFETY: the stride is at least 32 bytes, so one segment always fits.
+        unsafe { self.write_segment(0, seg) };
         if self.stride_bytes > wqe::MIN_STRIDE_BYTES {
             // SAFETY: strides are powers of two, so this one is at least 64 bytes and a second segment fits.
-            unsafe { first.add(1).write(DataSeg::TERMINATOR) };
+            unsafe { self.write_segment(1, DataSeg::TERMINATOR) };
         }
     }
 
@@ -299,16 +294,30 @@ impl SlotMut<'_> {
     #[inline(always)]
     pub(crate) fn write_all(&mut self, segs: impl Iterator<Item = DataSeg>) {
         let room = wqe::max_segments(self.stride_bytes) as usize;
-        let first = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET).cast::<DataSeg>();
         let mut used = 0;
         for seg in segs.take(room) {
-            // SAFETY: used < room segments fit after the next segment; alignment as in `write_one`.
-            unsafe { first.add(used).write(seg) };
+            // SAFETY: used < room segments fit after the next segment.
+            unsafe { self.write_segment(used, seg) };
             used += 1;
         }
         if used < room {
             // SAFETY: used < room, so one more segment fits.
-            unsafe { first.add(used).write(DataSeg::TERMINATOR) };
+            unsafe { self.write_segment(used, DataSeg::TERMINATOR) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `n` is below the number of data segments that fit into the stride.
+    #[inline(always)]
+    unsafe fn write_segment(&mut self, n: usize, seg: DataSeg) {
+        let at = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET + n * wqe::SEGMENT_BYTES).cast::<u64>();
+        let [first, second] = seg.to_words();
+        // SAFETY: 16 bytes inside the slot by contract, 16-byte aligned since ring and stride are; exclusive through
+        // `&mut WqeMem`.
+        unsafe {
+            at.write(first);
+            at.add(1).write(second);
         }
     }
 
@@ -318,6 +327,26 @@ impl SlotMut<'_> {
         let field = self.wqe.wrapping_add(wqe::FIRST_ADDR_OFFSET).cast::<u64>();
         // SAFETY: bytes 24..32 of a slot of at least 32 bytes, 8-byte aligned; exclusive through `&mut WqeMem`.
         unsafe { field.write(addr.to_be()) };
+    }
+}
+
+/// What a post writes into a slot.
+pub(crate) trait Body: Copy {
+    fn write(self, slot: &mut SlotMut<'_>);
+}
+
+impl Body for DataSeg {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>) {
+        slot.write_one(self);
+    }
+}
+
+/// An address, where length and lkey are in place.
+impl Body for u64 {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>) {
+        slot.write_address(self);
     }
 }
 

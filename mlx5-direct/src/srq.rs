@@ -20,7 +20,7 @@ use std::sync::{
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{SlotMut, SrqLayout, WqeMem},
+    queue_mem::{Body, SrqLayout, WqeMem},
     ring::Ring,
     wqe::{DataSeg, WqeIndex},
 };
@@ -152,7 +152,7 @@ impl Srq {
     /// [`Full`], and nothing was written.
     #[inline]
     pub fn post_one(&mut self, seg: DataSeg, cookie: u64) -> Result<WqeIndex, Full> {
-        self.post_with(cookie, move |slot| slot.write_one(seg))
+        self.post_body(seg, cookie)
     }
 
     /// Posts one buffer of 0 to [`max_segments`](Srq::max_segments) data segments.
@@ -171,13 +171,13 @@ impl Srq {
     /// fewer than offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
-        self.batch(bufs, |wqe, seg| wqe.write_one(seg))
+        self.batch(bufs)
     }
 
     /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
     #[inline]
     pub fn post_slice(&mut self, bufs: &[(DataSeg, u64)]) -> u32 {
-        self.slice(bufs, |wqe, seg| wqe.write_one(seg))
+        self.slice(bufs)
     }
 
     /// Posts a chain of verbs work requests, with one barrier and one record for all.
@@ -247,20 +247,20 @@ impl Srq<AddressOnly> {
     /// [`Full`], and nothing was written.
     #[inline]
     pub fn post(&mut self, addr: u64, cookie: u64) -> Result<WqeIndex, Full> {
-        self.post_with(cookie, move |slot| slot.write_address(addr))
+        self.post_body(addr, cookie)
     }
 
     /// Posts buffers by address, with one barrier and one record for all. Returns how many were posted: fewer than
     /// offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (u64, u64)>) -> u32 {
-        self.batch(bufs, |wqe, addr| wqe.write_address(addr))
+        self.batch(bufs)
     }
 
     /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
     #[inline]
     pub fn post_slice(&mut self, bufs: &[(u64, u64)]) -> u32 {
-        self.slice(bufs, |wqe, addr| wqe.write_address(addr))
+        self.slice(bufs)
     }
 }
 
@@ -438,53 +438,48 @@ impl<M> Srq<M> {
 
     /// Posts one WQE. Two copies, so that the common one is straight-line code.
     #[inline(always)]
-    fn post_with(&mut self, cookie: u64, write: impl FnOnce(&mut SlotMut<'_>)) -> Result<WqeIndex, Full> {
-        let Some(slot) = self.ring.take_in_run() else { return self.post_after_search(cookie, write) };
-        Ok(self.post_slot(slot, cookie, write))
+    fn post_body(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
+        let Some(slot) = self.ring.take_in_run() else { return self.post_after_search(body, cookie) };
+        Ok(self.post_slot(slot, body, cookie))
     }
 
     #[inline(never)]
-    fn post_after_search(
-        &mut self,
-        cookie: u64,
-        write: impl FnOnce(&mut SlotMut<'_>),
-    ) -> Result<WqeIndex, Full> {
+    fn post_after_search(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
         let slot = self.take_search()?;
-        Ok(self.post_slot(slot, cookie, write))
+        Ok(self.post_slot(slot, body, cookie))
     }
 
     #[inline(always)]
-    fn post_slot(&mut self, slot: u32, cookie: u64, write: impl FnOnce(&mut SlotMut<'_>)) -> WqeIndex {
-        let mut wqe = self.wqes.slot(slot);
-        write(&mut wqe);
-        wqe.set_cookie(cookie);
+    fn post_slot(&mut self, slot: u32, body: impl Body, cookie: u64) -> WqeIndex {
+        self.fill_slot(slot, body, cookie);
         self.publish();
         WqeIndex(slot as u16)
     }
 
     #[inline(always)]
-    fn batch<T>(
-        &mut self,
-        bufs: impl IntoIterator<Item = (T, u64)>,
-        write: impl Fn(&mut SlotMut<'_>, T),
-    ) -> u32 {
+    fn fill_slot(&mut self, slot: u32, body: impl Body, cookie: u64) {
+        let mut wqe = self.wqes.slot(slot);
+        body.write(&mut wqe);
+        wqe.set_cookie(cookie);
+    }
+
+    #[inline(always)]
+    fn batch<T: Body>(&mut self, bufs: impl IntoIterator<Item = (T, u64)>) -> u32 {
         // Nothing is returned meanwhile, so the room is known; the source is not asked for a buffer that has no slot.
         let room = self.ring.free();
         let mut posted = 0;
         let mut bufs = bufs.into_iter();
         while posted < room {
             let run = self.ring.run().min(room - posted);
-            let filled = self.wqes.run(self.ring.tail(), run).fill(&mut bufs, &write);
+            let filled = self.wqes.run(self.ring.tail(), run).fill(&mut bufs);
             self.ring.take_run(filled);
             posted += filled;
             if filled < run || posted == room {
                 break;
             }
-            let Some((buf, cookie)) = bufs.next() else { break };
+            let Some((body, cookie)) = bufs.next() else { break };
             let Ok(slot) = self.take_search() else { break };
-            let mut wqe = self.wqes.slot(slot);
-            write(&mut wqe, buf);
-            wqe.set_cookie(cookie);
+            self.fill_slot(slot, body, cookie);
             posted += 1;
         }
         if posted > 0 {
@@ -494,23 +489,21 @@ impl<M> Srq<M> {
     }
 
     #[inline(always)]
-    fn slice<T: Copy>(&mut self, bufs: &[(T, u64)], write: impl Fn(&mut SlotMut<'_>, T)) -> u32 {
+    fn slice<T: Body>(&mut self, bufs: &[(T, u64)]) -> u32 {
         let offered = bufs.len().min(self.ring.free() as usize);
         let mut rest = &bufs[..offered];
-        while let Some((&(buf, cookie), _)) = rest.split_first() {
+        while let Some((first, others)) = rest.split_first() {
             let run = (self.ring.run() as usize).min(rest.len());
             if run > 0 {
-                let filled =
-                    self.wqes.run(self.ring.tail(), run as u32).fill(rest[..run].iter().copied(), &write);
+                let (now, later) = rest.split_at(run);
+                let filled = self.wqes.run(self.ring.tail(), run as u32).fill(now.iter().map(|b| (b.0, b.1)));
                 self.ring.take_run(filled);
-                rest = &rest[run..];
-                continue;
+                rest = later;
+            } else {
+                let Ok(slot) = self.take_search() else { break };
+                self.fill_slot(slot, first.0, first.1);
+                rest = others;
             }
-            let Ok(slot) = self.take_search() else { break };
-            let mut wqe = self.wqes.slot(slot);
-            write(&mut wqe, buf);
-            wqe.set_cookie(cookie);
-            rest = &rest[1..];
         }
         let posted = (offered - rest.len()) as u32;
         if posted > 0 {

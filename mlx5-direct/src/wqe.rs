@@ -47,7 +47,7 @@ pub struct NextSeg {
 ///
 /// Building it once and posting it often saves the byte swaps: see [`DataSeg::new`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C, align(16))]
+#[repr(C)]
 pub struct DataSeg {
     byte_count: Be32,
     lkey: Be32,
@@ -58,7 +58,7 @@ const _: () = {
     assert!(size_of::<NextSeg>() == SEGMENT_BYTES && align_of::<NextSeg>() == 16);
     assert!(offset_of!(NextSeg, next_wqe_index) == 2);
     assert!(offset_of!(NextSeg, signature) == 4);
-    assert!(size_of::<DataSeg>() == SEGMENT_BYTES && align_of::<DataSeg>() == 16);
+    assert!(size_of::<DataSeg>() == SEGMENT_BYTES && align_of::<DataSeg>() == 8);
     assert!(offset_of!(DataSeg, byte_count) == 0);
     assert!(offset_of!(DataSeg, lkey) == 4);
     assert!(offset_of!(DataSeg, addr) == 8);
@@ -97,7 +97,17 @@ impl DataSeg {
         self.lkey.get()
     }
 
-    /// The four words as they lie in queue memory.
+    /// The segment as two words for two 8-byte stores. A copy of the struct may be two stores to the stack and one load of
+    /// both, which waits until the stores have left the store buffer.
+    #[inline(always)]
+    pub(crate) const fn to_words(self) -> [u64; 2] {
+        let (byte_count, lkey) = (self.byte_count.raw() as u64, self.lkey.raw() as u64);
+        let first =
+            if cfg!(target_endian = "little") { lkey << 32 | byte_count } else { byte_count << 32 | lkey };
+        [first, self.addr.raw()]
+    }
+
+    /// The bytes as they lie in queue memory.
     pub const fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
         let (b, l, a) = (
             self.byte_count.raw().to_ne_bytes(),
