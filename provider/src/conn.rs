@@ -7,10 +7,10 @@
 //! QPs are made here and not by librdmacm: the QP's number goes into the connection parameters, and the active side
 //! moves its QP and confirms when the response arrives.
 
+mod end;
+
 use crate::ep::{Ep, EpInner};
-use crate::event::{
-    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, EventData, reason,
-};
+use crate::event::{ConnectionEvent, ConnectionEventKind, EventData};
 use crate::ia::{CmTarget, IaInner};
 use crate::progress::Task;
 use crate::types::{CloseFlags, ConnQual, Count, EpState, Qos, WATERMARK_INFINITE, port_of};
@@ -20,16 +20,13 @@ use rxe_fallback::{AttrMask, CmEvent, CmEventKind, CmId, ConnParam, Qp, QpAttr, 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Private data that a connect can carry: what the transport leaves of a request.
 pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
 /// One step of address or route resolution is given up after this.
 const RESOLVE_TIME: Duration = Duration::from_millis(4000);
-
-/// How long the last completions of an ended connection may take.
-const DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// How long an accepted connection may stay unconfirmed.
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
@@ -465,214 +462,6 @@ impl EpInner {
         {
             self.setup_failed(token, ConnectionEventKind::TimedOut, Vec::new());
         }
-    }
-
-    pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
-        self.check()?;
-        let mut control = self.control.lock().unwrap();
-        let state = self.state();
-        match (state, how) {
-            (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => Ok(()),
-            (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
-                let cm = control.cm.take();
-                self.set_state(EpState::Disconnected);
-                control.drained = true;
-                drop(control);
-                self.give_up_setup(cm);
-                self.event(ConnectionEventKind::Disconnected, Vec::new());
-                Ok(())
-            }
-            (EpState::Connected, CloseFlags::Graceful) => {
-                self.set_state(EpState::DisconnectPending);
-                drop(control);
-                self.request_evd.harvest_now()?;
-                self.finish_graceful();
-                Ok(())
-            }
-            (EpState::Connected | EpState::DisconnectPending, _) => {
-                drop(control);
-                self.end(ConnectionEventKind::Disconnected);
-                Ok(())
-            }
-            _ => Err(Error::state(state.subtype(), "there is no connection to end")),
-        }
-    }
-
-    /// Ends a graceful disconnect once all requests are done; else looks again a little later.
-    pub(crate) fn finish_graceful(self: &Arc<Self>) {
-        if self.state() != EpState::DisconnectPending {
-            return;
-        }
-        if self.requests_drained() {
-            self.end(ConnectionEventKind::Disconnected);
-        } else {
-            self.ia.progress.after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
-        }
-    }
-
-    /// The peer ended the connection, or its process did.
-    fn peer_disconnected(self: &Arc<Self>, token: u64) {
-        let control = self.control.lock().unwrap();
-        let known = control.cm.as_ref().is_some_and(|(now, _)| *now == token);
-        drop(control);
-        if !known {
-            return;
-        }
-        match self.state() {
-            EpState::Connected | EpState::DisconnectPending => {
-                // A QP that is in error already has failed before the peer took its leave.
-                let broke = matches!(self.qp().state(), Ok(QpState::Error | QpState::Sqe));
-                let kind =
-                    if broke { ConnectionEventKind::Broken } else { ConnectionEventKind::Disconnected };
-                self.end(kind);
-            }
-            _ => self.setup_failed(token, ConnectionEventKind::NonPeerRejected, Vec::new()),
-        }
-    }
-
-    /// A completion or the device says that the connection is broken.
-    pub(crate) fn failed(self: &Arc<Self>) {
-        if matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
-            self.end(ConnectionEventKind::Broken);
-        }
-    }
-
-    /// The one way out of a connection: QP to error, the peer told, one event, and for an SRQ EP the asynchronous one that stock
-    /// programs wait for (R192).
-    fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
-        let mut control = self.control.lock().unwrap();
-        if !matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
-            return;
-        }
-        let qp = self.qp();
-        if let Err(error) = qp.to_error() {
-            tracing::warn!(%error, ep = self.id.0, "could not move a QP to the error state");
-        }
-        self.set_state(EpState::Disconnected);
-        let cm = control.cm.take();
-        // Events of one EP's end stay in one order on both EVDs: pushed under the lock of nobody but in one place.
-        drop(control);
-        if let Some((token, id)) = cm {
-            if let Err(error) = id.disconnect() {
-                tracing::debug!(%error, ep = self.id.0, "the peer was gone before us");
-            }
-            self.ia.retire_cm(token, id);
-        }
-        self.ia.in_order(|| {
-            self.event(kind, Vec::new());
-            if self.srq.is_some() {
-                self.ia.push_async(AsyncEvent {
-                    kind: AsyncKind::EpBroken,
-                    object: AsyncObject::Ep(self.id),
-                    context: self.context.load(Ordering::Relaxed),
-                    reason: reason::EP_TRANSFER_TO_ERROR,
-                });
-            }
-        });
-        self.poke();
-        self.ia.progress.after(Duration::from_millis(20), Task::Drain(Arc::downgrade(self), Instant::now()));
-    }
-
-    /// Flushed completions notify, whatever the mode (R238); not every device says so.
-    fn poke(&self) {
-        self.recv_evd.poke();
-        self.request_evd.poke();
-    }
-
-    /// The device says that an SRQ EP has taken its last buffer.
-    pub(crate) fn last_wqe(self: &Arc<Self>) {
-        self.control.lock().unwrap().last_wqe = true;
-        // Only a QP in error gets there: if nobody ended the connection, it broke.
-        self.failed();
-    }
-
-    /// Looks whether all completions of an ended connection are in; called until they are, or for a bounded time.
-    pub(crate) fn drain_step(self: &Arc<Self>, since: Instant) {
-        if self.state() != EpState::Disconnected {
-            return;
-        }
-        let _ = self.recv_evd.harvest_now();
-        let _ = self.request_evd.harvest_now();
-        let over = since.elapsed() > DRAIN_TIME;
-        let mut control = self.control.lock().unwrap();
-        if control.drained {
-            return;
-        }
-        let quiet = self.is_drained() && (self.srq.is_none() || control.last_wqe);
-        if quiet || over {
-            control.drained = true;
-            drop(control);
-            if let Some(srq) = &self.srq {
-                srq.path.ep_drained(self.id.0);
-            }
-        } else {
-            drop(control);
-            self.ia.progress.after(Duration::from_millis(10), Task::Drain(Arc::downgrade(self), since));
-        }
-    }
-
-    /// Waits, for a bounded time, until the device has given everything back that the EP held.
-    fn drain(self: &Arc<Self>) {
-        let since = Instant::now();
-        let mut pause = Duration::from_micros(50);
-        loop {
-            self.drain_step(since);
-            if self.control.lock().unwrap().drained {
-                return;
-            }
-            // The device has no event for "all flushed" on every queue; look often at first, then rarely.
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        }
-    }
-
-    fn reset(self: &Arc<Self>) -> Result<()> {
-        self.check()?;
-        match self.state() {
-            EpState::Unconnected => return Ok(()),
-            EpState::Disconnected => {}
-            state => return Err(Error::state(state.subtype(), "only a disconnected EP can be reset")),
-        }
-        self.drain();
-        let failed = |e| Error::verb(Subtype::ResourceTep, e);
-        let qp = self.qp();
-        qp.to_reset().map_err(failed)?;
-        self.forget_pending();
-        self.ia.to_init(&qp)?;
-        let mut control = self.control.lock().unwrap();
-        control.remote = None;
-        control.service = None;
-        self.set_state(EpState::Unconnected);
-        Ok(())
-    }
-
-    /// Ends whatever it is doing and takes it out of everything that knows it.
-    pub(crate) fn close(self: &Arc<Self>) {
-        if !self.live.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let mut control = self.control.lock().unwrap();
-        let state = self.state();
-        let used = !control.drained || !self.is_drained();
-        let cm = control.cm.take();
-        self.set_state(EpState::Disconnected);
-        control.drained = !used;
-        drop(control);
-        if used {
-            let _ = self.qp().to_error();
-        }
-        if let Some((token, id)) = cm {
-            if matches!(state, EpState::Connected | EpState::DisconnectPending) {
-                let _ = id.disconnect();
-                self.ia.retire_cm(token, id);
-            } else {
-                self.ia.forget_cm(token);
-            }
-        }
-        if used {
-            self.drain();
-        }
-        self.detach();
     }
 }
 

@@ -8,22 +8,26 @@
 //! control lock (a connection that broke, a watermark) is put into an [`Aftermath`] and done after the queue's lock
 //! is gone.
 
+mod harvest;
+mod wait;
+
+pub(crate) use harvest::Aftermath;
+
 use crate::cno::CnoInner;
-use crate::datapath::{Completion, CqPath, SrqPath, Token, verbs::VerbsCq};
+use crate::datapath::{CqPath, SrqPath, verbs::VerbsCq};
 use crate::ep::EpInner;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, Event, EventData, reason};
+use crate::event::{Event, EventData};
 use crate::ia::IaInner;
 use crate::srq::SrqInner;
-use crate::types::{CompletionFlags, Count, DtoStatus, EvdFlags, EvdId, next_id};
+use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, DtoCompletion, Error, Ia, Result, ReturnType, Subtype};
-use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BATCH: usize = 32;
 
@@ -146,23 +150,6 @@ pub(crate) enum StreamKind {
     Connection,
     /// A PSP or RSP.
     Service,
-}
-
-/// What a harvest leaves to be done without the queue's lock.
-#[derive(Default)]
-#[must_use]
-pub(crate) struct Aftermath {
-    failed: Vec<Arc<EpInner>>,
-    received: Vec<Arc<EpInner>>,
-    overflowed: bool,
-}
-
-impl Aftermath {
-    fn merge(&mut self, other: Self) {
-        self.failed.extend(other.failed);
-        self.received.extend(other.received);
-        self.overflowed |= other.overflowed;
-    }
 }
 
 impl Evd {
@@ -593,383 +580,9 @@ impl EvdInner {
         }
     }
 
-    /// The EP has another QP.
-    pub(crate) fn rename(&self, from: u32, to: u32) {
-        let mut queue = self.queue();
-        if let Some(ep) = queue.eps.remove(&from) {
-            queue.eps.insert(to, ep);
-        }
-    }
-
     /// More CQ room, for an SRQ that has been made deeper.
     pub(crate) fn add_room(&self, room: u32) -> Result<()> {
         self.attach(&[], room)
-    }
-
-    /// Completions with this QP number belong to this EP.
-    pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) {
-        let mut queue = self.queue();
-        queue.eps.insert(qpn, ep.clone());
-        if let Some(srq) = &ep.srq {
-            queue.srqs.insert(srq.token(), srq.clone());
-        }
-    }
-
-    /// Forgets the EP and drops its events, which gives back what they hold (R172).
-    pub(crate) fn unregister(&self, qpn: u32, ep: &EpInner) {
-        let mut queue = self.queue();
-        queue.eps.remove(&qpn);
-        let mut kept = VecDeque::with_capacity(queue.dtos.capacity());
-        let mut dropped = Vec::new();
-        for queued in queue.dtos.drain(..) {
-            if queued.dto.ep == ep.id {
-                dropped.push(queued.held);
-            } else {
-                kept.push_back(queued);
-            }
-        }
-        queue.dtos = kept;
-        if let Some(srq) = &ep.srq
-            && !queue.eps.values().any(|e| e.srq.as_ref().is_some_and(|s| Arc::ptr_eq(s, srq)))
-        {
-            queue.srqs.remove(&srq.token());
-        }
-        drop(queue);
-        dropped.into_iter().for_each(Held::release);
-    }
-
-    /// Moves finished completions from the CQ into the queue, so that counts are exact.
-    pub(crate) fn harvest_now(&self) -> Result<()> {
-        let mut queue = self.queue();
-        let after = self.harvest(&mut queue)?;
-        let news = queue.notified;
-        drop(queue);
-        self.settle(after);
-        if news && self.waiting.load(Ordering::Acquire) {
-            self.wake_waiter();
-        }
-        Ok(())
-    }
-
-    fn harvest(&self, queue: &mut Queue) -> Result<Aftermath> {
-        let mut after = Aftermath::default();
-        let Some(cq) = &self.cq else { return Ok(after) };
-        let mut batch = [None; BATCH];
-        loop {
-            let n = cq.poll(&mut batch)?;
-            for completion in batch[..n].iter().flatten() {
-                self.take(queue, completion, &mut after);
-            }
-            if n < BATCH {
-                return Ok(after);
-            }
-        }
-    }
-
-    fn take(&self, queue: &mut Queue, completion: &Completion, after: &mut Aftermath) {
-        let Some(ep) = queue.eps.get(&completion.qpn).cloned() else {
-            // The EP is gone; what it held goes back.
-            if let Token::Srq { srq, entry } = completion.token
-                && let Some(srq) = queue.srqs.get(&srq)
-            {
-                srq.path.complete(entry, 0);
-                srq.path.release(entry);
-            }
-            return;
-        };
-        if completion.status != DtoStatus::Success {
-            after.failed.push(ep.clone());
-        }
-        match completion.token {
-            Token::Srq { entry, .. } => {
-                let Some(srq) = ep.srq.clone() else { return };
-                let Some(cookie) = srq.path.complete(entry, ep.id.0) else { return };
-                after.received.push(ep.clone());
-                let notify = completion.status != DtoStatus::Success
-                    || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
-                let dto = received(&ep, completion, cookie);
-                self.put(queue, dto, Held::Srq(srq.clone(), entry), notify, after);
-                while let Some(lost) = srq.path.next_lost() {
-                    self.ia.flush_lost(&srq, lost);
-                }
-            }
-            Token::Recv => {
-                let Some(recv) = ep.receive_done() else { return };
-                let ep_flags = ep.recv_flags();
-                let notify = completion.status != DtoStatus::Success
-                    || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
-                        || recv.flags.contains(CompletionFlags::UNSIGNALLED));
-                let dto = received(&ep, completion, recv.cookie);
-                self.put(queue, dto, Held::Nothing, notify, after);
-            }
-            Token::Request(seq) => {
-                let Some(request) = ep.request_done(seq) else { return };
-                let failed = completion.status != DtoStatus::Success;
-                if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
-                    ep.request_reaped();
-                    return;
-                }
-                let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
-                let dto = DtoCompletion {
-                    ep: ep.id,
-                    ep_context: ep.context.load(Ordering::Relaxed),
-                    cookie: request.cookie,
-                    status: completion.status,
-                    length: if failed { 0 } else { request.length },
-                    op: request.op,
-                    immediate: None,
-                    invalidated: None,
-                };
-                self.put(queue, dto, Held::Request(ep), notify, after);
-            }
-        }
-    }
-
-    fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {
-        if self.discards {
-            held.release();
-        } else if queue.len() >= queue.qlen {
-            held.release();
-            after.overflowed = true;
-        } else {
-            queue.dtos.push_back(Queued { dto, held });
-            queue.notified |= notify;
-        }
-    }
-
-    /// A completion that no device will make: a buffer that went down with its EP (R174).
-    pub(crate) fn put_flushed(self: &Arc<Self>, ep: &EpInner, srq: &Arc<SrqInner>, entry: u32, cookie: u64) {
-        let dto = DtoCompletion {
-            ep: ep.id,
-            ep_context: ep.context.load(Ordering::Relaxed),
-            cookie,
-            status: DtoStatus::Flushed,
-            length: 0,
-            op: crate::DtoOp::Receive,
-            immediate: None,
-            invalidated: None,
-        };
-        let mut after = Aftermath::default();
-        let mut queue = self.queue();
-        self.put(&mut queue, dto, Held::Srq(srq.clone(), entry), true, &mut after);
-        let cno = queue.cno_if_enabled();
-        drop(queue);
-        self.announce(cno);
-        self.settle(after);
-    }
-
-    /// Does what a harvest found and could not do under the lock.
-    pub(crate) fn settle(&self, after: Aftermath) {
-        if after.overflowed {
-            self.ia.push_async(AsyncEvent {
-                kind: AsyncKind::EvdOverflow,
-                object: AsyncObject::Evd(self.id),
-                context: self.context.load(Ordering::Relaxed),
-                reason: reason::EVD_OVERFLOW,
-            });
-        }
-        for ep in &after.received {
-            ep.took_one();
-        }
-        for ep in &after.failed {
-            ep.failed();
-        }
-    }
-
-    /// Queues an event that is no completion, and tells whoever waits for it.
-    pub(crate) fn push(&self, event: EventData) {
-        let mut queue = self.queue();
-        if !self.live.load(Ordering::Acquire) {
-            return;
-        }
-        queue.others.push_back(event);
-        queue.notified = true;
-        let cno = queue.cno_if_enabled();
-        drop(queue);
-        self.announce(cno);
-    }
-
-    /// A failed or flushed completion may be in the CQ of an EVD that waits for solicited ones only (R238): look again.
-    pub(crate) fn poke(&self) {
-        if self.waiting.load(Ordering::Acquire) {
-            self.wake_waiter();
-        }
-    }
-
-    fn announce(&self, cno: Option<Arc<CnoInner>>) {
-        if self.waiting.load(Ordering::Acquire) {
-            self.wake_waiter();
-        } else if let Some(cno) = cno {
-            cno.trigger(self.id);
-        }
-    }
-
-    fn wake_waiter(&self) {
-        // Full (EAGAIN) means that a wake-up is already there.
-        let _ = self.wake.write(1);
-    }
-
-    pub(crate) fn channel_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.channel.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Tells the progress thread to watch the channel, or not, according to CNO and waiter.
-    fn watch(&self) -> Result<()> {
-        let (Some(channel), Some(cq)) = (&self.channel, &self.cq) else { return Ok(()) };
-        let queue = self.queue();
-        let on = queue.cno.is_some() && queue.enabled && !self.waiting.load(Ordering::Acquire);
-        let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
-        drop(queue);
-        self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
-        if on {
-            cq.arm(solicited)?;
-        }
-        Ok(())
-    }
-
-    /// The progress thread saw the channel readable: trigger the CNO, and arm again first so that nothing is missed.
-    pub(crate) fn channel_ready(&self) {
-        let (Some(channel), Some(cq)) = (&self.channel, &self.cq) else { return };
-        while let Ok(Some(_)) = channel.next_event() {}
-        let queue = self.queue();
-        let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
-        let cno = queue.cno_if_enabled();
-        drop(queue);
-        if self.waiting.load(Ordering::Acquire) {
-            self.wake_waiter();
-            return;
-        }
-        if let Some(cno) = cno {
-            if let Err(error) = cq.arm(solicited) {
-                tracing::error!(%error, "could not arm a CQ");
-            }
-            cno.trigger(self.id);
-        }
-    }
-
-    fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
-        let bare = |error| WaitError { error, more: 0 };
-        self.check().map_err(bare)?;
-        let threshold = self.check_threshold(threshold).map_err(bare)?;
-        if self.waiting.swap(true, Ordering::AcqRel) {
-            let error = Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD");
-            return Err(bare(error));
-        }
-        let has_cno = self.queue().cno.is_some();
-        if has_cno && let Err(error) = self.watch() {
-            self.waiting.store(false, Ordering::Release);
-            return Err(bare(error));
-        }
-        let outcome = self.wait_inside(timeout, threshold);
-        self.waiting.store(false, Ordering::Release);
-        if has_cno && let Err(error) = self.watch() {
-            tracing::error!(%error, "could not watch an EVD again");
-        }
-        outcome
-    }
-
-    fn check_threshold(&self, threshold: Count) -> Result<usize> {
-        let queue = self.queue();
-        if !queue.waitable {
-            return Err(Error::state(Subtype::InvalidStateEvdUnwaitable, "this EVD is unwaitable"));
-        }
-        if threshold < 1 || threshold as usize > queue.qlen {
-            return Err(Error::arg(3, format!("the threshold is 1 to {}, not {threshold}", queue.qlen)));
-        }
-        if threshold > 1 && queue.has(CompletionFlags::UNSIGNALLED) {
-            let sub = Subtype::InvalidStateEvdConfigNotify;
-            return Err(Error::state(sub, "with unsignalled streams the threshold has to be 1"));
-        }
-        if threshold > 1 && queue.has(CompletionFlags::SOLICITED_WAIT) {
-            let sub = Subtype::InvalidStateEvdConfigSolicited;
-            return Err(Error::state(sub, "with solicited wait streams the threshold has to be 1"));
-        }
-        Ok(threshold as usize)
-    }
-
-    fn wait_inside(&self, timeout: Option<Duration>, threshold: usize) -> Result<Waited, WaitError> {
-        let bare = |error| WaitError { error, more: 0 };
-        // A timeout too far away to be a date is for ever.
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let solicited = self.queue().has(CompletionFlags::SOLICITED_WAIT);
-        let mut after = Aftermath::default();
-        // Whatever was there before the call counts, notifying or not (R246); so the first look is one at everything.
-        let mut notified = true;
-        self.drain_channel();
-        let outcome = loop {
-            if timeout != Some(Duration::ZERO)
-                && let Some(cq) = &self.cq
-                && let Err(error) = cq.arm(solicited)
-            {
-                break Err(bare(error));
-            }
-            let mut queue = self.queue();
-            if !self.live.load(Ordering::Acquire) {
-                break Err(bare(Error::new(ReturnType::Abort, Subtype::None, "the EVD was freed")));
-            }
-            if !queue.waitable {
-                let sub = Subtype::InvalidStateEvdUnwaitable;
-                break Err(bare(Error::state(sub, "the EVD was made unwaitable")));
-            }
-            match self.harvest(&mut queue) {
-                Ok(found) => after.merge(found),
-                Err(error) => break Err(bare(error)),
-            }
-            notified |= std::mem::take(&mut queue.notified);
-            if notified && queue.len() >= threshold {
-                let more = queue.len() - 1;
-                // The queue is not empty: the threshold is at least 1.
-                if let Some(data) = queue.pop() {
-                    break Ok(Waited { event: Event { evd: self.id, data }, more });
-                }
-            }
-            // From here on a waiter returns only for something that notifies.
-            notified = false;
-            let more = queue.len();
-            drop(queue);
-            self.settle(std::mem::take(&mut after));
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over");
-                break Err(WaitError { error, more });
-            }
-            match self.block(left) {
-                Ok(device) => notified |= device && solicited,
-                Err(error) => break Err(WaitError { error, more }),
-            }
-        };
-        self.settle(after);
-        outcome
-    }
-
-    fn drain_channel(&self) -> bool {
-        let mut any = false;
-        if let Some(channel) = &self.channel {
-            while let Ok(Some(_)) = channel.next_event() {
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Sleeps until the device or somebody of this process has news; true if the device had.
-    fn block(&self, left: Option<Duration>) -> Result<bool> {
-        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
-        if let Some(channel) = &self.channel {
-            fds.push(PollFd::new(channel.as_fd(), PollFlags::POLLIN));
-        }
-        match nix::poll::ppoll(&mut fds, left.map(Into::into), None) {
-            Ok(_) => {}
-            Err(nix::errno::Errno::EINTR) => {
-                return Err(Error::new(ReturnType::InterruptedCall, Subtype::None, "a signal came"));
-            }
-            Err(errno) => {
-                let text = format!("ppoll: {errno}");
-                return Err(Error::new(ReturnType::InternalError, Subtype::None, text));
-            }
-        }
-        let _ = self.wake.read();
-        Ok(self.drain_channel())
     }
 
     /// Closes it, wakes a waiter with ABORT and gives back what queued events hold.
@@ -1010,20 +623,6 @@ impl Drop for EvdInner {
 impl Queue {
     fn cno_if_enabled(&self) -> Option<Arc<CnoInner>> {
         self.cno.clone().filter(|_| self.enabled)
-    }
-}
-
-fn received(ep: &EpInner, completion: &Completion, cookie: u64) -> DtoCompletion {
-    let success = completion.status == DtoStatus::Success;
-    DtoCompletion {
-        ep: ep.id,
-        ep_context: ep.context.load(Ordering::Relaxed),
-        cookie,
-        status: completion.status,
-        length: if success { completion.length } else { 0 },
-        op: if success { completion.op } else { crate::DtoOp::Receive },
-        immediate: completion.immediate.filter(|_| success),
-        invalidated: completion.invalidated.filter(|_| success),
     }
 }
 

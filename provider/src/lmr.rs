@@ -348,10 +348,6 @@ impl LmrInner {
         self.pz.leave();
         true
     }
-
-    pub(crate) fn bytes(&self) -> *mut u8 {
-        self.addr as *mut u8
-    }
 }
 
 /// The access flags that carry these privileges. Verbs devices always allow local reads, and ask for local write

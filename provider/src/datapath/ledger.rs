@@ -281,8 +281,10 @@ mod tests {
                             None => prop_assert_eq!(ledger.outstanding(), DEPTH),
                         }
                     }
-                    2 => if !held.contains_key(&ep) {
-                        if let Some(taken) = queue.pop_front() { held.insert(ep, taken); }
+                    2 => if let std::collections::hash_map::Entry::Vacant(none) = held.entry(ep)
+                        && let Some(taken) = queue.pop_front()
+                    {
+                        none.insert(taken);
                     },
                     3 => if let Some((entry, cookie)) = held.remove(&ep) {
                         prop_assert_eq!(ledger.complete(entry, ep), Some(cookie));

@@ -1,0 +1,237 @@
+//! Two IAs, everything that a connection needs on each, and short words for what tests do.
+
+use crate::devices;
+use doorbell::{
+    AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, Count, CrArrival, DtoCompletion, DtoStatus,
+    Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, EventData, Ia, Lmr, MemPriv, Psp, Pz, Qos, ReturnType, Srq,
+    SrqAttr,
+};
+use std::time::{Duration, Instant};
+
+/// No step of a test takes longer than this, on the slowest device.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Long enough for something that must not happen to happen.
+pub const SHORT: Duration = Duration::from_millis(150);
+
+/// One end: an IA, a PZ, EVDs for each stream, and memory.
+#[derive(Debug)]
+pub struct Side {
+    /// Registered memory for sends, 2 MiB, all privileges.
+    pub lmr: Lmr,
+    /// Receive completions.
+    pub recv: Evd,
+    /// Request completions.
+    pub request: Evd,
+    /// Connection events.
+    pub connect: Evd,
+    /// Connection requests.
+    pub cr: Evd,
+    /// Protection zone of everything here.
+    pub pz: Pz,
+    /// The IA; dropped last.
+    pub ia: Ia,
+}
+
+/// A server and a client.
+#[derive(Debug)]
+pub struct Rig {
+    /// Has the SRQ.
+    pub server: Side,
+    /// Sends.
+    pub client: Side,
+}
+
+/// Two connected EPs.
+#[derive(Debug)]
+pub struct Pair {
+    /// Accepted.
+    pub server: Ep,
+    /// Connected.
+    pub client: Ep,
+}
+
+/// All privileges.
+pub fn all_privileges() -> MemPriv {
+    MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
+}
+
+impl Side {
+    /// Opens the device of this name.
+    pub fn open(name: &str) -> Self {
+        let ia = Ia::open(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let pz = Pz::create(&ia).unwrap();
+        let evd = |flags| Evd::create(&ia, 256, None, flags).unwrap();
+        Self {
+            lmr: Lmr::create(&ia, &pz, 2 << 20, all_privileges()).unwrap(),
+            recv: evd(EvdFlags::DTO),
+            request: evd(EvdFlags::DTO),
+            connect: evd(EvdFlags::CONNECTION),
+            cr: evd(EvdFlags::CR),
+            pz,
+            ia,
+        }
+    }
+
+    /// The three EVDs of an EP on this side.
+    pub fn evds(&self) -> EpEvds<'_> {
+        EpEvds { recv: Some(&self.recv), request: Some(&self.request), connect: Some(&self.connect) }
+    }
+
+    /// An SRQ of this depth, one segment a buffer.
+    pub fn srq(&self, depth: Count) -> Srq {
+        Srq::create(&self.ia, &self.pz, SrqAttr::depth(depth)).unwrap()
+    }
+
+    /// A plain EP.
+    pub fn ep(&self, attr: &EpAttr) -> Ep {
+        Ep::create(&self.ia, &self.pz, self.evds(), Some(attr)).unwrap()
+    }
+
+    /// An EP on an SRQ.
+    pub fn srq_ep(&self, srq: &Srq, attr: &EpAttr) -> Ep {
+        Ep::create_with_srq(&self.ia, &self.pz, self.evds(), srq, attr).unwrap()
+    }
+
+    /// Posts `n` buffers of `len` bytes to the SRQ, one behind the other in this side's memory from `offset` on, with
+    /// cookies from `cookie` up.
+    pub fn post(&self, srq: &mut Srq, n: usize, len: usize, offset: usize, cookie: u64) {
+        for i in 0..n {
+            srq.post_recv(&[self.lmr.triplet(offset + i * len, len)], cookie + i as u64).unwrap();
+        }
+    }
+}
+
+impl Rig {
+    /// Opens both devices of the environment.
+    pub fn new() -> Self {
+        let (server, client) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
+        Self { server: Side::open(&server), client: Side::open(&client) }
+    }
+
+    /// Connects a server EP on the SRQ and a plain client EP, both with default attributes.
+    pub fn connect_srq(&self, srq: &Srq) -> Pair {
+        let attr = EpAttr::default();
+        self.connect(self.server.srq_ep(srq, &attr), self.client.ep(&attr))
+    }
+
+    /// Connects two plain EPs with these attributes on the server's side.
+    pub fn connect_plain(&self, attr: &EpAttr) -> Pair {
+        self.connect(self.server.ep(attr), self.client.ep(&EpAttr::default()))
+    }
+
+    /// Connects these two.
+    pub fn connect(&self, server: Ep, client: Ep) -> Pair {
+        let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
+        client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let arrival = connection_request(&self.server.cr);
+        assert_eq!(arrival.sp, psp.id());
+        arrival.cr.accept(&server, &[]).unwrap();
+        expect_connection(&self.client.connect, &client, ConnectionEventKind::Established);
+        expect_connection(&self.server.connect, &server, ConnectionEventKind::Established);
+        Pair { server, client }
+    }
+
+    /// Sends from the client's memory at `offset` and waits for the send's own completion.
+    pub fn send(&self, pair: &mut Pair, offset: usize, len: usize) -> DtoCompletion {
+        self.send_with(pair, offset, len, CompletionFlags::empty())
+    }
+
+    /// The same with flags.
+    pub fn send_with(
+        &self,
+        pair: &mut Pair,
+        offset: usize,
+        len: usize,
+        flags: CompletionFlags,
+    ) -> DtoCompletion {
+        pair.client.post_send(&[self.client.lmr.triplet(offset, len)], 0, flags).unwrap();
+        dto(&self.client.request)
+    }
+
+    /// Sends and expects success on both sides; gives the receive completion.
+    pub fn deliver(&self, pair: &mut Pair, len: usize) -> DtoCompletion {
+        assert_eq!(self.send(pair, 0, len).status, DtoStatus::Success);
+        dto(&self.server.recv)
+    }
+
+    /// Disconnects abruptly from the client and waits until both sides know.
+    pub fn disconnect(&self, pair: &Pair) {
+        pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+        expect_connection(&self.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+        let end = connection(&self.server.connect);
+        assert!(end.kind.is_end() && end.ep == pair.server.id(), "{end:?}");
+    }
+}
+
+impl Default for Rig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The next event, within [`LONG`].
+pub fn next(evd: &Evd) -> Event {
+    evd.wait(Some(LONG), 1).unwrap_or_else(|e| panic!("no event: {e}")).event
+}
+
+/// The next event, which is a completion.
+pub fn dto(evd: &Evd) -> DtoCompletion {
+    match next(evd).data {
+        EventData::Dto(dto) => dto,
+        other => panic!("not a completion: {other:?}"),
+    }
+}
+
+/// The next event, which is a connection event.
+pub fn connection(evd: &Evd) -> doorbell::ConnectionEvent {
+    match next(evd).data {
+        EventData::Connection(event) => event,
+        other => panic!("not a connection event: {other:?}"),
+    }
+}
+
+/// The next event, which is this connection event of this EP.
+pub fn expect_connection(evd: &Evd, ep: &Ep, kind: ConnectionEventKind) {
+    let event = connection(evd);
+    assert_eq!((event.kind, event.ep), (kind, ep.id()));
+}
+
+/// The next event, which is a connection request.
+pub fn connection_request(evd: &Evd) -> CrArrival {
+    match next(evd).data {
+        EventData::ConnectionRequest(arrival) => arrival,
+        other => panic!("not a connection request: {other:?}"),
+    }
+}
+
+/// The next asynchronous event of the IA.
+pub fn asynchronous(ia: &Ia) -> AsyncEvent {
+    match next(ia.async_evd()).data {
+        EventData::Async(event) => event,
+        other => panic!("not an asynchronous event: {other:?}"),
+    }
+}
+
+/// Nothing comes within [`SHORT`].
+pub fn expect_nothing(evd: &Evd) {
+    match evd.wait(Some(SHORT), 1) {
+        Err(e) if e.error.return_type() == ReturnType::TimeoutExpired => {}
+        other => panic!("expected no event: {other:?}"),
+    }
+}
+
+/// Available and outstanding.
+pub fn counts(srq: &Srq) -> (Count, Count) {
+    let param = srq.query().unwrap();
+    (param.available, param.outstanding)
+}
+
+/// Asks again until it is so, for as long as [`LONG`].
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        std::thread::yield_now();
+    }
+}

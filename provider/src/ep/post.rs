@@ -1,0 +1,264 @@
+//! Posting to an EP, and the rings that remember what was posted.
+
+use super::EpInner;
+use crate::Subtype;
+use crate::datapath::{Token, verbs::refused};
+use crate::error::{Direction, PostError};
+use crate::lmr::Use;
+use crate::srq::MAX_IOV;
+use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
+use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A request, with what goes beyond local segments.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    Send,
+    Write(RmrTriplet),
+    WriteImmediate(RmrTriplet, u32),
+    Read(RmrTriplet),
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) cookie: u64,
+    pub(crate) flags: CompletionFlags,
+    pub(crate) op: DtoOp,
+    pub(crate) length: u32,
+}
+
+/// A receive posted to a plain EP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) cookie: u64,
+    pub(crate) flags: CompletionFlags,
+}
+
+#[derive(Debug)]
+pub(super) struct Requests {
+    pub(super) qp: Arc<Qp>,
+    pub(super) ring: VecDeque<Request>,
+    /// Position of the ring's front in the stream of requests.
+    pub(super) first: u64,
+    pub(super) capacity: usize,
+    pub(super) max_iov: usize,
+    /// Completed with an event that has not been reaped.
+    pub(super) unreaped: usize,
+    /// Requests since the last one that makes a completion.
+    pub(super) quiet: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Receives {
+    pub(super) qp: Arc<Qp>,
+    pub(super) ring: VecDeque<Receive>,
+    pub(super) capacity: usize,
+    pub(super) max_iov: usize,
+}
+
+impl EpInner {
+    pub(super) fn post_recv(
+        self: &Arc<Self>,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        if !self.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleEp));
+        }
+        if self.srq.is_some() {
+            return Err(PostError::UsesSrq);
+        }
+        if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, &self.recv_flags) {
+            return Err(PostError::Flags);
+        }
+        let using = Use { pz: self.pz.lock().unwrap().number, direction: Direction::Write };
+        let mut receives = self.receives.lock().unwrap();
+        if iov.len() > receives.max_iov {
+            return Err(PostError::TooManySegments {
+                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
+                most: receives.max_iov as u32,
+            });
+        }
+        let mut sges = [Sge::default(); MAX_IOV];
+        let n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
+        if receives.ring.len() >= receives.capacity {
+            drop(receives);
+            // What has completed makes room; nothing else does.
+            let _ = self.recv_evd.harvest_now();
+            receives = self.receives.lock().unwrap();
+            if receives.ring.len() >= receives.capacity {
+                return Err(PostError::Full(Subtype::ResourceTep));
+            }
+        }
+        receives.qp.post_recv(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
+        receives.ring.push_back(Receive { cookie, flags });
+        drop(receives);
+        self.check_marks();
+        Ok(())
+    }
+
+    fn flags_fit(&self, flags: CompletionFlags, allowed: CompletionFlags, mode: &AtomicU32) -> bool {
+        let mode = CompletionFlags::from_bits_retain(mode.load(Ordering::Relaxed));
+        (allowed | CompletionFlags::EVD_THRESHOLD).contains(flags)
+            && (!flags.contains(CompletionFlags::UNSIGNALLED) || mode.contains(CompletionFlags::UNSIGNALLED))
+    }
+
+    pub(super) fn post_request(
+        &self,
+        what: What,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        if !self.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleEp));
+        }
+        let allowed = CompletionFlags::SUPPRESS
+            | CompletionFlags::SOLICITED_WAIT
+            | CompletionFlags::UNSIGNALLED
+            | CompletionFlags::BARRIER_FENCE;
+        if !self.flags_fit(flags, allowed, &self.request_flags) {
+            return Err(PostError::Flags);
+        }
+        // On a DISCONNECTED EP the device flushes it at once.
+        let state = self.state();
+        if !matches!(state, EpState::Connected | EpState::Disconnected) {
+            return Err(PostError::EpState(state.subtype()));
+        }
+        let direction = if matches!(what, What::Read(_)) { Direction::Write } else { Direction::Read };
+        let using = Use { pz: self.pz.lock().unwrap().number, direction };
+        let mut sges = [Sge::default(); MAX_IOV];
+        if iov.len() > MAX_IOV {
+            return Err(too_many(iov.len(), MAX_IOV));
+        }
+        let mut n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
+        let mut length: u64 = sges[..n].iter().map(|sge| u64::from(sge.len)).sum();
+        let (op, verb) = match what {
+            What::Send => (DtoOp::Send, SendOp::Send),
+            What::Write(to) | What::WriteImmediate(to, _) if length > u64::from(to.segment_length) => {
+                return Err(PostError::Length);
+            }
+            What::Write(to) => {
+                (DtoOp::RdmaWrite, SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context })
+            }
+            What::WriteImmediate(to, imm) => (
+                DtoOp::RdmaWriteImmediate,
+                SendOp::WriteImm { remote_addr: to.virtual_address, rkey: to.rmr_context, imm },
+            ),
+            What::Read(from) => {
+                let want = u64::from(from.segment_length);
+                if want > length {
+                    return Err(PostError::Length);
+                }
+                n = cut(&mut sges[..n], from.segment_length);
+                length = want;
+                (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
+            }
+        };
+        if length > u64::from(self.ia.attr.max_message_size) {
+            return Err(PostError::Length);
+        }
+        let mut requests = self.requests.lock().unwrap();
+        if iov.len() > requests.max_iov {
+            return Err(too_many(iov.len(), requests.max_iov));
+        }
+        if requests.is_full() {
+            drop(requests);
+            // Finished suppressed requests give their entries back here.
+            let _ = self.request_evd.harvest_now();
+            requests = self.requests.lock().unwrap();
+            if requests.is_full() {
+                return Err(PostError::Full(Subtype::ResourceCredits));
+            }
+        }
+        let suppress = flags.contains(CompletionFlags::SUPPRESS);
+        let signalled = !suppress || requests.quiet + 1 >= (requests.capacity / 2).max(1);
+        let mut send_flags = SendFlags::empty();
+        send_flags.set(SendFlags::SIGNALLED, signalled);
+        let solicits = matches!(what, What::Send | What::WriteImmediate(..));
+        send_flags.set(SendFlags::SOLICITED, solicits && flags.contains(CompletionFlags::SOLICITED_WAIT));
+        send_flags.set(SendFlags::FENCE, flags.contains(CompletionFlags::BARRIER_FENCE));
+        let seq = requests.first + requests.ring.len() as u64;
+        let wr = SendWr {
+            wr_id: Token::Request(seq).pack(),
+            op: verb,
+            sges: &sges[..n],
+            flags: send_flags,
+            inline: None,
+            ud: None,
+        };
+        requests.qp.post_send(&wr).map_err(refused)?;
+        requests.quiet = if signalled { 0 } else { requests.quiet + 1 };
+        requests.ring.push_back(Request { cookie, flags, op, length: length as u32 });
+        Ok(())
+    }
+
+    /// A completion for the request at this position: those before it are done too. `None` if it is not under way.
+    pub(crate) fn request_done(&self, seq: u64) -> Option<Request> {
+        let mut requests = self.requests.lock().unwrap();
+        let ahead = seq.checked_sub(requests.first)? as usize;
+        if ahead >= requests.ring.len() {
+            return None;
+        }
+        requests.ring.drain(..ahead);
+        let request = requests.ring.pop_front()?;
+        requests.first = seq + 1;
+        requests.unreaped += 1;
+        Some(request)
+    }
+
+    /// The event of a completed request is gone: its entry is free.
+    pub(crate) fn request_reaped(&self) {
+        let mut requests = self.requests.lock().unwrap();
+        requests.unreaped = requests.unreaped.saturating_sub(1);
+    }
+
+    /// A completion for the oldest receive of a plain EP.
+    pub(crate) fn receive_done(&self) -> Option<Receive> {
+        self.receives.lock().unwrap().ring.pop_front()
+    }
+
+    /// Whether anything is under way, as far as harvested completions tell.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.requests_drained() && self.receives.lock().unwrap().ring.is_empty()
+    }
+
+    pub(crate) fn requests_drained(&self) -> bool {
+        self.requests.lock().unwrap().ring.is_empty()
+    }
+
+    /// Gives up what never completed; only after the QP was drained or reset.
+    pub(crate) fn forget_pending(&self) {
+        let mut requests = self.requests.lock().unwrap();
+        requests.first += requests.ring.len() as u64;
+        requests.ring.clear();
+        requests.quiet = 0;
+        self.receives.lock().unwrap().ring.clear();
+    }
+}
+
+impl Requests {
+    fn is_full(&self) -> bool {
+        self.ring.len() + self.unreaped >= self.capacity
+    }
+}
+
+fn too_many(given: usize, most: usize) -> PostError {
+    PostError::TooManySegments { given: u32::try_from(given).unwrap_or(u32::MAX), most: most as u32 }
+}
+
+/// Shortens segments to `len` bytes in all; gives how many are left.
+fn cut(sges: &mut [Sge], mut len: u32) -> usize {
+    for (i, sge) in sges.iter_mut().enumerate() {
+        if len == 0 {
+            return i;
+        }
+        sge.len = sge.len.min(len);
+        len -= sge.len;
+    }
+    sges.len()
+}

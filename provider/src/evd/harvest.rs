@@ -1,0 +1,224 @@
+//! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
+
+use super::{BATCH, EvdInner, Held, Queue, Queued};
+use crate::DtoCompletion;
+use crate::Result;
+use crate::datapath::{Completion, Token};
+use crate::ep::EpInner;
+use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::srq::SrqInner;
+use crate::types::{CompletionFlags, DtoStatus};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a harvest leaves to be done without the queue's lock.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Aftermath {
+    failed: Vec<Arc<EpInner>>,
+    received: Vec<Arc<EpInner>>,
+    overflowed: bool,
+}
+
+impl Aftermath {
+    pub(super) fn merge(&mut self, other: Self) {
+        self.failed.extend(other.failed);
+        self.received.extend(other.received);
+        self.overflowed |= other.overflowed;
+    }
+}
+
+impl EvdInner {
+    /// Completions with this QP number belong to this EP.
+    pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) {
+        let mut queue = self.queue();
+        queue.eps.insert(qpn, ep.clone());
+        if let Some(srq) = &ep.srq {
+            queue.srqs.insert(srq.token(), srq.clone());
+        }
+    }
+
+    /// Forgets the EP and drops its events, which gives back what they hold (R172).
+    pub(crate) fn unregister(&self, qpn: u32, ep: &EpInner) {
+        let mut queue = self.queue();
+        queue.eps.remove(&qpn);
+        let mut kept = VecDeque::with_capacity(queue.dtos.capacity());
+        let mut dropped = Vec::new();
+        for queued in queue.dtos.drain(..) {
+            if queued.dto.ep == ep.id {
+                dropped.push(queued.held);
+            } else {
+                kept.push_back(queued);
+            }
+        }
+        queue.dtos = kept;
+        if let Some(srq) = &ep.srq
+            && !queue.eps.values().any(|e| e.srq.as_ref().is_some_and(|s| Arc::ptr_eq(s, srq)))
+        {
+            queue.srqs.remove(&srq.token());
+        }
+        drop(queue);
+        dropped.into_iter().for_each(Held::release);
+    }
+
+    /// The EP has another QP.
+    pub(crate) fn rename(&self, from: u32, to: u32) {
+        let mut queue = self.queue();
+        if let Some(ep) = queue.eps.remove(&from) {
+            queue.eps.insert(to, ep);
+        }
+    }
+
+    /// Moves finished completions from the CQ into the queue, so that counts are exact.
+    pub(crate) fn harvest_now(&self) -> Result<()> {
+        let mut queue = self.queue();
+        let after = self.harvest(&mut queue)?;
+        let news = queue.notified;
+        drop(queue);
+        self.settle(after);
+        if news && self.waiting.load(Ordering::Acquire) {
+            self.wake_waiter();
+        }
+        Ok(())
+    }
+
+    pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Aftermath> {
+        let mut after = Aftermath::default();
+        let Some(cq) = &self.cq else { return Ok(after) };
+        let mut batch = [None; BATCH];
+        loop {
+            let n = cq.poll(&mut batch)?;
+            for completion in batch[..n].iter().flatten() {
+                self.take(queue, completion, &mut after);
+            }
+            if n < BATCH {
+                return Ok(after);
+            }
+        }
+    }
+
+    fn take(&self, queue: &mut Queue, completion: &Completion, after: &mut Aftermath) {
+        let Some(ep) = queue.eps.get(&completion.qpn).cloned() else {
+            // The EP is gone; what it held goes back.
+            if let Token::Srq { srq, entry } = completion.token
+                && let Some(srq) = queue.srqs.get(&srq)
+            {
+                srq.path.complete(entry, 0);
+                srq.path.release(entry);
+            }
+            return;
+        };
+        if completion.status != DtoStatus::Success {
+            after.failed.push(ep.clone());
+        }
+        match completion.token {
+            Token::Srq { entry, .. } => {
+                let Some(srq) = ep.srq.clone() else { return };
+                let Some(cookie) = srq.path.complete(entry, ep.id.0) else { return };
+                after.received.push(ep.clone());
+                let notify = completion.status != DtoStatus::Success
+                    || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
+                let dto = received(&ep, completion, cookie);
+                self.put(queue, dto, Held::Srq(srq.clone(), entry), notify, after);
+                while let Some(lost) = srq.path.next_lost() {
+                    self.ia.flush_lost(&srq, lost);
+                }
+            }
+            Token::Recv => {
+                let Some(recv) = ep.receive_done() else { return };
+                let ep_flags = ep.recv_flags();
+                let notify = completion.status != DtoStatus::Success
+                    || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
+                        || recv.flags.contains(CompletionFlags::UNSIGNALLED));
+                let dto = received(&ep, completion, recv.cookie);
+                self.put(queue, dto, Held::Nothing, notify, after);
+            }
+            Token::Request(seq) => {
+                let Some(request) = ep.request_done(seq) else { return };
+                let failed = completion.status != DtoStatus::Success;
+                if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
+                    ep.request_reaped();
+                    return;
+                }
+                let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
+                let dto = DtoCompletion {
+                    ep: ep.id,
+                    ep_context: ep.context.load(Ordering::Relaxed),
+                    cookie: request.cookie,
+                    status: completion.status,
+                    length: if failed { 0 } else { request.length },
+                    op: request.op,
+                    immediate: None,
+                    invalidated: None,
+                };
+                self.put(queue, dto, Held::Request(ep), notify, after);
+            }
+        }
+    }
+
+    fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {
+        if self.discards {
+            held.release();
+        } else if queue.len() >= queue.qlen {
+            held.release();
+            after.overflowed = true;
+        } else {
+            queue.dtos.push_back(Queued { dto, held });
+            queue.notified |= notify;
+        }
+    }
+
+    /// A completion that no device will make: a buffer that went down with its EP (R174).
+    pub(crate) fn put_flushed(self: &Arc<Self>, ep: &EpInner, srq: &Arc<SrqInner>, entry: u32, cookie: u64) {
+        let dto = DtoCompletion {
+            ep: ep.id,
+            ep_context: ep.context.load(Ordering::Relaxed),
+            cookie,
+            status: DtoStatus::Flushed,
+            length: 0,
+            op: crate::DtoOp::Receive,
+            immediate: None,
+            invalidated: None,
+        };
+        let mut after = Aftermath::default();
+        let mut queue = self.queue();
+        self.put(&mut queue, dto, Held::Srq(srq.clone(), entry), true, &mut after);
+        let cno = queue.cno_if_enabled();
+        drop(queue);
+        self.announce(cno);
+        self.settle(after);
+    }
+
+    /// Does what a harvest found and could not do under the lock.
+    pub(crate) fn settle(&self, after: Aftermath) {
+        if after.overflowed {
+            self.ia.push_async(AsyncEvent {
+                kind: AsyncKind::EvdOverflow,
+                object: AsyncObject::Evd(self.id),
+                context: self.context.load(Ordering::Relaxed),
+                reason: reason::EVD_OVERFLOW,
+            });
+        }
+        for ep in &after.received {
+            ep.took_one();
+        }
+        for ep in &after.failed {
+            ep.failed();
+        }
+    }
+}
+
+fn received(ep: &EpInner, completion: &Completion, cookie: u64) -> DtoCompletion {
+    let success = completion.status == DtoStatus::Success;
+    DtoCompletion {
+        ep: ep.id,
+        ep_context: ep.context.load(Ordering::Relaxed),
+        cookie,
+        status: completion.status,
+        length: if success { completion.length } else { 0 },
+        op: if success { completion.op } else { crate::DtoOp::Receive },
+        immediate: completion.immediate.filter(|_| success),
+        invalidated: completion.invalidated.filter(|_| success),
+    }
+}
