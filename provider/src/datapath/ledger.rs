@@ -34,6 +34,14 @@ struct Entry {
     place: Place,
 }
 
+/// An ended EP, and the entries (by `seq`) of which it may have held one.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    ep: u64,
+    from: u64,
+    before: u64,
+}
+
 /// The entries of one SRQ.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -49,8 +57,8 @@ pub(crate) struct Ledger {
     order: VecDeque<(u64, u32)>,
     /// Live EPs, each with the youngest entry it has completed, as `seq + 1`.
     holders: HashMap<u64, u64>,
-    /// Ended EPs that may have held an entry posted before they ended.
-    suspects: Vec<(u64, u64)>,
+    /// Ended EPs that may have held an entry.
+    suspects: Vec<Suspect>,
 }
 
 impl Ledger {
@@ -167,8 +175,10 @@ impl Ledger {
 
     /// This EP takes no more, and all its completions have been seen.
     pub(crate) fn ep_drained(&mut self, ep: u64) {
-        if self.holders.remove(&ep).is_some() && self.available > 0 {
-            self.suspects.push((ep, self.next_seq));
+        if let Some(from) = self.holders.remove(&ep)
+            && self.available > 0
+        {
+            self.suspects.push(Suspect { ep, from, before: self.next_seq });
         }
     }
 
@@ -181,12 +191,15 @@ impl Ledger {
                 self.order.pop_front();
                 continue;
             }
-            self.suspects.retain(|&(_, before)| seq < before);
+            self.suspects.retain(|suspect| seq < suspect.before);
             if seq + 1 > self.taken || self.holders.values().any(|&last| last <= seq) {
                 return None;
             }
-            let at = self.suspects.iter().position(|&(_, before)| seq < before)?;
-            let (ep, _) = self.suspects.swap_remove(at);
+            // Each suspect held one at most. The one with the fewest younger entries to answer for takes this, so that
+            // none is left without a suspect.
+            let fits = |&at: &usize| self.suspects[at].from <= seq;
+            let at = (0..self.suspects.len()).filter(fits).min_by_key(|&at| self.suspects[at].before)?;
+            let ep = self.suspects.swap_remove(at).ep;
             self.entries[entry as usize].place = Place::Completed;
             self.available -= 1;
             return Some(Lost { entry, cookie: slot.cookie, ep });
