@@ -11,7 +11,8 @@
 //! | | `ConnectRequest` with a new id: make the QP, `qp_to_init`, post receives, `qp_to_rts`, `accept` |
 //! | `ConnectResponse`: `qp_to_rts`, `establish` (no `Established` comes) | |
 //! | | `Established` |
-//! | `disconnect` or `Disconnected` on either side; then the QP `to_error` | |
+//! | `disconnect`, and the QP `to_error` | `Disconnected`: `disconnect` as the answer, and the QP `to_error` |
+//! | `Disconnected`, once the other side has answered | |
 //!
 //! # Threads
 //!

@@ -61,7 +61,7 @@ pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
 pub use cq::{Completion, Cq, WcOpcode, WcStatus};
 pub use device::{
     AsyncEvent, AsyncKind, AsyncObject, AtomicCap, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, GidKind,
-    LinkLayer, PortAttr, PortState, Selector, devices,
+    LinkLayer, NodeType, PortAttr, PortState, Selector, Transport, devices,
 };
 pub use error::{Error, Result};
 pub use mr::{Access, Mr};

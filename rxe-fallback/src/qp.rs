@@ -130,7 +130,17 @@ impl Qp {
         };
         // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP lives.
         let raw = unsafe { sys::ibv_create_qp(pd.as_raw(), &mut raw_init) };
-        let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            let error = create_failed(verb);
+            match error.errno() {
+                libc::EINVAL => error.with_detail(format!(
+                    "the device refuses {} sends of {} segments and {} inline bytes with {max_recv_wr} receives of \
+                     {max_recv_sge} segments",
+                    init.max_send_wr, init.max_send_sge, init.max_inline
+                )),
+                _ => error,
+            }
+        })?;
         let cap = raw_init.cap;
         let caps = QpCaps {
             max_send_wr: cap.max_send_wr,

@@ -186,3 +186,117 @@ pub(crate) fn index_in_chain(base: usize, bad: usize, size: usize, len: usize) -
 pub(crate) fn refused(returned: i32) -> PostError {
     PostError::from_verb(returned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A provider's receive queue with room for `room` requests; keeps what was posted.
+    #[derive(Default)]
+    struct Queue {
+        room: usize,
+        posted: Vec<(u64, Vec<Sge>)>,
+        calls: usize,
+        silent: bool,
+    }
+
+    impl Queue {
+        fn post(&mut self, chain: *mut sys::ibv_recv_wr, bad: &mut *mut sys::ibv_recv_wr) -> i32 {
+            self.calls += 1;
+            let mut next = chain;
+            // SAFETY: the code under test hands over a chain of valid requests that ends with NULL.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                if self.posted.len() == self.room {
+                    if !self.silent {
+                        *bad = next;
+                    }
+                    return libc::ENOMEM;
+                }
+                let (at, len) = (wr.sg_list.cast::<Sge>(), wr.num_sge as usize);
+                // SAFETY: num_sge segments at sg_list.
+                let sges = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at, len) } };
+                self.posted.push((wr.wr_id, sges.to_vec()));
+                next = wr.next;
+            }
+            0
+        }
+    }
+
+    fn sges(n: usize) -> Vec<Sge> {
+        (0..n).map(|i| Sge { addr: 0x1000 + i as u64, len: 10 + i as u32, lkey: 7 }).collect()
+    }
+
+    fn post(queue: &mut Queue, wrs: &[RecvWr<'_>], max_sge: usize) -> Result<(), PostListError> {
+        post_receives(wrs, max_sge, |chain, bad| queue.post(chain, bad))
+    }
+
+    #[test]
+    fn list_arrives_whole_and_in_order() {
+        for len in [0, 1, 63, 64, 65, 128, 200] {
+            let segments = sges(2);
+            let wrs: Vec<_> =
+                (0..len).map(|i| RecvWr { wr_id: i, sges: &segments[..(i % 3) as usize] }).collect();
+            let mut queue = Queue { room: 1000, ..Queue::default() };
+            assert_eq!(post(&mut queue, &wrs, 2), Ok(()));
+            let ids: Vec<_> = queue.posted.iter().map(|(id, _)| *id).collect();
+            assert_eq!(ids, (0..len).collect::<Vec<_>>());
+            assert!(queue.posted.iter().all(|(id, got)| got[..] == segments[..(*id % 3) as usize]));
+            assert_eq!(queue.calls, (len as usize).div_ceil(CHUNK));
+        }
+    }
+
+    #[test]
+    fn full_queue_is_reported_at_the_first_request_that_did_not_fit() {
+        for room in [0, 1, 63, 64, 65, 129] {
+            let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 130];
+            let mut queue = Queue { room, ..Queue::default() };
+            let stopped = post(&mut queue, &wrs, 1).unwrap_err();
+            assert_eq!(stopped, PostListError { index: room, reason: PostError::Full });
+            assert_eq!(queue.posted.len(), room);
+        }
+    }
+
+    #[test]
+    fn requests_before_one_with_too_many_segments_are_posted_and_none_after_it() {
+        for bad in [0, 1, 63, 64, 100] {
+            let segments = sges(3);
+            let mut wrs = vec![RecvWr { wr_id: 0, sges: &segments[..2] }; 130];
+            wrs[bad].sges = &segments;
+            let mut queue = Queue { room: 1000, ..Queue::default() };
+            let stopped = post(&mut queue, &wrs, 2).unwrap_err();
+            let reason = PostError::TooManySegments { given: 3, max: 2 };
+            assert_eq!(stopped, PostListError { index: bad, reason });
+            assert_eq!(queue.posted.len(), bad);
+        }
+    }
+
+    #[test]
+    fn full_comes_before_a_later_malformed_request() {
+        let segments = sges(2);
+        let mut wrs = vec![RecvWr { wr_id: 0, sges: &segments[..1] }; 10];
+        wrs[8].sges = &segments;
+        let mut queue = Queue { room: 5, ..Queue::default() };
+        assert_eq!(post(&mut queue, &wrs, 1), Err(PostListError { index: 5, reason: PostError::Full }));
+    }
+
+    #[test]
+    fn provider_that_names_no_bad_request_does_not_send_the_index_astray() {
+        let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 100];
+        let mut queue = Queue { room: 64, silent: true, ..Queue::default() };
+        assert_eq!(post(&mut queue, &wrs, 1).unwrap_err().index, 64);
+    }
+
+    #[test]
+    fn reasons_have_the_errno_of_the_verb() {
+        assert_eq!(PostError::from_verb(libc::ENOMEM), PostError::Full);
+        assert_eq!(PostError::from_verb(-libc::ENOMEM), PostError::Full);
+        assert_eq!(PostError::from_verb(libc::EIO).errno(), libc::EIO);
+        assert_eq!(PostError::Full.errno(), libc::ENOMEM);
+        assert_eq!(PostError::TooManySegments { given: 2, max: 1 }.errno(), libc::EINVAL);
+        let stopped = PostListError { index: 3, reason: PostError::TooManySegments { given: 2, max: 1 } };
+        assert_eq!(
+            stopped.to_string(),
+            "work request 3 was not posted (those before it were): 2 segments, but the queue takes 1"
+        );
+    }
+}

@@ -154,13 +154,16 @@ impl Connection {
         self.id.disconnect()
     }
 
-    /// Waits until the connection has ended on either side's word.
+    /// Waits until the connection has ended on either side's word, and answers if it was the peer's.
     ///
     /// # Errors
     /// ETIMEDOUT when it has not within `timeout`.
     pub fn wait_disconnected_timeout(&self, timeout: Duration) -> Result<()> {
         let wanted = [CmEventKind::Disconnected, CmEventKind::TimewaitExit, CmEventKind::DeviceRemoval];
-        wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout).map(|_| ())
+        wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout)?;
+        // The peer waits for an answer. If it was this side that asked, there is nothing to answer and the call says so.
+        let _ = self.id.disconnect();
+        Ok(())
     }
 }
 

@@ -292,7 +292,8 @@ impl CmId {
         check_errno("rdma_establish", unsafe { sys::rdma_establish(raw) })
     }
 
-    /// Ends the connection; both sides get `Disconnected`. The QP is the caller's to move (`to_error`).
+    /// Ends the connection, or answers a `Disconnected` of the peer, which gets its own only then (or after half a
+    /// minute of retries, or when this id is dropped). The QP is the caller's to move (`to_error`).
     ///
     /// # Errors
     /// EINVAL or ENOTCONN when there is no connection.

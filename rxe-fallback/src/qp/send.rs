@@ -174,14 +174,14 @@ impl Qp {
 
     fn post_sends(&self, wrs: &[SendWr<'_>], extra_flags: u32) -> Result<(), PostListError> {
         let mut chain = [const { MaybeUninit::<sys::ibv_send_wr>::uninit() }; CHUNK];
-        let mut inline = [Sge::default(); CHUNK];
+        let mut inline = [const { MaybeUninit::<Sge>::uninit() }; CHUNK];
         for (number, chunk) in wrs.chunks(CHUNK).enumerate() {
             let first = number * CHUNK;
             let bad_one = chunk.iter().enumerate().find_map(|(i, wr)| Some((i, self.check(wr).err()?)));
             let good = bad_one.map_or(chunk.len(), |(i, _)| i);
             if good > 0 {
                 let base: *mut sys::ibv_send_wr = chain.as_mut_ptr().cast();
-                let inline: *mut Sge = inline.as_mut_ptr();
+                let inline: *mut Sge = inline.as_mut_ptr().cast();
                 for (i, wr) in chunk[..good].iter().enumerate() {
                     // SAFETY: i < good <= CHUNK, so all three are inside their arrays, or not used.
                     let (next, place, inline_sge) = unsafe {
@@ -191,13 +191,10 @@ impl Qp {
                     let mut raw = to_sys(wr, extra_flags);
                     raw.next = next;
                     if let Some(bytes) = wr.inline {
+                        let addr = bytes.as_ptr().expose_provenance() as u64;
+                        let sge = Sge { addr, len: bytes.len() as u32, lkey: 0 };
                         // SAFETY: inside `inline`, which nobody else uses.
-                        unsafe {
-                            *inline_sge =
-                                Sge { addr: bytes.as_ptr().addr() as u64, len: bytes.len() as u32, lkey: 0 }
-                        };
-                        // The provider makes a pointer of the integer again.
-                        let _ = bytes.as_ptr().expose_provenance();
+                        unsafe { inline_sge.write(sge) };
                         raw.sg_list = inline_sge.cast();
                         raw.num_sge = 1;
                         raw.send_flags |= INLINE;
