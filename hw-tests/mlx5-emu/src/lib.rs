@@ -6,11 +6,25 @@
 //!
 //! It is a model for testing drivers and for first steps, not a model of a network card's speed.
 
+mod clock;
+mod complaints;
+mod config;
+mod control;
+mod device;
 pub mod devices;
+mod engine;
+mod events;
+mod faults;
 pub mod gids;
+mod helper;
+mod hooks;
 mod ifaddrs;
 pub mod interpose;
 pub mod mem;
+mod net;
+mod objects;
+mod qp_state;
+mod slab;
 mod start;
 pub mod sys;
 mod sysfs;
@@ -18,4 +32,10 @@ pub mod ucma;
 mod uverbs;
 pub mod vfile;
 
+pub use clock::advance as advance_clock;
+pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};
+pub use config::{Mode, mode, set_cqe_version, set_mode};
+pub use control::{QpInfo, fatal_error, inject, no_faults, qp_info, remove_device, set_port, step};
+pub use faults::{Fault, Rule};
+pub use qp_state::QpState;
 pub use start::init;

@@ -193,3 +193,24 @@ pub(crate) fn setenv(name: &CStr, value: &CStr) {
     // SAFETY: both are NUL-terminated. setenv copies them.
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
 }
+
+/// Device and inode number of an open file.
+///
+/// # Errors
+/// EBADF when the descriptor is not open.
+pub(crate) fn inode_of(fd: RawFd) -> io::Result<(u64, u64)> {
+    let mut out = std::mem::MaybeUninit::<StatBuf>::zeroed();
+    // SAFETY: `out` is a valid place for the answer.
+    if unsafe { fstat(fd, out.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled in by fstat, and all-zero is valid too.
+    let out = unsafe { out.assume_init() };
+    Ok((out.st_dev, out.st_ino))
+}
+
+/// User id of this process.
+pub(crate) fn uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::getuid() }
+}

@@ -91,13 +91,11 @@ pub fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
 
 fn register(raw: RawFd, file: Arc<dyn VirtualFile>) -> io::Result<()> {
     let slot = usize::try_from(raw).ok().filter(|&n| n < MAX_FD).ok_or_else(|| sys::errno(libc::EMFILE))?;
-    let old = {
-        let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-        let old = files.get_or_insert_with(HashMap::new).insert(raw, file);
-        IS_VIRTUAL[slot / 64].fetch_or(1 << (slot % 64), Ordering::Release);
-        old
-    };
-    release(old);
+    // An entry that is replaced here was closed behind our back (a raw system call); it is dropped without `released`, since
+    // callers may hold locks that `released` takes.
+    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
+    let _stale = files.get_or_insert_with(HashMap::new).insert(raw, file);
+    IS_VIRTUAL[slot / 64].fetch_or(1 << (slot % 64), Ordering::Release);
     Ok(())
 }
 

@@ -1,4 +1,197 @@
-//! The uverbs front end.
-pub(crate) fn open() -> std::io::Result<std::os::fd::RawFd> {
-    Err(crate::sys::errno(libc::ENODEV))
+//! The uverbs front end: the command descriptor `/dev/infiniband/uverbs0`.
+//!
+//! Commands come by ioctl (`RDMA_VERBS_IOCTL`, mostly its method "invoke write") or, from programs that prefer it, by
+//! write(2). Both are turned into a [`Command`] and dispatched; answers are limited to the room the caller gave. Errors are the
+//! kernel's errno values.
+
+mod command;
+mod context;
+mod cq;
+mod memory;
+mod native;
+mod qp;
+mod query;
+mod srq;
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use command::Command;
+
+use crate::device::{Context, Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA};
+use crate::vfile::{self, VirtualFile};
+use crate::{mem, sys};
+
+/// `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
+const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
+
+/// One open command descriptor.
+struct Uverbs {
+    context: usize,
+}
+
+/// Opens the verbs device.
+///
+/// # Errors
+/// ENODEV when the device was removed, what memfd_create(2) says.
+pub(crate) fn open() -> io::Result<RawFd> {
+    let memory = sys::memfd(c"mlx5-emu-uar", UAR_AREA as u64)?;
+    let program = sys::dup_cloexec(memory.as_raw_fd())?;
+    let mut device = crate::device::lock();
+    if device.dead {
+        return Err(sys::errno(libc::EIO));
+    }
+    let context = device.new_context(memory)?;
+    drop(device);
+    crate::helper::ensure();
+    vfile::open(program, Arc::new(Uverbs { context }))
+}
+
+impl Device {
+    fn new_context(&mut self, memory: OwnedFd) -> io::Result<usize> {
+        let uar = mem::map_shared(memory.as_raw_fd(), UAR_AREA)?;
+        let context = Context {
+            memory,
+            uar,
+            uar_pages: Vec::new(),
+            next_uar_page: FIRST_DYNAMIC_UAR,
+            handles: std::collections::BTreeMap::new(),
+            next_handle: 1,
+            async_channel: None,
+            cqe_version: 1,
+            ready: false,
+        };
+        self.contexts.insert(context).ok_or_else(|| sys::errno(libc::ENFILE))
+    }
+
+    /// Gives an object a handle in its context.
+    pub(crate) fn add_handle(&mut self, context: usize, kind: ObjectKind, index: usize) -> u32 {
+        let context = &mut self.contexts[context];
+        let handle = context.next_handle;
+        context.next_handle += 1;
+        context.handles.insert(handle, (kind, index));
+        handle
+    }
+
+    /// The object behind a handle.
+    ///
+    /// # Errors
+    /// ENOENT for a handle that does not exist, EINVAL for another kind of object.
+    pub(crate) fn object(&self, context: usize, handle: u32, kind: ObjectKind) -> io::Result<usize> {
+        match self.contexts[context].handles.get(&handle) {
+            None => Err(sys::errno(libc::ENOENT)),
+            Some(&(found, index)) if found == kind => Ok(index),
+            Some(_) => Err(sys::errno(libc::EINVAL)),
+        }
+    }
+
+    pub(crate) fn drop_handle(&mut self, context: usize, handle: u32) {
+        self.contexts[context].handles.remove(&handle);
+    }
+}
+
+impl VirtualFile for Uverbs {
+    fn write(&self, _fd: RawFd, buf: &[u8]) -> io::Result<usize> {
+        let command = Command::from_write(buf)?;
+        self.run(command)?;
+        Ok(buf.len())
+    }
+
+    fn ioctl(&self, fd: RawFd, request: u64, arg: usize) -> io::Result<i32> {
+        if request != RDMA_VERBS_IOCTL {
+            return Err(sys::errno(libc::ENOTTY));
+        }
+        native::ioctl(self, fd, arg as u64)?;
+        Ok(0)
+    }
+
+    fn device_number(&self) -> Option<(u32, u32)> {
+        Some(crate::devices::UVERBS)
+    }
+
+    fn released(&self) {
+        let mut device = crate::device::lock();
+        device.close_context(self.context);
+    }
+}
+
+impl Uverbs {
+    fn run(&self, mut command: Command) -> io::Result<()> {
+        let mut device = crate::device::lock();
+        device.dispatch(self.context, &mut command)
+    }
+}
+
+impl Device {
+    fn dispatch(&mut self, context: usize, command: &mut Command) -> io::Result<()> {
+        use command::number::*;
+        if self.dead {
+            // A removed device answers everything with EIO; destroying still succeeds so that programs can clean up.
+            if !command.destroys() {
+                return Err(sys::errno(libc::EIO));
+            }
+        }
+        if let Some(errno) = self.faults.command_error(command.number) {
+            return Err(sys::errno(errno));
+        }
+        if !self.contexts[context].ready
+            && command.number != GET_CONTEXT
+            && command.number != EX | QUERY_DEVICE
+        {
+            // Before GET_CONTEXT the kernel knows no other command; the size probe of libibverbs comes earlier still.
+            if command.number == QUERY_DEVICE && command.core_out_len() == 0 {
+                return Err(sys::errno(libc::ENOSPC));
+            }
+            return Err(sys::errno(libc::EINVAL));
+        }
+        match command.number {
+            GET_CONTEXT => self.cmd_get_context(context, command),
+            QUERY_DEVICE => self.cmd_query_device(command),
+            n if n == EX | QUERY_DEVICE => self.cmd_query_device_ex(command),
+            QUERY_PORT => self.cmd_query_port(command),
+            ALLOC_PD => self.cmd_alloc_pd(context, command),
+            DEALLOC_PD => self.cmd_dealloc_pd(context, command),
+            CREATE_AH => self.cmd_create_ah(context, command),
+            DESTROY_AH => self.cmd_destroy_ah(context, command),
+            REG_MR => self.cmd_reg_mr(context, command),
+            REREG_MR => self.cmd_rereg_mr(context, command),
+            DEREG_MR => self.cmd_dereg_mr(context, command),
+            ALLOC_MW => self.cmd_alloc_mw(context, command),
+            DEALLOC_MW => self.cmd_dealloc_mw(context, command),
+            CREATE_COMP_CHANNEL => self.cmd_create_channel(command),
+            CREATE_CQ => self.cmd_create_cq(context, command, false),
+            n if n == EX | CREATE_CQ => self.cmd_create_cq(context, command, true),
+            RESIZE_CQ => self.cmd_resize_cq(context, command),
+            DESTROY_CQ => self.cmd_destroy_cq(context, command),
+            n if n == EX | MODIFY_CQ => self.cmd_modify_cq(context, command),
+            CREATE_QP => self.cmd_create_qp(context, command, false),
+            n if n == EX | CREATE_QP => self.cmd_create_qp(context, command, true),
+            OPEN_QP => self.cmd_open_qp(context, command),
+            QUERY_QP => self.cmd_query_qp(context, command),
+            MODIFY_QP => self.cmd_modify_qp(context, command),
+            n if n == EX | MODIFY_QP => self.cmd_modify_qp_ex(context, command),
+            DESTROY_QP => self.cmd_destroy_qp(context, command),
+            CREATE_SRQ => self.cmd_create_srq(context, command),
+            CREATE_XSRQ => self.cmd_create_xsrq(context, command),
+            MODIFY_SRQ => self.cmd_modify_srq(context, command),
+            QUERY_SRQ => self.cmd_query_srq(context, command),
+            DESTROY_SRQ => self.cmd_destroy_srq(context, command),
+            OPEN_XRCD => self.cmd_open_xrcd(context, command),
+            CLOSE_XRCD => self.cmd_close_xrcd(context, command),
+            ATTACH_MCAST | DETACH_MCAST => Err(sys::errno(libc::EOPNOTSUPP)),
+            _ => Err(sys::errno(libc::EOPNOTSUPP)),
+        }
+    }
+}
+
+/// Names of the commands, for faults.
+pub(crate) fn command_names() -> impl Iterator<Item = &'static str> {
+    command::number::NAMES.iter().map(|&(name, _)| name).chain(["uar_alloc"])
+}
+
+/// Name of a command, in its plain or extended form.
+pub(crate) fn command_name(number: u32) -> Option<&'static str> {
+    let plain = number & !command::number::EX;
+    command::number::NAMES.iter().find(|&&(_, known)| known == plain).map(|&(name, _)| name)
 }

@@ -1,0 +1,19 @@
+//! The device's clock: the monotonic one, plus what tests advance it by.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+static START: OnceLock<Instant> = OnceLock::new();
+static ADVANCED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Nanoseconds of device time.
+pub(crate) fn now_ns() -> u64 {
+    let real = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(real.as_nanos()).unwrap_or(u64::MAX).saturating_add(ADVANCED_NS.load(Ordering::Relaxed))
+}
+
+/// Lets device time jump forward, so that timers (receiver-not-ready, transport) expire without waiting for them.
+pub fn advance(by: Duration) {
+    ADVANCED_NS.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+}

@@ -1,0 +1,85 @@
+//! What the program under test did that real hardware would choke on.
+//!
+//! Complaints are collected per process. A test asks for them ([`take`]); a preloaded program prints them to stderr as
+//! they come, and with `MLX5_EMU_STRICT=1` exits with status 86 if there were any.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// What kind of rule was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// `next_wqe_index` of a posted SRQ WQE lies outside the ring.
+    NextOutsideRing,
+    /// `next_wqe_index` of a posted SRQ WQE is not what it was when the doorbell record covered it.
+    NextChangedAfterPost,
+    /// A WQE was posted again while it still was in the device's hands.
+    WqeReusedInFlight,
+    /// A doorbell record moved backwards or by more than the queue holds.
+    DoorbellRecordJump,
+    /// A data segment names a key that does not exist.
+    UnknownKey,
+    /// A reserved field is not zero.
+    ReservedNotZero,
+    /// What was written to a BlueFlame register is not the WQE in the ring.
+    BlueFlameMismatch,
+    /// A doorbell names a queue that does not exist or belongs to somebody else.
+    BadDoorbell,
+    /// A send WQE is malformed (its size, opcode, index or segments).
+    BadSendWqe,
+    /// A consumer index is ahead of what the device wrote.
+    ConsumerIndexAhead,
+    /// Memory that was registered is not mapped any more.
+    UnmappedMemory,
+    /// The emulator itself failed; a bug of this crate.
+    Internal,
+}
+
+/// One complaint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// The rule that was broken.
+    pub kind: Kind,
+    /// Which object, and what was wrong with it.
+    pub text: String,
+}
+
+static LIST: Mutex<Vec<Complaint>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static PRINT: AtomicBool = AtomicBool::new(false);
+
+/// Most complaints kept and printed; a broken loop must not fill memory.
+const KEEP: usize = 1000;
+
+pub(crate) fn print_as_they_come(print: bool) {
+    PRINT.store(print, Ordering::Relaxed);
+}
+
+#[cold]
+pub(crate) fn complain(kind: Kind, text: String) {
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    if n >= KEEP {
+        return;
+    }
+    if PRINT.load(Ordering::Relaxed) {
+        eprintln!("mlx5-emu: complaint: {kind:?}: {text}");
+    }
+    LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Complaint { kind, text });
+}
+
+/// The complaints so far, oldest first (at most the first 1000).
+pub fn complaints() -> Vec<Complaint> {
+    LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+}
+
+/// The complaints so far, forgetting them.
+pub fn take_complaints() -> Vec<Complaint> {
+    COUNT.store(0, Ordering::Relaxed);
+    std::mem::take(&mut LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+/// How many complaints there were, including those not kept.
+pub fn complaint_count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}

@@ -1,0 +1,100 @@
+//! Settings: environment variables, read once, and what tests set instead.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Who runs the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Only explicit [`crate::step`] calls.
+    Manual,
+    /// [`crate::step`], and libmlx5's post, poll and arm functions, which are hooked: in the caller's thread, deterministic.
+    /// The default of a linked-in device.
+    Stepped,
+    /// As `Stepped`, plus a helper thread that serves what no hook sees: other processes, timers while the program
+    /// sleeps, doorbells of drivers that bypass libmlx5. The default of a preloaded device.
+    Auto,
+    /// No hooks; a thread that polls all the time, as hardware would.
+    Thread,
+}
+
+static MODE: AtomicU8 = AtomicU8::new(255);
+
+const MODES: [Mode; 4] = [Mode::Manual, Mode::Stepped, Mode::Auto, Mode::Thread];
+
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// True when this copy of the device was preloaded rather than linked in.
+fn preloaded() -> bool {
+    env("LD_PRELOAD").is_some_and(|list| list.contains("mlx5_emu"))
+}
+
+/// The mode in force: what [`set_mode`] said, else `MLX5_EMU_MODE`, else the default.
+pub fn mode() -> Mode {
+    let known = MODE.load(Ordering::Relaxed);
+    if let Some(&mode) = MODES.get(usize::from(known)) {
+        return mode;
+    }
+    let mode = match env("MLX5_EMU_MODE").as_deref() {
+        Some("manual") => Mode::Manual,
+        Some("stepped") => Mode::Stepped,
+        Some("auto") => Mode::Auto,
+        Some("thread") => Mode::Thread,
+        Some(other) => {
+            eprintln!(
+                "mlx5-emu: MLX5_EMU_MODE={other}: expected manual, stepped, auto or thread; using the default"
+            );
+            default_mode()
+        }
+        None => default_mode(),
+    };
+    MODE.store(mode as u8, Ordering::Relaxed);
+    mode
+}
+
+fn default_mode() -> Mode {
+    if preloaded() { Mode::Auto } else { Mode::Stepped }
+}
+
+/// Chooses who runs the engine; for a test program, before it opens the device. Hooks of contexts that are open already stay
+/// as they are.
+pub fn set_mode(mode: Mode) {
+    MODE.store(mode as u8, Ordering::Relaxed);
+    crate::helper::mode_changed();
+}
+
+static CQE_VERSION: AtomicU8 = AtomicU8::new(255);
+
+/// The CQE format newly opened contexts are offered: 0 or 1 (`MLX5_EMU_CQE_VERSION`).
+pub(crate) fn cqe_version() -> u8 {
+    let known = CQE_VERSION.load(Ordering::Relaxed);
+    if known != 255 {
+        return known;
+    }
+    let version = u8::from(env("MLX5_EMU_CQE_VERSION").as_deref() != Some("0"));
+    CQE_VERSION.store(version, Ordering::Relaxed);
+    version
+}
+
+/// Sets the CQE format that contexts opened from now on are offered.
+pub fn set_cqe_version(version: u8) {
+    CQE_VERSION.store(version.min(1), Ordering::Relaxed);
+}
+
+/// `MLX5_EMU_STATIC_UAR=1`: UAR pages the old way, all at once.
+pub(crate) fn static_uars() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| env("MLX5_EMU_STATIC_UAR").as_deref() == Some("1"))
+}
+
+/// `MLX5_EMU_STRICT=1`: complaints make a preloaded program exit with status 86.
+pub(crate) fn strict() -> bool {
+    env("MLX5_EMU_STRICT").as_deref() == Some("1")
+}
+
+/// Names the set of processes that see each other (`MLX5_EMU_SESSION`); processes of one user share one by default.
+pub(crate) fn session() -> String {
+    env("MLX5_EMU_SESSION").unwrap_or_else(|| format!("user-{}", crate::sys::uid()))
+}

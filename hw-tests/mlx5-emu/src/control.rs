@@ -1,0 +1,73 @@
+//! What a test does to the device from outside.
+
+use crate::device;
+use crate::events::kind;
+use crate::faults::Rule;
+use crate::qp_state::QpState;
+
+/// Does everything there is to do now: doorbells, send queues, timers that are due, other processes, waiting events.
+pub fn step() {
+    device::lock().step();
+}
+
+/// Puts a fault into force.
+pub fn inject(rule: Rule) {
+    device::lock().faults.add(rule);
+}
+
+/// Takes all faults out of force.
+pub fn no_faults() {
+    device::lock().faults.clear();
+}
+
+/// Takes the port down or up, with its event. While it is down nothing is answered.
+pub fn set_port(up: bool) {
+    let mut device = device::lock();
+    if device.port_up == up {
+        return;
+    }
+    device.port_up = up;
+    let event = if up { kind::PORT_ACTIVE } else { kind::PORT_ERR };
+    device.broadcast(1, event);
+}
+
+/// A fatal error: an event to every context; from then on only destroying works.
+pub fn fatal_error() {
+    let mut device = device::lock();
+    device.broadcast(0, kind::DEVICE_FATAL);
+    device.dead = true;
+}
+
+/// Takes the device away: a fatal event, and it is not found any more.
+pub fn remove_device() {
+    fatal_error();
+    crate::devices::set_present(false);
+}
+
+/// What the device knows about a QP of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpInfo {
+    /// Its state as the device has it.
+    pub state: QpState,
+    /// Its peer.
+    pub dest_qpn: u32,
+}
+
+/// Looks a QP up by number.
+pub fn qp_info(qpn: u32) -> Option<QpInfo> {
+    let device = device::lock();
+    let index = device.qp_by_number(qpn)?;
+    let qp = &device.qps[index];
+    Some(QpInfo { state: qp.state, dest_qpn: qp.attr.dest_qpn })
+}
+
+impl device::Device {
+    /// An asynchronous event to every context.
+    fn broadcast(&mut self, element: u64, event: u32) {
+        let contexts: Vec<usize> = self.contexts.iter().map(|(context, _)| context).collect();
+        for context in contexts {
+            self.async_event(context, element, event);
+        }
+    }
+}

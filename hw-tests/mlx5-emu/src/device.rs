@@ -1,0 +1,196 @@
+//! The device's state in this process: every object of every context, under one lock.
+//!
+//! Who takes the lock: commands (ioctl), the hooks on libmlx5's data path functions, explicit [`crate::step`], and the helper
+//! thread. Whoever holds it is "the device"; queue memory is only touched with it held.
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::engine::timer::Timer;
+use crate::events::Channel;
+use crate::faults::Faults;
+use crate::mem::Area;
+use crate::net::Net;
+use crate::objects::{Ah, Cq, Mkey, Pd, Qp, Seg, Srq, Xrcd};
+use crate::slab::Slab;
+
+/// Low bits of a QP number that index the process's own table; the bits above name the process.
+pub(crate) const QPN_INDEX_BITS: u32 = 13;
+/// QPs of one process.
+pub(crate) const MAX_QP: usize = 1 << QPN_INDEX_BITS;
+/// SRQs of one process.
+pub(crate) const MAX_SRQ: usize = 1 << 12;
+/// CQs of one process.
+pub(crate) const MAX_CQ: usize = 1 << 16;
+/// Keys of one process.
+pub(crate) const MAX_KEYS: usize = 1 << 20;
+/// PDs of one process.
+pub(crate) const MAX_PD: usize = 1 << 16;
+
+/// Kinds of objects behind a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    Pd,
+    Mr,
+    Mw,
+    Cq,
+    Qp,
+    Srq,
+    Ah,
+    Xrcd,
+    Uar,
+}
+
+/// One open command descriptor.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// What the program mapped its UAR pages from.
+    pub(crate) memory: OwnedFd,
+    /// The engine's mapping of the same pages.
+    pub(crate) uar: Area,
+    /// UAR pages that may carry doorbells.
+    pub(crate) uar_pages: Vec<u32>,
+    pub(crate) next_uar_page: u32,
+    pub(crate) handles: BTreeMap<u32, (ObjectKind, usize)>,
+    pub(crate) next_handle: u32,
+    /// The asynchronous event channel, once GET_CONTEXT was called.
+    pub(crate) async_channel: Option<usize>,
+    pub(crate) cqe_version: u8,
+    /// GET_CONTEXT was called.
+    pub(crate) ready: bool,
+}
+
+/// Bytes of a context's UAR area; sparse.
+pub(crate) const UAR_AREA: usize = 64 << 20;
+/// First page index handed out for dynamic UARs; the pages below are for static ones.
+pub(crate) const FIRST_DYNAMIC_UAR: u32 = 0x1000;
+
+/// The device.
+pub(crate) struct Device {
+    pub(crate) contexts: Slab<Context>,
+    pub(crate) pds: Slab<Pd>,
+    pub(crate) keys: Slab<Mkey>,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) srqs: Slab<Srq>,
+    pub(crate) qps: Slab<Qp>,
+    pub(crate) ahs: Slab<Ah>,
+    pub(crate) xrcds: Slab<Xrcd>,
+    pub(crate) channels: Slab<Channel>,
+    /// Descriptor of the program's end of each channel.
+    pub(crate) channel_fds: HashMap<RawFd, usize>,
+    /// QPs with a doorbell rung.
+    pub(crate) ready: VecDeque<usize>,
+    pub(crate) timers: BinaryHeap<Timer>,
+    pub(crate) net: Net,
+    pub(crate) faults: Faults,
+    pub(crate) port_up: bool,
+    /// The device was removed or met a fatal error.
+    pub(crate) dead: bool,
+    /// Scratch lists, kept to avoid allocation.
+    pub(crate) gather: Vec<Seg>,
+    pub(crate) scatter: Vec<Seg>,
+    /// Channels with events that did not fit into their socket.
+    pub(crate) backlogged: bool,
+    /// Counts doorbells found by looking at UAR pages rather than through a hook.
+    pub(crate) unhooked_doorbells: u64,
+    pub(crate) messages: u64,
+    pub(crate) hooked_steps: u64,
+    pub(crate) key_variant: u8,
+    /// QPs in error whose receive rings may still be posted to.
+    pub(crate) in_error: Vec<usize>,
+}
+
+impl Device {
+    fn new() -> Self {
+        let net = Net::new();
+        Self {
+            contexts: Slab::compact(1 << 10),
+            pds: Slab::new(MAX_PD),
+            keys: Slab::new(MAX_KEYS),
+            cqs: Slab::new(MAX_CQ),
+            srqs: Slab::new(MAX_SRQ),
+            qps: Slab::new(MAX_QP),
+            ahs: Slab::new(1 << 20),
+            xrcds: Slab::new(1 << 12),
+            channels: Slab::compact(1 << 16),
+            channel_fds: HashMap::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            net,
+            faults: Faults::from_environment(),
+            port_up: true,
+            dead: false,
+            gather: Vec::with_capacity(64),
+            scatter: Vec::with_capacity(64),
+            backlogged: false,
+            unhooked_doorbells: 0,
+            messages: 0,
+            hooked_steps: 0,
+            key_variant: 0,
+            in_error: Vec::new(),
+        }
+    }
+
+    /// The QP with this number, if it lives in this process.
+    #[inline(always)]
+    pub(crate) fn qp_by_number(&self, qpn: u32) -> Option<usize> {
+        let index = (qpn & (MAX_QP as u32 - 1)) as usize;
+        self.qps.get(index).filter(|qp| qp.qpn == qpn).map(|_| index)
+    }
+
+    /// The process part of a QP number.
+    #[inline(always)]
+    pub(crate) fn process_of(qpn: u32) -> u32 {
+        (qpn & 0xff_ffff) >> QPN_INDEX_BITS
+    }
+}
+
+static DEVICE: AtomicPtr<Mutex<Device>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The device of this process, made on first use.
+#[expect(unsafe_code, reason = "a leaked static that a forked child replaces")]
+pub(crate) fn mutex() -> &'static Mutex<Device> {
+    let known = DEVICE.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: the pointer came from Box::leak and is never freed.
+        return unsafe { &*known };
+    }
+    let fresh = Box::into_raw(Box::new(Mutex::new(Device::new())));
+    match DEVICE.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just leaked, never freed.
+        Ok(_) => unsafe { &*fresh },
+        Err(other) => {
+            // SAFETY: nobody else saw `fresh`; `other` was leaked by whoever won.
+            unsafe {
+                drop(Box::from_raw(fresh));
+                &*other
+            }
+        }
+    }
+}
+
+/// Takes the device's lock.
+pub(crate) fn lock() -> MutexGuard<'static, Device> {
+    mutex().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the lock if nobody holds it.
+pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
+    match mutex().try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}
+
+/// In a forked child: the parent's device is not ours. What it had is leaked, since its lock may be held for ever.
+pub(crate) fn forget_in_child() {
+    DEVICE.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// True once the device was made.
+pub(crate) fn exists() -> bool {
+    !DEVICE.load(Ordering::Acquire).is_null()
+}

@@ -1,0 +1,230 @@
+//! Writing completions: the 64-byte CQE at literal offsets, ownership, events, overrun, resize.
+
+use std::io;
+
+use crate::complaints::{Kind, complain};
+use crate::device::Device;
+use crate::events::kind;
+use crate::mem::Area;
+use crate::objects::Armed;
+use crate::sys;
+
+/// CQE opcodes (high nibble of byte 63).
+pub(crate) mod opcode {
+    pub(crate) const REQ: u8 = 0;
+    pub(crate) const RESP_WR_IMM: u8 = 1;
+    pub(crate) const RESP_SEND: u8 = 2;
+    pub(crate) const RESP_SEND_IMM: u8 = 3;
+    pub(crate) const RESP_SEND_INV: u8 = 4;
+    pub(crate) const RESIZE: u8 = 5;
+    pub(crate) const REQ_ERR: u8 = 13;
+    pub(crate) const RESP_ERR: u8 = 14;
+}
+
+/// Syndromes of error completions.
+pub(crate) mod syndrome {
+    pub(crate) const LOCAL_LENGTH: u8 = 0x01;
+    pub(crate) const LOCAL_QP_OP: u8 = 0x02;
+    pub(crate) const LOCAL_PROT: u8 = 0x04;
+    pub(crate) const FLUSH: u8 = 0x05;
+    pub(crate) const MW_BIND: u8 = 0x06;
+    pub(crate) const BAD_RESP: u8 = 0x10;
+    pub(crate) const LOCAL_ACCESS: u8 = 0x11;
+    pub(crate) const REMOTE_INVAL_REQ: u8 = 0x12;
+    pub(crate) const REMOTE_ACCESS: u8 = 0x13;
+    pub(crate) const REMOTE_OP: u8 = 0x14;
+    pub(crate) const TRANSPORT_RETRY: u8 = 0x15;
+    pub(crate) const RNR_RETRY: u8 = 0x16;
+
+    /// The vendor's own code that usually goes with a syndrome.
+    pub(crate) fn vendor(syndrome: u8) -> u8 {
+        match syndrome {
+            FLUSH => 0xf9,
+            TRANSPORT_RETRY => 0x81,
+            RNR_RETRY => 0x87,
+            REMOTE_ACCESS => 0x88,
+            REMOTE_OP => 0x89,
+            REMOTE_INVAL_REQ => 0x8a,
+            LOCAL_PROT => 0x51,
+            LOCAL_LENGTH => 0x68,
+            LOCAL_QP_OP => 0x32,
+            _ => 0x00,
+        }
+    }
+}
+
+/// What goes into a CQE.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cqe<'a> {
+    pub(crate) opcode: u8,
+    pub(crate) srqn_uidx: u32,
+    /// Source QP and flags.
+    pub(crate) flags_rqpn: u32,
+    /// Immediate data or invalidated key, as it goes on the wire.
+    pub(crate) imm: [u8; 4],
+    pub(crate) byte_cnt: u32,
+    /// QP number; the top byte is the requester's opcode.
+    pub(crate) sop_qpn: u32,
+    pub(crate) wqe_counter: u16,
+    /// Payload carried in the CQE itself.
+    pub(crate) inline: Option<&'a [u8]>,
+    /// Syndrome of an error completion.
+    pub(crate) syndrome: u8,
+    pub(crate) solicited: bool,
+}
+
+impl Device {
+    /// Writes a completion; errors are always solicited.
+    #[inline]
+    pub(crate) fn complete(&mut self, index: usize, cqe: &Cqe<'_>) {
+        let Some(cq) = self.cqs.get_mut(index) else { return };
+        if cq.overrun {
+            return;
+        }
+        let count = 1u32 << cq.log_count;
+        if cq.pi.wrapping_sub(cq.ci) >= count && !cq.ignore_overrun {
+            let behind = cq.pi.wrapping_sub(cq.record.be32_acquire(0)) & 0xff_ffff;
+            if behind > count {
+                complain(
+                    Kind::ConsumerIndexAhead,
+                    format!(
+                        "CQ {}: consumer index {:#x} with {} CQEs written",
+                        cq.cqn,
+                        cq.record.be32(0),
+                        cq.pi
+                    ),
+                );
+            }
+            cq.ci = cq.pi.wrapping_sub(behind.min(count));
+            if behind >= count {
+                self.overrun(index);
+                return;
+            }
+        }
+        let mut bytes = [0u8; 64];
+        let mut flags = 0;
+        let size = cq.cqe_size as usize;
+        let slot = (cq.pi & (count - 1)) as usize * size;
+        let at = slot + size - 64;
+        if let Some(data) = cqe.inline {
+            if size == 128 {
+                cq.buf.write(slot, data);
+                flags = 8;
+            } else {
+                bytes[..data.len()].copy_from_slice(data);
+                flags = 4;
+            }
+        }
+        if cqe.inline.is_none_or(|data| size == 128 || data.len() <= 24) {
+            bytes[24..28].copy_from_slice(&cqe.flags_rqpn.to_be_bytes());
+        }
+        bytes[32..36].copy_from_slice(&cqe.srqn_uidx.to_be_bytes());
+        if cqe.syndrome == 0 {
+            bytes[36..40].copy_from_slice(&cqe.imm);
+            bytes[44..48].copy_from_slice(&cqe.byte_cnt.to_be_bytes());
+        } else {
+            bytes[54] = syndrome::vendor(cqe.syndrome);
+            bytes[55] = cqe.syndrome;
+        }
+        bytes[56..60].copy_from_slice(&cqe.sop_qpn.to_be_bytes());
+        bytes[60..62].copy_from_slice(&cqe.wqe_counter.to_be_bytes());
+        let owner = ((cq.pi >> cq.log_count) & 1) as u8;
+        let op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
+        cq.buf.write(at, &bytes[..63]);
+        cq.buf.publish_byte(at + 63, op_own);
+        cq.pi = cq.pi.wrapping_add(1);
+        if cqe.solicited || cqe.syndrome != 0 {
+            cq.solicited_pi = cq.pi;
+        }
+        match cq.armed {
+            Armed::No => {}
+            Armed::Solicited if !cqe.solicited && cqe.syndrome == 0 => {}
+            _ => self.fire(index),
+        }
+    }
+
+    fn fire(&mut self, index: usize) {
+        let cq = &mut self.cqs[index];
+        cq.armed = Armed::No;
+        cq.arm_sn = cq.arm_sn.wrapping_add(1);
+        self.completion_event(index);
+    }
+
+    /// Acts on a CQ's arm word: generates the event at once when completions are waiting.
+    pub(crate) fn arm(&mut self, index: usize) {
+        const SOLICITED_ONLY: u32 = 1 << 24;
+        let cq = &mut self.cqs[index];
+        let word = cq.record.be32_acquire(4);
+        if word == cq.arm_seen || word == u32::MAX {
+            return;
+        }
+        cq.arm_seen = word;
+        if (word >> 28) & 3 != cq.arm_sn & 3 {
+            // Carries the number of an event that was generated already.
+            return;
+        }
+        let ci = word & 0xff_ffff;
+        let waiting = |pi: u32| pi.wrapping_sub(ci) & 0xff_ffff;
+        let fire = if word & SOLICITED_ONLY != 0 {
+            cq.armed = Armed::Solicited;
+            (1..1 << 23).contains(&waiting(cq.solicited_pi)) && waiting(cq.pi) != 0
+        } else {
+            cq.armed = Armed::Any;
+            waiting(cq.pi) != 0
+        };
+        if waiting(cq.pi) >= 1 << 23 {
+            complain(
+                Kind::ConsumerIndexAhead,
+                format!("CQ {}: armed with consumer index {ci:#x}, {:#x} CQEs written", cq.cqn, cq.pi),
+            );
+            return;
+        }
+        if fire {
+            self.fire(index);
+        }
+    }
+
+    /// The CQ is full: an event, and its QPs go to the error state.
+    fn overrun(&mut self, index: usize) {
+        let cq = &mut self.cqs[index];
+        cq.overrun = true;
+        cq.async_events += 1;
+        let (context, element) = (cq.context, cq.user_handle);
+        self.async_event(context, element, kind::CQ_ERR);
+        let users: Vec<usize> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| qp.send_cq == Some(index) || qp.recv_cq == Some(index))
+            .map(|(qp, _)| qp)
+            .collect();
+        for qp in users {
+            self.qp_event(qp, kind::QP_FATAL);
+            self.qp_to_error(qp);
+        }
+    }
+
+    /// Switches to a new buffer. libmlx5 copies what is left in the old one, up to the resize CQE written there.
+    pub(crate) fn resize_cq(&mut self, index: usize, buf: Area, count: u32, cqe_size: u32) -> io::Result<()> {
+        let cq = &mut self.cqs[index];
+        let behind = cq.pi.wrapping_sub(cq.record.be32_acquire(0)) & 0xff_ffff;
+        if behind >= count {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        if behind >= 1 << cq.log_count {
+            // No room for the mark.
+            return Err(sys::errno(libc::EBUSY));
+        }
+        let size = cq.cqe_size as usize;
+        let at = (cq.pi & ((1 << cq.log_count) - 1)) as usize * size + size - 64;
+        let owner = ((cq.pi >> cq.log_count) & 1) as u8;
+        cq.buf.write(at, &[0; 63]);
+        cq.buf.publish_byte(at + 63, opcode::RESIZE << 4 | owner);
+        cq.ci = cq.pi.wrapping_sub(behind);
+        // The mark uses up an index.
+        cq.pi = cq.pi.wrapping_add(1);
+        cq.buf = buf;
+        cq.log_count = count.trailing_zeros();
+        cq.cqe_size = cqe_size;
+        Ok(())
+    }
+}

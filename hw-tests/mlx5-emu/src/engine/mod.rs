@@ -1,0 +1,244 @@
+//! The engine: what the hardware does between a doorbell and a completion.
+
+pub(crate) mod cqe;
+mod requester;
+pub(crate) mod responder;
+mod rwqe;
+mod swqe;
+pub(crate) mod timer;
+
+use crate::complaints::{Kind, complain};
+use crate::device::Device;
+use crate::events::kind;
+use crate::objects::{Blocked, Qp};
+use crate::qp_state::QpState;
+
+use cqe::{Cqe, opcode, syndrome};
+use swqe::SendWqe;
+
+/// Doorbell registers of a UAR page: two of 512 bytes, each with two halves used in turn.
+const REGISTERS: [usize; 4] = [0x800, 0x900, 0xa00, 0xb00];
+/// Where CQs are armed.
+const CQ_DOORBELL: usize = 0x20;
+const PAGE: usize = 4096;
+
+impl Device {
+    /// Does everything there is to do: doorbells, send queues, timers, other processes, waiting events.
+    pub(crate) fn step(&mut self) {
+        if self.dead {
+            return;
+        }
+        self.scan_doorbells(true);
+        self.run_ready();
+        self.background();
+        if self.faults.active {
+            self.release_held();
+        }
+    }
+
+    /// Timers, other processes, waiting events, receive queues in error.
+    #[inline]
+    pub(crate) fn background(&mut self) {
+        if !self.timers.is_empty() {
+            self.run_timers();
+            self.run_ready();
+        }
+        if self.net.active() {
+            self.run_net();
+            self.run_ready();
+        }
+        if self.backlogged {
+            self.flush_backlog();
+        }
+        if !self.in_error.is_empty() {
+            self.flush_late_receives();
+        }
+    }
+
+    /// Looks at all UAR pages for doorbells; true when there was one. `thorough` also finds doorbells that a later one to the
+    /// same register overwrote.
+    pub(crate) fn scan_doorbells(&mut self, thorough: bool) -> bool {
+        let mut found = false;
+        for context in 0..self.contexts.capacity() {
+            let Some(state) = self.contexts.get(context) else { continue };
+            for i in 0..state.uar_pages.len() {
+                let page = self.contexts[context].uar_pages[i];
+                found |= self.scan_page(context, page, thorough);
+                if self.contexts.get(context).is_none_or(|state| i + 1 >= state.uar_pages.len()) {
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// Looks at one UAR page.
+    #[inline]
+    pub(crate) fn scan_page(&mut self, context: usize, page: u32, thorough: bool) -> bool {
+        let uar = self.contexts[context].uar;
+        let base = page as usize * PAGE;
+        let mut rung = false;
+        for register in REGISTERS {
+            if uar.load64(base + register) != 0 {
+                let word = u64::from_be(uar.take64(base + register));
+                if word != 0 {
+                    self.doorbell(context, page, word);
+                    rung = true;
+                }
+            }
+        }
+        if rung && thorough {
+            self.find_overwritten(context, page);
+        }
+        if uar.load64(base + CQ_DOORBELL) != 0 {
+            let word = u64::from_be(uar.take64(base + CQ_DOORBELL));
+            if word != 0 {
+                self.arm_doorbell(context, word);
+                rung = true;
+            }
+        }
+        rung
+    }
+
+    /// A send doorbell: the first eight bytes of the WQE it announces.
+    #[inline]
+    fn doorbell(&mut self, context: usize, page: u32, word: u64) {
+        let (first, second) = ((word >> 32) as u32, word as u32);
+        let qpn = second >> 8;
+        let Some(index) = self.qp_by_number(qpn) else {
+            complain(Kind::BadDoorbell, format!("a doorbell for QP {qpn:#x}, which does not exist"));
+            return;
+        };
+        let qp = &self.qps[index];
+        if qp.context != context || qp.uar_page != page {
+            complain(
+                Kind::BadDoorbell,
+                format!("a doorbell for QP {qpn:#x} on UAR page {page:#x}, its own is {:#x}", qp.uar_page),
+            );
+            return;
+        }
+        let at = (first >> 8) as u16;
+        if let Some(ring) = qp.sq
+            && qp.sq_count > 0
+            && at.wrapping_sub(qp.sq_next) < qp.sq_count
+        {
+            let wqe = SendWqe::read(ring, qp.sq_count, at);
+            let ring_word = u64::from(wqe.be32(0, 0)) << 32 | u64::from(wqe.be32(0, 4));
+            if ring_word != word {
+                complain(
+                    Kind::BlueFlameMismatch,
+                    format!(
+                        "QP {qpn:#x}: the register says {word:#018x}, WQE {at} in the ring {ring_word:#018x}"
+                    ),
+                );
+            }
+        }
+        self.mark_ready(index);
+    }
+
+    /// A register holds one doorbell: when several QPs share it, those whose record moved were overwritten.
+    fn find_overwritten(&mut self, context: usize, page: u32) {
+        let moved = |qp: &Qp| {
+            qp.context == context
+                && qp.uar_page == page
+                && !qp.queued
+                && qp.record.is_some_and(|record| record.be32(4) as u16 != qp.sq_posted)
+        };
+        let rung: Vec<usize> = self.qps.iter().filter(|(_, qp)| moved(qp)).map(|(index, _)| index).collect();
+        for index in rung {
+            self.mark_ready(index);
+        }
+    }
+
+    /// An arm doorbell: arm word and CQ number.
+    fn arm_doorbell(&mut self, context: usize, word: u64) {
+        let (arm, cqn) = ((word >> 32) as u32, word as u32 & 0xff_ffff);
+        let index = (cqn as usize).wrapping_sub(1);
+        match self.cqs.get(index).filter(|cq| cq.context == context) {
+            None => complain(Kind::BadDoorbell, format!("CQ {cqn:#x} was armed, which does not exist")),
+            Some(cq) => {
+                let record = cq.record.be32_acquire(4);
+                if record != arm
+                    && (record >> 28) & 3 == arm >> 28 & 3
+                    && record & 0xff_ffff == arm & 0xff_ffff
+                {
+                    complain(
+                        Kind::BadDoorbell,
+                        format!("CQ {cqn:#x}: armed with {arm:#010x}, its record says {record:#010x}"),
+                    );
+                }
+            }
+        }
+        // The register is shared by all CQs of the context: look at each whose record moved.
+        for other in 0..self.cqs.capacity() {
+            if self.cqs.get(other).is_some_and(|cq| cq.context == context) {
+                self.arm(other);
+            }
+        }
+    }
+
+    /// Queues an asynchronous event about a QP.
+    pub(crate) fn qp_event(&mut self, index: usize, event: u32) {
+        let qp = &mut self.qps[index];
+        qp.async_events += 1;
+        let (context, element) = (qp.context, qp.user_handle);
+        self.async_event(context, element, event);
+    }
+
+    /// Moves a QP to the error state: everything posted is flushed.
+    pub(crate) fn qp_to_error(&mut self, index: usize) {
+        let qp = &mut self.qps[index];
+        if qp.state == QpState::Err {
+            return;
+        }
+        let was_reset = qp.state == QpState::Reset;
+        qp.state = QpState::Err;
+        qp.blocked = Blocked::No;
+        qp.timer_generation = qp.timer_generation.wrapping_add(1);
+        if was_reset {
+            return;
+        }
+        if let Some(record) = qp.record {
+            let posted = record.be32_acquire(4) as u16;
+            if posted.wrapping_sub(qp.sq_done) <= qp.sq_count {
+                qp.sq_posted = posted;
+            }
+        }
+        self.flush_sq(index);
+        self.flush_rq(index);
+        if self.qps[index].srq.is_some() {
+            self.qp_event(index, kind::QP_LAST_WQE_REACHED);
+        } else if self.qps[index].rq_count > 0 && !self.in_error.contains(&index) {
+            self.in_error.push(index);
+        }
+    }
+
+    /// Flushes a QP's own receive ring.
+    fn flush_rq(&mut self, index: usize) {
+        let qp = &self.qps[index];
+        let (qpn, uidx, cq, context) = (qp.qpn, qp.uidx, qp.recv_cq, qp.context);
+        let Some(cq) = cq else { return };
+        let srqn_uidx = if self.contexts[context].cqe_version == 0 { 0 } else { uidx };
+        while let Some(wqe) = self.take_rq_wqe(index) {
+            let cqe = Cqe {
+                opcode: opcode::RESP_ERR,
+                srqn_uidx,
+                sop_qpn: qpn,
+                wqe_counter: wqe.counter,
+                syndrome: syndrome::FLUSH,
+                ..Cqe::default()
+            };
+            self.complete(cq, &cqe);
+        }
+    }
+
+    /// Receives posted to a ring whose QP is in error already are flushed too.
+    fn flush_late_receives(&mut self) {
+        let mut list = std::mem::take(&mut self.in_error);
+        list.retain(|&index| self.qps.get(index).is_some_and(|qp| qp.state == QpState::Err));
+        for &index in &list {
+            self.flush_rq(index);
+        }
+        self.in_error = list;
+    }
+}

@@ -1,0 +1,791 @@
+//! The requester: send queues, from doorbell to completion.
+
+use super::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use super::responder::{Datagram, Op, Payload, Reply, Request, copy_segments};
+use super::swqe::{GatherError, SendWqe, opcode};
+use super::timer;
+use crate::complaints::{Kind, complain};
+use crate::device::Device;
+use crate::events::kind;
+use crate::gids;
+use crate::mem;
+use crate::objects::{Blocked, KeyKind, Outstanding, Seg, access};
+use crate::qp_state::{QpState, QpType};
+
+/// WQEs of one QP in one turn; others get theirs then.
+const TURN: u32 = 64;
+
+/// What became of a WQE.
+enum Outcome {
+    /// Completed; bytes for the CQE, and data for it.
+    Done { bytes: u32, inline: Option<([u8; 64], usize)> },
+    /// Sent to another process; completes with the answer.
+    Sent,
+    /// Not executed; the queue stands still for now.
+    Stalled,
+    /// Failed with this syndrome.
+    Failed(u8),
+}
+
+fn done(bytes: u32) -> Outcome {
+    Outcome::Done { bytes, inline: None }
+}
+
+impl Device {
+    /// Notes that a QP's doorbell was rung.
+    #[inline]
+    pub(crate) fn mark_ready(&mut self, index: usize) {
+        if let Some(qp) = self.qps.get_mut(index)
+            && !qp.queued
+        {
+            qp.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Runs send queues until none has anything to do.
+    #[inline]
+    pub(crate) fn run_ready(&mut self) {
+        while let Some(index) = self.ready.pop_front() {
+            if let Some(qp) = self.qps.get_mut(index) {
+                qp.queued = false;
+                self.run_send_queue(index);
+            }
+        }
+    }
+
+    #[inline]
+    fn run_send_queue(&mut self, index: usize) {
+        if !self.refresh_sq(index) {
+            return;
+        }
+        match self.qps[index].state {
+            QpState::Rts => {}
+            QpState::Err | QpState::Sqe => {
+                self.flush_sq(index);
+                return;
+            }
+            // The hardware ignores doorbells of a queue that cannot send.
+            _ => return,
+        }
+        for _ in 0..TURN {
+            let qp = &self.qps[index];
+            if qp.sq_next == qp.sq_posted || qp.blocked != Blocked::No || qp.state != QpState::Rts {
+                return;
+            }
+            self.execute_next(index);
+        }
+        self.mark_ready(index);
+    }
+
+    /// Reads how far a send queue is posted; false when the record makes no sense.
+    #[inline]
+    fn refresh_sq(&mut self, index: usize) -> bool {
+        let qp = &mut self.qps[index];
+        let Some(record) = qp.record else { return false };
+        let word = record.be32_acquire(4);
+        let posted = word as u16;
+        if posted == qp.sq_posted {
+            return true;
+        }
+        if posted.wrapping_sub(qp.sq_done) > qp.sq_count || word >> 16 != 0 {
+            complain(
+                Kind::DoorbellRecordJump,
+                format!(
+                    "QP {:#x}: send record went from {} to {word}, {} completed, the ring has {} blocks",
+                    qp.qpn, qp.sq_posted, qp.sq_done, qp.sq_count
+                ),
+            );
+            qp.sq_posted = qp.sq_next;
+            self.qp_event(index, kind::QP_FATAL);
+            self.qp_to_error(index);
+            return false;
+        }
+        qp.sq_posted = posted;
+        true
+    }
+
+    #[inline]
+    fn execute_next(&mut self, index: usize) {
+        let qp = &self.qps[index];
+        let Some(ring) = qp.sq else { return };
+        let wqe = SendWqe::read(ring, qp.sq_count, qp.sq_next);
+        let control = wqe.control;
+        let blocks = control.blocks();
+        let left = qp.sq_posted.wrapping_sub(qp.sq_next);
+        if control.index != qp.sq_next || control.qpn != qp.qpn || blocks == 0 || blocks > left {
+            complain(
+                Kind::BadSendWqe,
+                format!(
+                    "QP {:#x}: WQE {} says index {}, QP {:#x}, {} units; {left} blocks are posted",
+                    qp.qpn, qp.sq_next, control.index, control.qpn, control.units
+                ),
+            );
+            let at = qp.sq_next;
+            self.fail(index, at, left.max(1), control.opcode, syndrome::LOCAL_QP_OP);
+            return;
+        }
+        if wqe.reserved() != 0 {
+            complain(
+                Kind::ReservedNotZero,
+                format!(
+                    "QP {:#x}: WQE {} has a reserved byte of its control segment set",
+                    qp.qpn, qp.sq_next
+                ),
+            );
+        }
+        if control.fence && qp.outstanding.iter().any(|sent| sent.reads) {
+            self.qps[index].blocked = Blocked::Peer;
+            return;
+        }
+        let start = qp.sq_next;
+        let signalled = control.signalled || qp.sig_all;
+        let outcome = self.execute(index, &wqe, signalled);
+        match outcome {
+            Outcome::Done { bytes, inline } => {
+                let qp = &mut self.qps[index];
+                qp.sq_next = start.wrapping_add(blocks);
+                if qp.outstanding.is_empty() {
+                    qp.sq_done = qp.sq_next;
+                    if signalled {
+                        let inline = inline.as_ref().map(|(data, len)| &data[..*len]);
+                        self.complete_send(index, start, control.opcode, bytes, inline);
+                    }
+                } else {
+                    // Completes in order, after what waits for answers.
+                    let sn = qp.outstanding.back().map_or(0, |sent| sent.sn);
+                    qp.outstanding.push_back(Outstanding {
+                        sn,
+                        wqe_index: start,
+                        blocks,
+                        opcode: control.opcode,
+                        signalled,
+                        reads: false,
+                    });
+                }
+            }
+            Outcome::Sent => self.qps[index].sq_next = start.wrapping_add(blocks),
+            Outcome::Stalled => {}
+            Outcome::Failed(code) => self.fail(index, start, blocks, control.opcode, code),
+        }
+    }
+
+    /// Completes a send WQE.
+    #[inline]
+    pub(crate) fn complete_send(
+        &mut self,
+        index: usize,
+        start: u16,
+        op: u8,
+        bytes: u32,
+        inline: Option<&[u8]>,
+    ) {
+        let qp = &self.qps[index];
+        let Some(cq) = qp.send_cq else { return };
+        let cqe = Cqe {
+            opcode: cqe_opcode::REQ,
+            srqn_uidx: if self.contexts[qp.context].cqe_version == 0 { 0 } else { qp.uidx },
+            byte_cnt: bytes,
+            sop_qpn: u32::from(op) << 24 | qp.qpn,
+            wqe_counter: start,
+            inline,
+            ..Cqe::default()
+        };
+        if self.faults.active && self.hold_or_repeat(cq, index, &cqe) {
+            return;
+        }
+        self.complete(cq, &cqe);
+    }
+
+    /// Completes a send WQE with an error and stops the queue.
+    pub(crate) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u8) {
+        let qp = &mut self.qps[index];
+        qp.sq_next = start.wrapping_add(blocks);
+        qp.sq_done = qp.sq_next;
+        qp.outstanding.clear();
+        self.complete_send_error(index, start, op, code);
+        match self.qps[index].kind {
+            QpType::Uc | QpType::Ud => {
+                self.qps[index].state = QpState::Sqe;
+                self.flush_sq(index);
+            }
+            _ => self.qp_to_error(index),
+        }
+    }
+
+    pub(crate) fn complete_send_error(&mut self, index: usize, start: u16, op: u8, code: u8) {
+        let qp = &self.qps[index];
+        let Some(cq) = qp.send_cq else { return };
+        let cqe = Cqe {
+            opcode: cqe_opcode::REQ_ERR,
+            srqn_uidx: if self.contexts[qp.context].cqe_version == 0 { 0 } else { qp.uidx },
+            sop_qpn: u32::from(op) << 24 | qp.qpn,
+            wqe_counter: start,
+            syndrome: code,
+            ..Cqe::default()
+        };
+        self.complete(cq, &cqe);
+    }
+
+    #[inline]
+    fn execute(&mut self, index: usize, wqe: &SendWqe, signalled: bool) -> Outcome {
+        let qp = &self.qps[index];
+        let (Some(pd), kind) = (qp.pd, qp.kind) else { return Outcome::Failed(syndrome::LOCAL_QP_OP) };
+        let control = &wqe.control;
+        let op = match control.opcode {
+            opcode::NOP => return done(0),
+            opcode::UMR => return self.execute_umr(index, wqe),
+            opcode::SEND => Op::Send,
+            opcode::SEND_IMM => Op::SendImm,
+            opcode::SEND_INVAL => Op::SendInv,
+            opcode::RDMA_WRITE => Op::Write,
+            opcode::RDMA_WRITE_IMM => Op::WriteImm,
+            opcode::RDMA_READ => Op::Read,
+            opcode::ATOMIC_CS => Op::CompareSwap,
+            opcode::ATOMIC_FA => Op::FetchAdd,
+            opcode::ATOMIC_MASKED_CS if control.opmod == 8 => Op::MaskedCompareSwap,
+            opcode::ATOMIC_MASKED_FA if control.opmod == 8 => Op::MaskedFetchAdd,
+            other => {
+                complain(
+                    Kind::BadSendWqe,
+                    format!("QP {:#x}: send opcode {other:#04x} is not known", qp.qpn),
+                );
+                return Outcome::Failed(syndrome::LOCAL_QP_OP);
+            }
+        };
+        let allowed = match kind {
+            QpType::Ud => matches!(op, Op::Send | Op::SendImm),
+            QpType::Uc => !op.reads(),
+            _ => true,
+        };
+        if !allowed || op.reads() && qp.attr.max_rd_atomic == 0 {
+            return Outcome::Failed(syndrome::LOCAL_QP_OP);
+        }
+        let mut request = Request {
+            op,
+            kind,
+            source_qpn: qp.qpn,
+            dest_qpn: qp.attr.dest_qpn,
+            sn: qp.send_sn,
+            imm: control.imm,
+            solicited: control.solicited,
+            len: 0,
+            rkey: 0,
+            raddr: 0,
+            operands: [0; 4],
+            srqn: 0,
+            datagram: None,
+        };
+        let unit = match self.read_addressing(wqe, &mut request) {
+            Some(unit) => unit,
+            None => return Outcome::Failed(syndrome::LOCAL_QP_OP),
+        };
+        let mut list = std::mem::take(&mut self.gather);
+        let gathered = if op.reads() {
+            self.landing_list(wqe, unit, pd, &mut list)
+        } else {
+            self.gather_list(wqe, unit, pd, 0, &mut list)
+        };
+        let outcome = match gathered {
+            Err(GatherError::Malformed) => Outcome::Failed(syndrome::LOCAL_LENGTH),
+            Err(GatherError::Protection) => Outcome::Failed(syndrome::LOCAL_PROT),
+            Ok(len) if op.is_atomic() && len != 8 => Outcome::Failed(syndrome::LOCAL_LENGTH),
+            Ok(len) if kind == QpType::Ud && len > 4096 => Outcome::Failed(syndrome::LOCAL_LENGTH),
+            Ok(len) if len > 1 << 30 => Outcome::Failed(syndrome::LOCAL_LENGTH),
+            Ok(len) => {
+                request.len = len;
+                self.carry_out(index, wqe, &request, &list, signalled)
+            }
+        };
+        self.gather = list;
+        outcome
+    }
+
+    /// Reads the segments between control and data; returns the first data unit.
+    #[inline]
+    fn read_addressing(&self, wqe: &SendWqe, request: &mut Request) -> Option<usize> {
+        let units = usize::from(wqe.control.units);
+        let mut unit = 1;
+        if request.kind == QpType::XrcSend {
+            if units < 2 {
+                return None;
+            }
+            request.srqn = wqe.be32(1, 0) & 0xff_ffff;
+            unit = 2;
+        }
+        if request.kind == QpType::Ud {
+            if units < 4 {
+                return None;
+            }
+            self.read_datagram(wqe, request)?;
+            return Some(4);
+        }
+        if matches!(request.op, Op::Send | Op::SendImm | Op::SendInv) {
+            return Some(unit);
+        }
+        if units < unit + 1 {
+            return None;
+        }
+        request.raddr = wqe.be64(unit, 0);
+        request.rkey = wqe.be32(unit, 8);
+        unit += 1;
+        match request.op {
+            Op::CompareSwap | Op::FetchAdd => {
+                request.operands[0] = wqe.be64(unit, 0);
+                request.operands[1] = wqe.be64(unit, 8);
+                unit += 1;
+            }
+            Op::MaskedFetchAdd => {
+                request.operands[0] = wqe.be64(unit, 0);
+                request.operands[2] = wqe.be64(unit, 8);
+                unit += 1;
+            }
+            Op::MaskedCompareSwap => {
+                request.operands[0] = wqe.be64(unit, 0);
+                request.operands[1] = wqe.be64(unit, 8);
+                request.operands[2] = wqe.be64(unit + 1, 0);
+                request.operands[3] = wqe.be64(unit + 1, 8);
+                unit += 2;
+            }
+            _ => {}
+        }
+        (unit <= units).then_some(unit)
+    }
+
+    /// Reads the 48-byte address vector of a datagram.
+    fn read_datagram(&self, wqe: &SendWqe, request: &mut Request) -> Option<()> {
+        const EXTENDED: u32 = 0x8000_0000;
+        let (key, dest) = (wqe.be32(1, 0), wqe.be32(1, 8));
+        if dest & EXTENDED == 0 {
+            complain(
+                Kind::BadSendWqe,
+                format!("QP {:#x}: an address vector without the extended bit", wqe.control.qpn),
+            );
+            return None;
+        }
+        request.dest_qpn = dest & 0xff_ffff;
+        let second = wqe.bytes16(2);
+        let word = wqe.be32(2, 12);
+        let own = self.qp_by_number(request.source_qpn).map_or(0, |qp| self.qps[qp].attr.qkey);
+        request.datagram = Some(Datagram {
+            // A key with the top bit set stands for the QP's own.
+            qkey: if key >> 31 != 0 { own } else { key },
+            source_gid: gids::bytes_at((word >> 20 & 0xff) as usize)?,
+            dest_gid: wqe.bytes16(3),
+            traffic_class: second[10],
+            hop_limit: second[11],
+            flow_label: word & 0xf_ffff,
+        });
+        Some(())
+    }
+
+    /// Takes a request to where it goes.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        index: usize,
+        wqe: &SendWqe,
+        request: &Request,
+        list: &[Seg],
+        signalled: bool,
+    ) -> Outcome {
+        if self.faults.active
+            && let Some(outcome) = self.inject(index, request)
+        {
+            return outcome;
+        }
+        if Self::process_of(request.dest_qpn) != self.net.slot() {
+            return self.send_away(index, wqe, request, list, signalled);
+        }
+        // READ and atomics have no payload to send; their list is where the answer goes.
+        let payload = if request.op.reads() { &[][..] } else { list };
+        let reply = self.respond(request, Payload::Segments(payload));
+        match reply {
+            Reply::Ack => {
+                self.acknowledged(index, request.kind);
+                done(request.len)
+            }
+            Reply::Data(from) => {
+                self.acknowledged(index, request.kind);
+                let seg = [Seg { addr: from, len: request.len }];
+                self.land(index, &seg, list, request.len)
+            }
+            Reply::Old(value) => {
+                self.acknowledged(index, request.kind);
+                self.land_bytes(index, &value.to_ne_bytes(), list)
+            }
+            Reply::NotReady(code) => self.not_ready(index, code),
+            Reply::Nak(code) | Reply::NakCompleted(code) => Outcome::Failed(code),
+            Reply::Silence if request.kind.is_reliable() => self.unanswered(index),
+            Reply::Silence => done(request.len),
+        }
+    }
+
+    #[inline]
+    fn acknowledged(&mut self, index: usize, kind: QpType) {
+        if kind.is_reliable() {
+            let qp = &mut self.qps[index];
+            qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
+            qp.rnr_left = qp.attr.rnr_retry;
+            qp.retry_left = qp.attr.retry_cnt;
+        }
+    }
+
+    /// Puts a READ's data where the WQE says, or into the CQE.
+    fn land(&mut self, index: usize, from: &[Seg], list: &[Seg], len: u32) -> Outcome {
+        if len > 0 && len <= self.qps[index].scatter_send {
+            let mut data = [0; 64];
+            mem::read_region(from[0].addr, &mut data[..len as usize]);
+            return Outcome::Done { bytes: len, inline: Some((data, len as usize)) };
+        }
+        copy_segments(from, list, len);
+        done(len)
+    }
+
+    fn land_bytes(&mut self, index: usize, bytes: &[u8], list: &[Seg]) -> Outcome {
+        if bytes.len() <= self.qps[index].scatter_send as usize {
+            let mut data = [0; 64];
+            data[..bytes.len()].copy_from_slice(bytes);
+            return Outcome::Done { bytes: bytes.len() as u32, inline: Some((data, bytes.len())) };
+        }
+        let mut at = 0;
+        for seg in list {
+            let end = (at + seg.len as usize).min(bytes.len());
+            mem::write_region(seg.addr, &bytes[at..end]);
+            at = end;
+        }
+        done(bytes.len() as u32)
+    }
+
+    /// The receiver has no buffer: wait as long as it asked, as often as the QP allows.
+    fn not_ready(&mut self, index: usize, code: u8) -> Outcome {
+        const FOR_EVER: u8 = 7;
+        let qp = &mut self.qps[index];
+        if qp.attr.rnr_retry != FOR_EVER {
+            if qp.rnr_left == 0 {
+                return Outcome::Failed(syndrome::RNR_RETRY);
+            }
+            qp.rnr_left -= 1;
+        }
+        self.block_for(index, timer::rnr_ns(code));
+        Outcome::Stalled
+    }
+
+    /// Nobody answered: wait and try again, as often as the QP allows.
+    fn unanswered(&mut self, index: usize) -> Outcome {
+        let qp = &mut self.qps[index];
+        match timer::transport_ns(qp.attr.timeout) {
+            // No timeout: the hardware would wait for ever.
+            None => self.block_for(index, 100_000_000),
+            Some(ns) => {
+                if qp.retry_left == 0 {
+                    return Outcome::Failed(syndrome::TRANSPORT_RETRY);
+                }
+                qp.retry_left -= 1;
+                self.block_for(index, ns);
+            }
+        }
+        Outcome::Stalled
+    }
+
+    /// Sends a request to a QP of another process.
+    fn send_away(
+        &mut self,
+        index: usize,
+        wqe: &SendWqe,
+        request: &Request,
+        list: &[Seg],
+        signalled: bool,
+    ) -> Outcome {
+        const WINDOW: usize = 128;
+        let slot = Self::process_of(request.dest_qpn);
+        let reliable = request.kind.is_reliable();
+        if reliable && self.qps[index].outstanding.len() >= WINDOW || self.net.congested(slot) {
+            self.qps[index].blocked = Blocked::Peer;
+            return Outcome::Stalled;
+        }
+        let payload = if request.op.reads() { &[][..] } else { list };
+        let sent = self.net.send_request(slot, request, payload);
+        if !reliable {
+            return done(request.len);
+        }
+        if !sent {
+            return self.unanswered(index);
+        }
+        let qp = &mut self.qps[index];
+        qp.outstanding.push_back(Outstanding {
+            sn: request.sn,
+            wqe_index: wqe.control.index,
+            blocks: wqe.control.blocks(),
+            opcode: wqe.control.opcode,
+            signalled,
+            reads: request.op.reads(),
+        });
+        qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
+        Outcome::Sent
+    }
+
+    /// An answer from another process.
+    pub(crate) fn answered(&mut self, qpn: u32, sn: u32, reply: Reply, data: &[u8]) {
+        let Some(index) = self.qp_by_number(qpn) else { return };
+        let qp = &mut self.qps[index];
+        if qp.state != QpState::Rts && qp.state != QpState::Sqd {
+            return;
+        }
+        let Some(position) = qp.outstanding.iter().position(|sent| sent.sn == sn) else { return };
+        match reply {
+            Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
+                qp.rnr_left = qp.attr.rnr_retry;
+                qp.retry_left = qp.attr.retry_cnt;
+                // Answers come in order; one answers everything before it.
+                for _ in 0..position {
+                    self.complete_oldest(index, &[]);
+                }
+                self.complete_oldest(index, data);
+                // What needed no answer of its own follows.
+                while self.qps[index].outstanding.front().is_some_and(|sent| sent.sn == sn) {
+                    self.complete_oldest(index, &[]);
+                }
+                self.unblock(index);
+            }
+            Reply::NotReady(code) => {
+                self.roll_back(index, position);
+                if let Outcome::Failed(code) = self.not_ready(index, code) {
+                    self.fail_at_next(index, code);
+                }
+            }
+            Reply::Silence => {
+                self.roll_back(index, position);
+                if let Outcome::Failed(code) = self.unanswered(index) {
+                    self.fail_at_next(index, code);
+                }
+            }
+            Reply::Nak(code) | Reply::NakCompleted(code) => {
+                for _ in 0..position {
+                    self.complete_oldest(index, &[]);
+                }
+                self.roll_back(index, 0);
+                self.fail_at_next(index, code);
+            }
+        }
+    }
+
+    fn unblock(&mut self, index: usize) {
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if qp.blocked == Blocked::Peer {
+            qp.blocked = Blocked::No;
+            self.mark_ready(index);
+        }
+        self.check_drained(index);
+    }
+
+    /// Room for more to another process: lets everything go on that waited for it.
+    pub(crate) fn unblock_all(&mut self) {
+        let waiting: Vec<usize> =
+            self.qps.iter().filter(|(_, qp)| qp.blocked == Blocked::Peer).map(|(index, _)| index).collect();
+        for index in waiting {
+            self.unblock(index);
+        }
+    }
+
+    /// The connection to another process broke: what it did not answer is tried again.
+    pub(crate) fn peer_lost(&mut self, slot: u32) {
+        let waiting: Vec<usize> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| Self::process_of(qp.attr.dest_qpn) == slot && !qp.outstanding.is_empty())
+            .map(|(index, _)| index)
+            .collect();
+        for index in waiting {
+            self.roll_back(index, 0);
+            if let Outcome::Failed(code) = self.unanswered(index) {
+                self.fail_at_next(index, code);
+            }
+        }
+    }
+
+    /// Takes requests back that have to be sent again.
+    fn roll_back(&mut self, index: usize, position: usize) {
+        let qp = &mut self.qps[index];
+        if let Some(sent) = qp.outstanding.get(position) {
+            qp.sq_next = sent.wqe_index;
+            qp.send_sn = sent.sn;
+            qp.outstanding.truncate(position);
+        }
+    }
+
+    /// Fails the WQE that would be next.
+    fn fail_at_next(&mut self, index: usize, code: u8) {
+        let qp = &self.qps[index];
+        let Some(ring) = qp.sq else { return };
+        let start = qp.sq_next;
+        let wqe = SendWqe::read(ring, qp.sq_count, start);
+        self.fail(index, start, wqe.control.blocks().max(1), wqe.control.opcode, code);
+    }
+
+    /// Completes the oldest outstanding WQE, with the data of its answer.
+    fn complete_oldest(&mut self, index: usize, data: &[u8]) {
+        let qp = &mut self.qps[index];
+        let Some(sent) = qp.outstanding.pop_front() else { return };
+        qp.sq_done = sent.wqe_index.wrapping_add(sent.blocks);
+        let mut bytes = data.len() as u32;
+        let mut inline = None;
+        if sent.reads {
+            match self.land_answer(index, &sent, data) {
+                Ok((len, small)) => (bytes, inline) = (len, small),
+                Err(code) => {
+                    self.fail(index, sent.wqe_index, sent.blocks, sent.opcode, code);
+                    return;
+                }
+            }
+        }
+        if sent.signalled {
+            let inline = inline.as_ref().map(|(data, len): &([u8; 64], usize)| &data[..*len]);
+            self.complete_send(index, sent.wqe_index, sent.opcode, bytes, inline);
+        }
+    }
+
+    /// Puts the data of an answer where its WQE says.
+    fn land_answer(
+        &mut self,
+        index: usize,
+        sent: &Outstanding,
+        data: &[u8],
+    ) -> Result<(u32, Option<([u8; 64], usize)>), u8> {
+        let qp = &self.qps[index];
+        let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };
+        let wqe = SendWqe::read(ring, qp.sq_count, sent.wqe_index);
+        let before = usize::from(qp.kind == QpType::XrcSend);
+        let unit = before
+            + match sent.opcode {
+                opcode::RDMA_READ => 2,
+                opcode::ATOMIC_MASKED_CS => 4,
+                _ => 3,
+            };
+        let mut list = std::mem::take(&mut self.gather);
+        let found = self.landing_list(&wqe, unit, pd, &mut list);
+        let result = match found {
+            Ok(len) if len as usize == data.len() => match self.land_bytes(index, data, &list) {
+                Outcome::Done { bytes, inline } => Ok((bytes, inline)),
+                _ => Err(syndrome::BAD_RESP),
+            },
+            Ok(_) => Err(syndrome::BAD_RESP),
+            Err(_) => Err(syndrome::LOCAL_PROT),
+        };
+        self.gather = list;
+        result
+    }
+
+    /// Flushes a send queue that is in error.
+    pub(crate) fn flush_sq(&mut self, index: usize) {
+        let qp = &mut self.qps[index];
+        let Some(ring) = qp.sq else { return };
+        let (mut at, end, count) = (qp.sq_done, qp.sq_posted, qp.sq_count);
+        qp.outstanding.clear();
+        (qp.sq_next, qp.sq_done) = (end, end);
+        while at != end {
+            let wqe = SendWqe::read(ring, count, at);
+            self.complete_send_error(index, at, wqe.control.opcode, syndrome::FLUSH);
+            let blocks = wqe.control.blocks().clamp(1, end.wrapping_sub(at));
+            at = at.wrapping_add(blocks);
+        }
+    }
+
+    /// Tells when a send queue that drains has nothing outstanding.
+    pub(crate) fn check_drained(&mut self, index: usize) {
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if qp.state == QpState::Sqd && qp.outstanding.is_empty() && qp.drained_event {
+            qp.drained_event = false;
+            self.qp_event(index, kind::SQ_DRAINED);
+        }
+    }
+
+    /// Key changes by work request: binding and invalidating windows.
+    fn execute_umr(&mut self, index: usize, wqe: &SendWqe) -> Outcome {
+        const FREE: u8 = 1 << 6;
+        let qp = &self.qps[index];
+        let (qpn, pd) = (qp.qpn, qp.pd);
+        let units = usize::from(wqe.control.units);
+        let refused = Outcome::Failed(syndrome::MW_BIND);
+        if units < 8 {
+            complain(Kind::BadSendWqe, format!("QP {qpn:#x}: a key change of {units} units"));
+            return Outcome::Failed(syndrome::LOCAL_QP_OP);
+        }
+        let old_key = u32::from_be_bytes(wqe.control.imm);
+        let Some(window) = self.find_key(old_key) else { return refused };
+        let KeyKind::Window { type2, bound, region, qpn: owner } = self.keys[window].kind else {
+            return refused;
+        };
+        if Some(self.keys[window].pd) != pd {
+            return refused;
+        }
+        let octowords = wqe.be32(1, 4) >> 16;
+        let context = wqe.bytes16(4);
+        let (qpn_key, addr, len) = (wqe.be32(4, 4), wqe.be64(5, 0), wqe.be64(5, 8));
+        if octowords == 0 || len == 0 {
+            // Unbind, or invalidate.
+            if type2 && bound && owner != qpn {
+                return refused;
+            }
+            if context[0] & FREE == 0 && type2 {
+                return refused;
+            }
+            self.invalidate(old_key);
+        } else {
+            if units < 9 || type2 && bound {
+                return refused;
+            }
+            let key = wqe.be32(8, 4);
+            let Some(target) = self.find_key(key) else { return refused };
+            let parent = self.keys[target];
+            let allowed = context[2];
+            let mut rights = 0;
+            for (bit, right) in [
+                (1 << 4, access::REMOTE_READ),
+                (1 << 5, access::REMOTE_WRITE),
+                (1 << 6, access::REMOTE_ATOMIC),
+            ] {
+                if allowed & bit != 0 {
+                    rights |= right;
+                }
+            }
+            let writes = rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+            if parent.kind != KeyKind::Region
+                || Some(parent.pd) != pd
+                || parent.access & access::MW_BIND == 0
+                || writes && parent.access & access::LOCAL_WRITE == 0
+            {
+                return refused;
+            }
+            let Some(start) = parent.translate(addr, len) else { return refused };
+            if bound {
+                self.unbind_from(region);
+            }
+            self.keys[target].windows += 1;
+            let entry = &mut self.keys[window];
+            (entry.iova, entry.start, entry.len, entry.access) = (addr, start, len, rights);
+            entry.kind = KeyKind::Window { type2, bound: true, region: key, qpn };
+        }
+        let entry = &mut self.keys[window];
+        entry.key = entry.key & !0xff | qpn_key & 0xff;
+        done(0)
+    }
+
+    /// A chance for fault injection to change what happens to a request.
+    #[cold]
+    fn inject(&mut self, index: usize, request: &Request) -> Option<Outcome> {
+        use crate::faults::Injected;
+        let qp = &self.qps[index];
+        match self.faults.on_request(qp.qpn, request.op)? {
+            Injected::Drop => {
+                Some(if request.kind.is_reliable() { self.unanswered(index) } else { done(request.len) })
+            }
+            Injected::Delay(ns) => {
+                self.block_for(index, ns);
+                Some(Outcome::Stalled)
+            }
+            Injected::NotReady => Some(self.not_ready(index, 1)),
+            Injected::Error(code) => Some(Outcome::Failed(code)),
+        }
+    }
+}

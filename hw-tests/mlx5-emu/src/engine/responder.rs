@@ -1,0 +1,553 @@
+//! The responder: what a request does at the QP it is sent to.
+
+use super::cqe::{Cqe, opcode, syndrome};
+use super::rwqe::RecvError;
+use crate::device::Device;
+use crate::events::kind;
+use crate::mem;
+use crate::objects::{KeyKind, Mkey, Seg, access};
+use crate::qp_state::{QpState, QpType};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Op {
+    Send = 0,
+    SendImm = 1,
+    SendInv = 2,
+    Write = 3,
+    WriteImm = 4,
+    Read = 5,
+    CompareSwap = 6,
+    FetchAdd = 7,
+    MaskedCompareSwap = 8,
+    MaskedFetchAdd = 9,
+}
+
+impl Op {
+    pub(crate) fn from_raw(raw: u8) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Send,
+            1 => Self::SendImm,
+            2 => Self::SendInv,
+            3 => Self::Write,
+            4 => Self::WriteImm,
+            5 => Self::Read,
+            6 => Self::CompareSwap,
+            7 => Self::FetchAdd,
+            8 => Self::MaskedCompareSwap,
+            9 => Self::MaskedFetchAdd,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn is_atomic(self) -> bool {
+        self as u8 >= Self::CompareSwap as u8
+    }
+
+    /// The answer carries data.
+    pub(crate) fn reads(self) -> bool {
+        self as u8 >= Self::Read as u8
+    }
+}
+
+/// Addressing of a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub(crate) qkey: u32,
+    pub(crate) source_gid: [u8; 16],
+    pub(crate) dest_gid: [u8; 16],
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) flow_label: u32,
+}
+
+/// A request as it travels; its payload comes beside it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    pub(crate) kind: QpType,
+    pub(crate) source_qpn: u32,
+    pub(crate) dest_qpn: u32,
+    /// Sequence number, 24 bits.
+    pub(crate) sn: u32,
+    /// Immediate data or key to invalidate, as on the wire.
+    pub(crate) imm: [u8; 4],
+    pub(crate) solicited: bool,
+    pub(crate) len: u32,
+    pub(crate) rkey: u32,
+    pub(crate) raddr: u64,
+    /// Operands: swap or add, compare, and their masks.
+    pub(crate) operands: [u64; 4],
+    pub(crate) srqn: u32,
+    pub(crate) datagram: Option<Datagram>,
+}
+
+/// Payload of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    /// Checked places in this process's memory.
+    Segments(&'a [Seg]),
+    /// Bytes that came from elsewhere.
+    Bytes(&'a [u8]),
+}
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Ack,
+    /// Data of a READ: a checked address in this process.
+    Data(u64),
+    /// Old value of an atomic.
+    Old(u64),
+    /// Receiver not ready; timer code.
+    NotReady(u8),
+    /// Refused with this syndrome at the requester.
+    Nak(u8),
+    /// The same, where the responder's own completion already tells why; 0 when nothing is sent back.
+    NakCompleted(u8),
+    /// Nobody there, or not in a state to answer: silence.
+    Silence,
+}
+
+impl Payload<'_> {
+    /// Copies the payload into checked places.
+    #[inline]
+    fn scatter(self, into: &[Seg], len: u32) {
+        match self {
+            Payload::Segments(from) => copy_segments(from, into, len),
+            Payload::Bytes(bytes) => {
+                let mut done = 0;
+                for seg in into {
+                    let end = done + seg.len as usize;
+                    mem::write_region(seg.addr, &bytes[done..end]);
+                    done = end;
+                }
+            }
+        }
+    }
+
+    /// Copies the payload into a buffer of its size.
+    #[inline]
+    pub(crate) fn gather(self, out: &mut [u8]) {
+        match self {
+            Payload::Segments(from) => {
+                let mut done = 0;
+                for seg in from {
+                    let end = done + seg.len as usize;
+                    mem::read_region(seg.addr, &mut out[done..end]);
+                    done = end;
+                }
+            }
+            Payload::Bytes(bytes) => out.copy_from_slice(bytes),
+        }
+    }
+}
+
+/// Copies `len` bytes from one list of places to another; both lists hold at least that much.
+#[inline]
+pub(crate) fn copy_segments(from: &[Seg], into: &[Seg], len: u32) {
+    if let ([a], [b]) = (from, into) {
+        mem::copy(a.addr, b.addr, len.min(a.len).min(b.len) as usize);
+        return;
+    }
+    let (mut i, mut j, mut left) = (0, 0, len);
+    let (mut from_done, mut into_done) = (0, 0);
+    while left > 0 && i < from.len() && j < into.len() {
+        let n = (from[i].len - from_done).min(into[j].len - into_done).min(left);
+        mem::copy(from[i].addr + u64::from(from_done), into[j].addr + u64::from(into_done), n as usize);
+        left -= n;
+        from_done += n;
+        into_done += n;
+        if from_done == from[i].len {
+            (i, from_done) = (i + 1, 0);
+        }
+        if into_done == into[j].len {
+            (j, into_done) = (j + 1, 0);
+        }
+    }
+}
+
+impl Device {
+    /// Carries out a request at a QP of this process.
+    #[inline]
+    pub(crate) fn respond(&mut self, request: &Request, payload: Payload<'_>) -> Reply {
+        let Some(index) = self.qp_by_number(request.dest_qpn) else { return Reply::Silence };
+        let qp = &mut self.qps[index];
+        if !qp.state.receives() || !self.port_up {
+            return Reply::Silence;
+        }
+        let fits = match request.kind {
+            QpType::XrcSend => qp.kind == QpType::XrcRecv,
+            kind => qp.kind == kind,
+        };
+        if !fits {
+            return Reply::Silence;
+        }
+        if request.kind != QpType::Ud {
+            if qp.attr.dest_qpn != request.source_qpn {
+                return Reply::Silence;
+            }
+            if request.kind.is_reliable() && qp.expect_sn != request.sn {
+                // Older: answered before, the answer is repeated. Newer: something before it is missing.
+                let older = qp.expect_sn.wrapping_sub(request.sn) & 0xff_ffff < 1 << 23;
+                return if older && !request.op.reads() { Reply::Ack } else { Reply::Silence };
+            }
+            if qp.state == QpState::Rtr && !qp.comm_est {
+                qp.comm_est = true;
+                self.qp_event(index, kind::COMM_EST);
+            }
+        }
+        let reply = match request.op {
+            Op::Send | Op::SendImm | Op::SendInv => self.receive(index, request, payload),
+            Op::Write | Op::WriteImm => self.remote_write(index, request, payload),
+            Op::Read => self.remote_read(index, request),
+            _ => self.remote_atomic(index, request),
+        };
+        match reply {
+            Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
+                let qp = &mut self.qps[index];
+                qp.expect_sn = (qp.expect_sn + 1) & 0xff_ffff;
+                self.messages += 1;
+            }
+            Reply::Nak(code) if request.kind.is_reliable() => {
+                let event =
+                    if code == syndrome::REMOTE_ACCESS { kind::QP_ACCESS_ERR } else { kind::QP_REQ_ERR };
+                if code != syndrome::REMOTE_OP {
+                    self.qp_event(index, event);
+                }
+                self.qp_to_error(index);
+            }
+            Reply::NakCompleted(code) => {
+                self.qp_to_error(index);
+                return if code == 0 { Reply::Silence } else { Reply::Nak(code) };
+            }
+            _ => {}
+        }
+        reply
+    }
+
+    /// SRQ and CQ that serve a receive at `index`: for XRC, those that the request names.
+    #[inline]
+    fn receive_queues(
+        &self,
+        index: usize,
+        request: &Request,
+    ) -> Result<(Option<usize>, Option<usize>), Reply> {
+        let qp = &self.qps[index];
+        if qp.kind != QpType::XrcRecv {
+            return Ok((qp.srq, qp.recv_cq));
+        }
+        let invalid = Reply::Nak(syndrome::REMOTE_INVAL_REQ);
+        let srq = self.srq_by_number(request.srqn).ok_or(invalid)?;
+        match self.srqs[srq].xrc {
+            Some((cq, xrcd)) if Some(xrcd) == qp.xrcd => Ok((Some(srq), Some(cq))),
+            _ => Err(invalid),
+        }
+    }
+
+    /// A message that takes a receive WQE: SEND of any kind, or the immediate data of a WRITE (with `len` 0 then).
+    #[inline]
+    fn receive(&mut self, index: usize, request: &Request, payload: Payload<'_>) -> Reply {
+        let (srq, cq) = match self.receive_queues(index, request) {
+            Ok(queues) => queues,
+            Err(reply) => return reply,
+        };
+        let is_write = request.op == Op::WriteImm;
+        if let Some(datagram) = &request.datagram
+            && datagram.qkey != self.qps[index].attr.qkey
+        {
+            return Reply::Silence;
+        }
+        if request.op == Op::SendInv
+            && let Err(code) = self.check_invalidate(index, u32::from_be_bytes(request.imm))
+        {
+            return Reply::Nak(code);
+        }
+        if self.faults.active && self.faults.force_not_ready(self.qps[index].qpn) {
+            return Reply::NotReady(self.qps[index].attr.min_rnr_timer);
+        }
+        let taken = match srq {
+            Some(srq) => self.take_srq_wqe(srq),
+            None => self.take_rq_wqe(index),
+        };
+        let Some(wqe) = taken else {
+            return match request.kind {
+                // Unreliable transports drop what finds no buffer.
+                QpType::Uc | QpType::Ud => Reply::Silence,
+                _ => Reply::NotReady(self.qps[index].attr.min_rnr_timer),
+            };
+        };
+        let qp = &self.qps[index];
+        let grh = if request.datagram.is_some() { 40 } else { 0 };
+        let len = if is_write { 0 } else { request.len + grh };
+        let uidx = match (qp.kind, srq) {
+            (QpType::XrcRecv, Some(srq)) => self.srqs[srq].uidx,
+            _ => qp.uidx,
+        };
+        let srqn_uidx = if self.contexts[qp.context].cqe_version == 0 {
+            srq.map_or(0, |srq| self.srqs[srq].srqn)
+        } else {
+            uidx
+        };
+        let (qpn, scatter_recv) = (qp.qpn, qp.scatter_recv);
+
+        let mut list = std::mem::take(&mut self.scatter);
+        let checked = self.scatter_list(&wqe, len, &mut list);
+        let mut cqe = Cqe {
+            opcode: opcode::RESP_SEND,
+            srqn_uidx,
+            sop_qpn: qpn,
+            wqe_counter: wqe.counter,
+            byte_cnt: if is_write { request.len } else { len },
+            solicited: request.solicited,
+            ..Cqe::default()
+        };
+        let reply = match checked {
+            Ok(()) => {
+                cqe.imm = request.imm;
+                cqe.opcode = match request.op {
+                    Op::SendImm => opcode::RESP_SEND_IMM,
+                    Op::SendInv => opcode::RESP_SEND_INV,
+                    Op::WriteImm => opcode::RESP_WR_IMM,
+                    _ => opcode::RESP_SEND,
+                };
+                if request.op == Op::Send {
+                    cqe.imm = [0; 4];
+                }
+                cqe.flags_rqpn = request.source_qpn;
+                if request.op == Op::SendInv {
+                    self.invalidate(u32::from_be_bytes(request.imm));
+                }
+                let mut small = [0; 64];
+                if let Some(datagram) = &request.datagram {
+                    cqe.flags_rqpn |= 1 << 28;
+                    deliver_datagram(datagram, &list, payload, request.len);
+                } else if len > 0 && len <= scatter_recv {
+                    payload.gather(&mut small[..len as usize]);
+                    cqe.inline = Some(&small[..len as usize]);
+                } else if len > 0 {
+                    payload.scatter(&list, len);
+                }
+                if let Some(cq) = cq {
+                    self.complete(cq, &cqe);
+                }
+                Reply::Ack
+            }
+            Err(error) => {
+                let (local, remote) = match error {
+                    RecvError::TooShort => (syndrome::LOCAL_LENGTH, syndrome::REMOTE_INVAL_REQ),
+                    RecvError::Protection => (syndrome::LOCAL_PROT, syndrome::REMOTE_OP),
+                };
+                cqe.opcode = opcode::RESP_ERR;
+                cqe.syndrome = local;
+                if let Some(cq) = cq {
+                    self.complete(cq, &cqe);
+                }
+                if request.kind.is_reliable() { Reply::NakCompleted(remote) } else { Reply::NakCompleted(0) }
+            }
+        };
+        self.scatter = list;
+        reply
+    }
+
+    /// Region behind a remote key, checked against the QP and the range.
+    fn remote_region(&self, index: usize, request: &Request, need: u32, len: u64) -> Result<u64, u8> {
+        let refused = syndrome::REMOTE_ACCESS;
+        let qp = &self.qps[index];
+        let key = &self.keys[self.find_key(request.rkey).ok_or(refused)?];
+        let pd_fits = match (qp.kind, qp.pd) {
+            // An XRC target has no PD of its own: the SRQ's counts.
+            (QpType::XrcRecv, _) => {
+                self.srq_by_number(request.srqn).is_none_or(|srq| self.srqs[srq].pd == key.pd)
+            }
+            (_, pd) => pd == Some(key.pd),
+        };
+        let window_fits = match key.kind {
+            KeyKind::Region => true,
+            KeyKind::Window { bound, type2, qpn, .. } => bound && (!type2 || qpn == qp.qpn),
+        };
+        if !pd_fits || !window_fits || key.access & need != need {
+            return Err(refused);
+        }
+        key.translate(request.raddr, len).ok_or(refused)
+    }
+
+    fn remote_write(&mut self, index: usize, request: &Request, payload: Payload<'_>) -> Reply {
+        if self.qps[index].attr.access & access::REMOTE_WRITE == 0 {
+            return Reply::Nak(syndrome::REMOTE_INVAL_REQ);
+        }
+        let mut target = [Seg::default()];
+        if request.len > 0 {
+            match self.remote_region(index, request, access::REMOTE_WRITE, u64::from(request.len)) {
+                Ok(addr) => target[0] = Seg { addr, len: request.len },
+                Err(code) => return self.refuse_unreliable(request, code),
+            }
+        }
+        if request.op == Op::WriteImm {
+            // The data is only written once a receive WQE is there for the immediate.
+            let has = match self.receive_queues(index, request) {
+                Ok((Some(srq), _)) => {
+                    self.refresh_srq(srq);
+                    self.srqs[srq].available > 0
+                }
+                Ok((None, _)) => {
+                    self.refresh_rq(index);
+                    self.qps[index].rq_posted != self.qps[index].rq_next
+                }
+                Err(reply) => return reply,
+            };
+            if has {
+                payload.scatter(&target, request.len);
+            }
+            return self.receive(index, request, Payload::Bytes(&[]));
+        }
+        payload.scatter(&target, request.len);
+        Reply::Ack
+    }
+
+    fn refuse_unreliable(&self, request: &Request, code: u8) -> Reply {
+        if request.kind.is_reliable() { Reply::Nak(code) } else { Reply::Silence }
+    }
+
+    fn remote_read(&mut self, index: usize, request: &Request) -> Reply {
+        let attr = &self.qps[index].attr;
+        if attr.access & access::REMOTE_READ == 0 || attr.max_dest_rd_atomic == 0 {
+            return Reply::Nak(syndrome::REMOTE_INVAL_REQ);
+        }
+        if request.len == 0 {
+            return Reply::Data(0);
+        }
+        match self.remote_region(index, request, access::REMOTE_READ, u64::from(request.len)) {
+            Ok(addr) => Reply::Data(addr),
+            Err(code) => Reply::Nak(code),
+        }
+    }
+
+    fn remote_atomic(&mut self, index: usize, request: &Request) -> Reply {
+        let attr = &self.qps[index].attr;
+        if attr.access & access::REMOTE_ATOMIC == 0
+            || attr.max_dest_rd_atomic == 0
+            || !request.raddr.is_multiple_of(8)
+        {
+            return Reply::Nak(syndrome::REMOTE_INVAL_REQ);
+        }
+        let addr = match self.remote_region(index, request, access::REMOTE_ATOMIC, 8) {
+            Ok(addr) if addr.is_multiple_of(8) => addr,
+            Ok(_) => return Reply::Nak(syndrome::REMOTE_INVAL_REQ),
+            Err(code) => return Reply::Nak(code),
+        };
+        let [first, compare, first_mask, compare_mask] = request.operands;
+        Reply::Old(match request.op {
+            Op::FetchAdd => mem::atomic_update(addr, |old| Some(old.wrapping_add(first))),
+            Op::CompareSwap => mem::atomic_update(addr, |old| (old == compare).then_some(first)),
+            Op::MaskedFetchAdd => mem::atomic_update(addr, |old| Some(masked_add(old, first, first_mask))),
+            _ => mem::atomic_update(addr, |old| {
+                (old & compare_mask == compare & compare_mask)
+                    .then_some(old & !first_mask | first & first_mask)
+            }),
+        })
+    }
+
+    /// A key that may be invalidated by the peer: a bound type 2 window of this QP.
+    fn check_invalidate(&self, index: usize, key: u32) -> Result<(), u8> {
+        let found = self.find_key(key).map(|found| self.keys[found]);
+        match found {
+            Some(Mkey { kind: KeyKind::Window { type2: true, qpn, .. }, .. })
+                if qpn == self.qps[index].qpn =>
+            {
+                Ok(())
+            }
+            _ => Err(syndrome::REMOTE_ACCESS),
+        }
+    }
+
+    /// Invalidates a window.
+    pub(crate) fn invalidate(&mut self, key: u32) {
+        let Some(index) = self.find_key(key) else { return };
+        let entry = &mut self.keys[index];
+        if let KeyKind::Window { type2, bound, region, .. } = entry.kind {
+            entry.kind = KeyKind::Window { type2, bound: false, region: 0, qpn: 0 };
+            (entry.len, entry.access) = (0, 0);
+            if bound {
+                self.unbind_from(region);
+            }
+        }
+    }
+}
+
+/// Adds field by field: a set bit in `boundary` ends a field.
+fn masked_add(old: u64, add: u64, boundary: u64) -> u64 {
+    let (mut result, mut carry) = (0u64, 0u64);
+    for bit in 0..64 {
+        let sum = (old >> bit & 1) + (add >> bit & 1) + carry;
+        result |= (sum & 1) << bit;
+        carry = if boundary >> bit & 1 != 0 { 0 } else { sum >> 1 };
+    }
+    result
+}
+
+/// Puts header and payload of a datagram into the receive buffers.
+fn deliver_datagram(datagram: &Datagram, list: &[Seg], payload: Payload<'_>, len: u32) {
+    let mut bytes = vec![0; 40 + len as usize];
+    bytes[..40].copy_from_slice(&global_header(datagram, len));
+    payload.gather(&mut bytes[40..]);
+    Payload::Bytes(&bytes).scatter(list, len + 40);
+}
+
+/// The 40 bytes in front of a datagram's payload: an IPv6 header, or an IPv4 header in the last 20.
+fn global_header(datagram: &Datagram, len: u32) -> [u8; 40] {
+    let mut out = [0; 40];
+    let mapped = |gid: &[u8; 16]| gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff];
+    // BTH, DETH and ICRC around the payload, and UDP.
+    let udp_len = (len + 8 + 12 + 8 + 4) as u16;
+    if mapped(&datagram.source_gid) && mapped(&datagram.dest_gid) {
+        let header = &mut out[20..];
+        header[0] = 0x45;
+        header[1] = datagram.traffic_class;
+        header[2..4].copy_from_slice(&(udp_len + 20).to_be_bytes());
+        header[6] = 0x40;
+        header[8] = datagram.hop_limit;
+        header[9] = 17;
+        header[12..16].copy_from_slice(&datagram.source_gid[12..]);
+        header[16..20].copy_from_slice(&datagram.dest_gid[12..]);
+        let mut sum: u32 =
+            header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    } else {
+        let word = 6 << 28 | u32::from(datagram.traffic_class) << 20 | datagram.flow_label & 0xf_ffff;
+        out[..4].copy_from_slice(&word.to_be_bytes());
+        out[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        out[6] = 17;
+        out[7] = datagram.hop_limit;
+        out[8..24].copy_from_slice(&datagram.source_gid);
+        out[24..40].copy_from_slice(&datagram.dest_gid);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masked_add_carries_inside_a_field_only() {
+        assert_eq!(masked_add(0xff, 1, 0), 0x100);
+        assert_eq!(masked_add(0xff, 1, 0x80), 0x00);
+        assert_eq!(masked_add(u64::MAX, 1, 0), 0);
+    }
+
+    #[test]
+    fn ipv4_header_sums_to_zero() {
+        let mut datagram = Datagram { hop_limit: 64, ..Datagram::default() };
+        for gid in [&mut datagram.source_gid, &mut datagram.dest_gid] {
+            gid[10..16].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        }
+        let header = global_header(&datagram, 100);
+        let sum: u32 = header[20..].chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
+}

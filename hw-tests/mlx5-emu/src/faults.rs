@@ -1,0 +1,306 @@
+//! Faults on demand, by API or by `MLX5_EMU_FAULTS`.
+//!
+//! The variable holds rules separated by `;`, each `what[=value][*count][@skip]`: `value` depends on the rule, `count` is how often
+//! it applies (default 1, `*0` for ever), `@skip` how many occasions pass first. Rules:
+//!
+//! | rule | effect |
+//! |---|---|
+//! | `drop` | a request gets lost: retransmitted on reliable transports, gone on others |
+//! | `delay=MICROSECONDS` | a request waits |
+//! | `rnr` | a request is answered "receiver not ready" |
+//! | `error=SYNDROME` | a request completes with this syndrome (1 length, 2 QP, 4 protection, 0x12..0x16 remote, ...) |
+//! | `hold` | a send completion is held back until completions of another QP passed it |
+//! | `repeat` | a send completion is written twice |
+//! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`), see `uverbs/command.rs` for the names |
+
+use crate::device::Device;
+use crate::engine::cqe::Cqe;
+use crate::engine::responder::Op;
+use crate::uverbs::command_names;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A request gets lost.
+    Drop,
+    /// A request waits so many microseconds.
+    Delay(u64),
+    /// A request is answered "receiver not ready".
+    NotReady,
+    /// A request completes with this syndrome.
+    Error(u8),
+    /// A send completion is held back until another QP's passed it (or the next explicit step).
+    Hold,
+    /// A send completion is written twice.
+    Repeat,
+    /// The command with this name fails with this errno.
+    Command(&'static str, i32),
+}
+
+/// A fault and when it strikes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// What happens.
+    pub fault: Fault,
+    /// Occasions that pass unharmed first.
+    pub skip: u32,
+    /// How often it happens; 0 for ever.
+    pub count: u32,
+    /// Only at this QP (number); `None` for any. Commands have no QP.
+    pub qpn: Option<u32>,
+}
+
+impl Rule {
+    /// The fault once, at the next occasion.
+    pub fn once(fault: Fault) -> Self {
+        Self { fault, skip: 0, count: 1, qpn: None }
+    }
+
+    /// So many times.
+    #[must_use]
+    pub fn times(mut self, count: u32) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// After so many occasions.
+    #[must_use]
+    pub fn after(mut self, skip: u32) -> Self {
+        self.skip = skip;
+        self
+    }
+
+    /// Only at this QP.
+    #[must_use]
+    pub fn at(mut self, qpn: u32) -> Self {
+        self.qpn = Some(qpn);
+        self
+    }
+}
+
+/// What a request meets.
+pub(crate) enum Injected {
+    Drop,
+    Delay(u64),
+    NotReady,
+    Error(u8),
+}
+
+/// A completion held back.
+#[derive(Debug)]
+struct Held {
+    cq: usize,
+    qp: usize,
+    srqn_uidx: u32,
+    byte_cnt: u32,
+    sop_qpn: u32,
+    wqe_counter: u16,
+    inline: Option<Vec<u8>>,
+}
+
+/// The rules in force.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    rules: Vec<Rule>,
+    held: Vec<Held>,
+    /// Any rule or held completion: the fast path looks at nothing else.
+    pub(crate) active: bool,
+}
+
+fn parse(text: &str) -> Result<Rule, String> {
+    let mut rest = text.trim();
+    let mut rule = Rule::once(Fault::Drop);
+    if let Some((head, skip)) = rest.split_once('@') {
+        rule.skip = skip.trim().parse().map_err(|_| format!("{text}: @ wants a number"))?;
+        rest = head;
+    }
+    if let Some((head, count)) = rest.split_once('*') {
+        rule.count = count.trim().parse().map_err(|_| format!("{text}: * wants a number"))?;
+        rest = head;
+    }
+    let (name, value) = rest.split_once('=').map_or((rest.trim(), None), |(n, v)| (n.trim(), Some(v.trim())));
+    let number = || -> Result<u64, String> {
+        let value = value.ok_or_else(|| format!("{text}: wants =value"))?;
+        let parsed =
+            value.strip_prefix("0x").map_or_else(|| value.parse(), |hex| u64::from_str_radix(hex, 16));
+        parsed.map_err(|_| format!("{text}: {value} is not a number"))
+    };
+    rule.fault = match name {
+        "drop" => Fault::Drop,
+        "rnr" => Fault::NotReady,
+        "hold" => Fault::Hold,
+        "repeat" => Fault::Repeat,
+        "delay" => Fault::Delay(number()?),
+        "error" => {
+            Fault::Error(u8::try_from(number()?).map_err(|_| format!("{text}: a syndrome is one byte"))?)
+        }
+        _ => {
+            let command =
+                name.strip_prefix("cmd.").and_then(|name| command_names().find(|known| *known == name));
+            let command = command.ok_or_else(|| format!("{text}: no such fault"))?;
+            Fault::Command(command, i32::try_from(number()?).map_err(|_| format!("{text}: not an errno"))?)
+        }
+    };
+    Ok(rule)
+}
+
+impl Faults {
+    pub(crate) fn from_environment() -> Self {
+        let mut faults = Self::default();
+        let Ok(text) = std::env::var("MLX5_EMU_FAULTS") else { return faults };
+        for part in text.split(';').filter(|part| !part.trim().is_empty()) {
+            match parse(part) {
+                Ok(rule) => faults.add(rule),
+                Err(error) => eprintln!("mlx5-emu: MLX5_EMU_FAULTS: {error}; rule ignored"),
+            }
+        }
+        faults
+    }
+
+    pub(crate) fn add(&mut self, rule: Rule) {
+        self.rules.push(rule);
+        self.active = true;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rules.clear();
+        self.active = !self.held.is_empty();
+    }
+
+    /// Finds the rule for an occasion and uses it up.
+    fn strike(&mut self, qpn: Option<u32>, applies: impl Fn(Fault) -> bool) -> Option<Fault> {
+        let at = self
+            .rules
+            .iter()
+            .position(|rule| applies(rule.fault) && (rule.qpn.is_none() || rule.qpn == qpn))?;
+        let rule = &mut self.rules[at];
+        if rule.skip > 0 {
+            rule.skip -= 1;
+            return None;
+        }
+        let fault = rule.fault;
+        if rule.count == 1 {
+            self.rules.remove(at);
+            self.active = !self.rules.is_empty() || !self.held.is_empty();
+        } else if rule.count > 1 {
+            rule.count -= 1;
+        }
+        Some(fault)
+    }
+
+    pub(crate) fn command_error_named(&mut self, name: &str) -> Option<i32> {
+        if !self.active {
+            return None;
+        }
+        match self.strike(None, |fault| matches!(fault, Fault::Command(known, _) if known == name))? {
+            Fault::Command(_, errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn command_error(&mut self, number: u32) -> Option<i32> {
+        if !self.active {
+            return None;
+        }
+        let name = crate::uverbs::command_name(number)?;
+        self.command_error_named(name)
+    }
+
+    pub(crate) fn on_request(&mut self, qpn: u32, _op: Op) -> Option<Injected> {
+        let fault =
+            self.strike(Some(qpn), |fault| matches!(fault, Fault::Drop | Fault::Delay(_) | Fault::Error(_)))?;
+        Some(match fault {
+            Fault::Drop => Injected::Drop,
+            Fault::Delay(micros) => Injected::Delay(micros * 1000),
+            Fault::Error(code) => Injected::Error(code),
+            _ => Injected::NotReady,
+        })
+    }
+
+    /// At the responder: pretend that there is no receive WQE.
+    pub(crate) fn force_not_ready(&mut self, qpn: u32) -> bool {
+        self.strike(Some(qpn), |fault| fault == Fault::NotReady).is_some()
+    }
+}
+
+impl Device {
+    /// A send completion is about to be written: holds it back or writes it one time more. True when it was taken.
+    pub(crate) fn hold_or_repeat(&mut self, cq: usize, qp: usize, cqe: &Cqe<'_>) -> bool {
+        let others: Vec<Held> = {
+            let held = std::mem::take(&mut self.faults.held);
+            let (same, others) = held.into_iter().partition(|held| held.qp == qp || held.cq != cq);
+            self.faults.held = same;
+            others
+        };
+        let qpn = self.qps[qp].qpn;
+        if let Some(fault) =
+            self.faults.strike(Some(qpn), |fault| matches!(fault, Fault::Hold | Fault::Repeat))
+        {
+            if fault == Fault::Hold {
+                self.faults.held.push(Held {
+                    cq,
+                    qp,
+                    srqn_uidx: cqe.srqn_uidx,
+                    byte_cnt: cqe.byte_cnt,
+                    sop_qpn: cqe.sop_qpn,
+                    wqe_counter: cqe.wqe_counter,
+                    inline: cqe.inline.map(<[u8]>::to_vec),
+                });
+                self.faults.active = true;
+                return true;
+            }
+            self.complete(cq, cqe);
+        }
+        self.complete(cq, cqe);
+        for held in others {
+            self.release(&held);
+        }
+        self.faults.active = !self.faults.rules.is_empty() || !self.faults.held.is_empty();
+        true
+    }
+
+    fn release(&mut self, held: &Held) {
+        let cqe = Cqe {
+            srqn_uidx: held.srqn_uidx,
+            byte_cnt: held.byte_cnt,
+            sop_qpn: held.sop_qpn,
+            wqe_counter: held.wqe_counter,
+            inline: held.inline.as_deref(),
+            ..Cqe::default()
+        };
+        self.complete(held.cq, &cqe);
+    }
+
+    /// Writes completions that were held back; an explicit step does.
+    pub(crate) fn release_held(&mut self) {
+        for held in std::mem::take(&mut self.faults.held) {
+            self.release(&held);
+        }
+        self.faults.active = !self.faults.rules.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_parse() {
+        let rule = parse("delay=20*3@2").unwrap();
+        assert_eq!((rule.fault, rule.count, rule.skip), (Fault::Delay(20), 3, 2));
+        assert_eq!(parse("cmd.create_srq=12").unwrap().fault, Fault::Command("create_srq", 12));
+        assert_eq!(parse("error=0x13").unwrap().fault, Fault::Error(0x13));
+        assert!(parse("cmd.nonsense=1").is_err());
+        assert!(parse("delay").is_err());
+    }
+
+    #[test]
+    fn skip_and_count_are_used_up() {
+        let mut faults = Faults::default();
+        faults.add(Rule::once(Fault::NotReady).times(2).after(1));
+        let hits: Vec<bool> = (0..4).map(|_| faults.force_not_ready(1)).collect();
+        assert_eq!(hits, [false, true, true, false]);
+        assert!(!faults.active);
+    }
+}

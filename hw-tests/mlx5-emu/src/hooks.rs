@@ -1,0 +1,420 @@
+//! Hooks on libmlx5's data path functions, so that the engine runs in the thread that posts, polls or arms.
+//!
+//! libibverbs calls these functions through tables in public structures (`ibv_context.ops`, `ibv_cq_ex`, `ibv_qp_ex`). The commands
+//! that create CQs and QPs carry the address of the program's object as its user handle; from there the tables are found
+//! and the few entries below replaced. Each wrapper calls the original and then lets the engine run. Posting receives is not
+//! hooked: it costs what libmlx5 costs.
+#![expect(unsafe_code, reason = "function tables of libibverbs")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use libc::{c_int, c_void};
+
+use crate::complaints::{Kind, complain};
+use crate::config::{Mode, mode};
+use crate::device::{self, Device};
+use crate::mem;
+
+/// Offsets in the public structures of libibverbs, 64-bit.
+mod offset {
+    pub(super) const CONTEXT_POLL_CQ: usize = 96;
+    pub(super) const CONTEXT_REQ_NOTIFY: usize = 104;
+    pub(super) const CONTEXT_POST_SEND: usize = 208;
+    pub(super) const CONTEXT_CMD_FD: u64 = 264;
+    pub(super) const OBJECT_CONTEXT: u64 = 0;
+    pub(super) const QP_NUM: usize = 52;
+    pub(super) const CQ_EX_START_POLL: usize = 144;
+    pub(super) const QP_EX_WR_COMPLETE: usize = 328;
+}
+
+type PollCq = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
+type ReqNotify = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+type PostSend = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> c_int;
+type StartPoll = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+type WrComplete = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// One hooked `ibv_context`.
+struct Slot {
+    context: AtomicUsize,
+    index: AtomicUsize,
+    poll_cq: AtomicUsize,
+    req_notify: AtomicUsize,
+    post_send: AtomicUsize,
+}
+
+const SLOTS: usize = 256;
+static CONTEXTS: [Slot; SLOTS] = [const {
+    Slot {
+        context: AtomicUsize::new(0),
+        index: AtomicUsize::new(0),
+        poll_cq: AtomicUsize::new(0),
+        req_notify: AtomicUsize::new(0),
+        post_send: AtomicUsize::new(0),
+    }
+}; SLOTS];
+
+/// Original functions of extended CQs and QPs, by object address.
+struct Originals {
+    keys: [AtomicUsize; Self::SIZE],
+    functions: [AtomicUsize; Self::SIZE],
+}
+
+impl Originals {
+    const SIZE: usize = 1 << 15;
+    const GONE: usize = 1;
+
+    const fn new() -> Self {
+        Self {
+            keys: [const { AtomicUsize::new(0) }; Self::SIZE],
+            functions: [const { AtomicUsize::new(0) }; Self::SIZE],
+        }
+    }
+
+    fn start(object: usize) -> usize {
+        (object >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49
+    }
+
+    /// Called with the device locked.
+    fn insert(&self, object: usize, function: usize) -> bool {
+        for step in 0..Self::SIZE {
+            let at = (Self::start(object) + step) % Self::SIZE;
+            let key = self.keys[at].load(Ordering::Relaxed);
+            if key == 0 || key == Self::GONE || key == object {
+                self.functions[at].store(function, Ordering::Relaxed);
+                self.keys[at].store(object, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Called with the device locked.
+    fn remove(&self, object: usize) {
+        for step in 0..Self::SIZE {
+            let at = (Self::start(object) + step) % Self::SIZE;
+            match self.keys[at].load(Ordering::Relaxed) {
+                0 => return,
+                key if key == object => {
+                    self.keys[at].store(Self::GONE, Ordering::Release);
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn get(&self, object: usize) -> usize {
+        for step in 0..Self::SIZE {
+            let at = (Self::start(object) + step) % Self::SIZE;
+            match self.keys[at].load(Ordering::Acquire) {
+                0 => return 0,
+                key if key == object => return self.functions[at].load(Ordering::Relaxed),
+                _ => {}
+            }
+        }
+        0
+    }
+}
+
+static START_POLL: Originals = Originals::new();
+static WR_COMPLETE: Originals = Originals::new();
+
+fn read_word(address: u64) -> Option<usize> {
+    let mut word = [0; 8];
+    mem::copy_from_user(address, &mut word).ok()?;
+    Some(usize::from_ne_bytes(word))
+}
+
+/// The `ibv_context` of an object, if it really is the one that uses this command descriptor.
+fn context_of(fd: i32, object: u64) -> Option<usize> {
+    if object == 0 || object % 8 != 0 || fd < 0 {
+        return None;
+    }
+    let context = read_word(object + offset::OBJECT_CONTEXT)?;
+    let mut command_fd = [0; 4];
+    mem::copy_from_user((context as u64).checked_add(offset::CONTEXT_CMD_FD)?, &mut command_fd).ok()?;
+    (i32::from_ne_bytes(command_fd) == fd).then_some(context)
+}
+
+/// Replaces a function pointer at `base + offset`; returns the original.
+///
+/// # Safety
+/// A function pointer of a live libibverbs structure lies there, and `hook` has its type.
+unsafe fn replace(base: usize, offset: usize, hook: usize) -> usize {
+    let at = std::ptr::with_exposed_provenance_mut::<*mut c_void>(base + offset);
+    // SAFETY: by contract; aligned, since the structures are.
+    let cell = unsafe { AtomicPtr::from_ptr(at) };
+    let original = cell.load(Ordering::Acquire).expose_provenance();
+    if original != 0 && original != hook {
+        cell.store(std::ptr::with_exposed_provenance_mut(hook), Ordering::Release);
+    }
+    original
+}
+
+fn hook_context(context: usize, index: usize) {
+    let known = CONTEXTS.iter().find(|slot| slot.context.load(Ordering::Relaxed) == context);
+    if let Some(slot) = known {
+        slot.index.store(index, Ordering::Relaxed);
+        return;
+    }
+    let Some(slot) = CONTEXTS.iter().find(|slot| slot.context.load(Ordering::Relaxed) == 0) else { return };
+    // SAFETY: `context` was checked to be a live ibv_context (its command descriptor matches); the offsets are those of its
+    // public `ops` table, and the hooks have the types of the entries.
+    unsafe {
+        let poll: PollCq = poll_cq;
+        let notify: ReqNotify = req_notify_cq;
+        let send: PostSend = post_send;
+        slot.index.store(index, Ordering::Relaxed);
+        slot.poll_cq.store(peek(context, offset::CONTEXT_POLL_CQ), Ordering::Relaxed);
+        slot.req_notify.store(peek(context, offset::CONTEXT_REQ_NOTIFY), Ordering::Relaxed);
+        slot.post_send.store(peek(context, offset::CONTEXT_POST_SEND), Ordering::Relaxed);
+        slot.context.store(context, Ordering::Release);
+        replace(context, offset::CONTEXT_POLL_CQ, poll as usize);
+        replace(context, offset::CONTEXT_REQ_NOTIFY, notify as usize);
+        replace(context, offset::CONTEXT_POST_SEND, send as usize);
+    }
+}
+
+/// Reads a function pointer.
+///
+/// # Safety
+/// As [`replace`].
+unsafe fn peek(base: usize, offset: usize) -> usize {
+    let at = std::ptr::with_exposed_provenance_mut::<*mut c_void>(base + offset);
+    // SAFETY: by contract.
+    unsafe { AtomicPtr::from_ptr(at) }.load(Ordering::Acquire).expose_provenance()
+}
+
+fn hooked() -> bool {
+    matches!(mode(), Mode::Stepped | Mode::Auto)
+}
+
+/// A CQ is being created; called with the device locked.
+pub(crate) fn cq_created(fd: i32, index: usize, object: u64) {
+    if !hooked() {
+        return;
+    }
+    let Some(context) = context_of(fd, object) else { return };
+    hook_context(context, index);
+    let object = object as usize;
+    if let Some(function) = read_word((object + offset::CQ_EX_START_POLL) as u64)
+        && is_function(function)
+    {
+        let hook: StartPoll = start_poll;
+        if START_POLL.insert(object, function) {
+            // SAFETY: libmlx5 allocates every CQ as the union with the extended form, zeroed; a function pointer there is the
+            // entry for polling.
+            unsafe { replace(object, offset::CQ_EX_START_POLL, hook as usize) };
+        }
+    }
+}
+
+/// A QP is being created; called with the device locked.
+pub(crate) fn qp_created(fd: i32, index: usize, object: u64) {
+    if !hooked() {
+        return;
+    }
+    let Some(context) = context_of_qp(fd, object) else { return };
+    hook_context(context, index);
+    let object = object as usize;
+    if let Some(function) = read_word((object + offset::QP_EX_WR_COMPLETE) as u64)
+        && is_function(function)
+    {
+        let hook: WrComplete = wr_complete;
+        if WR_COMPLETE.insert(object, function) {
+            // SAFETY: libmlx5 allocates every QP as the union with the extended form, zeroed; a function pointer there is the
+            // entry that rings the doorbell.
+            unsafe { replace(object, offset::QP_EX_WR_COMPLETE, hook as usize) };
+        }
+    }
+}
+
+/// libibverbs fills in a QP's context only after the command; any hooked context of this descriptor will do.
+fn context_of_qp(fd: i32, object: u64) -> Option<usize> {
+    context_of(fd, object).or_else(|| {
+        CONTEXTS.iter().map(|slot| slot.context.load(Ordering::Relaxed)).find(|&context| {
+            let mut command_fd = [0; 4];
+            context != 0
+                && mem::copy_from_user(context as u64 + offset::CONTEXT_CMD_FD, &mut command_fd).is_ok()
+                && i32::from_ne_bytes(command_fd) == fd
+        })
+    })
+}
+
+/// True when a word can be a function's address: not null, and readable there.
+fn is_function(word: usize) -> bool {
+    word > 4096 && read_word(word as u64).is_some()
+}
+
+/// A CQ goes away; called with the device locked.
+pub(crate) fn cq_destroyed(object: u64) {
+    START_POLL.remove(object as usize);
+}
+
+/// A QP goes away; called with the device locked.
+pub(crate) fn qp_destroyed(object: u64) {
+    WR_COMPLETE.remove(object as usize);
+}
+
+/// A context goes away; called with the device locked.
+pub(crate) fn context_closed(index: usize) {
+    for slot in &CONTEXTS {
+        if slot.context.load(Ordering::Relaxed) != 0 && slot.index.load(Ordering::Relaxed) == index {
+            slot.context.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The slot of an object's context.
+///
+/// # Safety
+/// `object` is a live `ibv_cq` or `ibv_qp`, whose first word is its context.
+#[inline(always)]
+unsafe fn slot_of(object: *mut c_void) -> &'static Slot {
+    // SAFETY: by contract.
+    let context = unsafe { *object.cast::<usize>() };
+    for slot in &CONTEXTS {
+        if slot.context.load(Ordering::Acquire) == context {
+            return slot;
+        }
+    }
+    // Only hooked contexts call hooks; a context that lost its slot is being closed.
+    std::process::abort();
+}
+
+/// Runs the engine; a panic in it is reported instead of crossing into C.
+fn guarded(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        complain(Kind::Internal, "the engine panicked".to_owned());
+    }
+}
+
+/// What an empty poll gives the engine a chance for.
+fn poll_step() {
+    guarded(|| {
+        if let Some(mut device) = device::try_lock() {
+            device.poll_step();
+        }
+    });
+    crate::helper::program_polls();
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut c_void, count: c_int, wc: *mut c_void) -> c_int {
+    // SAFETY: libibverbs passes a live CQ.
+    let original = unsafe { slot_of(cq) }.poll_cq.load(Ordering::Relaxed);
+    // SAFETY: the address that was in the table, which has this type.
+    let original: PollCq = unsafe { std::mem::transmute(original) };
+    // SAFETY: arguments are handed on unchanged.
+    let found = unsafe { original(cq, count, wc) };
+    if found != 0 {
+        return found;
+    }
+    poll_step();
+    // SAFETY: arguments are handed on unchanged.
+    unsafe { original(cq, count, wc) }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut c_void, attr: *mut c_void) -> c_int {
+    let original = START_POLL.get(cq.expose_provenance());
+    if original == 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the address that was in the structure, which has this type.
+    let original: StartPoll = unsafe { std::mem::transmute(original) };
+    // SAFETY: arguments are handed on unchanged.
+    let found = unsafe { original(cq, attr) };
+    if found != libc::ENOENT {
+        return found;
+    }
+    poll_step();
+    // SAFETY: arguments are handed on unchanged.
+    unsafe { original(cq, attr) }
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_int {
+    // SAFETY: libibverbs passes a live CQ.
+    let slot = unsafe { slot_of(cq) };
+    // SAFETY: the address that was in the table, which has this type.
+    let original: ReqNotify = unsafe { std::mem::transmute(slot.req_notify.load(Ordering::Relaxed)) };
+    // SAFETY: arguments are handed on unchanged.
+    let result = unsafe { original(cq, solicited_only) };
+    let context = slot.index.load(Ordering::Relaxed);
+    guarded(|| {
+        let mut device = device::lock();
+        device.notify_step(context);
+    });
+    result
+}
+
+/// The QP's doorbell was rung.
+///
+/// # Safety
+/// `qp` is a live `ibv_qp`.
+#[inline(always)]
+unsafe fn rung(qp: *mut c_void) {
+    // SAFETY: by contract; the QP number lies at this offset of the public structure.
+    let qpn = unsafe { qp.byte_add(offset::QP_NUM).cast::<u32>().read() };
+    guarded(|| device::lock().send_step(qpn));
+}
+
+unsafe extern "C" fn post_send(qp: *mut c_void, wr: *mut c_void, bad: *mut *mut c_void) -> c_int {
+    // SAFETY: libibverbs passes a live QP.
+    let original = unsafe { slot_of(qp) }.post_send.load(Ordering::Relaxed);
+    // SAFETY: the address that was in the table, which has this type.
+    let original: PostSend = unsafe { std::mem::transmute(original) };
+    // SAFETY: arguments are handed on unchanged.
+    let result = unsafe { original(qp, wr, bad) };
+    // SAFETY: the QP is live for the call.
+    unsafe { rung(qp) };
+    result
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut c_void) -> c_int {
+    let original = WR_COMPLETE.get(qp.expose_provenance());
+    if original == 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the address that was in the structure, which has this type.
+    let original: WrComplete = unsafe { std::mem::transmute(original) };
+    // SAFETY: arguments are handed on unchanged.
+    let result = unsafe { original(qp) };
+    // SAFETY: the QP is live for the call; the extended form starts with the plain one.
+    unsafe { rung(qp) };
+    result
+}
+
+impl Device {
+    /// After a post to this QP.
+    #[inline]
+    fn send_step(&mut self, qpn: u32) {
+        let Some(index) = self.qp_by_number(qpn) else { return };
+        let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
+        self.scan_page(context, page, false);
+        self.run_ready();
+        self.background();
+        self.hooked_steps = self.hooked_steps.wrapping_add(1);
+    }
+
+    /// After arming a CQ of this context.
+    fn notify_step(&mut self, context: usize) {
+        if self.contexts.get(context).is_none() {
+            return;
+        }
+        for i in 0..self.contexts[context].uar_pages.len() {
+            let page = self.contexts[context].uar_pages[i];
+            self.scan_page(context, page, false);
+        }
+        self.run_ready();
+        self.background();
+    }
+
+    /// When a poll found nothing.
+    #[inline]
+    fn poll_step(&mut self) {
+        self.scan_doorbells(false);
+        self.run_ready();
+        self.background();
+    }
+}

@@ -1,0 +1,311 @@
+//! One command, however it came: its number, its input, and where the answer goes.
+
+use std::io;
+
+use crate::{mem, sys};
+
+/// Command numbers (`enum ib_uverbs_write_cmds`).
+pub(crate) mod number {
+    pub(crate) const EX: u32 = 0x8000_0000;
+    pub(crate) const GET_CONTEXT: u32 = 0;
+    pub(crate) const QUERY_DEVICE: u32 = 1;
+    pub(crate) const QUERY_PORT: u32 = 2;
+    pub(crate) const ALLOC_PD: u32 = 3;
+    pub(crate) const DEALLOC_PD: u32 = 4;
+    pub(crate) const CREATE_AH: u32 = 5;
+    pub(crate) const DESTROY_AH: u32 = 8;
+    pub(crate) const REG_MR: u32 = 9;
+    pub(crate) const REREG_MR: u32 = 11;
+    pub(crate) const DEREG_MR: u32 = 13;
+    pub(crate) const ALLOC_MW: u32 = 14;
+    pub(crate) const DEALLOC_MW: u32 = 16;
+    pub(crate) const CREATE_COMP_CHANNEL: u32 = 17;
+    pub(crate) const CREATE_CQ: u32 = 18;
+    pub(crate) const RESIZE_CQ: u32 = 19;
+    pub(crate) const DESTROY_CQ: u32 = 20;
+    pub(crate) const CREATE_QP: u32 = 24;
+    pub(crate) const QUERY_QP: u32 = 25;
+    pub(crate) const MODIFY_QP: u32 = 26;
+    pub(crate) const DESTROY_QP: u32 = 27;
+    pub(crate) const ATTACH_MCAST: u32 = 30;
+    pub(crate) const DETACH_MCAST: u32 = 31;
+    pub(crate) const CREATE_SRQ: u32 = 32;
+    pub(crate) const MODIFY_SRQ: u32 = 33;
+    pub(crate) const QUERY_SRQ: u32 = 34;
+    pub(crate) const DESTROY_SRQ: u32 = 35;
+    pub(crate) const OPEN_XRCD: u32 = 37;
+    pub(crate) const CLOSE_XRCD: u32 = 38;
+    pub(crate) const CREATE_XSRQ: u32 = 39;
+    pub(crate) const OPEN_QP: u32 = 40;
+    pub(crate) const MODIFY_CQ: u32 = 57;
+
+    /// Names, for fault injection by name.
+    pub(crate) const NAMES: &[(&str, u32)] = &[
+        ("get_context", GET_CONTEXT),
+        ("query_device", QUERY_DEVICE),
+        ("query_port", QUERY_PORT),
+        ("alloc_pd", ALLOC_PD),
+        ("dealloc_pd", DEALLOC_PD),
+        ("create_ah", CREATE_AH),
+        ("destroy_ah", DESTROY_AH),
+        ("reg_mr", REG_MR),
+        ("rereg_mr", REREG_MR),
+        ("dereg_mr", DEREG_MR),
+        ("alloc_mw", ALLOC_MW),
+        ("dealloc_mw", DEALLOC_MW),
+        ("create_comp_channel", CREATE_COMP_CHANNEL),
+        ("create_cq", CREATE_CQ),
+        ("resize_cq", RESIZE_CQ),
+        ("destroy_cq", DESTROY_CQ),
+        ("create_qp", CREATE_QP),
+        ("query_qp", QUERY_QP),
+        ("modify_qp", MODIFY_QP),
+        ("destroy_qp", DESTROY_QP),
+        ("create_srq", CREATE_SRQ),
+        ("modify_srq", MODIFY_SRQ),
+        ("query_srq", QUERY_SRQ),
+        ("destroy_srq", DESTROY_SRQ),
+        ("open_xrcd", OPEN_XRCD),
+        ("close_xrcd", CLOSE_XRCD),
+        ("create_xsrq", CREATE_XSRQ),
+        ("open_qp", OPEN_QP),
+    ];
+}
+
+/// Room for an answer in the program's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+}
+
+/// One command.
+#[derive(Debug, Default)]
+pub(crate) struct Command {
+    pub(crate) number: u32,
+    pub(crate) core: Vec<u8>,
+    pub(crate) uhw: Vec<u8>,
+    pub(crate) core_out: Room,
+    pub(crate) uhw_out: Room,
+    /// Command descriptor it came on, for checks of what the program's structures say.
+    pub(crate) fd: i32,
+}
+
+/// Reads native-endian fields at literal offsets; what lies beyond the input reads as zero, as the kernel pads it.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+impl Reader<'_> {
+    fn get<const N: usize>(self, offset: usize) -> [u8; N] {
+        let mut out = [0; N];
+        for (i, byte) in out.iter_mut().enumerate() {
+            *byte = self.0.get(offset + i).copied().unwrap_or(0);
+        }
+        out
+    }
+
+    pub(crate) fn u8(self, offset: usize) -> u8 {
+        self.get::<1>(offset)[0]
+    }
+
+    pub(crate) fn u16(self, offset: usize) -> u16 {
+        u16::from_ne_bytes(self.get(offset))
+    }
+
+    pub(crate) fn u32(self, offset: usize) -> u32 {
+        u32::from_ne_bytes(self.get(offset))
+    }
+
+    pub(crate) fn u64(self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.get(offset))
+    }
+
+    pub(crate) fn bytes<const N: usize>(self, offset: usize) -> [u8; N] {
+        self.get(offset)
+    }
+}
+
+impl Command {
+    /// Takes a command of the write(2) interface apart.
+    ///
+    /// # Errors
+    /// EINVAL when the header's sizes are not those of the buffer.
+    pub(crate) fn from_write(buf: &[u8]) -> io::Result<Self> {
+        let invalid = || sys::errno(libc::EINVAL);
+        if buf.len() < 8 {
+            return Err(invalid());
+        }
+        let header = Reader(buf);
+        let number = header.u32(0);
+        let (in_words, out_words) = (usize::from(header.u16(4)), usize::from(header.u16(6)));
+        if number & number::EX != 0 {
+            if buf.len() < 24 {
+                return Err(invalid());
+            }
+            let response = header.u64(8);
+            let (uhw_in, uhw_out) = (usize::from(header.u16(16)), usize::from(header.u16(18)));
+            if buf.len() != 24 + (in_words + uhw_in) * 8 {
+                return Err(invalid());
+            }
+            let core_end = 24 + in_words * 8;
+            return Ok(Self {
+                number,
+                core: buf[24..core_end].to_vec(),
+                uhw: buf[core_end..].to_vec(),
+                core_out: Room { address: response, len: out_words * 8 },
+                uhw_out: Room { address: response + out_words as u64 * 8, len: uhw_out * 8 },
+                fd: -1,
+            });
+        }
+        if buf.len() != in_words * 4 {
+            return Err(invalid());
+        }
+        let body = &buf[8..];
+        let (core_in, core_out) = legacy_sizes(number).ok_or_else(|| sys::errno(libc::EOPNOTSUPP))?;
+        if body.len() < core_in || out_words * 4 < core_out {
+            return Err(sys::errno(libc::ENOSPC));
+        }
+        let response = if core_out > 0 { header.u64(8) } else { 0 };
+        Ok(Self {
+            number,
+            core: body[..core_in].to_vec(),
+            uhw: body[core_in..].to_vec(),
+            core_out: Room { address: response, len: core_out },
+            uhw_out: Room { address: response + core_out as u64, len: out_words * 4 - core_out },
+            fd: -1,
+        })
+    }
+
+    pub(crate) fn core_out_len(&self) -> usize {
+        self.core_out.len
+    }
+
+    /// Checks that input and room for the answer are at least that long.
+    ///
+    /// # Errors
+    /// ENOSPC otherwise, as the kernel.
+    pub(crate) fn need(&self, core_in: usize, core_out: usize) -> io::Result<()> {
+        if self.core.len() < core_in || self.core_out.len < core_out {
+            return Err(sys::errno(libc::ENOSPC));
+        }
+        Ok(())
+    }
+
+    /// Checks the driver's part.
+    ///
+    /// # Errors
+    /// EINVAL when it is too short.
+    pub(crate) fn need_uhw(&self, uhw_in: usize) -> io::Result<()> {
+        if self.uhw.len() < uhw_in {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn core(&self) -> Reader<'_> {
+        Reader(&self.core)
+    }
+
+    pub(crate) fn uhw(&self) -> Reader<'_> {
+        Reader(&self.uhw)
+    }
+
+    /// Writes the core answer, cut to the room there is.
+    ///
+    /// # Errors
+    /// EFAULT when the room is not mapped.
+    pub(crate) fn answer(&self, data: &[u8]) -> io::Result<()> {
+        mem::copy_to_user(self.core_out.address, &data[..data.len().min(self.core_out.len)])
+    }
+
+    /// Writes the driver's answer, cut to the room there is.
+    ///
+    /// # Errors
+    /// EFAULT when the room is not mapped.
+    pub(crate) fn answer_uhw(&self, data: &[u8]) -> io::Result<()> {
+        mem::copy_to_user(self.uhw_out.address, &data[..data.len().min(self.uhw_out.len)])
+    }
+
+    /// True for commands that only take things away.
+    pub(crate) fn destroys(&self) -> bool {
+        use number::*;
+        matches!(
+            self.number,
+            DEALLOC_PD
+                | DESTROY_AH
+                | DEREG_MR
+                | DEALLOC_MW
+                | DESTROY_CQ
+                | DESTROY_QP
+                | DESTROY_SRQ
+                | CLOSE_XRCD
+        )
+    }
+}
+
+/// Core input and output bytes of the legacy commands, needed to find where the driver's part starts.
+fn legacy_sizes(number: u32) -> Option<(usize, usize)> {
+    use number::*;
+    Some(match number {
+        GET_CONTEXT => (8, 8),
+        QUERY_DEVICE => (8, 176),
+        QUERY_PORT => (16, 40),
+        ALLOC_PD => (8, 4),
+        DEALLOC_PD | DEREG_MR | DEALLOC_MW | DESTROY_AH | CLOSE_XRCD => (4, 0),
+        CREATE_AH => (56, 4),
+        REG_MR => (40, 12),
+        REREG_MR => (48, 8),
+        ALLOC_MW => (16, 8),
+        CREATE_COMP_CHANNEL => (8, 4),
+        CREATE_CQ => (32, 8),
+        RESIZE_CQ => (16, 8),
+        DESTROY_CQ => (16, 8),
+        CREATE_QP => (56, 32),
+        OPEN_QP => (32, 32),
+        QUERY_QP => (16, 128),
+        MODIFY_QP => (112, 0),
+        DESTROY_QP | DESTROY_SRQ => (16, 4),
+        CREATE_SRQ => (32, 16),
+        CREATE_XSRQ => (48, 16),
+        MODIFY_SRQ => (16, 0),
+        QUERY_SRQ => (16, 16),
+        OPEN_XRCD => (16, 4),
+        _ => return None,
+    })
+}
+
+/// Builds an answer field by field, native-endian.
+#[derive(Debug, Default)]
+pub(crate) struct Answer(pub(crate) Vec<u8>);
+
+impl Answer {
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
+        self.0.extend_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, value: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    pub(crate) fn zeros(&mut self, count: usize) -> &mut Self {
+        self.0.resize(self.0.len() + count, 0);
+        self
+    }
+}

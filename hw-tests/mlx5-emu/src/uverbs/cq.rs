@@ -1,0 +1,171 @@
+//! Completion queues.
+
+use std::io;
+
+use super::command::{Answer, Command};
+use super::query::MAX_CQE;
+use crate::device::{Device, ObjectKind};
+use crate::events::kind;
+use crate::mem::Area;
+use crate::objects::{Armed, Cq};
+use crate::{hooks, sys};
+
+impl Device {
+    pub(super) fn cmd_create_cq(
+        &mut self,
+        context: usize,
+        command: &Command,
+        extended: bool,
+    ) -> io::Result<()> {
+        const FLAG_TIMESTAMP: u32 = 1;
+        const FLAG_IGNORE_OVERRUN: u32 = 2;
+        command.need(32, 8)?;
+        command.need_uhw(20)?;
+        let request = command.core();
+        // The extended form has no response pointer in front.
+        let base = if extended { 0 } else { 8 };
+        let user_handle = request.u64(base);
+        let cqe = request.u32(base + 8);
+        let vector = request.u32(base + 12);
+        let channel_fd = request.u32(base + 16).cast_signed();
+        let (mask, flags) = if extended { (request.u32(20), request.u32(24)) } else { (0, 0) };
+        if mask != 0 || flags & !(FLAG_TIMESTAMP | FLAG_IGNORE_OVERRUN) != 0 {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
+        if cqe == 0 || cqe > MAX_CQE || vector >= 1 {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let driver = command.uhw();
+        let (buf_addr, record_addr, cqe_size) = (driver.u64(0), driver.u64(8), driver.u32(16));
+        let (compression, driver_flags, uar_page) = (driver.u8(20), driver.u16(22), driver.u16(24));
+        const CQE_128B_PAD: u16 = 1;
+        const UAR_PAGE_INDEX: u16 = 2;
+        if compression != 0 || driver_flags & !(CQE_128B_PAD | UAR_PAGE_INDEX) != 0 {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
+        if cqe_size != 64 && cqe_size != 128 {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let uar_page = if driver_flags & UAR_PAGE_INDEX != 0 { u32::from(uar_page) } else { 0 };
+        if driver_flags & UAR_PAGE_INDEX != 0 && !self.has_uar_page(context, uar_page) {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let channel = if channel_fd >= 0 {
+            Some(*self.channel_fds.get(&channel_fd).ok_or_else(|| sys::errno(libc::EBADF))?)
+        } else {
+            None
+        };
+        let count = (cqe + 1).next_power_of_two();
+        let buf = Area::checked(buf_addr, count as usize * cqe_size as usize, 64)?;
+        let record = Area::checked(record_addr, 8, 8)?;
+        // So that the first arm, which writes 0 over 0, can be seen.
+        record.set_be32(4, u32::MAX);
+        let cq = Cq {
+            cqn: 0,
+            context,
+            user_handle,
+            handle: 0,
+            buf,
+            log_count: count.trailing_zeros(),
+            cqe_size,
+            record,
+            uar_page,
+            channel,
+            pi: 0,
+            ci: 0,
+            solicited_pi: 0,
+            armed: Armed::No,
+            arm_sn: 0,
+            arm_seen: u32::MAX,
+            users: 0,
+            overrun: false,
+            ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
+            comp_events: 0,
+            async_events: 0,
+        };
+        let index = self.cqs.insert(cq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let handle = self.add_handle(context, ObjectKind::Cq, index);
+        self.cqs[index].handle = handle;
+        self.cqs[index].cqn = index as u32 + 1;
+        if let Some(channel) = channel {
+            self.hold_channel(channel);
+        }
+        hooks::cq_created(command.fd, context, user_handle);
+        let mut out = Answer::default();
+        out.u32(handle).u32(count - 1);
+        if extended {
+            out.u32(0).u32(16);
+        }
+        command.answer(&out.0)?;
+        let mut uhw = Answer::default();
+        uhw.u32(index as u32 + 1).u32(0);
+        command.answer_uhw(&uhw.0)
+    }
+
+    /// The CQ behind a handle.
+    pub(super) fn cq(&self, context: usize, handle: u32) -> io::Result<usize> {
+        self.object(context, handle, ObjectKind::Cq)
+    }
+
+    /// RESIZE_CQ: the new buffer takes over at once; a resize CQE in the old one tells libmlx5 where it ended.
+    pub(super) fn cmd_resize_cq(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 8)?;
+        command.need_uhw(10)?;
+        let request = command.core();
+        let index = self.cq(context, request.u32(8))?;
+        let cqe = request.u32(12);
+        if cqe == 0 || cqe > MAX_CQE {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let (buf_addr, cqe_size) = (command.uhw().u64(0), u32::from(command.uhw().u16(8)));
+        if cqe_size != 64 && cqe_size != 128 {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let count = (cqe + 1).next_power_of_two();
+        let buf = Area::checked(buf_addr, count as usize * cqe_size as usize, 64)?;
+        self.resize_cq(index, buf, count, cqe_size)?;
+        let mut out = Answer::default();
+        out.u32(count - 1).u32(0);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_modify_cq(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 0)?;
+        self.cq(context, command.core().u32(0))?;
+        // Moderation delays events; the software device never does.
+        Ok(())
+    }
+
+    pub(super) fn cmd_destroy_cq(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 8)?;
+        let handle = command.core().u32(8);
+        let index = self.cq(context, handle)?;
+        if self.cqs[index].users > 0 {
+            return Err(sys::errno(libc::EBUSY));
+        }
+        let (comp, asynchronous) = self.remove_cq(index);
+        self.drop_handle(context, handle);
+        let mut out = Answer::default();
+        out.u32(comp).u32(asynchronous);
+        command.answer(&out.0)
+    }
+
+    /// Takes a CQ away; returns how many events about it the program has read.
+    pub(super) fn remove_cq(&mut self, index: usize) -> (u32, u32) {
+        let Some(cq) = self.cqs.get(index) else { return (0, 0) };
+        let (user_handle, context, channel) = (cq.user_handle, cq.context, cq.channel);
+        let (mut comp, mut asynchronous) = (cq.comp_events, cq.async_events);
+        hooks::cq_destroyed(user_handle);
+        if let Some(channel) = channel {
+            if comp > 0 {
+                comp -= self.take_back(channel, |packet| packet == user_handle.to_ne_bytes());
+            }
+            self.put_channel(channel);
+        }
+        if asynchronous > 0 {
+            asynchronous -= self.take_back_async(context, user_handle, &[kind::CQ_ERR]);
+        }
+        self.cqs.remove(index);
+        (comp, asynchronous)
+    }
+}

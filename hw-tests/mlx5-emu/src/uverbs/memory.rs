@@ -1,0 +1,198 @@
+//! Memory regions and windows.
+
+use std::io;
+
+use super::command::{Answer, Command};
+use crate::device::{Device, ObjectKind};
+use crate::objects::{KeyKind, Mkey, access};
+use crate::{mem, sys};
+
+/// Index part of the first key: no key is ever 0x100, which marks the end of a scatter list.
+const FIRST_INDEX: u32 = 2;
+
+const KNOWN_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB
+    | access::RELAXED_ORDERING;
+/// Bits that a kernel may ignore when it does not know them.
+const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+
+fn check_access(flags: u32) -> io::Result<()> {
+    if flags & !(KNOWN_ACCESS | OPTIONAL_ACCESS) != 0 {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    if flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && flags & access::LOCAL_WRITE == 0 {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    if flags & access::ON_DEMAND != 0 {
+        return Err(sys::errno(libc::EOPNOTSUPP));
+    }
+    Ok(())
+}
+
+fn check_memory(start: u64, len: u64, flags: u32) -> io::Result<()> {
+    if len == 0 || start.checked_add(len).is_none() {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    let writable =
+        flags & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC | access::MW_BIND) != 0;
+    mem::check_range(start, len, writable)
+}
+
+impl Device {
+    fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
+        key.key = 0;
+        let index = self.keys.insert(key).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        // The variant byte moves with every use of an index, so that an old key of the same index does not fit.
+        self.key_variant = self.key_variant.wrapping_add(1);
+        self.keys[index].key = ((index as u32 + FIRST_INDEX) << 8) | u32::from(self.key_variant);
+        Ok(index)
+    }
+
+    /// The index of a key, if it exists.
+    #[inline(always)]
+    pub(crate) fn find_key(&self, key: u32) -> Option<usize> {
+        let index = (key >> 8).wrapping_sub(FIRST_INDEX) as usize;
+        self.keys.get(index).filter(|found| found.key == key).map(|_| index)
+    }
+
+    pub(super) fn remove_key(&mut self, index: usize) {
+        let Some(key) = self.keys.remove(index) else { return };
+        if let Some(pd) = self.pds.get_mut(key.pd) {
+            pd.users = pd.users.saturating_sub(1);
+        }
+        if let KeyKind::Window { bound: true, region, .. } = key.kind {
+            self.unbind_from(region);
+        }
+    }
+
+    /// One window less is bound to a region.
+    pub(crate) fn unbind_from(&mut self, region: u32) {
+        if let Some(index) = self.find_key(region) {
+            let region = &mut self.keys[index];
+            region.windows = region.windows.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn cmd_reg_mr(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(40, 12)?;
+        let request = command.core();
+        let (start, len, iova) = (request.u64(8), request.u64(16), request.u64(24));
+        let (pd, flags) = (request.u32(32), request.u32(36));
+        if start & 0xfff != iova & 0xfff {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        check_access(flags)?;
+        let pd = self.pd(context, pd)?;
+        check_memory(start, len, flags)?;
+        let iova = if flags & access::ZERO_BASED != 0 { start & 0xfff } else { iova };
+        let index = self.new_key(Mkey {
+            key: 0,
+            context,
+            pd,
+            iova,
+            start,
+            len,
+            access: flags,
+            kind: KeyKind::Region,
+            windows: 0,
+        })?;
+        self.pds[pd].users += 1;
+        let handle = self.add_handle(context, ObjectKind::Mr, index);
+        let key = self.keys[index].key;
+        let mut out = Answer::default();
+        out.u32(handle).u32(key).u32(key);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_rereg_mr(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        const TRANSLATION: u32 = 1;
+        const PD: u32 = 2;
+        const ACCESS: u32 = 4;
+        command.need(48, 8)?;
+        let request = command.core();
+        let index = self.object(context, request.u32(8), ObjectKind::Mr)?;
+        let flags = request.u32(12);
+        if flags == 0 || flags & !(TRANSLATION | PD | ACCESS) != 0 {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        let mut key = self.keys[index];
+        if key.windows > 0 {
+            return Err(sys::errno(libc::EBUSY));
+        }
+        if flags & ACCESS != 0 {
+            check_access(request.u32(44))?;
+            key.access = request.u32(44);
+        }
+        if flags & TRANSLATION != 0 {
+            (key.start, key.len, key.iova) = (request.u64(16), request.u64(24), request.u64(32));
+            if key.start & 0xfff != key.iova & 0xfff {
+                return Err(sys::errno(libc::EINVAL));
+            }
+        }
+        check_memory(key.start, key.len, key.access)?;
+        if flags & PD != 0 {
+            let pd = self.pd(context, request.u32(40))?;
+            self.pds[key.pd].users -= 1;
+            self.pds[pd].users += 1;
+            key.pd = pd;
+        }
+        self.keys[index] = key;
+        let mut out = Answer::default();
+        out.u32(key.key).u32(key.key);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_dereg_mr(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(4, 0)?;
+        let handle = command.core().u32(0);
+        let index = self.object(context, handle, ObjectKind::Mr)?;
+        if self.keys[index].windows > 0 {
+            return Err(sys::errno(libc::EBUSY));
+        }
+        self.remove_key(index);
+        self.drop_handle(context, handle);
+        Ok(())
+    }
+
+    pub(super) fn cmd_alloc_mw(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 8)?;
+        let request = command.core();
+        let type2 = match request.u8(12) {
+            1 => false,
+            2 => true,
+            _ => return Err(sys::errno(libc::EINVAL)),
+        };
+        let pd = self.pd(context, request.u32(8))?;
+        let index = self.new_key(Mkey {
+            key: 0,
+            context,
+            pd,
+            iova: 0,
+            start: 0,
+            len: 0,
+            access: 0,
+            kind: KeyKind::Window { type2, bound: false, region: 0, qpn: 0 },
+            windows: 0,
+        })?;
+        self.pds[pd].users += 1;
+        let handle = self.add_handle(context, ObjectKind::Mw, index);
+        let mut out = Answer::default();
+        out.u32(handle).u32(self.keys[index].key);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_dealloc_mw(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(4, 0)?;
+        let handle = command.core().u32(0);
+        let index = self.object(context, handle, ObjectKind::Mw)?;
+        self.remove_key(index);
+        self.drop_handle(context, handle);
+        Ok(())
+    }
+}

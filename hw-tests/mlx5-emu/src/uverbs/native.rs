@@ -1,0 +1,180 @@
+//! The ioctl interface: attribute lists. Most of it carries legacy commands ("invoke write"); methods that have no legacy form
+//! are served here, all others answer EPROTONOSUPPORT so that libibverbs falls back.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::Uverbs;
+use super::command::{Command, Reader, Room};
+use crate::device::ObjectKind;
+use crate::{mem, sys};
+
+const OBJECT_DEVICE: u16 = 0;
+const METHOD_INVOKE_WRITE: u16 = 0;
+const DRIVER: u16 = 1 << 12;
+/// `MLX5_IB_OBJECT_UAR`.
+const OBJECT_UAR: u16 = DRIVER + 8;
+const UAR_ALLOC: u16 = DRIVER;
+const UAR_DESTROY: u16 = DRIVER + 1;
+const RDMA_DRIVER_MLX5: u32 = 1;
+
+const HEADER: usize = 24;
+const ATTR: usize = 16;
+const F_MANDATORY: u16 = 1;
+const F_VALID_OUTPUT: u16 = 2;
+
+/// One attribute of a call.
+#[derive(Clone, Copy, Debug)]
+struct Attr {
+    id: u16,
+    len: u16,
+    flags: u16,
+    data: u64,
+    /// Where the attribute itself lies, to answer into it.
+    address: u64,
+}
+
+impl Attr {
+    /// Input bytes: inline when they fit.
+    fn input(&self) -> io::Result<Vec<u8>> {
+        let len = usize::from(self.len);
+        if len <= 8 {
+            return Ok(self.data.to_ne_bytes()[..len].to_vec());
+        }
+        let mut bytes = vec![0; len];
+        mem::copy_from_user(self.data, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn room(&self) -> Room {
+        Room { address: self.data, len: usize::from(self.len) }
+    }
+
+    /// Marks a pointer attribute as written.
+    fn mark_valid(&self) -> io::Result<()> {
+        mem::copy_to_user(self.address + 4, &(self.flags | F_VALID_OUTPUT).to_ne_bytes())
+    }
+
+    /// Writes an answer into the place the attribute points at.
+    fn answer(&self, data: &[u8]) -> io::Result<()> {
+        if usize::from(self.len) < data.len() {
+            return Err(sys::errno(libc::ENOSPC));
+        }
+        mem::copy_to_user(self.data, data)?;
+        self.mark_valid()
+    }
+
+    /// Writes an object handle into the attribute.
+    fn answer_handle(&self, handle: u32) -> io::Result<()> {
+        mem::copy_to_user(self.address + 8, &u64::from(handle).to_ne_bytes())
+    }
+}
+
+fn find(attrs: &[Attr], id: u16) -> Option<&Attr> {
+    attrs.iter().find(|attr| attr.id == id)
+}
+
+fn need(attrs: &[Attr], id: u16) -> io::Result<&Attr> {
+    find(attrs, id).ok_or_else(|| sys::errno(libc::EINVAL))
+}
+
+pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
+    let mut header = [0; HEADER];
+    mem::copy_from_user(arg, &mut header)?;
+    let header = Reader(&header);
+    let (length, object, method, count) = (header.u16(0), header.u16(2), header.u16(4), header.u16(6));
+    if usize::from(length) != HEADER + usize::from(count) * ATTR || header.u64(8) != 0 || header.u32(20) != 0
+    {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    if object & DRIVER != 0 && header.u32(16) != RDMA_DRIVER_MLX5 {
+        return Err(sys::errno(libc::EPROTONOSUPPORT));
+    }
+    let mut raw = vec![0; usize::from(count) * ATTR];
+    mem::copy_from_user(arg + HEADER as u64, &mut raw)?;
+    let attrs: Vec<Attr> = raw
+        .chunks(ATTR)
+        .enumerate()
+        .map(|(i, bytes)| {
+            let bytes = Reader(bytes);
+            Attr {
+                id: bytes.u16(0),
+                len: bytes.u16(2),
+                flags: bytes.u16(4),
+                data: bytes.u64(8),
+                address: arg + (HEADER + i * ATTR) as u64,
+            }
+        })
+        .collect();
+    match (object, method) {
+        (OBJECT_DEVICE, METHOD_INVOKE_WRITE) => invoke_write(file, fd, &attrs),
+        (OBJECT_UAR, UAR_ALLOC) => uar_alloc(file, &attrs),
+        (OBJECT_UAR, UAR_DESTROY) => uar_destroy(file, &attrs),
+        _ => Err(sys::errno(libc::EPROTONOSUPPORT)),
+    }
+}
+
+fn invoke_write(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
+    const CORE_IN: u16 = 0;
+    const CORE_OUT: u16 = 1;
+    const WRITE_CMD: u16 = 2;
+    const UHW_IN: u16 = DRIVER;
+    const UHW_OUT: u16 = DRIVER + 1;
+    for attr in attrs {
+        if !matches!(attr.id, CORE_IN | CORE_OUT | WRITE_CMD | UHW_IN | UHW_OUT)
+            && attr.flags & F_MANDATORY != 0
+        {
+            return Err(sys::errno(libc::EPROTONOSUPPORT));
+        }
+    }
+    let input = |id| find(attrs, id).map_or(Ok(Vec::new()), Attr::input);
+    let room = |id| find(attrs, id).map_or(Room::default(), Attr::room);
+    let command = Command {
+        number: need(attrs, WRITE_CMD)?.data as u32,
+        core: input(CORE_IN)?,
+        uhw: input(UHW_IN)?,
+        core_out: room(CORE_OUT),
+        uhw_out: room(UHW_OUT),
+        fd,
+    };
+    file.run(command)?;
+    for id in [CORE_OUT, UHW_OUT] {
+        if let Some(attr) = find(attrs, id) {
+            attr.mark_valid()?;
+        }
+    }
+    Ok(())
+}
+
+fn uar_alloc(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
+    let handle = need(attrs, DRIVER)?;
+    let kind = need(attrs, DRIVER + 1)?.data;
+    if kind > 1 {
+        return Err(sys::errno(libc::EOPNOTSUPP));
+    }
+    let (offset, length, page_id) =
+        (need(attrs, DRIVER + 2)?, need(attrs, DRIVER + 3)?, need(attrs, DRIVER + 4)?);
+    let mut device = crate::device::lock();
+    if device.dead {
+        return Err(sys::errno(libc::EIO));
+    }
+    if let Some(errno) = device.faults.command_error_named("uar_alloc") {
+        return Err(sys::errno(errno));
+    }
+    let page = device.alloc_uar_page(file.context)?;
+    let object = device.add_handle(file.context, ObjectKind::Uar, page as usize);
+    drop(device);
+    offset.answer(&(u64::from(page) * 4096).to_ne_bytes())?;
+    length.answer(&4096u32.to_ne_bytes())?;
+    page_id.answer(&page.to_ne_bytes())?;
+    handle.answer_handle(object)
+}
+
+fn uar_destroy(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
+    let handle = need(attrs, DRIVER)?.data as u32;
+    let mut device = crate::device::lock();
+    let page = device.object(file.context, handle, ObjectKind::Uar)?;
+    device.drop_handle(file.context, handle);
+    device.free_uar_page(file.context, page as u32);
+    Ok(())
+}

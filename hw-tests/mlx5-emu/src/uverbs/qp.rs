@@ -1,0 +1,522 @@
+//! Queue pairs: creation, transitions, query.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::command::{Answer, Command, Reader};
+use super::context::gid_valid;
+use super::query::{MAX_QP_WR, MAX_SGE};
+use super::srq::uidx;
+use crate::device::{Device, ObjectKind};
+use crate::events::kind;
+use crate::mem::Area;
+use crate::objects::{Blocked, Qp, QpAttr, QpCap};
+use crate::qp_state::{self, QpState, QpType, mask};
+use crate::{hooks, sys};
+
+mod flag {
+    pub(super) const SCATTER_CQE: u32 = 1 << 1;
+    pub(super) const BFREG_INDEX: u32 = 1 << 3;
+    pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
+    pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
+}
+
+fn invalid() -> io::Error {
+    sys::errno(libc::EINVAL)
+}
+
+/// Rings of a QP as the driver's part of CREATE_QP describes them.
+#[derive(Default)]
+struct Rings {
+    sq: Option<Area>,
+    sq_count: u16,
+    rq: Option<Area>,
+    rq_count: u32,
+    rq_shift: u32,
+    record: Option<Area>,
+}
+
+fn rings(driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
+    let (buf_addr, record_addr) = (driver.u64(0), driver.u64(8));
+    let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
+    let mut rings = Rings::default();
+    let mut rq_bytes = 0;
+    if rq_count > 0 {
+        if !rq_count.is_power_of_two() || rq_count > MAX_QP_WR || !(4..=13).contains(&rq_shift) {
+            return Err(invalid());
+        }
+        rq_bytes = (rq_count as usize) << rq_shift;
+        if has_rq {
+            rings.rq = Some(Area::checked(buf_addr, rq_bytes, 64)?);
+            (rings.rq_count, rings.rq_shift) = (rq_count, rq_shift);
+        }
+    }
+    if sq_count > 0 {
+        if !sq_count.is_power_of_two() || sq_count > MAX_QP_WR {
+            return Err(invalid());
+        }
+        if has_sq {
+            let at = buf_addr.checked_add(rq_bytes as u64).ok_or_else(invalid)?;
+            rings.sq = Some(Area::checked(at, sq_count as usize * 64, 64)?);
+            rings.sq_count = u16::try_from(sq_count).map_err(|_| invalid())?;
+        }
+    }
+    if sq_count > 0 || rq_count > 0 {
+        rings.record = Some(Area::checked(record_addr, 8, 8)?);
+    }
+    Ok(rings)
+}
+
+impl Device {
+    pub(super) fn cmd_create_qp(
+        &mut self,
+        context: usize,
+        command: &Command,
+        extended: bool,
+    ) -> io::Result<()> {
+        command.need(if extended { 64 } else { 56 }, 32)?;
+        let request = command.core();
+        // The extended form has no response pointer in front.
+        let at = |offset: usize| if extended { offset - 8 } else { offset };
+        let user_handle = request.u64(at(8));
+        let (pd_handle, send_cq, recv_cq, srq_handle) =
+            (request.u32(at(16)), request.u32(at(20)), request.u32(at(24)), request.u32(at(28)));
+        let cap = QpCap {
+            max_send_wr: request.u32(at(32)),
+            max_recv_wr: request.u32(at(36)),
+            max_send_sge: request.u32(at(40)),
+            max_recv_sge: request.u32(at(44)),
+            max_inline: request.u32(at(48)),
+        };
+        let (sig_all, raw_type, is_srq) =
+            (request.u8(at(52)) != 0, request.u8(at(53)), request.u8(at(54)) != 0);
+        if extended && (request.u32(48) != 0 || request.u32(52) != 0) {
+            // No indirection tables, no creation flags.
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
+        let kind = QpType::from_raw(raw_type).ok_or_else(|| sys::errno(libc::EOPNOTSUPP))?;
+        if cap.max_send_wr > MAX_QP_WR
+            || cap.max_recv_wr > MAX_QP_WR
+            || cap.max_send_sge > MAX_SGE
+            || cap.max_recv_sge > 64
+            || cap.max_inline > 1024
+        {
+            return Err(invalid());
+        }
+        let (mut pd, mut xrcd, mut scq, mut rcq, mut srq) = (None, None, None, None, None);
+        if kind == QpType::XrcRecv {
+            xrcd = Some(self.object(context, pd_handle, ObjectKind::Xrcd)?);
+        } else {
+            pd = Some(self.pd(context, pd_handle)?);
+            scq = Some(self.cq(context, send_cq)?);
+            if kind != QpType::XrcSend {
+                rcq = Some(self.cq(context, recv_cq)?);
+                if is_srq {
+                    let index = self.object(context, srq_handle, ObjectKind::Srq)?;
+                    if self.srqs[index].xrc.is_some() {
+                        return Err(invalid());
+                    }
+                    srq = Some(index);
+                }
+            }
+        }
+        command.need_uhw(if kind == QpType::XrcRecv { 0 } else { 36 })?;
+        let driver = command.uhw();
+        let flags = driver.u32(28);
+        if flags & !(flag::SCATTER_CQE | flag::BFREG_INDEX | flag::ALLOW_SCATTER_CQE | flag::UAR_PAGE_INDEX)
+            != 0
+        {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
+        let rings = rings(
+            driver,
+            kind != QpType::XrcRecv,
+            srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend),
+        )?;
+        let (uar_page, bfreg) = self.qp_uar(context, flags, driver.u32(36))?;
+        let (scatter_recv, scatter_send) = self.scatter_sizes(kind, flags, sig_all, scq, rcq);
+        let qp = Qp {
+            qpn: 0,
+            context,
+            pd,
+            kind,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            cap,
+            user_handle,
+            send_cq: scq,
+            recv_cq: rcq,
+            srq,
+            xrcd,
+            uidx: uidx(driver, 32, command.uhw.len()),
+            sig_all,
+            scatter_recv,
+            scatter_send,
+            sq: rings.sq,
+            sq_count: rings.sq_count,
+            rq: rings.rq,
+            rq_count: rings.rq_count,
+            rq_shift: rings.rq_shift,
+            record: rings.record,
+            uar_page,
+            sq_next: 0,
+            sq_done: 0,
+            sq_posted: 0,
+            rq_next: 0,
+            rq_posted: 0,
+            blocked: Blocked::No,
+            timer_generation: 0,
+            rnr_left: 0,
+            retry_left: 0,
+            queued: false,
+            comm_est: false,
+            async_events: 0,
+            drained_event: false,
+            send_sn: 0,
+            expect_sn: 0,
+            outstanding: VecDeque::new(),
+            opens: 1,
+        };
+        let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let qpn = self.net.number_base() | index as u32;
+        self.qps[index].qpn = qpn;
+        self.count_qp_users(index, 1);
+        let handle = self.add_handle(context, ObjectKind::Qp, index);
+        hooks::qp_created(command.fd, context, user_handle);
+        let mut out = Answer::default();
+        out.u32(handle)
+            .u32(qpn)
+            .u32(cap.max_send_wr)
+            .u32(cap.max_recv_wr)
+            .u32(cap.max_send_sge)
+            .u32(cap.max_recv_sge)
+            .u32(cap.max_inline)
+            .u32(0);
+        if extended {
+            out.u32(0).u32(40);
+        }
+        command.answer(&out.0)?;
+        let mut uhw = Answer::default();
+        uhw.u32(bfreg).zeros(36);
+        command.answer_uhw(&uhw.0)
+    }
+
+    /// UAR page of a new QP and the register index for the answer.
+    fn qp_uar(&mut self, context: usize, flags: u32, index: u32) -> io::Result<(u32, u32)> {
+        if flags & flag::UAR_PAGE_INDEX != 0 {
+            if !self.has_uar_page(context, index) {
+                return Err(invalid());
+            }
+            return Ok((index, index));
+        }
+        if flags & flag::BFREG_INDEX != 0 {
+            let page = index / 2;
+            self.note_static_page(context, page);
+            return Ok((page, index));
+        }
+        // Static registers: two usable of four per page; the first is for doorbells only and shared.
+        let pages = self.contexts[context].uar_pages.iter().filter(|&&page| page < 256).count() as u32;
+        if pages == 0 {
+            return Ok((0, 0));
+        }
+        let turn = self.qps.len() as u32 % (pages * 2 - 1).max(1) + 1;
+        Ok((turn / 2, turn / 2 * 4 + turn % 2))
+    }
+
+    /// How many payload bytes may be put into CQEs, for receives and for READ and atomic answers.
+    fn scatter_sizes(
+        &self,
+        kind: QpType,
+        flags: u32,
+        sig_all: bool,
+        scq: Option<usize>,
+        rcq: Option<usize>,
+    ) -> (u32, u32) {
+        if flags & flag::SCATTER_CQE == 0 {
+            return (0, 0);
+        }
+        let room = |cq: Option<usize>| cq.map_or(0, |cq| if self.cqs[cq].cqe_size == 128 { 64 } else { 32 });
+        let recv = if matches!(kind, QpType::Rc | QpType::Uc) { room(rcq) } else { 0 };
+        let send = if kind == QpType::Rc && (sig_all || flags & flag::ALLOW_SCATTER_CQE != 0) {
+            room(scq)
+        } else {
+            0
+        };
+        (recv, send)
+    }
+
+    fn count_qp_users(&mut self, index: usize, by: i32) {
+        let qp = &self.qps[index];
+        let (pd, scq, rcq, srq, xrcd) = (qp.pd, qp.send_cq, qp.recv_cq, qp.srq, qp.xrcd);
+        if let Some(pd) = pd.and_then(|pd| self.pds.get_mut(pd)) {
+            pd.users = pd.users.saturating_add_signed(by);
+        }
+        for cq in [scq, rcq].into_iter().flatten() {
+            if let Some(cq) = self.cqs.get_mut(cq) {
+                cq.users = cq.users.saturating_add_signed(by);
+            }
+        }
+        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.users = srq.users.saturating_add_signed(by);
+        }
+        if let Some(xrcd) = xrcd.and_then(|xrcd| self.xrcds.get_mut(xrcd)) {
+            xrcd.users = xrcd.users.saturating_add_signed(by);
+        }
+    }
+
+    /// OPEN_QP: another handle on an XRC target.
+    pub(super) fn cmd_open_qp(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(32, 32)?;
+        let request = command.core();
+        let xrcd = self.object(context, request.u32(16), ObjectKind::Xrcd)?;
+        let index = self.qp_by_number(request.u32(20)).ok_or_else(invalid)?;
+        if self.qps[index].kind != QpType::XrcRecv || self.qps[index].xrcd != Some(xrcd) {
+            return Err(invalid());
+        }
+        self.qps[index].opens += 1;
+        let handle = self.add_handle(context, ObjectKind::Qp, index);
+        let mut out = Answer::default();
+        out.u32(handle).u32(self.qps[index].qpn).zeros(24);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_query_qp(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 128)?;
+        let index = self.object(context, command.core().u32(8), ObjectKind::Qp)?;
+        let qp = &self.qps[index];
+        let attr = &qp.attr;
+        let mut out = Answer::default();
+        out.bytes(&attr.dest)
+            .bytes(&attr.alt_dest)
+            .u32(qp.cap.max_send_wr)
+            .u32(qp.cap.max_recv_wr)
+            .u32(qp.cap.max_send_sge)
+            .u32(qp.cap.max_recv_sge)
+            .u32(qp.cap.max_inline)
+            .u32(attr.qkey)
+            .u32(attr.rq_psn)
+            .u32(attr.sq_psn)
+            .u32(attr.dest_qpn)
+            .u32(attr.access)
+            .u16(attr.pkey_index)
+            .u16(attr.alt_pkey_index)
+            .u8(qp.state as u8)
+            .u8(qp.state as u8)
+            .u8(attr.path_mtu)
+            .u8(attr.path_mig_state)
+            .u8(0) // sq_draining
+            .u8(attr.max_rd_atomic)
+            .u8(attr.max_dest_rd_atomic)
+            .u8(attr.min_rnr_timer)
+            .u8(attr.port)
+            .u8(attr.timeout)
+            .u8(attr.retry_cnt)
+            .u8(attr.rnr_retry)
+            .u8(attr.alt_port)
+            .u8(attr.alt_timeout)
+            .u8(u8::from(qp.sig_all))
+            .zeros(5);
+        command.answer(&out.0)
+    }
+
+    pub(super) fn cmd_modify_qp_ex(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        const RATE_LIMIT: u32 = 1 << 25;
+        command.need(112, 0)?;
+        if command.core().u32(68) & RATE_LIMIT != 0 {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
+        self.cmd_modify_qp(context, command)?;
+        if command.core_out.len >= 8 {
+            let mut out = Answer::default();
+            out.u32(0).u32(8);
+            command.answer(&out.0)?;
+        }
+        if command.uhw_out.len >= 4 {
+            let mut uhw = Answer::default();
+            uhw.u32(command.uhw_out.len.min(16) as u32).zeros(12);
+            command.answer_uhw(&uhw.0)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn cmd_modify_qp(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(112, 0)?;
+        let request = command.core();
+        let index = self.object(context, request.u32(64), ObjectKind::Qp)?;
+        let attributes = request.u32(68);
+        let qp = &self.qps[index];
+        let from = if attributes & mask::CUR_STATE != 0 {
+            QpState::from_raw(u32::from(request.u8(97))).ok_or_else(invalid)?
+        } else {
+            qp.state
+        };
+        if from != qp.state {
+            return Err(invalid());
+        }
+        let to = if attributes & mask::STATE != 0 {
+            QpState::from_raw(u32::from(request.u8(96))).ok_or_else(invalid)?
+        } else {
+            from
+        };
+        if !qp_state::is_ok(from, to, qp.kind, attributes) {
+            return Err(invalid());
+        }
+        self.set_qp_attributes(index, request, attributes)?;
+        self.move_qp(index, from, to, attributes & mask::EN_SQD_ASYNC_NOTIFY != 0 && request.u8(100) != 0);
+        Ok(())
+    }
+
+    fn set_qp_attributes(&mut self, index: usize, request: Reader<'_>, attributes: u32) -> io::Result<()> {
+        let has = |bit| attributes & bit != 0;
+        let kind = self.qps[index].kind;
+        if has(mask::PORT) && request.u8(104) != 1 {
+            return Err(invalid());
+        }
+        if has(mask::PKEY_INDEX) && request.u16(92) != 0 {
+            return Err(invalid());
+        }
+        if has(mask::AV) {
+            let (sgid_index, is_global, port) = (request.u8(24), request.u8(30), request.u8(31));
+            // RoCE: an address is always global, and the source must exist.
+            if is_global == 0 || !gid_valid(sgid_index) || port > 1 {
+                return Err(invalid());
+            }
+        }
+        if has(mask::ALT_PATH) {
+            // No path migration.
+            return Err(invalid());
+        }
+        if has(mask::PATH_MTU) && !(1..=5).contains(&request.u8(98)) {
+            return Err(invalid());
+        }
+        if has(mask::MAX_QP_RD_ATOMIC) && request.u8(101) > 16
+            || has(mask::MAX_DEST_RD_ATOMIC) && request.u8(102) > 16
+            || has(mask::MIN_RNR_TIMER) && request.u8(103) > 31
+            || has(mask::TIMEOUT) && request.u8(105) > 31
+            || has(mask::RETRY_CNT) && request.u8(106) > 7
+            || has(mask::RNR_RETRY) && request.u8(107) > 7
+        {
+            return Err(invalid());
+        }
+        let attr = &mut self.qps[index].attr;
+        if has(mask::QKEY) {
+            attr.qkey = request.u32(72);
+        }
+        if has(mask::RQ_PSN) {
+            attr.rq_psn = request.u32(76) & 0xff_ffff;
+        }
+        if has(mask::SQ_PSN) {
+            attr.sq_psn = request.u32(80) & 0xff_ffff;
+        }
+        if has(mask::DEST_QPN) {
+            attr.dest_qpn = request.u32(84) & 0xff_ffff;
+        }
+        if has(mask::ACCESS_FLAGS) && kind != QpType::Ud {
+            attr.access = request.u32(88);
+        }
+        if has(mask::PKEY_INDEX) {
+            attr.pkey_index = request.u16(92);
+        }
+        if has(mask::PATH_MTU) {
+            attr.path_mtu = request.u8(98);
+        }
+        if has(mask::PATH_MIG_STATE) {
+            attr.path_mig_state = request.u8(99);
+        }
+        if has(mask::MAX_QP_RD_ATOMIC) {
+            attr.max_rd_atomic = request.u8(101);
+        }
+        if has(mask::MAX_DEST_RD_ATOMIC) {
+            attr.max_dest_rd_atomic = request.u8(102);
+        }
+        if has(mask::MIN_RNR_TIMER) {
+            attr.min_rnr_timer = request.u8(103);
+        }
+        if has(mask::PORT) {
+            attr.port = request.u8(104);
+        }
+        if has(mask::TIMEOUT) {
+            attr.timeout = request.u8(105);
+        }
+        if has(mask::RETRY_CNT) {
+            attr.retry_cnt = request.u8(106);
+        }
+        if has(mask::RNR_RETRY) {
+            attr.rnr_retry = request.u8(107);
+        }
+        if has(mask::AV) {
+            attr.dest = request.bytes(0);
+        }
+        Ok(())
+    }
+
+    fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
+        let qp = &mut self.qps[index];
+        match to {
+            QpState::Err => {
+                self.qp_to_error(index);
+                return;
+            }
+            QpState::Reset => {
+                qp.state = QpState::Reset;
+                qp.attr = QpAttr::default();
+                (qp.sq_next, qp.sq_done, qp.sq_posted, qp.rq_next, qp.rq_posted) = (0, 0, 0, 0, 0);
+                (qp.send_sn, qp.expect_sn) = (0, 0);
+                qp.outstanding.clear();
+                qp.blocked = Blocked::No;
+                qp.timer_generation = qp.timer_generation.wrapping_add(1);
+                qp.comm_est = false;
+                return;
+            }
+            QpState::Rts => {
+                qp.rnr_left = qp.attr.rnr_retry;
+                qp.retry_left = qp.attr.retry_cnt;
+            }
+            QpState::Rtr | QpState::Init => {}
+            QpState::Sqd => qp.drained_event = notify_drained,
+            QpState::Sqe => {}
+        }
+        qp.state = to;
+        if to == QpState::Rts && from != QpState::Rts {
+            self.mark_ready(index);
+            self.run_ready();
+        }
+        if to == QpState::Sqd {
+            self.check_drained(index);
+        }
+    }
+
+    pub(super) fn cmd_destroy_qp(&mut self, context: usize, command: &Command) -> io::Result<()> {
+        command.need(16, 4)?;
+        let handle = command.core().u32(8);
+        let index = self.object(context, handle, ObjectKind::Qp)?;
+        self.drop_handle(context, handle);
+        let events = self.put_qp(index);
+        command.answer(&events.to_ne_bytes())
+    }
+
+    /// One handle less; the last one takes the QP away. Returns how many events about it the program has read.
+    pub(super) fn put_qp(&mut self, index: usize) -> u32 {
+        let Some(qp) = self.qps.get_mut(index) else { return 0 };
+        qp.opens -= 1;
+        if qp.opens > 0 {
+            return 0;
+        }
+        hooks::qp_destroyed(qp.user_handle);
+        self.count_qp_users(index, -1);
+        let Some(qp) = self.qps.remove(index) else { return 0 };
+        let mut events = qp.async_events;
+        if events > 0 {
+            let kinds = [
+                kind::QP_FATAL,
+                kind::QP_REQ_ERR,
+                kind::QP_ACCESS_ERR,
+                kind::COMM_EST,
+                kind::SQ_DRAINED,
+                kind::QP_LAST_WQE_REACHED,
+            ];
+            events -= self.take_back_async(qp.context, qp.user_handle, &kinds);
+        }
+        events
+    }
+}
