@@ -37,7 +37,9 @@ pub struct Cq {
     cqes: CqeMem,
     consumer_index: u32,
     released: u32,
+    /// Next multiple of the release interval. The queue's end is one, so that `lap` is right until then.
     release_at: u32,
+    lap: u8,
     dbrec: CqDbRec,
     uar: Uar,
     cqn: u32,
@@ -48,9 +50,18 @@ impl Cq {
     /// Takes over a checked CQ from which nothing was polled yet.
     pub fn new(layout: CqLayout) -> Self {
         let CqLayout { cqes, dbrec, uar, cqn } = layout;
-        let mut cq =
-            Self { cqes, consumer_index: 0, released: 0, release_at: 0, dbrec, uar, cqn, arm_sequence: 0 };
-        cq.release_at = cq.release_interval();
+        let mut cq = Self {
+            cqes,
+            consumer_index: 0,
+            released: 0,
+            release_at: 0,
+            lap: 0,
+            dbrec,
+            uar,
+            cqn,
+            arm_sequence: 0,
+        };
+        cq.start_interval();
         cq
     }
 
@@ -65,7 +76,7 @@ impl Cq {
         if self.consumer_index == self.release_at {
             self.release();
         }
-        let Some((entry, op_own)) = self.cqes.ready(self.consumer_index) else {
+        let Some((entry, op_own)) = self.cqes.ready(self.consumer_index, self.lap) else {
             if self.consumer_index != self.released {
                 self.release();
             }
@@ -115,14 +126,19 @@ impl Cq {
     /// Whether [`poll`](Self::poll) would find an entry.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.cqes.ready(self.consumer_index).is_some()
+        self.peek(0).is_some()
     }
 
     /// Finished receives, errors included, that wait to be polled. Reads every waiting entry, consumes none.
     pub fn waiting_receives(&self) -> u32 {
-        let waiting =
-            (0..=self.cqes.mask()).map_while(|n| self.cqes.ready(self.consumer_index.wrapping_add(n)));
-        waiting.filter(|(_, op_own)| cqe::is_responder(*op_own)).count() as u32
+        let waiting = (0..=self.cqes.mask()).map_while(|n| self.peek(n));
+        waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
+    }
+
+    /// `op_own` of the n-th waiting entry.
+    fn peek(&self, n: u32) -> Option<u8> {
+        let index = self.consumer_index.wrapping_add(n);
+        self.cqes.ready(index, self.cqes.lap(index)).map(|(_, op_own)| op_own)
     }
 
     /// Asks for one event. Completions that are in the queue already raise none: poll until empty, arm, and poll once
@@ -166,14 +182,16 @@ impl Cq {
         self.cqes.mask() + 1
     }
 
-    fn release_interval(&self) -> u32 {
-        (self.cqe_count() / 4).max(1)
-    }
-
     #[inline(never)]
     fn release(&mut self) {
         self.dbrec.release(self.consumer_index);
         self.released = self.consumer_index;
-        self.release_at = self.consumer_index.wrapping_add(self.release_interval());
+        self.start_interval();
+    }
+
+    fn start_interval(&mut self) {
+        let interval = (self.cqe_count() / 4).max(1);
+        self.release_at = (self.consumer_index | (interval - 1)).wrapping_add(1);
+        self.lap = self.cqes.lap(self.consumer_index);
     }
 }

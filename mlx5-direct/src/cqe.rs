@@ -414,19 +414,32 @@ pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
     }
 }
 
+/// By `op_own`: whether it is a finished receive that is not compressed.
+static RECEIVE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut op_own = 0x10;
+    while op_own < 0x50 {
+        table[op_own] = (op_own >> FORMAT_SHIFT) & 3 != 3;
+        op_own += 1;
+    }
+    table
+};
+
 /// The entry of a finished receive; `None` for everything else.
 #[inline(always)]
 pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> Option<RecvCqe> {
+    if !RECEIVE[op_own as usize] {
+        return None;
+    }
     let op = match op_own >> 4 {
         1 => RecvOp::WriteImm,
         2 => RecvOp::Send,
         3 => RecvOp::SendImm,
-        4 => RecvOp::SendInval,
-        _ => return None,
+        _ => RecvOp::SendInval,
     };
     Some(RecvCqe {
         op,
-        payload: payload(op_own)?,
+        payload: payload(op_own).unwrap_or(Payload::Buffer),
         solicited: op_own & SOLICITED != 0,
         qpn: cqe.sop_drop_qpn() & QPN_MASK,
         srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,

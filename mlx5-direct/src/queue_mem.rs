@@ -249,9 +249,7 @@ impl RunMut<'_> {
         let mut filled = 0;
         for (cookie, (body, value)) in self.cookies.iter().zip(bufs) {
             let wqe = self.wqe.wrapping_add(filled as usize * self.stride_bytes as usize);
-            let mut slot = SlotMut { wqe, stride_bytes: self.stride_bytes, cookie };
-            body.write(&mut slot);
-            slot.set_cookie(value);
+            SlotMut { wqe, stride_bytes: self.stride_bytes, cookie }.fill(body, value);
             filled += 1;
         }
         filled
@@ -269,6 +267,12 @@ impl SlotMut<'_> {
     #[inline(always)]
     pub(crate) fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn fill(mut self, body: impl Body, cookie: u64) {
+        body.write(&mut self);
+        self.set_cookie(cookie);
     }
 
     /// Sets where the device goes after this slot.
@@ -467,14 +471,19 @@ impl CqeMem {
         self.mask
     }
 
-    /// The entry at `consumer_index` and its `op_own`, if the device has handed it over. Holds the ownership test and the
-    /// load barrier.
+    /// Which value of the owner bit says "yours" on this lap.
     #[inline(always)]
-    pub(crate) fn ready(&self, consumer_index: u32) -> Option<(CqeRef<'_>, u8)> {
+    pub(crate) fn lap(&self, consumer_index: u32) -> u8 {
+        u8::from(consumer_index & (self.mask + 1) != 0)
+    }
+
+    /// The entry at `consumer_index` and its `op_own`, if the device has handed it over on this lap. Holds the ownership
+    /// test and the load barrier.
+    #[inline(always)]
+    pub(crate) fn ready(&self, consumer_index: u32, lap: u8) -> Option<(CqeRef<'_>, u8)> {
         let cqe = self.entry(consumer_index);
         let op_own = cqe.op_own();
-        let lap = u8::from(consumer_index & (self.mask + 1) != 0);
-        if op_own & 1 != lap || op_own >= 0xf0 {
+        if (op_own ^ lap) & 1 != 0 || op_own >= 0xf0 {
             return None;
         }
         barrier::from_device();

@@ -30,16 +30,24 @@ fn word(slot: u32) -> usize {
     slot as usize / 64 % WORDS
 }
 
-/// A bit per slot, and a bit per 64 slots that says whether any of them is free.
+/// A bit per free slot, a bit per word with a free slot, and a bit per word of those.
 #[derive(Debug)]
 pub(crate) struct FreeMap {
     words: Box<[u64; WORDS]>,
     summary: [u64; WORDS / 64],
+    /// Over at most eight summary words, so that the search is one path without a loop.
+    top: u64,
+}
+
+/// The bits of `map` above bit `n % 64`.
+#[inline(always)]
+fn above(map: u64, n: usize) -> u64 {
+    map & (u64::MAX << (n % 64) << 1)
 }
 
 impl FreeMap {
     pub(crate) fn new() -> Self {
-        Self { words: Box::new([0; WORDS]), summary: [0; WORDS / 64] }
+        Self { words: Box::new([0; WORDS]), summary: [0; WORDS / 64], top: 0 }
     }
 
     /// Marks `slot` free; false, and no change, if it was free already.
@@ -50,46 +58,37 @@ impl FreeMap {
         self.words[w] = before | bit;
         if before == 0 {
             self.summary[w / 64] |= 1 << (w % 64);
+            self.top |= 1 << (w / 64);
         }
         before & bit == 0
     }
 
+    #[inline(always)]
     pub(crate) fn contains(&self, slot: u32) -> bool {
         self.words[word(slot)] >> (slot % 64) & 1 == 1
     }
 
-    /// The first free slot at or after `from`, else the first one of all.
+    /// The first word after `w` with a free slot, else the first one of all. There must be one.
     #[inline(always)]
-    fn next(&self, from: u32) -> Option<u32> {
-        let rest = self.words[word(from)] >> (from % 64);
-        if rest != 0 && from < MAX_WQE_COUNT {
-            return Some(from + rest.trailing_zeros());
+    fn next_word(&self, w: usize) -> usize {
+        let mut s = w / 64;
+        let mut with_free = above(self.summary[s], w);
+        if with_free == 0 {
+            let later = above(self.top, s);
+            s = (if later == 0 { self.top } else { later }).trailing_zeros() as usize % (WORDS / 64);
+            with_free = self.summary[s];
         }
-        self.next_by_summary(from / 64 + 1)
+        (s * 64 + with_free.trailing_zeros() as usize) % WORDS
     }
 
-    /// The first free slot in word `w` or later, else the first one of all. Looks at no more than nine summary words.
-    #[inline(never)]
-    fn next_by_summary(&self, w: u32) -> Option<u32> {
-        let at = w as usize / 64;
-        let rest = self.summary.get(at).map_or(0, |s| s & (u64::MAX << (w % 64)));
-        let later = self.summary.iter().enumerate().skip(at + 1);
-        let (s, bits) = if rest != 0 {
-            (at, rest)
-        } else {
-            let (s, bits) = later.chain(self.summary.iter().enumerate()).find(|(_, bits)| **bits != 0)?;
-            (s, *bits)
-        };
-        let w = s as u32 * 64 + bits.trailing_zeros();
-        Some(w * 64 + self.words[w as usize % WORDS].trailing_zeros())
-    }
-
-    /// Takes the bits `mask` out of word `w`.
+    /// Leaves `left` of the free slots of word `w`. Whether a word runs empty is anyone's guess, hence no branch on it.
     #[inline(always)]
-    fn remove(&mut self, w: usize, mask: u64) {
-        self.words[w] &= !mask;
-        if self.words[w] == 0 {
-            self.summary[w / 64] &= !(1 << (w % 64));
+    fn set_word(&mut self, w: usize, left: u64) {
+        self.words[w] = left;
+        let s = w / 64;
+        self.summary[s] &= !(u64::from(left == 0) << (w % 64));
+        if self.summary[s] == 0 {
+            self.top &= !(1 << s);
         }
     }
 
@@ -98,13 +97,15 @@ impl FreeMap {
     }
 }
 
-/// A post that did not take a reserved slot: where to go, and whether the link in queue memory must change.
+/// A post that did not take a reserved slot: which slot to fill, and its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Advance {
     /// The slot to fill: the tail until now.
     pub(crate) slot: u32,
-    /// The link to write into it, if it does not hold it yet.
-    pub(crate) relink: Option<u16>,
+    /// The slot after it.
+    pub(crate) next: u16,
+    /// The slot's link in queue memory says something else.
+    pub(crate) relink: bool,
 }
 
 /// Slot order and counts of one SRQ. Knows nothing of memory: the caller writes WQEs and links.
@@ -226,26 +227,31 @@ impl Ring {
             return None;
         }
         let slot = self.tail;
-        let next = self.free.next(slot + 1)?;
+        let tail_word = word(slot);
+        let (mut w, mut bits) = (tail_word, above(self.free.words[tail_word], slot as usize));
+        if bits == 0 {
+            // There is one: at most `depth` of the `depth + 1` or more slots are in use, the tail is the only other one.
+            w = self.free.next_word(tail_word);
+            bits = self.free.words[w];
+        }
+        let bit = bits.trailing_zeros() % 64;
+        let next = w as u32 * 64 + bit;
         let link = self.links.get_mut(slot as usize)?;
-        let relink = if u32::from(*link) == next {
-            None
-        } else {
+        let relink = u32::from(*link) != next;
+        if relink {
             *link = next as u16;
-            self.set_sequential(slot, next == slot + 1);
-            Some(next as u16)
-        };
+            let sequential = self.sequential[tail_word] & !(1 << (slot % 64));
+            self.sequential[tail_word] = sequential | u64::from(next == slot + 1) << (slot % 64);
+        }
         // Slots next+1 .. next+run are free, and next .. next+run-1 link to their neighbours, all within one word.
-        let (w, shift) = (word(next), next % 64);
-        let neighbours = self.free.words[w] >> shift >> 1;
-        let in_sequence = self.sequential[w] >> shift;
-        let run = (neighbours & in_sequence).trailing_ones().min(free - 1);
-        self.free.remove(w, (u64::MAX >> (63 - run)) << shift);
+        let run = ((bits >> bit >> 1) & (self.sequential[w] >> bit)).trailing_ones().min(free - 1);
+        let taken = (u64::MAX >> (63 - run % 64)) << bit;
+        self.free.set_word(w, self.free.words[w] & !taken);
         let count = slot.wrapping_add(self.count_base).wrapping_add(1);
         self.tail = next;
         self.run_end = next + run;
         self.count_base = count.wrapping_sub(next);
-        Some(Advance { slot, relink })
+        Some(Advance { slot, next: next as u16, relink })
     }
 
     /// Whether `slot` is in use.
@@ -286,6 +292,9 @@ impl Ring {
         assert_eq!(used + self.free.count() + self.run() + 1, self.window, "every slot is in one state");
         for (w, word) in self.free.words.iter().enumerate() {
             assert_eq!(*word != 0, self.free.summary[w / 64] >> (w % 64) & 1 == 1, "summary of word {w}");
+        }
+        for (s, summary) in self.free.summary.iter().enumerate() {
+            assert_eq!(*summary != 0, self.free.top >> s & 1 == 1, "top bit of summary {s}");
         }
         for (slot, next) in self.links() {
             let sequential = self.sequential[word(slot)] >> (slot % 64) & 1 == 1;

@@ -20,7 +20,7 @@ use std::sync::{
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{Body, SrqLayout, WqeMem},
+    queue_mem::{Body, SlotMut, SrqLayout, WqeMem},
     ring::Ring,
     wqe::{DataSeg, WqeIndex},
 };
@@ -231,8 +231,7 @@ impl Srq {
         if segs.len() > self.wqes.max_segments() as usize {
             return Err(PostError::TooManySegments);
         }
-        let slot = self.take()?;
-        let mut wqe = self.wqes.slot(slot);
+        let (slot, mut wqe) = self.take()?;
         wqe.write_all(segs);
         wqe.set_cookie(cookie);
         Ok(slot)
@@ -296,9 +295,7 @@ impl Srq<Bound> {
         if index >= self.ring.window() || self.ring.in_use(index) {
             return Err(RebindError(slot));
         }
-        let mut wqe = self.wqes.slot(index);
-        wqe.write_one(seg);
-        wqe.set_cookie(cookie);
+        self.wqes.slot(index).fill(seg, cookie);
         Ok(())
     }
 
@@ -419,48 +416,40 @@ impl<M> Srq<M> {
         self.wqes.cookies()
     }
 
+    /// The next slot, linked to its successor and ready to be filled.
     #[inline(always)]
-    fn take(&mut self) -> Result<u32, Full> {
+    fn take(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
         match self.ring.take_in_run() {
-            Some(slot) => Ok(slot),
+            Some(slot) => Ok((slot, self.wqes.slot(slot))),
             None => self.take_search(),
         }
     }
 
     #[inline(always)]
-    fn take_search(&mut self) -> Result<u32, Full> {
+    fn take_search(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
         let advance = self.ring.take_search().ok_or(Full)?;
-        if let Some(next) = advance.relink {
-            self.wqes.slot(advance.slot).write_next(WqeIndex(next));
+        let mut wqe = self.wqes.slot(advance.slot);
+        if advance.relink {
+            wqe.write_next(WqeIndex(advance.next));
         }
-        Ok(advance.slot)
+        Ok((advance.slot, wqe))
     }
 
     /// Posts one WQE. Two copies, so that the common one is straight-line code.
     #[inline(always)]
     fn post_body(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
         let Some(slot) = self.ring.take_in_run() else { return self.post_after_search(body, cookie) };
-        Ok(self.post_slot(slot, body, cookie))
+        self.wqes.slot(slot).fill(body, cookie);
+        self.publish();
+        Ok(WqeIndex(slot as u16))
     }
 
     #[inline(never)]
     fn post_after_search(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
-        let slot = self.take_search()?;
-        Ok(self.post_slot(slot, body, cookie))
-    }
-
-    #[inline(always)]
-    fn post_slot(&mut self, slot: u32, body: impl Body, cookie: u64) -> WqeIndex {
-        self.fill_slot(slot, body, cookie);
+        let (slot, wqe) = self.take_search()?;
+        wqe.fill(body, cookie);
         self.publish();
-        WqeIndex(slot as u16)
-    }
-
-    #[inline(always)]
-    fn fill_slot(&mut self, slot: u32, body: impl Body, cookie: u64) {
-        let mut wqe = self.wqes.slot(slot);
-        body.write(&mut wqe);
-        wqe.set_cookie(cookie);
+        Ok(WqeIndex(slot as u16))
     }
 
     #[inline(always)]
@@ -478,8 +467,8 @@ impl<M> Srq<M> {
                 break;
             }
             let Some((body, cookie)) = bufs.next() else { break };
-            let Ok(slot) = self.take_search() else { break };
-            self.fill_slot(slot, body, cookie);
+            let Ok((_, wqe)) = self.take_search() else { break };
+            wqe.fill(body, cookie);
             posted += 1;
         }
         if posted > 0 {
@@ -500,8 +489,8 @@ impl<M> Srq<M> {
                 self.ring.take_run(filled);
                 rest = later;
             } else {
-                let Ok(slot) = self.take_search() else { break };
-                self.fill_slot(slot, first.0, first.1);
+                let Ok((_, wqe)) = self.take_search() else { break };
+                wqe.fill(first.0, first.1);
                 rest = others;
             }
         }
@@ -527,9 +516,7 @@ impl<M> Srq<M> {
     fn bind_from(&mut self, first: u32, mut buffer: impl FnMut(WqeIndex) -> (DataSeg, u64)) {
         for slot in first..self.ring.window() {
             let (seg, cookie) = buffer(WqeIndex(slot as u16));
-            let mut wqe = self.wqes.slot(slot);
-            wqe.write_one(seg);
-            wqe.set_cookie(cookie);
+            self.wqes.slot(slot).fill(seg, cookie);
         }
     }
 

@@ -1,0 +1,400 @@
+//! The direct data path on heap queues: no device takes cache lines away, so these are lower bounds.
+
+use std::{hint::black_box, sync::Arc};
+
+use mlx5_direct::{
+    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout, WqeIndex,
+};
+
+use crate::case::{Case, Key, Rng};
+
+const SUBJECT: &str = "direct";
+
+/// All cases of the direct path.
+pub fn cases() -> Vec<Box<dyn Case>> {
+    let mut cases: Vec<Box<dyn Case>> = vec![
+        Box::new(PostOne::new(1023, 32)),
+        Box::new(PostOne::new(1023, 64)),
+        Box::new(PostOneAddress::new(1023)),
+    ];
+    for batch in [16, 32, 64] {
+        cases.push(Box::new(PostBatch::new(1023, batch, 32)));
+        cases.push(Box::new(PostBatch::new(1023, batch, 64)));
+        cases.push(Box::new(PostSlice::new(1023, batch)));
+        cases.push(Box::new(PostAddresses::new(1023, batch)));
+        cases.push(Box::new(Repost::new(1023, batch)));
+        cases.push(Box::new(InOrder::new(1023, batch)));
+    }
+    for depth in [255, 1023, 4095, 32_767] {
+        cases.push(Box::new(OutOfOrder::new(depth, 32, false)));
+        cases.push(Box::new(OutOfOrder::new(depth, 32, true)));
+    }
+    for batch in [1, 16, 32] {
+        cases.push(Box::new(Poll::new(batch)));
+    }
+    cases.push(Box::new(PollEmpty::new()));
+    cases
+}
+
+fn srq(depth: u32, stride: u32) -> (Srq<AnySegments>, Arc<HeapMem>) {
+    let (layout, mem) = SrqLayout::on_heap((depth + 1).next_power_of_two(), stride).expect("a valid ring");
+    (Srq::new(layout, depth).expect("a valid depth"), mem)
+}
+
+fn key(case: &'static str, batch: u32, stride: u32, depth: u32) -> Key {
+    Key { case, subject: SUBJECT, batch, segments: stride / 16 - 1, depth }
+}
+
+/// Buffers whose addresses differ, as a pool hands them out.
+fn addresses(n: u32) -> Vec<(u64, u64)> {
+    (0..u64::from(n)).map(|n| (0x10_0000 + n * 4096, n)).collect()
+}
+
+fn segments(n: u32) -> Vec<(DataSeg, u64)> {
+    addresses(n).into_iter().map(|(addr, cookie)| (DataSeg::new(addr, 4096, 0x77), cookie)).collect()
+}
+
+/// The slots that an idle device would take next, in order, are the ones to return.
+fn return_all<M>(srq: &mut Srq<M>) {
+    let used: Vec<WqeIndex> = srq.in_use().map(|(slot, _)| slot).collect();
+    for slot in used {
+        srq.complete(slot).expect("in use");
+    }
+}
+
+macro_rules! post_case {
+    ($(#[$doc:meta])* $name:ident, $mode:ty, $buf:ty, $calls:expr, |$s:ident| $run:block) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name {
+            srq: Srq<$mode>,
+            key: Key,
+            bufs: Vec<($buf, u64)>,
+            _mem: Arc<HeapMem>,
+        }
+
+        impl Case for $name {
+            fn key(&self) -> Key {
+                self.key.clone()
+            }
+            fn calls(&self) -> u32 {
+                $calls
+            }
+            fn prepare(&mut self) {
+                return_all(&mut self.srq);
+            }
+            fn run(&mut self) {
+                let $s = self;
+                $run
+            }
+        }
+    };
+}
+
+post_case!(
+    /// One new buffer a call: address, length, lkey and cookie are new.
+    PostOne, AnySegments, u64, 32, |s| {
+        for &(addr, cookie) in black_box(&s.bufs) {
+            black_box(s.srq.post_one(DataSeg::new(addr, 4096, 0x77), cookie).is_ok());
+        }
+    }
+);
+post_case!(
+    /// One new buffer a call: address and cookie are new.
+    PostOneAddress, AddressOnly, u64, 32, |s| {
+        for &(addr, cookie) in black_box(&s.bufs) {
+            black_box(s.srq.post(addr, cookie).is_ok());
+        }
+    }
+);
+post_case!(
+    /// A batch of new buffers through an iterator that builds their segments.
+    PostBatch, AnySegments, u64, 1, |s| {
+        let bufs = black_box(&s.bufs);
+        black_box(s.srq.post_batch(bufs.iter().map(|&(addr, c)| (DataSeg::new(addr, 4096, 0x77), c))));
+    }
+);
+post_case!(
+    /// A batch of new buffers from a slice of encoded segments.
+    PostSlice, AnySegments, DataSeg, 1, |s| {
+        black_box(s.srq.post_slice(black_box(&s.bufs)));
+    }
+);
+post_case!(
+    /// A batch of new buffers, by address.
+    PostAddresses, AddressOnly, u64, 1, |s| {
+        black_box(s.srq.post_slice(black_box(&s.bufs)));
+    }
+);
+impl PostOne {
+    fn new(depth: u32, stride: u32) -> Self {
+        let (srq, mem) = srq(depth, stride);
+        let key = key("post_new", 1, stride, depth);
+        Self { srq, key, bufs: addresses(32), _mem: mem }
+    }
+}
+
+impl PostOneAddress {
+    fn new(depth: u32) -> Self {
+        let (srq, mem) = srq(depth, 32);
+        let srq = srq.address_only(4096, 0x77).expect("idle");
+        let key = key("post_new_address_only", 1, 32, depth);
+        Self { srq, key, bufs: addresses(32), _mem: mem }
+    }
+}
+
+impl PostBatch {
+    fn new(depth: u32, batch: u32, stride: u32) -> Self {
+        let (srq, mem) = srq(depth, stride);
+        let key = key("post_new", batch, stride, depth);
+        Self { srq, key, bufs: addresses(batch), _mem: mem }
+    }
+}
+
+impl PostSlice {
+    fn new(depth: u32, batch: u32) -> Self {
+        let (srq, mem) = srq(depth, 32);
+        let key = key("post_new_encoded", batch, 32, depth);
+        Self { srq, key, bufs: segments(batch), _mem: mem }
+    }
+}
+
+impl PostAddresses {
+    fn new(depth: u32, batch: u32) -> Self {
+        let (srq, mem) = srq(depth, 32);
+        let srq = srq.address_only(4096, 0x77).expect("idle");
+        let key = key("post_new_address_only", batch, 32, depth);
+        Self { srq, key, bufs: addresses(batch), _mem: mem }
+    }
+}
+
+/// A batch of slots that have their buffers.
+#[derive(Debug)]
+pub struct Repost {
+    srq: Srq<Bound>,
+    key: Key,
+    _mem: Arc<HeapMem>,
+}
+
+impl Repost {
+    fn new(depth: u32, batch: u32) -> Self {
+        let (srq, mem) = srq(depth, 32);
+        let own = |slot: WqeIndex| (DataSeg::new(u64::from(slot.0) * 4096, 4096, 0x77), u64::from(slot.0));
+        let srq = srq.bind(own).expect("idle");
+        Self { srq, key: key("repost_slot_bound", batch, 32, depth), _mem: mem }
+    }
+}
+
+impl Case for Repost {
+    fn key(&self) -> Key {
+        self.key.clone()
+    }
+    fn calls(&self) -> u32 {
+        1
+    }
+    fn prepare(&mut self) {
+        return_all(&mut self.srq);
+    }
+    fn run(&mut self) {
+        black_box(self.srq.repost(black_box(self.key.batch)));
+    }
+}
+
+/// A full SRQ: a batch of slots completes in order and is posted anew.
+#[derive(Debug)]
+pub struct InOrder {
+    srq: Srq<AnySegments>,
+    key: Key,
+    slots: Vec<u16>,
+    segments: Vec<(DataSeg, u64)>,
+    oldest: u32,
+    _mem: Arc<HeapMem>,
+}
+
+impl InOrder {
+    fn new(depth: u32, batch: u32) -> Self {
+        let (mut srq, mem) = srq(depth, 32);
+        assert_eq!(srq.post_slice(&segments(depth)), depth);
+        let key = key("complete_and_post_in_order", batch, 32, depth);
+        Self { srq, key, slots: vec![], segments: segments(batch), oldest: 0, _mem: mem }
+    }
+}
+
+impl Case for InOrder {
+    fn key(&self) -> Key {
+        self.key.clone()
+    }
+    fn calls(&self) -> u32 {
+        1
+    }
+    fn prepare(&mut self) {
+        let (oldest, ring) = (self.oldest, self.key.depth + 1);
+        self.slots.clear();
+        self.slots.extend((0..self.key.batch).map(|n| ((oldest + n) % ring) as u16));
+        self.oldest = (oldest + self.key.batch) % ring;
+    }
+    fn run(&mut self) {
+        for slot in black_box(&self.slots) {
+            black_box(self.srq.complete(WqeIndex(*slot)).is_ok());
+        }
+        black_box(self.srq.post_slice(black_box(&self.segments)));
+    }
+}
+
+/// A full SRQ of which the device holds 256 slots (or half, of a small one) that complete in random order. Timed per
+/// batch: either the post alone, or returning the slots and posting.
+#[derive(Debug)]
+pub struct OutOfOrder {
+    srq: Srq<AnySegments>,
+    key: Key,
+    with_return: bool,
+    mem: Arc<HeapMem>,
+    position: u16,
+    held: Vec<u16>,
+    slots: Vec<u16>,
+    segments: Vec<(DataSeg, u64)>,
+    rng: Rng,
+}
+
+impl OutOfOrder {
+    fn new(depth: u32, batch: u32, with_return: bool) -> Self {
+        let (mut srq, mem) = srq(depth, 32);
+        assert_eq!(srq.post_slice(&segments(depth)), depth);
+        let case = if with_return { "complete_and_post_out_of_order" } else { "post_out_of_order" };
+        let held = 256.min(depth as usize / 2);
+        let mut this = Self {
+            srq,
+            key: key(case, batch, 32, depth),
+            with_return,
+            mem,
+            position: 0,
+            held: vec![],
+            slots: vec![],
+            segments: segments(batch),
+            rng: Rng::new(0x1234_5678_9abc_def1),
+        };
+        this.take(held);
+        // Bring the order of the ring to its steady state: several times around.
+        for _ in 0..depth * 4 / batch {
+            this.prepare();
+            this.run();
+        }
+        this
+    }
+
+    /// The device takes slots by following the list.
+    fn take(&mut self, n: usize) {
+        for _ in 0..n {
+            self.held.push(self.position);
+            self.position = self.mem.load_be16(self.position as usize * 32 + 2);
+        }
+    }
+}
+
+impl Case for OutOfOrder {
+    fn key(&self) -> Key {
+        self.key.clone()
+    }
+    fn calls(&self) -> u32 {
+        1
+    }
+    fn prepare(&mut self) {
+        self.slots.clear();
+        for _ in 0..self.key.batch {
+            let n = self.rng.below(self.held.len());
+            self.slots.push(self.held.swap_remove(n));
+        }
+        self.take(self.key.batch as usize);
+        if !self.with_return {
+            for slot in &self.slots {
+                self.srq.complete(WqeIndex(*slot)).expect("in use");
+            }
+        }
+    }
+    fn run(&mut self) {
+        if self.with_return {
+            for slot in black_box(&self.slots) {
+                black_box(self.srq.complete(WqeIndex(*slot)).is_ok());
+            }
+        }
+        black_box(self.srq.post_slice(black_box(&self.segments)));
+    }
+}
+
+/// Receives that wait in the CQ are polled; QP, slot and length are used.
+#[derive(Debug)]
+pub struct Poll {
+    cq: Cq,
+    mem: Arc<HeapMem>,
+    batch: u32,
+    produced: u32,
+}
+
+const CQ_ENTRIES: u32 = 1024;
+
+impl Poll {
+    fn new(batch: u32) -> Self {
+        let (layout, mem) = CqLayout::on_heap(CQ_ENTRIES, 64).expect("a valid queue");
+        Self { cq: Cq::new(layout), mem, batch, produced: 0 }
+    }
+}
+
+impl Case for Poll {
+    fn key(&self) -> Key {
+        key("poll_receive", self.batch, 32, CQ_ENTRIES)
+    }
+    fn calls(&self) -> u32 {
+        32 / self.batch
+    }
+    fn prepare(&mut self) {
+        for _ in 0..32 {
+            let at = (self.produced % CQ_ENTRIES) as usize * 64;
+            self.mem.store_be32(at + 44, 100);
+            self.mem.store_be32(at + 56, 0x42);
+            self.mem.store_be16(at + 60, self.produced as u16);
+            self.mem.store_u8(at + 63, 0x20 | ((self.produced / CQ_ENTRIES) & 1) as u8);
+            self.produced = self.produced.wrapping_add(1);
+        }
+    }
+    fn run(&mut self) {
+        for _ in 0..32 / self.batch {
+            let each = |c| {
+                if let Completion::Recv(c) = c {
+                    black_box(c.qpn);
+                    black_box(c.slot.0);
+                    black_box(c.byte_count);
+                }
+            };
+            black_box(self.cq.poll_each(self.batch, each).is_ok());
+        }
+    }
+}
+
+/// Nothing waits in the CQ.
+#[derive(Debug)]
+pub struct PollEmpty {
+    cq: Cq,
+    _mem: Arc<HeapMem>,
+}
+
+impl PollEmpty {
+    fn new() -> Self {
+        let (layout, mem) = CqLayout::on_heap(CQ_ENTRIES, 64).expect("a valid queue");
+        Self { cq: Cq::new(layout), _mem: mem }
+    }
+}
+
+impl Case for PollEmpty {
+    fn key(&self) -> Key {
+        key("poll_empty", 1, 32, CQ_ENTRIES)
+    }
+    fn calls(&self) -> u32 {
+        32
+    }
+    fn prepare(&mut self) {}
+    fn run(&mut self) {
+        for _ in 0..32 {
+            black_box(matches!(self.cq.poll(), Ok(None)));
+        }
+    }
+}
