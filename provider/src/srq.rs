@@ -10,8 +10,8 @@ use crate::pz::PzInner;
 use crate::types::{Count, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, Pz, Refused, Result, SrqAttr, Subtype};
 use rxe_fallback::{Sge, SrqInit};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::collections::{HashMap, hash_map::Entry};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Segments that a buffer can have at most, whatever the device offers.
@@ -56,24 +56,39 @@ pub(crate) struct SrqInner {
     /// EPs tied to it; the lock also decides free against attach (R31).
     eps: Mutex<Ties>,
     low: Mutex<LowWatermark>,
-    /// Low-watermark events of settings that have been replaced since, still on their way from the device.
-    stale_events: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Ties {
     eps: u32,
-    /// Receive EVDs with the number of EPs of this SRQ that feed each: their CQs have room for every entry, once.
-    evds: HashMap<u64, (Arc<EvdInner>, u32)>,
+    /// The EPs' receive EVDs.
+    evds: HashMap<u64, Fed>,
     shutdown: bool,
+}
+
+/// A receive EVD: its CQ has room for every entry of the SRQ, once, however many EPs feed it.
+#[derive(Debug)]
+struct Fed {
+    evd: Arc<EvdInner>,
+    eps: u32,
+    room: u32,
+}
+
+impl Fed {
+    fn make_room(&mut self, depth: u32) -> Result<()> {
+        if depth > self.room {
+            self.evd.add_room(depth - self.room)?;
+            self.room = depth;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default)]
 struct LowWatermark {
     value: u32,
-    armed: bool,
     /// The device was asked for an event and none has come.
-    in_device: bool,
+    armed: bool,
 }
 
 impl Srq {
@@ -122,7 +137,6 @@ impl Srq {
             failed: AtomicBool::new(false),
             eps: Mutex::default(),
             low: Mutex::default(),
-            stale_events: AtomicU32::new(0),
         });
         pz.inner.enter();
         ia.objects.lock().unwrap().srqs.insert(id, Arc::downgrade(&inner));
@@ -206,11 +220,11 @@ impl Srq {
         if depth < low {
             return Err(Error::state(Subtype::None, format!("the low watermark is {low}: lower that first")));
         }
-        if depth > counts.depth {
-            let more = depth - counts.depth;
-            for (evd, _) in inner.eps.lock().unwrap().evds.values() {
-                evd.add_room(more)?;
-            }
+        for fed in inner.eps.lock().unwrap().evds.values_mut() {
+            fed.make_room(depth).map_err(|e| {
+                let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
+                Error::resources(Subtype::ResourceMemory, text)
+            })?;
         }
         inner.path.resize(depth)
     }
@@ -325,7 +339,7 @@ impl SrqInner {
 
     /// Brings the completions of all its EPs in.
     pub(crate) fn harvest(&self) -> Result<()> {
-        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|(evd, _)| evd.clone()).collect();
+        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|fed| fed.evd.clone()).collect();
         evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
@@ -339,11 +353,14 @@ impl SrqInner {
         if ties.eps >= most as u32 {
             return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
         }
-        let known = ties.evds.contains_key(&evd.id.0);
-        if !known {
-            evd.add_room(self.path.counts().depth)?;
+        match ties.evds.entry(evd.id.0) {
+            Entry::Occupied(mut fed) => fed.get_mut().eps += 1,
+            Entry::Vacant(none) => {
+                let mut fed = Fed { evd: evd.clone(), eps: 1, room: 0 };
+                fed.make_room(self.path.counts().depth)?;
+                none.insert(fed);
+            }
         }
-        ties.evds.entry(evd.id.0).or_insert_with(|| (evd.clone(), 0)).1 += 1;
         ties.eps += 1;
         Ok(())
     }
@@ -351,31 +368,24 @@ impl SrqInner {
     pub(crate) fn untie(&self, evd: &Arc<EvdInner>) {
         let mut ties = self.eps.lock().unwrap();
         ties.eps -= 1;
-        let mut gone = None;
-        if let Some((_, eps)) = ties.evds.get_mut(&evd.id.0) {
-            *eps -= 1;
-            if *eps == 0 {
-                gone = ties.evds.remove(&evd.id.0);
-            }
-        }
-        drop(ties);
-        if gone.is_some() {
-            evd.detach(crate::EpId(0), self.path.counts().depth);
+        let Entry::Occupied(mut fed) = ties.evds.entry(evd.id.0) else { return };
+        fed.get_mut().eps -= 1;
+        if fed.get().eps == 0 {
+            let room = fed.remove().room;
+            drop(ties);
+            evd.detach(crate::EpId(0), room);
         }
     }
 
     fn arm_low(&self, value: u32) -> Result<()> {
         let mut low = self.low.lock().unwrap();
-        if low.in_device && self.path.armed_limit()? == 0 {
+        if low.armed && self.path.armed_limit()? == 0 {
             // The former setting has fired and its event is on its way here: it was first, so it counts.
-            self.stale_events.fetch_add(1, Ordering::AcqRel);
-            low.in_device = false;
-            if std::mem::take(&mut low.armed) {
-                self.push_low_event();
-            }
+            low.armed = false;
+            self.push_low_event();
         }
         self.path.arm_limit(value)?;
-        *low = LowWatermark { value, armed: value > 0, in_device: value > 0 };
+        *low = LowWatermark { value, armed: value > 0 };
         drop(low);
         if value == 0 {
             return Ok(());
@@ -386,22 +396,20 @@ impl SrqInner {
             low.armed = false;
             self.push_low_event();
             // If the device fires all the same, nothing is armed any more and its event is ignored.
-            if self.path.armed_limit()? != 0 {
-                self.path.arm_limit(0)?;
-                low.in_device = false;
-            }
+            self.path.arm_limit(0)?;
         }
         Ok(())
     }
 
-    /// The device says that the limit was reached.
+    /// The device says that the limit was reached: of the present setting, or of one that has been replaced since.
     pub(crate) fn limit_reached(&self) {
         let mut low = self.low.lock().unwrap();
-        let stale = self.stale_events.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
-        if stale.is_ok() {
-            return;
+        match self.path.armed_limit() {
+            Ok(0) => {}
+            // Still armed, so it was a former setting that fired.
+            Ok(_) => return,
+            Err(error) => tracing::warn!(%error, srq = self.id.0, "cannot tell which low watermark fired"),
         }
-        low.in_device = false;
         if std::mem::take(&mut low.armed) {
             self.push_low_event();
         }
