@@ -1,0 +1,300 @@
+//! Polling, arming and tearing down, against a device that writes entries and reads what we publish.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{CqDevice, Entry, Rng};
+use mlx5_direct::{
+    ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, Payload, RecvOp, SendOp, Srq,
+    SrqLayout, Syndrome, WqeIndex,
+    cqe::{self, RawCqe},
+    teardown::{QpTeardown, TeardownStep},
+};
+
+fn queue(entries: u32, bytes: u32) -> (Cq, CqDevice) {
+    let (layout, mem) = CqLayout::on_heap(entries, bytes).unwrap();
+    (Cq::new(layout), CqDevice::new(mem, entries, bytes))
+}
+
+fn poll(cq: &mut Cq) -> Completion {
+    cq.poll().expect("a known entry").expect("an entry")
+}
+
+#[test]
+fn every_receive_opcode_comes_out_typed() {
+    for bytes in [64, 128] {
+        let (mut cq, mut device) = queue(16, bytes);
+        let base = Entry {
+            low_bits: 2,
+            qpn: 0xab_cdef,
+            srqn_uidx: 0x0012_3456,
+            counter: 0x7abc,
+            bytes: 0x0102_0304,
+            imm: 0xdead_beef,
+            ..Entry::default()
+        };
+        let kinds = [(1, RecvOp::WriteImm), (2, RecvOp::Send), (3, RecvOp::SendImm), (4, RecvOp::SendInval)];
+        for (opcode, op) in kinds {
+            device.push(Entry { opcode, ..base });
+            let Completion::Recv(c) = poll(&mut cq) else { panic!("a receive") };
+            assert_eq!((c.op, c.payload, c.solicited), (op, Payload::Buffer, true));
+            assert_eq!((c.qpn, c.srqn_or_user_index), (0xab_cdef, 0x12_3456));
+            assert_eq!((c.slot, c.byte_count), (WqeIndex(0x7abc), 0x0102_0304));
+            let with_imm = matches!(op, RecvOp::WriteImm | RecvOp::SendImm);
+            assert_eq!(c.immediate(), with_imm.then_some(0xdead_beef));
+            assert_eq!(c.invalidated_rkey(), (op == RecvOp::SendInval).then_some(0xdead_beef));
+        }
+        assert_eq!(cq.poll(), Ok(None));
+    }
+}
+
+#[test]
+fn requester_entries_say_which_wqe_finished_and_what_it_was() {
+    let (mut cq, mut device) = queue(32, 64);
+    let ops = [
+        (0x08, SendOp::Write),
+        (0x09, SendOp::WriteImm),
+        (0x0a, SendOp::Send),
+        (0x0b, SendOp::SendImm),
+        (0x01, SendOp::SendInval),
+        (0x10, SendOp::Read),
+        (0x11, SendOp::CompareSwap),
+        (0x12, SendOp::FetchAdd),
+        (0x25, SendOp::Umr),
+        (0x1b, SendOp::LocalInval),
+        (0x00, SendOp::Nop),
+        (0x0e, SendOp::Other(0x0e)),
+    ];
+    for (n, (sop, op)) in ops.into_iter().enumerate() {
+        device.push(Entry { sop, qpn: 0x77, counter: n as u16, bytes: 9, ..Entry::default() });
+        let Completion::Send(c) = poll(&mut cq) else { panic!("a send") };
+        assert_eq!((c.op, c.qpn, c.wqe_counter, c.byte_count), (op, 0x77, n as u16, 9));
+        assert_eq!(Completion::Send(c).slot(), None, "a send frees no SRQ slot");
+    }
+}
+
+#[test]
+fn errors_carry_their_syndrome_and_the_slot_to_free() {
+    let (mut cq, mut device) = queue(64, 64);
+    let syndromes = [
+        (0x01, 0, Syndrome::LocalLength),
+        (0x02, 0, Syndrome::LocalQpOperation),
+        (0x04, 0, Syndrome::LocalProtection),
+        (0x05, 0xf9, Syndrome::Flushed),
+        (0x06, 0, Syndrome::MwBind),
+        (0x10, 0, Syndrome::BadResponse),
+        (0x11, 0, Syndrome::LocalAccess),
+        (0x12, 0, Syndrome::RemoteInvalidRequest),
+        (0x13, 0, Syndrome::RemoteAccess),
+        (0x14, 0, Syndrome::RemoteOperation),
+        (0x15, 0x81, Syndrome::TransportRetries),
+        (0x16, 0, Syndrome::RnrRetries),
+        (0x22, 0x93, Syndrome::OdpPageFault),
+        (0x22, 0x01, Syndrome::RemoteAborted),
+        (0x7f, 3, Syndrome::Other(0x7f)),
+    ];
+    for (syndrome, vendor, expected) in syndromes {
+        for opcode in [13, 14] {
+            device.push(Entry { opcode, syndrome, vendor, qpn: 5, counter: 321, ..Entry::default() });
+            let got = poll(&mut cq);
+            let (Completion::SendError(e) | Completion::RecvError(e)) = got else { panic!("an error") };
+            assert_eq!((e.syndrome, e.vendor_syndrome, e.qpn, e.wqe_counter), (expected, vendor, 5, 321));
+            assert_eq!(got.slot(), (opcode == 14).then_some(WqeIndex(321)));
+        }
+    }
+}
+
+#[test]
+fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
+    for (bytes, format, payload, wide, len) in
+        [(64, 0x04, Payload::Cqe32, false, 24), (128, 0x08, Payload::Cqe64, true, 60)]
+    {
+        let (mut cq, mut device) = queue(4, bytes);
+        for lap in 0..9u8 {
+            let at = device.next_fields() - if wide { 64 } else { 0 };
+            for n in 0..len {
+                device.mem().store_u8(at + n, n as u8 ^ lap);
+            }
+            // The device lays payload under the leading fields, up to those that a receive needs.
+            let fields = Entry { opcode: 2, low_bits: format, bytes: len as u32, ..Entry::default() };
+            device.push(fields);
+            let Completion::Recv(c) = poll(&mut cq) else { panic!("a receive") };
+            assert_eq!((c.payload, c.byte_count), (payload, len as u32));
+            let mut out = vec![0; len];
+            assert_eq!(cq.copy_scattered(wide, &mut out), len);
+            assert_eq!(out, (0..len).map(|n| n as u8 ^ lap).collect::<Vec<_>>());
+        }
+    }
+    let (cq, _device) = queue(4, 64);
+    assert_eq!(cq.copy_scattered(true, &mut [0; 64]), 0, "a 64-byte entry has no room for 64 bytes");
+}
+
+#[test]
+fn compressed_and_resize_entries_stop_the_queue_with_a_clear_error() {
+    for (entry, error) in [
+        (Entry { opcode: 2, low_bits: 0x0c, ..Entry::default() }, CqeError::Compressed),
+        (Entry { opcode: 0, low_bits: 0x0c, ..Entry::default() }, CqeError::Compressed),
+        (Entry { opcode: 5, ..Entry::default() }, CqeError::Resized),
+    ] {
+        let (mut cq, mut device) = queue(8, 64);
+        device.push(entry);
+        assert_eq!(cq.poll(), Err(error));
+        assert_eq!(cq.poll(), Err(error));
+    }
+    let (mut cq, mut device) = queue(8, 64);
+    device.push(Entry { opcode: 6, ..Entry::default() });
+    device.push(Entry { opcode: 2, qpn: 3, ..Entry::default() });
+    assert_eq!(cq.poll(), Err(CqeError::Opcode { opcode: 6 }));
+    assert_eq!(poll(&mut cq).qpn(), 3, "an unknown entry does not hide the next one");
+}
+
+#[test]
+fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
+    for (entries, bytes) in [(1, 64), (2, 64), (4, 128), (8, 64), (256, 64), (1024, 128)] {
+        let (mut cq, mut device) = queue(entries, bytes);
+        let mut rng = Rng(u64::from(entries) + 11);
+        let (mut produced, mut consumed) = (0u32, 0u32);
+        while consumed < 70_000 {
+            // The device fills what it may; `push` panics if it has no room. The program reads some of it.
+            for _ in 0..rng.below(u64::from(device.room()) + 1) {
+                device.push(Entry { opcode: 2, counter: produced as u16, ..Entry::default() });
+                produced += 1;
+            }
+            assert_eq!(cq.waiting_receives(), produced - consumed);
+            assert_eq!(cq.is_ready(), produced != consumed);
+            for _ in 0..rng.below(u64::from(entries) + 3) {
+                match cq.poll().unwrap() {
+                    Some(c) => {
+                        assert_eq!(c.slot(), Some(WqeIndex(consumed as u16)));
+                        consumed += 1;
+                    }
+                    None => {
+                        assert_eq!(consumed, produced);
+                        assert_eq!(device.room(), entries, "an empty poll gives all room back");
+                        break;
+                    }
+                }
+            }
+            let kept = (consumed.wrapping_sub(device.consumer_index())) & 0x00ff_ffff;
+            assert!(kept <= (entries / 4).max(1), "{kept} of {entries} entries are read but not given back");
+        }
+    }
+}
+
+#[test]
+fn counting_waiting_receives_leaves_sends_out_and_consumes_nothing() {
+    let (mut cq, mut device) = queue(16, 64);
+    for opcode in [2, 0, 14, 13, 3] {
+        device.push(Entry { opcode, syndrome: 5, ..Entry::default() });
+    }
+    assert_eq!(cq.waiting_receives(), 3);
+    assert_eq!(cq.waiting_receives(), 3);
+    assert_eq!(cq.poll_each(u32::MAX, |_| ()), Ok(5));
+    assert_eq!(cq.waiting_receives(), 0);
+}
+
+#[test]
+fn arming_writes_record_and_register_with_index_command_and_sequence() {
+    let (mut cq, mut device) = queue(16, 64);
+    for _ in 0..5 {
+        device.push(Entry { opcode: 2, ..Entry::default() });
+    }
+    assert!(!cq.arm_unless_ready(ArmFor::Any), "completions are waiting");
+    assert_eq!(device.doorbell(), 0, "and nothing was armed");
+    cq.poll_each(5, |_| ()).unwrap();
+    let cqn = u64::from(cq.cqn());
+    for (event, sequence) in [0u32, 1, 2, 3, 0, 1].into_iter().enumerate() {
+        let what = if event % 2 == 0 { ArmFor::Any } else { ArmFor::Solicited };
+        assert!(cq.arm_unless_ready(what));
+        let command = if event % 2 == 0 { 0 } else { 1 << 24 };
+        let request = sequence << 28 | command | 5;
+        assert_eq!(device.arm_record(), request);
+        assert_eq!(device.doorbell(), u64::from(request) << 32 | cqn);
+        assert_eq!(device.consumer_index(), 5, "the index is current when the request is");
+        // Arming again before the event repeats the same request.
+        cq.arm(what);
+        assert_eq!(device.arm_record(), request);
+        cq.event_received();
+    }
+}
+
+#[test]
+fn queues_that_the_device_cannot_have_are_refused() {
+    assert_eq!(CqLayout::on_heap(3, 64).unwrap_err(), LayoutError::CqeCount { cqe_count: 3 });
+    assert_eq!(CqLayout::on_heap(0, 64).unwrap_err(), LayoutError::CqeCount { cqe_count: 0 });
+    assert_eq!(CqLayout::on_heap(8, 32).unwrap_err(), LayoutError::CqeBytes { cqe_bytes: 32 });
+}
+
+#[test]
+fn decoding_never_panics_and_agrees_with_the_opcode_whatever_the_bytes() {
+    let mut rng = Rng(0xfeed);
+    for round in 0..200_000u32 {
+        let mut bytes = [0u8; 64];
+        bytes.fill_with(|| rng.next() as u8);
+        bytes[63] = round as u8;
+        let got = cqe::decode(&RawCqe::from_bytes(&bytes));
+        let compressed = bytes[63] & 0x0c == 0x0c;
+        match bytes[63] >> 4 {
+            0..=4 if compressed => assert_eq!(got, Err(CqeError::Compressed)),
+            0 => assert!(matches!(got, Ok(Completion::Send(_)))),
+            1..=4 => assert!(matches!(got, Ok(Completion::Recv(_)))),
+            5 => assert_eq!(got, Err(CqeError::Resized)),
+            13 => assert!(matches!(got, Ok(Completion::SendError(_)))),
+            14 => assert!(matches!(got, Ok(Completion::RecvError(_)))),
+            opcode => assert_eq!(got, Err(CqeError::Opcode { opcode })),
+        }
+    }
+}
+
+/// Two QPs share an SRQ and a CQ. One is torn down with receives in every state; the other goes on.
+#[test]
+fn a_destroyed_qp_gives_its_slots_back_and_the_srq_lives_on() {
+    let (layout, mem) = SrqLayout::on_heap(16, 32).unwrap();
+    let mut srq_device = common::Device::new(mem, 16, 32);
+    let mut srq = Srq::new(layout, 15).unwrap();
+    let (mut cq, mut cq_device) = queue(16, 64);
+    assert_eq!(srq.post_batch((0..15).map(|n| (DataSeg::new(n, 1, 1), 100 + n))), 15);
+
+    let done = |qpn, slot| Entry { opcode: 2, qpn, counter: slot, ..Entry::default() };
+    let flushed = |qpn, slot| Entry { opcode: 14, syndrome: 5, ..done(qpn, slot) };
+    let slots: Vec<u16> = (0..5).map(|_| srq_device.take().unwrap().slot).collect();
+    cq_device.push(done(7, slots[0]));
+    cq_device.push(done(8, slots[1]));
+
+    let start = Instant::now();
+    let mut teardown = QpTeardown::begin(7, start, Duration::from_secs(5));
+    let mut cookies = vec![];
+    let mut give_back =
+        |srq: &mut Srq, c: Completion| cookies.push((c.qpn(), srq.complete(c.slot().unwrap()).unwrap()));
+    let step = teardown.advance(&mut cq, start, |c| give_back(&mut srq, c)).unwrap();
+    assert_eq!(step, TeardownStep::LastWqe);
+    // The device flushes what the QP still held, then sends the event.
+    cq_device.push(flushed(7, slots[2]));
+    cq_device.push(done(8, slots[3]));
+    cq_device.push(flushed(7, slots[4]));
+    teardown.last_wqe_reached();
+    let step = teardown.advance(&mut cq, start, |c| give_back(&mut srq, c)).unwrap();
+    assert_eq!(step, TeardownStep::Destroy { event_seen: true });
+    assert_eq!(cookies, [(7, 100), (8, 101), (7, 102), (8, 103), (7, 104)]);
+    assert_eq!((srq.posted(), srq.free()), (10, 5));
+    assert_eq!(srq.post_batch((0..9).map(|n| (DataSeg::new(n, 1, 1), n))), 5, "the SRQ goes on");
+    for slot in slots {
+        srq_device.done(slot);
+    }
+    assert_eq!(srq_device.look().len(), 15);
+}
+
+#[test]
+fn teardown_does_not_wait_for_an_event_that_never_comes() {
+    let (mut cq, mut device) = queue(16, 64);
+    let start = Instant::now();
+    let mut teardown = QpTeardown::begin(7, start, Duration::from_millis(50));
+    device.push(Entry { opcode: 14, syndrome: 5, qpn: 7, ..Entry::default() });
+    let mut seen = 0;
+    let later = start + Duration::from_millis(49);
+    assert_eq!(teardown.advance(&mut cq, later, |_| seen += 1), Ok(TeardownStep::LastWqe));
+    let expired = start + Duration::from_millis(50);
+    let step = teardown.advance(&mut cq, expired, |_| seen += 1);
+    assert_eq!((step, seen), (Ok(TeardownStep::Destroy { event_seen: false }), 1));
+}

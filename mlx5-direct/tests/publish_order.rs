@@ -1,0 +1,128 @@
+//! The protocol between writer and device, explored by loom in every interleaving and every outcome of relaxed accesses
+//! that the memory model allows.
+//!
+//! The model has the protocol's steps and no more: WQE words and record are atomics, and the barriers are the fences that
+//! stand for them. `to_device` orders stores before it and stores after it; the device's own fetch order (record, then
+//! WQE) is the acquire side.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use loom::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, fence},
+    },
+    thread,
+};
+
+/// Four slots: address, length, next; and the record.
+struct Shared {
+    addr: [AtomicU64; 4],
+    next: [AtomicU32; 4],
+    record: AtomicU32,
+}
+
+fn shared() -> Arc<Shared> {
+    Arc::new(Shared {
+        addr: std::array::from_fn(|_| AtomicU64::new(0)),
+        next: std::array::from_fn(|_| AtomicU32::new(99)),
+        record: AtomicU32::new(0),
+    })
+}
+
+/// What the device finds when it follows the list as far as the record allows.
+fn fetch(shared: &Shared) -> Vec<(u64, u32)> {
+    let count = shared.record.load(Relaxed);
+    fence(Acquire);
+    let mut at = 0;
+    let mut seen = vec![];
+    for _ in 0..count {
+        let wqe = (shared.addr[at as usize].load(Relaxed), shared.next[at as usize].load(Relaxed));
+        at = wqe.1;
+        seen.push(wqe);
+        if at > 3 {
+            break;
+        }
+    }
+    seen
+}
+
+/// Writes slot `slot` whose successor is `next`.
+fn write(shared: &Shared, slot: usize, next: u32) {
+    shared.next[slot].store(next, Relaxed);
+    shared.addr[slot].store(100 + slot as u64, Relaxed);
+}
+
+/// Runs writer against device and returns whether the device ever saw a WQE that was not complete.
+fn torn(barrier: bool) -> bool {
+    let torn = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&torn);
+    loom::model(move || {
+        let shared = shared();
+        let device = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || fetch(&shared))
+        };
+        // Two posts: one WQE, then a batch of two. Slot 2 is skipped, as a hole would be.
+        write(&shared, 0, 1);
+        if barrier {
+            fence(Release);
+        }
+        shared.record.store(1, Relaxed);
+        write(&shared, 1, 3);
+        write(&shared, 3, 2);
+        if barrier {
+            fence(Release);
+        }
+        shared.record.store(3, Relaxed);
+        let seen = device.join().unwrap();
+        let right = [(100, 1), (101, 3), (103, 2)];
+        if seen[..] != right[..seen.len()] {
+            found.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    torn.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn whoever_sees_the_count_sees_the_wqes_and_their_links() {
+    assert!(!torn(true));
+}
+
+#[test]
+fn without_the_barrier_the_model_finds_a_torn_wqe() {
+    assert!(torn(false), "the model is too weak to prove anything");
+}
+
+/// The other direction: the device writes an entry, then its owner bit; we test the bit, then read the entry.
+fn stale_entry(barrier: bool) -> bool {
+    let stale = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&stale);
+    loom::model(move || {
+        let entry = Arc::new((AtomicU32::new(0), AtomicU32::new(1)));
+        let device = {
+            let entry = Arc::clone(&entry);
+            thread::spawn(move || {
+                entry.0.store(42, Relaxed);
+                // A device writes an entry in order.
+                entry.1.store(0, Release);
+            })
+        };
+        if entry.1.load(Relaxed) == 0 {
+            if barrier {
+                fence(Acquire);
+            }
+            if entry.0.load(Relaxed) != 42 {
+                found.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        device.join().unwrap();
+    });
+    stale.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn an_owned_entry_is_read_whole_and_only_thanks_to_the_barrier() {
+    assert!(!stale_entry(true));
+    assert!(stale_entry(false), "the model is too weak to prove anything");
+}
