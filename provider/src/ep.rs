@@ -3,9 +3,11 @@
 mod marks;
 mod post;
 
-use post::{Receives, Requests, What};
+pub(crate) use post::What;
+use post::{Receives, Requests};
 
 use crate::conn::Control;
+use crate::datapath::ledger::Tag;
 use crate::error::PostError;
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::ia::IaInner;
@@ -376,7 +378,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_recv(iov, cookie, flags)
+        self.inner.post_recv(iov, Tag { cookie, pool: 0 }, flags)
     }
 
     /// Sends a message gathered from these segments.
@@ -392,7 +394,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Send, iov, cookie, flags)
+        self.inner.post_request(What::Send, iov, Tag { cookie, pool: 0 }, flags)
     }
 
     /// Writes these segments into the peer's memory.
@@ -409,7 +411,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Write(remote), iov, cookie, flags)
+        self.inner.post_request(What::Write(remote), iov, Tag { cookie, pool: 0 }, flags)
     }
 
     /// Writes, and takes a receive at the peer, whose completion carries `immediate` (IB extension; R276-R279).
@@ -427,7 +429,7 @@ impl Ep {
         immediate: u32,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::WriteImmediate(remote, immediate), iov, cookie, flags)
+        self.inner.post_request(What::WriteImmediate(remote, immediate), iov, Tag { cookie, pool: 0 }, flags)
     }
 
     /// Reads the peer's memory into these segments.
@@ -444,7 +446,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Read(remote), iov, cookie, flags)
+        self.inner.post_request(What::Read(remote), iov, Tag { cookie, pool: 0 }, flags)
     }
 }
 

@@ -45,6 +45,8 @@ pub struct DtoCompletion {
     pub immediate: Option<u32>,
     /// The rkey that a Send with invalidate has invalidated.
     pub invalidated: Option<u32>,
+    /// The pool that posted the buffer, 0 for none. Not for others to write: it is what makes a pool believe an event.
+    pub(crate) pool: u32,
 }
 
 impl DtoCompletion {

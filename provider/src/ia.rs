@@ -332,7 +332,7 @@ impl IaInner {
         tracing::debug!(?lost, "a buffer went down with its EP");
         let ep = self.objects.lock().unwrap().eps.get(&lost.ep).and_then(Weak::upgrade);
         match ep {
-            Some(ep) => ep.recv_evd.put_flushed(&ep, srq, lost.entry, lost.cookie),
+            Some(ep) => ep.recv_evd.put_flushed(&ep, srq, lost.entry, lost.tag),
             None => srq.path.release(lost.entry),
         }
     }

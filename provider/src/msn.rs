@@ -61,3 +61,125 @@ impl Window {
         Held { count: self.held.len() as u64, span: self.highest - self.reported }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn held(window: &Window) -> (u64, u64) {
+        let held = window.held();
+        (held.count, held.span)
+    }
+
+    /// The page's example: 18 is complete, parts of 19, 22 and 23 have buffers.
+    fn example() -> Window {
+        let mut window = Window::after(18);
+        for msn in [19, 22, 23] {
+            assert!(window.take(msn));
+        }
+        window
+    }
+
+    /// The span runs from the highest number completed to the highest with a buffer, gaps included.
+    #[test]
+    fn r197_recv_query_span_definition() {
+        let mut window = Window::default();
+        assert_eq!(held(&window), (0, 0));
+        window.take(4);
+        assert_eq!(held(&window), (1, 4));
+        window.take(1);
+        assert_eq!(held(&window), (2, 4));
+        assert_eq!(window.complete(1), [1]);
+        assert_eq!(held(&window), (1, 3));
+        // What has arrived out of order is neither reported nor out of the count.
+        assert!(window.complete(4).is_empty());
+        assert_eq!(held(&window), (1, 3));
+    }
+
+    /// Three buffers over a span of five.
+    #[test]
+    fn r198_recv_query_example_19_22_23() {
+        assert_eq!(held(&example()), (3, 5));
+    }
+
+    /// 20 and 21 get buffers as well: five over five.
+    #[test]
+    fn r199_recv_query_example_after_20_21() {
+        let mut window = example();
+        window.take(20);
+        window.take(21);
+        assert_eq!(held(&window), (5, 5));
+    }
+
+    /// 19 completes first instead: two over four.
+    #[test]
+    fn r200_recv_query_example_after_19_completes() {
+        let mut window = example();
+        assert_eq!(window.complete(19), [19]);
+        assert_eq!(held(&window), (2, 4));
+    }
+
+    /// 22 and 23 are reported only after 20 and 21 have had buffers and are complete.
+    #[test]
+    fn r201_recv_query_example_no_early_delivery() {
+        let mut window = example();
+        assert_eq!(window.complete(19), [19]);
+        assert!(window.complete(22).is_empty() && window.complete(23).is_empty());
+        window.take(20);
+        window.take(21);
+        assert!(window.complete(21).is_empty());
+        assert_eq!(window.complete(20), [20, 21, 22, 23]);
+        assert_eq!(held(&window), (0, 0));
+    }
+
+    /// A provider may give 20 and 21 buffers as soon as 22 shows up; one that takes buffers in order has count and span
+    /// equal throughout.
+    #[test]
+    fn r202_recv_query_eager_allocation_allowed() {
+        let mut window = Window::after(18);
+        for msn in 19..=23 {
+            window.take(msn);
+            assert_eq!(held(&window), (msn - 18, msn - 18));
+        }
+        for msn in 19..=23 {
+            assert_eq!(window.complete(msn), [msn]);
+            assert_eq!(held(&window), (23 - msn, 23 - msn));
+        }
+    }
+
+    /// A number has one buffer, once.
+    #[test]
+    fn a_number_takes_one_buffer_only() {
+        let mut window = Window::after(18);
+        assert!(window.take(19));
+        assert!(!window.take(19));
+        window.complete(19);
+        assert!(!window.take(19));
+        assert!(window.complete(21).is_empty());
+        assert_eq!(held(&window), (0, 0));
+    }
+
+    proptest! {
+        /// The count is never over the span, whatever takes and completes, and what is reported is every number
+        /// once, in order.
+        #[test]
+        fn r204_recv_query_count_never_exceeds_span(steps in proptest::collection::vec((any::<bool>(), 1u64..24), 0..200)) {
+            let mut window = Window::default();
+            let mut next = 1;
+            for (take, ahead) in steps {
+                let msn = next + ahead - 1;
+                if take {
+                    window.take(msn);
+                } else {
+                    for reported in window.complete(msn) {
+                        prop_assert_eq!(reported, next);
+                        next += 1;
+                    }
+                }
+                let (count, span) = held(&window);
+                prop_assert!(count <= span, "{} over {}", count, span);
+            }
+        }
+    }
+}

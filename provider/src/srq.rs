@@ -1,6 +1,6 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, verbs::VerbsSrq};
+use crate::datapath::{SrqPath, ledger::Tag, verbs::VerbsSrq};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
@@ -164,7 +164,7 @@ impl Srq {
     /// dat_srq_post_recv(3DAT), R48-R71.
     #[inline]
     pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.inner.post_recv(iov, cookie)
+        self.inner.post_recv(iov, Tag { cookie, pool: 0 })
     }
 
     /// Where the buffers are. Harvests the EVDs of all EPs first, so that both counts are exact.
@@ -315,7 +315,7 @@ impl SrqInner {
     }
 
     #[inline]
-    pub(crate) fn post_recv(&self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+    pub(crate) fn post_recv(&self, iov: &[LmrTriplet], tag: Tag) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleSrq));
         }
@@ -331,8 +331,8 @@ impl SrqInner {
             Use { pz: self.pz.number, direction: Direction::Write },
             &mut sges,
         )?;
-        match self.path.post(&sges[..n], cookie) {
-            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(&sges[..n], cookie),
+        match self.path.post(&sges[..n], tag) {
+            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(&sges[..n], tag),
             outcome => outcome,
         }
     }

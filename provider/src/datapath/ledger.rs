@@ -11,11 +11,19 @@
 
 use std::collections::{HashMap, VecDeque};
 
+/// What a buffer is known by to those who posted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub(crate) cookie: u64,
+    /// The pool that posted it; 0 for none. Only a pool can post with its own number.
+    pub(crate) pool: u32,
+}
+
 /// An entry that a device swallowed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) entry: u32,
-    pub(crate) cookie: u64,
+    pub(crate) tag: Tag,
     /// The ended EP that must have held it.
     pub(crate) ep: u64,
 }
@@ -29,7 +37,7 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    cookie: u64,
+    tag: Tag,
     seq: u64,
     place: Place,
 }
@@ -86,7 +94,7 @@ impl Ledger {
     fn grow(&mut self, limit: u32) {
         let old = self.entries.len() as u32;
         if limit > old {
-            self.entries.resize(limit as usize, Entry { cookie: 0, seq: 0, place: Place::Free });
+            self.entries.resize(limit as usize, Entry { tag: Tag::default(), seq: 0, place: Place::Free });
             self.free.reserve(limit as usize - self.free.len());
             self.free.extend((old..limit).rev());
         }
@@ -111,14 +119,14 @@ impl Ledger {
     }
 
     /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
-    pub(crate) fn post(&mut self, cookie: u64) -> Option<u32> {
+    pub(crate) fn post(&mut self, tag: Tag) -> Option<u32> {
         if self.outstanding >= self.limit {
             return None;
         }
         let entry = self.free.pop()?;
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.entries[entry as usize] = Entry { cookie, seq, place: Place::Posted };
+        self.entries[entry as usize] = Entry { tag, seq, place: Place::Posted };
         while let Some(&(seq, at)) = self.order.front() {
             let front = self.entries[at as usize];
             if front.place == Place::Posted && front.seq == seq {
@@ -142,20 +150,20 @@ impl Ledger {
         self.free.push(entry);
     }
 
-    /// A completion names this entry; gives the cookie. `None` for one that is not posted.
-    pub(crate) fn complete(&mut self, entry: u32, ep: u64) -> Option<u64> {
+    /// A completion names this entry; gives its tag. `None` for one that is not posted.
+    pub(crate) fn complete(&mut self, entry: u32, ep: u64) -> Option<Tag> {
         let slot = self.entries.get_mut(entry as usize)?;
         if slot.place != Place::Posted {
             return None;
         }
         slot.place = Place::Completed;
-        let (cookie, seq) = (slot.cookie, slot.seq);
+        let (tag, seq) = (slot.tag, slot.seq);
         self.available -= 1;
         self.taken = self.taken.max(seq + 1);
         if let Some(last) = self.holders.get_mut(&ep) {
             *last = (*last).max(seq + 1);
         }
-        Some(cookie)
+        Some(tag)
     }
 
     /// The consumer has reaped the completion, or it was dropped: the entry is free.
@@ -202,7 +210,7 @@ impl Ledger {
             let ep = self.suspects.swap_remove(at).ep;
             self.entries[entry as usize].place = Place::Completed;
             self.available -= 1;
-            return Some(Lost { entry, cookie: slot.cookie, ep });
+            return Some(Lost { entry, tag: slot.tag, ep });
         }
         None
     }
@@ -213,10 +221,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn tag(cookie: u64) -> Tag {
+        Tag { cookie, pool: 0 }
+    }
+
     fn posted(n: u32) -> Ledger {
         let mut ledger = Ledger::new(n);
         for i in 0..n {
-            ledger.post(u64::from(i) + 100).unwrap();
+            ledger.post(tag(u64::from(i) + 100)).unwrap();
         }
         ledger
     }
@@ -224,15 +236,15 @@ mod tests {
     #[test]
     fn full_until_a_completion_is_reaped() {
         let mut ledger = posted(3);
-        assert_eq!(ledger.post(9), None);
+        assert_eq!(ledger.post(tag(9)), None);
         let entry = 1;
         ledger.complete(entry, 7);
         assert_eq!((ledger.available(), ledger.outstanding()), (2, 3));
-        assert_eq!(ledger.post(9), None);
+        assert_eq!(ledger.post(tag(9)), None);
         ledger.release(entry);
         assert_eq!((ledger.available(), ledger.outstanding()), (2, 2));
-        assert!(ledger.post(9).is_some());
-        assert_eq!(ledger.post(9), None);
+        assert!(ledger.post(tag(9)).is_some());
+        assert_eq!(ledger.post(tag(9)), None);
     }
 
     #[test]
@@ -246,7 +258,7 @@ mod tests {
         let second = ledger.order[1].1;
         ledger.complete(second, 2).unwrap();
         let lost = ledger.next_lost().unwrap();
-        assert_eq!((lost.ep, lost.cookie), (1, 100));
+        assert_eq!((lost.ep, lost.tag), (1, tag(100)));
         ledger.release(lost.entry);
         ledger.release(second);
         assert_eq!((ledger.available(), ledger.outstanding()), (2, 2));
@@ -265,7 +277,7 @@ mod tests {
         // EP 3 may be the one that holds the first.
         assert_eq!(ledger.next_lost(), None);
         let first = ledger.order[0].1;
-        assert_eq!(ledger.complete(first, 3), Some(100));
+        assert_eq!(ledger.complete(first, 3), Some(tag(100)));
         assert_eq!(ledger.next_lost(), None);
     }
 
@@ -289,7 +301,7 @@ mod tests {
                 match what {
                     0 | 1 => {
                         cookie += 1;
-                        match ledger.post(cookie) {
+                        match ledger.post(tag(cookie)) {
                             Some(entry) => queue.push_back((entry, cookie)),
                             None => prop_assert_eq!(ledger.outstanding(), DEPTH),
                         }
@@ -300,7 +312,7 @@ mod tests {
                         none.insert(taken);
                     },
                     3 => if let Some((entry, cookie)) = held.remove(&ep) {
-                        prop_assert_eq!(ledger.complete(entry, ep), Some(cookie));
+                        prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
                         ledger.release(entry);
                     },
                     _ => {
@@ -313,27 +325,27 @@ mod tests {
                     }
                 }
                 while let Some(lost) = ledger.next_lost() {
-                    prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.cookie));
+                    prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
                     ledger.release(lost.entry);
                 }
                 prop_assert!(ledger.available() <= ledger.outstanding() && ledger.outstanding() <= DEPTH);
             }
             // Everybody finishes; then each live EP takes and completes once more.
             for (ep, (entry, cookie)) in held.drain() {
-                prop_assert_eq!(ledger.complete(entry, ep), Some(cookie));
+                prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
                 ledger.release(entry);
             }
             if swallowed.len() < DEPTH as usize {
                 for &ep in &live {
                     while queue.is_empty() {
                         cookie += 1;
-                        queue.push_back((ledger.post(cookie).unwrap(), cookie));
+                        queue.push_back((ledger.post(tag(cookie)).unwrap(), cookie));
                     }
                     let (entry, cookie) = queue.pop_front().unwrap();
-                    prop_assert_eq!(ledger.complete(entry, ep), Some(cookie));
+                    prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
                     ledger.release(entry);
                     while let Some(lost) = ledger.next_lost() {
-                        prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.cookie));
+                        prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
                         ledger.release(lost.entry);
                     }
                 }

@@ -10,6 +10,7 @@
 pub(crate) mod ledger;
 pub(crate) mod verbs;
 
+use self::ledger::Tag;
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -74,11 +75,11 @@ pub(crate) struct SrqCounts {
 /// What an SRQ needs from its path.
 pub(crate) trait ReceiveQueue {
     /// Posts one buffer; all or nothing.
-    fn post(&self, segments: &[Sge], cookie: u64) -> Result<(), PostError>;
+    fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError>;
     /// Where the entries are.
     fn counts(&self) -> SrqCounts;
-    /// A completion names this entry; gives its cookie.
-    fn complete(&self, entry: u32, ep: u64) -> Option<u64>;
+    /// A completion names this entry; gives its tag.
+    fn complete(&self, entry: u32, ep: u64) -> Option<Tag>;
     /// The entry's completion was reaped or dropped.
     fn release(&self, entry: u32);
     /// An EP begins to take buffers.

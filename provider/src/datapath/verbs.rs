@@ -3,7 +3,7 @@
 //! Entries live in a [`Ledger`] behind a lock that is held for a few instructions and hardly ever contended (the
 //! poster and the reaper of one SRQ). The work request's id is the entry, so completions may come in any order (R93).
 
-use super::ledger::{Ledger, Lost};
+use super::ledger::{Ledger, Lost, Tag};
 use super::{Completion, CompletionQueue, ReceiveQueue, SrqCounts, Token};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
@@ -43,9 +43,9 @@ impl VerbsSrq {
 }
 
 impl ReceiveQueue for VerbsSrq {
-    fn post(&self, segments: &[Sge], cookie: u64) -> Result<(), PostError> {
+    fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
         let mut state = self.state();
-        let entry = state.ledger.post(cookie).ok_or(PostError::Full(Subtype::ResourceSrq))?;
+        let entry = state.ledger.post(tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
         let token = Token::Srq { srq: self.id, entry }.pack();
         self.srq.post_one(token, segments).map_err(|reason| {
             state.ledger.unpost(entry);
@@ -58,7 +58,7 @@ impl ReceiveQueue for VerbsSrq {
         SrqCounts { depth: ledger.limit(), available: ledger.available(), outstanding: ledger.outstanding() }
     }
 
-    fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
+    fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
         self.state().ledger.complete(entry, ep)
     }
 

@@ -2,7 +2,7 @@
 
 use super::EpInner;
 use crate::Subtype;
-use crate::datapath::{Token, verbs::refused};
+use crate::datapath::{Token, ledger::Tag, verbs::refused};
 use crate::error::{Direction, PostError};
 use crate::lmr::Use;
 use crate::srq::MAX_IOV;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A request, with what goes beyond local segments.
 #[derive(Clone, Copy)]
-pub(super) enum What {
+pub(crate) enum What {
     Send,
     Write(RmrTriplet),
     WriteImmediate(RmrTriplet, u32),
@@ -24,7 +24,7 @@ pub(super) enum What {
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) cookie: u64,
+    pub(crate) tag: Tag,
     pub(crate) flags: CompletionFlags,
     pub(crate) op: DtoOp,
     pub(crate) length: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Request {
 /// A receive posted to a plain EP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
-    pub(crate) cookie: u64,
+    pub(crate) tag: Tag,
     pub(crate) flags: CompletionFlags,
 }
 
@@ -60,10 +60,10 @@ pub(super) struct Receives {
 }
 
 impl EpInner {
-    pub(super) fn post_recv(
+    pub(crate) fn post_recv(
         self: &Arc<Self>,
         iov: &[LmrTriplet],
-        cookie: u64,
+        tag: Tag,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {
@@ -95,7 +95,7 @@ impl EpInner {
             }
         }
         receives.qp.post_recv(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
-        receives.ring.push_back(Receive { cookie, flags });
+        receives.ring.push_back(Receive { tag, flags });
         drop(receives);
         self.check_marks();
         Ok(())
@@ -107,11 +107,11 @@ impl EpInner {
             && (!flags.contains(CompletionFlags::UNSIGNALLED) || mode.contains(CompletionFlags::UNSIGNALLED))
     }
 
-    pub(super) fn post_request(
+    pub(crate) fn post_request(
         &self,
         what: What,
         iov: &[LmrTriplet],
-        cookie: u64,
+        tag: Tag,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {
@@ -193,7 +193,7 @@ impl EpInner {
         };
         requests.qp.post_send(&wr).map_err(refused)?;
         requests.quiet = if signalled { 0 } else { requests.quiet + 1 };
-        requests.ring.push_back(Request { cookie, flags, op, length: length as u32 });
+        requests.ring.push_back(Request { tag, flags, op, length: length as u32 });
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{BATCH, EvdInner, Held, Queue, Queued};
 use crate::DtoCompletion;
 use crate::Result;
-use crate::datapath::{Completion, Token};
+use crate::datapath::{Completion, Token, ledger::Tag};
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::srq::SrqInner;
@@ -115,11 +115,11 @@ impl EvdInner {
         match completion.token {
             Token::Srq { entry, .. } => {
                 let Some(srq) = ep.srq.clone() else { return };
-                let Some(cookie) = srq.path.complete(entry, ep.id.0) else { return };
+                let Some(tag) = srq.path.complete(entry, ep.id.0) else { return };
                 after.received.push(ep.clone());
                 let notify = completion.status != DtoStatus::Success
                     || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
-                let dto = received(&ep, completion, cookie);
+                let dto = received(&ep, completion, tag);
                 self.put(queue, dto, Held::Srq(srq.clone(), entry), notify, after);
                 while let Some(lost) = srq.path.next_lost() {
                     self.ia.flush_lost(&srq, lost);
@@ -131,7 +131,7 @@ impl EvdInner {
                 let notify = completion.status != DtoStatus::Success
                     || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
                         || recv.flags.contains(CompletionFlags::UNSIGNALLED));
-                let dto = received(&ep, completion, recv.cookie);
+                let dto = received(&ep, completion, recv.tag);
                 self.put(queue, dto, Held::Nothing, notify, after);
             }
             Token::Request(seq) => {
@@ -145,7 +145,8 @@ impl EvdInner {
                 let dto = DtoCompletion {
                     ep: ep.id,
                     ep_context: ep.context.load(Ordering::Relaxed),
-                    cookie: request.cookie,
+                    cookie: request.tag.cookie,
+                    pool: request.tag.pool,
                     status: completion.status,
                     length: if failed { 0 } else { request.length },
                     op: request.op,
@@ -170,11 +171,12 @@ impl EvdInner {
     }
 
     /// A completion that no device will make: a buffer that went down with its EP (R174).
-    pub(crate) fn put_flushed(self: &Arc<Self>, ep: &EpInner, srq: &Arc<SrqInner>, entry: u32, cookie: u64) {
+    pub(crate) fn put_flushed(self: &Arc<Self>, ep: &EpInner, srq: &Arc<SrqInner>, entry: u32, tag: Tag) {
         let dto = DtoCompletion {
             ep: ep.id,
             ep_context: ep.context.load(Ordering::Relaxed),
-            cookie,
+            cookie: tag.cookie,
+            pool: tag.pool,
             status: DtoStatus::Flushed,
             length: 0,
             op: crate::DtoOp::Receive,
@@ -209,12 +211,13 @@ impl EvdInner {
     }
 }
 
-fn received(ep: &EpInner, completion: &Completion, cookie: u64) -> DtoCompletion {
+fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
     let success = completion.status == DtoStatus::Success;
     DtoCompletion {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
-        cookie,
+        cookie: tag.cookie,
+        pool: tag.pool,
         status: completion.status,
         length: if success { completion.length } else { 0 },
         op: if success { completion.op } else { crate::DtoOp::Receive },
