@@ -447,7 +447,7 @@ impl EpInner {
             drop(id);
         }
         if let Some(srq) = &self.srq {
-            srq.path.ep_drained(self.id.0);
+            srq.ep_drained(self.id);
         }
         self.poke();
     }

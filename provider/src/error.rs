@@ -451,8 +451,13 @@ pub enum Direction {
 impl PostError {
     /// The `DAT_RETURN` for a call whose count and IOV are arguments 2 and 3 (all posts but extensions).
     pub fn code(self) -> u32 {
+        let (ty, sub) = self.parts();
+        code(ty, sub)
+    }
+
+    pub(crate) fn parts(self) -> (ReturnType, Subtype) {
         use ReturnType as T;
-        let (ty, sub) = match self {
+        match self {
             Self::Stale(sub) => (T::InvalidHandle, sub),
             Self::TooManySegments { .. } => (T::InvalidParameter, Subtype::InvalidArg2),
             Self::OutOfBounds(_) => (T::InvalidParameter, Subtype::InvalidArg3),
@@ -471,8 +476,7 @@ impl PostError {
             Self::Length => (T::LengthError, Subtype::None),
             Self::Device(libc::ENOMEM) => (T::InsufficientResources, Subtype::ResourceMemory),
             Self::Device(_) => (T::InternalError, Subtype::None),
-        };
-        code(ty, sub)
+        }
     }
 }
 

@@ -591,9 +591,7 @@ impl EvdInner {
             return;
         }
         let mut queue = self.queue();
-        if let Ok(after) = self.harvest(&mut queue) {
-            drop(after);
-        }
+        let after = self.harvest(&mut queue).unwrap_or_default();
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
         queue.eps.clear();
@@ -601,6 +599,7 @@ impl EvdInner {
         let cno = queue.cno.take();
         drop(queue);
         events.into_iter().for_each(|queued| queued.held.release());
+        self.give_back_lost(after);
         // Connection requests are rejected as they go.
         drop(others);
         if let Some(channel) = &self.channel {

@@ -12,6 +12,7 @@ mod event;
 mod ia;
 mod lmr;
 pub mod msn;
+mod pool;
 mod progress;
 mod psp;
 mod pz;
@@ -30,6 +31,7 @@ pub use event::{
 };
 pub use ia::{Ia, IaSettings};
 pub use lmr::Lmr;
+pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
 pub use psp::{Psp, Rsp};
 pub use pz::Pz;
 pub use srq::{Srq, SrqParam};

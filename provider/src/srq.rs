@@ -377,6 +377,14 @@ impl SrqInner {
         }
     }
 
+    /// An EP takes no more; what went down with it may be known by now.
+    pub(crate) fn ep_drained(self: &Arc<Self>, ep: EpId) {
+        self.path.ep_drained(ep.0);
+        while let Some(lost) = self.path.next_lost() {
+            self.ia.flush_lost(self, lost);
+        }
+    }
+
     fn arm_low(&self, value: u32) -> Result<()> {
         let mut low = self.low.lock().unwrap();
         if low.armed && self.path.armed_limit()? == 0 {

@@ -150,7 +150,7 @@ impl EpInner {
             control.drained = true;
             drop(control);
             if let Some(srq) = &self.srq {
-                srq.path.ep_drained(self.id.0);
+                srq.ep_drained(self.id);
             }
         } else {
             drop(control);

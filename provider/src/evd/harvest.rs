@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Aftermath {
     failed: Vec<Arc<EpInner>>,
     received: Vec<Arc<EpInner>>,
+    lost: Vec<(Arc<SrqInner>, Lost)>,
     overflowed: bool,
 }
 
@@ -25,6 +26,7 @@ impl Aftermath {
     pub(super) fn merge(&mut self, other: Self) {
         self.failed.extend(other.failed);
         self.received.extend(other.received);
+        self.lost.extend(other.lost);
         self.overflowed |= other.overflowed;
     }
 }
@@ -122,7 +124,7 @@ impl EvdInner {
                 let dto = received(&ep, completion, tag);
                 self.put(queue, dto, Held::Srq(srq.clone(), entry), notify, after);
                 while let Some(lost) = srq.path.next_lost() {
-                    self.ia.flush_lost(&srq, lost);
+                    after.lost.push((srq.clone(), lost));
                 }
             }
             Token::Recv => {
@@ -207,6 +209,14 @@ impl EvdInner {
         }
         for ep in &after.failed {
             ep.failed();
+        }
+        self.give_back_lost(after);
+    }
+
+    /// Flushes what was found swallowed: other EVDs, or this one again, so not under the queue's lock.
+    pub(super) fn give_back_lost(&self, after: Aftermath) {
+        for (srq, lost) in after.lost {
+            self.ia.flush_lost(&srq, lost);
         }
     }
 }

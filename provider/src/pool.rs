@@ -1,0 +1,614 @@
+//! Pools of fixed-size buffers, for receives ([`RecvPool`]) and sends ([`SendPool`]).
+//!
+//! A pool owns memory and its registration. Each buffer is in one place at a time: free, posted, or out with the
+//! consumer. Only in the last is there a slice of it, so nobody reads or writes a buffer that a device may use:
+//!
+//! * A completion is believed only if it carries this pool's number, which no code outside this crate can write, and
+//!   the buffer's current generation, which every post renews. So no event gives a buffer out twice.
+//! * A guard gives its buffer back when it is dropped, from any thread, without a lock; the pool posts it again the
+//!   next time it is refilled.
+//! * Guards keep the memory mapped, also when pool and IA are gone.
+#![expect(unsafe_code, reason = "slices of registered memory")]
+
+use crate::datapath::ledger::Tag;
+use crate::ep::What;
+use crate::error::PostError;
+use crate::types::{CompletionFlags, MemPriv, next_id};
+use crate::{
+    DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Lmr, LmrTriplet, Pz, Result, Srq,
+};
+use crate::{SrqParam, Subtype, WaitError};
+use crossbeam_queue::ArrayQueue;
+use memmap2::MmapMut;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A queue that a pool can post to: an SRQ, or an EP with a receive queue of its own.
+pub trait ReceiveQueue: sealed::Sealed {}
+
+impl ReceiveQueue for Srq {}
+impl ReceiveQueue for Ep {}
+
+mod sealed {
+    use super::{Ep, LmrTriplet, PostError, Srq, Tag};
+
+    pub trait Sealed {
+        #[expect(private_interfaces, reason = "only pools make tags")]
+        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError>;
+    }
+
+    impl Sealed for Srq {
+        #[expect(private_interfaces, reason = "only pools make tags")]
+        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError> {
+            self.inner.post_recv(&[buffer], tag)
+        }
+    }
+
+    impl Sealed for Ep {
+        #[expect(private_interfaces, reason = "only pools make tags")]
+        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError> {
+            self.inner.post_recv(&[buffer], tag, super::CompletionFlags::empty())
+        }
+    }
+}
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Free,
+    Posted,
+    Out,
+}
+
+/// The places of all buffers. A cookie is a buffer and its generation.
+#[derive(Debug)]
+struct Slots {
+    slots: Vec<(Place, u32)>,
+    free: Vec<u32>,
+    posted: usize,
+}
+
+impl Slots {
+    fn new(n: u32) -> Self {
+        Self { slots: vec![(Place::Free, 0); n as usize], free: (0..n).rev().collect(), posted: 0 }
+    }
+
+    /// A free buffer is about to be posted; gives it and its cookie.
+    fn post(&mut self) -> Option<(u32, u64)> {
+        let slot = self.free.pop()?;
+        Some((slot, self.mark_posted(slot)))
+    }
+
+    fn mark_posted(&mut self, slot: u32) -> u64 {
+        let (place, generation) = &mut self.slots[slot as usize];
+        *place = Place::Posted;
+        *generation = generation.wrapping_add(1);
+        self.posted += 1;
+        u64::from(*generation) << 32 | u64::from(slot)
+    }
+
+    /// The post was refused: as before.
+    fn unpost(&mut self, slot: u32, to: Place) {
+        self.posted -= 1;
+        self.slots[slot as usize].0 = to;
+        if to == Place::Free {
+            self.free.push(slot);
+        }
+    }
+
+    /// A completion brings this cookie: the buffer is out. `None` for a cookie that names no posted buffer.
+    fn complete(&mut self, cookie: u64) -> Option<u32> {
+        let slot = cookie as u32;
+        let entry = self.slots.get_mut(slot as usize)?;
+        if *entry != (Place::Posted, (cookie >> 32) as u32) {
+            return None;
+        }
+        entry.0 = Place::Out;
+        self.posted -= 1;
+        Some(slot)
+    }
+
+    /// A guard has given its buffer back.
+    fn give_back(&mut self, slot: u32) {
+        self.slots[slot as usize].0 = Place::Free;
+        self.free.push(slot);
+    }
+
+    /// A free buffer goes out.
+    fn take(&mut self) -> Option<u32> {
+        let slot = self.free.pop()?;
+        self.slots[slot as usize].0 = Place::Out;
+        Some(slot)
+    }
+}
+
+/// The memory of a pool, shared with its guards.
+#[derive(Debug)]
+struct Arena {
+    /// First: the registration ends before the mapping does.
+    lmr: Lmr,
+    base: NonNull<u8>,
+    size: usize,
+    returned: ArrayQueue<u32>,
+    number: u32,
+    _memory: MmapMut,
+}
+
+// SAFETY: the mapping belongs to the arena alone and moves with it; bytes of it are reached only through guards, of
+// which there is one for a buffer at a time, and through the device, which `Slots` keeps apart from guards.
+unsafe impl Send for Arena {}
+// SAFETY: as above: `&Arena` gives no access to bytes, and everything else in it is Sync.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize, privileges: MemPriv) -> Result<Arc<Self>> {
+        if buffers == 0 || size == 0 || u32::try_from(size).is_err() {
+            return Err(Error::arg(
+                3,
+                format!("a pool of {buffers} buffers of {size} bytes: 1 or more of 1 to 4 GiB"),
+            ));
+        }
+        let out_of_memory = || {
+            let text = format!("no memory for {buffers} buffers of {size} bytes");
+            Error::resources(Subtype::ResourceMemory, text)
+        };
+        let len = size.checked_mul(buffers as usize).ok_or_else(out_of_memory)?;
+        let mut memory = MmapMut::map_anon(len).map_err(|_| out_of_memory())?;
+        let start = memory.as_mut_ptr();
+        // SAFETY: the mapping lives in the arena behind the LMR, so it outlasts it. References into it are made by
+        // guards only, for buffers that are not posted, and peers never learn the RMR context.
+        let lmr = unsafe { Lmr::create_over(ia, pz, start, len, privileges)? };
+        Ok(Arc::new(Self {
+            lmr,
+            base: NonNull::new(start).ok_or_else(out_of_memory)?,
+            size,
+            returned: ArrayQueue::new(buffers as usize),
+            number: next_id() as u32,
+            _memory: memory,
+        }))
+    }
+
+    fn triplet(&self, slot: u32, len: usize) -> LmrTriplet {
+        self.lmr.triplet(slot as usize * self.size, len)
+    }
+
+    fn tag(&self, cookie: u64) -> Tag {
+        Tag { cookie, pool: self.number }
+    }
+
+    fn collect(&self, slots: &mut Slots) {
+        while let Some(slot) = self.returned.pop() {
+            slots.give_back(slot);
+        }
+    }
+
+    fn buffer(self: &Arc<Self>, slot: u32, len: usize) -> Buffer {
+        Buffer { arena: self.clone(), slot, len: len.min(self.size) }
+    }
+}
+
+/// A buffer that is out with the consumer; the only way to its bytes.
+#[derive(Debug)]
+struct Buffer {
+    arena: Arc<Arena>,
+    slot: u32,
+    len: usize,
+}
+
+impl Buffer {
+    fn start(&self) -> *mut u8 {
+        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for each.
+        unsafe { self.arena.base.as_ptr().add(self.slot as usize * self.arena.size) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: in bounds because `len` is at most `size`; alive because the arena is; not written meanwhile because
+        // the slot is out: it is on no queue of a device, and there is no other guard for it.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and exclusive through `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // The queue has room for every buffer, so this never fails.
+        let _ = self.arena.returned.push(self.slot);
+    }
+}
+
+/// Receive buffers for an SRQ, or for an EP with a receive queue of its own.
+///
+/// ```no_run
+/// # use doorbell::*;
+/// # fn serve(ia: &Ia, pz: &Pz, evd: &Evd) -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// let mut srq = Srq::create(ia, pz, SrqAttr::depth(256))?;
+/// let mut pool = RecvPool::new(ia, pz, 256, 4096)?;
+/// pool.refill(&mut srq)?;
+/// // ... EPs on this SRQ connect ...
+/// loop {
+///     match pool.next(&mut srq, evd, None)? {
+///         Received::Message(message) => println!("{} bytes from {:?}", message.len(), message.ep()),
+///         Received::Failed(dto) => println!("{:?} on {:?}", dto.status, dto.ep),
+///         Received::Other(event) => println!("{event:?}"),
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RecvPool {
+    arena: Arc<Arena>,
+    slots: Slots,
+    batch: usize,
+}
+
+/// A received message: exactly its bytes. Its buffer goes back to the pool when this is dropped.
+#[derive(Debug)]
+pub struct RecvBuf {
+    buffer: Buffer,
+    dto: DtoCompletion,
+}
+
+/// What [`RecvPool::next`] has found.
+#[derive(Debug)]
+pub enum Received {
+    /// A message in a buffer of this pool.
+    Message(RecvBuf),
+    /// A receive of this pool failed or was flushed; its buffer is free again.
+    Failed(DtoCompletion),
+    /// An event that is none of this pool's.
+    Other(Event),
+}
+
+/// Where a pool's buffers are, and what its SRQ says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauges {
+    /// Posted by this pool and not seen completed.
+    pub posted: usize,
+    /// Out with the consumer.
+    pub out: usize,
+    /// Free, to be posted at the next refill.
+    pub free: usize,
+    /// Buffers that an EP could take right now (all of the SRQ's, whoever posted them).
+    pub available: usize,
+    /// Messages that have arrived and were not reaped.
+    pub unreaped: usize,
+}
+
+impl RecvPool {
+    /// A pool of `buffers` buffers of `size` bytes, all free; [`RecvPool::refill`] posts them.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`].
+    pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
+        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
+        Ok(Self { arena, slots: Slots::new(buffers), batch: (buffers as usize / 4).clamp(1, 64) })
+    }
+
+    /// Posts every buffer that is free or has come back, as far as the queue has room; gives how many.
+    ///
+    /// # Errors
+    /// What the post says, a full queue apart; buffers not posted stay free.
+    pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
+        self.arena.collect(&mut self.slots);
+        let mut n = 0;
+        while let Some((slot, cookie)) = self.slots.post() {
+            let buffer = self.arena.triplet(slot, self.arena.size);
+            match queue.post(buffer, self.arena.tag(cookie)) {
+                Ok(()) => n += 1,
+                Err(error) => {
+                    self.slots.unpost(slot, Place::Free);
+                    if matches!(error, PostError::Full(_)) {
+                        break;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// The buffer of a successful receive that this pool posted; `None` for any other completion. The buffer of a
+    /// failed one is free again.
+    pub fn take(&mut self, dto: &DtoCompletion) -> Option<RecvBuf> {
+        match self.sort(dto)? {
+            Received::Message(message) => Some(message),
+            _ => None,
+        }
+    }
+
+    fn sort(&mut self, dto: &DtoCompletion) -> Option<Received> {
+        if dto.pool != self.arena.number {
+            return None;
+        }
+        let slot = self.slots.complete(dto.cookie)?;
+        if !dto.is_success() {
+            self.slots.give_back(slot);
+            return Some(Received::Failed(*dto));
+        }
+        // A write with immediate takes a buffer and leaves its bytes alone.
+        let len = if dto.op == DtoOp::ReceiveRdmaWriteImmediate { 0 } else { dto.length as usize };
+        Some(Received::Message(RecvBuf { buffer: self.arena.buffer(slot, len), dto: *dto }))
+    }
+
+    /// Refills when a batch of buffers has come back or few are posted, then waits for the next event of `evd`.
+    ///
+    /// # Errors
+    /// As [`Evd::wait`]; a refill that the device refused.
+    pub fn next<Q: ReceiveQueue>(
+        &mut self,
+        queue: &mut Q,
+        evd: &Evd,
+        timeout: Option<Duration>,
+    ) -> Result<Received, WaitError> {
+        if self.arena.returned.len() + self.slots.free.len() >= self.batch || self.slots.posted < self.batch {
+            self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
+        }
+        let event = match evd.dequeue() {
+            Ok(event) => event,
+            Err(_) => evd.wait(timeout, 1)?.event,
+        };
+        if let EventData::Dto(dto) = &event.data
+            && let Some(received) = self.sort(dto)
+        {
+            return Ok(received);
+        }
+        Ok(Received::Other(event))
+    }
+
+    /// Where the buffers are.
+    ///
+    /// # Errors
+    /// As [`Srq::query`].
+    pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
+        let SrqParam { available, outstanding, .. } = srq.query()?;
+        let free = self.slots.free.len() + self.arena.returned.len();
+        Ok(Gauges {
+            posted: self.slots.posted,
+            out: self.slots.slots.len() - self.slots.posted - free,
+            free,
+            available: available as usize,
+            unreaped: (outstanding - available) as usize,
+        })
+    }
+
+    /// Buffers that this pool has posted and not seen completed.
+    pub fn posted(&self) -> usize {
+        self.slots.posted
+    }
+
+    /// Bytes of one buffer.
+    pub fn buffer_size(&self) -> usize {
+        self.arena.size
+    }
+}
+
+impl RecvBuf {
+    /// The EP it came in on.
+    pub fn ep(&self) -> EpId {
+        self.dto.ep
+    }
+
+    /// The completion that brought it.
+    pub fn completion(&self) -> &DtoCompletion {
+        &self.dto
+    }
+}
+
+impl Deref for RecvBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+}
+
+/// Send buffers: filled by the consumer, owned by the EP from the post until the completion.
+///
+/// ```no_run
+/// # use doorbell::*;
+/// # fn greet(pool: &mut SendPool, ep: &mut Ep, requests: &Evd) -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// let mut buf = pool.take().ok_or("all buffers are under way")?;
+/// buf[..5].copy_from_slice(b"hello");
+/// pool.send(ep, buf, 5, CompletionFlags::empty()).map_err(|(_, e)| e)?;
+/// if let EventData::Dto(dto) = requests.wait(None, 1)?.event.data {
+///     assert!(pool.completed(&dto));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SendPool {
+    arena: Arc<Arena>,
+    slots: Slots,
+}
+
+/// A buffer to fill and send; it goes back to the pool when dropped unsent.
+#[derive(Debug)]
+pub struct SendBuf {
+    buffer: Buffer,
+}
+
+impl SendPool {
+    /// A pool of `buffers` buffers of `size` bytes.
+    ///
+    /// # Errors
+    /// As [`RecvPool::new`].
+    pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
+        Ok(Self {
+            arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ)?,
+            slots: Slots::new(buffers),
+        })
+    }
+
+    /// A buffer to fill, with whatever it held before; `None` while all are under way.
+    pub fn take(&mut self) -> Option<SendBuf> {
+        self.arena.collect(&mut self.slots);
+        let slot = self.slots.take()?;
+        Some(SendBuf { buffer: self.arena.buffer(slot, self.arena.size) })
+    }
+
+    /// Sends the first `len` bytes.
+    ///
+    /// # Errors
+    /// The buffer comes back with the reason: as [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS, since a buffer
+    /// comes back by its completion; [`PostError::OutOfBounds`] where `len` is over the size or the buffer is another pool's.
+    pub fn send(
+        &mut self,
+        ep: &mut Ep,
+        buf: SendBuf,
+        len: usize,
+        flags: CompletionFlags,
+    ) -> Result<(), (SendBuf, PostError)> {
+        self.send_segments(ep, buf, &[len], flags)
+    }
+
+    /// Sends the first bytes as a message of several segments, with these lengths, one behind the other.
+    ///
+    /// # Errors
+    /// As [`SendPool::send`]; [`PostError::TooManySegments`] over 32.
+    pub fn send_segments(
+        &mut self,
+        ep: &mut Ep,
+        buf: SendBuf,
+        lens: &[usize],
+        flags: CompletionFlags,
+    ) -> Result<(), (SendBuf, PostError)> {
+        const MOST: usize = crate::srq::MAX_IOV;
+        if flags.contains(CompletionFlags::SUPPRESS) {
+            return Err((buf, PostError::Flags));
+        }
+        if lens.len() > MOST {
+            let given = u32::try_from(lens.len()).unwrap_or(u32::MAX);
+            return Err((buf, PostError::TooManySegments { given, most: MOST as u32 }));
+        }
+        let slot = buf.buffer.slot;
+        let mut offset = 0usize;
+        let mut iov = [LmrTriplet::default(); MOST];
+        for (segment, &len) in iov.iter_mut().zip(lens) {
+            *segment = self.arena.lmr.triplet(slot as usize * self.arena.size + offset, len);
+            offset = offset.saturating_add(len);
+        }
+        if offset > self.arena.size || !Arc::ptr_eq(&buf.buffer.arena, &self.arena) {
+            return Err((buf, PostError::OutOfBounds(0)));
+        }
+        let cookie = self.slots.mark_posted(slot);
+        match ep.inner.post_request(What::Send, &iov[..lens.len()], self.arena.tag(cookie), flags) {
+            Ok(()) => {
+                // The queue has it now; the completion gives it back, not this guard.
+                buf.forget();
+                Ok(())
+            }
+            Err(error) => {
+                self.slots.unpost(slot, Place::Out);
+                Err((buf, error))
+            }
+        }
+    }
+
+    /// Takes the buffer of a completed send back; false for a completion that is none of this pool's.
+    pub fn completed(&mut self, dto: &DtoCompletion) -> bool {
+        if dto.pool != self.arena.number {
+            return false;
+        }
+        match self.slots.complete(dto.cookie) {
+            Some(slot) => {
+                self.slots.give_back(slot);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Buffers under way.
+    pub fn posted(&self) -> usize {
+        self.slots.posted
+    }
+
+    /// Bytes of one buffer.
+    pub fn buffer_size(&self) -> usize {
+        self.arena.size
+    }
+}
+
+impl SendBuf {
+    /// Drops the guard without giving the buffer back.
+    fn forget(self) {
+        let buffer = std::mem::ManuallyDrop::new(self.buffer);
+        // SAFETY: read once, and `buffer` is never dropped; so the arena's count is right and `returned` gets nothing.
+        drop(unsafe { std::ptr::read(&raw const buffer.arena) });
+    }
+}
+
+impl Deref for SendBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+}
+
+impl DerefMut for SendBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
+    }
+}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        let (ty, sub) = error.parts();
+        Self::new(ty, sub, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_old_cookie_gives_no_buffer_out() {
+        let mut slots = Slots::new(1);
+        let (slot, first) = slots.post().unwrap();
+        assert_eq!(slots.complete(first), Some(slot));
+        assert_eq!(slots.complete(first), None);
+        slots.give_back(slot);
+        let (_, second) = slots.post().unwrap();
+        assert_eq!(slots.complete(first), None);
+        assert_eq!(slots.complete(second), Some(slot));
+    }
+
+    proptest! {
+        /// Whatever cookies arrive, no buffer is out twice or out and posted, and none is lost.
+        #[test]
+        fn every_buffer_is_in_one_place(steps in proptest::collection::vec((0u8..4, 0usize..64), 1..300)) {
+            let mut slots = Slots::new(8);
+            let mut seen = Vec::new();
+            let mut out = Vec::new();
+            for (what, pick) in steps {
+                match what {
+                    0 => if let Some((slot, cookie)) = slots.post() {
+                        prop_assert!(!out.contains(&slot));
+                        seen.push(cookie);
+                    },
+                    1 if !seen.is_empty() => if let Some(slot) = slots.complete(seen[pick % seen.len()]) {
+                        prop_assert!(!out.contains(&slot));
+                        out.push(slot);
+                    },
+                    2 if !out.is_empty() => slots.give_back(out.swap_remove(pick % out.len())),
+                    3 => if let Some(slot) = slots.take() {
+                        prop_assert!(!out.contains(&slot));
+                        out.push(slot);
+                    },
+                    _ => {}
+                }
+                prop_assert_eq!(slots.posted + slots.free.len() + out.len(), 8);
+            }
+        }
+    }
+}
