@@ -349,7 +349,7 @@ fn another_processs_port_cannot_be_bound() -> io::Result<()> {
 }
 
 fn namespaces_do_not_see_each_other() -> io::Result<()> {
-    let server = Server::start("serve", &[("MLX5_EMU_NET", "elsewhere")])?;
+    let server = Server::start("serve", &[("MLX5_EMU_SESSION", "elsewhere")])?;
     let channel = Channel::open()?;
     let id = channel.create(1)?;
     channel.resolve(id, server.port)?;
@@ -402,7 +402,7 @@ fn main() -> ExitCode {
     // Before the first thread: one network of our own, whatever else runs on this machine.
     let net = format!("ucma-test-{}", std::process::id());
     // SAFETY: no other thread exists yet.
-    unsafe { std::env::set_var("MLX5_EMU_NET", net) };
+    unsafe { std::env::set_var("MLX5_EMU_SESSION", net) };
     let mut trials = Vec::new();
     macro_rules! trials {
         ($($name:ident),* $(,)?) => {

@@ -66,7 +66,7 @@ fn timing() -> Timing {
 
 impl Engine {
     fn new() -> io::Result<Self> {
-        let links = Links::new(super::net_namespace())?;
+        let links = Links::new(crate::config::session())?;
         let wake = crate::sys::eventfd(libc::EFD_NONBLOCK)?;
         links.poll().add(wake.as_raw_fd(), WAKE)?;
         let device = Device {

@@ -7,7 +7,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `MLX5_EMU_NET` | processes with the same value see each other's listeners; default: the user id |
+//! | `MLX5_EMU_SESSION` | processes with the same value see each other's listeners, as they do each other's QPs |
 //! | `MLX5_EMU_CM_TIMEOUT_MS` | until an unanswered connect is UNREACHABLE (7 times that once the peer has it); default 10000 |
 //!
 //! Addresses of this machine are the device's. Others don't answer: ADDR_ERROR with -ETIMEDOUT after the caller's
@@ -52,11 +52,6 @@ use state::FileId;
 const PATH_MTU: u8 = 5;
 /// IBV_RATE_100_GBPS.
 const PATH_RATE: u8 = 16;
-
-/// Processes see each other only under the same key: `MLX5_EMU_NET`, or one per user.
-pub fn net_namespace() -> String {
-    std::env::var("MLX5_EMU_NET").unwrap_or_else(|_| format!("uid{}", sock::user_id()))
-}
 
 /// Index in the port's table of the GID; 127.0.0.1's for the other addresses of that network.
 fn gid_index(gid: &[u8; 16]) -> u8 {

@@ -176,9 +176,3 @@ pub(super) fn silence(fd: &OwnedFd) {
     // SAFETY: `count` is a valid place.
     unsafe { libc::eventfd_read(fd.as_raw_fd(), &raw mut count) };
 }
-
-/// User id of the process.
-pub(super) fn user_id() -> u32 {
-    // SAFETY: getuid has no preconditions.
-    unsafe { libc::getuid() }
-}
