@@ -2,10 +2,13 @@
 
 use crate::devices;
 use doorbell::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, Count, CrArrival, DtoCompletion, DtoStatus,
-    Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, EventData, Ia, Lmr, MemPriv, Psp, Pz, Qos, ReturnType, Srq,
-    SrqAttr,
+    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DtoCompletion,
+    DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, Lmr, MemPriv,
+    Psp, Pz, Qos, ReturnType, Rsp, Srq, SrqAttr,
 };
+use rxe_fallback::ConnParam;
+use rxe_fallback::cm::Resolved;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// No step of a test takes longer than this, on the slowest device.
@@ -59,7 +62,12 @@ pub fn all_privileges() -> MemPriv {
 impl Side {
     /// Opens the device of this name.
     pub fn open(name: &str) -> Self {
-        let ia = Ia::open(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Self::open_with(name, IaSettings::default())
+    }
+
+    /// The same with settings.
+    pub fn open_with(name: &str, settings: IaSettings) -> Self {
+        let ia = Ia::open_with(name, 8, settings).unwrap_or_else(|e| panic!("{name}: {e}"));
         let pz = Pz::create(&ia).unwrap();
         let evd = |flags| Evd::create(&ia, 256, None, flags).unwrap();
         Self {
@@ -105,8 +113,18 @@ impl Side {
 impl Rig {
     /// Opens both devices of the environment.
     pub fn new() -> Self {
+        Self::with(IaSettings::default())
+    }
+
+    /// The same with settings.
+    pub fn with(settings: IaSettings) -> Self {
         let (server, client) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
-        Self { server: Side::open(&server), client: Side::open(&client) }
+        Self { server: Side::open_with(&server, settings), client: Side::open_with(&client, settings) }
+    }
+
+    /// Senders on it never give up on a peer without a posted receive, and try again every few milliseconds.
+    pub fn patient() -> Self {
+        Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16 })
     }
 
     /// Connects a server EP on the SRQ and a plain client EP, both with default attributes.
@@ -233,5 +251,105 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     while !so() {
         assert!(start.elapsed() < LONG, "never: {what}");
         std::thread::yield_now();
+    }
+}
+
+/// What a call can be refused with.
+pub trait Refusal: std::fmt::Debug {
+    /// The complete `DAT_RETURN`.
+    fn number(&self) -> u32;
+}
+
+impl Refusal for doorbell::Error {
+    fn number(&self) -> u32 {
+        self.code()
+    }
+}
+
+impl Refusal for doorbell::PostError {
+    fn number(&self) -> u32 {
+        self.code()
+    }
+}
+
+impl Refusal for doorbell::WaitError {
+    fn number(&self) -> u32 {
+        self.error.code()
+    }
+}
+
+impl<T: std::fmt::Debug> Refusal for doorbell::Refused<T> {
+    fn number(&self) -> u32 {
+        self.error.code()
+    }
+}
+
+/// The `DAT_RETURN` of a call that has to be refused.
+pub fn code<T: std::fmt::Debug>(outcome: Result<T, impl Refusal>) -> u32 {
+    match outcome {
+        Err(refusal) => refusal.number(),
+        Ok(done) => panic!("not refused: {done:?}"),
+    }
+}
+
+/// The server's side alone.
+pub fn one_side() -> Side {
+    let (server, _) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
+    Side::open(&server)
+}
+
+impl Side {
+    /// An EVD for 256 events of these streams.
+    pub fn evd(&self, flags: EvdFlags) -> Evd {
+        Evd::create(&self.ia, 256, None, flags).unwrap()
+    }
+
+    /// Reserves the EP for one request, wherever nobody listens.
+    pub fn reserve(&self, ep: &Ep) -> (Rsp, ConnQual) {
+        loop {
+            // Where a PSP was free to listen a moment ago, unless another test is quicker.
+            let (psp, qual) = Psp::create_any(&self.ia, &self.cr).unwrap();
+            psp.free().unwrap();
+            match Rsp::create(&self.ia, qual, ep, &self.cr) {
+                Ok(rsp) => return (rsp, qual),
+                Err(e) => assert_eq!(e.return_type(), ReturnType::ConnQualInUse, "{e}"),
+            }
+        }
+    }
+}
+
+impl Rig {
+    /// The client asks to connect; gives its request as it arrives at the server, not answered.
+    pub fn ask(&self, client: &Ep) -> (Psp, CrArrival) {
+        let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
+        client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let arrival = connection_request(&self.server.cr);
+        (psp, arrival)
+    }
+
+    /// A request by somebody who never confirms an accept: the EP that takes it stays in COMPLETION_PENDING while the returned
+    /// client lives.
+    pub fn ask_and_never_confirm(&self) -> (Resolved, CrArrival) {
+        let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
+        let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
+        let from = SocketAddr::new(self.client.ia.address(), 0);
+        let to = SocketAddr::new(self.server.ia.address(), port);
+        let client = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
+        client.id().connect(&ConnParam { qp_num: 0x1234, ..ConnParam::default() }).unwrap();
+        (client, connection_request(&self.server.cr))
+    }
+
+    /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a receive: it waits for its own
+    /// Send, which finds none. Needs a [`Rig::patient`].
+    pub fn begin_graceful(&self, pair: &mut Pair) {
+        pair.server.post_send(&[self.server.lmr.triplet(0, 8)], 77, CompletionFlags::empty()).unwrap();
+        pair.server.disconnect(CloseFlags::Graceful).unwrap();
+        assert_eq!(pair.server.state(), EpState::DisconnectPending);
+    }
+
+    /// The client posts the receive that [`Rig::begin_graceful`] waits for.
+    pub fn let_graceful_finish(&self, pair: &mut Pair) {
+        let receive = [self.client.lmr.triplet(1 << 20, 64)];
+        pair.client.post_recv(&receive, 78, CompletionFlags::empty()).unwrap();
     }
 }

@@ -319,8 +319,8 @@ impl Ep {
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags, or a PZ other than the SRQ's
-    /// where that is not supported (R164); INVALID_STATE outside UNCONNECTED (R163), for flags also once a receive
-    /// is posted (R165). Nothing is changed then.
+    /// where that is not supported (R164); INVALID_STATE for a PZ outside UNCONNECTED (R163), for flags once a receive
+    /// is posted or the EP is connecting (R165). Nothing is changed then.
     ///
     /// # References
     /// dat_ep_modify(3DAT).
@@ -581,8 +581,10 @@ impl EpInner {
         }
         let _control = self.control.lock().unwrap();
         let state = self.state();
-        if state != EpState::Unconnected {
-            return Err(Error::state(state.subtype(), "only an unconnected EP can be changed"));
+        let before =
+            matches!(state, EpState::Unconnected | EpState::Reserved | EpState::PassiveConnectionPending);
+        if !before || (change.pz.is_some() && state != EpState::Unconnected) {
+            return Err(Error::state(state.subtype(), "this can be changed only before a connection"));
         }
         if let Some(pz) = change.pz {
             pz.inner.check(&self.ia)?;

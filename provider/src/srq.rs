@@ -7,7 +7,7 @@ use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::IaInner;
 use crate::lmr::Use;
 use crate::pz::PzInner;
-use crate::types::{Count, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
+use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, Pz, Refused, Result, SrqAttr, Subtype};
 use rxe_fallback::{Sge, SrqInit};
 use std::collections::{HashMap, hash_map::Entry};
@@ -373,7 +373,7 @@ impl SrqInner {
         if fed.get().eps == 0 {
             let room = fed.remove().room;
             drop(ties);
-            evd.detach(crate::EpId(0), room);
+            evd.detach(EpId(0), room);
         }
     }
 

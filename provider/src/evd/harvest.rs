@@ -3,7 +3,10 @@
 use super::{BATCH, EvdInner, Held, Queue, Queued};
 use crate::DtoCompletion;
 use crate::Result;
-use crate::datapath::{Completion, Token, ledger::Tag};
+use crate::datapath::{
+    Completion, Token,
+    ledger::{Lost, Tag},
+};
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::srq::SrqInner;
