@@ -241,7 +241,6 @@ impl Ep {
                 capacity: attr.max_request_dtos as usize,
                 max_iov: attr.max_request_iov as usize,
                 unreaped: 0,
-                quiet: 0,
             }),
             receives: Mutex::new(Receives {
                 qp: qp.clone(),
@@ -378,7 +377,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_recv(iov, Tag { cookie, pool: 0 }, flags)
+        self.inner.post_recv(iov, Tag { cookie, ..Tag::default() }, flags)
     }
 
     /// Sends a message gathered from these segments.
@@ -394,7 +393,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Send, iov, Tag { cookie, pool: 0 }, flags)
+        self.inner.post_request(What::Send, iov, Tag { cookie, ..Tag::default() }, flags)
     }
 
     /// Writes these segments into the peer's memory.
@@ -411,7 +410,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Write(remote), iov, Tag { cookie, pool: 0 }, flags)
+        self.inner.post_request(What::Write(remote), iov, Tag { cookie, ..Tag::default() }, flags)
     }
 
     /// Writes, and takes a receive at the peer, whose completion carries `immediate` (IB extension; R276-R279).
@@ -429,7 +428,12 @@ impl Ep {
         immediate: u32,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::WriteImmediate(remote, immediate), iov, Tag { cookie, pool: 0 }, flags)
+        self.inner.post_request(
+            What::WriteImmediate(remote, immediate),
+            iov,
+            Tag { cookie, ..Tag::default() },
+            flags,
+        )
     }
 
     /// Reads the peer's memory into these segments.
@@ -446,7 +450,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Read(remote), iov, Tag { cookie, pool: 0 }, flags)
+        self.inner.post_request(What::Read(remote), iov, Tag { cookie, ..Tag::default() }, flags)
     }
 }
 

@@ -116,7 +116,7 @@ struct Queued {
 
 /// What reaping this event gives back.
 #[derive(Debug)]
-enum Held {
+pub(crate) enum Held {
     Srq(Arc<SrqInner>, u32),
     Request(Arc<EpInner>),
     Nothing,

@@ -5,7 +5,7 @@ use crate::conn::MAX_PRIVATE_DATA;
 use crate::cr::CrInner;
 use crate::datapath::{Kind, ledger::Lost};
 use crate::ep::EpInner;
-use crate::evd::EvdInner;
+use crate::evd::{EvdInner, Held};
 use crate::event::{AsyncEvent, EventData};
 use crate::lmr::{LmrInner, LmrTable};
 use crate::progress::{Progress, Task};
@@ -13,7 +13,7 @@ use crate::psp::SpInner;
 use crate::pz::PzInner;
 use crate::srq::{MAX_IOV, SrqInner};
 use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, next_id};
-use crate::{Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
+use crate::{DtoOp, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Selector};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -243,7 +243,8 @@ fn count(n: u32) -> Count {
 
 fn ia_attr(context: &Context, address: IpAddr) -> IaAttr {
     let a = context.attributes();
-    let sge = count(a.max_sge.min(MAX_IOV as u32));
+    // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
+    let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
     let max_message = context.port(1).map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
     IaAttr {
         adapter_name: context.name().to_owned(),
@@ -332,7 +333,10 @@ impl IaInner {
         tracing::debug!(?lost, "a buffer went down with its EP");
         let ep = self.objects.lock().unwrap().eps.get(&lost.ep).and_then(Weak::upgrade);
         match ep {
-            Some(ep) => ep.recv_evd.put_flushed(&ep, srq, lost.entry, lost.tag),
+            Some(ep) => {
+                let held = Held::Srq(srq.clone(), lost.entry);
+                ep.recv_evd.put_flushed(&ep, lost.tag, DtoOp::Receive, held);
+            }
             None => srq.path.release(lost.entry),
         }
     }

@@ -121,6 +121,13 @@ impl LmrTable {
         Ok(n)
     }
 
+    /// Whether all these contexts (0 is none) name live LMRs.
+    pub(crate) fn are_live(&self, contexts: &[u32]) -> bool {
+        contexts.iter().filter(|&&context| context != 0).all(|&context| {
+            self.slot(context).is_some_and(|slot| slot.context.load(Ordering::Acquire) == context)
+        })
+    }
+
     fn insert(&self, mr: &Mr, pz: u32, privileges: MemPriv) -> Option<u32> {
         let mut free = self.free.lock().unwrap();
         // A slot waits until 64 others are free, so that a stale context is told for as long as practical.

@@ -175,7 +175,7 @@ impl Arena {
     }
 
     fn tag(&self, cookie: u64) -> Tag {
-        Tag { cookie, pool: self.number }
+        Tag { cookie, pool: self.number, ..Tag::default() }
     }
 
     fn collect(&self, slots: &mut Slots) {

@@ -164,7 +164,7 @@ impl Srq {
     /// dat_srq_post_recv(3DAT), R48-R71.
     #[inline]
     pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.inner.post_recv(iov, Tag { cookie, pool: 0 })
+        self.inner.post_recv(iov, Tag { cookie, ..Tag::default() })
     }
 
     /// Where the buffers are. Harvests the EVDs of all EPs first, so that both counts are exact.
@@ -331,6 +331,7 @@ impl SrqInner {
             Use { pz: self.pz.number, direction: Direction::Write },
             &mut sges,
         )?;
+        let tag = tag.over(iov);
         match self.path.post(&sges[..n], tag) {
             Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(&sges[..n], tag),
             outcome => outcome,

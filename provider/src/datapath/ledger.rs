@@ -9,6 +9,7 @@
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
 //! is [`Lost`].
 
+use crate::types::LmrTriplet;
 use std::collections::{HashMap, VecDeque};
 
 /// What a buffer is known by to those who posted it.
@@ -17,6 +18,21 @@ pub(crate) struct Tag {
     pub(crate) cookie: u64,
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.
     pub(crate) pool: u32,
+    /// LMRs of the first segments, for telling why a receive failed: see [`Tag::over`].
+    pub(crate) lmrs: [u32; 4],
+}
+
+impl Tag {
+    /// With the LMRs that a buffer of these segments lies in. More than four segments are rare, and the first four say
+    /// enough.
+    pub(crate) fn over(mut self, iov: &[LmrTriplet]) -> Self {
+        for (lmr, segment) in
+            self.lmrs.iter_mut().zip(iov.iter().filter(|segment| segment.segment_length > 0))
+        {
+            *lmr = segment.lmr_context;
+        }
+        self
+    }
 }
 
 /// An entry that a device swallowed.
@@ -222,7 +238,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn tag(cookie: u64) -> Tag {
-        Tag { cookie, pool: 0 }
+        Tag { cookie, ..Tag::default() }
     }
 
     fn posted(n: u32) -> Ledger {

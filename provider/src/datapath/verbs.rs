@@ -176,15 +176,15 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
 }
 
 /// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
-/// invalid request on others (rxe); both mean the same to the consumer (R80).
+/// invalid request or a local operation error on others (R80). rxe gives the last for a dead MR too: whoever knows the
+/// LMRs tells the two apart.
 fn status(raw: WcStatus, token: Token) -> DtoStatus {
     let receive = !matches!(token, Token::Request(_));
     match raw {
         WcStatus::Success => DtoStatus::Success,
         WcStatus::WorkRequestFlushed => DtoStatus::Flushed,
         WcStatus::LocalLengthError => DtoStatus::LocalLength,
-        WcStatus::RemoteInvalidRequest if receive => DtoStatus::LocalLength,
-        WcStatus::LocalQpOperationError if receive => DtoStatus::LocalProtection,
+        WcStatus::RemoteInvalidRequest | WcStatus::LocalQpOperationError if receive => DtoStatus::LocalLength,
         WcStatus::LocalQpOperationError | WcStatus::LocalEecOperationError => DtoStatus::LocalEp,
         WcStatus::LocalProtectionError | WcStatus::LocalAccessError => DtoStatus::LocalProtection,
         WcStatus::MwBindError => DtoStatus::RmrOperationFailed,

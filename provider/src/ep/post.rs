@@ -4,6 +4,7 @@ use super::EpInner;
 use crate::Subtype;
 use crate::datapath::{Token, ledger::Tag, verbs::refused};
 use crate::error::{Direction, PostError};
+use crate::evd::Held;
 use crate::lmr::Use;
 use crate::srq::MAX_IOV;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
@@ -47,8 +48,6 @@ pub(super) struct Requests {
     pub(super) max_iov: usize,
     /// Completed with an event that has not been reaped.
     pub(super) unreaped: usize,
-    /// Requests since the last one that makes a completion.
-    pub(super) quiet: usize,
 }
 
 #[derive(Debug)]
@@ -94,8 +93,13 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
         }
+        if self.state() == EpState::Disconnected {
+            drop(receives);
+            self.recv_evd.put_flushed(self, tag, DtoOp::Receive, Held::Nothing);
+            return Ok(());
+        }
         receives.qp.post_recv(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
-        receives.ring.push_back(Receive { tag, flags });
+        receives.ring.push_back(Receive { tag: tag.over(iov), flags });
         drop(receives);
         self.check_marks();
         Ok(())
@@ -108,7 +112,7 @@ impl EpInner {
     }
 
     pub(crate) fn post_request(
-        &self,
+        self: &Arc<Self>,
         what: What,
         iov: &[LmrTriplet],
         tag: Tag,
@@ -124,7 +128,7 @@ impl EpInner {
         if !self.flags_fit(flags, allowed, &self.request_flags) {
             return Err(PostError::Flags);
         }
-        // On a DISCONNECTED EP the device flushes it at once.
+        // On a DISCONNECTED EP it is flushed at once, without the device: not every one does.
         let state = self.state();
         if !matches!(state, EpState::Connected | EpState::Disconnected) {
             return Err(PostError::EpState(state.subtype()));
@@ -175,10 +179,15 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
         }
-        let suppress = flags.contains(CompletionFlags::SUPPRESS);
-        let signalled = !suppress || requests.quiet + 1 >= (requests.capacity / 2).max(1);
-        let mut send_flags = SendFlags::empty();
-        send_flags.set(SendFlags::SIGNALLED, signalled);
+        if state == EpState::Disconnected {
+            requests.unreaped += 1;
+            drop(requests);
+            self.request_evd.put_flushed(self, tag, op, Held::Request(self.clone()));
+            return Ok(());
+        }
+        // Every request is signalled, also those whose events are suppressed: so it is always known which are done, and
+        // their entries come back one by one.
+        let mut send_flags = SendFlags::SIGNALLED;
         let solicits = matches!(what, What::Send | What::WriteImmediate(..));
         send_flags.set(SendFlags::SOLICITED, solicits && flags.contains(CompletionFlags::SOLICITED_WAIT));
         send_flags.set(SendFlags::FENCE, flags.contains(CompletionFlags::BARRIER_FENCE));
@@ -192,7 +201,6 @@ impl EpInner {
             ud: None,
         };
         requests.qp.post_send(&wr).map_err(refused)?;
-        requests.quiet = if signalled { 0 } else { requests.quiet + 1 };
         requests.ring.push_back(Request { tag, flags, op, length: length as u32 });
         Ok(())
     }
@@ -231,12 +239,28 @@ impl EpInner {
         self.requests.lock().unwrap().ring.is_empty()
     }
 
+    /// Flushes what the device never will: posted when the connection was ending, or to a device that forgets (rxe, for
+    /// receives posted in error).
+    pub(crate) fn flush_left(self: &Arc<Self>) {
+        let receives: Vec<_> = self.receives.lock().unwrap().ring.drain(..).collect();
+        for receive in receives {
+            self.recv_evd.put_flushed(self, receive.tag, DtoOp::Receive, Held::Nothing);
+        }
+        let mut requests = self.requests.lock().unwrap();
+        let left: Vec<_> = requests.ring.drain(..).collect();
+        requests.first += left.len() as u64;
+        requests.unreaped += left.len();
+        drop(requests);
+        for request in left {
+            self.request_evd.put_flushed(self, request.tag, request.op, Held::Request(self.clone()));
+        }
+    }
+
     /// Gives up what never completed; only after the QP was drained or reset.
     pub(crate) fn forget_pending(&self) {
         let mut requests = self.requests.lock().unwrap();
         requests.first += requests.ring.len() as u64;
         requests.ring.clear();
-        requests.quiet = 0;
         self.receives.lock().unwrap().ring.clear();
     }
 }

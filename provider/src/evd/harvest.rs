@@ -1,7 +1,6 @@
 //! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
 
 use super::{BATCH, EvdInner, Held, Queue, Queued};
-use crate::DtoCompletion;
 use crate::Result;
 use crate::datapath::{
     Completion, Token,
@@ -11,6 +10,7 @@ use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::srq::SrqInner;
 use crate::types::{CompletionFlags, DtoStatus};
+use crate::{DtoCompletion, DtoOp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -175,8 +175,9 @@ impl EvdInner {
         }
     }
 
-    /// A completion that no device will make: a buffer that went down with its EP (R174).
-    pub(crate) fn put_flushed(self: &Arc<Self>, ep: &EpInner, srq: &Arc<SrqInner>, entry: u32, tag: Tag) {
+    /// A completion that no device will make: of a buffer that went down with its EP (R174), or of something posted when the
+    /// connection was over already.
+    pub(crate) fn put_flushed(&self, ep: &EpInner, tag: Tag, op: DtoOp, held: Held) {
         let dto = DtoCompletion {
             ep: ep.id,
             ep_context: ep.context.load(Ordering::Relaxed),
@@ -184,13 +185,13 @@ impl EvdInner {
             pool: tag.pool,
             status: DtoStatus::Flushed,
             length: 0,
-            op: crate::DtoOp::Receive,
+            op,
             immediate: None,
             invalidated: None,
         };
         let mut after = Aftermath::default();
         let mut queue = self.queue();
-        self.put(&mut queue, dto, Held::Srq(srq.clone(), entry), true, &mut after);
+        self.put(&mut queue, dto, held, true, &mut after);
         let cno = queue.cno_if_enabled();
         drop(queue);
         self.announce(cno);
@@ -225,13 +226,18 @@ impl EvdInner {
 }
 
 fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
-    let success = completion.status == DtoStatus::Success;
+    let status = match completion.status {
+        // rxe says the same of a message that is too long and of memory that is no longer registered (R270).
+        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&tag.lmrs) => DtoStatus::LocalProtection,
+        status => status,
+    };
+    let success = status == DtoStatus::Success;
     DtoCompletion {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
         cookie: tag.cookie,
         pool: tag.pool,
-        status: completion.status,
+        status,
         length: if success { completion.length } else { 0 },
         op: if success { completion.op } else { crate::DtoOp::Receive },
         immediate: completion.immediate.filter(|_| success),
