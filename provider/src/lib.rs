@@ -1,4 +1,14 @@
 //! Doorbell: a uDAPL provider whose centre is the shared receive queue.
+//!
+//! The objects are those of DAT 2.0: an [`Ia`] is an open device; a [`Pz`] says which memory goes with which objects; an
+//! [`Lmr`] is registered memory; an [`Evd`] is a queue of events, a [`Cno`] a place to wait for many of them; an [`Ep`] is
+//! one end of a reliable connection, made through a [`Psp`] and a [`Cr`]; an [`Srq`] is a pool of receive buffers that many
+//! EPs take from. [`RecvPool`] and [`SendPool`] put buffers that only one side can touch at a time on top.
+//!
+//! Rule numbers (R1 to R279) in these pages and in the names of tests are those of the table in hw-tests/RULES.md.
+//! `DAT_RETURN` values are at hand through [`Error::code`] and [`PostError::code`].
+//!
+//! The program writes its log with `tracing`; install a subscriber to see it.
 
 mod attr;
 mod cno;
@@ -40,6 +50,10 @@ pub use types::{
     LmrTriplet, MemPriv, Qos, RmrTriplet, SRQ_LW_DEFAULT, SpId, SrqId, SrqState, VALUE_UNKNOWN,
     WATERMARK_INFINITE, port_of,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}
 
 /// A call that would have used an object up, and did not: the object comes back with the reason.
 #[derive(Debug, thiserror::Error)]
