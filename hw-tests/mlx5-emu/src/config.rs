@@ -27,7 +27,7 @@ fn env(name: &str) -> Option<String> {
 }
 
 /// True when this copy of the device was preloaded rather than linked in.
-fn preloaded() -> bool {
+pub(crate) fn preloaded() -> bool {
     env("LD_PRELOAD").is_some_and(|list| list.contains("mlx5_emu"))
 }
 

@@ -102,6 +102,26 @@ pub(crate) fn program_polls() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
+/// The program polled in vain so many times in a row while it has peers in other processes: lets them run.
+///
+/// A spinning program on a busy machine otherwise keeps its peer off the processor for whole time slices.
+pub(crate) fn polled_in_vain(times: u32) {
+    const YIELD_AFTER: u32 = 64;
+    const NAP_AFTER: u32 = 512;
+    if times < YIELD_AFTER {
+        return;
+    }
+    if times < NAP_AFTER {
+        std::thread::yield_now();
+        return;
+    }
+    let descriptors = match device::try_lock() {
+        Some(device) => device.net.descriptors(),
+        None => Vec::new(),
+    };
+    wait_for(&descriptors, Duration::from_micros(100));
+}
+
 fn run() {
     let mut nap = SHORTEST;
     let mut polls = 0;
@@ -146,7 +166,12 @@ fn run() {
             continue;
         }
         nap = (nap * 2).min(LONGEST);
-        let mut wait = if contexts == 0 { Duration::from_secs(1) } else { nap };
+        // While the program polls its sockets are left to it, for short times: it may stop any moment, to watch memory say.
+        let mut wait = match (contexts, program_polls) {
+            (0, _) => Duration::from_secs(1),
+            (_, true) => SHORTEST,
+            _ => nap,
+        };
         if let Some(timer) = timer {
             wait = wait.min(timer);
         }
@@ -158,6 +183,22 @@ fn run() {
 
 /// Waits for a descriptor, a wake-up or the time; true when it was not the time.
 fn sleep(descriptors: &[(i32, bool)], time: Duration) -> bool {
+    let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
+    let mut list = descriptors.to_vec();
+    list.extend(wake.map(|fd| (fd, false)));
+    SLEEPING.store(true, Ordering::Release);
+    let awoken = wait_for(&list, time);
+    SLEEPING.store(false, Ordering::Release);
+    if let Some(fd) = wake {
+        let mut drained = [0u8; 8];
+        // SAFETY: eight bytes of a local array.
+        unsafe { libc::read(fd, drained.as_mut_ptr().cast(), 8) };
+    }
+    awoken
+}
+
+/// Waits until a descriptor can be read (or written, where asked); false when the time was up first.
+fn wait_for(descriptors: &[(i32, bool)], time: Duration) -> bool {
     let mut list: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|&(fd, write)| libc::pollfd {
@@ -166,20 +207,8 @@ fn sleep(descriptors: &[(i32, bool)], time: Duration) -> bool {
             revents: 0,
         })
         .collect();
-    let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
-    if let Some(fd) = wake {
-        list.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    }
     let time =
         libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
-    SLEEPING.store(true, Ordering::Release);
     // SAFETY: pointer and length describe `list`; the time is valid.
-    let n = unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) };
-    SLEEPING.store(false, Ordering::Release);
-    if let Some(fd) = wake {
-        let mut drained = [0u8; 8];
-        // SAFETY: eight bytes of a local array.
-        unsafe { libc::read(fd, drained.as_mut_ptr().cast(), 8) };
-    }
-    n > 0
+    unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
 }

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "function tables of libibverbs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
@@ -291,14 +291,31 @@ fn guarded(work: impl FnOnce()) {
     }
 }
 
+static VAIN_POLLS: AtomicU32 = AtomicU32::new(0);
+
 /// What an empty poll gives the engine a chance for.
 fn poll_step() {
+    let mut peers = false;
     guarded(|| {
         if let Some(mut device) = device::try_lock() {
             device.poll_step();
+            peers = device.net.has_peers();
         }
     });
     crate::helper::program_polls();
+    if peers {
+        let times = VAIN_POLLS.load(Ordering::Relaxed).wrapping_add(1);
+        VAIN_POLLS.store(times, Ordering::Relaxed);
+        crate::helper::polled_in_vain(times);
+    }
+}
+
+/// A poll found something.
+#[inline(always)]
+fn polled_well() {
+    if VAIN_POLLS.load(Ordering::Relaxed) != 0 {
+        VAIN_POLLS.store(0, Ordering::Relaxed);
+    }
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut c_void, count: c_int, wc: *mut c_void) -> c_int {
@@ -309,6 +326,7 @@ unsafe extern "C" fn poll_cq(cq: *mut c_void, count: c_int, wc: *mut c_void) -> 
     // SAFETY: arguments are handed on unchanged.
     let found = unsafe { original(cq, count, wc) };
     if found != 0 {
+        polled_well();
         return found;
     }
     poll_step();
@@ -326,6 +344,7 @@ unsafe extern "C" fn start_poll(cq: *mut c_void, attr: *mut c_void) -> c_int {
     // SAFETY: arguments are handed on unchanged.
     let found = unsafe { original(cq, attr) };
     if found != libc::ENOENT {
+        polled_well();
         return found;
     }
     poll_step();

@@ -35,6 +35,14 @@ struct Incoming {
 struct Outgoing {
     stream: UnixStream,
     queue: Vec<u8>,
+    /// Bytes of `queue` that were written.
+    done: usize,
+}
+
+impl Outgoing {
+    fn waiting(&self) -> usize {
+        self.queue.len() - self.done
+    }
 }
 
 /// The process's place among the others.
@@ -90,7 +98,7 @@ impl Net {
     /// True when there may be something to read or write.
     #[inline]
     pub(crate) fn active(&mut self) -> bool {
-        if !self.incoming.is_empty() || !self.outgoing.is_empty() {
+        if self.has_peers() {
             return true;
         }
         // A first connection is otherwise noticed by the helper thread; without one, look now and then.
@@ -98,16 +106,21 @@ impl Net {
         self.calls.is_multiple_of(256)
     }
 
+    /// Connected with other processes.
+    pub(crate) fn has_peers(&self) -> bool {
+        !self.incoming.is_empty() || !self.outgoing.is_empty()
+    }
+
     /// Too much waits for this peer already.
     pub(crate) fn congested(&self, slot: u32) -> bool {
-        self.outgoing.get(&slot).is_some_and(|peer| peer.queue.len() > CONGESTED)
+        self.outgoing.get(&slot).is_some_and(|peer| peer.waiting() > CONGESTED)
     }
 
     fn peer(&mut self, slot: u32) -> Option<&mut Outgoing> {
         if !self.outgoing.contains_key(&slot) {
             let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
             stream.set_nonblocking(true).ok()?;
-            self.outgoing.insert(slot, Outgoing { stream, queue: Vec::new() });
+            self.outgoing.insert(slot, Outgoing { stream, queue: Vec::new(), done: 0 });
             crate::helper::wake();
         }
         self.outgoing.get_mut(&slot)
@@ -209,6 +222,20 @@ impl Net {
         list.extend(self.incoming.iter().map(|peer| (peer.stream.as_raw_fd(), false)));
         list.extend(self.outgoing.values().map(|peer| (peer.stream.as_raw_fd(), !peer.queue.is_empty())));
         list
+    }
+
+    /// Writes what waits before the process goes away: on hardware, an answer was on the wire long ago.
+    pub(crate) fn linger(&mut self) {
+        for peer in self.outgoing.values_mut() {
+            if peer.waiting() == 0 || peer.stream.set_nonblocking(false).is_err() {
+                continue;
+            }
+            let _ = peer.stream.set_write_timeout(Some(std::time::Duration::from_millis(500)));
+            let _ = peer.stream.write_all(&peer.queue[peer.done..]);
+            peer.queue.clear();
+            peer.done = 0;
+            let _ = peer.stream.set_nonblocking(true);
+        }
     }
 
     fn accept(&mut self) {
@@ -381,14 +408,26 @@ impl Device {
             if peer.queue.is_empty() {
                 continue;
             }
-            match peer.stream.write(&peer.queue) {
-                Ok(written) => {
-                    freed |= peer.queue.len() > CONGESTED;
-                    peer.queue.drain(..written);
-                    freed &= peer.queue.len() <= CONGESTED;
+            while peer.waiting() > 0 {
+                match peer.stream.write(&peer.queue[peer.done..]) {
+                    Ok(written) => {
+                        let before = peer.waiting();
+                        peer.done += written;
+                        freed |= before > CONGESTED && peer.waiting() <= CONGESTED;
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(_) => {
+                        lost.push(slot);
+                        break;
+                    }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => lost.push(slot),
+            }
+            if peer.waiting() == 0 {
+                peer.queue.clear();
+                peer.done = 0;
+            } else if peer.done > peer.queue.len() / 2 {
+                peer.queue.drain(..peer.done);
+                peer.done = 0;
             }
         }
         for slot in lost {

@@ -88,6 +88,8 @@ pub(crate) struct Cq {
     pub(crate) ci: u32,
     /// Index of the last CQE that was solicited (or an error), plus one.
     pub(crate) solicited_pi: u32,
+    /// CQEs that events announced: as many as there were when the last one was generated.
+    pub(crate) notified_pi: u32,
     pub(crate) armed: Armed,
     /// Events generated: the sequence number the next arm must carry.
     pub(crate) arm_sn: u32,

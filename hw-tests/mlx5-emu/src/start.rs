@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Once;
 
-use crate::{devices, sys, sysfs};
+use crate::{complaints, config, device, devices, sys, sysfs};
 
 static ONCE: Once = Once::new();
 
@@ -27,12 +27,33 @@ fn plug() -> std::io::Result<()> {
     sys::setenv(c"SYSFS_PATH", &path);
     // SAFETY: registers a function that lives as long as the program (or the library, which is never unloaded).
     unsafe { libc::atexit(unplug) };
+    complaints::print_as_they_come(config::preloaded());
     devices::set_present(true);
     Ok(())
 }
 
+/// Exit status of a preloaded program that broke a rule, when MLX5_EMU_STRICT=1.
+const BROKEN_RULES: i32 = 86;
+
 extern "C" fn unplug() {
-    let _ = std::panic::catch_unwind(sysfs::remove);
+    let _ = std::panic::catch_unwind(|| {
+        if device::exists() {
+            device::lock().net.linger();
+        }
+        sysfs::remove();
+    });
+    let count = complaints::complaint_count();
+    if config::preloaded() && count > 0 {
+        eprintln!("mlx5-emu: {count} complaints: real hardware would not have put up with this");
+        if config::strict() {
+            // SAFETY: ends the process at once; handlers that were registered earlier are skipped on purpose, the ones
+            // registered later ran already. Buffered output is written first.
+            unsafe {
+                libc::fflush(std::ptr::null_mut());
+                libc::_exit(BROKEN_RULES);
+            }
+        }
+    }
 }
 
 extern "C" fn constructor() {

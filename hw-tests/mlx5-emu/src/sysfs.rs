@@ -1,7 +1,7 @@
 //! The sysfs tree that libibverbs and librdmacm read, as files in a temporary folder.
 //!
-//! The folder carries a lock that its process holds. It is removed at exit; what a killed process left behind is
-//! found by its free lock and swept at the next start.
+//! The folder carries a lock that every process using it shares: one and its children. The last one to exit removes it; what
+//! killed processes left behind is found by its free lock and swept at the next start.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -17,12 +17,12 @@ const PREFIX: &str = "mlx5-emu-sysfs-";
 const MODALIAS: &str = "pci:v000015B3d0000101Dsv000015B3sd00000000bc02sc00i00";
 
 /// What `ibv_devinfo` prints as board id: says what this is.
-pub const BOARD_ID: &str = "SOFTWARE-MLX5-EMU";
+const BOARD_ID: &str = "SOFTWARE-MLX5-EMU";
 
 struct Tree {
     path: PathBuf,
     pid: u32,
-    _lock: File,
+    lock: File,
 }
 
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
@@ -110,7 +110,33 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Makes the tree of this process and returns its path for SYSFS_PATH.
+/// Joins the tree that the parent process uses, if it named one and that is still there.
+fn join() -> Option<Tree> {
+    let path = PathBuf::from(std::env::var_os("SYSFS_PATH")?);
+    if !path.file_name()?.to_string_lossy().starts_with(PREFIX) {
+        return None;
+    }
+    let lock = File::open(path.join("lock")).ok()?;
+    lock.try_lock_shared().ok()?;
+    // Complete, and not removed between the two lines above.
+    path.join("complete").exists().then(|| Tree { path, pid: std::process::id(), lock })
+}
+
+fn make() -> io::Result<Tree> {
+    let base = base();
+    sweep(&base);
+    let pid = std::process::id();
+    let path = base.join(format!("{PREFIX}{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir(&path)?;
+    let lock = File::create(path.join("lock"))?;
+    lock.lock_shared()?;
+    fill(&path)?;
+    put(&path, "complete", "")?;
+    Ok(Tree { path, pid, lock })
+}
+
+/// Makes or joins the tree of this process and returns its path for SYSFS_PATH.
 ///
 /// # Errors
 /// When the temporary folder cannot be written.
@@ -119,25 +145,25 @@ pub(crate) fn create() -> io::Result<PathBuf> {
     if let Some(tree) = tree.as_ref().filter(|tree| tree.pid == std::process::id()) {
         return Ok(tree.path.clone());
     }
-    let base = base();
-    sweep(&base);
-    let pid = std::process::id();
-    let path = base.join(format!("{PREFIX}{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir(&path)?;
-    let lock = File::create(path.join("lock"))?;
-    lock.lock()?;
-    fill(&path)?;
-    *tree = Some(Tree { path: path.clone(), pid, _lock: lock });
+    let fresh = match join() {
+        Some(tree) => tree,
+        None => make()?,
+    };
+    let path = fresh.path.clone();
+    *tree = Some(fresh);
     Ok(path)
 }
 
-/// Removes the tree of this process, not one inherited over fork(2).
+/// Leaves the tree, not for a parent after fork(2); the last process to leave removes it.
 pub(crate) fn remove() {
     let mut tree = TREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if tree.as_ref().is_some_and(|tree| tree.pid == std::process::id())
-        && let Some(tree) = tree.take()
+        && let Some(Tree { path, lock, .. }) = tree.take()
     {
-        let _ = fs::remove_dir_all(tree.path);
+        // An exclusive lock is only to be had when nobody else holds a shared one.
+        let last = lock.unlock().is_ok() && lock.try_lock().is_ok();
+        if last {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }

@@ -147,10 +147,11 @@ impl Device {
         let cq = &mut self.cqs[index];
         cq.armed = Armed::No;
         cq.arm_sn = cq.arm_sn.wrapping_add(1);
+        cq.notified_pi = cq.pi;
         self.completion_event(index);
     }
 
-    /// Acts on a CQ's arm word: generates the event at once when completions are waiting.
+    /// Acts on a CQ's arm word: generates the event at once when completions are waiting that no event announced yet.
     pub(crate) fn arm(&mut self, index: usize) {
         const SOLICITED_ONLY: u32 = 1 << 24;
         let cq = &mut self.cqs[index];
@@ -165,12 +166,14 @@ impl Device {
         }
         let ci = word & 0xff_ffff;
         let waiting = |pi: u32| pi.wrapping_sub(ci) & 0xff_ffff;
-        let fire = if word & SOLICITED_ONLY != 0 {
-            cq.armed = Armed::Solicited;
-            (1..1 << 23).contains(&waiting(cq.solicited_pi)) && waiting(cq.pi) != 0
+        let ahead = |pi: u32| {
+            (1..1 << 23).contains(&waiting(pi)) && pi.wrapping_sub(cq.notified_pi).cast_signed() > 0
+        };
+        let fire;
+        (cq.armed, fire) = if word & SOLICITED_ONLY != 0 {
+            (Armed::Solicited, ahead(cq.solicited_pi))
         } else {
-            cq.armed = Armed::Any;
-            waiting(cq.pi) != 0
+            (Armed::Any, ahead(cq.pi))
         };
         if waiting(cq.pi) >= 1 << 23 {
             complain(

@@ -107,6 +107,7 @@ impl Device {
         if self.contexts.get(context).is_none() {
             return;
         }
+        self.net.linger();
         let handles: Vec<(u32, ObjectKind, usize)> = self.contexts[context]
             .handles
             .iter()

@@ -74,6 +74,7 @@ impl Device {
             pi: 0,
             ci: 0,
             solicited_pi: 0,
+            notified_pi: 0,
             armed: Armed::No,
             arm_sn: 0,
             arm_seen: u32::MAX,

@@ -343,8 +343,14 @@ impl Device {
         command.need(112, 0)?;
         let request = command.core();
         let index = self.object(context, request.u32(64), ObjectKind::Qp)?;
-        let attributes = request.u32(68);
         let qp = &self.qps[index];
+        // As the kernel: what has no meaning for one half of an XRC connection is ignored.
+        let attributes = request.u32(68)
+            & match qp.kind {
+                QpType::XrcSend => !(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER),
+                QpType::XrcRecv => !(mask::MAX_QP_RD_ATOMIC | mask::RETRY_CNT | mask::RNR_RETRY),
+                _ => !0,
+            };
         let from = if attributes & mask::CUR_STATE != 0 {
             QpState::from_raw(u32::from(request.u8(97))).ok_or_else(invalid)?
         } else {
