@@ -2,7 +2,7 @@
 //! Bounded access to queue memory, and layouts that have been checked once.
 //!
 //! SRQ memory: written by us, read by the device, never read back. CQ memory: written by the device, read by us after
-//! the ownership test and a load barrier, both inside [`CqeMem::ready`]. An index is masked with the (power of two)
+//! the ownership test and a load barrier, both inside `CqeMem::ready`. An index is masked with the (power of two)
 //! queue size, so that no index, not even one that came from the device, reaches outside.
 
 use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
@@ -246,10 +246,11 @@ impl RunMut<'_> {
     /// Fills slots from the iterator until either ends; returns how many.
     #[inline(always)]
     pub(crate) fn fill<T: Body>(self, bufs: impl Iterator<Item = (T, u64)>) -> u32 {
-        let mut filled = 0;
+        let (mut filled, mut wqe) = (0, self.wqe);
         for (cookie, (body, value)) in self.cookies.iter().zip(bufs) {
-            let wqe = self.wqe.wrapping_add(filled as usize * self.stride_bytes as usize);
             SlotMut { wqe, stride_bytes: self.stride_bytes, cookie }.fill(body, value);
+            // Wrapping, since it ends one stride past the last slot.
+            wqe = wqe.wrapping_add(self.stride_bytes as usize);
             filled += 1;
         }
         filled
@@ -337,12 +338,26 @@ impl SlotMut<'_> {
 /// What a post writes into a slot.
 pub(crate) trait Body: Copy {
     fn write(self, slot: &mut SlotMut<'_>);
+
+    /// As two words, which a call passes in registers; a struct it would pass through the stack.
+    fn to_words(self) -> [u64; 2];
+    fn from_words(words: [u64; 2]) -> Self;
 }
 
 impl Body for DataSeg {
     #[inline(always)]
     fn write(self, slot: &mut SlotMut<'_>) {
         slot.write_one(self);
+    }
+
+    #[inline(always)]
+    fn to_words(self) -> [u64; 2] {
+        DataSeg::to_words(self)
+    }
+
+    #[inline(always)]
+    fn from_words(words: [u64; 2]) -> Self {
+        DataSeg::from_words(words)
     }
 }
 
@@ -351,6 +366,16 @@ impl Body for u64 {
     #[inline(always)]
     fn write(self, slot: &mut SlotMut<'_>) {
         slot.write_address(self);
+    }
+
+    #[inline(always)]
+    fn to_words(self) -> [u64; 2] {
+        [self, 0]
+    }
+
+    #[inline(always)]
+    fn from_words(words: [u64; 2]) -> Self {
+        words[0]
     }
 }
 

@@ -273,8 +273,12 @@ impl Srq<Bound> {
             let run = self.ring.run().min(left);
             self.ring.take_run(run);
             left -= run;
-            if left == 0 || self.take().is_err() {
+            if left == 0 {
                 break;
+            }
+            let Some(advance) = self.ring.take_search() else { break };
+            if advance.relink {
+                self.wqes.slot(advance.slot).write_next(WqeIndex(advance.next));
             }
             left -= 1;
         }
@@ -437,17 +441,20 @@ impl<M> Srq<M> {
 
     /// Posts one WQE. Two copies, so that the common one is straight-line code.
     #[inline(always)]
-    fn post_body(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
-        let Some(slot) = self.ring.take_in_run() else { return self.post_after_search(body, cookie) };
+    fn post_body<T: Body>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
+        let Some(slot) = self.ring.take_in_run() else {
+            let [first, second] = body.to_words();
+            return self.post_after_search::<T>(first, second, cookie);
+        };
         self.wqes.slot(slot).fill(body, cookie);
         self.publish();
         Ok(WqeIndex(slot as u16))
     }
 
     #[inline(never)]
-    fn post_after_search(&mut self, body: impl Body, cookie: u64) -> Result<WqeIndex, Full> {
+    fn post_after_search<T: Body>(&mut self, first: u64, second: u64, cookie: u64) -> Result<WqeIndex, Full> {
         let (slot, wqe) = self.take_search()?;
-        wqe.fill(body, cookie);
+        wqe.fill(T::from_words([first, second]), cookie);
         self.publish();
         Ok(WqeIndex(slot as u16))
     }

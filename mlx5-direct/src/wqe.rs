@@ -107,6 +107,18 @@ impl DataSeg {
         [first, self.addr.raw()]
     }
 
+    /// The inverse of [`to_words`](Self::to_words).
+    #[inline(always)]
+    pub(crate) const fn from_words([first, addr]: [u64; 2]) -> Self {
+        let (low, high) = (first as u32, (first >> 32) as u32);
+        let (byte_count, lkey) = if cfg!(target_endian = "little") { (low, high) } else { (high, low) };
+        Self {
+            byte_count: Be32::from_raw(byte_count),
+            lkey: Be32::from_raw(lkey),
+            addr: Be64::from_raw(addr),
+        }
+    }
+
     /// The bytes as they lie in queue memory.
     pub const fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
         let (b, l, a) = (
@@ -135,6 +147,13 @@ mod tests {
     fn a_data_segment_is_big_endian_in_memory() {
         let seg = DataSeg::new(0x0102_0304_0506_0708, 0x0a0b_0c0d, 0x1122_3344);
         assert_eq!(seg.to_bytes(), [0x0a, 0x0b, 0x0c, 0x0d, 0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn words_keep_every_bit() {
+        let seg = DataSeg::new(0x0102_0304_0506_0708, 0x0a0b_0c0d, 0x1122_3344);
+        assert_eq!(DataSeg::from_words(seg.to_words()), seg);
+        assert_eq!(seg.to_words().map(u64::to_ne_bytes).concat(), seg.to_bytes());
     }
 
     #[test]
