@@ -27,6 +27,7 @@ struct CqInner {
     raw: NonNull<sys::ibv_cq>,
     depth: AtomicU32,
     token: u64,
+    invalidate_flags: u32,
     /// Held so that it outlives the CQ.
     _channel: Option<CompChannel>,
     context: Context,
@@ -95,7 +96,15 @@ impl Cq {
         // SAFETY: just created; nobody else writes the field yet.
         let actual = unsafe { (*raw.as_ptr()).cqe };
         let depth = AtomicU32::new(u32::try_from(actual).unwrap_or(depth));
-        let inner = CqInner { raw, depth, token, _channel: channel.cloned(), context: context.clone() };
+        let invalidate_flags = completion::invalidate_flags(context.driver());
+        let inner = CqInner {
+            raw,
+            depth,
+            token,
+            invalidate_flags,
+            _channel: channel.cloned(),
+            context: context.clone(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -119,7 +128,7 @@ impl Cq {
             };
             for (wc, out) in batch[..got.min(want)].iter().zip(&mut into[total..]) {
                 // SAFETY: the device library has written the first `got` entries.
-                *out = Completion::from(unsafe { wc.assume_init_ref() });
+                *out = Completion::from_wc(unsafe { wc.assume_init_ref() }, self.inner.invalidate_flags);
             }
             total += got.min(want);
             if got < want {

@@ -359,6 +359,13 @@ mod tests {
     }
 
     #[test]
+    fn unknown_device_is_an_error_that_says_what_to_do_on_every_machine() {
+        let error = Context::open("nosuch-device-9").unwrap_err();
+        assert!(matches!(error.errno(), libc::ENODEV | libc::ENOSYS), "{error}");
+        assert!(error.detail().is_some(), "{error}");
+    }
+
+    #[test]
     fn missing_device_says_when_there_is_none_at_all() {
         let text = no_device("ibv_open_device", "RDMA device \"ib0\"", &[]).to_string();
         assert!(text.ends_with("this machine has no RDMA device"), "{text}");

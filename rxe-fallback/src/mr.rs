@@ -121,7 +121,7 @@ impl Mr {
     /// - The device may write these bytes whenever a posted work request or a peer names the region's keys: the caller
     ///   holds no reference to them at such times that the writes would conflict with.
     /// - [`Mr::read_at`] and [`Mr::write_at`] access them atomically at any time: the caller holds no `&mut` to them
-    ///   while others use this handle.
+    ///   while others use this handle, and nobody uses `write_at` if they are not writable.
     ///
     /// # References
     /// ibv_reg_mr(3)
@@ -216,8 +216,8 @@ impl Mr {
     /// EINVAL when the range does not lie inside the region.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.check_range(offset, from.len())?;
-        // SAFETY: inside the region, which is mapped as long as it lives; owned memory is writable, and borrowed memory
-        // was promised to be (ibv_reg_mr refuses read-only pages unless the region allows no writes at all).
+        // SAFETY: inside the region, which is mapped as long as it lives; owned memory is writable, and borrowed memory was
+        // promised to be where this is called.
         unsafe { copy_in(from, self.inner.addr.add(offset)) };
         Ok(())
     }

@@ -135,3 +135,16 @@ impl Drop for ChannelInner {
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channel_opens_or_says_what_is_missing() {
+        match EventChannel::create() {
+            Ok(channel) => assert!(channel.next_event().unwrap().is_none()),
+            Err(error) => assert!(error.detail().is_some(), "{error}"),
+        }
+    }
+}

@@ -26,7 +26,7 @@ pub struct Completion {
     pub qp_num: u32,
     /// The QP it came from; UD only.
     pub src_qp: u32,
-    /// Whether the GRH area of a UD receive holds a header.
+    /// Whether the GRH area of a UD receive holds a header; without meaning elsewhere.
     pub has_grh: bool,
     /// Index of the partition key.
     pub pkey_index: u16,
@@ -56,8 +56,24 @@ const WITH_GRH: u32 = sys::ibv_wc_flags::IBV_WC_GRH.0;
 const WITH_IMM: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
 const WITH_INV: u32 = sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
+/// The flag of an invalidating send in rxe's completions: the kernel's own `IB_WC_WITH_INVALIDATE`, which it writes where
+/// user space has `IBV_WC_IP_CSUM_OK` (rxe_resp.c, do_complete; rxe never means the latter).
+const RXE_WITH_INV: u32 = 1 << 2;
+
+/// Which flags tell that a send invalidated a key, on a device with this driver.
+pub(super) fn invalidate_flags(driver: &str) -> u32 {
+    if driver == "rdma_rxe" { WITH_INV | RXE_WITH_INV } else { WITH_INV }
+}
+
 impl From<&sys::ibv_wc> for Completion {
     fn from(wc: &sys::ibv_wc) -> Self {
+        Self::from_wc(wc, WITH_INV)
+    }
+}
+
+impl Completion {
+    /// `invalidate_flags` says which flags mean that the send invalidated a key.
+    pub(super) fn from_wc(wc: &sys::ibv_wc, invalidate_flags: u32) -> Self {
         let status = WcStatus::from(wc.status);
         let base =
             Self { wr_id: wc.wr_id, status, vendor_err: wc.vendor_err, qp_num: wc.qp_num, ..Self::default() };
@@ -72,7 +88,7 @@ impl From<&sys::ibv_wc> for Completion {
             opcode: Some(WcOpcode::from(wc.opcode)),
             byte_len: wc.byte_len,
             imm: has(WITH_IMM).then(|| u32::from_be(word)),
-            invalidated_rkey: has(WITH_INV).then_some(word),
+            invalidated_rkey: has(invalidate_flags).then_some(word),
             src_qp: wc.src_qp,
             has_grh: has(WITH_GRH),
             pkey_index: wc.pkey_index,
@@ -215,6 +231,14 @@ mod tests {
         let flagged = Completion::from(&sys::ibv_wc { wc_flags: WITH_INV, ..wc() });
         assert_eq!(flagged.invalidated_rkey, Some(0x0102_0304_u32.to_be()));
         assert_eq!(flagged.imm, None);
+    }
+
+    #[test]
+    fn rxe_flags_an_invalidated_key_with_the_kernels_bit() {
+        let flagged = sys::ibv_wc { wc_flags: RXE_WITH_INV, ..wc() };
+        let word = Some(0x0102_0304_u32.to_be());
+        assert_eq!(Completion::from_wc(&flagged, invalidate_flags("rdma_rxe")).invalidated_rkey, word);
+        assert_eq!(Completion::from_wc(&flagged, invalidate_flags("mlx5_core")).invalidated_rkey, None);
     }
 
     #[test]

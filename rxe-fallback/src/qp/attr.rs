@@ -312,7 +312,7 @@ impl Qp {
         self.to_state(QpState::Error)
     }
 
-    /// To the reset state: everything posted is forgotten.
+    /// To the reset state: everything posted is forgotten. Post nothing at the same time: it may or may not be.
     ///
     /// # Errors
     /// `ibv_modify_qp`'s errno.

@@ -19,6 +19,7 @@ pub(crate) fn suite(names: &[String]) -> Suite {
         read_only_memory_is_refused_for_writing,
         remote_write_needs_local_write,
         region_is_alive_although_its_pd_handle_is_gone,
+        huge_pages_are_used_or_their_lack_is_explained,
     ];
     let attr =
         names.first().and_then(|name| Context::open(name).ok()).map(|context| context.attributes().clone());
@@ -31,6 +32,11 @@ pub(crate) fn suite(names: &[String]) -> Suite {
     suite.0.push((
         "window_of_type_2_opens_and_closes_part_of_a_region",
         window_of_type_2_opens_and_closes_part_of_a_region,
+        (!attr.memory_windows_type2).then_some("no memory windows of type 2"),
+    ));
+    suite.0.push((
+        "send_with_invalidate_closes_the_window_of_the_peer",
+        send_with_invalidate_closes_the_window_of_the_peer,
         (!attr.memory_windows_type2).then_some("no memory windows of type 2"),
     ));
     suite.0.push(("memlock_limit_is_named", memlock_limit_is_named, None));
@@ -158,6 +164,48 @@ fn window_of_type_2_opens_and_closes_part_of_a_region(ends: &Ends) -> TestResult
     drop(mw);
     mr.deregister()?;
     Ok(())
+}
+
+fn send_with_invalidate_closes_the_window_of_the_peer(ends: &Ends) -> TestResult {
+    let (a, b) = Endpoint::pair(ends)?;
+    let mr = Mr::register_owned(&b.pd, 4096, ALL | Access::MW_BIND, false)?;
+    let mw = Mw::alloc(&b.pd, MwKind::Type2)?;
+    let rkey = Mw::next_rkey(mw.rkey());
+    let bind = BindMw { mw: &mw, mr: &mr, addr: mr.addr(), len: 4096, access: Access::REMOTE_WRITE, rkey };
+    b.qp.post_send(&SendWr::new(1, SendOp::BindMw(bind), &[]))?;
+    all_good(&b.sent(1)?)?;
+    b.qp.post_recv(2, &[b.sge(0, 64)])?;
+    a.qp.post_send(&SendWr::new(3, SendOp::SendInvalidate(rkey), &[a.sge(0, 5)]))?;
+    all_good(&a.sent(1)?)?;
+    let got = b.received(1)?[0];
+    same("receive", (got.status, got.byte_len, got.imm), (WcStatus::Success, 5, None))?;
+    same("invalidated key", got.invalidated_rkey, Some(rkey))?;
+    let op = SendOp::Write { remote_addr: mr.addr(), rkey };
+    a.qp.post_send(&SendWr::new(4, op, &[a.sge(0, 5)]))?;
+    same("write afterwards", a.sent(1)?[0].status, WcStatus::RemoteAccessError)
+}
+
+fn huge_pages_are_used_or_their_lack_is_explained(ends: &Ends) -> TestResult {
+    let free = std::fs::read_to_string("/proc/meminfo")?
+        .lines()
+        .find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<usize>().ok())
+        .unwrap_or(0);
+    let pd = Pd::alloc(&ends.a.context)?;
+    match Mr::register_owned(&pd, 5000, Access::LOCAL_WRITE, true) {
+        Ok(mr) => {
+            ensure(free > 0, || "huge pages from nowhere".to_owned())?;
+            same("length", mr.len(), 5000)?;
+            mr.write_at(4990, b"at the end")?;
+            mr.deregister()?;
+            let back = std::fs::read_to_string("/proc/meminfo")?;
+            ensure(back.contains(&format!("HugePages_Free:{free:>9}")), || "a huge page was kept".to_owned())
+        }
+        Err(error) => {
+            same("free huge pages", free, 0)?;
+            same("verb", error.verb(), "mmap")?;
+            ensure(error.to_string().contains("vm.nr_hugepages"), || error.to_string())
+        }
+    }
 }
 
 /// Set in a child process: register more than its limit on this device.

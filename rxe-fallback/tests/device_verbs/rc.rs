@@ -1,8 +1,9 @@
-//! Reliable connections.
+//! Connections, reliable and unreliable.
+#![expect(unsafe_code, reason = "posts segments that the CPU reads")]
 
 use rxe_fallback::{
-    AsyncKind, AtomicCap, PostError, QpState, RecvWr, SendFlags, SendOp, SendWr, Srq, SrqInit, WcOpcode,
-    WcStatus,
+    AsyncKind, AtomicCap, PostError, QpKind, QpState, RecvWr, SendFlags, SendOp, SendWr, Srq, SrqInit,
+    WcOpcode, WcStatus,
 };
 
 use crate::support::{Endpoint, Ends, Shape, TestResult, all_good, ensure, same};
@@ -14,6 +15,8 @@ pub(crate) fn suite() -> Suite {
         message_spans_segments_on_both_sides,
         immediate_data_arrives_in_host_order,
         inline_data_can_be_reused_at_once,
+        inline_segments_can_be_reused_at_once,
+        unreliable_connection_delivers,
         inline_data_is_refused_where_it_does_not_belong,
         write_lands_and_write_with_immediate_takes_a_receive,
         read_fetches,
@@ -83,6 +86,42 @@ fn inline_data_can_be_reused_at_once(ends: &Ends) -> TestResult {
     bytes.fill(0);
     all_good(&b.received(1)?)?;
     same("bytes", b.bytes(0, 11), b"taken along".to_vec())
+}
+
+fn inline_segments_can_be_reused_at_once(ends: &Ends) -> TestResult {
+    let (a, b) = Endpoint::pair(ends)?;
+    b.qp.post_recv(0, &[b.sge(0, 64)])?;
+    a.mr.write_at(0, b"in two")?;
+    a.mr.write_at(100, b" parts")?;
+    // No key is looked at.
+    let parts = [a.sge(0, 6), a.sge(100, 6)].map(|sge| rxe_fallback::Sge { lkey: 0, ..sge });
+    // SAFETY: both segments are in a's region, which nobody writes during the call.
+    unsafe { a.qp.post_send_inline_sges(&SendWr::send(0, &parts)) }?;
+    a.mr.write_at(0, &[0; 200])?;
+    all_good(&b.received(1)?)?;
+    same("bytes", b.bytes(0, 12), b"in two parts".to_vec())?;
+    let long = [a.sge(0, a.qp.caps().max_inline as usize + 1)];
+    // SAFETY: as above.
+    let refused = unsafe { a.qp.post_send_inline_sges(&SendWr::send(0, &long)) };
+    ensure(matches!(refused, Err(PostError::InlineTooLong { .. })), || format!("{refused:?}"))
+}
+
+fn unreliable_connection_delivers(ends: &Ends) -> TestResult {
+    let shape = Shape { kind: QpKind::Uc, ..Shape::default() };
+    let (a, b) = (Endpoint::new(&ends.a, &shape)?, Endpoint::new(&ends.b, &shape)?);
+    Endpoint::connect(ends, &a, &b)?;
+    // Any message may get lost, so several go out, but the send always finishes.
+    for wr_id in 0..10 {
+        b.qp.post_recv(wr_id, &[b.sge(0, 64)])?;
+    }
+    a.mr.write_at(0, b"perhaps")?;
+    for wr_id in 0..10 {
+        a.qp.post_send(&SendWr::send(wr_id, &[a.sge(0, 7)]))?;
+    }
+    all_good(&a.sent(10)?)?;
+    let got = b.received(1)?[0];
+    same("length", (got.status, got.byte_len), (WcStatus::Success, 7))?;
+    same("bytes", b.bytes(0, 7), b"perhaps".to_vec())
 }
 
 fn inline_data_is_refused_where_it_does_not_belong(ends: &Ends) -> TestResult {
