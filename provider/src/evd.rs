@@ -427,6 +427,10 @@ impl Queue {
         Some(EventData::Dto(queued.dto))
     }
 
+    fn has_dtos(&self) -> bool {
+        self.streams.iter().any(|s| is_dto(s.kind))
+    }
+
     fn has(&self, flag: CompletionFlags) -> bool {
         self.streams.iter().any(|s| is_dto(s.kind) && s.flags.contains(flag))
     }
@@ -559,7 +563,8 @@ impl EvdInner {
         }
         queue.demand = demand;
         queue.streams.extend_from_slice(streams);
-        Ok(())
+        drop(queue);
+        if streams.is_empty() { Ok(()) } else { self.watch() }
     }
 
     pub(crate) fn detach(&self, ep: crate::EpId, room: u32) {

@@ -149,6 +149,7 @@ impl EpInner {
         if quiet || over {
             control.drained = true;
             drop(control);
+            self.poke();
             self.flush_left();
             if let Some(srq) = &self.srq {
                 srq.ep_drained(self.id);

@@ -29,7 +29,26 @@ impl EvdInner {
     pub(crate) fn poke(&self) {
         if self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
+        } else if let Some(cno) = self.cno_with_news() {
+            cno.trigger(self.id);
         }
+    }
+
+    /// The CNO, if something that may trigger it is in the queue, or in the CQ.
+    fn cno_with_news(&self) -> Option<Arc<CnoInner>> {
+        let mut queue = self.queue();
+        let cno = queue.cno_if_enabled()?;
+        let after = match self.harvest(&mut queue) {
+            Ok(after) => after,
+            Err(error) => {
+                tracing::error!(%error, "could not look at an EVD");
+                return None;
+            }
+        };
+        let news = queue.notified && queue.len() > 0;
+        drop(queue);
+        self.settle(after);
+        news.then_some(cno)
     }
 
     pub(super) fn announce(&self, cno: Option<Arc<CnoInner>>) {
@@ -45,11 +64,13 @@ impl EvdInner {
         let _ = self.wake.write(1);
     }
 
-    /// Tells the progress thread to watch the channel, or not, according to CNO and waiter.
+    /// Tells the progress thread to watch the channel, or not, according to CNO and waiter. Without a DTO stream there is
+    /// nothing to watch, nor is it known which completions notify.
     pub(super) fn watch(&self) -> Result<()> {
         let (Some(channel), Some(cq)) = (&self.channel, &self.cq) else { return Ok(()) };
         let queue = self.queue();
-        let on = queue.cno.is_some() && queue.enabled && !self.waiting.load(Ordering::Acquire);
+        let on =
+            queue.cno.is_some() && queue.enabled && queue.has_dtos() && !self.waiting.load(Ordering::Acquire);
         let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
         drop(queue);
         self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
@@ -60,21 +81,27 @@ impl EvdInner {
     }
 
     /// The progress thread saw the channel readable: trigger the CNO, and arm again first so that nothing is missed.
+    ///
+    /// A waiter may have come and gone with what the channel told of, and unsignalled completions trigger nothing; which
+    /// ones are solicited only the device knows.
     pub(crate) fn channel_ready(&self) {
-        let (Some(channel), Some(cq)) = (&self.channel, &self.cq) else { return };
-        while let Ok(Some(_)) = channel.next_event() {}
-        let queue = self.queue();
+        let Some(cq) = &self.cq else { return };
+        let told = self.drain_channel();
+        let mut queue = self.queue();
         let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
-        let cno = queue.cno_if_enabled();
-        drop(queue);
         if self.waiting.load(Ordering::Acquire) {
+            queue.notified |= told && solicited;
+            drop(queue);
             self.wake_waiter();
             return;
         }
-        if let Some(cno) = cno {
-            if let Err(error) = cq.arm(solicited) {
-                tracing::error!(%error, "could not arm a CQ");
-            }
+        let cno = queue.cno_if_enabled();
+        drop(queue);
+        let Some(cno) = cno else { return };
+        if let Err(error) = cq.arm(solicited) {
+            tracing::error!(%error, "could not arm a CQ");
+        }
+        if (told && solicited) || self.cno_with_news().is_some() {
             cno.trigger(self.id);
         }
     }
@@ -123,12 +150,12 @@ impl EvdInner {
         let bare = |error| WaitError { error, more: 0 };
         // A timeout too far away to be a date is for ever.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let solicited = self.queue().has(CompletionFlags::SOLICITED_WAIT);
         let mut after = Aftermath::default();
         // Whatever was there before the call counts, notifying or not (R246); so the first look is one at everything.
         let mut notified = true;
         self.drain_channel();
         let outcome = loop {
+            let solicited = self.queue().has(CompletionFlags::SOLICITED_WAIT);
             if timeout != Some(Duration::ZERO)
                 && let Some(cq) = &self.cq
                 && let Err(error) = cq.arm(solicited)
