@@ -1,0 +1,294 @@
+//! The low watermark and its event (section I).
+
+use crate::*;
+use doorbell::{AsyncEvent, AsyncKind, AsyncObject, EpState, EventData, Srq, reason};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    r107_srq_lw_arms,
+    r109_srq_lw_not_at_equality,
+    r110_srq_lw_fires_during_call,
+    r112_srq_lw_one_shot,
+    r113_srq_lw_rearm_same_value,
+    r114_srq_lw_replace_before_fire,
+    r115_srq_lw_zero_never_fires,
+    r116_srq_lw_equal_to_depth,
+    r117_srq_lw_above_depth,
+    r119_srq_lw_failed_call_changes_nothing,
+    r120_srq_lw_event_target,
+    r122_srq_lw_post_does_not_fire,
+    r123_srq_lw_event_harms_nothing,
+    r124_srq_lw_counts_available_not_outstanding,
+    r125_srq_lw_model_not_supported,
+];
+
+/// A connection into an SRQ of depth 8 with some buffers.
+struct Setup {
+    rig: Rig,
+    srq: Srq,
+    pair: Pair,
+}
+
+impl Setup {
+    fn posted(n: usize) -> Self {
+        let rig = Rig::new();
+        let srq = rig.server.srq(8);
+        let pair = rig.connect_srq(&srq);
+        let mut setup = Self { rig, srq, pair };
+        setup.post(n);
+        setup
+    }
+
+    fn post(&mut self, n: usize) {
+        self.rig.server.post(&mut self.srq, n, 64, 0, 0);
+    }
+
+    fn set(&mut self, value: i32) {
+        self.srq.set_low_watermark(value).unwrap();
+    }
+
+    /// Delivers messages and reaps them.
+    fn take(&mut self, n: usize) {
+        for _ in 0..n {
+            self.rig.deliver(&mut self.pair, 24);
+        }
+    }
+
+    /// Exactly one event is there.
+    fn fired(&self) {
+        let event = asynchronous(&self.rig.server.ia);
+        assert_eq!(
+            (event.object, event.reason),
+            (AsyncObject::Srq(self.srq.id()), reason::SRQ_LOW_WATERMARK)
+        );
+        self.silent();
+    }
+
+    fn silent(&self) {
+        expect_nothing(self.rig.server.ia.async_evd());
+    }
+
+    fn available(&self) -> i32 {
+        counts(&self.srq).0
+    }
+}
+
+/// A value that was accepted is kept, and the first buffer whose loss leaves fewer than that makes the event. Also R108.
+fn r107_srq_lw_arms() {
+    let mut s = Setup::posted(5);
+    s.set(4);
+    assert_eq!(s.srq.query().unwrap().low_watermark, 4);
+    s.silent();
+    s.take(1);
+    s.silent();
+    s.take(1);
+    assert_eq!(s.available(), 3);
+    s.fired();
+}
+
+/// As many available as the value says make no event, neither on the way down nor at the call.
+fn r109_srq_lw_not_at_equality() {
+    let mut s = Setup::posted(4);
+    s.set(3);
+    s.take(1);
+    assert_eq!(s.available(), 3);
+    s.silent();
+    s.set(3);
+    s.silent();
+}
+
+/// With fewer available the call itself makes the event, with enough it does not. Also R111.
+fn r110_srq_lw_fires_during_call() {
+    let mut s = Setup::posted(3);
+    s.set(4);
+    // It is there when the call returns.
+    assert!(matches!(s.rig.server.ia.async_evd().dequeue().unwrap().data, EventData::Async(_)));
+    s.silent();
+    s.set(3);
+    s.silent();
+    s.set(2);
+    s.silent();
+}
+
+/// One event a setting: deeper drops, a refill and a new drop are silent.
+fn r112_srq_lw_one_shot() {
+    let mut s = Setup::posted(4);
+    s.set(4);
+    s.take(1);
+    s.fired();
+    s.take(2);
+    s.silent();
+    s.post(4);
+    s.take(3);
+    assert_eq!(s.available(), 2);
+    s.silent();
+}
+
+/// The same value once more arms once more: at once if still below, later if refilled.
+fn r113_srq_lw_rearm_same_value() {
+    let mut s = Setup::posted(4);
+    s.set(4);
+    s.take(1);
+    s.fired();
+    s.set(4);
+    s.fired();
+    s.post(1);
+    s.set(4);
+    s.silent();
+    s.take(1);
+    s.fired();
+}
+
+/// A new value takes the place of one that has not fired, which then never does.
+fn r114_srq_lw_replace_before_fire() {
+    let mut s = Setup::posted(6);
+    s.set(5);
+    s.set(2);
+    s.take(3);
+    assert_eq!(s.available(), 3);
+    s.silent();
+    s.take(2);
+    s.fired();
+    // Upwards, too.
+    s.post(5);
+    s.set(2);
+    s.set(6);
+    s.take(1);
+    s.fired();
+    s.take(4);
+    s.silent();
+}
+
+/// 0 is off: it is so after creation, it disarms, and the last buffer can go without an event.
+fn r115_srq_lw_zero_never_fires() {
+    let mut s = Setup::posted(3);
+    s.take(1);
+    s.set(2);
+    s.set(0);
+    s.take(2);
+    assert_eq!(s.available(), 0);
+    s.silent();
+    s.set(0);
+    s.silent();
+}
+
+/// The depth itself is a legal value: a full SRQ is silent, the first message fires.
+fn r116_srq_lw_equal_to_depth() {
+    let mut s = Setup::posted(8);
+    assert_eq!(s.srq.query().unwrap().max_recv_dtos, 8);
+    s.set(8);
+    s.silent();
+    s.take(1);
+    s.fired();
+}
+
+/// More than the depth is refused, and so is less than nothing; the present depth counts. Also R118.
+fn r117_srq_lw_above_depth() {
+    let side = server();
+    let mut srq = side.srq(8);
+    let depth = srq.query().unwrap().max_recv_dtos;
+    for value in [depth + 1, i32::MAX, -1, i32::MIN] {
+        assert_eq!(refused(srq.set_low_watermark(value)), INVALID_ARG2);
+    }
+    srq.resize(depth + 4).unwrap();
+    srq.set_low_watermark(depth + 1).unwrap();
+    expect_nothing_but_one(&side);
+}
+
+fn expect_nothing_but_one(side: &Side) {
+    asynchronous(&side.ia);
+    expect_nothing(side.ia.async_evd());
+}
+
+/// A refused call leaves the value and what is armed as they were.
+fn r119_srq_lw_failed_call_changes_nothing() {
+    let mut s = Setup::posted(4);
+    s.set(3);
+    for value in [9, -1] {
+        assert_eq!(refused(s.srq.set_low_watermark(value)), INVALID_ARG2);
+        assert_eq!(s.srq.query().unwrap().low_watermark, 3);
+    }
+    s.silent();
+    s.take(2);
+    s.fired();
+    assert_eq!(refused(s.srq.set_low_watermark(9)), INVALID_ARG2);
+    s.take(1);
+    s.silent();
+}
+
+/// The event is on the IA's asynchronous EVD, names the SRQ with its context and the reason, and its number is that of
+/// [`AsyncKind::Notice`]. Also R121.
+fn r120_srq_lw_event_target() {
+    let mut s = Setup::posted(2);
+    s.srq.set_context(0xfeed_beef_0000_0001);
+    s.set(2);
+    s.take(1);
+    let event = next(s.rig.server.ia.async_evd());
+    assert_eq!(event.evd, s.rig.server.ia.async_evd().id());
+    assert_eq!(event.data.number(), 0x8005);
+    let EventData::Async(event) = event.data else { panic!("{event:?}") };
+    let expected = AsyncEvent {
+        kind: AsyncKind::Notice,
+        object: AsyncObject::Srq(s.srq.id()),
+        context: 0xfeed_beef_0000_0001,
+        reason: 2,
+    };
+    assert_eq!(event, expected);
+}
+
+/// No post makes an event, with a value armed or fired, below, at and above it.
+fn r122_srq_lw_post_does_not_fire() {
+    let mut s = Setup::posted(3);
+    s.set(3);
+    s.post(1);
+    s.silent();
+    s.take(2);
+    s.fired();
+    // Fired, with 2 of 3 there.
+    for _ in 0..4 {
+        s.post(1);
+    }
+    s.silent();
+}
+
+/// The event is for information: the connection carries on, down to the last buffer and after a refill.
+fn r123_srq_lw_event_harms_nothing() {
+    let mut s = Setup::posted(3);
+    s.set(3);
+    s.take(1);
+    s.fired();
+    s.take(2);
+    assert_eq!(s.available(), 0);
+    s.post(4);
+    s.take(4);
+    assert_eq!((s.pair.server.state(), s.pair.client.state()), (EpState::Connected, EpState::Connected));
+    assert_eq!(s.srq.query().unwrap().state, doorbell::SrqState::Operational);
+    expect_nothing(&s.rig.server.connect);
+}
+
+/// What counts is what is on the SRQ: completions that wait to be reaped hold nothing up, and reaping moves nothing.
+fn r124_srq_lw_counts_available_not_outstanding() {
+    let mut s = Setup::posted(4);
+    s.set(3);
+    for n in 1..=2 {
+        s.rig.send(&mut s.pair, 0, 24);
+        until("the message is complete", || counts(&s.srq) == (4 - n, 4));
+    }
+    s.fired();
+    s.set(2);
+    for _ in 0..2 {
+        dto(&s.rig.server.recv);
+    }
+    assert_eq!(counts(&s.srq), (2, 2));
+    s.silent();
+    s.take(1);
+    s.fired();
+}
+
+/// Low watermarks are advertised, and setting one works.
+fn r125_srq_lw_model_not_supported() {
+    let side = server();
+    assert_eq!(side.ia.provider_attributes().srq_watermarks_supported & 0x001, 0x001);
+    side.srq(4).set_low_watermark(1).unwrap();
+}

@@ -1,0 +1,396 @@
+//! Posting: arguments, errors, what a buffer may be (section E).
+
+use crate::*;
+use doorbell::{
+    CompletionFlags, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, Pz, Srq, SrqAttr, Subtype,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    r48_srq_post_adds_one_entry,
+    r49_srq_post_visible_to_any_ep,
+    r50_srq_post_nonblocking,
+    r51_srq_post_zero_segments,
+    r52_srq_post_zero_length_segment_ignores_rest,
+    r54_srq_post_too_many_segments,
+    r56_srq_post_segment_outside_lmr,
+    r57_srq_post_pz_mismatch,
+    r58_srq_post_invalid_lmr,
+    r59_srq_post_lmr_without_local_write,
+    r60_srq_post_any_bad_segment_fails_all,
+    r61_srq_post_full,
+    r62_srq_post_full_counts_unreaped,
+    r63_srq_post_cookie_opaque,
+    r65_srq_post_no_flags_means_signalled,
+    r68_srq_post_iov_array_ownership,
+    r69_srq_post_memory_owned_until_completion,
+    r71_srq_post_thread_rule,
+];
+
+/// The bytes of an LMR from `offset` on.
+fn bytes<const N: usize>(lmr: &Lmr, offset: usize) -> [u8; N] {
+    let mut to = [0; N];
+    lmr.read(offset, &mut to).unwrap();
+    to
+}
+
+/// An SRQ with buffers of up to `iov` segments.
+fn srq_with_iov(side: &Side, depth: i32, iov: i32) -> Srq {
+    Srq::create(&side.ia, &side.pz, SrqAttr { max_recv_iov: iov, ..SrqAttr::depth(depth) }).unwrap()
+}
+
+/// Starts a send without waiting for it.
+fn start(rig: &Rig, pair: &mut Pair, offset: usize, len: usize) {
+    let triplet = rig.client.lmr.triplet(offset, len);
+    pair.client.post_send(&[triplet], 0, CompletionFlags::empty()).unwrap();
+}
+
+/// Each post adds one to both counts.
+fn r48_srq_post_adds_one_entry() {
+    let side = server();
+    let mut srq = side.srq(8);
+    for n in 1..=8 {
+        side.post(&mut srq, 1, 64, 0, 0);
+        assert_eq!(counts(&srq), (n, n));
+    }
+}
+
+/// Buffers that were posted before there was any EP are taken by whoever gets a message, also by an EP that came later
+/// and while others are not connected. Also R67.
+fn r49_srq_post_visible_to_any_ep() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 2, 64, 0, 5);
+    let idle = rig.server.srq_ep(&srq, &EpAttr::default());
+    let mut first = rig.connect_srq(&srq);
+    let got = rig.deliver(&mut first, 24);
+    assert_eq!((got.cookie, got.ep), (5, first.server.id()));
+    let mut second = rig.connect_srq(&srq);
+    let got = rig.deliver(&mut second, 24);
+    assert_eq!((got.cookie, got.ep), (6, second.server.id()));
+    rig.disconnect(&first);
+    rig.disconnect(&second);
+    rig.server.post(&mut srq, 2, 64, 0, 7);
+    let mut late = rig.connect(idle, rig.client.ep(&EpAttr::default()));
+    assert_eq!(rig.deliver(&mut late, 24).cookie, 7);
+}
+
+/// Posting allocates nothing, neither to a fresh SRQ nor round after round, and on a full one it comes back at once.
+fn r50_srq_post_nonblocking() {
+    const DEPTH: u64 = 16;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(DEPTH as i32);
+    let mut pair = rig.connect_srq(&srq);
+    let triplet = rig.server.lmr.triplet(0, 64);
+    let allocations = allocation_counter::measure(|| {
+        for cookie in 0..DEPTH {
+            srq.post_recv(&[triplet], cookie).unwrap();
+        }
+        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+    });
+    assert_eq!(allocations.count_total, 0);
+    for _ in 0..3 * DEPTH {
+        rig.deliver(&mut pair, 24);
+        let allocations = allocation_counter::measure(|| srq.post_recv(&[triplet], 0).unwrap());
+        assert_eq!(allocations.count_total, 0);
+    }
+}
+
+/// A buffer without segments takes a message of no bytes, and none that has some.
+fn r51_srq_post_zero_segments() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_srq(&srq);
+    srq.post_recv(&[], 1).unwrap();
+    srq.post_recv(&[], 2).unwrap();
+    assert_eq!(counts(&srq), (2, 2));
+    pair.client.post_send(&[], 0, CompletionFlags::empty()).unwrap();
+    assert!(dto(&rig.client.request).is_success());
+    let got = dto(&rig.server.recv);
+    assert_eq!((got.status, got.cookie, got.length), (DtoStatus::Success, 1, 0));
+    assert!(!rig.send(&mut pair, 0, 1).is_success());
+    let got = dto(&rig.server.recv);
+    assert_eq!((got.status, got.cookie), (DtoStatus::LocalLength, 2));
+}
+
+/// Of a segment of length 0 nothing else matters, wherever in the buffer it is.
+fn r52_srq_post_zero_length_segment_ignores_rest() {
+    let rig = Rig::new();
+    let mut srq = srq_with_iov(&rig.server, 4, 4);
+    let mut pair = rig.connect_srq(&srq);
+    let garbage = LmrTriplet { virtual_address: u64::MAX - 3, segment_length: 0, lmr_context: 0xdead_beef };
+    let lmr = &rig.server.lmr;
+    srq.post_recv(&[garbage, lmr.triplet(0, 8), garbage, lmr.triplet(64, 8)], 1).unwrap();
+    srq.post_recv(&[garbage], 2).unwrap();
+    rig.client.lmr.write(0, b"0123456789abcdef").unwrap();
+    let got = rig.deliver(&mut pair, 16);
+    assert_eq!((got.cookie, got.length), (1, 16));
+    assert_eq!((&bytes(lmr, 0), &bytes(lmr, 64)), (b"01234567", b"89abcdef"));
+    let got = rig.deliver(&mut pair, 0);
+    assert_eq!((got.cookie, got.length), (2, 0));
+}
+
+/// One segment more than the SRQ was made for is refused, whatever else is wrong with the segments.
+fn r54_srq_post_too_many_segments() {
+    let side = server();
+    let mut srq = srq_with_iov(&side, 4, 2);
+    let iov = srq.query().unwrap().max_recv_iov as usize;
+    for segment in [side.lmr.triplet(0, 8), LmrTriplet::default(), side.lmr.triplet(side.lmr.len(), 8)] {
+        for more in [1, 100] {
+            let segments = vec![segment; iov + more];
+            assert_eq!(post_refused(srq.post_recv(&segments, 0)), INVALID_ARG2);
+        }
+    }
+    assert_eq!(counts(&srq), (0, 0));
+    srq.post_recv(&vec![side.lmr.triplet(0, 8); iov], 0).unwrap();
+}
+
+/// A segment may reach from the first to the last byte of its LMR, not beyond, nor around the address space.
+fn r56_srq_post_segment_outside_lmr() {
+    let side = server();
+    let mut srq = side.srq(4);
+    let (lmr, len) = (&side.lmr, side.lmr.len());
+    let before = LmrTriplet { virtual_address: lmr.address() - 1, ..lmr.triplet(0, 8) };
+    let around = LmrTriplet { virtual_address: u64::MAX - 3, ..lmr.triplet(0, 8) };
+    let huge = LmrTriplet { segment_length: u32::MAX, ..lmr.triplet(0, 8) };
+    for bad in [before, around, huge, lmr.triplet(0, len + 1), lmr.triplet(len - 7, 8), lmr.triplet(len, 1)] {
+        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), INVALID_ARG3, "{bad:?}");
+    }
+    assert_eq!(counts(&srq), (0, 0));
+    for good in [lmr.triplet(0, len), lmr.triplet(len - 1, 1)] {
+        srq.post_recv(&[good], 0).unwrap();
+    }
+}
+
+/// Memory has to be in the SRQ's own PZ. That of an EP does not help, where a device lets it differ at all.
+fn r57_srq_post_pz_mismatch() {
+    let side = server();
+    let pz = Pz::create(&side.ia).unwrap();
+    let elsewhere = Lmr::create(&side.ia, &pz, 4096, all_privileges()).unwrap();
+    let mut srq = side.srq(4);
+    let refused_there = |srq: &mut Srq| {
+        assert_eq!(post_refused(srq.post_recv(&[elsewhere.triplet(0, 64)], 0)), PROTECTION_WRITE);
+    };
+    refused_there(&mut srq);
+    let ep = Ep::create_with_srq(&side.ia, &pz, side.evds(), &srq, &EpAttr::default());
+    assert_eq!(ep.is_ok(), side.ia.provider_attributes().srq_ep_pz_difference_supported);
+    refused_there(&mut srq);
+    assert_eq!(counts(&srq), (0, 0));
+    side.post(&mut srq, 1, 64, 0, 0);
+}
+
+/// A context that names no LMR, or none any more, is refused.
+fn r58_srq_post_invalid_lmr() {
+    let side = server();
+    let mut srq = side.srq(4);
+    let other = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+    let was_good = other.triplet(0, 64);
+    srq.post_recv(&[was_good], 0).unwrap();
+    other.free().unwrap();
+    // Slots of the table are used again, contexts are not.
+    let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+    let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
+    let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
+    let all_ones = LmrTriplet { lmr_context: u32::MAX, ..side.lmr.triplet(0, 64) };
+    for bad in [was_good, beyond, none, all_ones] {
+        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), PRIVILEGES_WRITE, "{bad:?}");
+    }
+    assert_eq!(counts(&srq), (1, 1));
+}
+
+/// Local write is what a buffer needs; no other privilege stands in for it.
+fn r59_srq_post_lmr_without_local_write() {
+    let side = server();
+    let mut srq = side.srq(4);
+    for privileges in [
+        MemPriv::LOCAL_READ,
+        MemPriv::LOCAL_READ | MemPriv::REMOTE_READ,
+        MemPriv::LOCAL_READ | MemPriv::REMOTE_WRITE,
+    ] {
+        let lmr = Lmr::create(&side.ia, &side.pz, 4096, privileges).unwrap();
+        assert_eq!(post_refused(srq.post_recv(&[lmr.triplet(0, 64)], 0)), PRIVILEGES_WRITE);
+    }
+    assert_eq!(counts(&srq), (0, 0));
+    let lmr = Lmr::create(&side.ia, &side.pz, 4096, MemPriv::LOCAL_WRITE).unwrap();
+    srq.post_recv(&[lmr.triplet(0, 64)], 0).unwrap();
+}
+
+/// One bad segment refuses the whole post wherever it stands, the first bad one gives the reason, and the good ones next
+/// to it stay untouched.
+fn r60_srq_post_any_bad_segment_fails_all() {
+    let rig = Rig::new();
+    let lmr = &rig.server.lmr;
+    let mut srq = srq_with_iov(&rig.server, 4, 3);
+    let mut pair = rig.connect_srq(&srq);
+    let good = |i: usize| lmr.triplet(i * 64, 64);
+    let dead = LmrTriplet { lmr_context: 0, ..good(0) };
+    let outside = lmr.triplet(lmr.len(), 64);
+    for (segments, code) in [
+        ([dead, good(1), good(2)], PRIVILEGES_WRITE),
+        ([good(0), dead, good(2)], PRIVILEGES_WRITE),
+        ([good(0), good(1), dead], PRIVILEGES_WRITE),
+        ([good(0), outside, dead], INVALID_ARG3),
+        ([good(0), dead, outside], PRIVILEGES_WRITE),
+    ] {
+        assert_eq!(post_refused(srq.post_recv(&segments, 13)), code);
+        assert_eq!(counts(&srq), (0, 0));
+    }
+    lmr.write(0, &[0x55; 192]).unwrap();
+    srq.post_recv(&[lmr.triplet(4096, 192)], 1).unwrap();
+    assert_eq!(rig.deliver(&mut pair, 192).cookie, 1);
+    assert_eq!(bytes(lmr, 0), [0x55; 192]);
+    expect_nothing(&rig.server.recv);
+}
+
+/// An SRQ takes as many buffers as it is deep and refuses the next, again and again.
+fn r61_srq_post_full() {
+    let side = server();
+    let mut srq = side.srq(4);
+    let depth = srq.query().unwrap().max_recv_dtos;
+    side.post(&mut srq, depth as usize, 64, 0, 0);
+    for _ in 0..3 {
+        assert_eq!(post_refused(srq.post_recv(&[side.lmr.triplet(0, 64)], 0)), NO_SRQ);
+        assert_eq!(counts(&srq), (depth, depth));
+    }
+}
+
+/// Delivered is not free: only reaping a completion makes room, for exactly one buffer.
+fn r62_srq_post_full_counts_unreaped() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(3);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 3, 64, 0, 0);
+    for n in 1..=3 {
+        rig.send(&mut pair, 0, 24);
+        until("the message is complete", || counts(&srq) == (3 - n, 3));
+    }
+    let triplet = rig.server.lmr.triplet(0, 64);
+    assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+    for n in 1..=3 {
+        dto(&rig.server.recv);
+        srq.post_recv(&[triplet], 0).unwrap();
+        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+        assert_eq!(counts(&srq), (n, 3));
+    }
+}
+
+/// Cookies come back bit for bit, and two buffers with the same one both complete. Also R64.
+fn r63_srq_post_cookie_opaque() {
+    const COOKIES: [u64; 7] =
+        [0, u64::MAX, 1 << 63, 1 << 62, 0x0123_4567_89ab_cdef, 0xffff_ffff_0000_0000, 0];
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    for cookie in COOKIES {
+        srq.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie).unwrap();
+    }
+    let mut back = COOKIES.map(|_| rig.deliver(&mut pair, 24).cookie);
+    back.sort_unstable();
+    let mut sorted = COOKIES;
+    sorted.sort_unstable();
+    assert_eq!(back, sorted);
+}
+
+/// A buffer of an SRQ completes with a notification, also on an EP whose receives are unsignalled: a thread that waits
+/// already wakes up.
+fn r65_srq_post_no_flags_means_signalled() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let recv = dto_evd(&rig.server);
+    let attr = EpAttr { recv_completion_flags: CompletionFlags::UNSIGNALLED, ..EpAttr::default() };
+    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
+    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    rig.server.post(&mut srq, 1, 64, 0, 3);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| dto(&recv));
+        until("the thread waits", || {
+            recv.dequeue().is_err_and(|e| e.subtype() == Subtype::InvalidStateEvdWaiter)
+        });
+        rig.send(&mut pair, 0, 24);
+        assert_eq!(waiter.join().unwrap().cookie, 3);
+    });
+}
+
+/// The array of triplets is the consumer's again after the call, as the provider advertises: what becomes of it does not
+/// matter.
+fn r68_srq_post_iov_array_ownership() {
+    let rig = Rig::new();
+    assert_eq!(rig.server.ia.provider_attributes().iov_ownership_on_return, 0);
+    let mut srq = srq_with_iov(&rig.server, 4, 2);
+    let mut pair = rig.connect_srq(&srq);
+    let lmr = &rig.server.lmr;
+    lmr.write(0, &[0; 256]).unwrap();
+    let mut segments = [lmr.triplet(0, 8), lmr.triplet(64, 8)];
+    srq.post_recv(&segments, 0).unwrap();
+    segments = [lmr.triplet(128, 8), LmrTriplet::default()];
+    rig.client.lmr.write(0, b"0123456789abcdef").unwrap();
+    rig.deliver(&mut pair, 16);
+    assert_eq!((&bytes(lmr, 0), &bytes(lmr, 64), bytes(lmr, 128)), (b"01234567", b"89abcdef", [0; 8]));
+    // Only now is the changed array good for anything.
+    srq.post_recv(&segments[..1], 0).unwrap();
+    rig.deliver(&mut pair, 8);
+    assert_eq!(&bytes(lmr, 128), b"01234567");
+}
+
+/// A buffer's memory is written between post and completion and at no other time: what the consumer writes there
+/// afterwards stays, whatever arrives.
+fn r69_srq_post_memory_owned_until_completion() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_srq(&srq);
+    let lmr = &rig.server.lmr;
+    lmr.write(0, &[1; 128]).unwrap();
+    rig.server.post(&mut srq, 2, 64, 0, 0);
+    // Posted, not written to.
+    assert_eq!(bytes(lmr, 0), [1; 128]);
+    rig.client.lmr.write(0, &[2; 64]).unwrap();
+    assert_eq!(rig.deliver(&mut pair, 64).cookie, 0);
+    assert_eq!(bytes(lmr, 0), [2; 64]);
+    lmr.write(0, &[3; 64]).unwrap();
+    assert_eq!(rig.deliver(&mut pair, 64).cookie, 1);
+    assert_eq!((bytes(lmr, 0), bytes(lmr, 64)), ([3; 64], [2; 64]));
+}
+
+/// One thread posts while another reaps and the progress thread makes watermark events and ends connections: every
+/// message arrives, once, and the counts are right at the end.
+fn r71_srq_post_thread_rule() {
+    const MESSAGES: u64 = 200;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    let passing: Vec<_> = (0..4).map(|_| rig.connect_srq(&srq)).collect();
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    std::thread::scope(|scope| {
+        let recv = &rig.server.recv;
+        let reaper = scope.spawn(move || (0..MESSAGES).map(|_| dto(recv).cookie).collect::<Vec<_>>());
+        let mut passing = passing.into_iter();
+        let (mut posted, mut sent, mut done) = (4, 0, 0);
+        until("all messages are sent", || {
+            if posted < MESSAGES {
+                match srq.post_recv(&[rig.server.lmr.triplet(0, 64)], posted) {
+                    Ok(()) => posted += 1,
+                    full => assert_eq!(post_refused(full), NO_SRQ),
+                }
+            }
+            if sent < MESSAGES && sent - done < 4 {
+                start(&rig, &mut pair, 0, 24);
+                sent += 1;
+                if sent % 16 == 0 {
+                    srq.set_low_watermark(1 + (sent / 16 % 4) as i32).unwrap();
+                    drop(passing.next());
+                }
+            }
+            while let Ok(event) = rig.client.request.dequeue() {
+                assert!(event.data.dto().is_some_and(|dto| dto.is_success()), "{event:?}");
+                done += 1;
+            }
+            done == MESSAGES
+        });
+        let mut cookies = reaper.join().unwrap();
+        cookies.sort_unstable();
+        assert!(cookies.into_iter().eq(0..MESSAGES));
+    });
+    assert_eq!(counts(&srq), (0, 0));
+}
