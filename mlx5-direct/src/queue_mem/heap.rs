@@ -1,0 +1,90 @@
+//! Queue memory on the heap, for tests, measurements and software devices.
+
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+use crate::uar::CQ_DOORBELL_OFFSET;
+
+/// Zeroed heap memory that plays the part of queue memory: a ring, then doorbell records, then a register page.
+///
+/// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets.
+#[derive(Debug)]
+pub struct HeapMem {
+    pub(super) base: NonNull<u8>,
+    layout: Layout,
+    ring_bytes: usize,
+}
+
+// SAFETY: the memory is only reached through volatile accesses and raw pointers; what is read may be stale, as it may be
+// with a real device, but every value is valid for its type.
+unsafe impl Send for HeapMem {}
+// SAFETY: as above.
+unsafe impl Sync for HeapMem {}
+
+macro_rules! heap_access {
+    ($load:ident, $store:ident, $int:ty, $what:literal) => {
+        #[doc = concat!("Reads ", $what, " at a byte offset; panics outside the memory or when misaligned.")]
+        pub fn $load(&self, offset: usize) -> $int {
+            // SAFETY: bounds and alignment checked by `at`.
+            <$int>::from_be(unsafe { self.at(offset, size_of::<$int>()).cast::<$int>().read_volatile() })
+        }
+
+        #[doc = concat!("Writes ", $what, " at a byte offset; panics outside the memory or when misaligned.")]
+        pub fn $store(&self, offset: usize, value: $int) {
+            // SAFETY: bounds and alignment checked by `at`.
+            unsafe { self.at(offset, size_of::<$int>()).cast::<$int>().write_volatile(value.to_be()) };
+        }
+    };
+}
+
+impl HeapMem {
+    pub(super) fn new(ring_bytes: usize, tail_bytes: usize) -> Self {
+        let ring_bytes = ring_bytes.next_multiple_of(64);
+        let layout = Layout::from_size_align(ring_bytes + tail_bytes, 4096).expect("queue sizes are bounded");
+        // SAFETY: the size is not zero.
+        let base =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { base, layout, ring_bytes }
+    }
+
+    pub(super) fn tail(&self, offset: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.ring_bytes + offset)
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        assert!(
+            offset.is_multiple_of(bytes)
+                && offset.checked_add(bytes).is_some_and(|end| end <= self.layout.size()),
+            "{bytes} bytes at offset {offset} are misaligned or outside {} bytes of queue memory",
+            self.layout.size()
+        );
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    heap_access!(load_u8, store_u8, u8, "a byte");
+    heap_access!(load_be16, store_be16, u16, "a big-endian 16-bit field");
+    heap_access!(load_be32, store_be32, u32, "a big-endian 32-bit field");
+    heap_access!(load_be64, store_be64, u64, "a big-endian 64-bit field");
+
+    /// Byte offset of the first doorbell record word: the SRQ's count, or the CQ's consumer index (arm word 4 further).
+    pub fn dbrec_offset(&self) -> usize {
+        self.ring_bytes
+    }
+
+    /// Byte offset of a CQ's doorbell register.
+    pub fn cq_doorbell_offset(&self) -> usize {
+        self.ring_bytes + 64 + CQ_DOORBELL_OFFSET
+    }
+}
+
+impl Drop for HeapMem {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout and freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+const _: () = {
+    // The register must fit into the page part that `CqLayout::on_heap` sets aside.
+    assert!(CQ_DOORBELL_OFFSET + 8 <= 128);
+};
