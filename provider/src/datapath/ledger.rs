@@ -95,7 +95,7 @@ impl Ledger {
             outstanding: 0,
             next_seq: 0,
             taken: 0,
-            order: VecDeque::with_capacity(2 * limit as usize),
+            order: VecDeque::new(),
             holders: HashMap::new(),
             suspects: Vec::new(),
         }
@@ -113,6 +113,7 @@ impl Ledger {
             self.entries.resize(limit as usize, Entry { tag: Tag::default(), seq: 0, place: Place::Free });
             self.free.reserve(limit as usize - self.free.len());
             self.free.extend((old..limit).rev());
+            self.order.reserve((2 * limit as usize).saturating_sub(self.order.len()));
         }
     }
 
@@ -143,12 +144,15 @@ impl Ledger {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.entries[entry as usize] = Entry { tag, seq, place: Place::Posted };
-        while let Some(&(seq, at)) = self.order.front() {
-            let front = self.entries[at as usize];
-            if front.place == Place::Posted && front.seq == seq {
-                break;
-            }
+        while let Some(&oldest) = self.order.front()
+            && !is_posted(&self.entries, oldest)
+        {
             self.order.pop_front();
+        }
+        // Behind a buffer that is held for long, completed entries pile up; clearing them away now and then keeps this
+        // constant on average and never allocates.
+        if self.order.len() >= 2 * self.entries.len() {
+            self.order.retain(|&at| is_posted(&self.entries, at));
         }
         self.order.push_back((seq, entry));
         self.available += 1;
@@ -232,6 +236,12 @@ impl Ledger {
     }
 }
 
+/// Whether the entry that this post went to still waits for its completion.
+fn is_posted(entries: &[Entry], (seq, entry): (u64, u32)) -> bool {
+    let slot = entries[entry as usize];
+    slot.place == Place::Posted && slot.seq == seq
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +271,23 @@ mod tests {
         assert_eq!((ledger.available(), ledger.outstanding()), (2, 2));
         assert!(ledger.post(tag(9)).is_some());
         assert_eq!(ledger.post(tag(9)), None);
+    }
+
+    /// While one EP holds a buffer for a long time, the others go round and round without needing more memory.
+    #[test]
+    fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
+        let mut ledger = posted(4);
+        let capacity = ledger.order.capacity();
+        let held = ledger.order[0].1;
+        for _ in 0..1000 {
+            let next = ledger.order.iter().find(|&&at| at.1 != held && is_posted(&ledger.entries, at));
+            let next = next.unwrap().1;
+            ledger.complete(next, 2).unwrap();
+            ledger.release(next);
+            ledger.post(Tag::default()).unwrap();
+        }
+        assert_eq!(ledger.order.capacity(), capacity);
+        assert_eq!(ledger.complete(held, 1).map(|tag| tag.cookie), Some(100));
     }
 
     #[test]
