@@ -173,9 +173,10 @@ pub mod reason {
 }
 
 impl EventData {
-    /// The event's number (`DAT_EVENT_NUMBER`).
+    /// The event's number (`DAT_EVENT_NUMBER`); completions of the IB extension have one of their own, `DAT_IB_DTO_EVENT`.
     pub fn number(&self) -> u32 {
         match self {
+            Self::Dto(dto) if dto.op.is_extension() => 0x4_0000,
             Self::Dto(_) => 1,
             Self::ConnectionRequest(_) => 0x2001,
             Self::Connection(event) => event.kind as u32,

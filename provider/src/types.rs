@@ -212,6 +212,13 @@ pub enum DtoOp {
     ReceiveImmediate = 12,
 }
 
+impl DtoOp {
+    /// Whether it belongs to the IB extension.
+    pub fn is_extension(self) -> bool {
+        self as u32 >= Self::RdmaWriteImmediate as u32
+    }
+}
+
 /// Quality of service (`DAT_QOS`); anything but best effort is carried as best effort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
