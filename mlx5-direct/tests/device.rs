@@ -1,0 +1,410 @@
+//! On an mlx5 device, real or software: queues that libmlx5 made, driven from here.
+//!
+//! Without a device these tests are reported as ignored. With the software device: `hw-tests/with-emu 'cargo test -p
+//! mlx5-direct --test device'`.
+#![expect(unsafe_code, reason = "queues are taken over from verbs")]
+
+mod common;
+#[path = "common/rig.rs"]
+mod rig;
+
+use std::{
+    collections::HashMap,
+    mem::zeroed,
+    os::fd::AsRawFd,
+    time::{Duration, Instant},
+};
+
+use common::Rng;
+use libtest_mimic::{Arguments, Failed, Trial};
+use mlx5_direct::{
+    ArmFor, Completion, Cq, DataSeg, DvError, EventChannel, LayoutError, Payload, RecvWrs, Srq, Syndrome, dv,
+    teardown::{QpTeardown, TeardownStep},
+};
+use rdma_sys::{ibv_event_type, ibv_recv_wr, ibv_sge, ibv_srq};
+use rig::Rig;
+
+fn main() {
+    let mut args = Arguments::from_args();
+    // One device context after the other: async events belong to a context.
+    args.test_threads = Some(1);
+    let device = Rig::open().is_some();
+    let trial = |name: &str, test: fn(&Rig)| {
+        let name = if device { name.to_owned() } else { format!("{name} (ignored: no mlx5 device)") };
+        let run = move || -> Result<(), Failed> {
+            test(&Rig::open().ok_or("the device went away")?);
+            Ok(())
+        };
+        Trial::test(name, run).with_ignored_flag(!device)
+    };
+    let trials = vec![
+        trial("a_fresh_srq_is_taken_over_with_its_real_ring", ring_sizes),
+        trial("an_srq_that_verbs_posted_to_is_refused", used_srq_is_refused),
+        trial("wqes_and_record_equal_those_of_ibv_post_srq_recv", same_bytes_as_verbs),
+        trial("messages_arrive_in_the_posted_buffers_from_many_qps", traffic),
+        trial("an_armed_cq_raises_one_event_per_request", events),
+        trial("a_solicited_request_waits_for_a_solicited_message", solicited),
+        trial("a_qp_torn_down_gives_its_slots_back", teardown),
+        trial("bound_buffers_come_around_again_and_again", bound),
+    ];
+    libtest_mimic::run(&args, trials).exit();
+}
+
+/// SAFETY for all uses: the queues outlive the value, verbs no longer touches them, and the buffer is registered for as
+/// long as the rig lives.
+fn take_srq(srq: *mut ibv_srq) -> Srq {
+    // SAFETY: see above.
+    unsafe { Srq::from_verbs(srq, None) }.expect("a fresh SRQ")
+}
+
+fn take_cq(cq: *mut rdma_sys::ibv_cq) -> Cq {
+    // SAFETY: as for `take_srq`.
+    unsafe { Cq::from_verbs(cq) }.expect("a fresh CQ")
+}
+
+/// Polls until a completion comes; the device may need a moment.
+fn next(cq: &mut Cq) -> Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(c) = cq.poll().expect("a known entry") {
+            return c;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no completion");
+        std::thread::yield_now();
+    }
+}
+
+fn ring_sizes(rig: &Rig) {
+    for (max_wr, max_sge, depth, segments) in
+        [(1, 1, 1, 1), (8, 1, 15, 1), (15, 2, 15, 3), (16, 3, 31, 3), (1000, 4, 1023, 7), (4095, 1, 4095, 1)]
+    {
+        let raw = rig.srq(max_wr, max_sge);
+        let srq = take_srq(raw);
+        assert_eq!(
+            (srq.max_depth(), srq.depth(), srq.max_segments()),
+            (depth, depth, segments),
+            "for {max_wr} WRs of {max_sge} segments"
+        );
+        assert_ne!(srq.srqn(), 0);
+        rig.destroy(&[], &[raw], &[]);
+    }
+    // SAFETY: an open context.
+    let version = unsafe { dv::cqe_version(rig.context) }.expect("a device that answers");
+    println!("CQE version: {version:?}");
+}
+
+fn recv_wr(sges: &mut [ibv_sge], wr_id: u64) -> ibv_recv_wr {
+    // SAFETY: integers and pointers only.
+    let mut wr: ibv_recv_wr = unsafe { zeroed() };
+    (wr.wr_id, wr.sg_list, wr.num_sge) = (wr_id, sges.as_mut_ptr(), sges.len() as i32);
+    wr
+}
+
+fn used_srq_is_refused(rig: &Rig) {
+    let raw = rig.srq(8, 1);
+    let mut sges = [ibv_sge { addr: rig.addr(0), length: 64, lkey: rig.lkey() }];
+    assert_eq!(rig.verbs_post(raw, &mut [recv_wr(&mut sges, 1)]), 1);
+    // SAFETY: a live SRQ; refused, so nothing is taken over.
+    let refused = unsafe { Srq::from_verbs(raw, None) };
+    assert!(
+        matches!(refused, Err(DvError::Layout(LayoutError::HeadNotZero { head: 1 }))),
+        "{:?}",
+        refused.err()
+    );
+    rig.destroy(&[], &[raw], &[]);
+}
+
+/// Where libmlx5 says the ring is.
+fn describe(srq: *mut ibv_srq) -> dv::abi::DvSrq {
+    // SAFETY: the function and structs of mlx5dv.h; a live SRQ.
+    unsafe {
+        let lib = libloading::Library::new("libmlx5.so.1").expect("libmlx5");
+        let init: libloading::Symbol<'_, unsafe extern "C" fn(*mut dv::abi::DvObj, u64) -> i32> =
+            lib.get(b"mlx5dv_init_obj\0").expect("mlx5dv_init_obj");
+        let (mut obj, mut out): (dv::abi::DvObj, dv::abi::DvSrq) = (zeroed(), zeroed());
+        obj.srq = dv::abi::DvPair { object: srq.cast(), out: (&raw mut out).cast() };
+        assert_eq!(init(&mut obj, dv::abi::OBJ_SRQ), 0);
+        out
+    }
+}
+
+/// The record, and the bytes of each of the first `slots` slots that the device would read.
+fn snapshot(at: &dv::abi::DvSrq, slots: usize) -> (u32, Vec<Vec<u8>>) {
+    // SAFETY: inside the ring that libmlx5 described.
+    unsafe {
+        let slot = |n: usize| {
+            let bytes = core::slice::from_raw_parts(
+                at.buf.cast::<u8>().add(n * at.stride as usize),
+                at.stride as usize,
+            );
+            let mut seen = bytes[2..4].to_vec();
+            for seg in bytes[16..].chunks(16) {
+                seen.extend_from_slice(seg);
+                // The terminator ends what the device reads.
+                if seg[4..8] == [0, 0, 1, 0] {
+                    break;
+                }
+            }
+            seen
+        };
+        (u32::from_be(at.dbrec.read_volatile()), (0..slots).map(slot).collect())
+    }
+}
+
+fn same_bytes_as_verbs(rig: &Rig) {
+    for max_sge in [1, 3, 6] {
+        let (theirs, ours) = (rig.srq(100, max_sge), rig.srq(100, max_sge));
+        let (at_theirs, at_ours) = (describe(theirs), describe(ours));
+        let mut srq = take_srq(ours);
+        assert_eq!(srq.max_depth(), at_theirs.tail, "same ring");
+        let mut rng = Rng(max_sge.into());
+        let mut sges: Vec<Vec<ibv_sge>> = (0..150u64)
+            .map(|n| {
+                (0..rng.below(u64::from(srq.max_segments()) + 1))
+                    .map(|k| ibv_sge {
+                        addr: rig.addr(((n * 64 + k) % 4096) as usize),
+                        length: (n + k) as u32,
+                        lkey: rig.lkey(),
+                    })
+                    .collect()
+            })
+            .collect();
+        // Batches of 20 until both are full, once through each way of posting.
+        for (n, chunk) in sges.chunks_mut(20).enumerate() {
+            let mut wrs: Vec<_> = chunk.iter_mut().enumerate().map(|(k, s)| recv_wr(s, k as u64)).collect();
+            let accepted = rig.verbs_post(theirs, &mut wrs);
+            let posted = if n % 2 == 0 {
+                // SAFETY: the chain was linked by `verbs_post` and outlives the call.
+                match srq.post_recv_wrs(unsafe { RecvWrs::new(wrs.as_ptr()) }) {
+                    Ok(n) => n as usize,
+                    Err(e) => e.posted as usize,
+                }
+            } else {
+                let one = |s: &Vec<ibv_sge>| {
+                    s.iter().map(|g| DataSeg::new(g.addr, g.length, g.lkey)).collect::<Vec<_>>()
+                };
+                chunk.iter().map_while(|s| srq.post(&one(s), 0).ok()).count()
+            };
+            assert_eq!(accepted, posted);
+            let slots = at_theirs.tail as usize;
+            let ((record, theirs), (our_record, ours)) =
+                (snapshot(&at_theirs, slots), snapshot(&at_ours, slots));
+            assert_eq!(record, our_record);
+            assert_eq!(theirs[..record as usize], ours[..record as usize]);
+        }
+        assert_eq!(srq.free(), 0, "all of the ring was used");
+        rig.destroy(&[], &[theirs, ours], &[]);
+    }
+}
+
+const SLOT_BYTES: usize = 2048;
+
+fn traffic(rig: &Rig) {
+    const PAIRS: usize = 4;
+    const MESSAGES: usize = 20_000;
+    const BUFFERS: usize = 200;
+    let (recv, send) = (rig.cq(511, false), rig.cq(511, false));
+    let raw = rig.srq(255, 1);
+    let (mut srq, mut cq) = (take_srq(raw), take_cq(recv));
+    let mut qps = vec![];
+    for _ in 0..PAIRS {
+        let (a, b) = (rig.qp(send, recv, raw), rig.qp(send, recv, raw));
+        rig.connect(a, b);
+        qps.extend([a, b]);
+    }
+    let from_to: HashMap<u32, usize> =
+        // SAFETY: live QPs.
+        qps.iter().enumerate().map(|(n, q)| (unsafe { (**q).qp_num }, n)).collect();
+    let buffer = |n: usize| DataSeg::new(rig.addr(n * SLOT_BYTES), SLOT_BYTES as u32, rig.lkey());
+    assert_eq!(srq.post_batch((0..BUFFERS).map(|n| (buffer(n), n as u64))), BUFFERS as u32);
+
+    let mut rng = Rng(2024);
+    // By receiving QP: what is under way, oldest first.
+    let mut under_way: Vec<std::collections::VecDeque<(Vec<u8>, Option<u32>)>> =
+        vec![Default::default(); 2 * PAIRS];
+    let (mut sent, mut finished, mut received) = (0, 0, 0);
+    // Receives that the program is still busy with.
+    let mut busy: Vec<Completion> = vec![];
+    let mut in_cqe = 0;
+    while received < MESSAGES {
+        if sent < MESSAGES && sent - finished < 16 {
+            let n = rng.below(2 * PAIRS as u64) as usize;
+            let len = if rng.below(3) == 0 { rng.below(40) } else { rng.below(1800) } as usize + 1;
+            let imm = (rng.below(2) == 0).then_some(sent as u32);
+            let text: Vec<u8> = (0..len).map(|k| (k * 7 + sent) as u8).collect();
+            // A place of its own for each send that may be under way.
+            let from = BUFFERS * SLOT_BYTES + (sent % 32) * SLOT_BYTES;
+            rig.write(from, &text);
+            rig.send(qps[n], from, len, imm, false);
+            under_way[n ^ 1].push_back((text, imm));
+            sent += 1;
+        }
+        let (good, bad) = rig.poll_sends(send);
+        assert_eq!(bad, 0, "a send failed");
+        finished += good;
+        while let Some(c) = cq.poll().expect("a known entry") {
+            let Completion::Recv(r) = c else { panic!("{c:?}") };
+            let (text, imm) = under_way[from_to[&r.qpn]].pop_front().expect("a message nobody sent");
+            let cookie = srq.cookie(r.slot).expect("in use");
+            let mut got = vec![0; text.len()];
+            match r.payload {
+                Payload::Buffer => got = rig.read(cookie as usize * SLOT_BYTES, text.len()),
+                scattered => {
+                    in_cqe += 1;
+                    cq.copy_scattered(scattered == Payload::Cqe64, &mut got);
+                }
+            }
+            assert_eq!((r.byte_count as usize, &got), (text.len(), &text));
+            assert_eq!(r.immediate(), imm);
+            busy.push(c);
+            received += 1;
+        }
+        while busy.len() > 100 || (!busy.is_empty() && (rng.below(4) == 0 || received == MESSAGES)) {
+            let c = busy.swap_remove(rng.below(busy.len() as u64) as usize);
+            let cookie = srq.complete(c.slot().expect("a receive")).expect("in use");
+            assert_eq!(srq.post_batch([(buffer(cookie as usize), cookie)]), 1);
+        }
+    }
+    println!("{received} messages, {in_cqe} of them in their completion entry");
+    assert_eq!((srq.posted(), cq.waiting_receives()), (BUFFERS as u32, 0));
+    assert!(
+        srq.in_use().map(|(_, cookie)| cookie).collect::<std::collections::HashSet<_>>().len() == BUFFERS
+    );
+    srq.check();
+    rig.destroy(&qps, &[raw], &[recv, send]);
+}
+
+fn readable(channel: &EventChannel, millis: i32) -> bool {
+    let mut fd = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut fd, 1, millis) == 1 }
+}
+
+/// One pair of QPs whose receives raise events.
+struct Pair {
+    cqs: [*mut rdma_sys::ibv_cq; 2],
+    raw: *mut ibv_srq,
+    qps: [*mut rdma_sys::ibv_qp; 2],
+    srq: Srq,
+    cq: Cq,
+    channel: EventChannel,
+}
+
+fn pair(rig: &Rig) -> Pair {
+    let (recv, send) = (rig.cq(127, true), rig.cq(127, false));
+    let raw = rig.srq(31, 1);
+    let (mut srq, cq) = (take_srq(raw), take_cq(recv));
+    let qps = [rig.qp(send, recv, raw), rig.qp(send, recv, raw)];
+    rig.connect(qps[0], qps[1]);
+    let bufs = (0..20).map(|n| (DataSeg::new(rig.addr(n * 2048), 2048, rig.lkey()), n as u64));
+    assert_eq!(srq.post_batch(bufs), 20);
+    // SAFETY: the channel lives as long as the rig.
+    let channel = unsafe { EventChannel::from_verbs(rig.channel) };
+    Pair { cqs: [recv, send], raw, qps, srq, cq, channel }
+}
+
+fn events(rig: &Rig) {
+    let mut p = pair(rig);
+    for round in 0..8 {
+        assert!(p.cq.arm_unless_ready(ArmFor::Any), "nothing is waiting");
+        assert!(!readable(&p.channel, 0), "no event before a message");
+        rig.send(p.qps[0], 100_000, 500, None, false);
+        assert!(readable(&p.channel, 10_000), "round {round}: no event");
+        p.channel.read_event().expect("an event");
+        p.cq.event_received();
+        let slot = next(&mut p.cq).slot().expect("a receive");
+        p.srq.complete(slot).expect("in use");
+        assert_eq!(rig.poll_sends(p.cqs[1]).1, 0);
+        // Not armed: no second event.
+        rig.send(p.qps[0], 100_000, 500, None, false);
+        let slot = next(&mut p.cq).slot().expect("a receive");
+        p.srq.complete(slot).expect("in use");
+        assert!(!readable(&p.channel, 0), "an event without a request");
+        while rig.poll_sends(p.cqs[1]).0 > 0 {}
+    }
+    rig.destroy(&p.qps, &[p.raw], &p.cqs);
+}
+
+fn solicited(rig: &Rig) {
+    let mut p = pair(rig);
+    assert!(p.cq.arm_unless_ready(ArmFor::Solicited));
+    rig.send(p.qps[0], 100_000, 500, None, false);
+    assert!(matches!(next(&mut p.cq), Completion::Recv(c) if !c.solicited));
+    assert!(!readable(&p.channel, 0), "the message was not solicited");
+    rig.send(p.qps[0], 100_000, 500, None, true);
+    assert!(readable(&p.channel, 10_000));
+    p.channel.read_event().expect("an event");
+    p.cq.event_received();
+    assert!(matches!(next(&mut p.cq), Completion::Recv(c) if c.solicited));
+    rig.destroy(&p.qps, &[p.raw], &p.cqs);
+}
+
+fn teardown(rig: &Rig) {
+    let mut p = pair(rig);
+    for _ in 0..5 {
+        rig.send(p.qps[0], 100_000, 500, None, false);
+    }
+    // SAFETY: live QPs.
+    let qpn = unsafe {
+        dv::qp_to_error(p.qps[1]).expect("to error");
+        (*p.qps[1]).qp_num
+    };
+    let bound = Duration::from_secs(20);
+    let mut teardown = QpTeardown::begin(qpn, Instant::now(), bound);
+    if rig.async_event() == ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED {
+        teardown.last_wqe_reached();
+    }
+    let mut returned = 0;
+    let srq = &mut p.srq;
+    let step = teardown.advance(&mut p.cq, Instant::now(), |c| {
+        if let Completion::RecvError(e) = c {
+            assert_eq!(e.syndrome, Syndrome::Flushed);
+        }
+        srq.complete(c.slot().expect("a receive")).expect("in use");
+        returned += 1;
+    });
+    assert_eq!(step, Ok(TeardownStep::Destroy { event_seen: true }));
+    assert_eq!(p.srq.posted(), 20 - returned);
+    // The SRQ lives on, with another pair.
+    rig.destroy(&[p.qps[1]], &[], &[]);
+    let others = [rig.qp(p.cqs[1], p.cqs[0], p.raw), rig.qp(p.cqs[1], p.cqs[0], p.raw)];
+    rig.connect(others[0], others[1]);
+    for _ in 0..20 - returned {
+        rig.send(others[0], 100_000, 500, None, false);
+        p.srq.complete(next(&mut p.cq).slot().expect("a receive")).expect("in use");
+    }
+    assert_eq!(p.srq.posted(), 0, "every slot was found again");
+    rig.destroy(&[p.qps[0], others[0], others[1]], &[p.raw], &p.cqs);
+}
+
+fn bound(rig: &Rig) {
+    let (recv, send) = (rig.cq(127, false), rig.cq(127, false));
+    let raw = rig.srq(63, 1);
+    let mut cq = take_cq(recv);
+    let mut srq = take_srq(raw)
+        .bind(|s| {
+            let offset = usize::from(s.0) * 2048;
+            (DataSeg::new(rig.addr(offset), 2048, rig.lkey()), offset as u64)
+        })
+        .expect("idle");
+    let qps = [rig.qp(send, recv, raw), rig.qp(send, recv, raw)];
+    rig.connect(qps[0], qps[1]);
+    let mut rng = Rng(3);
+    let mut held = vec![];
+    assert_eq!(srq.repost(40), 40);
+    for n in 0..3000usize {
+        let text = (n as u64).to_le_bytes().repeat(20);
+        rig.write(500_000, &text);
+        rig.send(qps[n % 2], 500_000, text.len(), None, false);
+        let slot = next(&mut cq).slot().expect("a receive");
+        assert_eq!(rig.read(usize::from(slot.0) * 2048, text.len()), text, "the slot's own buffer");
+        while rig.poll_sends(send).0 == 0 {}
+        held.push(slot);
+        if held.len() > 15 {
+            let slot = held.swap_remove(rng.below(held.len() as u64) as usize);
+            assert_eq!(srq.complete(slot), Ok(u64::from(slot.0) * 2048));
+            assert_eq!(srq.repost(1), 1);
+        }
+    }
+    rig.destroy(&qps, &[raw], &[recv, send]);
+}
