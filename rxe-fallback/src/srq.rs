@@ -153,7 +153,8 @@ impl Srq {
         })
     }
 
-    /// Sizes and limit, from the device.
+    /// Sizes and limit, from the device; `max_wr` is what can be posted, where a driver also counts entries it keeps
+    /// for itself (mlx5: the kernel says about twice as many).
     ///
     /// # Errors
     /// `ibv_query_srq`'s errno.
@@ -161,6 +162,11 @@ impl Srq {
     /// # References
     /// ibv_query_srq(3)
     pub fn query(&self) -> Result<SrqAttr> {
+        let attr = self.query_kernel()?;
+        Ok(SrqAttr { max_wr: attr.max_wr.min(self.max_wr()), ..attr })
+    }
+
+    fn query_kernel(&self) -> Result<SrqAttr> {
         let mut attr = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
         // SAFETY: the SRQ is alive.
         check("ibv_query_srq", unsafe { sys::ibv_query_srq(self.as_raw(), &mut attr) })?;
@@ -212,7 +218,7 @@ impl Srq {
             libc::ENOSYS | libc::EOPNOTSUPP => Error::unsupported(verb, "the driver cannot resize an SRQ"),
             _ => error,
         })?;
-        let actual = self.query().map_or(max_wr, |attr| attr.max_wr);
+        let actual = self.query_kernel().map_or(max_wr, |attr| attr.max_wr);
         self.inner.max_wr.store(actual, Ordering::Relaxed);
         Ok(())
     }

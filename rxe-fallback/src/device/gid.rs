@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 
 use rdma_sys as sys;
@@ -81,7 +82,8 @@ pub struct GidEntry {
 }
 
 unsafe extern "C" {
-    /// What the inline function `ibv_query_gid_table` calls; rdma-sys leaves it out for its underscore.
+    // What the inline functions ibv_query_gid_table and ibv_query_gid_ex call; rdma-sys leaves them out for their
+    // underscore.
     fn _ibv_query_gid_table(
         context: *mut sys::ibv_context,
         entries: *mut sys::ibv_gid_entry,
@@ -89,11 +91,28 @@ unsafe extern "C" {
         flags: u32,
         entry_size: usize,
     ) -> isize;
+    fn _ibv_query_gid_ex(
+        context: *mut sys::ibv_context,
+        port: u32,
+        index: u32,
+        entry: *mut sys::ibv_gid_entry,
+        flags: u32,
+        entry_size: usize,
+    ) -> libc::c_int;
 }
 
 pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
-    let verb = "ibv_query_gid_table";
-    let ethernet = context.port(port)?.link_layer == LinkLayer::Ethernet;
+    let attr = context.port(port)?;
+    let ethernet = attr.link_layer == LinkLayer::Ethernet;
+    let entries = match whole_table(context) {
+        Ok(entries) => entries,
+        // Without the kernel's call libibverbs reads sysfs, and gives up at the first entry it cannot read.
+        Err(_) => one_by_one(context, port, attr.gid_tbl_len),
+    };
+    Ok(entries.iter().filter(|e| e.port_num == u32::from(port)).map(|e| entry(e, ethernet)).collect())
+}
+
+fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
     let mut room = 0;
     for number in 1..=context.attributes().phys_port_cnt {
         room += context.port(number)?.gid_tbl_len as usize;
@@ -105,11 +124,26 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
         _ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), room, 0, size)
     };
     if count < 0 {
-        return Err(Error::new(verb, i32::try_from(-count).unwrap_or(libc::EIO)));
+        return Err(Error::new("ibv_query_gid_table", i32::try_from(-count).unwrap_or(libc::EIO)));
     }
     // SAFETY: the call has written `count` entries, at most `room`.
     unsafe { entries.set_len(count.unsigned_abs().min(room)) };
-    Ok(entries.iter().filter(|e| e.port_num == u32::from(port)).map(|e| entry(e, ethernet)).collect())
+    Ok(entries)
+}
+
+fn one_by_one(context: &Context, port: u8, len: u32) -> Vec<sys::ibv_gid_entry> {
+    let one = |index| {
+        let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
+        // SAFETY: the context is open and the entry of the given size; zeroes are valid for it (plain integers).
+        let entry = unsafe {
+            let size = size_of::<sys::ibv_gid_entry>();
+            let returned =
+                _ibv_query_gid_ex(context.as_raw(), u32::from(port), index, entry.as_mut_ptr(), 0, size);
+            (returned == 0).then(|| entry.assume_init())
+        };
+        entry.filter(|entry| Gid::from_sys(&entry.gid) != Gid::default())
+    };
+    (0..len).filter_map(one).collect()
 }
 
 fn entry(raw: &sys::ibv_gid_entry, ethernet: bool) -> GidEntry {
