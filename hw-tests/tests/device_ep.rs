@@ -13,7 +13,7 @@ fn main() {
         r127_epsrq_starts_unconnected,
         r130_epsrq_null_or_bad_srq,
         r134_epsrq_null_evds_allowed,
-        r135_epsrq_pz_differs,
+        r135_epsrq_pz_differs_supported_or_not,
         r139_epsrq_request_limits_at_least,
         r141_epsrq_max_recv_iov_ignored,
         r143_epsrq_unsatisfiable_attribute,
@@ -148,7 +148,7 @@ fn r134_epsrq_null_evds_allowed() {
 /// Where the device keeps the PZs of EP and SRQ apart, receive buffers are checked against the SRQ's alone and requests
 /// against the EP's; where it cannot, an EP of another PZ than its SRQ is refused, by creation and by modify (R135 to R138).
 /// Also R164.
-fn r135_epsrq_pz_differs() {
+fn r135_epsrq_pz_differs_supported_or_not() {
     let rig = Rig::new();
     let (side, attr) = (&rig.server, EpAttr::default());
     let other = Pz::create(&side.ia).unwrap();

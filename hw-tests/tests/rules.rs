@@ -1,0 +1,315 @@
+//! Which test shows which of the 279 rules of the SRQ: keeps `hw-tests/RULES.md` true.
+//!
+//! - `rules/rules.txt`: number, section and slug of every rule.
+//! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and those that its doc
+//!   comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
+//! - `rules/reasons.txt`: why a rule has no test, one line each.
+//!
+//! `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` writes the file anew.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where tests named after rules may be, from the repository's root.
+const SOURCES: [&str; 4] = ["hw-tests/tests", "provider/src", "rxe-fallback/src", "rxe-fallback/tests"];
+
+/// This file: what looks like tests here is not.
+const SELF: &str = "hw-tests/tests/rules.rs";
+
+#[derive(Debug, PartialEq, Eq)]
+struct Rule {
+    section: String,
+    slug: String,
+}
+
+/// A test named after a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    /// File and name.
+    place: String,
+    name: String,
+    number: u32,
+    /// Rules that its doc comment names.
+    more: Vec<u32>,
+}
+
+fn parse_rules(text: &str) -> BTreeMap<u32, Rule> {
+    let rule = |line: &str| {
+        let mut words = line.split(' ');
+        let number = words.next()?.strip_prefix('R')?.parse().ok()?;
+        let rule = Rule { section: words.next()?.to_owned(), slug: words.next()?.to_owned() };
+        words.next().is_none().then_some((number, rule))
+    };
+    text.lines().map(|line| rule(line).unwrap_or_else(|| panic!("rules.txt: {line:?}"))).collect()
+}
+
+/// Numbers and reasons; what is wrong with a line goes to `problems`.
+fn parse_reasons(text: &str, problems: &mut Vec<String>) -> BTreeMap<u32, String> {
+    let mut reasons = BTreeMap::new();
+    let mut last = 0;
+    for line in text.lines() {
+        let parsed = line.split_once(' ').and_then(|(number, reason)| {
+            Some((number.strip_prefix('R')?.parse::<u32>().ok()?, reason.trim()))
+                .filter(|(_, r)| !r.is_empty())
+        });
+        match parsed {
+            Some((number, reason)) => {
+                if number <= last {
+                    problems.push(format!("reasons.txt: R{number} comes after R{last}"));
+                }
+                last = number;
+                reasons.insert(number, reason.to_owned());
+            }
+            None => problems.push(format!("reasons.txt: not a number and a reason: {line:?}")),
+        }
+    }
+    reasons
+}
+
+/// Reads references up to the first word that is none; gives them and whether that was the end of the text.
+fn references(text: &str) -> (Vec<u32>, bool) {
+    let text = text.replace('-', " to ");
+    let mut numbers = Vec::new();
+    let mut range = false;
+    for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {
+        let bare = word.trim_end_matches(['.', ';', ':', ')']);
+        match (bare.strip_prefix('R').and_then(|n| n.parse::<u32>().ok()), word) {
+            (Some(to), _) => {
+                let from = numbers.last().map_or(to, |last| last + 1);
+                numbers.extend(if range { from..=to } else { to..=to });
+                range = false;
+                if bare != word {
+                    return (numbers, false);
+                }
+            }
+            (None, "to") => range = true,
+            (None, "and") => {}
+            (None, _) => return (numbers, false),
+        }
+    }
+    (numbers, true)
+}
+
+/// The rules that a doc comment names as covered, too.
+fn named_in(doc: &str) -> Vec<u32> {
+    let in_parentheses = doc
+        .split('(')
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(inside, _)| references(inside))
+        .filter(|(_, whole)| *whole)
+        .flat_map(|(numbers, _)| numbers);
+    let also = doc.split("Also ").skip(1).flat_map(|rest| references(rest).0);
+    in_parentheses.chain(also).collect()
+}
+
+/// The tests of one source file.
+fn scan(path: &str, source: &str) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut doc = String::new();
+    for line in source.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            doc.push(' ');
+            doc.push_str(text.trim());
+        } else if !line.starts_with("#[") {
+            let name: String = line
+                .strip_prefix("fn ")
+                .unwrap_or("")
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            let number =
+                name.strip_prefix('r').and_then(|n| n.split_once('_')).and_then(|(n, _)| n.parse().ok());
+            if let Some(number) = number {
+                found.push(Found { place: format!("{path}::{name}"), name, number, more: named_in(&doc) });
+            }
+            doc.clear();
+        }
+    }
+    found
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// What is wrong with the names of the tests with this number: one of them has to have the rule's slug, further ones may
+/// say what else they show, but none has another rule's slug.
+fn misnamed(rules: &BTreeMap<u32, Rule>, number: u32, tests: &[&Found]) -> Option<String> {
+    let starts_with = |test: &Found, slug: &str| {
+        let rest = test.name.strip_prefix(&format!("r{number}_{slug}"));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    let Some(Rule { slug, .. }) = rules.get(&number) else {
+        return Some(format!("{}: there is no R{number}", tests[0].place));
+    };
+    let (own, others): (Vec<_>, Vec<_>) = tests.iter().partition(|test| starts_with(test, slug));
+    let wrong = |test: &&Found| rules.values().any(|rule| starts_with(test, &rule.slug));
+    let test = if own.is_empty() { others.first().copied() } else { others.into_iter().find(wrong) };
+    test.map(|test| format!("{}: R{number} is {slug}", test.place))
+}
+
+/// The text of RULES.md.
+fn table(
+    rules: &BTreeMap<u32, Rule>,
+    tests: &[Found],
+    reasons: &BTreeMap<u32, String>,
+    problems: &mut Vec<String>,
+) -> String {
+    let mut covered: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    let mut names: BTreeMap<u32, Vec<&Found>> = BTreeMap::new();
+    for test in tests {
+        names.entry(test.number).or_default().push(test);
+        for number in [test.number].iter().chain(&test.more) {
+            if !rules.contains_key(number) {
+                problems.push(format!("{}: names R{number}, which there is not", test.place));
+            }
+            let places = covered.entry(*number).or_default();
+            if !places.contains(&test.place.as_str()) {
+                places.push(&test.place);
+            }
+        }
+    }
+    for (number, tests) in names {
+        problems.extend(misnamed(rules, number, &tests));
+    }
+    for number in reasons.keys() {
+        if !rules.contains_key(number) {
+            problems.push(format!("reasons.txt: there is no R{number}"));
+        }
+        if let Some(places) = covered.get(number) {
+            problems.push(format!("R{number} has a reason and a test: {}", places.join(", ")));
+        }
+    }
+    let mut text = String::from(
+        "# Rules and their tests\n\n\
+         Every rule of the SRQ and the EPs on it, with the tests that show it or the reason why there is none. Written by\n\
+         `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules`, checked by the same without the variable.\n\n\
+         | rule | section | name | shown by |\n|---|---|---|---|\n",
+    );
+    let (mut by_test, mut by_reason) = (0, 0);
+    for (number, Rule { section, slug }) in rules {
+        let how = match (covered.get(number), reasons.get(number)) {
+            (Some(places), _) => {
+                by_test += 1;
+                places.join("<br>")
+            }
+            (None, Some(reason)) => {
+                by_reason += 1;
+                format!("no test: {reason}")
+            }
+            (None, None) => "open".to_owned(),
+        };
+        writeln!(text, "| R{number} | {section} | {slug} | {how} |").unwrap();
+    }
+    let (all, open) = (rules.len(), rules.len() - by_test - by_reason);
+    writeln!(text, "\ncovered {by_test}, reasoned {by_reason}, open {open} of {all}").unwrap();
+    text
+}
+
+/// The table is what sources and reasons say, every test is named as its rule is, and no rule has both a test and a
+/// reason.
+#[test]
+fn the_table_of_rules_is_true() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.parent().unwrap();
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut problems = Vec::new();
+    let rules = parse_rules(&read(&here.join("rules/rules.txt")));
+    assert!(rules.keys().copied().eq(1..=279), "rules.txt is not R1 to R279");
+    let reasons = parse_reasons(&read(&here.join("rules/reasons.txt")), &mut problems);
+    let mut files = Vec::new();
+    for folder in SOURCES {
+        rust_files(&root.join(folder), &mut files);
+    }
+    files.sort();
+    let tests: Vec<_> = files
+        .iter()
+        .map(|file| (file.strip_prefix(root).unwrap().to_str().unwrap(), file))
+        .filter(|(path, _)| *path != SELF)
+        .flat_map(|(path, file)| scan(path, &read(file)))
+        .collect();
+    let text = table(&rules, &tests, &reasons, &mut problems);
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+    let target = here.join("RULES.md");
+    if std::env::var_os("UPDATE_RULES").is_some() {
+        fs::write(&target, text).unwrap();
+        return;
+    }
+    let now = fs::read_to_string(&target).unwrap_or_default();
+    let changed = text.lines().zip(now.lines()).find(|(new, old)| new != old).map(|(new, _)| new);
+    assert!(
+        text == now,
+        "RULES.md is old (first at {:?}): UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules",
+        changed.unwrap_or("its end")
+    );
+}
+
+fn sample() -> BTreeMap<u32, Rule> {
+    parse_rules("R1 A one\nR2 A two\nR3 B three\nR4 B four\n")
+}
+
+fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
+    let mut problems = Vec::new();
+    let reasons = parse_reasons(reasons, &mut problems);
+    let text = table(&sample(), &scan("a.rs", source), &reasons, &mut problems);
+    (text, problems)
+}
+
+#[test]
+fn each_rule_is_covered_reasoned_or_open() {
+    let (text, problems) = outcome("/// Shown.\n#[test]\nfn r1_one() {\n", "R3 C edge: NULL\n");
+    assert_eq!(problems, [""; 0]);
+    assert!(text.contains("| R1 | A | one | a.rs::r1_one |\n| R2 | A | two | open |\n"));
+    assert!(text.contains("| R3 | B | three | no test: C edge: NULL |\n"));
+    assert!(text.ends_with("\ncovered 1, reasoned 1, open 2 of 4\n"));
+}
+
+#[test]
+fn doc_comments_name_further_rules() {
+    for (doc, numbers) in [
+        ("All four (R1 to R4).", vec![1, 2, 3, 4]),
+        ("All four (R1-R4).", vec![1, 2, 3, 4]),
+        ("Two (R2, R4) of them. Also R1.", vec![2, 4, 1]),
+        ("Also R2, R3 and R4.", vec![2, 3, 4]),
+        ("Also R2. What R3 says is something else.", vec![2]),
+        ("Other words in it (see R2) and R4 (R1; R2 too).", vec![]),
+    ] {
+        assert_eq!(named_in(doc), numbers, "{doc}");
+    }
+    let (text, _) = outcome("/// First line,\n/// then more. Also R2,\n/// R3.\nfn r1_one() {\n", "");
+    assert!(text.ends_with("\ncovered 3, reasoned 0, open 1 of 4\n"), "{text}");
+    let (text, _) = outcome("/// Another function. Also R4.\nfn helper() {}\nfn r1_one() {\n", "");
+    assert!(text.ends_with("\ncovered 1, reasoned 0, open 3 of 4\n"), "{text}");
+}
+
+#[test]
+fn contradictions_and_unknown_rules_are_found() {
+    for (source, reasons, problem) in [
+        ("fn r5_five() {", "", "there is no R5"),
+        ("fn r1_two() {", "", "R1 is one"),
+        ("fn r1_onefold() {", "", "R1 is one"),
+        ("fn r1_one() {}\nfn r1_two_again() {", "", "r1_two_again: R1 is one"),
+        ("/// Also R9.\nfn r1_one() {", "", "names R9"),
+        ("fn r1_one() {", "R1 C edge: NULL", "R1 has a reason and a test"),
+        ("/// Also R2.\nfn r1_one() {", "R2 C edge: NULL", "R2 has a reason and a test"),
+        ("", "R7 C edge: NULL", "there is no R7"),
+        ("", "R2 x\nR1 x", "R1 comes after R2"),
+        ("", "R1", "not a number and a reason"),
+    ] {
+        let (_, problems) = outcome(source, reasons);
+        assert!(problems.iter().any(|p| p.contains(problem)), "{source:?} {reasons:?}: {problems:?}");
+    }
+    for source in ["fn r1_one_in_some_way() {", "fn r1_one() {}\nfn r1_onefold() {"] {
+        assert_eq!(outcome(source, "").1, [""; 0]);
+    }
+}
