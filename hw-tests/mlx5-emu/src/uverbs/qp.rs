@@ -477,8 +477,12 @@ impl Device {
             QpState::Rts => {
                 qp.rnr_left = qp.attr.rnr_retry;
                 qp.retry_left = qp.attr.retry_cnt;
+                if from == QpState::Rtr {
+                    qp.send_sn = qp.attr.sq_psn;
+                }
             }
-            QpState::Rtr | QpState::Init => {}
+            QpState::Rtr => qp.expect_sn = qp.attr.rq_psn,
+            QpState::Init => {}
             QpState::Sqd => qp.drained_event = notify_drained,
             QpState::Sqe => {}
         }

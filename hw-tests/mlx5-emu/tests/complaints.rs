@@ -1,0 +1,422 @@
+//! A deliberately broken driver: each rule that real hardware relies on, broken once, is noticed.
+//!
+//! The driver here writes queue memory itself, through the addresses that `mlx5dv_init_obj` gives, at literal offsets.
+#![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
+
+mod common;
+
+use common::*;
+use mlx5_emu::{ComplaintKind, complaints, step};
+
+#[link(name = "mlx5")]
+unsafe extern "C" {
+    fn mlx5dv_init_obj(obj: *mut [u64; 64], kind: u64) -> i32;
+}
+
+const OBJ_QP: u64 = 1;
+const OBJ_CQ: u64 = 2;
+const OBJ_SRQ: u64 = 4;
+
+/// A view that libmlx5 filled in; field offsets as in mlx5dv.h.
+struct View([u64; 32]);
+
+impl View {
+    fn of(kind: u64, object: usize) -> Self {
+        let mut view = Self([0; 32]);
+        let mut obj = [0u64; 64];
+        let at = match kind {
+            OBJ_QP => 0,
+            OBJ_CQ => 2,
+            _ => 4,
+        };
+        obj[at] = object as u64;
+        obj[at + 1] = view.0.as_mut_ptr() as u64;
+        // SAFETY: in and out pointers of the requested kind are set; the view is larger than any of the structures.
+        assert_eq!(unsafe { mlx5dv_init_obj(&raw mut obj, kind) }, 0);
+        view
+    }
+
+    fn u64(&self, offset: usize) -> u64 {
+        self.0[offset / 8]
+    }
+
+    fn u32(&self, offset: usize) -> u32 {
+        (self.0[offset / 8] >> (offset % 8 * 8)) as u32
+    }
+}
+
+/// # Safety
+/// `at` is a mapped, aligned word of queue memory.
+unsafe fn store32(at: u64, value: u32) {
+    // SAFETY: by contract.
+    unsafe { (at as *mut u32).write_volatile(value.to_be()) };
+}
+
+/// # Safety
+/// `at` is a mapped, aligned half word of queue memory.
+unsafe fn store16(at: u64, value: u16) {
+    // SAFETY: by contract.
+    unsafe { (at as *mut u16).write_volatile(value.to_be()) };
+}
+
+/// # Safety
+/// `at` is a mapped, aligned word of queue memory.
+unsafe fn load32(at: u64) -> u32 {
+    // SAFETY: by contract.
+    u32::from_be(unsafe { (at as *const u32).read_volatile() })
+}
+
+/// An SRQ that is written directly.
+struct Direct {
+    buf: u64,
+    record: u64,
+    stride: u64,
+    count: u32,
+    posted: u32,
+}
+
+impl Direct {
+    fn new(srq: *mut ibv_srq) -> Self {
+        let view = View::of(OBJ_SRQ, srq as usize);
+        assert_eq!(view.u32(20), 0, "head");
+        Self { buf: view.u64(0), record: view.u64(8), stride: u64::from(view.u32(16)), count: view.u32(24) + 1, posted: 0 }
+    }
+
+    fn wqe(&self, index: u32) -> u64 {
+        self.buf + u64::from(index) * self.stride
+    }
+
+    fn fill(&self, index: u32, sge: &ibv_sge) {
+        // SAFETY: inside the ring.
+        unsafe {
+            store32(self.wqe(index) + 16, sge.length);
+            store32(self.wqe(index) + 20, sge.lkey);
+            store32(self.wqe(index) + 24, (sge.addr >> 32) as u32);
+            store32(self.wqe(index) + 28, sge.addr as u32);
+        }
+    }
+
+    fn link(&self, index: u32, next: u16) {
+        // SAFETY: inside the ring.
+        unsafe { store16(self.wqe(index) + 2, next) };
+    }
+
+    fn ring(&mut self, count: u32) {
+        self.posted += count;
+        // SAFETY: the doorbell record.
+        unsafe { store32(self.record, self.posted) };
+    }
+}
+
+struct Setup {
+    rig: Rig,
+    cq: *mut ibv_cq,
+    a: *mut ibv_qp,
+    direct: Direct,
+    memory: Memory,
+}
+
+fn setup(kind: ComplaintKind) -> Setup {
+    let mut rig = Rig::new();
+    rig.expect(kind);
+    let (cq, srq) = (rig.cq(256), rig.srq(8, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    let direct = Direct::new(srq);
+    for i in 0..direct.count {
+        direct.fill(i, &memory.sge(1024, 64));
+    }
+    Setup { rig, cq, a, direct, memory }
+}
+
+fn seen(kind: ComplaintKind) -> bool {
+    complaints().iter().any(|complaint| complaint.kind == kind)
+}
+
+#[test]
+fn a_correct_direct_driver_is_not_complained_about() {
+    let mut s = setup(ComplaintKind::Internal);
+    assert_eq!(s.direct.count, 16, "the ring is tail + 1 slots, the rest is libmlx5's wait queue");
+    let mut sq = DirectSq::new(s.a);
+    // Ring order, many times around, never more posted than the ring holds less one.
+    for round in 0..1000 {
+        s.direct.ring(1);
+        sq.send(&s.memory.sge(0, 64));
+        // SAFETY: live CQ, polled only here: libmlx5 would change the SRQ's links.
+        let found = unsafe { poll_raw(s.cq) };
+        assert_eq!(found, 2, "round {round}");
+        if s.direct.posted % s.direct.count == s.direct.count - 1 {
+            s.direct.link(s.direct.count - 1, 0);
+        }
+    }
+    assert!(complaints().is_empty(), "{:?}", complaints());
+}
+
+/// Counts and consumes CQEs without libmlx5, so that it does not touch the SRQ's links.
+///
+/// # Safety
+/// A live CQ that is polled no other way.
+unsafe fn poll_raw(cq: *mut ibv_cq) -> u32 {
+    // One CQ at a time: a new one starts over.
+    thread_local!(static CI: std::cell::Cell<(usize, u32)> = const { std::cell::Cell::new((0, 0)) });
+    let view = View::of(OBJ_CQ, cq as usize);
+    let (buf, record, count, size) = (view.u64(0), view.u64(8), view.u32(16), view.u32(20));
+    step();
+    let (known, mut ci) = CI.get();
+    if known != buf as usize {
+        ci = 0;
+    }
+    let mut found = 0;
+    loop {
+        let at = buf + u64::from(ci & (count - 1)) * u64::from(size) + u64::from(size) - 1;
+        // SAFETY: inside the CQ's buffer.
+        let own = unsafe { (at as *const u8).read_volatile() };
+        if own >> 4 == 15 || u32::from(own & 1) != (ci >> count.trailing_zeros()) & 1 {
+            break;
+        }
+        ci += 1;
+        found += 1;
+        // SAFETY: the CQ's doorbell record.
+        unsafe { store32(record, ci & 0xff_ffff) };
+    }
+    CI.set((buf as usize, ci));
+    found
+}
+
+#[test]
+fn next_outside_the_ring() {
+    let mut s = setup(ComplaintKind::NextOutsideRing);
+    s.direct.link(0, 999);
+    s.direct.ring(1);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::NextOutsideRing));
+    assert_eq!(async_events(s.rig.ctx), [14], "the SRQ is in error");
+}
+
+#[test]
+fn next_changed_after_posting() {
+    let mut s = setup(ComplaintKind::NextChangedAfterPost);
+    s.direct.ring(3);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(!seen(ComplaintKind::NextChangedAfterPost));
+    s.direct.link(1, 5);
+    send(s.a, 2, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::NextChangedAfterPost));
+}
+
+#[test]
+fn wqe_posted_while_in_flight() {
+    let mut s = setup(ComplaintKind::WqeReusedInFlight);
+    s.direct.link(2, 0);
+    s.direct.ring(4);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::WqeReusedInFlight));
+}
+
+#[test]
+fn srq_record_that_jumps() {
+    for jump in [64, 0xffff] {
+        let mut s = setup(ComplaintKind::DoorbellRecordJump);
+        s.direct.ring(jump);
+        send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+        assert!(seen(ComplaintKind::DoorbellRecordJump), "{jump}");
+    }
+}
+
+#[test]
+fn srq_record_with_bits_above_the_counter() {
+    let mut s = setup(ComplaintKind::ReservedNotZero);
+    s.direct.posted = 0x10000;
+    s.direct.ring(1);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::ReservedNotZero));
+}
+
+#[test]
+fn reserved_field_of_the_next_segment() {
+    let mut s = setup(ComplaintKind::ReservedNotZero);
+    // SAFETY: inside the ring.
+    unsafe { store32(s.direct.wqe(0) + 12, 1) };
+    s.direct.ring(1);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::ReservedNotZero));
+}
+
+#[test]
+fn unknown_key_in_a_receive() {
+    let mut s = setup(ComplaintKind::UnknownKey);
+    let mut sge = s.memory.sge(1024, 64);
+    sge.lkey ^= 0x10_0000;
+    s.direct.fill(0, &sge);
+    s.direct.ring(1);
+    send(s.a, 1, SIGNALED, &[s.memory.sge(0, 64)]);
+    assert!(seen(ComplaintKind::UnknownKey));
+}
+
+#[test]
+fn consumer_index_ahead_of_the_device() {
+    let mut s = setup(ComplaintKind::ConsumerIndexAhead);
+    let view = View::of(OBJ_CQ, s.cq as usize);
+    let (record, count) = (view.u64(8), view.u32(16));
+    // SAFETY: the CQ's doorbell record.
+    unsafe { store32(record, count * 4) };
+    let mut sq = DirectSq::new(s.a);
+    for _ in 0..count {
+        s.direct.ring(1);
+        sq.send(&s.memory.sge(0, 64));
+        if s.direct.posted % 16 == 15 {
+            s.direct.link(15, 0);
+        }
+    }
+    assert!(seen(ComplaintKind::ConsumerIndexAhead));
+}
+
+/// A send queue that is written directly.
+struct DirectSq {
+    buf: u64,
+    record: u64,
+    register: u64,
+    qpn: u32,
+    count: u32,
+    index: u16,
+}
+
+impl DirectSq {
+    fn new(qp: *mut ibv_qp) -> Self {
+        let view = View::of(OBJ_QP, qp as usize);
+        Self { buf: view.u64(8), record: view.u64(0), register: view.u64(40), qpn: qpn(qp), count: view.u32(16), index: 0 }
+    }
+
+    /// A signalled SEND of 48 bytes; returns the first eight bytes of the WQE.
+    fn write(&self, sge: &ibv_sge) -> (u32, u32) {
+        let at = self.buf + u64::from(u32::from(self.index) & (self.count - 1)) * 64;
+        let words = (u32::from(self.index) << 8 | 0x0a, self.qpn << 8 | 2);
+        // SAFETY: the first 32 bytes of the WQE, inside the ring.
+        unsafe {
+            for (i, word) in
+                [words.0, words.1, 8, 0, sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32].iter().enumerate()
+            {
+                store32(at + i as u64 * 4, *word);
+            }
+        }
+        words
+    }
+
+    fn send(&mut self, sge: &ibv_sge) {
+        let words = self.write(sge);
+        self.ring(words);
+    }
+
+    fn ring(&mut self, words: (u32, u32)) {
+        self.index = self.index.wrapping_add(1);
+        // SAFETY: record and register of the QP.
+        unsafe {
+            store32(self.record + 4, u32::from(self.index));
+            let word = u64::from(words.0) << 32 | u64::from(words.1);
+            (self.register as *mut u64).write_volatile(word.to_be());
+        }
+        step();
+    }
+}
+
+#[test]
+fn a_correct_direct_sender_is_not_complained_about() {
+    let mut s = setup(ComplaintKind::Internal);
+    let mut sq = DirectSq::new(s.a);
+    s.direct.ring(4);
+    for _ in 0..4 {
+        let words = sq.write(&s.memory.sge(0, 48));
+        sq.ring(words);
+    }
+    // SAFETY: live CQ, polled only here.
+    assert_eq!(unsafe { poll_raw(s.cq) }, 8);
+    assert!(complaints().is_empty(), "{:?}", complaints());
+}
+
+#[test]
+fn register_that_does_not_match_the_ring() {
+    let mut s = setup(ComplaintKind::BlueFlameMismatch);
+    let mut sq = DirectSq::new(s.a);
+    s.direct.ring(4);
+    let words = sq.write(&s.memory.sge(0, 48));
+    sq.ring((words.0, words.1 + 1));
+    assert!(seen(ComplaintKind::BlueFlameMismatch));
+}
+
+#[test]
+fn doorbell_for_a_queue_that_is_not_there() {
+    let mut s = setup(ComplaintKind::BadDoorbell);
+    let mut sq = DirectSq::new(s.a);
+    let words = sq.write(&s.memory.sge(0, 48));
+    sq.qpn += 100;
+    sq.ring((words.0, sq.qpn << 8 | 2));
+    assert!(seen(ComplaintKind::BadDoorbell));
+}
+
+#[test]
+fn send_wqe_with_the_wrong_index() {
+    let mut s = setup(ComplaintKind::BadSendWqe);
+    s.rig.expect(ComplaintKind::BlueFlameMismatch);
+    let mut sq = DirectSq::new(s.a);
+    s.direct.ring(4);
+    sq.write(&s.memory.sge(0, 48));
+    // SAFETY: the control segment of WQE 0.
+    unsafe { store32(sq.buf, 7 << 8 | 0x0a) };
+    sq.ring((7 << 8 | 0x0a, sq.qpn << 8 | 2));
+    assert!(seen(ComplaintKind::BadSendWqe));
+}
+
+#[test]
+fn reserved_bytes_of_a_control_segment() {
+    let mut s = setup(ComplaintKind::ReservedNotZero);
+    let mut sq = DirectSq::new(s.a);
+    s.direct.ring(4);
+    let words = sq.write(&s.memory.sge(0, 48));
+    // SAFETY: the control segment of WQE 0: signature, two reserved bytes, flags.
+    unsafe { store32(sq.buf + 8, 0x0001_0008) };
+    sq.ring(words);
+    assert!(seen(ComplaintKind::ReservedNotZero));
+}
+
+#[test]
+fn send_record_that_jumps() {
+    let mut s = setup(ComplaintKind::DoorbellRecordJump);
+    let mut sq = DirectSq::new(s.a);
+    let words = sq.write(&s.memory.sge(0, 48));
+    sq.index = 5000;
+    sq.ring(words);
+    assert!(seen(ComplaintKind::DoorbellRecordJump));
+}
+
+#[test]
+fn send_segment_of_length_zero() {
+    let mut s = setup(ComplaintKind::BadSendWqe);
+    let mut sq = DirectSq::new(s.a);
+    let words = sq.write(&s.memory.sge(0, 0));
+    sq.ring(words);
+    assert!(seen(ComplaintKind::BadSendWqe));
+}
+
+#[test]
+fn an_owner_bit_that_the_driver_ignores_shows_as_stale_completions() {
+    // Nothing the device can see: a driver that misreads ownership reads old CQEs. The device keeps the bit of each lap apart.
+    let mut s = setup(ComplaintKind::Internal);
+    let view = View::of(OBJ_CQ, s.cq as usize);
+    let (buf, count) = (view.u64(0), view.u32(16));
+    let own = |slot: u32| {
+        // SAFETY: inside the CQ's buffer.
+        (unsafe { load32(buf + u64::from(slot) * 64 + 60) } & 1) as u8
+    };
+    let mut written = 0;
+    let mut sq = DirectSq::new(s.a);
+    while written < count + 2 {
+        s.direct.ring(1);
+        sq.send(&s.memory.sge(0, 64));
+        // SAFETY: live CQ, polled only here.
+        written += unsafe { poll_raw(s.cq) };
+        if s.direct.posted % 16 == 15 {
+            s.direct.link(15, 0);
+        }
+    }
+    assert_eq!((own(0), own(1), own(count - 1)), (1, 1, 0), "second lap has the bit set, the first has not");
+}

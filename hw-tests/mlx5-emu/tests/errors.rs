@@ -1,0 +1,454 @@
+//! What goes wrong, and what each side is told: error completions, flushes, asynchronous events.
+#![expect(unsafe_code, reason = "raw verbs calls")]
+
+mod common;
+
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use common::*;
+use ibv_qp_state::{IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_SQE};
+use ibv_wr_opcode::*;
+use mlx5_emu::ComplaintKind;
+
+const LOC_LEN: u32 = 1;
+const LOC_PROT: u32 = 4;
+const FLUSH: u32 = 5;
+const REM_INV_REQ: u32 = 9;
+const REM_ACCESS: u32 = 10;
+const REM_OP: u32 = 11;
+const RETRY_EXC: u32 = 12;
+const RNR_RETRY: u32 = 13;
+
+mod event {
+    pub(crate) const CQ_ERR: u32 = 0;
+    pub(crate) const QP_FATAL: u32 = 1;
+    pub(crate) const QP_REQ_ERR: u32 = 2;
+    pub(crate) const QP_ACCESS_ERR: u32 = 3;
+    pub(crate) const DEVICE_FATAL: u32 = 8;
+    pub(crate) const PORT_ACTIVE: u32 = 9;
+    pub(crate) const PORT_ERR: u32 = 10;
+    pub(crate) const SRQ_LIMIT: u32 = 15;
+    pub(crate) const LAST_WQE: u32 = 16;
+}
+
+fn status(cq: *mut ibv_cq, id: u64) -> u32 {
+    let wcs = poll_all(cq);
+    wcs.iter().find(|wc| wc.wr_id == id).map_or_else(|| panic!("no completion {id}"), |wc| wc.status)
+}
+
+#[test]
+fn sender_without_receiver_waits_and_delivers_once_a_buffer_is_posted() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!(poll_all(cq).len(), 0);
+    post_srq(srq, 2, &[memory.sge(1024, 64)]);
+    mlx5_emu::advance_clock(Duration::from_millis(1));
+    poll(cq, 2);
+}
+
+#[test]
+fn exhausted_receiver_not_ready_retries_break_the_sender_only() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
+    to_init(a);
+    to_rtr(a, qpn(b));
+    to_rts_with(a, 14, 7, 2);
+    connect(b, a);
+    let memory = rig.memory(4096);
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    for _ in 0..2 {
+        assert_eq!(poll_all(cq).len(), 0);
+        mlx5_emu::advance_clock(Duration::from_millis(1));
+    }
+    assert_eq!(status(cq, 1), RNR_RETRY);
+    assert_eq!((state(a), state(b)), (IBV_QPS_ERR, ibv_qp_state::IBV_QPS_RTS));
+}
+
+#[test]
+fn nobody_at_the_other_end_exhausts_the_transport_retries() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(64);
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    to_init(a);
+    to_rtr(a, qpn(a) + 5);
+    to_rts_with(a, 14, 3, 7);
+    let memory = rig.memory(4096);
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    for _ in 0..3 {
+        assert_eq!(poll_all(cq).len(), 0);
+        mlx5_emu::advance_clock(Duration::from_millis(70));
+    }
+    assert_eq!(status(cq, 1), RETRY_EXC);
+}
+
+#[test]
+fn different_packet_sequence_numbers_do_not_connect() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(64);
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    connect(a, b);
+    to_init(b);
+    let mut attr = rtr_attr(qpn(a));
+    attr.rq_psn = 0xff_ff00;
+    let mask = 1 | 128 | 256 | (1 << 20) | 4096 | (1 << 17) | (1 << 15);
+    // SAFETY: live QP.
+    assert_eq!(unsafe { ibv_modify_qp(b, &raw mut attr, mask) }, 0);
+    let memory = rig.memory(4096);
+    post_recv(b, 2, &[memory.sge(1024, 64)]);
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    for _ in 0..7 {
+        assert_eq!(poll_all(cq).len(), 0);
+        mlx5_emu::advance_clock(Duration::from_millis(70));
+    }
+    assert_eq!(status(cq, 1), RETRY_EXC);
+}
+
+#[test]
+fn message_longer_than_its_buffer_breaks_both_ends() {
+    let mut rig = Rig::new();
+    let (cq, rcq, srq) = (rig.cq(64), rig.cq(64), rig.srq(16, 1));
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, rcq, rcq, srq);
+    connect(a, b);
+    connect(b, a);
+    let memory = rig.memory(4096);
+    post_srq(srq, 2, &[memory.sge(1024, 63)]);
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!((status(cq, 1), status(rcq, 2)), (REM_INV_REQ, LOC_LEN));
+    assert_eq!((state(a), state(b)), (IBV_QPS_ERR, IBV_QPS_ERR));
+    assert_eq!(async_events(rig.ctx).iter().filter(|&&e| e == event::LAST_WQE).count(), 2);
+}
+
+#[test]
+fn receive_buffers_obey_the_pd_of_the_srq_not_of_the_qp() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    // SAFETY: live context; another PD, given back below.
+    let other = unsafe { ibv_alloc_pd(rig.ctx) };
+    // SAFETY: freed once, after what is in it.
+    rig.later(move || unsafe { assert_eq!(ibv_dealloc_pd(other), 0) });
+    let own = std::mem::replace(&mut rig.pd, other);
+    let (a, _) = rig.pair(cq, srq);
+    let theirs = rig.memory(4096);
+    rig.pd = own;
+    let ours = rig.memory(4096);
+    post_srq(srq, 1, &[ours.sge(0, 64)]);
+    send(a, 2, SIGNALED, &[theirs.sge(0, 64)]);
+    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
+    post_srq(srq, 3, &[theirs.sge(0, 64)]);
+    send(a, 4, SIGNALED, &[theirs.sge(0, 64)]);
+    let wcs = poll(cq, 2);
+    assert_eq!(wcs.iter().find(|wc| wc.wr_id == 3).unwrap().status, LOC_PROT);
+    assert_eq!(wcs.iter().find(|wc| wc.wr_id == 4).unwrap().status, REM_OP);
+}
+
+#[test]
+fn remote_rights_bounds_and_keys_are_enforced() {
+    let refused = |access: u32, opcode: u32, offset: i64, key_change: u32| {
+        let mut rig = Rig::new();
+        let cq = rig.cq(64);
+        let (a, b) = rig.pair(cq, null_mut());
+        let local = rig.memory(64);
+        let remote = rig.memory_with(4096, access);
+        post_send(a, 1, opcode, SIGNALED, &[local.sge(0, 8)], |wr| {
+            wr.wr.rdma.remote_addr = remote.at(0).wrapping_add_signed(offset);
+            wr.wr.rdma.rkey = remote.rkey ^ key_change;
+            if opcode >= IBV_WR_ATOMIC_CMP_AND_SWP {
+                wr.wr.atomic.rkey = remote.rkey ^ key_change;
+            }
+        });
+        let status = status(cq, 1);
+        if status != 0 {
+            assert_eq!((state(a), state(b)), (IBV_QPS_ERR, IBV_QPS_ERR));
+            assert!(async_events(rig.ctx).contains(&event::QP_ACCESS_ERR));
+        }
+        status
+    };
+    assert_eq!(refused(1 | 2, IBV_WR_RDMA_WRITE, 4088, 0), 0);
+    assert_eq!(refused(1 | 2, IBV_WR_RDMA_WRITE, 4089, 0), REM_ACCESS);
+    assert_eq!(refused(1 | 2, IBV_WR_RDMA_WRITE, -1, 0), REM_ACCESS);
+    assert_eq!(refused(1 | 4, IBV_WR_RDMA_WRITE, 0, 0), REM_ACCESS);
+    assert_eq!(refused(1 | 2, IBV_WR_RDMA_READ, 0, 0), REM_ACCESS);
+    assert_eq!(refused(1 | 2, IBV_WR_RDMA_WRITE, 0, 0x8000), REM_ACCESS);
+    assert_eq!(refused(1 | 2 | 4, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 0), REM_ACCESS);
+    assert_eq!(refused(1 | 8, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0), 0);
+}
+
+#[test]
+fn misaligned_atomics_are_an_invalid_request() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(64);
+    let (a, _) = rig.pair(cq, null_mut());
+    let memory = rig.memory(4096);
+    post_send(a, 1, IBV_WR_ATOMIC_FETCH_AND_ADD, SIGNALED, &[memory.sge(0, 8)], |wr| {
+        wr.wr.atomic.remote_addr = memory.at(1028);
+        wr.wr.atomic.rkey = memory.rkey;
+    });
+    assert_eq!(status(cq, 1), REM_INV_REQ);
+    assert!(async_events(rig.ctx).contains(&event::QP_REQ_ERR));
+}
+
+#[test]
+fn local_protection_errors_name_the_request_and_flush_the_rest() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    let mut beyond = memory.sge(4090, 7);
+    beyond.length = 7;
+    // Two in one list: the second finds the queue in error.
+    // SAFETY: live QP; requests and lists live through the call.
+    unsafe {
+        let (mut first, mut second): (ibv_send_wr, ibv_send_wr) = (zeroed(), zeroed());
+        (first.wr_id, first.sg_list, first.num_sge) = (1, &raw mut beyond, 1);
+        (first.opcode, first.next) = (IBV_WR_SEND, &raw mut second);
+        (second.wr_id, second.opcode) = (2, IBV_WR_SEND);
+        assert_eq!(ibv_post_send(a, &raw mut first, &mut null_mut()), 0);
+    }
+    let wcs = poll(cq, 2);
+    assert_eq!(wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(1, LOC_PROT), (2, FLUSH)]);
+    send(a, 3, 0, &[memory.sge(0, 8)]);
+    assert_eq!(status(cq, 3), FLUSH, "posted to a queue in error");
+}
+
+#[test]
+fn moving_to_error_flushes_sends_and_receives_and_reset_starts_afresh() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(64);
+    let (a, b) = rig.pair(cq, null_mut());
+    let memory = rig.memory(4096);
+    for i in 0..3 {
+        post_recv(b, 10 + i, &[memory.sge(0, 64)]);
+    }
+    assert_eq!(set_state(b, IBV_QPS_ERR), 0);
+    let wcs = poll(cq, 3);
+    assert!(wcs.iter().all(|wc| wc.status == FLUSH));
+    assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [10, 11, 12]);
+    post_recv(b, 13, &[memory.sge(0, 64)]);
+    assert_eq!(status(cq, 13), FLUSH, "posted to a queue in error");
+    assert_eq!(set_state(a, IBV_QPS_RESET), 0);
+    assert_eq!(set_state(b, IBV_QPS_RESET), 0);
+    connect(a, b);
+    connect(b, a);
+    post_recv(b, 1, &[memory.sge(1024, 64)]);
+    send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
+    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
+}
+
+#[test]
+fn qp_on_an_srq_reports_its_last_wqe_and_leaves_the_srq_alone() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, b) = rig.pair(cq, srq);
+    let (c, _d) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    post_srq(srq, 1, &[memory.sge(1024, 64)]);
+    assert_eq!(set_state(b, IBV_QPS_ERR), 0);
+    assert_eq!(async_events(rig.ctx), [event::LAST_WQE]);
+    assert_eq!(poll_all(cq).len(), 0, "nothing posted to an SRQ is flushed");
+    send(c, 2, SIGNALED, &[memory.sge(0, 64)]);
+    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
+    let _ = a;
+}
+
+#[test]
+fn datagram_send_errors_stop_the_send_queue_until_it_is_restarted() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(64);
+    let a = rig.qp(ibv_qp_type::IBV_QPT_UC, cq, cq, null_mut());
+    let b = rig.qp(ibv_qp_type::IBV_QPT_UC, cq, cq, null_mut());
+    connect(a, b);
+    connect(b, a);
+    let memory = rig.memory(4096);
+    send(a, 1, SIGNALED, &[memory.sge(4090, 8)]);
+    assert_eq!(status(cq, 1), LOC_PROT);
+    assert_eq!(state(a), IBV_QPS_SQE);
+    assert_eq!(set_state(a, ibv_qp_state::IBV_QPS_RTS), 0);
+    post_recv(b, 2, &[memory.sge(1024, 8)]);
+    send(a, 3, SIGNALED, &[memory.sge(0, 8)]);
+    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
+}
+
+#[test]
+fn full_completion_queue_is_a_fatal_event() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(3), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    for i in 0..6 {
+        post_srq(srq, i, &[memory.sge(1024, 8)]);
+        send(a, i, SIGNALED, &[memory.sge(0, 8)]);
+    }
+    let events = async_events(rig.ctx);
+    assert_eq!(events[0], event::CQ_ERR);
+    assert!(events.contains(&event::QP_FATAL));
+    assert_eq!(poll_all(cq).len(), 4, "what was written stays");
+}
+
+#[test]
+fn srq_limit_fires_once_below_the_limit() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    for i in 0..4 {
+        post_srq(srq, i, &[memory.sge(1024, 64)]);
+    }
+    let arm = |limit| {
+        // SAFETY: live SRQ.
+        unsafe {
+            let mut attr: ibv_srq_attr = zeroed();
+            attr.srq_limit = limit;
+            ibv_modify_srq(srq, &raw mut attr, 2)
+        }
+    };
+    assert_eq!(arm(3), 0);
+    send(a, 1, SIGNALED, &[memory.sge(0, 8)]);
+    assert_eq!(async_event(rig.ctx), None, "three are left: not below the limit");
+    send(a, 2, SIGNALED, &[memory.sge(0, 8)]);
+    assert_eq!(async_events(rig.ctx), [event::SRQ_LIMIT]);
+    send(a, 3, SIGNALED, &[memory.sge(0, 8)]);
+    assert_eq!(async_event(rig.ctx), None, "one shot");
+    assert_eq!(arm(5), 0);
+    assert_eq!(async_events(rig.ctx), [event::SRQ_LIMIT], "armed above what is there: at once");
+    // SAFETY: live SRQ.
+    let queried = unsafe {
+        let mut attr: ibv_srq_attr = zeroed();
+        assert_eq!(ibv_query_srq(srq, &raw mut attr), 0);
+        attr
+    };
+    assert_eq!(queried.srq_limit, 0);
+    poll_all(cq);
+}
+
+#[test]
+fn events_come_when_armed_and_only_for_what_was_asked() {
+    let mut rig = Rig::new();
+    let channel = rig.channel();
+    let (cq, rcq, srq) = (rig.cq(64), rig.cq_on(64, channel), rig.srq(16, 1));
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
+    connect(a, b);
+    connect(b, a);
+    let memory = rig.memory(4096);
+    let mut deliver = |flags| {
+        post_srq(srq, 1, &[memory.sge(1024, 64)]);
+        send(a, 2, SIGNALED | flags, &[memory.sge(0, 64)]);
+        poll(cq, 1);
+    };
+    // SAFETY: live CQ.
+    let arm = |solicited| unsafe { assert_eq!(ibv_req_notify_cq(rcq, solicited), 0) };
+    deliver(0);
+    assert!(!comp_event(channel), "not armed");
+    arm(0);
+    assert!(comp_event(channel), "armed with a completion waiting that no event announced");
+    assert_eq!(poll_all(rcq).len(), 1);
+    arm(0);
+    deliver(0);
+    deliver(0);
+    assert!(comp_event(channel));
+    assert!(!comp_event(channel), "one event per arm");
+    // The usual order: event, arm, poll. What the event announced does not fire again.
+    arm(0);
+    assert!(!comp_event(channel) || poll_all(rcq).len() == 2);
+    poll_all(rcq);
+    while comp_event(channel) {}
+    arm(1);
+    deliver(0);
+    assert!(!comp_event(channel), "armed for solicited ones only");
+    deliver(SOLICITED);
+    assert!(comp_event(channel));
+    poll_all(rcq);
+}
+
+#[test]
+fn port_and_device_trouble_is_announced() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    mlx5_emu::set_port(false);
+    assert_eq!(async_events(rig.ctx), [event::PORT_ERR]);
+    post_srq(srq, 1, &[memory.sge(1024, 64)]);
+    send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!(poll_all(cq).len(), 0, "nothing gets through");
+    mlx5_emu::set_port(true);
+    assert_eq!(async_events(rig.ctx), [event::PORT_ACTIVE]);
+    mlx5_emu::advance_clock(Duration::from_millis(70));
+    poll(cq, 2);
+    let _ = event::DEVICE_FATAL;
+}
+
+#[test]
+fn faults_strike_as_told() {
+    use mlx5_emu::{Fault, Rule, inject};
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(32, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let (c, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    for i in 0..16 {
+        post_srq(srq, 100 + i, &[memory.sge(1024, 64)]);
+    }
+    inject(Rule::once(Fault::Drop));
+    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!(poll_all(cq).len(), 0, "lost, to be sent again");
+    mlx5_emu::advance_clock(Duration::from_millis(70));
+    poll(cq, 2);
+
+    inject(Rule::once(Fault::NotReady).times(3));
+    send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
+    for _ in 0..3 {
+        assert_eq!(poll_all(cq).len(), 0);
+        mlx5_emu::advance_clock(Duration::from_millis(1));
+    }
+    poll(cq, 2);
+
+    inject(Rule::once(Fault::Delay(5000)));
+    send(a, 3, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!(poll_all(cq).len(), 0);
+    mlx5_emu::advance_clock(Duration::from_millis(5));
+    poll(cq, 2);
+
+    inject(Rule::once(Fault::Hold).at(qpn(a)));
+    send(a, 4, SIGNALED, &[memory.sge(0, 64)]);
+    send(c, 5, SIGNALED, &[memory.sge(0, 64)]);
+    let sends: Vec<u64> = poll(cq, 4).iter().filter(|wc| wc.wr_id < 100).map(|wc| wc.wr_id).collect();
+    assert_eq!(sends, [5, 4], "the later QP's completion passed the earlier one's");
+
+    inject(Rule::once(Fault::Error(0x14)));
+    send(a, 6, SIGNALED, &[memory.sge(0, 64)]);
+    assert_eq!(status(cq, 6), REM_OP);
+
+    inject(Rule::once(Fault::Command("create_srq", libc::ENOMEM)));
+    // SAFETY: live PD; the call fails.
+    let none = unsafe {
+        let mut attr: ibv_srq_init_attr = zeroed();
+        (attr.attr.max_wr, attr.attr.max_sge) = (8, 1);
+        ibv_create_srq(rig.pd, &raw mut attr)
+    };
+    assert!(none.is_null());
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
+}
+
+#[test]
+fn unknown_local_key_is_an_error_and_a_complaint() {
+    let mut rig = Rig::new();
+    rig.expect(ComplaintKind::UnknownKey);
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    let mut sge = memory.sge(0, 64);
+    sge.lkey ^= 0x4000;
+    send(a, 1, SIGNALED, &[sge]);
+    assert_eq!(status(cq, 1), LOC_PROT);
+    assert!(mlx5_emu::complaints().iter().any(|c| c.kind == ComplaintKind::UnknownKey));
+}
