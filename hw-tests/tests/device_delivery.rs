@@ -123,7 +123,7 @@ fn r74_srq_fill_in_iov_order() {
 }
 
 /// A short message succeeds with its own length and leaves the rest of the buffer; one of no bytes uses a whole entry
-/// (R78, R79). Also R79.
+/// (R78, R79).
 fn r78_srq_recv_short_message() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

@@ -2,7 +2,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpEvds,
-    EpState, EvdFlags, EventData, RmrTriplet, SrqState, reason,
+    EpState, EvdFlags, EventData, RmrTriplet, Srq, SrqAttr, SrqState, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
@@ -10,6 +10,7 @@ use doorbell_hw_tests::{Pair, Rig, tests};
 fn main() {
     doorbell_hw_tests::run(tests![
         r174_flush_reports_every_taken_buffer,
+        r174_flush_needs_no_further_message,
         r174_finished_receives_keep_their_result,
         r175_flush_spares_buffers_on_srq,
         r178_fail_once_fail_after,
@@ -67,6 +68,37 @@ fn r174_flush_reports_every_taken_buffer() {
     expect_nothing(&rig.server.recv);
     assert_eq!(srq.query().unwrap().state, SrqState::Operational);
     assert_eq!(other.server.state(), EpState::Connected);
+}
+
+/// The same where the buffer behind was used up before the end: the half-full one is reported without another message.
+fn r174_flush_needs_no_further_message() {
+    const SEGMENTS: usize = 8;
+    const SEGMENT: usize = 1 << 20;
+    let rig = Rig::new();
+    let attr = SrqAttr { max_recv_dtos: 4, max_recv_iov: SEGMENTS as i32, low_watermark: 0 };
+    let mut srq = Srq::create(&rig.server.ia, &rig.server.pz, attr).unwrap();
+    let sender = rig.client.ep(&EpAttr { max_request_iov: SEGMENTS as i32, ..EpAttr::default() });
+    let mut ended = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), sender);
+    let mut other = rig.connect_srq(&srq);
+    rig.client.lmr.write(0, &[0xA5]).unwrap();
+    // Long enough for another message to overtake; what it says is of no interest, so memory is used over and over.
+    srq.post_recv(&[rig.server.lmr.triplet(0, SEGMENT); SEGMENTS], 40).unwrap();
+    rig.server.post(&mut srq, 1, 64, SEGMENT, 41);
+    ended.client.post_send(&[rig.client.lmr.triplet(0, SEGMENT); SEGMENTS], 0, NONE).unwrap();
+    until("the message has begun to arrive", || {
+        let mut byte = [0];
+        rig.server.lmr.read(0, &mut byte).unwrap();
+        byte == [0xA5]
+    });
+    other.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+    let first = dto(&rig.server.recv);
+    rig.disconnect(&ended);
+    let second = dto(&rig.server.recv);
+    let mut reports = [first, second].map(|got| (got.ep, got.cookie));
+    reports.sort_by_key(|report| report.1);
+    assert_eq!(reports, [(ended.server.id(), 40), (other.server.id(), 41)]);
+    assert_eq!(counts(&srq), (0, 0));
+    expect_nothing(&rig.server.recv);
 }
 
 /// Receives that finished before the end are reaped after it with their results, and are outstanding until then. Also R177.
