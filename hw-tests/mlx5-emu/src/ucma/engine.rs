@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::links::{Arrival, Links, WAKE};
@@ -20,8 +20,9 @@ use super::state::{Cm, Cx, Device, FileId, Notice, Timing};
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
 
 struct Bell {
-    /// Our end of the file's socket pair.
-    end: OwnedFd,
+    /// Our end of the file's socket pair. A call that is still blocked when the file is closed stays blocked, as in a
+    /// kernel, since the file keeps this end open.
+    end: Arc<OwnedFd>,
     rung: bool,
 }
 
@@ -145,7 +146,7 @@ pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx
 }
 
 /// A new file whose descriptor is rung through `end`.
-pub(super) fn open(end: OwnedFd) -> io::Result<FileId> {
+pub(super) fn open(end: Arc<OwnedFd>) -> io::Result<FileId> {
     static AT_FORK: Once = Once::new();
     AT_FORK.call_once(|| sock::at_fork(before_fork, after_fork_in_parent, after_fork_in_child));
     let mut guard = lock();
@@ -192,6 +193,9 @@ fn serve(poll: RawFd) {
         };
         // The set lives as long as the process: only a child drops the engine, and it doesn't have this thread.
         let Ok(tokens) = sock::wait(poll, timeout) else { return };
+        if tokens.iter().any(|&token| token != WAKE) {
+            catch_up();
+        }
         let mut guard = lock();
         let Some(engine) = guard.as_mut() else { return };
         engine.sleeping = None;
@@ -218,6 +222,14 @@ fn serve(poll: RawFd) {
         let notices = engine.settle(&[]);
         drop(guard);
         tell(notices);
+    }
+}
+
+/// Lets the data engine take in what peers sent before the messages that are about to be read: on a wire nothing
+/// overtakes the other, and a disconnect must not flush a send whose acknowledgement is already here.
+fn catch_up() {
+    if crate::device::exists() && crate::config::mode() != crate::config::Mode::Manual {
+        crate::device::lock().step();
     }
 }
 

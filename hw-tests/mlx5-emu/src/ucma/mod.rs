@@ -21,7 +21,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 mod abi;
@@ -60,7 +60,7 @@ fn gid_index(gid: &[u8; 16]) -> u8 {
 }
 
 /// One open of the device.
-struct CmFile(FileId);
+struct CmFile(FileId, #[expect(dead_code, reason = "keeps the other end open")] Arc<OwnedFd>);
 
 /// The open files, to find the one behind a descriptor (MIGRATE_ID).
 static FILES: Mutex<Vec<Weak<CmFile>>> = Mutex::new(Vec::new());
@@ -71,7 +71,8 @@ static FILES: Mutex<Vec<Weak<CmFile>>> = Mutex::new(Vec::new());
 /// What the system says about sockets and threads.
 pub fn open() -> io::Result<RawFd> {
     let (program, ours) = sys::seqpacket_pair()?;
-    let file = Arc::new(CmFile(engine::open(ours)?));
+    let ours = Arc::new(ours);
+    let file = Arc::new(CmFile(engine::open(ours.clone())?, ours));
     {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|file| file.strong_count() > 0);
