@@ -23,11 +23,11 @@ pub fn cases() -> Vec<Box<dyn Case>> {
         cases.push(Box::new(PostSlice::new(1023, batch)));
         cases.push(Box::new(PostAddresses::new(1023, batch)));
         cases.push(Box::new(Repost::new(1023, batch)));
-        cases.push(Box::new(InOrder::new(1023, batch)));
+        cases.push(Box::new(PollAndPost::new("poll_and_post_in_order", 1023, batch)));
     }
     for depth in [255, 1023, 4095, 32_767] {
-        cases.push(Box::new(OutOfOrder::new(depth, 32, false)));
-        cases.push(Box::new(OutOfOrder::new(depth, 32, true)));
+        cases.push(Box::new(PollAndPost::new("post_out_of_order", depth, 32)));
+        cases.push(Box::new(PollAndPost::new("poll_and_post_out_of_order", depth, 32)));
     }
     for batch in [1, 16, 32] {
         cases.push(Box::new(Poll::new(batch)));
@@ -200,55 +200,16 @@ impl Case for Repost {
     }
 }
 
-/// A full SRQ: a batch of slots completes in order and is posted anew.
+/// A full SRQ: completions are polled, in order or at random, and as many buffers are posted. Of a random one the device
+/// holds 256 slots (or half, of a small one).
 #[derive(Debug)]
-pub struct InOrder {
+pub struct PollAndPost {
     srq: Srq<AnySegments>,
+    cq: Cq,
     key: Key,
-    slots: Vec<u16>,
-    segments: Vec<(DataSeg, u64)>,
-    oldest: u32,
-    _mem: Arc<HeapMem>,
-}
-
-impl InOrder {
-    fn new(depth: u32, batch: u32) -> Self {
-        let (mut srq, mem) = srq(depth, 32);
-        assert_eq!(srq.post_slice(&segments(depth)), depth);
-        let key = key("complete_and_post_in_order", batch, 32, depth);
-        Self { srq, key, slots: vec![], segments: segments(batch), oldest: 0, _mem: mem }
-    }
-}
-
-impl Case for InOrder {
-    fn key(&self) -> Key {
-        self.key.clone()
-    }
-    fn calls(&self) -> u32 {
-        1
-    }
-    fn prepare(&mut self) {
-        let (oldest, ring) = (self.oldest, self.key.depth + 1);
-        self.slots.clear();
-        self.slots.extend((0..self.key.batch).map(|n| ((oldest + n) % ring) as u16));
-        self.oldest = (oldest + self.key.batch) % ring;
-    }
-    fn run(&mut self) {
-        for slot in black_box(&self.slots) {
-            black_box(self.srq.complete(WqeIndex(*slot)).is_ok());
-        }
-        black_box(self.srq.post_slice(black_box(&self.segments)));
-    }
-}
-
-/// A full SRQ of which the device holds 256 slots (or half, of a small one) that complete in random order. Timed per
-/// batch: either the post alone, or returning the slots and posting.
-#[derive(Debug)]
-pub struct OutOfOrder {
-    srq: Srq<AnySegments>,
-    key: Key,
-    with_return: bool,
-    mem: Arc<HeapMem>,
+    ring: Arc<HeapMem>,
+    entries: Arc<HeapMem>,
+    produced: u32,
     position: u16,
     held: Vec<u16>,
     slots: Vec<u16>,
@@ -256,42 +217,65 @@ pub struct OutOfOrder {
     rng: Rng,
 }
 
-impl OutOfOrder {
-    fn new(depth: u32, batch: u32, with_return: bool) -> Self {
-        let (mut srq, mem) = srq(depth, 32);
+impl PollAndPost {
+    fn new(case: &'static str, depth: u32, batch: u32) -> Self {
+        let (mut srq, ring) = srq(depth, 32);
         assert_eq!(srq.post_slice(&segments(depth)), depth);
-        let case = if with_return { "complete_and_post_out_of_order" } else { "post_out_of_order" };
-        let held = 256.min(depth as usize / 2);
+        let (layout, entries) = CqLayout::on_heap(CQ_ENTRIES, 64).expect("a valid queue");
         let mut this = Self {
             srq,
+            cq: Cq::new(layout),
             key: key(case, batch, 32, depth),
-            with_return,
-            mem,
+            ring,
+            entries,
+            produced: 0,
             position: 0,
             held: vec![],
             slots: vec![],
             segments: segments(batch),
             rng: Rng::new(0x1234_5678_9abc_def1),
         };
-        this.take(held);
-        // Bring the order of the ring to its steady state: several times around.
-        for _ in 0..depth * 4 / batch {
-            this.prepare();
-            this.run();
+        if this.at_random() {
+            this.take(256.min(depth as usize / 2));
+            // Bring the order of the ring to its steady state: several times around.
+            for _ in 0..depth * 4 / batch {
+                this.prepare();
+                this.run();
+            }
         }
         this
+    }
+
+    fn at_random(&self) -> bool {
+        self.key.case.ends_with("out_of_order")
+    }
+
+    fn poll_is_timed(&self) -> bool {
+        self.key.case.starts_with("poll")
     }
 
     /// The device takes slots by following the list.
     fn take(&mut self, n: usize) {
         for _ in 0..n {
             self.held.push(self.position);
-            self.position = self.mem.load_be16(self.position as usize * 32 + 2);
+            self.position = self.ring.load_be16(self.position as usize * 32 + 2);
         }
+    }
+
+    fn poll_all(&mut self) {
+        let srq = &mut self.srq;
+        let each = |c: Completion| {
+            if let Completion::Recv(c) = c {
+                black_box(c.qpn);
+                black_box(srq.complete(c.slot).is_ok());
+                black_box(c.byte_count);
+            }
+        };
+        assert_eq!(self.cq.poll_each(self.key.batch, each), Ok(self.key.batch));
     }
 }
 
-impl Case for OutOfOrder {
+impl Case for PollAndPost {
     fn key(&self) -> Key {
         self.key.clone()
     }
@@ -299,26 +283,42 @@ impl Case for OutOfOrder {
         1
     }
     fn prepare(&mut self) {
-        self.slots.clear();
-        for _ in 0..self.key.batch {
-            let n = self.rng.below(self.held.len());
-            self.slots.push(self.held.swap_remove(n));
+        let batch = self.key.batch as usize;
+        if !self.at_random() {
+            self.take(batch);
         }
-        self.take(self.key.batch as usize);
-        if !self.with_return {
-            for slot in &self.slots {
-                self.srq.complete(WqeIndex(*slot)).expect("in use");
-            }
+        self.slots.clear();
+        for _ in 0..batch {
+            let n = if self.at_random() { self.rng.below(self.held.len()) } else { 0 };
+            let slot = if self.at_random() { self.held.swap_remove(n) } else { self.held.remove(n) };
+            self.slots.push(slot);
+        }
+        if self.at_random() {
+            self.take(batch);
+        }
+        for slot in &self.slots {
+            deliver(&self.entries, &mut self.produced, *slot);
+        }
+        if !self.poll_is_timed() {
+            self.poll_all();
         }
     }
     fn run(&mut self) {
-        if self.with_return {
-            for slot in black_box(&self.slots) {
-                black_box(self.srq.complete(WqeIndex(*slot)).is_ok());
-            }
+        if self.poll_is_timed() {
+            self.poll_all();
         }
-        black_box(self.srq.post_slice(black_box(&self.segments)));
+        assert_eq!(self.srq.post_slice(black_box(&self.segments)), self.key.batch);
     }
+}
+
+/// The device writes the entry of a receive.
+fn deliver(entries: &HeapMem, produced: &mut u32, slot: u16) {
+    let at = (*produced % CQ_ENTRIES) as usize * 64;
+    entries.store_be32(at + 44, 100);
+    entries.store_be32(at + 56, 0x42);
+    entries.store_be16(at + 60, slot);
+    entries.store_u8(at + 63, 0x20 | ((*produced / CQ_ENTRIES) & 1) as u8);
+    *produced = produced.wrapping_add(1);
 }
 
 /// Receives that wait in the CQ are polled; QP, slot and length are used.
@@ -347,13 +347,8 @@ impl Case for Poll {
         32 / self.batch
     }
     fn prepare(&mut self) {
-        for _ in 0..32 {
-            let at = (self.produced % CQ_ENTRIES) as usize * 64;
-            self.mem.store_be32(at + 44, 100);
-            self.mem.store_be32(at + 56, 0x42);
-            self.mem.store_be16(at + 60, self.produced as u16);
-            self.mem.store_u8(at + 63, 0x20 | ((self.produced / CQ_ENTRIES) & 1) as u8);
-            self.produced = self.produced.wrapping_add(1);
+        for n in 0..32 {
+            deliver(&self.mem, &mut self.produced, n);
         }
     }
     fn run(&mut self) {

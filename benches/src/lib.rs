@@ -4,5 +4,6 @@
 
 pub mod case;
 pub mod direct;
+pub mod libmlx5;
 pub mod report;
 pub mod sample;

@@ -1,4 +1,4 @@
-//! Runs every case and writes the report.
+//! Runs every case of every subject and writes the report.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use doorbell_benches::{
     case::{Case, measured},
-    direct, report,
+    direct, libmlx5, report,
     report::Row,
-    sample,
+    sample::{self, Timing},
 };
 
 /// Measures the data paths and writes target/bench/report.json.
@@ -17,6 +17,9 @@ struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Only this subject: direct, libmlx5 or libmlx5_unlocked.
+    #[arg(long)]
+    subject: Option<String>,
     /// Milliseconds to sample each case.
     #[arg(long, default_value_t = 300)]
     millis: u64,
@@ -26,47 +29,90 @@ struct Args {
     /// Where to write the report.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
-    /// Run the n-th case this many times and nothing else: for an instruction counter around this program.
-    #[arg(long, num_args = 2, value_names = ["N", "RUNS"], hide = true)]
-    count: Option<Vec<u32>>,
+    /// Time the n-th case of the subject and print the figures: a process of its own for each subject.
+    #[arg(long, value_name = "N", hide = true)]
+    time: Option<usize>,
+    /// Run the n-th case of the subject under an instruction counter.
+    #[arg(long, value_name = "N", hide = true)]
+    count: Option<usize>,
 }
 
-fn cases() -> Vec<Box<dyn Case>> {
-    direct::cases()
-}
+/// Who is measured, and the environment that libmlx5 reads once, when it starts.
+const SUBJECTS: [(&str, &[(&str, &str)]); 3] =
+    [("direct", &[]), ("libmlx5", &[]), ("libmlx5_unlocked", &[("MLX5_SINGLE_THREADED", "1")])];
 
 /// Runs of a case under the instruction counter.
 const COUNTED_RUNS: u32 = 500;
 
+fn cases(subject: &str) -> Result<Vec<Box<dyn Case>>> {
+    Ok(match subject {
+        "direct" => direct::cases(),
+        "libmlx5" => libmlx5::cases("libmlx5"),
+        "libmlx5_unlocked" => libmlx5::cases("libmlx5_unlocked"),
+        other => bail!("no subject {other}: direct, libmlx5 or libmlx5_unlocked"),
+    })
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
-    let mut cases = cases();
-    if let Some([n, runs]) = args.count.as_deref() {
-        let case = cases.get_mut(*n as usize).context("no such case")?;
-        for _ in 0..*runs {
-            case.prepare();
-            measured(case.as_mut());
+    let subject = args.subject.as_deref();
+    if let Some(n) = args.time.or(args.count) {
+        let mut cases = cases(subject.context("--time and --count need --subject")?)?;
+        let case = cases.get_mut(n).context("no such case")?;
+        if args.count.is_some() {
+            for _ in 0..COUNTED_RUNS {
+                case.prepare();
+                measured(case.as_mut());
+            }
+        } else {
+            let Timing { mean, p50, p99, p999 } =
+                sample::time(case.as_mut(), Duration::from_millis(args.millis));
+            println!("{mean} {p50} {p99} {p999}");
         }
         return Ok(());
     }
     let mut rows = vec![];
-    for (n, case) in cases.iter_mut().enumerate() {
-        if !case.key().case.contains(&args.only) {
-            continue;
+    for (name, environment) in SUBJECTS.iter().filter(|(name, _)| subject.is_none_or(|s| s == *name)) {
+        for (n, case) in cases(name)?.iter().enumerate() {
+            if !case.key().case.contains(&args.only) {
+                continue;
+            }
+            let timing = time(name, environment, n, args.millis)?;
+            let instructions = if args.no_instructions {
+                None
+            } else {
+                Some(count(name, environment, n, f64::from(case.operations()))?)
+            };
+            rows.push(Row { key: case.key(), timing, instructions });
         }
-        let timing = sample::time(case.as_mut(), Duration::from_millis(args.millis));
-        let instructions =
-            if args.no_instructions { None } else { Some(count(n, f64::from(case.operations()))?) };
-        rows.push(Row { key: case.key(), timing, instructions });
     }
+    // Rows that compare stand together.
+    let order: Vec<_> = rows.iter().map(|r| r.key.case).collect();
+    rows.sort_by_key(|r| {
+        (order.iter().position(|c| *c == r.key.case), r.key.batch, r.key.depth, r.key.segments)
+    });
     println!("{}", report::to_table(&rows));
     report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
     println!("written to {}", args.out.display());
     Ok(())
 }
 
+/// Times a case in a process of its own.
+fn time(subject: &str, environment: &[(&str, &str)], case: usize, millis: u64) -> Result<Timing> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--subject", subject, "--time", &case.to_string(), "--millis", &millis.to_string()])
+        .envs(environment.iter().copied())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = text.split_whitespace().filter_map(|f| f.parse().ok()).collect();
+    let [mean, p50, p99, p999] = figures[..] else {
+        bail!("{subject}, case {case}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    Ok(Timing { mean, p50, p99, p999 })
+}
+
 /// Instructions per operation, from callgrind: everything below [`measured`].
-fn count(case: usize, operations: f64) -> Result<f64> {
+fn count(subject: &str, environment: &[(&str, &str)], case: usize, operations: f64) -> Result<f64> {
     let output = Command::new("valgrind")
         .args([
             "--tool=callgrind",
@@ -74,7 +120,8 @@ fn count(case: usize, operations: f64) -> Result<f64> {
             "--toggle-collect=doorbell_benches::case::measured",
         ])
         .arg(std::env::current_exe()?)
-        .args(["--count", &case.to_string(), &COUNTED_RUNS.to_string()])
+        .args(["--subject", subject, "--count", &case.to_string()])
+        .envs(environment.iter().copied())
         .output()
         .context("cannot run valgrind: install it, or pass --no-instructions")?;
     let text = String::from_utf8_lossy(&output.stderr);
