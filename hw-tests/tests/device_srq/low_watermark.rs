@@ -1,7 +1,7 @@
 //! The low watermark and its event (section I).
 
 use crate::*;
-use doorbell::{AsyncEvent, AsyncKind, AsyncObject, EpState, EventData, Srq, reason};
+use doorbell::{AsyncEvent, AsyncKind, AsyncObject, CompletionFlags, EpState, EventData, Srq, reason};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 
@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r112_srq_lw_one_shot,
     r113_srq_lw_rearm_same_value,
     r114_srq_lw_replace_before_fire,
+    r114_srq_lw_replace_before_fire_or_while_firing,
     r115_srq_lw_zero_never_fires,
     r116_srq_lw_equal_to_depth,
     r117_srq_lw_above_depth,
@@ -157,6 +158,31 @@ fn r114_srq_lw_replace_before_fire() {
     s.take(1);
     s.fired();
     s.take(4);
+    s.silent();
+}
+
+/// A value that is replaced in the moment it fires has its event or not; the new one has its own in any case, once it is
+/// undercut, and one only.
+fn r114_srq_lw_replace_before_fire_or_while_firing() {
+    let mut s = Setup::posted(6);
+    for round in 0..10 {
+        s.set(5);
+        for _ in 0..2 {
+            let triplet = s.rig.client.lmr.triplet(0, 24);
+            s.pair.client.post_send(&[triplet], 0, CompletionFlags::empty()).unwrap();
+        }
+        s.set(2);
+        for evd in [&s.rig.client.request, &s.rig.server.recv] {
+            assert!(dto(evd).is_success() && dto(evd).is_success());
+        }
+        // Four are there. The first value's event, if it has one, comes now.
+        let first = s.rig.server.ia.async_evd().wait(Some(SHORT), 1).is_ok();
+        s.silent();
+        s.take(3);
+        let event = asynchronous(&s.rig.server.ia);
+        assert_eq!(event.object, AsyncObject::Srq(s.srq.id()), "round {round}, first {first}");
+        s.post(5);
+    }
     s.silent();
 }
 

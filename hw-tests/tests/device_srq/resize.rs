@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 pub(crate) const TESTS: &[Test] = tests![
     r94_srq_resize_grow,
+    r94_srq_resize_grow_again_and_again,
     r95_srq_resize_shrink,
     r97_srq_resize_below_outstanding,
     r98_srq_resize_outstanding_has_three_parts,
@@ -50,6 +51,22 @@ fn r94_srq_resize_grow() {
     cookies.sort_unstable();
     assert!(cookies.into_iter().eq(0..all));
     assert_eq!(counts(&srq), (0, 0));
+}
+
+/// However often an SRQ with an EP goes up to the deepest and down again, the room for its completions is asked for once.
+fn r94_srq_resize_grow_again_and_again() {
+    let rig = Rig::new();
+    let limits = rig.server.ia.attributes();
+    let most = limits.max_recv_per_srq;
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 2, 64, 0, 1);
+    for _ in 0..limits.max_evd_qlen / most + 3 {
+        srq.resize(most).unwrap();
+        srq.resize(4).unwrap();
+    }
+    assert_eq!(counts(&srq), (2, 2));
+    assert_eq!(rig.deliver(&mut pair, 24).cookie, 1);
 }
 
 /// A shrink that fits succeeds; the depth is then between what was asked for and what it was, and holds. Also R96.
