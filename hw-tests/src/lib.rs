@@ -1,6 +1,7 @@
 //! What device tests share: which devices to use, how to be ignored visibly without one, and a [`Rig`] of two IAs
 //! with connections between them.
 
+pub mod echo;
 pub mod rig;
 
 pub use rig::{Pair, Rig, Side};

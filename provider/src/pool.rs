@@ -20,7 +20,7 @@ use crate::{
 use crate::{SrqParam, Subtype, WaitError};
 use crossbeam_queue::ArrayQueue;
 use memmap2::MmapMut;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -465,40 +465,41 @@ impl SendPool {
         len: usize,
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
-        self.send_segments(ep, buf, &[len], flags)
+        self.send_pieces(ep, buf, &[0..len], flags)
     }
 
-    /// Sends the first bytes as a message of several segments, with these lengths, one behind the other.
+    /// Sends a message gathered from these pieces of the buffer, in this order, one segment for each.
     ///
     /// # Errors
-    /// As [`SendPool::send`]; [`PostError::TooManySegments`] over 32.
-    pub fn send_segments(
+    /// As [`SendPool::send`]; [`PostError::TooManySegments`] over 32 or the EP's limit.
+    pub fn send_pieces(
         &mut self,
         ep: &mut Ep,
         buf: SendBuf,
-        lens: &[usize],
+        pieces: &[Range<usize>],
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
         const MOST: usize = crate::srq::MAX_IOV;
         if flags.contains(CompletionFlags::SUPPRESS) {
             return Err((buf, PostError::Flags));
         }
-        if lens.len() > MOST {
-            let given = u32::try_from(lens.len()).unwrap_or(u32::MAX);
+        if pieces.len() > MOST {
+            let given = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
             return Err((buf, PostError::TooManySegments { given, most: MOST as u32 }));
         }
-        let slot = buf.buffer.slot;
-        let mut offset = 0usize;
-        let mut iov = [LmrTriplet::default(); MOST];
-        for (segment, &len) in iov.iter_mut().zip(lens) {
-            *segment = self.arena.lmr.triplet(slot as usize * self.arena.size + offset, len);
-            offset = offset.saturating_add(len);
-        }
-        if offset > self.arena.size || !Arc::ptr_eq(&buf.buffer.arena, &self.arena) {
+        if !Arc::ptr_eq(&buf.buffer.arena, &self.arena) {
             return Err((buf, PostError::OutOfBounds(0)));
         }
+        let slot = buf.buffer.slot;
+        let mut iov = [LmrTriplet::default(); MOST];
+        for (i, (segment, piece)) in iov.iter_mut().zip(pieces).enumerate() {
+            if piece.start > piece.end || piece.end > self.arena.size {
+                return Err((buf, PostError::OutOfBounds(i as u32)));
+            }
+            *segment = self.arena.lmr.triplet(slot as usize * self.arena.size + piece.start, piece.len());
+        }
         let cookie = self.slots.mark_posted(slot);
-        match ep.inner.post_request(What::Send, &iov[..lens.len()], self.arena.tag(cookie), flags) {
+        match ep.inner.post_request(What::Send, &iov[..pieces.len()], self.arena.tag(cookie), flags) {
             Ok(()) => {
                 // The queue has it now; the completion gives it back, not this guard.
                 buf.forget();

@@ -1,0 +1,122 @@
+//! What both ends have: an IA with one EVD for everything, and a control connection.
+
+use super::Failure;
+use super::wire::{NOTE_BYTES, Note};
+use doorbell::{
+    CompletionFlags, DtoCompletion, Ep, EpAttr, EpEvds, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool,
+    ReturnType, SendPool, WaitError,
+};
+use std::time::{Duration, Instant};
+
+/// Notes that may be under way on a control connection.
+const NOTES: u32 = 4;
+
+/// Events that the EVD takes at first.
+const EVENTS: i32 = 1024;
+
+/// An open device, and one EVD for all its events. Dropped after everything that was made on it.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) evd: Evd,
+    pub(super) pz: Pz,
+    pub(super) ia: Ia,
+    promised: u32,
+}
+
+impl End {
+    pub(super) fn open(device: &str) -> Result<Self, Failure> {
+        let ia = Ia::open(device).map_err(|e| Failure::setup(&format!("device {device}"), e))?;
+        let made = Pz::create(&ia).and_then(|pz| {
+            let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
+            Ok((pz, Evd::create(&ia, EVENTS, None, flags)?))
+        });
+        let (pz, evd) = made.map_err(|e| Failure::setup(&format!("device {device}"), e))?;
+        Ok(Self { evd, pz, ia, promised: 0 })
+    }
+
+    pub(super) fn evds(&self) -> EpEvds<'_> {
+        EpEvds { recv: Some(&self.evd), request: Some(&self.evd), connect: Some(&self.evd) }
+    }
+
+    /// Makes room for this many more events.
+    pub(super) fn expect(&mut self, events: u32) -> Result<(), Error> {
+        let promised = self.promised + events;
+        let qlen = self.evd.query()?.qlen as u32;
+        if promised > qlen {
+            self.evd.resize(promised as i32)?;
+        }
+        self.promised = promised;
+        Ok(())
+    }
+
+    /// That many will not come any more.
+    pub(super) fn forget(&mut self, events: u32) {
+        self.promised -= events;
+    }
+
+    /// The next event, if it comes within this time.
+    pub(super) fn next(&self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
+        if let Ok(event) = self.evd.dequeue() {
+            return Ok(Some(event));
+        }
+        let start = Instant::now();
+        loop {
+            match self.evd.wait(limit.map(|limit| limit.saturating_sub(start.elapsed())), 1) {
+                Ok(waited) => return Ok(Some(waited.event)),
+                Err(WaitError { error, .. }) => match error.return_type() {
+                    ReturnType::TimeoutExpired => return Ok(None),
+                    ReturnType::InterruptedCall => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// A control connection: a plain EP with a few small buffers each way.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) ep: Ep,
+    heard: RecvPool,
+    said: SendPool,
+}
+
+impl Line {
+    /// Events that a line makes at most, all at once.
+    pub(super) const EVENTS: u32 = 2 * NOTES + 2;
+
+    pub(super) fn new(end: &End) -> Result<Self, Error> {
+        let attr = EpAttr {
+            max_recv_dtos: NOTES as i32,
+            max_request_dtos: NOTES as i32,
+            max_recv_iov: 1,
+            max_request_iov: 1,
+            ..EpAttr::default()
+        };
+        let mut ep = Ep::create(&end.ia, &end.pz, end.evds(), Some(&attr))?;
+        let mut heard = RecvPool::new(&end.ia, &end.pz, NOTES, NOTE_BYTES)?;
+        heard.refill(&mut ep)?;
+        Ok(Self { ep, heard, said: SendPool::new(&end.ia, &end.pz, NOTES, NOTE_BYTES)? })
+    }
+
+    pub(super) fn say(&mut self, note: Note) -> Result<(), Error> {
+        let full =
+            || Error::new(ReturnType::QueueFull, doorbell::Subtype::None, "too many notes are under way");
+        let mut buf = self.said.take().ok_or_else(full)?;
+        buf.copy_from_slice(&note.encode());
+        self.said.send(&mut self.ep, buf, NOTE_BYTES, CompletionFlags::empty()).map_err(|(_, e)| e.into())
+    }
+
+    /// What a completion of this line brings: a note, or nothing that matters.
+    pub(super) fn on(&mut self, dto: &DtoCompletion) -> Option<Note> {
+        if self.said.completed(dto) {
+            return None;
+        }
+        let message = self.heard.take(dto)?;
+        let note = Note::decode(&message);
+        drop(message);
+        // Fails on a connection that has ended, of which there is an event.
+        let _ = self.heard.refill(&mut self.ep);
+        note
+    }
+}

@@ -1,0 +1,78 @@
+//! The echo: a server whose clients share one SRQ, and a client that sends messages of many sizes over many connections
+//! and checks every byte that comes back.
+//!
+//! A client opens one control connection, on a plain EP, and is told there how many messages it may have under way
+//! (*credits*): never more than the SRQ has buffers for, over all clients. An answer is a credit given back, so the server posts the
+//! buffer again before it answers, and nobody ever finds the SRQ empty.
+
+pub mod client;
+mod counters;
+mod end;
+pub mod pair;
+mod pattern;
+mod report;
+pub mod server;
+mod wire;
+
+pub use client::Load;
+
+use std::net::{IpAddr, SocketAddr};
+
+/// Where a server listens unless told otherwise (connection qualifier).
+pub const DEFAULT_QUAL: u64 = 5047;
+
+/// Message sizes in bytes of a run unless told otherwise.
+pub const DEFAULT_SIZES: [usize; 8] = [0, 1, 24, 32, 64, 4096, 65_536, 1 << 20];
+
+/// Why an echo could not begin or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Bad input, or an environment in which nothing can be begun.
+    #[error("{0}")]
+    Setup(String),
+    /// It had begun.
+    #[error("{0}")]
+    Run(String),
+}
+
+impl Failure {
+    fn setup(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::Setup(format!("{what}: {error}"))
+    }
+
+    fn run(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::Run(format!("{what}: {error}"))
+    }
+}
+
+/// A server's address and connection qualifier: `ADDRESS` or `ADDRESS:QUALIFIER` (IPv6: `[ADDRESS]:QUALIFIER`).
+///
+/// # Errors
+/// A sentence that says what an address looks like.
+pub fn parse_server(text: &str) -> Result<(IpAddr, u64), String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, DEFAULT_QUAL));
+    }
+    if let Ok(both) = text.parse::<SocketAddr>()
+        && both.port() != 0
+    {
+        return Ok((both.ip(), u64::from(both.port())));
+    }
+    Err("not an address: give ADDRESS or ADDRESS:QUALIFIER, such as 10.9.0.1:5047".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_addresses_come_with_or_without_qualifier() {
+        let ip: IpAddr = "10.9.0.1".parse().unwrap();
+        assert_eq!(parse_server("10.9.0.1"), Ok((ip, DEFAULT_QUAL)));
+        assert_eq!(parse_server("10.9.0.1:77"), Ok((ip, 77)));
+        assert_eq!(parse_server("[::1]:77"), Ok(("::1".parse().unwrap(), 77)));
+        assert!(parse_server("10.9.0.1:0").is_err());
+        assert!(parse_server("10.9.0.1:65536").is_err());
+        assert!(parse_server("somewhere").is_err());
+    }
+}

@@ -1,0 +1,343 @@
+//! The server: sends every message back to where it came from.
+
+use super::counters::RnrCounter;
+use super::end::{End, Line};
+use super::wire::{Counts, Note, Purpose};
+use super::{DEFAULT_QUAL, Failure};
+use doorbell::{
+    CompletionFlags, ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, Error, Event, EventData,
+    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
+};
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+
+/// How to serve.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The RDMA device: a name, a network interface or an address [default: the first one]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Where to listen: a connection qualifier, 0 for any that is free
+    #[arg(long, value_name = "QUAL", default_value_t = DEFAULT_QUAL)]
+    pub bind: u64,
+    /// Where messages arrive.
+    #[command(flatten)]
+    pub buffers: Buffers,
+    /// The longest message in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    pub largest: u32,
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+}
+
+/// Where messages arrive.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Buffers {
+    /// Receive buffers, for all clients together [default: 256, or 64 for messages over 256 KiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub srq_depth: Option<u32>,
+    /// No SRQ: each connection has receives of its own
+    #[arg(long)]
+    pub plain: bool,
+}
+
+impl Buffers {
+    fn depth(self, largest: u32) -> u32 {
+        self.srq_depth.unwrap_or(if largest > 256 << 10 { 64 } else { 256 })
+    }
+}
+
+/// Where a connection's messages arrive: in its own receives, or in the SRQ that all share.
+struct Connection {
+    ep: Ep,
+    own: Option<RecvPool>,
+    /// Messages to send back, oldest first.
+    waiting: VecDeque<RecvBuf>,
+    /// Sends under way, and how many may be.
+    sends: u32,
+    most: u32,
+    events: u32,
+}
+
+/// A client, known by its control connection.
+struct Client {
+    line: Line,
+    name: String,
+    credits: u32,
+    rnr: RnrCounter,
+}
+
+struct Server {
+    connections: HashMap<EpId, Connection>,
+    clients: HashMap<EpId, Client>,
+    /// Connections with messages to send back.
+    busy: VecDeque<EpId>,
+    shared: Option<(Srq, RecvPool)>,
+    sends: SendPool,
+    _psp: Psp,
+    depth: u32,
+    largest: u32,
+    granted: u32,
+    device: String,
+    end: End,
+}
+
+/// Serves until the process is ended.
+///
+/// # Errors
+/// [`Failure::Setup`] where the device, the qualifier or the memory is not to be had; [`Failure::Run`] when the device fails later.
+pub fn serve(options: &Options) -> Result<Infallible, Failure> {
+    let mut server = Server::new(options)?;
+    server.run().map_err(|e| Failure::run("the device failed", e))
+}
+
+fn first_device() -> Result<String, Failure> {
+    let devices = rxe_fallback::devices().map_err(|e| Failure::setup("no RDMA device", e))?;
+    let first = devices.into_iter().next();
+    first
+        .map(|device| device.name)
+        .ok_or_else(|| Failure::Setup("this machine has no RDMA device".to_owned()))
+}
+
+impl Server {
+    fn new(options: &Options) -> Result<Self, Failure> {
+        let device = options.device.clone().map_or_else(first_device, Ok)?;
+        let mut end = End::open(&device)?;
+        let depth = options.buffers.depth(options.largest);
+        let size = (options.largest as usize).max(1);
+        let buffers = |e| Failure::setup(&format!("{depth} receive buffers of {size} bytes"), e);
+        let shared = if options.buffers.plain {
+            None
+        } else {
+            let mut srq = Srq::create(&end.ia, &end.pz, SrqAttr::depth(depth as i32)).map_err(buffers)?;
+            let mut pool = RecvPool::new(&end.ia, &end.pz, depth, size).map_err(buffers)?;
+            pool.refill(&mut srq).map_err(|e| buffers(e.into()))?;
+            Some((srq, pool))
+        };
+        let sends = SendPool::new(&end.ia, &end.pz, depth, size)
+            .map_err(|e| Failure::setup(&format!("{depth} send buffers of {size} bytes"), e))?;
+        end.expect(depth).map_err(buffers)?;
+        let (psp, qual) = match options.bind {
+            0 => Psp::create_any(&end.ia, &end.evd),
+            qual => Psp::create(&end.ia, qual, &end.evd).map(|psp| (psp, qual)),
+        }
+        .map_err(|e| Failure::setup("cannot listen", e))?;
+        let queue = if shared.is_some() { "one SRQ" } else { "receives of each connection" };
+        println!(
+            "listening on {}, address {}, qualifier {qual}: {depth} buffers of {size} bytes, {queue}",
+            end.ia.attributes().adapter_name,
+            end.ia.address()
+        );
+        Ok(Self {
+            connections: HashMap::new(),
+            clients: HashMap::new(),
+            busy: VecDeque::new(),
+            shared,
+            sends,
+            _psp: psp,
+            depth,
+            largest: options.largest,
+            granted: 0,
+            device,
+            end,
+        })
+    }
+
+    fn run(&mut self) -> Result<Infallible, Error> {
+        loop {
+            if let Some(event) = self.end.next(None)? {
+                self.on(event)?;
+            }
+            // What else is there already; then answer, so that nobody waits for long.
+            for _ in 0..self.depth {
+                let Ok(event) = self.end.evd.dequeue() else { break };
+                self.on(event)?;
+            }
+            self.answer()?;
+        }
+    }
+
+    fn on(&mut self, event: Event) -> Result<(), Error> {
+        match event.data {
+            EventData::Dto(dto) => self.completed(&dto),
+            EventData::ConnectionRequest(arrival) => {
+                if let Err(error) = self.admit(arrival.cr) {
+                    eprintln!("a connection was refused: {error}");
+                }
+            }
+            EventData::Connection(event) if event.kind != doorbell::ConnectionEventKind::Established => {
+                return self.gone(&event);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, dto: &DtoCompletion) {
+        if let Some(client) = self.clients.get_mut(&dto.ep) {
+            if let Some(note) = client.line.on(dto)
+                && let Err(error) = self.answer_note(dto.ep, note)
+            {
+                eprintln!("a note was not answered: {error}");
+            }
+            return;
+        }
+        if dto.op == DtoOp::Send {
+            self.sends.completed(dto);
+            if let Some(connection) = self.connections.get_mut(&dto.ep) {
+                connection.sends -= 1;
+            }
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&dto.ep) else { return };
+        let pool = match (&mut connection.own, &mut self.shared) {
+            (Some(own), _) => own,
+            (None, Some((_, pool))) => pool,
+            (None, None) => return,
+        };
+        // The buffer of a receive that failed is free again; of the connection's end there is an event.
+        if let Some(message) = pool.take(dto) {
+            if connection.waiting.is_empty() {
+                self.busy.push_back(dto.ep);
+            }
+            connection.waiting.push_back(message);
+        }
+    }
+
+    /// Sends back what can be sent back now.
+    fn answer(&mut self) -> Result<(), Error> {
+        for _ in 0..self.busy.len() {
+            let Some(id) = self.busy.pop_front() else { break };
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            while connection.sends < connection.most
+                && !connection.waiting.is_empty()
+                && let Some(mut buf) = self.sends.take()
+                && let Some(message) = connection.waiting.pop_front()
+            {
+                let len = message.len();
+                buf[..len].copy_from_slice(&message);
+                drop(message);
+                // The answer is a credit: there has to be a buffer for what it is spent on.
+                refill(&mut self.shared, connection)?;
+                match self.sends.send(&mut connection.ep, buf, len, CompletionFlags::empty()) {
+                    Ok(()) => connection.sends += 1,
+                    // It has ended, of which there is an event.
+                    Err(_) => break,
+                }
+            }
+            if !connection.waiting.is_empty() {
+                self.busy.push_back(id);
+            }
+        }
+        if let Some((srq, pool)) = &mut self.shared {
+            pool.refill(srq)?;
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, cr: Cr) -> Result<(), Error> {
+        match Purpose::decode(cr.private_data()) {
+            Some(Purpose::Control) => {
+                self.end.expect(Line::EVENTS)?;
+                let line = Line::new(&self.end)?;
+                let name = cr.remote().map_or_else(|| "?".to_owned(), |remote| remote.to_string());
+                cr.accept(&line.ep, &[])?;
+                let rnr = RnrCounter::new(&self.device, &self.end.ia.attributes().adapter_name);
+                self.clients.insert(line.ep.id(), Client { line, name, credits: 0, rnr });
+            }
+            Some(Purpose::Messages { window }) => {
+                let window = window.min(self.depth);
+                // An answer's acknowledgement may be slower than the next message.
+                let most = 2 * window + 2;
+                let events = most + window + 1;
+                let attr = EpAttr { max_request_dtos: most as i32, max_request_iov: 1, ..EpAttr::default() };
+                let end = &mut self.end;
+                end.expect(events)?;
+                let (ep, own) = match &self.shared {
+                    Some((srq, _)) => (Ep::create_with_srq(&end.ia, &end.pz, end.evds(), srq, &attr)?, None),
+                    None => {
+                        let attr = EpAttr { max_recv_dtos: window as i32, ..attr };
+                        let own = RecvPool::new(&end.ia, &end.pz, window, (self.largest as usize).max(1))?;
+                        (Ep::create(&end.ia, &end.pz, end.evds(), Some(&attr))?, Some(own))
+                    }
+                };
+                let waiting = VecDeque::with_capacity(window as usize);
+                let mut connection = Connection { ep, own, waiting, sends: 0, most, events };
+                refill(&mut self.shared, &mut connection)?;
+                cr.accept(&connection.ep, &[])?;
+                self.connections.insert(connection.ep.id(), connection);
+            }
+            None => cr.reject(b"this is a doorbell-echo server")?,
+        }
+        Ok(())
+    }
+
+    fn answer_note(&mut self, id: EpId, note: Note) -> Result<(), Error> {
+        let srq = self.counts()?;
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let answer = match note {
+            Note::Hello { largest, .. } if largest > self.largest => Note::TooLarge { largest: self.largest },
+            Note::Hello { connections, window, .. } => {
+                self.granted -= std::mem::take(&mut client.credits);
+                let free = self.depth - self.granted;
+                let connections = connections.max(1);
+                let window = if window == 0 { (free / connections).max(1) } else { window.min(free) };
+                let credits = free.min(window.saturating_mul(connections));
+                if credits == 0 {
+                    Note::Busy
+                } else {
+                    println!("{}: {connections} connections, {credits} credits{}", client.name, shown(srq));
+                    client.credits = credits;
+                    self.granted += credits;
+                    Note::Welcome { credits, window, srq }
+                }
+            }
+            Note::Finish => {
+                println!("{}: finished{}", client.name, shown(srq));
+                let rnr = client.rnr.events().map(|n| u32::try_from(n).unwrap_or(u32::MAX - 1));
+                Note::Summary { srq, rnr }
+            }
+            _ => return Ok(()),
+        };
+        client.line.say(answer)
+    }
+
+    fn counts(&mut self) -> Result<Option<Counts>, Error> {
+        let Some((srq, pool)) = &mut self.shared else { return Ok(None) };
+        pool.refill(srq)?;
+        let param = srq.query()?;
+        Ok(Some((param.available as u32, param.outstanding as u32)))
+    }
+
+    fn gone(&mut self, event: &ConnectionEvent) -> Result<(), Error> {
+        if let Some(client) = self.clients.remove(&event.ep) {
+            self.granted -= client.credits;
+            self.end.forget(Line::EVENTS);
+            println!("{}: gone", client.name);
+        }
+        if let Some(connection) = self.connections.remove(&event.ep) {
+            self.end.forget(connection.events);
+            drop(connection);
+            if let Some((srq, pool)) = &mut self.shared {
+                pool.refill(srq)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Posts what has come back. A connection that has ended takes no more receives, and needs none.
+fn refill(shared: &mut Option<(Srq, RecvPool)>, connection: &mut Connection) -> Result<(), PostError> {
+    match (shared, &mut connection.own) {
+        (Some((srq, pool)), _) => pool.refill(srq).map(drop),
+        (None, Some(own)) => own.refill(&mut connection.ep).map(drop).or(Ok(())),
+        (None, None) => Ok(()),
+    }
+}
+
+fn shown(srq: Option<Counts>) -> String {
+    srq.map_or_else(String::new, |(available, outstanding)| {
+        format!(", SRQ {available} available, {outstanding} outstanding")
+    })
+}
