@@ -103,6 +103,7 @@ impl Side {
 
     /// Posts `n` buffers of `len` bytes to the SRQ, one behind the other in this side's memory from `offset` on, with
     /// cookies from `cookie` up.
+    #[track_caller]
     pub fn post(&self, srq: &mut Srq, n: usize, len: usize, offset: usize, cookie: u64) {
         for i in 0..n {
             srq.post_recv(&[self.lmr.triplet(offset + i * len, len)], cookie + i as u64).unwrap();
@@ -128,17 +129,20 @@ impl Rig {
     }
 
     /// Connects a server EP on the SRQ and a plain client EP, both with default attributes.
+    #[track_caller]
     pub fn connect_srq(&self, srq: &Srq) -> Pair {
         let attr = EpAttr::default();
         self.connect(self.server.srq_ep(srq, &attr), self.client.ep(&attr))
     }
 
     /// Connects two plain EPs with these attributes on the server's side.
+    #[track_caller]
     pub fn connect_plain(&self, attr: &EpAttr) -> Pair {
         self.connect(self.server.ep(attr), self.client.ep(&EpAttr::default()))
     }
 
     /// Connects these two.
+    #[track_caller]
     pub fn connect(&self, server: Ep, client: Ep) -> Pair {
         let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
         client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
@@ -151,11 +155,13 @@ impl Rig {
     }
 
     /// Sends from the client's memory at `offset` and waits for the send's own completion.
+    #[track_caller]
     pub fn send(&self, pair: &mut Pair, offset: usize, len: usize) -> DtoCompletion {
         self.send_with(pair, offset, len, CompletionFlags::empty())
     }
 
     /// The same with flags.
+    #[track_caller]
     pub fn send_with(
         &self,
         pair: &mut Pair,
@@ -168,12 +174,14 @@ impl Rig {
     }
 
     /// Sends and expects success on both sides; gives the receive completion.
+    #[track_caller]
     pub fn deliver(&self, pair: &mut Pair, len: usize) -> DtoCompletion {
         assert_eq!(self.send(pair, 0, len).status, DtoStatus::Success);
         dto(&self.server.recv)
     }
 
     /// Disconnects abruptly from the client and waits until both sides know.
+    #[track_caller]
     pub fn disconnect(&self, pair: &Pair) {
         pair.client.disconnect(CloseFlags::Abrupt).unwrap();
         expect_connection(&self.client.connect, &pair.client, ConnectionEventKind::Disconnected);
@@ -189,11 +197,13 @@ impl Default for Rig {
 }
 
 /// The next event, within [`LONG`].
+#[track_caller]
 pub fn next(evd: &Evd) -> Event {
     evd.wait(Some(LONG), 1).unwrap_or_else(|e| panic!("no event: {e}")).event
 }
 
 /// The next event, which is a completion.
+#[track_caller]
 pub fn dto(evd: &Evd) -> DtoCompletion {
     match next(evd).data {
         EventData::Dto(dto) => dto,
@@ -202,6 +212,7 @@ pub fn dto(evd: &Evd) -> DtoCompletion {
 }
 
 /// The next event, which is a connection event.
+#[track_caller]
 pub fn connection(evd: &Evd) -> doorbell::ConnectionEvent {
     match next(evd).data {
         EventData::Connection(event) => event,
@@ -210,12 +221,14 @@ pub fn connection(evd: &Evd) -> doorbell::ConnectionEvent {
 }
 
 /// The next event, which is this connection event of this EP.
+#[track_caller]
 pub fn expect_connection(evd: &Evd, ep: &Ep, kind: ConnectionEventKind) {
     let event = connection(evd);
     assert_eq!((event.kind, event.ep), (kind, ep.id()));
 }
 
 /// The next event, which is a connection request.
+#[track_caller]
 pub fn connection_request(evd: &Evd) -> CrArrival {
     match next(evd).data {
         EventData::ConnectionRequest(arrival) => arrival,
@@ -224,6 +237,7 @@ pub fn connection_request(evd: &Evd) -> CrArrival {
 }
 
 /// The next asynchronous event of the IA.
+#[track_caller]
 pub fn asynchronous(ia: &Ia) -> AsyncEvent {
     match next(ia.async_evd()).data {
         EventData::Async(event) => event,
@@ -232,6 +246,7 @@ pub fn asynchronous(ia: &Ia) -> AsyncEvent {
 }
 
 /// Nothing comes within [`SHORT`].
+#[track_caller]
 pub fn expect_nothing(evd: &Evd) {
     match evd.wait(Some(SHORT), 1) {
         Err(e) if e.error.return_type() == ReturnType::TimeoutExpired => {}
@@ -240,12 +255,14 @@ pub fn expect_nothing(evd: &Evd) {
 }
 
 /// Available and outstanding.
+#[track_caller]
 pub fn counts(srq: &Srq) -> (Count, Count) {
     let param = srq.query().unwrap();
     (param.available, param.outstanding)
 }
 
 /// Asks again until it is so, for as long as [`LONG`].
+#[track_caller]
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -285,6 +302,7 @@ impl<T: std::fmt::Debug> Refusal for doorbell::Refused<T> {
 }
 
 /// The `DAT_RETURN` of a call that has to be refused.
+#[track_caller]
 pub fn code<T: std::fmt::Debug>(outcome: Result<T, impl Refusal>) -> u32 {
     match outcome {
         Err(refusal) => refusal.number(),
@@ -320,6 +338,7 @@ impl Side {
 
 impl Rig {
     /// The client asks to connect; gives its request as it arrives at the server, not answered.
+    #[track_caller]
     pub fn ask(&self, client: &Ep) -> (Psp, CrArrival) {
         let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
         client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
