@@ -114,6 +114,14 @@ struct Queued {
     held: Held,
 }
 
+impl Queued {
+    /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
+    fn abandon(self, ia: &IaInner) {
+        ia.stray(self.dto.pool, self.dto.cookie);
+        self.held.release();
+    }
+}
+
 /// What reaping this event gives back.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -603,7 +611,7 @@ impl EvdInner {
         queue.srqs.clear();
         let cno = queue.cno.take();
         drop(queue);
-        events.into_iter().for_each(|queued| queued.held.release());
+        events.into_iter().for_each(|queued| queued.abandon(&self.ia));
         self.give_back_lost(after);
         // Connection requests are rejected as they go.
         drop(others);

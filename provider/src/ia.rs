@@ -8,6 +8,7 @@ use crate::ep::EpInner;
 use crate::evd::{EvdInner, Held};
 use crate::event::{AsyncEvent, EventData};
 use crate::lmr::{LmrInner, LmrTable};
+use crate::pool::Strays;
 use crate::progress::{Progress, Task};
 use crate::psp::SpInner;
 use crate::pz::PzInner;
@@ -76,6 +77,7 @@ pub(crate) struct IaInner {
     /// EVDs that the IA itself owns; they hold the IA, so they go at close.
     own: Mutex<Own>,
     cm_targets: Mutex<HashMap<u64, CmEntry>>,
+    pools: Mutex<HashMap<u32, Weak<Strays>>>,
     order: Mutex<()>,
     thread: Mutex<Option<JoinHandle<()>>>,
     live: AtomicBool,
@@ -162,6 +164,7 @@ impl Ia {
             progress: progress.clone(),
             own: Mutex::default(),
             cm_targets: Mutex::default(),
+            pools: Mutex::default(),
             order: Mutex::new(()),
             thread: Mutex::new(None),
             live: AtomicBool::new(true),
@@ -337,7 +340,31 @@ impl IaInner {
                 let held = Held::Srq(srq.clone(), lost.entry);
                 ep.recv_evd.put_flushed(&ep, lost.tag, DtoOp::Receive, held);
             }
-            None => srq.path.release(lost.entry),
+            None => {
+                self.stray(lost.tag.pool, lost.tag.cookie);
+                srq.path.release(lost.entry);
+            }
+        }
+    }
+
+    /// A pool wants its buffers back also when nobody sees their completions.
+    pub(crate) fn add_pool(&self, number: u32, strays: &Arc<Strays>) {
+        self.pools.lock().unwrap().insert(number, Arc::downgrade(strays));
+    }
+
+    pub(crate) fn remove_pool(&self, number: u32) {
+        self.pools.lock().unwrap().remove(&number);
+    }
+
+    /// What was posted with this cookie is done, and nobody will see its completion.
+    pub(crate) fn stray(&self, pool: u32, cookie: u64) {
+        if pool == 0 {
+            return;
+        }
+        let strays = self.pools.lock().unwrap().get(&pool).and_then(Weak::upgrade);
+        if let Some(strays) = strays {
+            // It has room for each buffer, and none can come twice before the pool has looked.
+            let _ = strays.push(cookie);
         }
     }
 

@@ -168,7 +168,7 @@ pub struct Lmr {
 
 #[derive(Debug)]
 pub(crate) struct LmrInner {
-    ia: Arc<IaInner>,
+    pub(crate) ia: Arc<IaInner>,
     pz: Arc<PzInner>,
     mr: Mutex<Option<Mr>>,
     live: AtomicBool,

@@ -7,6 +7,7 @@
 //!   the buffer's current generation, which every post renews. So no event gives a buffer out twice.
 //! * A guard gives its buffer back when it is dropped, from any thread, without a lock; the pool posts it again the
 //!   next time it is refilled.
+//! * What completes without anybody seeing it (the EP was freed, the EVD was full) comes back the same way.
 //! * Guards keep the memory mapped, also when pool and IA are gone.
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
@@ -124,6 +125,9 @@ impl Slots {
     }
 }
 
+/// Cookies of completions that nobody has seen, of one pool.
+pub(crate) type Strays = ArrayQueue<u64>;
+
 /// The memory of a pool, shared with its guards.
 #[derive(Debug)]
 struct Arena {
@@ -132,6 +136,7 @@ struct Arena {
     base: NonNull<u8>,
     size: usize,
     returned: ArrayQueue<u32>,
+    strays: Arc<Strays>,
     number: u32,
     _memory: MmapMut,
 }
@@ -160,14 +165,17 @@ impl Arena {
         // SAFETY: the mapping lives in the arena behind the LMR, so it outlasts it. References into it are made by
         // guards only, for buffers that are not posted, and peers never learn the RMR context.
         let lmr = unsafe { Lmr::create_over(ia, pz, start, len, privileges)? };
-        Ok(Arc::new(Self {
+        let arena = Arc::new(Self {
             lmr,
             base: NonNull::new(start).ok_or_else(out_of_memory)?,
             size,
             returned: ArrayQueue::new(buffers as usize),
+            strays: Arc::new(Strays::new(buffers as usize)),
             number: next_id() as u32,
             _memory: memory,
-        }))
+        });
+        ia.inner.add_pool(arena.number, &arena.strays);
+        Ok(arena)
     }
 
     fn triplet(&self, slot: u32, len: usize) -> LmrTriplet {
@@ -182,10 +190,21 @@ impl Arena {
         while let Some(slot) = self.returned.pop() {
             slots.give_back(slot);
         }
+        while let Some(cookie) = self.strays.pop() {
+            if let Some(slot) = slots.complete(cookie) {
+                slots.give_back(slot);
+            }
+        }
     }
 
     fn buffer(self: &Arc<Self>, slot: u32, len: usize) -> Buffer {
         Buffer { arena: self.clone(), slot, len: len.min(self.size) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.lmr.inner.ia.remove_pool(self.number);
     }
 }
 
@@ -346,7 +365,7 @@ impl RecvPool {
         evd: &Evd,
         timeout: Option<Duration>,
     ) -> Result<Received, WaitError> {
-        if self.arena.returned.len() + self.slots.free.len() >= self.batch || self.slots.posted < self.batch {
+        if self.free() >= self.batch || self.posted() < self.batch {
             self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
         }
         let event = match evd.dequeue() {
@@ -367,10 +386,10 @@ impl RecvPool {
     /// As [`Srq::query`].
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
-        let free = self.slots.free.len() + self.arena.returned.len();
+        let (posted, free) = (self.posted(), self.free());
         Ok(Gauges {
-            posted: self.slots.posted,
-            out: self.slots.slots.len() - self.slots.posted - free,
+            posted,
+            out: self.slots.slots.len() - posted - free,
             free,
             available: available as usize,
             unreaped: (outstanding - available) as usize,
@@ -379,7 +398,12 @@ impl RecvPool {
 
     /// Buffers that this pool has posted and not seen completed.
     pub fn posted(&self) -> usize {
-        self.slots.posted
+        self.slots.posted - self.arena.strays.len()
+    }
+
+    /// Buffers that the next refill can post.
+    fn free(&self) -> usize {
+        self.slots.free.len() + self.arena.returned.len() + self.arena.strays.len()
     }
 
     /// Bytes of one buffer.
@@ -528,7 +552,7 @@ impl SendPool {
 
     /// Buffers under way.
     pub fn posted(&self) -> usize {
-        self.slots.posted
+        self.slots.posted - self.arena.strays.len()
     }
 
     /// Bytes of one buffer.

@@ -52,7 +52,7 @@ impl EvdInner {
         let mut dropped = Vec::new();
         for queued in queue.dtos.drain(..) {
             if queued.dto.ep == ep.id {
-                dropped.push(queued.held);
+                dropped.push(queued);
             } else {
                 kept.push_back(queued);
             }
@@ -64,7 +64,7 @@ impl EvdInner {
             queue.srqs.remove(&srq.token());
         }
         drop(queue);
-        dropped.into_iter().for_each(Held::release);
+        dropped.into_iter().for_each(|queued| queued.abandon(&self.ia));
     }
 
     /// The EP has another QP.
@@ -109,7 +109,9 @@ impl EvdInner {
             if let Token::Srq { srq, entry } = completion.token
                 && let Some(srq) = queue.srqs.get(&srq)
             {
-                srq.path.complete(entry, 0);
+                if let Some(tag) = srq.path.complete(entry, 0) {
+                    self.ia.stray(tag.pool, tag.cookie);
+                }
                 srq.path.release(entry);
             }
             return;
@@ -165,9 +167,9 @@ impl EvdInner {
 
     fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {
         if self.discards {
-            held.release();
+            Queued { dto, held }.abandon(&self.ia);
         } else if queue.len() >= queue.qlen {
-            held.release();
+            Queued { dto, held }.abandon(&self.ia);
             after.overflowed = true;
         } else {
             queue.dtos.push_back(Queued { dto, held });

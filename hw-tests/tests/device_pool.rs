@@ -1,0 +1,375 @@
+//! Pools of receive and send buffers: whatever happens to a buffer, it comes back, and only once.
+
+use doorbell::{
+    CloseFlags, CompletionFlags, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, EventData, Gauges,
+    PostError, Received, RecvBuf, RecvPool, RmrTriplet, SendPool, Srq,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, tests};
+
+fn main() {
+    doorbell_hw_tests::run(tests![
+        a_dropped_message_gives_its_buffer_back,
+        a_message_is_read_and_dropped_on_another_thread,
+        gauges_add_up_wherever_the_buffers_are,
+        a_full_queue_keeps_the_rest_of_the_pool_free,
+        a_failed_receive_frees_its_buffer,
+        flushed_receives_free_their_buffers,
+        buffers_come_back_from_a_freed_ep,
+        messages_outlive_their_pool,
+        messages_outlive_their_ia,
+        a_plain_ep_receives_from_a_pool,
+        a_write_with_immediate_takes_a_buffer_and_no_bytes,
+        an_old_event_gives_no_buffer,
+        an_event_of_another_pool_gives_no_buffer,
+        send_buffers_come_back,
+        send_buffers_come_back_from_a_freed_ep,
+        a_refused_send_gives_the_buffer_back,
+        pieces_are_sent_in_their_order,
+    ])
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+const SIZE: usize = 256;
+
+/// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
+fn pooled(rig: &Rig, depth: u32) -> (Srq, RecvPool, Pair) {
+    let mut srq = rig.server.srq(depth as i32);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, depth, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
+    let pair = rig.connect_srq(&srq);
+    (srq, pool, pair)
+}
+
+/// Sends these bytes from the client.
+fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
+    rig.client.lmr.write(0, bytes).unwrap();
+    assert_eq!(rig.send(pair, 0, bytes.len()).status, DtoStatus::Success);
+}
+
+/// The next message, which is in a buffer of this pool.
+fn message(side: &Side, pool: &mut RecvPool) -> RecvBuf {
+    pool.take(&dto(&side.recv)).expect("a message in a buffer of this pool")
+}
+
+fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
+    let Gauges { posted, out, free, .. } = pool.gauges(srq).unwrap();
+    (posted, out, free)
+}
+
+/// Four buffers carry many more than four messages, byte for byte, without a word about giving them back.
+fn a_dropped_message_gives_its_buffer_back() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    for i in 0..40u8 {
+        let bytes: Vec<u8> = (0..usize::from(i) * 6).map(|byte| byte as u8 ^ i).collect();
+        send(&rig, &mut pair, &bytes);
+        match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+            Received::Message(message) => {
+                assert_eq!(*message, *bytes);
+                assert_eq!(message.ep(), pair.server.id());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    pool.refill(&mut srq).unwrap();
+    assert_eq!(gauges(&pool, &srq), (4, 0, 0));
+}
+
+/// A guard may go to another thread; its buffer comes back from there.
+fn a_message_is_read_and_dropped_on_another_thread() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    for round in 0..6u8 {
+        send(&rig, &mut pair, &[round; 100]);
+        let message = message(&rig.server, &mut pool);
+        assert_eq!(gauges(&pool, &srq), (1, 1, 0));
+        let sum = std::thread::spawn(move || message.iter().map(|byte| usize::from(*byte)).sum::<usize>());
+        assert_eq!(sum.join().unwrap(), 100 * usize::from(round));
+        assert_eq!(gauges(&pool, &srq), (1, 0, 1));
+        assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    }
+    assert_eq!(gauges(&pool, &srq), (2, 0, 0));
+}
+
+/// Posted, out and free always make the whole pool; available and unreaped are the SRQ's.
+fn gauges_add_up_wherever_the_buffers_are() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    for i in 0..3 {
+        send(&rig, &mut pair, &[i; 8]);
+    }
+    until("three messages have arrived", || pool.gauges(&srq).unwrap().unreaped == 3);
+    let expected = Gauges { posted: 4, out: 0, free: 0, available: 1, unreaped: 3 };
+    assert_eq!(pool.gauges(&srq).unwrap(), expected);
+    let first = message(&rig.server, &mut pool);
+    let second = message(&rig.server, &mut pool);
+    let expected = Gauges { posted: 2, out: 2, free: 0, available: 1, unreaped: 1 };
+    assert_eq!(pool.gauges(&srq).unwrap(), expected);
+    drop(first);
+    let expected = Gauges { posted: 2, out: 1, free: 1, available: 1, unreaped: 1 };
+    assert_eq!(pool.gauges(&srq).unwrap(), expected);
+    assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    let expected = Gauges { posted: 3, out: 1, free: 0, available: 2, unreaped: 1 };
+    assert_eq!(pool.gauges(&srq).unwrap(), expected);
+    assert_eq!(*second, [1; 8]);
+}
+
+/// A pool may have more buffers than the SRQ takes: the rest waits, and takes over as soon as an event is reaped.
+fn a_full_queue_keeps_the_rest_of_the_pool_free() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(2);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 5, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), 2);
+    assert_eq!(gauges(&pool, &srq), (2, 0, 3));
+    let mut pair = rig.connect_srq(&srq);
+    send(&rig, &mut pair, b"held");
+    let held = message(&rig.server, &mut pool);
+    assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    assert_eq!(gauges(&pool, &srq), (2, 1, 2));
+    assert_eq!(*held, *b"held");
+}
+
+/// A message that is too long fails, and its buffer is free again.
+fn a_failed_receive_frees_its_buffer() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    pair.client.post_send(&[rig.client.lmr.triplet(0, SIZE + 1)], 0, NONE).unwrap();
+    match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+        Received::Failed(dto) => assert_eq!((dto.status, dto.ep), (DtoStatus::LocalLength, pair.server.id())),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(gauges(&pool, &srq), (1, 0, 1));
+    assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    // It cost the connection; the SRQ is as good as ever.
+    assert!(!dto(&rig.client.request).is_success());
+    assert!(connection(&rig.client.connect).kind.is_end());
+    assert!(connection(&rig.server.connect).kind.is_end());
+    drop(pair);
+    let mut again = rig.connect_srq(&srq);
+    send(&rig, &mut again, b"and on");
+    assert_eq!(*message(&rig.server, &mut pool), *b"and on");
+}
+
+/// When the connection of a plain EP ends, all its receives are flushed and the pool has them back.
+fn flushed_receives_free_their_buffers() {
+    let rig = Rig::new();
+    let mut ep = rig.server.ep(&EpAttr::default());
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 3, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut ep).unwrap(), 3);
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    rig.disconnect(&pair);
+    for _ in 0..3 {
+        let flushed = dto(&rig.server.recv);
+        assert_eq!(flushed.status, DtoStatus::Flushed);
+        assert!(pool.take(&flushed).is_none());
+    }
+    assert_eq!(pool.posted(), 0);
+    pair.server.reset().unwrap();
+    assert_eq!(pool.refill(&mut pair.server).unwrap(), 3);
+}
+
+/// An EP that is freed with messages nobody has reaped takes their events along; the buffers come back all the same, and
+/// so do the receives of a plain EP.
+fn buffers_come_back_from_a_freed_ep() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    for _ in 0..3 {
+        send(&rig, &mut pair, b"never seen");
+    }
+    until("three messages have arrived", || pool.gauges(&srq).unwrap().unreaped == 3);
+    pair.server.free().unwrap();
+    assert_eq!(gauges(&pool, &srq), (1, 0, 3));
+    assert_eq!(pool.refill(&mut srq).unwrap(), 3);
+    assert_eq!(counts(&srq), (4, 4));
+    expect_nothing(&rig.server.recv);
+
+    let mut plain = rig.server.ep(&EpAttr::default());
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 3, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut plain).unwrap(), 3);
+    plain.free().unwrap();
+    assert_eq!(pool.posted(), 0);
+    let mut other = rig.server.ep(&EpAttr::default());
+    assert_eq!(pool.refill(&mut other).unwrap(), 3);
+}
+
+/// A guard keeps its bytes when the pool is dropped, and when the SRQ goes too.
+fn messages_outlive_their_pool() {
+    let rig = Rig::new();
+    let (srq, mut pool, mut pair) = pooled(&rig, 2);
+    send(&rig, &mut pair, b"still here");
+    let message = message(&rig.server, &mut pool);
+    drop(pool);
+    assert_eq!(*message, *b"still here");
+    rig.disconnect(&pair);
+    drop((pair, srq));
+    assert_eq!(*message, *b"still here");
+}
+
+/// A guard keeps its bytes when the IA is closed abruptly; the pool's posts say that they are too late.
+fn messages_outlive_their_ia() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    send(&rig, &mut pair, b"still here");
+    let message = message(&rig.server, &mut pool);
+    let Rig { server, client } = rig;
+    server.ia.close(CloseFlags::Abrupt).unwrap();
+    assert_eq!(*message, *b"still here");
+    drop(message);
+    assert!(matches!(pool.refill(&mut srq), Err(PostError::Stale(_))));
+    assert_eq!(pool.gauges(&srq).unwrap_err().code(), 0x8005_0019);
+    drop((pool, srq, pair, client));
+}
+
+/// A pool posts to an EP with a receive queue of its own as it does to an SRQ.
+fn a_plain_ep_receives_from_a_pool() {
+    let rig = Rig::new();
+    let mut ep = rig.server.ep(&EpAttr::default());
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut ep).unwrap(), 2);
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    for i in 0..10u8 {
+        send(&rig, &mut pair, &[i; 33]);
+        match pool.next(&mut pair.server, &rig.server.recv, Some(LONG)).unwrap() {
+            Received::Message(message) => assert_eq!(*message, [i; 33]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The bytes of a write with immediate go elsewhere: the message is empty, whatever the length written, and brings the
+/// immediate.
+fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
+    let rig = Rig::new();
+    let (srq, mut pool, mut pair) = pooled(&rig, 2);
+    let target = RmrTriplet {
+        virtual_address: rig.server.lmr.address(),
+        segment_length: 64,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    let local = [rig.client.lmr.triplet(0, 64)];
+    pair.client.post_rdma_write_immediate(&local, 0, target, 77, NONE).unwrap();
+    let arrived = dto(&rig.server.recv);
+    assert_eq!((arrived.op, arrived.immediate), (DtoOp::ReceiveRdmaWriteImmediate, Some(77)));
+    let message = pool.take(&arrived).unwrap();
+    assert!(message.is_empty());
+    assert_eq!(message.completion().immediate, Some(77));
+    assert_eq!(gauges(&pool, &srq), (1, 1, 0));
+}
+
+/// An event is good for its buffer once: not again while the message is out, nor after the buffer was posted anew.
+fn an_old_event_gives_no_buffer() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
+    send(&rig, &mut pair, b"first");
+    let old: DtoCompletion = dto(&rig.server.recv);
+    let first = pool.take(&old).unwrap();
+    assert!(pool.take(&old).is_none());
+    drop(first);
+    assert!(pool.take(&old).is_none());
+    assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    assert!(pool.take(&old).is_none());
+    send(&rig, &mut pair, b"second");
+    let second = message(&rig.server, &mut pool);
+    assert!(pool.take(&old).is_none());
+    assert_eq!(*second, *b"second");
+    assert_eq!(gauges(&pool, &srq), (0, 1, 0));
+}
+
+/// A pool hands on what is not its own: another pool's messages, and the consumer's own receives.
+fn an_event_of_another_pool_gives_no_buffer() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
+    let mut stranger = RecvPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
+    send(&rig, &mut pair, b"mine");
+    let event = dto(&rig.server.recv);
+    assert!(stranger.take(&event).is_none());
+    drop(pool.take(&event).unwrap());
+
+    // The cookie is the one that the pool would use next.
+    srq.post_recv(&[rig.server.lmr.triplet(0, 64)], event.cookie + (1 << 32)).unwrap();
+    send(&rig, &mut pair, b"the consumer's");
+    // Nothing is posted, so that the pool posts first; the SRQ is full.
+    match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+        Received::Other(Event { data: EventData::Dto(dto), .. }) => assert_eq!(dto.length, 14),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A sent buffer is the device's until its completion, then the pool's again; one that was never sent comes back when
+/// it is dropped.
+fn send_buffers_come_back() {
+    let rig = Rig::new();
+    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    let mut one = pool.take().unwrap();
+    let two = pool.take().unwrap();
+    assert!(pool.take().is_none());
+    drop(two);
+    one[..3].copy_from_slice(b"one");
+    pool.send(&mut pair.client, one, 3, NONE).unwrap();
+    assert_eq!(pool.posted(), 1);
+    let _two = pool.take().unwrap();
+    assert!(pool.take().is_none());
+    let done = dto(&rig.client.request);
+    assert!(done.is_success() && pool.completed(&done));
+    assert!(!pool.completed(&done), "an event is good once");
+    assert_eq!(pool.posted(), 0);
+    assert!(pool.take().is_some());
+    assert_eq!(*message(&rig.server, &mut received), *b"one");
+}
+
+/// An EP that is freed with sends under way, or done and not reaped, gives their buffers back.
+fn send_buffers_come_back_from_a_freed_ep() {
+    let rig = Rig::patient();
+    let (_srq, _received, mut pair) = pooled(&rig, 1);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 3, SIZE).unwrap();
+    // One finds a buffer, the others are tried again and again.
+    for _ in 0..3 {
+        let buf = pool.take().unwrap();
+        pool.send(&mut pair.client, buf, 8, NONE).unwrap();
+    }
+    until("one is done", || rig.client.request.query().unwrap().queued >= 1);
+    pair.client.free().unwrap();
+    expect_nothing(&rig.client.request);
+    assert_eq!(pool.posted(), 0);
+    let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!(all.len(), 3);
+}
+
+/// A post that is refused leaves the buffer, with its bytes, to the caller.
+fn a_refused_send_gives_the_buffer_back() {
+    let rig = Rig::new();
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let mut other = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let mut idle = rig.client.ep(&EpAttr::default());
+    let mut buf = pool.take().unwrap();
+    buf[..4].copy_from_slice(b"kept");
+    let (buf, error) = pool.send(&mut idle, buf, 4, NONE).unwrap_err();
+    assert!(matches!(error, PostError::EpState(_)), "{error}");
+    let (buf, error) = pool.send(&mut idle, buf, SIZE + 1, NONE).unwrap_err();
+    assert!(matches!(error, PostError::OutOfBounds(0)), "{error}");
+    let (buf, error) = pool.send(&mut idle, buf, 4, CompletionFlags::SUPPRESS).unwrap_err();
+    assert!(matches!(error, PostError::Flags), "{error}");
+    let (buf, error) = other.send(&mut idle, buf, 4, NONE).unwrap_err();
+    assert!(matches!(error, PostError::OutOfBounds(0)), "{error}");
+    assert_eq!(buf[..4], *b"kept");
+    assert!(pool.take().is_none());
+    drop(buf);
+    assert!(pool.take().is_some());
+    assert!(other.take().is_some());
+}
+
+/// The segments of a message may lie anywhere in the buffer; a piece of no bytes is one too.
+fn pieces_are_sent_in_their_order() {
+    let rig = Rig::new();
+    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let mut buf = pool.take().unwrap();
+    buf[..9].copy_from_slice(b"worlds__ ");
+    buf[20..25].copy_from_slice(b"hello");
+    pool.send_pieces(&mut pair.client, buf, &[20..25, 8..9, 4..4, 0..5], NONE).unwrap();
+    assert_eq!(*message(&rig.server, &mut received), *b"hello world");
+    assert!(pool.completed(&dto(&rig.client.request)));
+}
