@@ -40,6 +40,15 @@ pub fn run(tests: &[Test]) -> Conclusion {
 
 /// The same with at most this many tests at once, unless the command line says otherwise.
 pub fn run_with_threads(tests: &[Test], threads: usize) -> Conclusion {
+    run_unless(tests, threads, |_| None)
+}
+
+/// The same; tests for which `reason` has one are shown as ignored for it.
+pub fn run_unless(
+    tests: &[Test],
+    threads: usize,
+    reason: impl Fn(&str) -> Option<&'static str>,
+) -> Conclusion {
     log();
     let mut args = Arguments::from_args();
     args.test_threads = args.test_threads.or(Some(threads));
@@ -51,10 +60,10 @@ pub fn run_with_threads(tests: &[Test], threads: usize) -> Conclusion {
                 test();
                 Ok(())
             });
-            if missing {
-                trial.with_kind("no device: set DOORBELL_TEST_DEVICES").with_ignored_flag(true)
-            } else {
-                trial
+            let reason = if missing { Some("no device: set DOORBELL_TEST_DEVICES") } else { reason(name) };
+            match reason {
+                Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+                None => trial,
             }
         })
         .collect();

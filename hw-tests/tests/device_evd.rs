@@ -511,7 +511,7 @@ fn r251_dequeue_ignores_threshold() {
 }
 
 /// A completion that finds the EVD full is lost with an event on the asynchronous EVD (0x8001, that EVD, reason 0), and its
-/// entry no longer counts as outstanding (R252, R253).
+/// entry no longer counts as outstanding. Also R253.
 fn r252_recv_evd_overflow_async() {
     let rig = Rig::new();
     let server = &rig.server;

@@ -144,7 +144,9 @@ impl Ia {
         }
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
-        let address = address.or_else(|| context.address(port)).ok_or_else(|| {
+        // A link-local address is good on its own link only, and the connection manager does not take it.
+        let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let address = address.or_else(|| context.address(port)).filter(usable).ok_or_else(|| {
             let text = format!(
                 "port {port} of {} has no GID with an address: give its network interface an IP address",
                 context.name()
