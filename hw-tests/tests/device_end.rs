@@ -163,8 +163,9 @@ fn r178_fail_once_fail_after() {
         plain.server.post_recv(&[rig.server.lmr.triplet(4096, 64)], cookie, NONE).unwrap();
     }
     for (mut pair, expected) in [(on_srq, 2), (plain, 4)] {
-        for len in [8, 65, 8, 8] {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, len)], 0, NONE).unwrap();
+        for (cookie, len) in [8, 65, 8, 8].into_iter().enumerate() {
+            let message = [rig.client.lmr.triplet(0, len)];
+            pair.client.post_send(&message, cookie as u64, NONE).unwrap();
         }
         let mut receives = Vec::new();
         for cookie in 0..expected {
@@ -175,8 +176,11 @@ fn r178_fail_once_fail_after() {
         assert_eq!(receives[..2], [DtoStatus::Success, DtoStatus::LocalLength]);
         assert!(receives[2..].iter().all(|&status| status == DtoStatus::Flushed), "{receives:?}");
         expect_nothing(&rig.server.recv);
-        let sends: Vec<_> = (0..4).map(|_| dto(&rig.client.request).status).collect();
-        assert!(sends[1..].iter().all(|&status| status != DtoStatus::Success), "{sends:?}");
+        for cookie in 0..4 {
+            let sent = dto(&rig.client.request);
+            assert_eq!(sent.cookie, cookie);
+            assert!(cookie == 0 || sent.status != DtoStatus::Success, "{sent:?}");
+        }
         assert_eq!(counts(&srq), (2, 2));
     }
 }
@@ -221,7 +225,8 @@ fn r180_graceful_still_receives() {
     assert_eq!(counts(&srq), (1, 1));
 }
 
-/// An abrupt disconnect ends a graceful one at once; the request that it waited for is flushed.
+/// An abrupt disconnect ends a graceful one at once; the request that it waited for is flushed, before one that is posted
+/// after the end.
 fn r183_abrupt_overrides_graceful() {
     let rig = Rig::patient();
     let srq = rig.server.srq(4);
@@ -229,8 +234,11 @@ fn r183_abrupt_overrides_graceful() {
     rig.begin_graceful(&mut pair);
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(pair.server.state(), EpState::Disconnected);
-    let sent = dto(&rig.server.request);
-    assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 77));
+    pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 79, NONE).unwrap();
+    for cookie in [77, 79] {
+        let sent = dto(&rig.server.request);
+        assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, cookie));
+    }
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     expect_nothing(&rig.server.connect);
@@ -326,7 +334,7 @@ fn r187_disconnect_forbidden_states() {
 }
 
 /// While a connection is being set up, on either side, both flags abort it: DISCONNECTED, one event, and nothing to flush on
-/// an SRQ EP. After a reset the EP can connect.
+/// an SRQ EP, in contrast to the preposted receives of an ordinary one. After a reset the EP can connect.
 fn r189_disconnect_aborts_setup() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -334,11 +342,18 @@ fn r189_disconnect_aborts_setup() {
     let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
     let mut client = rig.client.ep(&EpAttr::default());
     for how in [CloseFlags::Abrupt, CloseFlags::Graceful] {
+        for cookie in [5, 6] {
+            client.post_recv(&[rig.client.lmr.triplet(4096, 64)], cookie, NONE).unwrap();
+        }
         let (psp, arrival) = rig.ask(&client);
         assert_eq!(client.state(), EpState::ActiveConnectionPending);
         client.disconnect(how).unwrap();
         assert_eq!(client.state(), EpState::Disconnected);
         expect_connection(&rig.client.connect, &client, ConnectionEventKind::Disconnected);
+        for cookie in [5, 6] {
+            let got = dto(&rig.client.recv);
+            assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Flushed, cookie, client.id()));
+        }
         drop((arrival, psp));
 
         let (raw, arrival) = rig.ask_and_never_confirm();

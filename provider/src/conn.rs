@@ -225,7 +225,9 @@ impl EpInner {
             }
             // No route: an outcome of the attempt, told by event.
             self.set_state(EpState::Disconnected);
+            control.drained = self.srq.is_some();
             drop(control);
+            self.give_up_setup(None);
             self.event(ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
@@ -347,7 +349,7 @@ impl EpInner {
         (*now == token && self.state() == want).then(|| id.clone())
     }
 
-    fn address_resolved(&self, token: u64) -> Result<(), rxe_fallback::Error> {
+    fn address_resolved(self: &Arc<Self>, token: u64) -> Result<(), rxe_fallback::Error> {
         let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
         if id.device_name().is_some_and(|name| name != self.ia.context.name()) {
             self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
@@ -421,7 +423,7 @@ impl EpInner {
     }
 
     /// A connection that never came up.
-    fn setup_failed(&self, token: u64, kind: ConnectionEventKind, private_data: Vec<u8>) {
+    fn setup_failed(self: &Arc<Self>, token: u64, kind: ConnectionEventKind, private_data: Vec<u8>) {
         let mut control = self.control.lock().unwrap();
         let state = self.state();
         if control.cm.as_ref().is_none_or(|(now, _)| *now != token) {
@@ -434,13 +436,14 @@ impl EpInner {
         };
         let cm = control.cm.take();
         self.set_state(EpState::Disconnected);
-        control.drained = true;
+        control.drained = self.srq.is_some();
         drop(control);
         self.give_up_setup(cm);
         self.event(kind, private_data);
     }
 
-    fn give_up_setup(&self, cm: Option<(u64, Arc<CmId>)>) {
+    /// A plain EP's receives are flushed; an SRQ EP has none (R189).
+    fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
         let _ = self.qp().to_error();
         if let Some((token, id)) = cm {
             self.ia.forget_cm(token);
@@ -448,11 +451,13 @@ impl EpInner {
         }
         if let Some(srq) = &self.srq {
             srq.ep_drained(self.id);
+        } else {
+            self.drain_soon();
         }
         self.poke();
     }
 
-    pub(crate) fn connect_timed_out(&self, attempt: u64) {
+    pub(crate) fn connect_timed_out(self: &Arc<Self>, attempt: u64) {
         let control = self.control.lock().unwrap();
         let token = control.cm.as_ref().map(|(token, _)| *token);
         let same = control.attempt == attempt;

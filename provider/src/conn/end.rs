@@ -23,7 +23,7 @@ impl EpInner {
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
                 let cm = control.cm.take();
                 self.set_state(EpState::Disconnected);
-                control.drained = true;
+                control.drained = self.srq.is_some();
                 drop(control);
                 self.give_up_setup(cm);
                 self.event(ConnectionEventKind::Disconnected, Vec::new());
@@ -117,6 +117,11 @@ impl EpInner {
             }
         });
         self.poke();
+        self.drain_soon();
+    }
+
+    /// The progress thread looks whether all completions are in.
+    pub(super) fn drain_soon(self: &Arc<Self>) {
         self.ia.progress.after(Duration::from_millis(20), Task::Drain(Arc::downgrade(self), Instant::now()));
     }
 

@@ -20,7 +20,12 @@ pub(crate) enum What {
     Write(RmrTriplet),
     WriteImmediate(RmrTriplet, u32),
     Read(RmrTriplet),
+    FetchAdd(RmrTriplet, u64),
+    CompareSwap(RmrTriplet, u64, u64),
 }
+
+/// Bytes that an atomic operation works on.
+const ATOMIC_LEN: u64 = 8;
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +34,8 @@ pub(crate) struct Request {
     pub(crate) flags: CompletionFlags,
     pub(crate) op: DtoOp,
     pub(crate) length: u32,
+    /// Given to the device; else it waits behind those that were, to be flushed after them.
+    pub(crate) on_device: bool,
 }
 
 /// A receive posted to a plain EP.
@@ -36,6 +43,8 @@ pub(crate) struct Request {
 pub(crate) struct Receive {
     pub(crate) tag: Tag,
     pub(crate) flags: CompletionFlags,
+    /// As of a [`Request`].
+    pub(crate) on_device: bool,
 }
 
 #[derive(Debug)]
@@ -93,13 +102,18 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
         }
+        let tag = tag.over(iov);
         if self.state() == EpState::Disconnected {
+            if !receives.ring.is_empty() {
+                receives.ring.push_back(Receive { tag, flags, on_device: false });
+                return Ok(());
+            }
             drop(receives);
             self.recv_evd.put_flushed(self, tag, DtoOp::Receive, Held::Nothing);
             return Ok(());
         }
         receives.qp.post_recv(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
-        receives.ring.push_back(Receive { tag: tag.over(iov), flags });
+        receives.ring.push_back(Receive { tag, flags, on_device: true });
         drop(receives);
         self.check_marks();
         Ok(())
@@ -128,12 +142,15 @@ impl EpInner {
         if !self.flags_fit(flags, allowed, &self.request_flags) {
             return Err(PostError::Flags);
         }
-        // On a DISCONNECTED EP it is flushed at once, without the device: not every one does.
+        // On a DISCONNECTED EP it is flushed without the device, which may forget: at once, or after what is still under way.
         let state = self.state();
         if !matches!(state, EpState::Connected | EpState::Disconnected) {
             return Err(PostError::EpState(state.subtype()));
         }
-        let direction = if matches!(what, What::Read(_)) { Direction::Write } else { Direction::Read };
+        let direction = match what {
+            What::Send | What::Write(_) | What::WriteImmediate(..) => Direction::Read,
+            What::Read(_) | What::FetchAdd(..) | What::CompareSwap(..) => Direction::Write,
+        };
         let using = Use { pz: self.pz.lock().unwrap().number, direction };
         let mut sges = [Sge::default(); MAX_IOV];
         if iov.len() > MAX_IOV {
@@ -162,6 +179,22 @@ impl EpInner {
                 length = want;
                 (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
             }
+            What::FetchAdd(at, _) | What::CompareSwap(at, ..)
+                if length != ATOMIC_LEN || at.virtual_address % ATOMIC_LEN != 0 =>
+            {
+                return Err(PostError::Length);
+            }
+            What::FetchAdd(..) | What::CompareSwap(..) if !self.ia.attr.atomics => {
+                return Err(PostError::NotSupported);
+            }
+            What::FetchAdd(at, add) => (
+                DtoOp::FetchAndAdd,
+                SendOp::FetchAdd { remote_addr: at.virtual_address, rkey: at.rmr_context, add },
+            ),
+            What::CompareSwap(at, compare, swap) => (
+                DtoOp::CompareAndSwap,
+                SendOp::CmpSwap { remote_addr: at.virtual_address, rkey: at.rmr_context, compare, swap },
+            ),
         };
         if length > u64::from(self.ia.attr.max_message_size) {
             return Err(PostError::Length);
@@ -179,7 +212,13 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
         }
+        let mut request = Request { tag, flags, op, length: length as u32, on_device: true };
         if state == EpState::Disconnected {
+            if !requests.ring.is_empty() {
+                request.on_device = false;
+                requests.ring.push_back(request);
+                return Ok(());
+            }
             requests.unreaped += 1;
             drop(requests);
             self.request_evd.put_flushed(self, tag, op, Held::Request(self.clone()));
@@ -201,7 +240,7 @@ impl EpInner {
             ud: None,
         };
         requests.qp.post_send(&wr).map_err(refused)?;
-        requests.ring.push_back(Request { tag, flags, op, length: length as u32 });
+        requests.ring.push_back(request);
         Ok(())
     }
 
@@ -227,19 +266,22 @@ impl EpInner {
 
     /// A completion for the oldest receive of a plain EP.
     pub(crate) fn receive_done(&self) -> Option<Receive> {
-        self.receives.lock().unwrap().ring.pop_front()
+        self.receives.lock().unwrap().ring.pop_front_if(|receive| receive.on_device)
     }
 
-    /// Whether anything is under way, as far as harvested completions tell.
+    /// Whether the device has given everything back, as far as harvested completions tell.
     pub(crate) fn is_drained(&self) -> bool {
-        self.requests_drained() && self.receives.lock().unwrap().ring.is_empty()
+        let receives = self.receives.lock().unwrap();
+        let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
+        drop(receives);
+        drained && self.requests_drained()
     }
 
     pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().unwrap().ring.is_empty()
+        self.requests.lock().unwrap().ring.front().is_none_or(|request| !request.on_device)
     }
 
-    /// Flushes what the device never will: posted when the connection was ending, or to a device that forgets (rxe, for
+    /// Flushes what the device never will: posted when the connection had ended, or to a device that forgets (rxe, for
     /// receives posted in error).
     pub(crate) fn flush_left(self: &Arc<Self>) {
         let receives: Vec<_> = self.receives.lock().unwrap().ring.drain(..).collect();
