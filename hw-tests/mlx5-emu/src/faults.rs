@@ -11,11 +11,13 @@
 //! | `error=SYNDROME` | a request completes with this syndrome (1 length, 2 QP, 4 protection, 0x12..0x16 remote, ...) |
 //! | `hold` | a send completion is held back until completions of another QP passed it |
 //! | `repeat` | a send completion is written twice |
+//! | `stale` | a completion is written whole but for its owner bit, which follows at the next explicit step |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`), see `uverbs/command.rs` for the names |
 
 use crate::device::Device;
 use crate::engine::cqe::Cqe;
 use crate::engine::responder::Op;
+use crate::mem::Area;
 use crate::uverbs::command_names;
 
 /// What can go wrong.
@@ -34,6 +36,8 @@ pub enum Fault {
     Hold,
     /// A send completion is written twice.
     Repeat,
+    /// A completion is written whole but for its owner bit; that follows at the next explicit step.
+    StaleOwner,
     /// The command with this name fails with this errno.
     Command(&'static str, i32),
 }
@@ -104,6 +108,8 @@ struct Held {
 pub(crate) struct Faults {
     rules: Vec<Rule>,
     held: Vec<Held>,
+    /// Owner bytes still to be written: buffer, offset, value.
+    stale: Vec<(Area, usize, u8)>,
     /// Any rule or held completion: the fast path looks at nothing else.
     pub(crate) active: bool,
 }
@@ -131,6 +137,7 @@ fn parse(text: &str) -> Result<Rule, String> {
         "rnr" => Fault::NotReady,
         "hold" => Fault::Hold,
         "repeat" => Fault::Repeat,
+        "stale" => Fault::StaleOwner,
         "delay" => Fault::Delay(number()?),
         "error" => {
             Fault::Error(u8::try_from(number()?).map_err(|_| format!("{text}: a syndrome is one byte"))?)
@@ -163,9 +170,13 @@ impl Faults {
         self.active = true;
     }
 
+    fn pending(&self) -> bool {
+        !self.held.is_empty() || !self.stale.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.rules.clear();
-        self.active = !self.held.is_empty();
+        self.active = self.pending();
     }
 
     /// Finds the rule for an occasion and uses it up.
@@ -182,7 +193,7 @@ impl Faults {
         let fault = rule.fault;
         if rule.count == 1 {
             self.rules.remove(at);
-            self.active = !self.rules.is_empty() || !self.held.is_empty();
+            self.active = !self.rules.is_empty() || self.pending();
         } else if rule.count > 1 {
             rule.count -= 1;
         }
@@ -216,6 +227,19 @@ impl Faults {
             Fault::Error(code) => Injected::Error(code),
             _ => Injected::NotReady,
         })
+    }
+
+    /// A completion is about to get its owner byte: true when that waits.
+    #[cold]
+    pub(crate) fn keep_owner_stale(&mut self, buf: Area, offset: usize, value: u8) -> bool {
+        if self.strike(None, |fault| fault == Fault::StaleOwner).is_none() {
+            return false;
+        }
+        // The other owner, as the slot had it a lap ago; everything else of the completion is there.
+        buf.publish_byte(offset, value ^ 1);
+        self.stale.push((buf, offset, value));
+        self.active = true;
+        true
     }
 
     /// At the responder: pretend that there is no receive WQE.
@@ -256,7 +280,7 @@ impl Device {
         for held in others {
             self.release(&held);
         }
-        self.faults.active = !self.faults.rules.is_empty() || !self.faults.held.is_empty();
+        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
         true
     }
 
@@ -276,6 +300,9 @@ impl Device {
     pub(crate) fn release_held(&mut self) {
         for held in std::mem::take(&mut self.faults.held) {
             self.release(&held);
+        }
+        for (buf, offset, value) in std::mem::take(&mut self.faults.stale) {
+            buf.publish_byte(offset, value);
         }
         self.faults.active = !self.faults.rules.is_empty();
     }

@@ -46,6 +46,29 @@ pub fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
 
 const PAGE: u64 = 4096;
 
+/// Faults a range of pages in for reading or for writing, as pinning does, without changing what they hold.
+fn populate(first: u64, pages: usize, writable: bool) -> io::Result<()> {
+    const MADV_POPULATE_READ: i32 = 22;
+    const MADV_POPULATE_WRITE: i32 = 23;
+    let advice = if writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(first as usize);
+    // SAFETY: populating changes no contents; the kernel checks the range.
+    if unsafe { libc::madvise(base, pages * PAGE as usize, advice) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// True when the kernel can populate (Linux 5.14).
+fn can_populate() -> bool {
+    static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let own = Box::new([0u8; 2 * PAGE as usize]);
+        let inside = (own.as_ptr().expose_provenance() as u64 + PAGE - 1) & !(PAGE - 1);
+        populate(inside, 1, true).is_ok()
+    })
+}
+
 /// Checks that every page of the range is mapped, and writable when `writable`.
 ///
 /// # Errors
@@ -57,7 +80,10 @@ pub(crate) fn check_range(address: u64, len: u64, writable: bool) -> io::Result<
     let end = address.checked_add(len).ok_or_else(|| sys::errno(libc::EINVAL))?;
     let first = address & !(PAGE - 1);
     let pages = usize::try_from((end - first).div_ceil(PAGE)).map_err(|_| sys::errno(libc::EINVAL))?;
-    // One byte per page, many pages per call: reading proves "mapped readable".
+    if can_populate() {
+        return populate(first, pages, writable).map_err(|_| sys::errno(libc::EFAULT));
+    }
+    // An older kernel: reading a byte of each page, many pages per call, proves at least that they are mapped.
     let mut bytes = [0u8; 512];
     let mut done = 0;
     while done < pages {
@@ -75,28 +101,9 @@ pub(crate) fn check_range(address: u64, len: u64, writable: bool) -> io::Result<
         if usize::try_from(n) != Ok(batch) {
             return Err(sys::errno(libc::EFAULT));
         }
-        if writable {
-            check_writable(first + done as u64 * PAGE, batch)?;
-        }
         done += batch;
     }
     Ok(())
-}
-
-/// Checks that `pages` pages from `first` can be written, without changing what they hold.
-fn check_writable(first: u64, pages: usize) -> io::Result<()> {
-    // MADV_POPULATE_WRITE (Linux 5.14) faults pages in for writing, exactly what pinning does.
-    const MADV_POPULATE_WRITE: i32 = 23;
-    let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(first as usize);
-    // SAFETY: populating changes no contents; the kernel checks the range.
-    if unsafe { libc::madvise(base, pages * PAGE as usize, MADV_POPULATE_WRITE) } == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error().raw_os_error() {
-        // An older kernel: being mapped has to do.
-        Some(libc::EINVAL) => Ok(()),
-        _ => Err(sys::errno(libc::EFAULT)),
-    }
 }
 
 /// A range of program memory that the device may touch: a queue, a doorbell record, a UAR page.

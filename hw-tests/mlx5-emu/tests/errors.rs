@@ -424,6 +424,12 @@ fn faults_strike_as_told() {
     let sends: Vec<u64> = poll(cq, 4).iter().filter(|wc| wc.wr_id < 100).map(|wc| wc.wr_id).collect();
     assert_eq!(sends, [5, 4], "the later QP's completion passed the earlier one's");
 
+    inject(Rule::once(Fault::StaleOwner));
+    send(a, 7, 0, &[memory.sge(0, 64)]);
+    assert_eq!(poll_all(cq).len(), 0, "written, but not handed over");
+    mlx5_emu::step();
+    poll(cq, 1);
+
     inject(Rule::once(Fault::Error(0x14)));
     send(a, 6, SIGNALED, &[memory.sge(0, 64)]);
     assert_eq!(status(cq, 6), REM_OP);

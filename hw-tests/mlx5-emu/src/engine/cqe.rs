@@ -131,7 +131,9 @@ impl Device {
         let owner = ((cq.pi >> cq.log_count) & 1) as u8;
         let op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
         cq.buf.write(at, &bytes[..63]);
-        cq.buf.publish_byte(at + 63, op_own);
+        if !self.faults.active || !self.faults.keep_owner_stale(cq.buf, at + 63, op_own) {
+            cq.buf.publish_byte(at + 63, op_own);
+        }
         cq.pi = cq.pi.wrapping_add(1);
         if cqe.solicited || cqe.syndrome != 0 {
             cq.solicited_pi = cq.pi;
