@@ -109,7 +109,7 @@ fn leaks_nothing(body: impl FnOnce()) {
         let pair = rig.connect_srq(&srq);
         match Holdings::now().objects {
             None => {
-                eprintln!("objects of the devices are not counted: `rdma resource show` does not work here")
+                eprintln!("objects of the devices are not counted: `rdma resource show` does not work here");
             }
             // The count would see what a test left behind.
             Some(objects) => assert!(objects.iter().all(|(_, n)| *n > 0), "{objects:?}"),
