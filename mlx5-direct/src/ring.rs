@@ -108,6 +108,41 @@ pub(crate) struct Advance {
     pub(crate) relink: bool,
 }
 
+/// Free slots that come next: the bits of one word.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    w: usize,
+    bits: u64,
+}
+
+/// Scattered slots being taken: see [`Ring::take_many`].
+#[derive(Debug)]
+pub(crate) struct Gather {
+    ahead: Ahead,
+    /// The sequence bits of that word before.
+    sequential: u64,
+    /// Those of `ahead` not taken yet.
+    left: u64,
+    /// The slot to take next: the tail, then the slot that the last one taken links to.
+    slot: u32,
+    taken: u32,
+}
+
+impl Gather {
+    /// The word has no more.
+    #[inline(always)]
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// What a batch takes next.
+#[derive(Debug)]
+pub(crate) enum Many {
+    Run(Advance),
+    Scattered(Gather),
+}
+
 /// Slot order and counts of one SRQ. Knows nothing of memory: the caller writes WQEs and links.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -218,6 +253,26 @@ impl Ring {
         (self.tail != self.run_end).then(|| self.take_run(1))
     }
 
+    /// The free slots that come after the tail, as far as one word has them. There must be one: at most `depth` of the
+    /// `depth + 1` or more slots are in use, and the tail is the only other one.
+    #[inline(always)]
+    fn look(&self) -> Ahead {
+        let tail_word = word(self.tail);
+        let (mut w, mut bits) = (tail_word, above(self.free.words[tail_word], self.tail as usize));
+        if bits == 0 {
+            w = self.free.next_word(tail_word);
+            bits = self.free.words[w];
+        }
+        Ahead { w, bits }
+    }
+
+    /// Slots after the first of `ahead` that are free, and linked in sequence from there.
+    #[inline(always)]
+    fn run_ahead(&self, ahead: &Ahead) -> u32 {
+        let bit = ahead.bits.trailing_zeros() % 64;
+        ((ahead.bits >> bit >> 1) & (self.sequential[ahead.w] >> bit)).trailing_ones()
+    }
+
     /// Takes the tail slot, finds the next tail and reserves the run that follows it; `None` when `depth` are in use.
     #[inline(always)]
     pub(crate) fn take_search(&mut self) -> Option<Advance> {
@@ -226,25 +281,23 @@ impl Ring {
         if free == 0 {
             return None;
         }
+        let ahead = self.look();
+        let run = self.run_ahead(&ahead);
+        self.advance(ahead, run.min(free - 1))
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, Ahead { w, bits }: Ahead, run: u32) -> Option<Advance> {
         let slot = self.tail;
-        let tail_word = word(slot);
-        let (mut w, mut bits) = (tail_word, above(self.free.words[tail_word], slot as usize));
-        if bits == 0 {
-            // There is one: at most `depth` of the `depth + 1` or more slots are in use, the tail is the only other one.
-            w = self.free.next_word(tail_word);
-            bits = self.free.words[w];
-        }
         let bit = bits.trailing_zeros() % 64;
         let next = w as u32 * 64 + bit;
         let link = self.links.get_mut(slot as usize)?;
         let relink = u32::from(*link) != next;
         if relink {
             *link = next as u16;
-            let sequential = self.sequential[tail_word] & !(1 << (slot % 64));
-            self.sequential[tail_word] = sequential | u64::from(next == slot + 1) << (slot % 64);
+            self.set_sequential(slot, next == slot + 1);
         }
         // Slots next+1 .. next+run are free, and next .. next+run-1 link to their neighbours, all within one word.
-        let run = ((bits >> bit >> 1) & (self.sequential[w] >> bit)).trailing_ones().min(free - 1);
         let taken = (u64::MAX >> (63 - run % 64)) << bit;
         self.free.set_word(w, self.free.words[w] & !taken);
         let count = slot.wrapping_add(self.count_base).wrapping_add(1);
@@ -252,6 +305,64 @@ impl Ring {
         self.run_end = next + run;
         self.count_base = count.wrapping_sub(next);
         Some(Advance { slot, next: next as u16, relink })
+    }
+
+    /// For a batch, when no run is reserved: either one slot and the run after it, as [`take_search`](Self::take_search)
+    /// would take, or the scattered free slots of one word, to be linked one after the other.
+    ///
+    /// `None` when `depth` are in use. At most [`free`](Self::free) slots may be taken from a [`Gather`].
+    #[inline(always)]
+    pub(crate) fn take_many(&mut self) -> Option<Many> {
+        /// From here on it is cheaper to post a run as such than to link its slots again.
+        const WORTH_A_RUN: u32 = 8;
+        debug_assert_eq!(self.tail, self.run_end);
+        let free = self.free();
+        if free == 0 {
+            return None;
+        }
+        let ahead = self.look();
+        let run = self.run_ahead(&ahead);
+        if run >= WORTH_A_RUN {
+            return self.advance(ahead, run.min(free - 1)).map(Many::Run);
+        }
+        // Until `finish_gather` says what became of them, none of these links counts as sequential: wherever the caller
+        // stops, even by a panic, the maps are right.
+        let sequential = self.sequential[ahead.w];
+        self.sequential[ahead.w] = sequential & !ahead.bits;
+        self.set_sequential(self.tail, false);
+        Some(Many::Scattered(Gather { ahead, sequential, left: ahead.bits, slot: self.tail, taken: 0 }))
+    }
+
+    /// The next slot of a gather and its link, which is to be written in any case; `None` when the word has no more.
+    #[inline(always)]
+    pub(crate) fn gather(&mut self, gather: &mut Gather) -> Option<Advance> {
+        if gather.left == 0 {
+            return None;
+        }
+        let slot = gather.slot;
+        let next = gather.ahead.w as u32 * 64 + gather.left.trailing_zeros();
+        gather.left &= gather.left - 1;
+        *self.links.get_mut(slot as usize)? = next as u16;
+        gather.slot = next;
+        gather.taken += 1;
+        Some(Advance { slot, next: next as u16, relink: true })
+    }
+
+    /// Accounts for what was taken.
+    #[inline(always)]
+    pub(crate) fn finish_gather(&mut self, gather: Gather) {
+        let Gather { ahead: Ahead { w, bits }, sequential, left, slot: new_tail, taken: count } = gather;
+        let taken = bits & !left;
+        // Each slot taken but the last, which is the new tail, now links to the next one taken. The others link as before.
+        let linked = taken & !(1 << (new_tail % 64));
+        self.sequential[w] = sequential & !linked | linked & (taken >> 1);
+        let first = self.links.get(self.tail as usize).map_or(0, |next| u32::from(*next));
+        self.set_sequential(self.tail, first == self.tail + 1);
+        self.free.set_word(w, self.free.words[w] & !taken);
+        let posted = self.tail.wrapping_add(self.count_base).wrapping_add(count);
+        self.tail = new_tail;
+        self.run_end = new_tail;
+        self.count_base = posted.wrapping_sub(new_tail);
     }
 
     /// Whether `slot` is in use.
@@ -298,7 +409,38 @@ impl Ring {
         }
         for (slot, next) in self.links() {
             let sequential = self.sequential[word(slot)] >> (slot % 64) & 1 == 1;
-            assert_eq!(sequential, u32::from(next) == slot + 1, "sequence bit of slot {slot}");
+            assert!(!sequential || u32::from(next) == slot + 1, "sequence bit of slot {slot}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sequence bits that are too low would not be wrong, but cost the cheap way from then on.
+    #[test]
+    fn a_gather_that_stops_early_leaves_every_link_known() {
+        for wanted in 0..20 {
+            let mut ring = Ring::new(128, 127);
+            while ring.take_in_run().is_some() || ring.take_search().is_some() {}
+            for slot in (0..127).filter(|s| s % 3 != 0) {
+                assert!(ring.put(slot));
+            }
+            let Some(Many::Scattered(mut gather)) = ring.take_many() else {
+                panic!("the slots lie scattered")
+            };
+            let mut taken = 0;
+            while taken < wanted && ring.gather(&mut gather).is_some() {
+                taken += 1;
+            }
+            ring.finish_gather(gather);
+            ring.check();
+            assert_eq!(ring.posted(), 127 - 84 + taken);
+            for (slot, next) in ring.links() {
+                let known = ring.sequential[word(slot)] >> (slot % 64) & 1 == 1;
+                assert_eq!(known, u32::from(next) == slot + 1, "slot {slot} after {taken} were taken");
+            }
         }
     }
 }

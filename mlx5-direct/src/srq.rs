@@ -20,10 +20,12 @@ use std::sync::{
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{Body, SlotMut, SrqLayout, WqeMem},
-    ring::Ring,
+    queue_mem::{SrqLayout, WqeMem},
+    ring::{Gather, Many, Ring},
     wqe::{DataSeg, WqeIndex},
 };
+
+mod fill;
 
 /// Every usable slot is in use: return completed ones, or raise the depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -268,6 +270,8 @@ impl Srq<Bound> {
     /// the next free ones in ring order.
     #[inline]
     pub fn repost(&mut self, n: u32) -> u32 {
+        // As many as there is room for, so that the ring has a slot for each.
+        let n = n.min(self.ring.free());
         let mut left = n;
         while left > 0 {
             let run = self.ring.run().min(left);
@@ -276,16 +280,33 @@ impl Srq<Bound> {
             if left == 0 {
                 break;
             }
-            let Some(advance) = self.ring.take_search() else { break };
-            if advance.relink {
-                self.wqes.slot(advance.slot).write_next(WqeIndex(advance.next));
+            match self.ring.take_many() {
+                Some(Many::Run(advance)) => {
+                    Self::link(&mut self.wqes, &advance);
+                    left -= 1;
+                }
+                Some(Many::Scattered(gather)) => left -= self.repost_scattered(gather, left),
+                None => break,
             }
-            left -= 1;
         }
         let posted = n - left;
         if posted > 0 {
             self.publish();
         }
+        posted
+    }
+
+    /// Posts up to `n` of scattered slots. Out of line, to keep the way of a run short.
+    #[inline(never)]
+    fn repost_scattered(&mut self, mut gather: Gather, n: u32) -> u32 {
+        let mut posted = 0;
+        while posted < n
+            && let Some(advance) = self.ring.gather(&mut gather)
+        {
+            Self::link(&mut self.wqes, &advance);
+            posted += 1;
+        }
+        self.ring.finish_gather(gather);
         posted
     }
 
@@ -418,94 +439,6 @@ impl<M> Srq<M> {
 
     pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
         self.wqes.cookies()
-    }
-
-    /// The next slot, linked to its successor and ready to be filled.
-    #[inline(always)]
-    fn take(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
-        match self.ring.take_in_run() {
-            Some(slot) => Ok((slot, self.wqes.slot(slot))),
-            None => self.take_search(),
-        }
-    }
-
-    #[inline(always)]
-    fn take_search(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
-        let advance = self.ring.take_search().ok_or(Full)?;
-        let mut wqe = self.wqes.slot(advance.slot);
-        if advance.relink {
-            wqe.write_next(WqeIndex(advance.next));
-        }
-        Ok((advance.slot, wqe))
-    }
-
-    /// Posts one WQE. Two copies, so that the common one is straight-line code.
-    #[inline(always)]
-    fn post_body<T: Body>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
-        let Some(slot) = self.ring.take_in_run() else {
-            let [first, second] = body.to_words();
-            return self.post_after_search::<T>(first, second, cookie);
-        };
-        self.wqes.slot(slot).fill(body, cookie);
-        self.publish();
-        Ok(WqeIndex(slot as u16))
-    }
-
-    #[inline(never)]
-    fn post_after_search<T: Body>(&mut self, first: u64, second: u64, cookie: u64) -> Result<WqeIndex, Full> {
-        let (slot, wqe) = self.take_search()?;
-        wqe.fill(T::from_words([first, second]), cookie);
-        self.publish();
-        Ok(WqeIndex(slot as u16))
-    }
-
-    #[inline(always)]
-    fn batch<T: Body>(&mut self, bufs: impl IntoIterator<Item = (T, u64)>) -> u32 {
-        // Nothing is returned meanwhile, so the room is known; the source is not asked for a buffer that has no slot.
-        let room = self.ring.free();
-        let mut posted = 0;
-        let mut bufs = bufs.into_iter();
-        while posted < room {
-            let run = self.ring.run().min(room - posted);
-            let filled = self.wqes.run(self.ring.tail(), run).fill(&mut bufs);
-            self.ring.take_run(filled);
-            posted += filled;
-            if filled < run || posted == room {
-                break;
-            }
-            let Some((body, cookie)) = bufs.next() else { break };
-            let Ok((_, wqe)) = self.take_search() else { break };
-            wqe.fill(body, cookie);
-            posted += 1;
-        }
-        if posted > 0 {
-            self.publish();
-        }
-        posted
-    }
-
-    #[inline(always)]
-    fn slice<T: Body>(&mut self, bufs: &[(T, u64)]) -> u32 {
-        let offered = bufs.len().min(self.ring.free() as usize);
-        let mut rest = &bufs[..offered];
-        while let Some((first, others)) = rest.split_first() {
-            let run = (self.ring.run() as usize).min(rest.len());
-            if run > 0 {
-                let (now, later) = rest.split_at(run);
-                let filled = self.wqes.run(self.ring.tail(), run as u32).fill(now.iter().map(|b| (b.0, b.1)));
-                self.ring.take_run(filled);
-                rest = later;
-            } else {
-                let Ok((_, wqe)) = self.take_search() else { break };
-                wqe.fill(first.0, first.1);
-                rest = others;
-            }
-        }
-        let posted = (offered - rest.len()) as u32;
-        if posted > 0 {
-            self.publish();
-        }
-        posted
     }
 
     #[inline(always)]

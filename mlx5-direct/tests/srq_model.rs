@@ -242,6 +242,40 @@ fn a_bound_slot_in_use_keeps_its_buffer() {
     assert_eq!(srq.complete(WqeIndex(2)), Ok(9));
 }
 
+/// Buffers come from the caller's iterator, which may panic. What it had handed out may be lost, slots and order are not.
+#[test]
+fn a_buffer_source_that_panics_loses_no_slot() {
+    for scattered in [false, true] {
+        for at in 0..40u64 {
+            let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
+            let mut device = common::Device::new(mem, 128, 32);
+            let mut srq = Srq::new(layout, 127).unwrap();
+            let one = |n: u64| (DataSeg::new(n, 1, 1), n);
+            if scattered {
+                // Every third slot stays with the device, the others are free again.
+                assert_eq!(srq.post_slice(&(0..127).map(one).collect::<Vec<_>>()), 127);
+                for n in 0..127u16 {
+                    assert_eq!(device.take().unwrap().slot, n);
+                    if n % 3 != 0 {
+                        device.done(n);
+                        srq.complete(WqeIndex(n)).unwrap();
+                    }
+                }
+            }
+            let before = srq.posted();
+            let source = (0..60).map(|n| if n == at { panic!("the source gives up") } else { one(n) });
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| srq.post_batch(source)));
+            assert!(result.is_err());
+            srq.check();
+            assert!((before..=before + at as u32).contains(&srq.posted()));
+            let free = srq.free();
+            assert_eq!(srq.post_batch((100..300).map(one)), free, "every free slot can still be posted");
+            srq.check();
+            assert_eq!(device.look().len() as u32, 127 - before, "and the device finds all of them");
+        }
+    }
+}
+
 #[test]
 fn a_mode_cannot_be_chosen_while_something_is_posted() {
     let (layout, _mem) = SrqLayout::on_heap(8, 32).unwrap();

@@ -286,7 +286,7 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("post_batch", "post_batch", 32, 22.0),
         ("post_batch", "post_slice", 16, 22.0),
         ("post_batch", "post_slice", 64, 11.0),
-        ("post_batch_address", "post_batch_address", 32, 16.5),
+        ("post_batch_address", "post_batch_address", 32, 17.0),
         ("post_batch_address", "post_slice_address", 32, 15.0),
         ("repost_bound", "repost_bound", 32, 4.0),
         ("poll_receives", "poll_receives", 32, 46.0),

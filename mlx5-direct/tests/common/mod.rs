@@ -280,9 +280,12 @@ impl Session {
             }
             Op::Batch(n) => {
                 let bufs: Vec<_> = (0..n).map(|_| self.buffer(1)).collect();
-                let offered = bufs.iter().map(|(c, s)| (DataSeg::new(s[0].0, s[0].1, s[0].2), *c));
+                let offered: Vec<_> =
+                    bufs.iter().map(|(c, s)| (DataSeg::new(s[0].0, s[0].1, s[0].2), *c)).collect();
                 let room = self.srq.depth() - self.outstanding();
-                let posted = self.srq.post_batch(offered);
+                // Both ways to post a batch, in turn.
+                let posted =
+                    if n % 2 == 0 { self.srq.post_batch(offered) } else { self.srq.post_slice(&offered) };
                 assert_eq!(posted, room.min(u32::from(n)), "a batch fills what is free, no more and no less");
                 for (cookie, segs) in bufs.into_iter().take(posted as usize) {
                     self.note_posted(cookie, segs);
