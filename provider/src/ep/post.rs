@@ -266,7 +266,8 @@ impl EpInner {
 
     /// A completion for the oldest receive of a plain EP.
     pub(crate) fn receive_done(&self) -> Option<Receive> {
-        self.receives.lock().unwrap().ring.pop_front_if(|receive| receive.on_device)
+        let ring = &mut self.receives.lock().unwrap().ring;
+        if ring.front()?.on_device { ring.pop_front() } else { None }
     }
 
     /// Whether the device has given everything back, as far as harvested completions tell.
