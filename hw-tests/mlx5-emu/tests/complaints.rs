@@ -79,7 +79,13 @@ impl Direct {
     fn new(srq: *mut ibv_srq) -> Self {
         let view = View::of(OBJ_SRQ, srq as usize);
         assert_eq!(view.u32(20), 0, "head");
-        Self { buf: view.u64(0), record: view.u64(8), stride: u64::from(view.u32(16)), count: view.u32(24) + 1, posted: 0 }
+        Self {
+            buf: view.u64(0),
+            record: view.u64(8),
+            stride: u64::from(view.u32(16)),
+            count: view.u32(24) + 1,
+            posted: 0,
+        }
     }
 
     fn wqe(&self, index: u32) -> u64 {
@@ -284,7 +290,14 @@ struct DirectSq {
 impl DirectSq {
     fn new(qp: *mut ibv_qp) -> Self {
         let view = View::of(OBJ_QP, qp as usize);
-        Self { buf: view.u64(8), record: view.u64(0), register: view.u64(40), qpn: qpn(qp), count: view.u32(16), index: 0 }
+        Self {
+            buf: view.u64(8),
+            record: view.u64(0),
+            register: view.u64(40),
+            qpn: qpn(qp),
+            count: view.u32(16),
+            index: 0,
+        }
     }
 
     /// A signalled SEND of 48 bytes; returns the first eight bytes of the WQE.
@@ -294,7 +307,9 @@ impl DirectSq {
         // SAFETY: the first 32 bytes of the WQE, inside the ring.
         unsafe {
             for (i, word) in
-                [words.0, words.1, 8, 0, sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32].iter().enumerate()
+                [words.0, words.1, 8, 0, sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32]
+                    .iter()
+                    .enumerate()
             {
                 store32(at + i as u64 * 4, *word);
             }
@@ -402,10 +417,10 @@ fn an_owner_bit_that_the_driver_ignores_shows_as_stale_completions() {
     // Nothing the device can see: a driver that misreads ownership reads old CQEs. The device keeps the bit of each lap apart.
     let mut s = setup(ComplaintKind::Internal);
     let view = View::of(OBJ_CQ, s.cq as usize);
-    let (buf, count) = (view.u64(0), view.u32(16));
+    let (buf, count, size) = (view.u64(0), view.u32(16), u64::from(view.u32(20)));
     let own = |slot: u32| {
         // SAFETY: inside the CQ's buffer.
-        (unsafe { load32(buf + u64::from(slot) * 64 + 60) } & 1) as u8
+        (unsafe { load32(buf + u64::from(slot + 1) * size - 4) } & 1) as u8
     };
     let mut written = 0;
     let mut sq = DirectSq::new(s.a);

@@ -1,0 +1,174 @@
+//! Verbs programs that nobody here wrote, unmodified, as pairs of processes on the preloaded device.
+//!
+//! Each pair runs in one fabric of its own through `hw-tests/with-emu`, with MLX5_EMU_STRICT=1: a complaint of the device
+//! fails it. `MLX5_EMU_LIBRARY` names another build of the device.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// Programs of rdma-core, without and with events.
+const PINGPONGS: &[&str] =
+    &["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong"];
+/// Message sizes of the connected ones.
+const SIZES: &[u32] = &[1, 32, 33, 64, 4096, 65_536, 1_048_576];
+
+/// Programs of perftest and their arguments.
+const PERFTEST: &[&str] = &[
+    "ib_send_lat -n 200",
+    "ib_send_lat -n 200 -e",
+    "ib_send_lat -n 200 -c UC",
+    "ib_send_lat -n 200 -c UD",
+    "ib_write_lat -n 200",
+    "ib_write_lat -n 200 -c UC",
+    "ib_read_lat -n 200",
+    "ib_atomic_lat -n 200",
+    "ib_atomic_lat -n 200 -A CMP_AND_SWAP",
+    "ib_send_bw -n 500",
+    "ib_send_bw -n 500 -e",
+    "ib_send_bw -n 500 -b",
+    "ib_send_bw -n 100 -a",
+    "ib_send_bw -n 500 -c UD",
+    "ib_send_bw -n 500 -c XRC",
+    "ib_send_bw -n 500 --use-srq",
+    "ib_send_bw -n 500 --use-srq -q 4",
+    "ib_send_bw -n 200 -q 16 --use_old_post_send",
+    "ib_write_bw -n 500",
+    "ib_write_bw -n 100 -a",
+    "ib_write_bw -n 200 -q 8",
+    "ib_read_bw -n 500",
+    "ib_read_bw -n 50 -a",
+    "ib_atomic_bw -n 500",
+];
+
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 20_000 + (std::process::id() % 200) as u16 * 100;
+    base + NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn library() -> Result<PathBuf, Failed> {
+    if let Some(path) = std::env::var_os("MLX5_EMU_LIBRARY") {
+        return Ok(path.into());
+    }
+    let exe = std::env::current_exe()?;
+    let deps = exe.parent().ok_or("no folder")?;
+    [Some(deps), deps.parent()]
+        .into_iter()
+        .flatten()
+        .map(|dir| dir.join("libmlx5_emu.so"))
+        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+        .max()
+        .map(|(_, path)| path)
+        .ok_or_else(|| "libmlx5_emu.so is missing: run cargo build -p mlx5-emu".into())
+}
+
+fn installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
+}
+
+/// Runs a shell command on the device.
+fn with_emu(command: &str) -> Result<String, Failed> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../with-emu");
+    let output = Command::new(script)
+        .arg(command)
+        .env("MLX5_EMU_LIBRARY", library()?)
+        .env("MLX5_EMU_STRICT", "1")
+        .output()?;
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(text) } else { Err(format!("{command}: {}\n{text}", output.status).into()) }
+}
+
+/// Server and client of one program; the client starts once the server listens.
+fn pair(command: &str, port_option: &str) -> Result<Completion, Failed> {
+    let program = command.split(' ').next().unwrap_or(command);
+    if !installed(program) {
+        return Ok(Completion::ignored_with(format!("{program} is not installed")));
+    }
+    let port = port();
+    let line = format!("timeout 90 {command} {port_option} {port}");
+    with_emu(&format!(
+        "{line} & server=$!
+         until grep -qiE ':{port:04X} [0-9A-F]+:0000 0A ' /proc/net/tcp /proc/net/tcp6; do
+             kill -0 $server || exit 3; sleep 0.01
+         done
+         {line} localhost; client=$?
+         wait $server; server=$?
+         echo server $server, client $client
+         exit $((server | client))"
+    ))?;
+    Ok(Completion::Completed)
+}
+
+fn devinfo() -> Result<Completion, Failed> {
+    if !installed("ibv_devinfo") {
+        return Ok(Completion::ignored_with("ibv_devinfo is not installed"));
+    }
+    let text = with_emu("ibv_devinfo -v && ibv_devices")?;
+    for wanted in ["hca_id:\tmlx5_0", "SOFTWARE-MLX5-EMU", "PORT_ACTIVE", "GID[  0]", "::ffff:127.0.0.1", "026d6cfffe783500"] {
+        if !text.contains(wanted) {
+            return Err(format!("no {wanted:?} in:\n{text}").into());
+        }
+    }
+    Ok(Completion::Completed)
+}
+
+fn exit_status() -> Result<Completion, Failed> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../with-emu");
+    let status = Command::new(script).arg("exit 7").env("MLX5_EMU_LIBRARY", library()?).status()?;
+    if status.code() == Some(7) { Ok(Completion::Completed) } else { Err(format!("{status}").into()) }
+}
+
+/// Programs that end leave nothing in the temporary folder; what a killed one leaves is swept by the next.
+fn leaves_nothing() -> Result<Completion, Failed> {
+    let dir = std::env::temp_dir().join(format!("mlx5-emu-leaves-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let count = || -> Result<usize, Failed> { Ok(std::fs::read_dir(&dir)?.count()) };
+    let at = dir.display();
+    with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; ibv_devices"))?;
+    let after_end = count()?;
+    with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; (kill -9 $BASHPID); sleep 1000 & kill -9 $!; wait; true"))?;
+    with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; bash -c 'kill -9 $$'; true"))?;
+    with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; ibv_devices"))?;
+    let after_kill = count()?;
+    std::fs::remove_dir_all(&dir)?;
+    if (after_end, after_kill) == (0, 0) {
+        Ok(Completion::Completed)
+    } else {
+        Err(format!("left behind: {after_end} after an end, {after_kill} after a kill").into())
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Pairs that spin share few cores: more at once are slower, not faster.
+    arguments.test_threads = arguments.test_threads.or(Some(1));
+    let mut trials = vec![
+        Trial::ignorable_test("ibv_devinfo", devinfo),
+        Trial::ignorable_test("exit_status_is_passed_on", exit_status),
+        Trial::ignorable_test("nothing_is_left_behind", leaves_nothing),
+    ];
+    for program in PINGPONGS {
+        for events in ["", " -e"] {
+            let command = format!("{program} -g 0 -n 200{events}");
+            trials.push(Trial::ignorable_test(command.clone(), move || pair(&command, "-p")));
+        }
+    }
+    for size in SIZES {
+        for command in [
+            format!("ibv_rc_pingpong -g 0 -n 50 -m 4096 -s {size}"),
+            format!("ibv_rc_pingpong -g 0 -n 50 -m 4096 -s {size} -N"),
+            format!("ibv_srq_pingpong -g 0 -n 50 -m 4096 -q 8 -e -s {size}"),
+        ] {
+            trials.push(Trial::ignorable_test(command.clone(), move || pair(&command, "-p")));
+        }
+    }
+    for command in PERFTEST {
+        let command = format!("{command} -d mlx5_0 -F");
+        trials.push(Trial::ignorable_test(command.clone(), move || pair(&command, "-p")));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
