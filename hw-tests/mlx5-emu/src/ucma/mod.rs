@@ -1,8 +1,8 @@
 //! The rdma_cm front end: the device node `/dev/infiniband/rdma_cm`.
 //!
-//! Commands written to a descriptor go through [`abi`] (bytes at literal offsets) to [`state::Cm`], a state machine
+//! Commands written to a descriptor go through `abi` (bytes at literal offsets) to `state::Cm`, a state machine
 //! with the kernel's states, events and errors. Peers are other identifiers of this process, or those of other
-//! processes on this machine, reached over abstract Unix sockets ([`links`]). No data travels here: both ends learn
+//! processes on this machine, reached over abstract Unix sockets (`links`). No data travels here: both ends learn
 //! each other's QPN, PSN and private data, and the data engine addresses a queue pair by its number.
 //!
 //! | variable | meaning |

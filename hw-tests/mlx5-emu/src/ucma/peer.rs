@@ -66,7 +66,7 @@ impl Cm {
         }
         match body {
             Message::Mra => self.on_mra(cx, ctx),
-            Message::Rep(response) => self.on_rep(cx, ctx, response),
+            Message::Rep(response) => self.on_rep(ctx, response),
             Message::Rtu => self.on_rtu(ctx),
             Message::Rej { reason, private } => self.on_rej(ctx, reason, private),
             Message::Dreq => self.on_dreq(cx, ctx),
@@ -221,7 +221,7 @@ impl Cm {
         }
     }
 
-    fn on_rep(&mut self, cx: &mut Cx<'_>, ctx: CtxId, response: Response) {
+    fn on_rep(&mut self, ctx: CtxId, response: Response) {
         let Some(id) = self.ids.get_mut(&ctx) else { return };
         if !matches!(id.peer, Peer::ReqSent { .. }) {
             return;
@@ -245,7 +245,6 @@ impl Cm {
         });
         self.arm(ctx, None);
         self.post_with_ece(ctx, EventKind::ConnectResponse, 0, Some(param), response.ece);
-        let _ = cx;
     }
 
     /// The other side is ready: RTU, or data that overtook it.
