@@ -8,7 +8,7 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-/// Lines of progress, where there is no terminal, come this often.
+/// Lines of progress, where there is no terminal, come with the first message and then this often.
 const LINE_TIME: Duration = Duration::from_secs(5);
 
 /// What has come back, by size.
@@ -160,7 +160,7 @@ fn human(nanos: u64) -> String {
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    last: Instant,
+    last: Option<Instant>,
 }
 
 impl Progress {
@@ -174,14 +174,14 @@ impl Progress {
             );
             bar
         });
-        Self { bar, last: Instant::now() }
+        Self { bar, last: None }
     }
 
     pub(super) fn show(&mut self, tally: &Tally) {
         if let Some(bar) = &self.bar {
             bar.set_position(tally.verified);
-        } else if self.last.elapsed() >= LINE_TIME {
-            self.last = Instant::now();
+        } else if tally.verified > 0 && self.last.is_none_or(|last| last.elapsed() >= LINE_TIME) {
+            self.last = Some(Instant::now());
             let percent = 100 * tally.verified / tally.total.max(1);
             let (verified, total) = (HumanCount(tally.verified), HumanCount(tally.total));
             eprintln!("{verified} of {total} messages ({percent} %), {}", HumanBytes(tally.bytes()));

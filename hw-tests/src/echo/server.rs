@@ -5,8 +5,8 @@ use super::end::{End, Line};
 use super::wire::{Counts, Note, Purpose};
 use super::{DEFAULT_QUAL, Failure};
 use doorbell::{
-    CompletionFlags, ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, Error, Event, EventData,
-    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
+    CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId,
+    EpState, Error, Event, EventData, PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -52,6 +52,8 @@ impl Buffers {
 struct Connection {
     ep: Ep,
     own: Option<RecvPool>,
+    /// The first message can be here before the connection's confirmation; the answer has to wait for that.
+    up: bool,
     /// Messages to send back, oldest first.
     waiting: VecDeque<RecvBuf>,
     /// Sends under way, and how many may be.
@@ -63,6 +65,9 @@ struct Connection {
 /// A client, known by its control connection.
 struct Client {
     line: Line,
+    up: bool,
+    /// A note that came before the connection's confirmation.
+    early: Option<Note>,
     name: String,
     credits: u32,
     rnr: RnrCounter,
@@ -166,9 +171,10 @@ impl Server {
                     eprintln!("a connection was refused: {error}");
                 }
             }
-            EventData::Connection(event) if event.kind != doorbell::ConnectionEventKind::Established => {
-                return self.gone(&event);
+            EventData::Connection(event) if event.kind == ConnectionEventKind::Established => {
+                self.up(event.ep)
             }
+            EventData::Connection(event) => return self.gone(&event),
             _ => {}
         }
         Ok(())
@@ -176,10 +182,9 @@ impl Server {
 
     fn completed(&mut self, dto: &DtoCompletion) {
         if let Some(client) = self.clients.get_mut(&dto.ep) {
-            if let Some(note) = client.line.on(dto)
-                && let Err(error) = self.answer_note(dto.ep, note)
-            {
-                eprintln!("a note was not answered: {error}");
+            match client.line.on(dto) {
+                Some(note) if client.up => self.answer_note(dto.ep, note),
+                note => client.early = note.or(client.early),
             }
             return;
         }
@@ -198,7 +203,7 @@ impl Server {
         };
         // The buffer of a receive that failed is free again; of the connection's end there is an event.
         if let Some(message) = pool.take(dto) {
-            if connection.waiting.is_empty() {
+            if connection.up && connection.waiting.is_empty() {
                 self.busy.push_back(dto.ep);
             }
             connection.waiting.push_back(message);
@@ -222,8 +227,13 @@ impl Server {
                 refill(&mut self.shared, connection)?;
                 match self.sends.send(&mut connection.ep, buf, len, CompletionFlags::empty()) {
                     Ok(()) => connection.sends += 1,
-                    // It has ended, of which there is an event.
-                    Err(_) => break,
+                    Err((_, error)) => {
+                        // If it has ended, there is an event of that.
+                        if connection.ep.state() == EpState::Connected {
+                            return Err(error.into());
+                        }
+                        break;
+                    }
                 }
             }
             if !connection.waiting.is_empty() {
@@ -244,7 +254,8 @@ impl Server {
                 let name = cr.remote().map_or_else(|| "?".to_owned(), |remote| remote.to_string());
                 cr.accept(&line.ep, &[])?;
                 let rnr = RnrCounter::new(&self.device, &self.end.ia.attributes().adapter_name);
-                self.clients.insert(line.ep.id(), Client { line, name, credits: 0, rnr });
+                self.clients
+                    .insert(line.ep.id(), Client { line, up: false, early: None, name, credits: 0, rnr });
             }
             Some(Purpose::Messages { window }) => {
                 let window = window.min(self.depth);
@@ -263,7 +274,7 @@ impl Server {
                     }
                 };
                 let waiting = VecDeque::with_capacity(window as usize);
-                let mut connection = Connection { ep, own, waiting, sends: 0, most, events };
+                let mut connection = Connection { ep, own, up: false, waiting, sends: 0, most, events };
                 refill(&mut self.shared, &mut connection)?;
                 cr.accept(&connection.ep, &[])?;
                 self.connections.insert(connection.ep.id(), connection);
@@ -273,7 +284,13 @@ impl Server {
         Ok(())
     }
 
-    fn answer_note(&mut self, id: EpId, note: Note) -> Result<(), Error> {
+    fn answer_note(&mut self, id: EpId, note: Note) {
+        if let Err(error) = self.try_answer_note(id, note) {
+            eprintln!("a note was not answered: {error}");
+        }
+    }
+
+    fn try_answer_note(&mut self, id: EpId, note: Note) -> Result<(), Error> {
         let srq = self.counts()?;
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let answer = match note {
@@ -308,6 +325,21 @@ impl Server {
         pool.refill(srq)?;
         let param = srq.query()?;
         Ok(Some((param.available as u32, param.outstanding as u32)))
+    }
+
+    fn up(&mut self, id: EpId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.up = true;
+            if !connection.waiting.is_empty() {
+                self.busy.push_back(id);
+            }
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.up = true;
+            if let Some(note) = client.early.take() {
+                self.answer_note(id, note);
+            }
+        }
     }
 
     fn gone(&mut self, event: &ConnectionEvent) -> Result<(), Error> {
