@@ -489,7 +489,7 @@ impl SendPool {
         len: usize,
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
-        self.send_pieces(ep, buf, &[0..len], flags)
+        self.send_pieces(ep, buf, std::slice::from_ref(&(0..len)), flags)
     }
 
     /// Sends a message gathered from these pieces of the buffer, in this order, one segment for each.
