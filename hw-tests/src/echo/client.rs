@@ -31,7 +31,7 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub connections: u32,
     /// Messages on each connection
-    #[arg(long, value_name = "M", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "M", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: u64,
     /// Message sizes in bytes; the larger, the rarer
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = DEFAULT_SIZES, value_parser = size)]

@@ -172,7 +172,7 @@ impl Server {
                 }
             }
             EventData::Connection(event) if event.kind == ConnectionEventKind::Established => {
-                self.up(event.ep)
+                self.up(event.ep);
             }
             EventData::Connection(event) => return self.gone(&event),
             _ => {}
