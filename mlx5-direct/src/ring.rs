@@ -322,7 +322,9 @@ impl Ring {
         }
         let ahead = self.look();
         let run = self.run_ahead(&ahead);
-        if run >= WORTH_A_RUN {
+        // Of a lone slot there is nothing to gather.
+        let single = ahead.bits & ahead.bits.wrapping_sub(1) == 0;
+        if run >= WORTH_A_RUN || single {
             return self.advance(ahead, run.min(free - 1)).map(Many::Run);
         }
         // Until `finish_gather` says what became of them, none of these links counts as sequential: wherever the caller
