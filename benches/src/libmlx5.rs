@@ -3,7 +3,7 @@
 //!
 //! The software device makes libmlx5 work on any machine, delivers one real message, and then does nothing more: the
 //! completion entries that are polled here are copies of that message's entry with another slot, written into the CQ by
-//! [`Queues::deliver`] outside the timed part. The device's engine never runs while a case does.
+//! `Queues::deliver` outside the timed part. The device's engine never runs while a case does.
 
 use std::{ffi::c_int, hint::black_box, mem::zeroed, ptr::null_mut, sync::Once};
 
