@@ -4,7 +4,7 @@
 //! thread. Whoever holds it is "the device"; queue memory is only touched with it held.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -46,8 +46,6 @@ pub(crate) enum ObjectKind {
 /// One open command descriptor.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// What the program mapped its UAR pages from.
-    pub(crate) memory: OwnedFd,
     /// The engine's mapping of the same pages.
     pub(crate) uar: Area,
     /// UAR pages that may carry doorbells.
@@ -93,8 +91,6 @@ pub(crate) struct Device {
     pub(crate) scatter: Vec<Seg>,
     /// Channels with events that did not fit into their socket.
     pub(crate) backlogged: bool,
-    /// Counts doorbells found by looking at UAR pages rather than through a hook.
-    pub(crate) unhooked_doorbells: u64,
     pub(crate) messages: u64,
     pub(crate) hooked_steps: u64,
     pub(crate) key_variant: u8,
@@ -125,7 +121,6 @@ impl Device {
             gather: Vec::with_capacity(64),
             scatter: Vec::with_capacity(64),
             backlogged: false,
-            unhooked_doorbells: 0,
             messages: 0,
             hooked_steps: 0,
             key_variant: 0,

@@ -127,6 +127,7 @@ fn run() {
     let mut polls = 0;
     let mut hooked = 0;
     let mut hot_until = Instant::now();
+    let mut idle = 0u32;
     loop {
         let mode = mode();
         if RUNNING_IN.load(Ordering::Acquire) != std::process::id() {
@@ -152,8 +153,14 @@ fn run() {
         drop(device);
 
         if mode == Mode::Thread {
-            if !found {
-                std::thread::yield_now();
+            idle = if found { 0 } else { idle + 1 };
+            // On a busy machine a thread that only yields keeps its own program off the processor.
+            match idle {
+                0..100 => {}
+                100..1000 => std::thread::yield_now(),
+                _ => {
+                    sleep(&descriptors, SHORTEST);
+                }
             }
             continue;
         }

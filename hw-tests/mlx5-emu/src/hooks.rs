@@ -129,7 +129,7 @@ fn read_word(address: u64) -> Option<usize> {
 
 /// The `ibv_context` of an object, if it really is the one that uses this command descriptor.
 fn context_of(fd: i32, object: u64) -> Option<usize> {
-    if object == 0 || object % 8 != 0 || fd < 0 {
+    if object == 0 || !object.is_multiple_of(8) || fd < 0 {
         return None;
     }
     let context = read_word(object + offset::OBJECT_CONTEXT)?;

@@ -37,5 +37,6 @@ pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complain
 pub use config::{Mode, mode, set_cqe_version, set_mode};
 pub use control::{QpInfo, fatal_error, inject, no_faults, qp_info, remove_device, set_port, step};
 pub use faults::{Fault, Rule};
+pub use mem::set_checked as set_checked_memory;
 pub use qp_state::QpState;
 pub use start::init;

@@ -1,13 +1,14 @@
 //! Memory of the program under test: command buffers, queues, doorbell records, registered regions.
 //!
 //! Two kinds of access. *User copies* ([`copy_from_user`], [`copy_to_user`]) go through the kernel and answer EFAULT for
-//! addresses that are not mapped; commands use them. *Queue access* ([`Area`]) is direct: a range that was checked to be
+//! addresses that are not mapped; commands use them. *Queue access* (`Area`) is direct: a range that was checked to be
 //! mapped when it was handed over, as the kernel driver pins it, and of which every access is bounds-checked.
 #![expect(unsafe_code, reason = "raw access to queue memory and to user buffers")]
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::complaints::{Kind, complain};
 use crate::sys;
 
 fn iovec(address: u64, len: usize) -> libc::iovec {
@@ -193,14 +194,6 @@ impl Area {
         unsafe { self.at(offset, 1).read_volatile() }
     }
 
-    /// Copies out of the area.
-    #[inline(always)]
-    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
-        let at = self.at(offset, out.len());
-        // SAFETY: source in bounds; `out` is a Rust buffer that can't overlap program queues.
-        unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), out.len()) };
-    }
-
     /// Reads `N` bytes.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
@@ -223,7 +216,7 @@ impl Area {
         let at = self.at(offset, 1);
         std::sync::atomic::fence(Ordering::Release);
         // SAFETY: in bounds.
-        unsafe { std::sync::atomic::AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
+        unsafe { AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
     }
 
     /// Loads a native 64-bit word atomically (a UAR register).
@@ -248,12 +241,51 @@ impl Area {
     }
 }
 
+/// Whether copies of payload go through the kernel: 0 no, 1 yes, 2 not decided.
+static CHECKED: AtomicU8 = AtomicU8::new(2);
+
+/// Lets every copy of payload go through the kernel, so that memory which was registered and unmapped since becomes a
+/// complaint instead of a crash. Slow: a system call per piece. `MLX5_EMU_CHECKED=1` does the same.
+pub fn set_checked(checked: bool) {
+    CHECKED.store(u8::from(checked), Ordering::Relaxed);
+}
+
+#[inline(always)]
+fn checked() -> bool {
+    match CHECKED.load(Ordering::Relaxed) {
+        0 => false,
+        1 => true,
+        _ => decide(),
+    }
+}
+
+#[cold]
+fn decide() -> bool {
+    let checked = std::env::var("MLX5_EMU_CHECKED").is_ok_and(|value| value == "1");
+    set_checked(checked);
+    checked
+}
+
+#[cold]
+fn unmapped(address: u64, len: usize) {
+    complain(
+        Kind::UnmappedMemory,
+        format!("{len} bytes at {address:#x} are registered but not mapped any more; nothing was copied"),
+    );
+}
+
 /// Copies `len` bytes between two places of program memory that the regions' checks allow.
 ///
-/// Which bytes these are was decided by key, bounds and access checks of [`crate::mr`]; whether they are still mapped
-/// is the program's duty, as it is with a device.
+/// Which bytes these are was decided by key, bounds and access checks of the engine; whether they are still mapped is the
+/// program's duty, as it is with a device.
 #[inline(always)]
 pub(crate) fn copy(from: u64, to: u64, len: usize) {
+    if checked() {
+        let mut bytes = vec![0; len];
+        read_region(from, &mut bytes);
+        write_region(to, &bytes);
+        return;
+    }
     let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
     // SAFETY: both ranges lie in live registered regions, which were checked to be mapped at registration with the access
@@ -264,6 +296,12 @@ pub(crate) fn copy(from: u64, to: u64, len: usize) {
 /// Copies out of a registered region; see [`copy`].
 #[inline(always)]
 pub(crate) fn read_region(from: u64, out: &mut [u8]) {
+    if checked() {
+        if copy_from_user(from, out).is_err() {
+            unmapped(from, out.len());
+        }
+        return;
+    }
     let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
     // SAFETY: as in `copy`; `out` is a Rust buffer outside registered regions.
     unsafe { std::ptr::copy(from, out.as_mut_ptr(), out.len()) };
@@ -272,6 +310,12 @@ pub(crate) fn read_region(from: u64, out: &mut [u8]) {
 /// Copies into a registered region; see [`copy`].
 #[inline(always)]
 pub(crate) fn write_region(to: u64, data: &[u8]) {
+    if checked() {
+        if copy_to_user(to, data).is_err() {
+            unmapped(to, data.len());
+        }
+        return;
+    }
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
     // SAFETY: as in `copy`; `data` is a Rust buffer outside registered regions.
     unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };

@@ -4,6 +4,7 @@
 //! it is free again when the process ends, whatever ends it, and nothing is left in the file system.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
@@ -117,13 +118,15 @@ impl Net {
     }
 
     fn peer(&mut self, slot: u32) -> Option<&mut Outgoing> {
-        if !self.outgoing.contains_key(&slot) {
-            let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
-            stream.set_nonblocking(true).ok()?;
-            self.outgoing.insert(slot, Outgoing { stream, queue: Vec::new(), done: 0 });
-            crate::helper::wake();
+        match self.outgoing.entry(slot) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(place) => {
+                let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
+                stream.set_nonblocking(true).ok()?;
+                crate::helper::wake();
+                Some(place.insert(Outgoing { stream, queue: Vec::new(), done: 0 }))
+            }
         }
-        self.outgoing.get_mut(&slot)
     }
 
     /// Sends a frame; false when the peer is not there.

@@ -27,7 +27,6 @@ pub(crate) struct Seg {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
-    pub(crate) context: usize,
     pub(crate) users: u32,
 }
 
@@ -45,7 +44,6 @@ pub(crate) enum KeyKind {
 pub(crate) struct Mkey {
     /// The full key: index << 8 | variant.
     pub(crate) key: u32,
-    pub(crate) context: usize,
     pub(crate) pd: usize,
     /// First address as work requests give it.
     pub(crate) iova: u64,
@@ -80,7 +78,6 @@ pub(crate) struct Cq {
     pub(crate) log_count: u32,
     pub(crate) cqe_size: u32,
     pub(crate) record: Area,
-    pub(crate) uar_page: u32,
     pub(crate) channel: Option<usize>,
     /// CQEs written, modulo 2^32.
     pub(crate) pi: u32,
@@ -145,13 +142,11 @@ pub(crate) const FREE: u32 = u32::MAX;
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Ah {
-    pub(crate) context: usize,
     pub(crate) pd: usize,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Xrcd {
-    pub(crate) context: usize,
     /// Device and inode of the file it was opened with.
     pub(crate) inode: Option<(u64, u64)>,
     /// Handles open on it.

@@ -214,3 +214,9 @@ pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
 }
+
+/// Locks a file as flock(2); false when that fails or another holds it.
+pub(crate) fn flock(file: &std::fs::File, operation: c_int) -> bool {
+    // SAFETY: the descriptor is open as long as `file` lives.
+    unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(file), operation) == 0 }
+}

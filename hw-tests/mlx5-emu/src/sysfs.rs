@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::gids;
+use crate::{gids, sys};
 
 const PREFIX: &str = "mlx5-emu-sysfs-";
 
@@ -95,7 +95,7 @@ fn sweep(base: &Path) {
         }
         let path = entry.path();
         let stale = match File::open(path.join("lock")) {
-            Ok(lock) => lock.try_lock().is_ok(),
+            Ok(lock) => sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB),
             // Being made or being removed by somebody else right now, unless it is old.
             Err(_) => entry
                 .metadata()
@@ -117,7 +117,9 @@ fn join() -> Option<Tree> {
         return None;
     }
     let lock = File::open(path.join("lock")).ok()?;
-    lock.try_lock_shared().ok()?;
+    if !sys::flock(&lock, libc::LOCK_SH | libc::LOCK_NB) {
+        return None;
+    }
     // Complete, and not removed between the two lines above.
     path.join("complete").exists().then(|| Tree { path, pid: std::process::id(), lock })
 }
@@ -130,7 +132,9 @@ fn make() -> io::Result<Tree> {
     let _ = fs::remove_dir_all(&path);
     fs::create_dir(&path)?;
     let lock = File::create(path.join("lock"))?;
-    lock.lock_shared()?;
+    if !sys::flock(&lock, libc::LOCK_SH) {
+        return Err(io::Error::last_os_error());
+    }
     fill(&path)?;
     put(&path, "complete", "")?;
     Ok(Tree { path, pid, lock })
@@ -161,7 +165,7 @@ pub(crate) fn remove() {
         && let Some(Tree { path, lock, .. }) = tree.take()
     {
         // An exclusive lock is only to be had when nobody else holds a shared one.
-        let last = lock.unlock().is_ok() && lock.try_lock().is_ok();
+        let last = sys::flock(&lock, libc::LOCK_UN) && sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB);
         if last {
             let _ = fs::remove_dir_all(path);
         }

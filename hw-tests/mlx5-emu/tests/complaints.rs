@@ -360,7 +360,7 @@ fn register_that_does_not_match_the_ring() {
 
 #[test]
 fn doorbell_for_a_queue_that_is_not_there() {
-    let mut s = setup(ComplaintKind::BadDoorbell);
+    let s = setup(ComplaintKind::BadDoorbell);
     let mut sq = DirectSq::new(s.a);
     let words = sq.write(&s.memory.sge(0, 48));
     sq.qpn += 100;
@@ -395,7 +395,7 @@ fn reserved_bytes_of_a_control_segment() {
 
 #[test]
 fn send_record_that_jumps() {
-    let mut s = setup(ComplaintKind::DoorbellRecordJump);
+    let s = setup(ComplaintKind::DoorbellRecordJump);
     let mut sq = DirectSq::new(s.a);
     let words = sq.write(&s.memory.sge(0, 48));
     sq.index = 5000;
@@ -405,7 +405,7 @@ fn send_record_that_jumps() {
 
 #[test]
 fn send_segment_of_length_zero() {
-    let mut s = setup(ComplaintKind::BadSendWqe);
+    let s = setup(ComplaintKind::BadSendWqe);
     let mut sq = DirectSq::new(s.a);
     let words = sq.write(&s.memory.sge(0, 0));
     sq.ring(words);

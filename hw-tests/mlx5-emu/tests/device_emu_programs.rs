@@ -67,7 +67,8 @@ fn library() -> Result<PathBuf, Failed> {
 }
 
 fn installed(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
 }
 
 /// Runs a shell command on the device.
@@ -78,8 +79,13 @@ fn with_emu(command: &str) -> Result<String, Failed> {
         .env("MLX5_EMU_LIBRARY", library()?)
         .env("MLX5_EMU_STRICT", "1")
         .output()?;
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { Ok(text) } else { Err(format!("{command}: {}\n{text}", output.status).into()) }
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{command}: {}\n{text}", output.status).into())
+    }
 }
 
 /// Server and client of one program; the client starts once the server listens.
@@ -108,7 +114,14 @@ fn devinfo() -> Result<Completion, Failed> {
         return Ok(Completion::ignored_with("ibv_devinfo is not installed"));
     }
     let text = with_emu("ibv_devinfo -v && ibv_devices")?;
-    for wanted in ["hca_id:\tmlx5_0", "SOFTWARE-MLX5-EMU", "PORT_ACTIVE", "GID[  0]", "::ffff:127.0.0.1", "026d6cfffe783500"] {
+    for wanted in [
+        "hca_id:\tmlx5_0",
+        "SOFTWARE-MLX5-EMU",
+        "PORT_ACTIVE",
+        "GID[  0]",
+        "::ffff:127.0.0.1",
+        "026d6cfffe783500",
+    ] {
         if !text.contains(wanted) {
             return Err(format!("no {wanted:?} in:\n{text}").into());
         }
@@ -130,7 +143,9 @@ fn leaves_nothing() -> Result<Completion, Failed> {
     let at = dir.display();
     with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; ibv_devices"))?;
     let after_end = count()?;
-    with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; (kill -9 $BASHPID); sleep 1000 & kill -9 $!; wait; true"))?;
+    with_emu(&format!(
+        "export TMPDIR={at} SYSFS_PATH=; (kill -9 $BASHPID); sleep 1000 & kill -9 $!; wait; true"
+    ))?;
     with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; bash -c 'kill -9 $$'; true"))?;
     with_emu(&format!("export TMPDIR={at} SYSFS_PATH=; ibv_devices"))?;
     let after_kill = count()?;

@@ -19,7 +19,10 @@ fn send_through_a_shared_receive_queue_arrives_in_its_buffer() {
     send(a, 5, SIGNALED, &[memory.sge(0, 68)]);
     let wcs = poll(cq, 2);
     let recv = wcs.iter().find(|wc| wc.wr_id == 77).expect("receive completion");
-    assert_eq!((recv.status, recv.opcode, recv.byte_len, recv.qp_num), (0, ibv_wc_opcode::IBV_WC_RECV, 68, qpn(b)));
+    assert_eq!(
+        (recv.status, recv.opcode, recv.byte_len, recv.qp_num),
+        (0, ibv_wc_opcode::IBV_WC_RECV, 68, qpn(b))
+    );
     let sent = wcs.iter().find(|wc| wc.wr_id == 5).expect("send completion");
     assert_eq!((sent.status, sent.opcode, sent.qp_num), (0, ibv_wc_opcode::IBV_WC_SEND, qpn(a)));
     assert_eq!(memory.get(1024, 68), memory.get(0, 68));
@@ -123,12 +126,18 @@ fn write_read_and_atomics_reach_remote_memory() {
         };
         post_send(a, 3, IBV_WR_ATOMIC_FETCH_AND_ADD, SIGNALED, &[memory.sge(64, 8)], |wr| atomic(wr, 2, 0));
         assert_eq!(poll(cq, 1)[0].opcode, ibv_wc_opcode::IBV_WC_FETCH_ADD);
-        assert_eq!((memory.get(64, 8), memory.get(4096, 8)), (40u64.to_ne_bytes().to_vec(), 42u64.to_ne_bytes().to_vec()));
+        assert_eq!(
+            (memory.get(64, 8), memory.get(4096, 8)),
+            (40u64.to_ne_bytes().to_vec(), 42u64.to_ne_bytes().to_vec())
+        );
         post_send(a, 4, IBV_WR_ATOMIC_CMP_AND_SWP, SIGNALED, &[memory.sge(64, 8)], |wr| atomic(wr, 42, 1000));
         post_send(a, 5, IBV_WR_ATOMIC_CMP_AND_SWP, SIGNALED, &[memory.sge(72, 8)], |wr| atomic(wr, 42, 2000));
         assert!(poll(cq, 2).iter().all(|wc| wc.opcode == ibv_wc_opcode::IBV_WC_COMP_SWAP));
         assert_eq!(memory.get(4096, 8), 1000u64.to_ne_bytes());
-        assert_eq!((memory.get(64, 8), memory.get(72, 8)), (42u64.to_ne_bytes().to_vec(), 1000u64.to_ne_bytes().to_vec()));
+        assert_eq!(
+            (memory.get(64, 8), memory.get(72, 8)),
+            (42u64.to_ne_bytes().to_vec(), 1000u64.to_ne_bytes().to_vec())
+        );
     }
 }
 

@@ -29,7 +29,6 @@ pub(crate) mod syndrome {
     pub(crate) const FLUSH: u8 = 0x05;
     pub(crate) const MW_BIND: u8 = 0x06;
     pub(crate) const BAD_RESP: u8 = 0x10;
-    pub(crate) const LOCAL_ACCESS: u8 = 0x11;
     pub(crate) const REMOTE_INVAL_REQ: u8 = 0x12;
     pub(crate) const REMOTE_ACCESS: u8 = 0x13;
     pub(crate) const REMOTE_OP: u8 = 0x14;

@@ -15,6 +15,9 @@ use crate::qp_state::{QpState, QpType};
 /// WQEs of one QP in one turn; others get theirs then.
 const TURN: u32 = 64;
 
+/// Bytes of an answer, and those of them that go into the CQE.
+type Landed = (u32, Option<([u8; 64], usize)>);
+
 /// What became of a WQE.
 enum Outcome {
     /// Completed; bytes for the CQE, and data for it.
@@ -646,12 +649,7 @@ impl Device {
     }
 
     /// Puts the data of an answer where its WQE says.
-    fn land_answer(
-        &mut self,
-        index: usize,
-        sent: &Outstanding,
-        data: &[u8],
-    ) -> Result<(u32, Option<([u8; 64], usize)>), u8> {
+    fn land_answer(&mut self, index: usize, sent: &Outstanding, data: &[u8]) -> Result<Landed, u8> {
         let qp = &self.qps[index];
         let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };
         let wqe = SendWqe::read(ring, qp.sq_count, sent.wqe_index);

@@ -148,7 +148,7 @@ impl Device {
 
     pub(super) fn cmd_alloc_pd(&mut self, context: usize, command: &Command) -> io::Result<()> {
         command.need(8, 4)?;
-        let pd = self.pds.insert(Pd { context, users: 0 }).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let pd = self.pds.insert(Pd { users: 0 }).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let handle = self.add_handle(context, ObjectKind::Pd, pd);
         command.answer(&handle.to_ne_bytes())?;
         command.answer_uhw(&(pd as u32 + 1).to_ne_bytes())
@@ -180,7 +180,7 @@ impl Device {
         if port != 1 || is_global == 0 || !gid_valid(sgid_index) {
             return Err(sys::errno(libc::EINVAL));
         }
-        let ah = self.ahs.insert(Ah { context, pd }).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let ah = self.ahs.insert(Ah { pd }).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Ah, ah);
         command.answer(&handle.to_ne_bytes())?;
@@ -231,7 +231,7 @@ impl Device {
             None if flags & libc::O_CREAT == 0 => return Err(sys::errno(libc::EAGAIN)),
             None => self
                 .xrcds
-                .insert(Xrcd { context, inode, opens: 0, users: 0 })
+                .insert(Xrcd { inode, opens: 0, users: 0 })
                 .ok_or_else(|| sys::errno(libc::ENOMEM))?,
         };
         self.xrcds[index].opens += 1;

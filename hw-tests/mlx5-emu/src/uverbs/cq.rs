@@ -46,8 +46,7 @@ impl Device {
         if cqe_size != 64 && cqe_size != 128 {
             return Err(sys::errno(libc::EINVAL));
         }
-        let uar_page = if driver_flags & UAR_PAGE_INDEX != 0 { u32::from(uar_page) } else { 0 };
-        if driver_flags & UAR_PAGE_INDEX != 0 && !self.has_uar_page(context, uar_page) {
+        if driver_flags & UAR_PAGE_INDEX != 0 && !self.has_uar_page(context, u32::from(uar_page)) {
             return Err(sys::errno(libc::EINVAL));
         }
         let channel = if channel_fd >= 0 {
@@ -69,7 +68,6 @@ impl Device {
             log_count: count.trailing_zeros(),
             cqe_size,
             record,
-            uar_page,
             channel,
             pi: 0,
             ci: 0,

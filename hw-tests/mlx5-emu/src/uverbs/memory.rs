@@ -93,7 +93,6 @@ impl Device {
         let iova = if flags & access::ZERO_BASED != 0 { start & 0xfff } else { iova };
         let index = self.new_key(Mkey {
             key: 0,
-            context,
             pd,
             iova,
             start,
@@ -171,7 +170,6 @@ impl Device {
         let pd = self.pd(context, request.u32(8))?;
         let index = self.new_key(Mkey {
             key: 0,
-            context,
             pd,
             iova: 0,
             start: 0,

@@ -42,17 +42,16 @@ pub(crate) fn open() -> io::Result<RawFd> {
     if device.dead {
         return Err(sys::errno(libc::EIO));
     }
-    let context = device.new_context(memory)?;
+    let context = device.new_context(&memory)?;
     drop(device);
     crate::helper::ensure();
     vfile::open(program, Arc::new(Uverbs { context }))
 }
 
 impl Device {
-    fn new_context(&mut self, memory: OwnedFd) -> io::Result<usize> {
+    fn new_context(&mut self, memory: &OwnedFd) -> io::Result<usize> {
         let uar = mem::map_shared(memory.as_raw_fd(), UAR_AREA)?;
         let context = Context {
-            memory,
             uar,
             uar_pages: Vec::new(),
             next_uar_page: FIRST_DYNAMIC_UAR,

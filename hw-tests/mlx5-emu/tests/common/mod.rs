@@ -1,6 +1,6 @@
 //! A small rig over raw verbs for the in-process tests: objects that undo themselves, one test at a time.
 #![expect(unsafe_code, reason = "raw verbs calls")]
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -253,7 +253,7 @@ pub fn to_rtr(qp: *mut ibv_qp, dest: u32) {
         if (*qp).qp_type == ibv_qp_type::IBV_QPT_UD {
             mask = 1;
         }
-        assert_eq!(ibv_modify_qp(qp, &raw mut attr, mask as i32), 0, "RTR");
+        assert_eq!(ibv_modify_qp(qp, &raw mut attr, mask), 0, "RTR");
     }
 }
 
