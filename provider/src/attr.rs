@@ -13,6 +13,8 @@ pub struct IaAttr {
     pub vendor_name: String,
     /// Firmware version, as the device says it.
     pub firmware_version: String,
+    /// Hardware version, as the device says it.
+    pub hardware_version: u32,
     /// The address that peers connect to.
     pub ia_address: IpAddr,
     /// EPs at most.
@@ -43,6 +45,10 @@ pub struct IaAttr {
     pub max_message_size: u32,
     /// Longest RDMA in bytes.
     pub max_rdma_size: u32,
+    /// Bytes in a packet of its port at most.
+    pub mtu: u32,
+    /// Whether there are atomic operations on peers' memory (IB extension).
+    pub atomics: bool,
     /// SRQs at most (R264).
     pub max_srqs: Count,
     /// EPs on one SRQ at most (R264).

@@ -3,6 +3,8 @@
 use crate::ia::IaInner;
 use crate::types::{EvdId, next_id};
 use crate::{Error, Ia, Refused, Result, ReturnType, Subtype};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -13,14 +15,25 @@ pub struct Cno {
     pub(crate) inner: Arc<CnoInner>,
 }
 
-#[derive(Debug)]
+/// What to call, on whatever thread triggers a CNO, with the EVD that did.
+pub(crate) type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
+
 pub(crate) struct CnoInner {
     id: u64,
     ia: Arc<IaInner>,
     state: Mutex<State>,
     changed: Condvar,
+    upcall: Mutex<Option<Upcall>>,
+    /// Readable while a trigger is kept.
+    fd: Option<EventFd>,
     users: AtomicU32,
     live: AtomicBool,
+}
+
+impl std::fmt::Debug for CnoInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cno").field("id", &self.id).field("fd", &self.fd).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,12 +52,53 @@ impl Cno {
     /// # References
     /// dat_cno_create(3DAT).
     pub fn create(ia: &Ia) -> Result<Self> {
+        Self::build(ia, None)
+    }
+
+    /// Makes a CNO with a descriptor that is readable once an EVD has triggered it, for poll(2) and the like; [`Cno::take`] tells
+    /// which EVD and makes it unreadable.
+    ///
+    /// # Errors
+    /// As [`Cno::create`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.
+    ///
+    /// # References
+    /// udat.h, `dat_cno_fd_create`.
+    pub fn create_with_fd(ia: &Ia) -> Result<Self> {
+        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+            .map_err(|e| Error::resources(Subtype::ResourceMemory, format!("eventfd: {e}")))?;
+        Self::build(ia, Some(fd))
+    }
+
+    /// Its descriptor, where it was made with one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    /// The EVD that has triggered it, without waiting.
+    ///
+    /// # Errors
+    /// QUEUE_EMPTY where none has; INVALID_STATE (CNO_DEAD) after it was freed.
+    ///
+    /// # References
+    /// udat.h, `dat_cno_trigger`.
+    pub fn take(&self) -> Result<EvdId> {
+        match self.wait(Some(Duration::ZERO)) {
+            Err(error) if error.return_type() == ReturnType::TimeoutExpired => {
+                Err(Error::new(ReturnType::QueueEmpty, Subtype::None, "no EVD has triggered the CNO"))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn build(ia: &Ia, fd: Option<EventFd>) -> Result<Self> {
         ia.inner.check()?;
         let inner = Arc::new(CnoInner {
             id: next_id(),
             ia: ia.inner.clone(),
             state: Mutex::default(),
             changed: Condvar::new(),
+            upcall: Mutex::default(),
+            fd,
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
         });
@@ -69,6 +123,10 @@ impl Cno {
                 break Err(Error::state(Subtype::InvalidStateCnoDead, "the CNO was freed"));
             }
             if let Some(evd) = state.triggered.take() {
+                if let Some(fd) = &self.inner.fd {
+                    // Empty (EAGAIN) is what it is meant to be afterwards.
+                    let _ = fd.read();
+                }
                 break Ok(evd);
             }
             let Some(deadline) = deadline else {
@@ -116,8 +174,27 @@ impl CnoInner {
     }
 
     pub(crate) fn trigger(&self, evd: EvdId) {
-        self.state.lock().unwrap().triggered = Some(evd);
+        let mut state = self.state.lock().unwrap();
+        state.triggered = Some(evd);
+        if let Some(fd) = &self.fd {
+            // Full (EAGAIN) means that it is readable already.
+            let _ = fd.write(1);
+        }
+        drop(state);
         self.changed.notify_one();
+        let upcall = self.upcall.lock().unwrap().clone();
+        if let Some(upcall) = upcall {
+            upcall(evd);
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Has this called at every trigger from now on.
+    pub(crate) fn set_upcall(&self, upcall: Option<Upcall>) {
+        *self.upcall.lock().unwrap() = upcall;
     }
 
     pub(crate) fn enter(&self) {

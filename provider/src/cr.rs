@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 /// Private data that a reject can carry.
-const MAX_REJECT_DATA: usize = 148;
+pub(crate) const MAX_REJECT_DATA: usize = 148;
 
 /// A request to connect (`DAT_CR_HANDLE`). Accepting or rejecting it uses it up; dropping it rejects.
 #[derive(Debug)]
@@ -44,6 +44,12 @@ impl Cr {
     /// The peer's private data; the transport pads it with zeros.
     pub fn private_data(&self) -> &[u8] {
         &self.inner.private_data
+    }
+
+    /// The consumer context of the EP that an RSP has reserved for it.
+    pub(crate) fn reserved_context(&self) -> Option<u64> {
+        let open = self.inner.open.lock().unwrap();
+        Some(open.as_ref()?.ep.as_ref()?.context.load(std::sync::atomic::Ordering::Relaxed))
     }
 
     /// Accepts with this EP; ESTABLISHED on its connect EVD follows.

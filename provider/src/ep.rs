@@ -452,6 +452,46 @@ impl Ep {
     ) -> Result<(), PostError> {
         self.inner.post_request(What::Read(remote), iov, Tag { cookie, ..Tag::default() }, flags)
     }
+
+    /// Adds to 8 bytes of the peer's memory, at a multiple of 8; the old value arrives in these 8 bytes (IB extension).
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::NotSupported`] where the device has no atomics, [`PostError::Length`] for other sizes.
+    ///
+    /// # References
+    /// dat_ib_extensions.h, `dat_ib_post_fetch_and_add`.
+    pub fn post_fetch_and_add(
+        &mut self,
+        local: LmrTriplet,
+        cookie: u64,
+        remote: RmrTriplet,
+        add: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let tag = Tag { cookie, ..Tag::default() };
+        self.inner.post_request(What::FetchAdd(remote, add), &[local], tag, flags)
+    }
+
+    /// Puts `swap` into 8 bytes of the peer's memory, at a multiple of 8, if `compare` is there; the old value arrives in these
+    /// 8 bytes (IB extension).
+    ///
+    /// # Errors
+    /// As [`Ep::post_fetch_and_add`].
+    ///
+    /// # References
+    /// dat_ib_extensions.h, `dat_ib_post_cmp_and_swap`.
+    pub fn post_compare_and_swap(
+        &mut self,
+        local: LmrTriplet,
+        cookie: u64,
+        remote: RmrTriplet,
+        compare: u64,
+        swap: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let tag = Tag { cookie, ..Tag::default() };
+        self.inner.post_request(What::CompareSwap(remote, compare, swap), &[local], tag, flags)
+    }
 }
 
 fn check_attr(ia: &IaInner, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {

@@ -434,6 +434,9 @@ pub enum PostError {
     /// The message is longer than the IA can carry, or local and remote lengths differ.
     #[error("the length does not fit")]
     Length,
+    /// The device has no such operation.
+    #[error("this device has no such operation")]
+    NotSupported,
     /// The device refused with this errno.
     #[error("the device refused: errno {0}")]
     Device(i32),
@@ -474,6 +477,7 @@ impl PostError {
             Self::EpState(sub) => (T::InvalidState, sub),
             Self::Flags => (T::InvalidParameter, Subtype::InvalidArg5),
             Self::Length => (T::LengthError, Subtype::None),
+            Self::NotSupported => (T::ModelNotSupported, Subtype::None),
             Self::Device(libc::ENOMEM) => (T::InsufficientResources, Subtype::ResourceMemory),
             Self::Device(_) => (T::InternalError, Subtype::None),
         }

@@ -68,6 +68,8 @@ pub struct EvdParam {
     pub waitable: bool,
     /// Streams that it was made for.
     pub flags: EvdFlags,
+    /// How the completions that feed it notify, all together.
+    pub modes: CompletionFlags,
     /// Events in the queue now, harvested ones included.
     pub queued: usize,
 }
@@ -220,6 +222,7 @@ impl Evd {
             enabled: queue.enabled,
             waitable: queue.waitable,
             flags: self.inner.flags,
+            modes: queue.streams.iter().filter(|s| is_dto(s.kind)).map(|s| s.flags).collect(),
             queued: queue.len(),
         };
         drop(queue);

@@ -65,7 +65,6 @@ impl Default for IaSettings {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct IaInner {
     pub(crate) attr: IaAttr,
     pub(crate) provider_attr: ProviderAttr,
@@ -157,7 +156,7 @@ impl Ia {
         let cm = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
         let progress = Progress::new(context.async_fd(), std::os::fd::AsFd::as_fd(&cm))?;
         let inner = Arc::new(IaInner {
-            attr: ia_attr(&context, address),
+            attr: ia_attr(&context, port, address),
             provider_attr: provider_attr(&context, kind),
             settings,
             port,
@@ -246,7 +245,7 @@ fn count(n: u32) -> Count {
     Count::try_from(n).unwrap_or(Count::MAX)
 }
 
-fn ia_attr(context: &Context, address: IpAddr) -> IaAttr {
+fn ia_attr(context: &Context, port: u8, address: IpAddr) -> IaAttr {
     let a = context.attributes();
     // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
     let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
@@ -255,6 +254,7 @@ fn ia_attr(context: &Context, address: IpAddr) -> IaAttr {
         adapter_name: context.name().to_owned(),
         vendor_name: format!("{:#x} part {}", a.vendor_id, a.vendor_part_id),
         firmware_version: a.fw_ver.clone(),
+        hardware_version: a.hw_ver,
         ia_address: address,
         max_eps: count(a.max_qp),
         max_dto_per_ep: count(a.max_qp_wr),
@@ -270,6 +270,8 @@ fn ia_attr(context: &Context, address: IpAddr) -> IaAttr {
         max_pzs: count(a.max_pd),
         max_message_size: max_message,
         max_rdma_size: max_message,
+        mtu: context.port(port).map_or(0, |port| port.active_mtu),
+        atomics: a.atomic_cap != AtomicCap::None,
         max_srqs: count(a.max_srq),
         max_ep_per_srq: count(a.max_qp),
         max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe)),
@@ -488,5 +490,14 @@ impl IaInner {
 impl Drop for IaInner {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+impl std::fmt::Debug for IaInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IaInner")
+            .field("context", &self.context)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }

@@ -11,6 +11,7 @@
 //! The program writes its log with `tracing`; install a subscriber to see it.
 
 mod attr;
+mod capi;
 mod cno;
 mod conn;
 mod cr;

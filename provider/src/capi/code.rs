@@ -1,0 +1,103 @@
+//! `DAT_RETURN`: what every slot gives back, and the guard that every slot runs in.
+
+use crate::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A `DAT_RETURN` that is no success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Code(pub(super) u32);
+
+/// `DAT_SUCCESS`.
+pub(super) const SUCCESS: u32 = 0;
+
+impl Code {
+    pub(super) fn new(ty: ReturnType, sub: Subtype) -> Self {
+        Self(crate::error::code(ty, sub))
+    }
+
+    pub(super) fn handle(sub: Subtype) -> Self {
+        Self::new(ReturnType::InvalidHandle, sub)
+    }
+
+    pub(super) fn arg(n: u16) -> Self {
+        tracing::debug!(argument = n, "a value out of range");
+        Self::new(ReturnType::InvalidParameter, Subtype::arg(n))
+    }
+
+    pub(super) fn null(n: u16) -> Self {
+        tracing::debug!(argument = n, "a pointer is NULL");
+        Self::new(ReturnType::InvalidParameter, Subtype::arg(n))
+    }
+
+    pub(super) fn not_supported() -> Self {
+        Self::new(ReturnType::ModelNotSupported, Subtype::None)
+    }
+
+    /// Of a post whose flags are argument `n`.
+    pub(super) fn post(error: PostError, n: u16) -> Self {
+        tracing::debug!(%error, "not posted");
+        if error == PostError::Flags {
+            return Self::new(ReturnType::InvalidParameter, Subtype::arg(n));
+        }
+        Self(error.code())
+    }
+}
+
+impl From<Error> for Code {
+    fn from(error: Error) -> Self {
+        match error.return_type() {
+            ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
+            ReturnType::InternalError => tracing::error!("{error}"),
+            _ => tracing::debug!("{error}"),
+        }
+        Self(error.code())
+    }
+}
+
+impl<T> From<Refused<T>> for Code {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error.into()
+    }
+}
+
+impl From<WaitError> for Code {
+    fn from(wait: WaitError) -> Self {
+        wait.error.into()
+    }
+}
+
+/// Runs a slot: its outcome as a number; a panic is INTERNAL_ERROR and a line in the log, and stays in here.
+pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) -> u32 {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(code)) => {
+            tracing::trace!(slot, "{:#010x}", code.0);
+            code.0
+        }
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            tracing::error!(slot, "a fault of Doorbell's own: {text}");
+            Code::new(ReturnType::InternalError, Subtype::None).0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_internal_error() {
+        assert_eq!(guard("test", || panic!("on purpose")), 0x8004_0000);
+    }
+
+    #[test]
+    fn refused_flags_name_the_argument_of_the_call() {
+        assert_eq!(Code::post(PostError::Flags, 6), Code(0x8006_002A));
+        assert_eq!(Code::post(PostError::UsesSrq, 6), Code(0x8007_0057));
+    }
+}

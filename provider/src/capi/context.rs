@@ -1,0 +1,39 @@
+//! What every handle has: the consumer's context, and a kind.
+
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::raw::Out;
+use crate::Subtype;
+use std::sync::atomic::Ordering;
+
+pub(super) extern "C" fn set_consumer_context(handle: Handle, context: u64) -> u32 {
+    guard("dat_set_consumer_context", || {
+        let shell = live(handle)?;
+        shell.context.store(context, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn get_consumer_context(handle: Handle, context: Out<u64>) -> u32 {
+    guard("dat_get_consumer_context", || {
+        let shell = live(handle)?;
+        context.need(2)?;
+        context.set(shell.context.load(Ordering::Relaxed));
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn get_handle_type(handle: Handle, kind: Out<u32>) -> u32 {
+    guard("dat_get_handle_type", || {
+        let is = handle.kind().ok_or_else(|| Code::handle(Subtype::InvalidHandle1))?;
+        kind.need(2)?;
+        kind.set(is);
+        Ok(())
+    })
+}
+
+fn live(handle: Handle) -> Result<&'static super::handle::Shell, Code> {
+    let invalid = || Code::handle(Subtype::InvalidHandle1);
+    handle.kind().ok_or_else(invalid)?;
+    handle.shell().ok_or_else(invalid)
+}

@@ -1,0 +1,69 @@
+//! Connection requests.
+
+use super::abi::CrParam;
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::objects::{CrObject, EpObject};
+use super::raw::{In, Out, SockAddr};
+use crate::Cr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicU8;
+
+/// A request as C holds it.
+pub(super) fn object(cr: Cr) -> CrObject {
+    let remote = cr.remote().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+    let private_data = cr.private_data().iter().map(|&byte| AtomicU8::new(byte)).collect();
+    CrObject { cr, remote: Box::new(SockAddr::new(remote)), private_data }
+}
+
+pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) -> u32 {
+    guard("dat_cr_query", || {
+        let object = cr.get::<CrObject>()?;
+        if mask & !0x1f != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(CrParam {
+            remote_ia_address_ptr: object.remote.address(),
+            remote_port_qual: object.cr.remote().map_or(0, |remote| remote.port().into()),
+            private_data_size: object.private_data.len() as i32,
+            pad: 0,
+            private_data: object.private_data.as_ptr() as usize,
+            // The context that the core keeps of an EP is its handle.
+            local_ep_handle: object.cr.reserved_context().unwrap_or(0) as usize,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn cr_accept(cr: Handle, ep: Handle, size: i32, private_data: In<u8>) -> u32 {
+    guard("dat_cr_accept", || {
+        cr.get::<CrObject>()?;
+        let ep = ep.given().map(|ep| ep.get::<EpObject>()).transpose()?;
+        // It may be the request's own buffer.
+        let private_data = private_data.bytes(size, 3, 4)?;
+        cr.end::<CrObject>(|object| {
+            let outcome = match &ep {
+                Some(ep) => object.cr.accept(&ep.ep, &private_data),
+                None => object.cr.accept_reserved(&private_data),
+            };
+            outcome.map_err(|refused| (CrObject { cr: refused.object, ..object }, refused.error.into()))
+        })
+    })
+}
+
+pub(super) extern "C" fn cr_reject(cr: Handle, size: i32, private_data: In<u8>) -> u32 {
+    guard("dat_cr_reject", || {
+        cr.get::<CrObject>()?;
+        let private_data = private_data.bytes(size, 2, 3)?;
+        if private_data.len() > crate::cr::MAX_REJECT_DATA {
+            return Err(Code::arg(2));
+        }
+        let mut outcome = Ok(());
+        cr.end::<CrObject>(|object| {
+            outcome = object.cr.reject(&private_data);
+            Ok(())
+        })?;
+        Ok(outcome?)
+    })
+}

@@ -1,0 +1,380 @@
+//! EPs: everything but posting.
+
+use super::abi::{EpAttr, EpParam};
+use super::cno::timeout;
+use super::code::{Code, guard};
+use super::evd::optional;
+use super::handle::Handle;
+use super::ia::{close_flags, ia_of};
+use super::objects::{EpObject, IaObject, SrqObject};
+use super::raw::{In, Out, SockAddr, SockAddrHead};
+use crate::{CompletionFlags, Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+/// `DAT_EP_FIELD_ALL`.
+const FIELDS: u64 = 0x7fff_ffff;
+
+mod field {
+    pub(super) const PZ: u64 = 0x80;
+    pub(super) const RECV_FLAGS: u64 = 0x1_0000;
+    pub(super) const REQUEST_FLAGS: u64 = 0x2_0000;
+    pub(super) const SRQ: u64 = 0x800;
+    pub(super) const SRQ_SOFT_HW: u64 = 0x100_0000;
+    pub(super) const MAX_MESSAGE_SIZE: u64 = 0x2000;
+    pub(super) const MAX_RDMA_SIZE: u64 = 0x4000;
+    pub(super) const QOS: u64 = 0x8000;
+    /// EVDs and queue sizes: legal to ask for, fixed here at creation.
+    pub(super) const FIXED: u64 = 0x100
+        | 0x200
+        | 0x400
+        | 0x4_0000
+        | 0x8_0000
+        | 0x10_0000
+        | 0x20_0000
+        | 0x40_0000
+        | 0x80_0000
+        | 0x200_0000
+        | 0x400_0000;
+}
+
+pub(super) fn qos(qos: u32, arg: u16) -> Result<Qos, Code> {
+    match qos {
+        0 => Ok(Qos::BestEffort),
+        1 => Ok(Qos::HighThroughput),
+        2 => Ok(Qos::LowLatency),
+        4 => Ok(Qos::Economy),
+        8 => Ok(Qos::Premium),
+        _ => Err(Code::arg(arg)),
+    }
+}
+
+fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
+    let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(arg));
+    match c.service_type {
+        0 => {}
+        // Datagrams, an extension.
+        1 => return Err(Code::not_supported()),
+        _ => return Err(Code::arg(arg)),
+    }
+    Ok(crate::EpAttr {
+        max_message_size: c.max_message_size,
+        max_rdma_size: c.max_rdma_size,
+        qos: qos(c.qos, arg)?,
+        recv_completion_flags: flags(c.recv_completion_flags)?,
+        request_completion_flags: flags(c.request_completion_flags)?,
+        max_recv_dtos: c.max_recv_dtos,
+        max_request_dtos: c.max_request_dtos,
+        max_recv_iov: c.max_recv_iov,
+        max_request_iov: c.max_request_iov,
+        max_rdma_read_in: c.max_rdma_read_in,
+        max_rdma_read_out: c.max_rdma_read_out,
+        srq_soft_hw: soft_mark(c.srq_soft_hw),
+        max_rdma_read_iov: c.max_rdma_read_iov,
+        max_rdma_write_iov: c.max_rdma_write_iov,
+    })
+}
+
+/// The initial soft high watermark. 0 is off, like -1, although R147 has it fire at the first receive: programs clear the
+/// structure and mean nothing by it (dtestsrq does, and takes any event but EP_BROKEN for a failure).
+/// `dat_ep_set_watermark` sets 0 all the same.
+fn soft_mark(srq_soft_hw: i32) -> i32 {
+    if srq_soft_hw == 0 { WATERMARK_INFINITE } else { srq_soft_hw }
+}
+
+fn attr_to(attr: &crate::EpAttr) -> EpAttr {
+    EpAttr {
+        service_type: 0,
+        max_message_size: attr.max_message_size,
+        max_rdma_size: attr.max_rdma_size,
+        qos: attr.qos as u32,
+        recv_completion_flags: attr.recv_completion_flags.bits(),
+        request_completion_flags: attr.request_completion_flags.bits(),
+        max_recv_dtos: attr.max_recv_dtos,
+        max_request_dtos: attr.max_request_dtos,
+        max_recv_iov: attr.max_recv_iov,
+        max_request_iov: attr.max_request_iov,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        srq_soft_hw: attr.srq_soft_hw,
+        max_rdma_read_iov: attr.max_rdma_read_iov,
+        max_rdma_write_iov: attr.max_rdma_write_iov,
+        ep_transport_specific_count: 0,
+        ep_transport_specific: 0,
+        ep_provider_specific_count: 0,
+        ep_provider_specific: 0,
+    }
+}
+
+/// The handles that an EP is made with.
+struct Parts {
+    ia: Handle,
+    pz: Handle,
+    recv: Handle,
+    request: Handle,
+    connect: Handle,
+    srq: Option<Handle>,
+}
+
+fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> Result<(), Code> {
+    let ia = parts.ia.get::<IaObject>()?;
+    let pz = parts.pz.get::<Pz>()?;
+    let recv = optional(parts.recv, Subtype::InvalidHandleEvdRecv)?;
+    let request = optional(parts.request, Subtype::InvalidHandleEvdRequest)?;
+    let connect = optional(parts.connect, Subtype::InvalidHandleEvdConn)?;
+    let srq = parts.srq.map(|srq| srq.get::<SrqObject>()).transpose()?;
+    let evds = EpEvds { recv: recv.as_ref(), request: request.as_ref(), connect: connect.as_ref() };
+    let attr = if srq.is_some() { Some(attr.need(attr_arg)?) } else { attr.get() };
+    out.need(attr_arg + 1)?;
+    let ep = match (&srq, attr) {
+        (Some(srq), Some(attr)) => {
+            Ep::create_with_srq(&ia.ia, &pz, evds, &srq.srq, &attr_from(&attr, attr_arg)?)?
+        }
+        (_, Some(attr)) => Ep::create(&ia.ia, &pz, evds, Some(&attr_from(&attr, attr_arg)?))?,
+        (_, None) => {
+            let a = ia.ia.attributes();
+            let attr = crate::EpAttr {
+                max_message_size: a.max_message_size,
+                max_rdma_size: a.max_rdma_size,
+                ..crate::EpAttr::default()
+            };
+            Ep::create(&ia.ia, &pz, evds, Some(&attr))?
+        }
+    };
+    let inner = ep.inner.clone();
+    let handle = parts.ia.sibling(EpObject {
+        ep,
+        pz: parts.pz,
+        recv_evd: parts.recv,
+        request_evd: parts.request,
+        connect_evd: parts.connect,
+        srq: parts.srq.unwrap_or(Handle::NULL),
+        private_data: Mutex::default(),
+        addresses: Mutex::default(),
+    });
+    // Events of the core carry it.
+    inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
+    out.set(handle);
+    Ok(())
+}
+
+pub(super) extern "C" fn ep_create(
+    ia: Handle,
+    pz: Handle,
+    recv: Handle,
+    request: Handle,
+    connect: Handle,
+    attr: In<EpAttr>,
+    out: Out<Handle>,
+) -> u32 {
+    guard("dat_ep_create", || create(&Parts { ia, pz, recv, request, connect, srq: None }, attr, 6, out))
+}
+
+pub(super) extern "C" fn ep_create_with_srq(
+    ia: Handle,
+    pz: Handle,
+    recv: Handle,
+    request: Handle,
+    connect: Handle,
+    srq: Handle,
+    attr: In<EpAttr>,
+    out: Out<Handle>,
+) -> u32 {
+    let parts = Parts { ia, pz, recv, request, connect, srq: Some(srq) };
+    guard("dat_ep_create_with_srq", || create(&parts, attr, 7, out))
+}
+
+pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) -> u32 {
+    guard("dat_ep_query", || {
+        let object = ep.get::<EpObject>()?;
+        if mask & !FIELDS != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        let is = object.ep.query()?;
+        let mut addresses = object.addresses.lock().unwrap();
+        let mut keep = |i: usize, addr: Option<SocketAddr>| {
+            let Some(addr) = addr else { return (0, 0) };
+            let new = SockAddr::new(addr);
+            let kept = addresses[i].get_or_insert_with(|| Box::new(new));
+            **kept = new;
+            (kept.address(), addr.port().into())
+        };
+        let (local_ia_address_ptr, local_port_qual) = keep(0, is.local);
+        let (remote_ia_address_ptr, remote_port_qual) = keep(1, is.remote);
+        param.set(EpParam {
+            ia_handle: ia_of(ep),
+            ep_state: is.state as u32,
+            comm: [0; 3],
+            local_ia_address_ptr,
+            local_port_qual,
+            remote_ia_address_ptr,
+            remote_port_qual,
+            pz_handle: object.pz.0,
+            recv_evd_handle: object.recv_evd.0,
+            request_evd_handle: object.request_evd.0,
+            connect_evd_handle: object.connect_evd.0,
+            srq_handle: object.srq.0,
+            ep_attr: attr_to(&is.attr),
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) -> u32 {
+    guard("dat_ep_modify", || {
+        let mut object = ep.get_mut::<EpObject>()?;
+        let known = field::PZ
+            | field::RECV_FLAGS
+            | field::REQUEST_FLAGS
+            | field::MAX_MESSAGE_SIZE
+            | field::MAX_RDMA_SIZE
+            | field::QOS
+            | field::FIXED;
+        if mask & !known != 0 {
+            // Never to be changed: the IA, state, addresses, service type, SRQ and its watermark (R162, R166).
+            tracing::debug!(srq = mask & (field::SRQ | field::SRQ_SOFT_HW), "cannot be changed");
+            return Err(Code::arg(2));
+        }
+        let param = param.need(3)?;
+        let has = |bit| mask & bit != 0;
+        let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(3));
+        if has(field::QOS) {
+            qos(param.ep_attr.qos, 3)?;
+        }
+        if has(field::FIXED) && !same_fixed(&object, mask, &param)? {
+            return Err(Code::not_supported());
+        }
+        let pz_handle = Handle(param.pz_handle);
+        let pz = has(field::PZ).then(|| pz_handle.get::<Pz>()).transpose()?;
+        let change = EpChange {
+            pz: pz.as_deref(),
+            recv_completion_flags: has(field::RECV_FLAGS)
+                .then(|| flags(param.ep_attr.recv_completion_flags))
+                .transpose()?,
+            request_completion_flags: has(field::REQUEST_FLAGS)
+                .then(|| flags(param.ep_attr.request_completion_flags))
+                .transpose()?,
+            srq: None,
+            srq_soft_hw: None,
+        };
+        object.ep.modify(change)?;
+        if has(field::PZ) {
+            object.pz = pz_handle;
+        }
+        Ok(())
+    })
+}
+
+/// Whether the fields of [`field::FIXED`] that the mask names are what they already are.
+fn same_fixed(object: &EpObject, mask: u64, param: &EpParam) -> Result<bool, Code> {
+    let is = attr_to(&object.ep.query()?.attr);
+    let want = &param.ep_attr;
+    let same = [
+        (0x100, param.recv_evd_handle == object.recv_evd.0),
+        (0x200, param.request_evd_handle == object.request_evd.0),
+        (0x400, param.connect_evd_handle == object.connect_evd.0),
+        (0x4_0000, want.max_recv_dtos <= is.max_recv_dtos),
+        (0x8_0000, want.max_request_dtos <= is.max_request_dtos),
+        (0x10_0000, want.max_recv_iov <= is.max_recv_iov),
+        (0x20_0000, want.max_request_iov <= is.max_request_iov),
+        (0x40_0000, want.max_rdma_read_in == is.max_rdma_read_in),
+        (0x80_0000, want.max_rdma_read_out == is.max_rdma_read_out),
+        (0x200_0000, want.max_rdma_read_iov <= is.max_request_iov),
+        (0x400_0000, want.max_rdma_write_iov <= is.max_request_iov),
+    ];
+    Ok(same.iter().all(|(bit, same)| mask & bit == 0 || *same))
+}
+
+pub(super) extern "C" fn ep_connect(
+    ep: Handle,
+    remote: In<SockAddrHead>,
+    conn_qual: u64,
+    micros: u32,
+    size: i32,
+    private_data: In<u8>,
+    service: u32,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_connect", || {
+        let object = ep.get::<EpObject>()?;
+        let remote = remote.ip(2)?;
+        let private_data = private_data.bytes(size, 5, 6)?;
+        let service = qos(service, 7)?;
+        match flags {
+            0 => {}
+            // More than one path.
+            1 | 2 => return Err(Code::not_supported()),
+            _ => return Err(Code::arg(8)),
+        }
+        Ok(object.ep.connect(remote, conn_qual, timeout(micros), &private_data, service)?)
+    })
+}
+
+pub(super) extern "C" fn ep_dup_connect(
+    ep: Handle,
+    other: Handle,
+    micros: u32,
+    size: i32,
+    private_data: In<u8>,
+    service: u32,
+) -> u32 {
+    guard("dat_ep_dup_connect", || {
+        let object = ep.get::<EpObject>()?;
+        if ep == other {
+            return Err(Code::handle(Subtype::InvalidHandleEp));
+        }
+        let other = other.get::<EpObject>()?;
+        let private_data = private_data.bytes(size, 4, 5)?;
+        qos(service, 6)?;
+        Ok(object.ep.dup_connect(&other.ep, timeout(micros), &private_data)?)
+    })
+}
+
+pub(super) extern "C" fn ep_disconnect(ep: Handle, flags: u32) -> u32 {
+    guard("dat_ep_disconnect", || {
+        let object = ep.get::<EpObject>()?;
+        Ok(object.ep.disconnect(close_flags(flags)?)?)
+    })
+}
+
+pub(super) extern "C" fn ep_get_status(
+    ep: Handle,
+    state: Out<u32>,
+    recv_idle: Out<u32>,
+    request_idle: Out<u32>,
+) -> u32 {
+    guard("dat_ep_get_status", || {
+        let is = ep.get::<EpObject>()?.ep.status()?;
+        state.set(is.state as u32);
+        recv_idle.set(is.recv_idle.into());
+        request_idle.set(is.request_idle.into());
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn ep_reset(ep: Handle) -> u32 {
+    guard("dat_ep_reset", || Ok(ep.get_mut::<EpObject>()?.ep.reset()?))
+}
+
+pub(super) extern "C" fn ep_free(ep: Handle) -> u32 {
+    guard("dat_ep_free", || {
+        ep.end::<EpObject>(|object| match object.ep.free() {
+            Ok(()) => Ok(()),
+            Err(refused) => Err((EpObject { ep: refused.object, ..object }, refused.error.into())),
+        })
+    })
+}
+
+pub(super) extern "C" fn ep_recv_query(ep: Handle, buffers: Out<i32>, span: Out<i32>) -> u32 {
+    guard("dat_ep_recv_query", || {
+        let counts = ep.get::<EpObject>()?.ep.recv_query()?;
+        buffers.set(counts.buffers);
+        span.set(counts.span);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn ep_set_watermark(ep: Handle, soft: i32, hard: i32) -> u32 {
+    guard("dat_ep_set_watermark", || Ok(ep.get_mut::<EpObject>()?.ep.set_watermark(soft, hard)?))
+}

@@ -1,0 +1,165 @@
+//! EVDs.
+
+use super::abi::{EvdParam, Event};
+use super::cno::timeout;
+use super::code::{Code, guard};
+use super::event::event;
+use super::handle::Handle;
+use super::ia::ia_of;
+use super::objects::{CnoObject, EvdObject, IaObject};
+use super::raw::{In, Out};
+use crate::{CompletionFlags, Evd, EvdFlags, ReturnType, Subtype};
+
+/// `DAT_EVD_EXTENSION_BASE`: extension events arrive with the stream of their operation, so it adds nothing.
+const EXTENSION_FLAG: u32 = 0x200;
+/// `DAT_SOFTWARE_EVENT`.
+const SOFTWARE_EVENT: u32 = 0x1_0001;
+
+/// The EVD behind a handle, or INVALID_HANDLE with this subtype; NULL is none.
+pub(super) fn optional(handle: Handle, sub: Subtype) -> Result<Option<Evd>, Code> {
+    handle.given().map(|handle| Ok(handle.get_as::<EvdObject>(sub)?.evd.clone())).transpose()
+}
+
+fn get(handle: Handle) -> Result<Evd, Code> {
+    Ok(handle.get::<EvdObject>()?.evd.clone())
+}
+
+pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u32, out: Out<Handle>) -> u32 {
+    guard("dat_evd_create", || {
+        let object = ia.get::<IaObject>()?;
+        let cno_object = cno.given().map(|cno| cno.get::<CnoObject>()).transpose()?;
+        out.need(5)?;
+        let flags = EvdFlags::from_bits(flags & !EXTENSION_FLAG).ok_or_else(|| Code::arg(4))?;
+        let evd = Evd::create(&object.ia, qlen, cno_object.as_ref().map(|cno| &cno.cno), flags)?;
+        let handle = ia.sibling(EvdObject { evd: evd.clone(), cno });
+        evd.set_context(handle.0 as u64);
+        handle.known_as(evd.id().0);
+        out.set(handle);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn evd_query(evd: Handle, mask: u32, param: Out<EvdParam>) -> u32 {
+    guard("dat_evd_query", || {
+        let object = evd.get::<EvdObject>()?;
+        if mask & !0x1f != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        let is = object.evd.query()?;
+        let config = if is.modes.contains(CompletionFlags::EVD_THRESHOLD) {
+            0x30
+        } else if is.modes.contains(CompletionFlags::SOLICITED_WAIT) {
+            0x20
+        } else {
+            0x10
+        };
+        let state = if is.enabled { 1 } else { 2 } | if is.waitable { 4 } else { 8 } | config;
+        param.set(EvdParam {
+            ia_handle: ia_of(evd),
+            evd_qlen: is.qlen,
+            evd_state: state,
+            cno_handle: object.cno.0,
+            evd_flags: is.flags.bits(),
+            pad: 0,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn evd_modify_cno(evd: Handle, cno: Handle) -> u32 {
+    guard("dat_evd_modify_cno", || {
+        let mut object = evd.get_mut::<EvdObject>()?;
+        let to = cno.given().map(|cno| cno.get::<CnoObject>()).transpose()?;
+        object.evd.set_cno(to.as_ref().map(|cno| &cno.cno))?;
+        object.cno = cno;
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn evd_enable(evd: Handle) -> u32 {
+    guard("dat_evd_enable", || Ok(get(evd)?.enable()?))
+}
+
+pub(super) extern "C" fn evd_disable(evd: Handle) -> u32 {
+    guard("dat_evd_disable", || Ok(get(evd)?.disable()?))
+}
+
+pub(super) extern "C" fn evd_set_unwaitable(evd: Handle) -> u32 {
+    guard("dat_evd_set_unwaitable", || Ok(get(evd)?.set_unwaitable()?))
+}
+
+pub(super) extern "C" fn evd_clear_unwaitable(evd: Handle) -> u32 {
+    guard("dat_evd_clear_unwaitable", || Ok(get(evd)?.clear_unwaitable()?))
+}
+
+pub(super) extern "C" fn evd_wait(
+    evd: Handle,
+    micros: u32,
+    threshold: i32,
+    out: Out<Event>,
+    more: Out<i32>,
+) -> u32 {
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    guard("dat_evd_wait", || {
+        let waits = get(evd)?;
+        out.need(4)?;
+        match waits.wait(timeout(micros), threshold) {
+            Ok(waited) => {
+                out.set(event(evd, waited.event.data));
+                more.set(count(waited.more));
+                Ok(())
+            }
+            Err(failed) => {
+                more.set(count(failed.more));
+                Err(failed.into())
+            }
+        }
+    })
+}
+
+pub(super) extern "C" fn evd_resize(evd: Handle, qlen: i32) -> u32 {
+    guard("dat_evd_resize", || Ok(get(evd)?.resize(qlen)?))
+}
+
+pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
+    guard("dat_evd_post_se", || {
+        let evd = get(evd)?;
+        let event = event.need(2)?;
+        if event.number != SOFTWARE_EVENT {
+            return Err(Code::arg(2));
+        }
+        Ok(evd.post_software_event(event.data[0])?)
+    })
+}
+
+/// An empty EVD that takes completions says QUEUE_EMPTY without the class bit, since programs that poll (dtest -p) compare
+/// with just that; others say it with the bit.
+pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
+    guard("dat_evd_dequeue", || {
+        let takes = get(evd)?;
+        out.need(2)?;
+        match takes.dequeue() {
+            Ok(taken) => {
+                out.set(event(evd, taken.data));
+                Ok(())
+            }
+            Err(error)
+                if error.return_type() == ReturnType::QueueEmpty
+                    && takes.inner.flags.contains(EvdFlags::DTO) =>
+            {
+                Err(Code(ReturnType::QueueEmpty as u32))
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+}
+
+pub(super) extern "C" fn evd_free(evd: Handle) -> u32 {
+    guard("dat_evd_free", || {
+        evd.end::<EvdObject>(|object| match object.evd.free() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((object, error.into())),
+        })
+    })
+}

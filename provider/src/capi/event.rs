@@ -1,0 +1,74 @@
+//! Events, from the core's to C's.
+
+use super::abi::{self, two};
+use super::cr;
+use super::handle::Handle;
+use super::libdat::consumer_ia;
+use super::objects::{EpObject, IaObject};
+use super::service::sp_handle;
+use crate::{AsyncObject, DtoCompletion, DtoOp, EventData};
+
+/// The event as C reads it, from this EVD. All 120 bytes are written.
+pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
+    let number = data.number();
+    let mut extension = [0; 8];
+    let data = match data {
+        EventData::Dto(dto) => {
+            if dto.op.is_extension() {
+                extension = ib_data(&dto);
+            }
+            [
+                dto.ep_context,
+                dto.cookie,
+                two(dto.status as u32, dto.length),
+                two(dto.op as u32, dto.invalidated.unwrap_or(0)),
+                0,
+            ]
+        }
+        EventData::ConnectionRequest(arrival) => {
+            let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
+            let cr = evd.sibling(cr::object(arrival.cr));
+            [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
+        }
+        EventData::Connection(event) => {
+            let (size, at) = keep(Handle(event.ep_context as usize), event.private_data);
+            [event.ep_context, two(size, 0), at as u64, 0, 0]
+        }
+        EventData::Async(event) => {
+            let handle = match event.object {
+                AsyncObject::Ia => consumer_ia(evd.ia()) as u64,
+                AsyncObject::Ep(_) | AsyncObject::Evd(_) | AsyncObject::Srq(_) => event.context,
+            };
+            [handle, two(event.reason, 0), 0, 0, 0]
+        }
+        EventData::Software(pointer) => [pointer, 0, 0, 0, 0],
+    };
+    tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
+    abi::Event { number, pad: 0, evd: evd.0, data, extension }
+}
+
+/// Private data stays readable until the EP has another event with some.
+fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {
+    if data.is_empty() {
+        return (0, 0);
+    }
+    let Ok(object) = ep.get::<EpObject>() else { return (0, 0) };
+    let mut kept = object.private_data.lock().unwrap();
+    *kept = data;
+    (kept.len() as u32, kept.as_ptr() as usize)
+}
+
+/// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, and the immediate data.
+fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
+    let kind = match dto.op {
+        DtoOp::FetchAndAdd => 0,
+        DtoOp::CompareAndSwap => 1,
+        DtoOp::RdmaWriteImmediate => 2,
+        DtoOp::ReceiveRdmaWriteImmediate => 3,
+        // The only other operation of the extension.
+        _ => 4,
+    };
+    // The status word is that of the extension (0: the event means what its type says); how the DTO went is in the DTO.
+    let immediate = super::extension::immediate(dto.immediate.unwrap_or(0));
+    [two(kind, 0), two(immediate, 0), 0, 0, 0, 0, 0, 0]
+}

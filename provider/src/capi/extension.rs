@@ -1,0 +1,88 @@
+//! The one slot with many operations: those of the IB extension that RC connections can carry, and looking at an IA
+//! without opening it.
+//!
+//! # References
+//! dat_ib_extensions.h.
+
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::ia;
+use super::objects::EpObject;
+use super::post::request;
+use super::raw::{In, VaList};
+use crate::ep::What;
+use crate::{CloseFlags, LmrTriplet, RmrTriplet, Subtype};
+use std::ffi::c_char;
+
+mod op {
+    pub(super) const FETCH_AND_ADD: i32 = 0;
+    pub(super) const CMP_AND_SWAP: i32 = 1;
+    pub(super) const RDMA_WRITE_IMMED: i32 = 2;
+    pub(super) const OPEN_QUERY: i32 = 0x1000;
+    pub(super) const CLOSE_QUERY: i32 = 0x2000;
+}
+
+/// Immediate data as libdaplofa puts it on the wire: the bytes of a number of this machine, where verbs have it big-endian.
+pub(super) fn immediate(data: u32) -> u32 {
+    u32::from_be(data)
+}
+
+/// `handle` is an EP; for OPEN_QUERY an IA's name, for CLOSE_QUERY what that gave.
+pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, args: VaList) -> u32 {
+    guard("dat_extension_op", || {
+        let ep = Handle(handle.address());
+        match operation {
+            op::FETCH_AND_ADD => {
+                ep.get::<EpObject>()?;
+                let add = args.next();
+                let (iov, cookie, remote) = local_and_remote(args)?;
+                let flags = args.next() as u32;
+                request(ep, What::FetchAdd(remote, add), 1, iov, cookie, flags, 5)
+            }
+            op::CMP_AND_SWAP => {
+                ep.get::<EpObject>()?;
+                let (compare, swap) = (args.next(), args.next());
+                let (iov, cookie, remote) = local_and_remote(args)?;
+                let flags = args.next() as u32;
+                request(ep, What::CompareSwap(remote, compare, swap), 1, iov, cookie, flags, 5)
+            }
+            op::RDMA_WRITE_IMMED => {
+                ep.get::<EpObject>()?;
+                let count = args.next() as i32;
+                let (iov, cookie, remote) = local_and_remote(args)?;
+                let data = immediate(args.next() as u32);
+                let flags = args.next() as u32;
+                request(ep, What::WriteImmediate(remote, data), count, iov, cookie, flags, 7)
+            }
+            op::OPEN_QUERY => {
+                let name = handle.text().ok_or_else(|| Code::null(1))?;
+                let out = args.next_out::<Handle>();
+                let (ia_mask, ia_attr) = (args.next(), args.next_out());
+                let (provider_mask, provider_attr) = (args.next(), args.next_out());
+                out.need(2)?;
+                let ia = ia::open(&name, 8, false)?;
+                let outcome =
+                    ia::query(ia, In::<Handle>::nowhere(), ia_mask, ia_attr, provider_mask, provider_attr);
+                if outcome.is_err() {
+                    let _ = ia::close(ia, CloseFlags::Abrupt);
+                }
+                outcome?;
+                out.set(ia);
+                Ok(())
+            }
+            op::CLOSE_QUERY => ia::close(ep, CloseFlags::Abrupt),
+            _ => {
+                ep.kind().ok_or_else(|| Code::handle(Subtype::InvalidHandle1))?;
+                tracing::debug!(operation, "an extension operation that is not supported");
+                Err(Code::not_supported())
+            }
+        }
+    })
+}
+
+fn local_and_remote(args: VaList) -> Result<(In<LmrTriplet>, u64, RmrTriplet), Code> {
+    let iov = args.next_in();
+    let cookie = args.next();
+    let remote = args.next_in::<RmrTriplet>().need(5)?;
+    Ok((iov, cookie, remote))
+}

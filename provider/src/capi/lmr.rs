@@ -1,0 +1,144 @@
+//! LMRs and PZs.
+
+use super::abi::{LmrParam, PzParam, Region};
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::ia::ia_of;
+use super::objects::{IaObject, LmrObject};
+use super::raw::{In, Out, register};
+use crate::{LmrTriplet, MemPriv, Pz};
+
+/// `DAT_MEM_TYPE_VIRTUAL` and `DAT_MEM_TYPE_LMR`.
+const VIRTUAL: u32 = 0;
+const LMR: u32 = 1;
+const SHARED_VIRTUAL: u32 = 2;
+
+pub(super) extern "C" fn lmr_create(
+    ia: Handle,
+    mem_type: u32,
+    region: Region,
+    length: u64,
+    pz: Handle,
+    privileges: u32,
+    va_type: u32,
+    lmr: Out<Handle>,
+    lmr_context: Out<u32>,
+    rmr_context: Out<u32>,
+    registered_length: Out<u64>,
+    registered_address: Out<u64>,
+) -> u32 {
+    guard("dat_lmr_create", || {
+        let object = ia.get::<IaObject>()?;
+        let zone = pz.get::<Pz>()?;
+        let whole = match mem_type {
+            VIRTUAL | SHARED_VIRTUAL => None,
+            LMR => {
+                let other = Handle(region.first).get::<LmrObject>()?;
+                Some((other.lmr.address(), other.lmr.len()))
+            }
+            _ => return Err(Code::arg(2)),
+        };
+        lmr.need(8)?;
+        let flags = MemPriv::from_bits(privileges).ok_or_else(|| Code::arg(6))?;
+        match va_type {
+            0 => {}
+            1 => return Err(Code::not_supported()),
+            _ => return Err(Code::arg(7)),
+        }
+        if mem_type == SHARED_VIRTUAL {
+            return Err(Code::not_supported());
+        }
+        // The memory of another LMR: all of it, whatever length is given.
+        let (start, len) = match whole {
+            Some(whole) => whole,
+            None => (region.first as u64, usize::try_from(length).map_err(|_| Code::arg(4))?),
+        };
+        if start == 0 {
+            return Err(Code::null(3));
+        }
+        if start.checked_add(len as u64).is_none() {
+            return Err(Code::arg(4));
+        }
+        let made = register(&object.ia, &zone, start, len, flags)?;
+        lmr_context.set(made.context());
+        rmr_context.set(made.rmr_context());
+        registered_length.set(made.len() as u64);
+        registered_address.set(made.address());
+        lmr.set(ia.sibling(LmrObject { lmr: made, pz, mem_type, region, privileges }));
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>) -> u32 {
+    guard("dat_lmr_query", || {
+        let object = lmr.get::<LmrObject>()?;
+        if mask & !0x7ff != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(LmrParam {
+            ia_handle: ia_of(lmr),
+            mem_type: object.mem_type,
+            pad: 0,
+            region: object.region,
+            length: object.lmr.len() as u64,
+            pz_handle: object.pz.0,
+            mem_priv: object.privileges,
+            va_type: 0,
+            lmr_context: object.lmr.context(),
+            rmr_context: object.lmr.rmr_context(),
+            registered_size: object.lmr.len() as u64,
+            registered_address: object.lmr.address(),
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn lmr_free(lmr: Handle) -> u32 {
+    guard("dat_lmr_free", || {
+        let mut outcome = Ok(());
+        lmr.end::<LmrObject>(|object| {
+            outcome = object.lmr.free();
+            Ok(())
+        })?;
+        Ok(outcome?)
+    })
+}
+
+/// `dat_lmr_sync_rdma_read` and `_write`: nothing to do on coherent machines (R272).
+pub(super) extern "C" fn lmr_sync(ia: Handle, segments: In<LmrTriplet>, count: u64) -> u32 {
+    guard("dat_lmr_sync", || {
+        ia.get::<IaObject>()?;
+        if count > 0 {
+            segments.need(2)?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn pz_create(ia: Handle, out: Out<Handle>) -> u32 {
+    guard("dat_pz_create", || {
+        let object = ia.get::<IaObject>()?;
+        out.need(2)?;
+        out.set(ia.sibling(Pz::create(&object.ia)?));
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn pz_query(pz: Handle, mask: u32, param: Out<PzParam>) -> u32 {
+    guard("dat_pz_query", || {
+        pz.get::<Pz>()?;
+        if mask & !1 != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(PzParam { ia_handle: ia_of(pz) });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn pz_free(pz: Handle) -> u32 {
+    guard("dat_pz_free", || {
+        pz.end::<Pz>(|zone| zone.free().map_err(|refused| (refused.object, refused.error.into())))
+    })
+}

@@ -1,0 +1,206 @@
+//! What is behind each kind of handle: an object of the core, and what only C asks about.
+
+use super::abi::{Agent, NamedAttr, Region};
+use super::handle::{Handle, Kind};
+use super::raw::SockAddr;
+use crate::{Cno, Cr, Ep, Evd, Ia, Lmr, Psp, Pz, Rsp, Srq, Subtype};
+use std::ffi::CString;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU8;
+
+/// Anything a handle stands for.
+pub(super) enum Object {
+    Cr(CrObject),
+    Ep(Box<EpObject>),
+    Evd(EvdObject),
+    Ia(Box<IaObject>),
+    Lmr(LmrObject),
+    Psp(PspObject),
+    Pz(Pz),
+    Rsp(RspObject),
+    Cno(CnoObject),
+    Srq(SrqObject),
+}
+
+impl Object {
+    /// `DAT_HANDLE_TYPE`.
+    pub(super) fn kind(&self) -> u32 {
+        match self {
+            Self::Cr(_) => 0,
+            Self::Ep(_) => 1,
+            Self::Evd(_) => 2,
+            Self::Ia(_) => 3,
+            Self::Lmr(_) => 4,
+            Self::Psp(_) => 5,
+            Self::Pz(_) => 6,
+            Self::Rsp(_) => 8,
+            Self::Cno(_) => 9,
+            Self::Srq(_) => 10,
+        }
+    }
+}
+
+macro_rules! kind {
+    ($variant:ident, $name:ty, $subtype:ident) => {
+        impl Kind for $name {
+            const SUBTYPE: Subtype = Subtype::$subtype;
+
+            fn of(object: &Object) -> Option<&Self> {
+                match object {
+                    Object::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
+
+            fn of_mut(object: &mut Object) -> Option<&mut Self> {
+                match object {
+                    Object::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
+
+            fn into(object: Object) -> Result<Self, Object> {
+                match object {
+                    Object::$variant(object) => Ok(object),
+                    other => Err(other),
+                }
+            }
+
+            fn wrap(self) -> Object {
+                Object::$variant(self)
+            }
+        }
+    };
+    (boxed $variant:ident, $name:ty, $subtype:ident) => {
+        impl Kind for $name {
+            const SUBTYPE: Subtype = Subtype::$subtype;
+
+            fn of(object: &Object) -> Option<&Self> {
+                match object {
+                    Object::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
+
+            fn of_mut(object: &mut Object) -> Option<&mut Self> {
+                match object {
+                    Object::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
+
+            fn into(object: Object) -> Result<Self, Object> {
+                match object {
+                    Object::$variant(object) => Ok(*object),
+                    other => Err(other),
+                }
+            }
+
+            fn wrap(self) -> Object {
+                Object::$variant(Box::new(self))
+            }
+        }
+    };
+}
+
+kind!(Cr, CrObject, InvalidHandleCr);
+kind!(boxed Ep, EpObject, InvalidHandleEp);
+kind!(Evd, EvdObject, InvalidHandleEvdRequest);
+kind!(boxed Ia, IaObject, InvalidHandleIa);
+kind!(Lmr, LmrObject, InvalidHandleLmr);
+kind!(Psp, PspObject, InvalidHandlePsp);
+kind!(Pz, Pz, InvalidHandlePz);
+kind!(Rsp, RspObject, InvalidHandleRsp);
+kind!(Cno, CnoObject, InvalidHandleCno);
+kind!(Srq, SrqObject, InvalidHandleSrq);
+
+pub(super) struct IaObject {
+    pub(super) ia: Ia,
+    /// NULL where the consumer wanted none.
+    pub(super) async_evd: Handle,
+    /// C holds its address.
+    pub(super) address: Box<SockAddr>,
+    pub(super) named: NamedAttrs,
+}
+
+pub(super) struct CrObject {
+    pub(super) cr: Cr,
+    pub(super) remote: Box<SockAddr>,
+    /// C holds its address, and may write there.
+    pub(super) private_data: Box<[AtomicU8]>,
+}
+
+pub(super) struct EpObject {
+    pub(super) ep: Ep,
+    pub(super) pz: Handle,
+    pub(super) recv_evd: Handle,
+    pub(super) request_evd: Handle,
+    pub(super) connect_evd: Handle,
+    pub(super) srq: Handle,
+    /// Private data of the last connection event that had some; C holds its address.
+    pub(super) private_data: Mutex<Vec<u8>>,
+    /// Addresses as last queried; C holds theirs.
+    pub(super) addresses: Mutex<[Option<Box<SockAddr>>; 2]>,
+}
+
+pub(super) struct EvdObject {
+    pub(super) evd: Evd,
+    pub(super) cno: Handle,
+}
+
+pub(super) struct LmrObject {
+    pub(super) lmr: Lmr,
+    pub(super) pz: Handle,
+    pub(super) mem_type: u32,
+    pub(super) region: Region,
+    /// As given, extension bits and all.
+    pub(super) privileges: u32,
+}
+
+pub(super) struct PspObject {
+    pub(super) psp: Psp,
+    pub(super) evd: Handle,
+}
+
+pub(super) struct RspObject {
+    pub(super) rsp: Rsp,
+    pub(super) conn_qual: u64,
+    pub(super) evd: Handle,
+    pub(super) ep: Handle,
+}
+
+pub(super) struct CnoObject {
+    pub(super) cno: Cno,
+    pub(super) agent: Agent,
+}
+
+pub(super) struct SrqObject {
+    pub(super) srq: Srq,
+    pub(super) pz: Handle,
+}
+
+/// Named attributes, with the strings that their pointers lead to.
+pub(super) struct NamedAttrs {
+    _strings: Vec<CString>,
+    raw: Box<[NamedAttr]>,
+}
+
+impl NamedAttrs {
+    pub(super) fn new(pairs: &[(&str, String)]) -> Self {
+        let string = |text: &str| CString::new(text).unwrap_or_default();
+        let strings: Vec<_> = pairs.iter().flat_map(|(name, value)| [string(name), string(value)]).collect();
+        let raw = strings
+            .chunks_exact(2)
+            .map(|pair| NamedAttr { name: pair[0].as_ptr() as usize, value: pair[1].as_ptr() as usize })
+            .collect();
+        Self { _strings: strings, raw }
+    }
+
+    pub(super) fn len(&self) -> i32 {
+        i32::try_from(self.raw.len()).unwrap_or(0)
+    }
+
+    pub(super) fn address(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+}

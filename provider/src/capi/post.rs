@@ -1,0 +1,99 @@
+//! Posting: the slots that carry data. No lock but the handle's, no allocation.
+
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::objects::{EpObject, SrqObject};
+use super::raw::In;
+use crate::datapath::ledger::Tag;
+use crate::ep::What;
+use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
+
+fn tag(cookie: u64) -> Tag {
+    Tag { cookie, ..Tag::default() }
+}
+
+/// The flags, which are argument `arg`.
+pub(super) fn completion_flags(bits: u32, arg: u16) -> Result<CompletionFlags, Code> {
+    CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(arg))
+}
+
+/// Posts a request whose flags are argument `arg`.
+pub(super) fn request(
+    ep: Handle,
+    what: What,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+    arg: u16,
+) -> Result<(), Code> {
+    let object = ep.get::<EpObject>()?;
+    let segments = iov.segments(count)?;
+    let flags = completion_flags(flags, arg)?;
+    object.ep.inner.post_request(what, segments, tag(cookie), flags).map_err(|e| Code::post(e, arg))
+}
+
+pub(super) extern "C" fn ep_post_send(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_post_send", || request(ep, What::Send, count, iov, cookie, flags, 5))
+}
+
+pub(super) extern "C" fn ep_post_recv(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_post_recv", || {
+        let object = ep.get::<EpObject>()?;
+        if object.ep.inner.srq.is_some() {
+            // Whatever the rest of the call says (R158).
+            return Err(Code::post(PostError::UsesSrq, 5));
+        }
+        let segments = iov.segments(count)?;
+        let flags = completion_flags(flags, 5)?;
+        object.ep.inner.post_recv(segments, tag(cookie), flags).map_err(|e| Code::post(e, 5))
+    })
+}
+
+pub(super) extern "C" fn ep_post_rdma_read(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_post_rdma_read", || {
+        ep.get::<EpObject>()?;
+        request(ep, What::Read(remote.need(5)?), count, iov, cookie, flags, 6)
+    })
+}
+
+pub(super) extern "C" fn ep_post_rdma_write(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_post_rdma_write", || {
+        ep.get::<EpObject>()?;
+        request(ep, What::Write(remote.need(5)?), count, iov, cookie, flags, 6)
+    })
+}
+
+pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    guard("dat_srq_post_recv", || {
+        let object = srq.get::<SrqObject>()?;
+        let segments = iov.segments(count)?;
+        object.srq.inner.post_recv(segments, tag(cookie)).map_err(|e| Code::post(e, 5))
+    })
+}

@@ -1,0 +1,273 @@
+//! What comes from C: pointers to read from, pointers to write to, segment lists, addresses, variable arguments.
+//!
+//! No value of [`In`], [`Out`] or [`VaList`] can be made in Rust: they are parameters of the slots, and C makes them. The
+//! unsafety of every slot is here: a consumer of DAT promises that a pointer it passes is NULL or points to memory
+//! of the kind that dat.h and udat.h say, for the time of the call.
+
+#![expect(unsafe_code, reason = "pointers that C programs pass")]
+
+use super::code::Code;
+use crate::srq::MAX_IOV;
+use crate::{LmrTriplet, Subtype};
+use std::ffi::{CStr, c_char};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// A pointer that may be read from, or NULL.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct In<T>(*const T);
+
+/// A pointer that may be written to, or NULL; what it points to may be uninitialised.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Out<T>(*mut T);
+
+impl<T: Copy> In<T> {
+    /// What it points to.
+    pub(super) fn get(self) -> Option<T> {
+        // SAFETY: not NULL, so C points to a T that is initialised and lives during the call; read by copy.
+        (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
+    }
+
+    /// The same, or INVALID_PARAMETER for this argument.
+    pub(super) fn need(self, arg: u16) -> Result<T, Code> {
+        self.get().ok_or_else(|| Code::null(arg))
+    }
+
+    pub(super) fn address(self) -> usize {
+        self.0 as usize
+    }
+
+    /// A result that nobody wants to know.
+    pub(super) fn nowhere() -> Out<T> {
+        Out(std::ptr::null_mut())
+    }
+}
+
+impl In<c_char> {
+    /// The string.
+    pub(super) fn text(self) -> Option<String> {
+        // SAFETY: not NULL, so C points to a string with a NUL that lives during the call.
+        (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
+    }
+}
+
+impl In<u8> {
+    /// A copy of `count` bytes; the memory may be one that the call itself frees.
+    pub(super) fn bytes(self, count: i32, count_arg: u16, arg: u16) -> Result<Vec<u8>, Code> {
+        // Longer than any private data; the core says how much fits.
+        const MOST: usize = 4096;
+        let count = usize::try_from(count).map_err(|_| Code::arg(count_arg))?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() {
+            return Err(Code::null(arg));
+        }
+        if count > MOST {
+            return Err(Code::arg(count_arg));
+        }
+        // SAFETY: not NULL, so C points to `count` bytes that live during the call, and none of them is a reference of ours.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
+    }
+}
+
+impl In<LmrTriplet> {
+    /// `count` segments. Of more than any queue takes none is looked at; their number alone makes the post fail.
+    pub(super) fn segments<'a>(self, count: i32) -> Result<&'a [LmrTriplet], Code> {
+        const TOO_MANY: &[LmrTriplet] =
+            &[LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 }; MAX_IOV + 1];
+        let count = usize::try_from(count).map_err(|_| Code::arg(2))?;
+        if count == 0 {
+            return Ok(&[]);
+        }
+        if count > MAX_IOV {
+            return Ok(TOO_MANY);
+        }
+        if self.0.is_null() || !self.0.is_aligned() {
+            return Err(Code::null(3));
+        }
+        // SAFETY: not NULL and aligned, so C points to `count` triplets that it leaves alone during the call (any bits are a
+        // triplet). The lifetime is chosen by slots that end with the call.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
+    }
+}
+
+/// The first bytes of a `struct sockaddr`, in whose place C passes longer structures.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct SockAddrHead {
+    family: u16,
+}
+
+impl In<SockAddrHead> {
+    /// The internet address. `None` where the family is another.
+    pub(super) fn ip(self, arg: u16) -> Result<IpAddr, Code> {
+        let head = self.need(arg)?;
+        let at = self.0.cast::<u8>();
+        match i32::from(head.family) {
+            libc::AF_INET => {
+                // SAFETY: the family says that C points to a sockaddr_in: 16 bytes, the address in bytes 4 to 7.
+                let octets = unsafe { at.add(4).cast::<[u8; 4]>().read_unaligned() };
+                Ok(Ipv4Addr::from(octets).into())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says that C points to a sockaddr_in6: 28 bytes, the address in bytes 8 to 23.
+                let octets = unsafe { at.add(8).cast::<[u8; 16]>().read_unaligned() };
+                Ok(Ipv6Addr::from(octets).into())
+            }
+            _ => Err(Code::new(crate::ReturnType::InvalidAddress, Subtype::InvalidAddressUnsupported)),
+        }
+    }
+}
+
+impl<T> Out<T> {
+    /// Writes, if C wants to know.
+    pub(super) fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not NULL, so C points to room for a T, initialised or not, that nobody else uses during the call.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
+    /// INVALID_PARAMETER for this argument if it is NULL.
+    pub(super) fn need(self, arg: u16) -> Result<(), Code> {
+        if self.0.is_null() { Err(Code::null(arg)) } else { Ok(()) }
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// What is there now, where a parameter goes both ways.
+    pub(super) fn get(self) -> Option<T> {
+        In(self.0.cast_const()).get()
+    }
+}
+
+/// An address as C reads it: `sockaddr_in` or `sockaddr_in6`.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct SockAddr([u8; 32]);
+
+impl SockAddr {
+    pub(super) fn new(addr: SocketAddr) -> Self {
+        let mut bytes = [0; 32];
+        bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
+        let family = match addr {
+            SocketAddr::V4(addr) => {
+                bytes[4..8].copy_from_slice(&addr.ip().octets());
+                libc::AF_INET
+            }
+            SocketAddr::V6(addr) => {
+                bytes[4..8].copy_from_slice(&addr.flowinfo().to_be_bytes());
+                bytes[8..24].copy_from_slice(&addr.ip().octets());
+                bytes[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
+                libc::AF_INET6
+            }
+        };
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        Self(bytes)
+    }
+
+    /// Where C finds it, as long as this value stays where it is.
+    pub(super) fn address(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+}
+
+/// A C `va_list` whose arguments are all integers or pointers.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct VaList(*mut VaRecord);
+
+/// x86-64, System V ABI section 3.5.7.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+struct VaRecord {
+    gp_offset: u32,
+    fp_offset: u32,
+    overflow: *mut u64,
+    registers: *mut u8,
+}
+
+/// AArch64, AAPCS64 appendix B.
+#[cfg(target_arch = "aarch64")]
+#[repr(C)]
+struct VaRecord {
+    stack: *mut u64,
+    gr_top: *mut u8,
+    vr_top: *mut u8,
+    gr_offset: i32,
+    vr_offset: i32,
+}
+
+impl VaList {
+    /// The next argument, of 8 bytes or less.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn next(self) -> u64 {
+        // SAFETY: the record is that of the C function that called us, alive during the call and ours alone. The caller
+        // of this function asks for no more arguments than the operation has, so the next one is in the six registers
+        // saved (48 bytes) or, behind those, on the stack.
+        unsafe {
+            let record = &mut *self.0;
+            if record.gp_offset < 48 {
+                let at = record.registers.add(record.gp_offset as usize);
+                record.gp_offset += 8;
+                at.cast::<u64>().read_unaligned()
+            } else {
+                let at = record.overflow;
+                record.overflow = at.add(1);
+                at.read_unaligned()
+            }
+        }
+    }
+
+    /// The next argument, of 8 bytes or less.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn next(self) -> u64 {
+        // SAFETY: as on x86-64; a negative offset counts from the end of the saved registers.
+        unsafe {
+            let record = &mut *self.0;
+            if record.gr_offset < 0 {
+                let at = record.gr_top.offset(record.gr_offset as isize);
+                record.gr_offset += 8;
+                at.cast::<u64>().read_unaligned()
+            } else {
+                let at = record.stack;
+                record.stack = at.add(1);
+                at.read_unaligned()
+            }
+        }
+    }
+
+    /// The next argument, a pointer to read from.
+    pub(super) fn next_in<T>(self) -> In<T> {
+        In(self.next() as usize as *const T)
+    }
+
+    /// The next argument, a pointer to write to.
+    pub(super) fn next_out<T>(self) -> Out<T> {
+        Out(self.next() as usize as *mut T)
+    }
+}
+
+/// Calls a consumer's agent function.
+pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
+    if let Some(function) = agent.function {
+        // SAFETY: the consumer gave this function to be called with its own instance data and an EVD handle, from any
+        // thread.
+        unsafe { function(agent.instance_data, evd) };
+    }
+}
+
+/// An LMR over memory of the consumer's.
+pub(super) fn register(
+    ia: &crate::Ia,
+    pz: &crate::Pz,
+    start: u64,
+    len: usize,
+    privileges: crate::MemPriv,
+) -> crate::Result<crate::Lmr> {
+    // SAFETY: dat_lmr_create makes the consumer promise what create_over asks: mapped memory until the LMR is freed,
+    // and that it expects the device to read and write posted parts of it. Rust has no references to it.
+    unsafe { crate::Lmr::create_over(ia, pz, start as usize as *mut u8, len, privileges) }
+}

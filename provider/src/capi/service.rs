@@ -1,0 +1,174 @@
+//! PSPs and RSPs.
+
+use super::abi::{PspParam, RspParam};
+use super::code::{Code, guard};
+use super::evd::optional;
+use super::handle::Handle;
+use super::ia::ia_of;
+use super::objects::{EpObject, IaObject, PspObject, RspObject};
+use super::raw::Out;
+use crate::{Evd, Psp, Rsp, SpId, Subtype};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held while a service point listens already and its handle is not known yet.
+fn naming() -> MutexGuard<'static, ()> {
+    static NAMING: Mutex<()> = Mutex::new(());
+    NAMING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The handle of a service point.
+pub(super) fn sp_handle(id: SpId) -> Handle {
+    match Handle::of_id(id.0) {
+        Handle::NULL => {
+            // A request was faster than the call that makes the service point.
+            drop(naming());
+            Handle::of_id(id.0)
+        }
+        handle => handle,
+    }
+}
+
+fn cr_evd(evd: Handle) -> Result<Evd, Code> {
+    optional(evd, Subtype::InvalidHandleEvdCr)?.ok_or_else(|| Code::handle(Subtype::InvalidHandleEvdCr))
+}
+
+/// Who makes the EPs: the consumer (0). The provider (1) does not.
+fn psp_flags(flags: u32) -> Result<(), Code> {
+    match flags {
+        0 => Ok(()),
+        1 => Err(Code::not_supported()),
+        _ => Err(Code::arg(4)),
+    }
+}
+
+pub(super) extern "C" fn psp_create(
+    ia: Handle,
+    conn_qual: u64,
+    evd: Handle,
+    flags: u32,
+    out: Out<Handle>,
+) -> u32 {
+    guard("dat_psp_create", || {
+        let object = ia.get::<IaObject>()?;
+        let to = cr_evd(evd)?;
+        out.need(5)?;
+        psp_flags(flags)?;
+        let naming = naming();
+        let psp = Psp::create(&object.ia, conn_qual, &to)?;
+        out.set(name(ia, psp, evd));
+        drop(naming);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn psp_create_any(
+    ia: Handle,
+    conn_qual: Out<u64>,
+    evd: Handle,
+    flags: u32,
+    out: Out<Handle>,
+) -> u32 {
+    guard("dat_psp_create_any", || {
+        let object = ia.get::<IaObject>()?;
+        let to = cr_evd(evd)?;
+        conn_qual.need(2)?;
+        out.need(5)?;
+        psp_flags(flags)?;
+        let naming = naming();
+        let (psp, qual) = Psp::create_any(&object.ia, &to)?;
+        conn_qual.set(qual);
+        out.set(name(ia, psp, evd));
+        drop(naming);
+        Ok(())
+    })
+}
+
+fn name(ia: Handle, psp: Psp, evd: Handle) -> Handle {
+    let id = psp.id();
+    let handle = ia.sibling(PspObject { psp, evd });
+    handle.known_as(id.0);
+    handle
+}
+
+pub(super) extern "C" fn psp_query(psp: Handle, mask: u32, param: Out<PspParam>) -> u32 {
+    guard("dat_psp_query", || {
+        let object = psp.get::<PspObject>()?;
+        if mask & !0xf != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(PspParam {
+            ia_handle: ia_of(psp),
+            conn_qual: object.psp.conn_qual(),
+            evd_handle: object.evd.0,
+            psp_flags: 0,
+            pad: 0,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn psp_free(psp: Handle) -> u32 {
+    guard("dat_psp_free", || {
+        let mut outcome = Ok(());
+        psp.end::<PspObject>(|object| {
+            outcome = object.psp.free();
+            Ok(())
+        })?;
+        Ok(outcome?)
+    })
+}
+
+pub(super) extern "C" fn rsp_create(
+    ia: Handle,
+    conn_qual: u64,
+    ep: Handle,
+    evd: Handle,
+    out: Out<Handle>,
+) -> u32 {
+    guard("dat_rsp_create", || {
+        let object = ia.get::<IaObject>()?;
+        let reserved = ep.get::<EpObject>()?;
+        let to = cr_evd(evd)?;
+        out.need(5)?;
+        if conn_qual == 0 {
+            return Err(Code::arg(2));
+        }
+        let naming = naming();
+        let rsp = Rsp::create(&object.ia, conn_qual, &reserved.ep, &to)?;
+        let id = rsp.id();
+        let handle = ia.sibling(RspObject { rsp, conn_qual, evd, ep });
+        handle.known_as(id.0);
+        drop(naming);
+        out.set(handle);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn rsp_query(rsp: Handle, mask: u32, param: Out<RspParam>) -> u32 {
+    guard("dat_rsp_query", || {
+        let object = rsp.get::<RspObject>()?;
+        if mask & !0xf != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(RspParam {
+            ia_handle: ia_of(rsp),
+            conn_qual: object.conn_qual,
+            evd_handle: object.evd.0,
+            ep_handle: object.ep.0,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn rsp_free(rsp: Handle) -> u32 {
+    guard("dat_rsp_free", || {
+        let mut outcome = Ok(());
+        rsp.end::<RspObject>(|object| {
+            outcome = object.rsp.free();
+            Ok(())
+        })?;
+        Ok(outcome?)
+    })
+}

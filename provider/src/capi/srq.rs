@@ -1,0 +1,70 @@
+//! SRQs: everything but posting.
+
+use super::abi::{SrqAttr, SrqParam};
+use super::code::{Code, guard};
+use super::handle::Handle;
+use super::ia::ia_of;
+use super::objects::{IaObject, SrqObject};
+use super::raw::{In, Out};
+use crate::{Pz, Srq};
+
+pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, out: Out<Handle>) -> u32 {
+    guard("dat_srq_create", || {
+        let object = ia.get::<IaObject>()?;
+        let zone = pz.get::<Pz>()?;
+        let attr = attr.need(3)?;
+        out.need(4)?;
+        let attr = crate::SrqAttr {
+            max_recv_dtos: attr.max_recv_dtos,
+            max_recv_iov: attr.max_recv_iov,
+            low_watermark: attr.low_watermark,
+        };
+        let srq = Srq::create(&object.ia, &zone, attr)?;
+        let inner = srq.inner.clone();
+        let handle = ia.sibling(SrqObject { srq, pz });
+        inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
+        out.set(handle);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn srq_free(srq: Handle) -> u32 {
+    guard("dat_srq_free", || {
+        srq.end::<SrqObject>(|object| match object.srq.free() {
+            Ok(()) => Ok(()),
+            Err(refused) => Err((SrqObject { srq: refused.object, pz: object.pz }, refused.error.into())),
+        })
+    })
+}
+
+pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>) -> u32 {
+    guard("dat_srq_query", || {
+        let object = srq.get::<SrqObject>()?;
+        if mask & !0xff != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        let is = object.srq.query()?;
+        param.set(SrqParam {
+            ia_handle: ia_of(srq),
+            srq_state: is.state as u32,
+            pad: 0,
+            pz_handle: object.pz.0,
+            max_recv_dtos: is.max_recv_dtos,
+            max_recv_iov: is.max_recv_iov,
+            low_watermark: is.low_watermark,
+            available_dto_count: is.available,
+            outstanding_dto_count: is.outstanding,
+            pad_end: 0,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn srq_resize(srq: Handle, depth: i32) -> u32 {
+    guard("dat_srq_resize", || Ok(srq.get_mut::<SrqObject>()?.srq.resize(depth)?))
+}
+
+pub(super) extern "C" fn srq_set_lw(srq: Handle, low_watermark: i32) -> u32 {
+    guard("dat_srq_set_lw", || Ok(srq.get_mut::<SrqObject>()?.srq.set_low_watermark(low_watermark)?))
+}
