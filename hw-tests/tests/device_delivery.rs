@@ -224,12 +224,14 @@ fn r87_srq_null_recv_evd_discards_completion() {
     let mut srq = rig.server.srq(2);
     let mut pair = connect_with_recv_evd(&rig, &srq, None);
     for round in 0..6_u8 {
-        rig.client.lmr.write(0, &[round + 1; 16]).unwrap();
+        // Longer than what a device may leave in the completion itself, which nobody looks at here.
+        let (offset, message) = (256 * usize::from(round), [round + 1; 200]);
+        rig.client.lmr.write(0, &message).unwrap();
         // Nobody reaps and nobody asks for counts: the post itself finds the room.
-        let buffer = [rig.server.lmr.triplet(64 * usize::from(round), 64)];
+        let buffer = [rig.server.lmr.triplet(offset, 256)];
         until("an entry is free", || srq.post_recv(&buffer, 0).is_ok());
-        assert_eq!(rig.send(&mut pair, 0, 16).status, DtoStatus::Success);
-        assert_eq!(server_memory(&rig, 64 * usize::from(round), 16), [round + 1; 16]);
+        assert_eq!(rig.send(&mut pair, 0, message.len()).status, DtoStatus::Success);
+        assert_eq!(server_memory(&rig, offset, message.len()), message);
     }
     until("all entries are free", || counts(&srq) == (0, 0));
     expect_nothing(&rig.server.recv);

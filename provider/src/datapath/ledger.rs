@@ -67,7 +67,6 @@ struct Suspect {
 }
 
 /// The entries of one SRQ.
-#[derive(Debug)]
 pub(crate) struct Ledger {
     limit: u32,
     entries: Vec<Entry>,
@@ -396,5 +395,15 @@ mod tests {
                 prop_assert_eq!(ledger.outstanding() as usize, queue.len());
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ledger")
+            .field("limit", &self.limit)
+            .field("available", &self.available)
+            .field("outstanding", &self.outstanding)
+            .finish_non_exhaustive()
     }
 }
