@@ -235,6 +235,16 @@ impl Ledger {
     }
 }
 
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ledger")
+            .field("limit", &self.limit)
+            .field("available", &self.available)
+            .field("outstanding", &self.outstanding)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Whether the entry that this post went to still waits for its completion.
 fn is_posted(entries: &[Entry], (seq, entry): (u64, u32)) -> bool {
     let slot = entries[entry as usize];
@@ -395,15 +405,5 @@ mod tests {
                 prop_assert_eq!(ledger.outstanding() as usize, queue.len());
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger")
-            .field("limit", &self.limit)
-            .field("available", &self.available)
-            .field("outstanding", &self.outstanding)
-            .finish_non_exhaustive()
     }
 }
