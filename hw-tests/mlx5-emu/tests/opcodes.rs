@@ -293,3 +293,41 @@ fn xrc_delivers_to_the_queue_that_the_request_names() {
         }
     }
 }
+
+#[test]
+fn threads_on_different_queues_do_not_disturb_each_other() {
+    const MESSAGES: u64 = 5_000;
+    /// What one thread works on.
+    struct Part(*mut ibv_cq, *mut ibv_srq, *mut ibv_qp, Memory);
+    // SAFETY: each part is used by one thread; verbs objects may move between threads.
+    unsafe impl Send for Part {}
+
+    let mut rig = Rig::new();
+    let parts: Vec<Part> = (0..4)
+        .map(|_| {
+            let (cq, srq) = (rig.cq(256), rig.srq(16, 1));
+            let (a, _) = rig.pair(cq, srq);
+            Part(cq, srq, a, rig.memory(4096))
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for part in parts {
+            scope.spawn(move || {
+                let Part(cq, srq, qp, memory) = { part };
+                for i in 0..MESSAGES {
+                    memory.put(0, &i.to_ne_bytes());
+                    assert_eq!(post_srq(srq, i, &[memory.sge(1024, 64)]), 0);
+                    send(qp, i, SIGNALED, &[memory.sge(0, 40)]);
+                    let mut seen = 0;
+                    while seen < 2 {
+                        for wc in poll_all(cq) {
+                            assert_eq!((wc.status, wc.wr_id), (0, i));
+                            seen += 1;
+                        }
+                    }
+                    assert_eq!(memory.get(1024, 8), i.to_ne_bytes());
+                }
+            });
+        }
+    });
+}

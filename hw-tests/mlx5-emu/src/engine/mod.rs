@@ -1,11 +1,13 @@
 //! The engine: what the hardware does between a doorbell and a completion.
 
 pub(crate) mod cqe;
+mod remote;
 mod requester;
 pub(crate) mod responder;
 mod rwqe;
 mod swqe;
 pub(crate) mod timer;
+mod umr;
 
 use crate::complaints::{Kind, complain};
 use crate::device::Device;

@@ -1,0 +1,197 @@
+//! The requester towards other processes: requests that wait for an answer, and what the answers do.
+//!
+//! Requests of one QP travel in order and are answered in order. What is refused for now (receiver not ready, nobody there) is taken
+//! back together with everything after it and sent again.
+
+use super::cqe::syndrome;
+use super::requester::{Landed, Outcome, done};
+use super::responder::{Reply, Request};
+use super::swqe::{SendWqe, opcode};
+use crate::device::Device;
+use crate::objects::{Blocked, Outstanding, Seg};
+use crate::qp_state::{QpState, QpType};
+
+impl Device {
+    /// Sends a request to a QP of another process.
+    pub(super) fn send_away(
+        &mut self,
+        index: usize,
+        wqe: &SendWqe,
+        request: &Request,
+        list: &[Seg],
+        signalled: bool,
+    ) -> Outcome {
+        const WINDOW: usize = 128;
+        let slot = Self::process_of(request.dest_qpn);
+        let reliable = request.kind.is_reliable();
+        if reliable && self.qps[index].outstanding.len() >= WINDOW || self.net.congested(slot) {
+            self.qps[index].blocked = Blocked::Peer;
+            return Outcome::Stalled;
+        }
+        let payload = if request.op.reads() { &[][..] } else { list };
+        let sent = self.net.send_request(slot, request, payload);
+        if !reliable {
+            return done(request.len);
+        }
+        if !sent {
+            return self.unanswered(index);
+        }
+        let qp = &mut self.qps[index];
+        qp.outstanding.push_back(Outstanding {
+            sn: request.sn,
+            wqe_index: wqe.control.index,
+            blocks: wqe.control.blocks(),
+            opcode: wqe.control.opcode,
+            signalled,
+            reads: request.op.reads(),
+        });
+        qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
+        Outcome::Sent
+    }
+
+    /// An answer from another process.
+    pub(crate) fn answered(&mut self, qpn: u32, sn: u32, reply: Reply, data: &[u8]) {
+        let Some(index) = self.qp_by_number(qpn) else { return };
+        let qp = &mut self.qps[index];
+        if qp.state != QpState::Rts && qp.state != QpState::Sqd {
+            return;
+        }
+        let Some(position) = qp.outstanding.iter().position(|sent| sent.sn == sn) else { return };
+        match reply {
+            Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
+                qp.rnr_left = qp.attr.rnr_retry;
+                qp.retry_left = qp.attr.retry_cnt;
+                // Answers come in order; one answers everything before it.
+                for _ in 0..position {
+                    self.complete_oldest(index, &[]);
+                }
+                self.complete_oldest(index, data);
+                // What needed no answer of its own follows.
+                while self.qps[index].outstanding.front().is_some_and(|sent| sent.sn == sn) {
+                    self.complete_oldest(index, &[]);
+                }
+                self.unblock(index);
+            }
+            Reply::NotReady(code) => {
+                self.roll_back(index, position);
+                if let Outcome::Failed(code) = self.not_ready(index, code) {
+                    self.fail_at_next(index, code);
+                }
+            }
+            Reply::Silence => {
+                self.roll_back(index, position);
+                if let Outcome::Failed(code) = self.unanswered(index) {
+                    self.fail_at_next(index, code);
+                }
+            }
+            Reply::Nak(code) | Reply::NakCompleted(code) => {
+                for _ in 0..position {
+                    self.complete_oldest(index, &[]);
+                }
+                self.roll_back(index, 0);
+                self.fail_at_next(index, code);
+            }
+        }
+    }
+
+    fn unblock(&mut self, index: usize) {
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        if qp.blocked == Blocked::Peer {
+            qp.blocked = Blocked::No;
+            self.mark_ready(index);
+        }
+        self.check_drained(index);
+    }
+
+    /// Room for more to another process: lets everything go on that waited for it.
+    pub(crate) fn unblock_all(&mut self) {
+        let waiting: Vec<usize> =
+            self.qps.iter().filter(|(_, qp)| qp.blocked == Blocked::Peer).map(|(index, _)| index).collect();
+        for index in waiting {
+            self.unblock(index);
+        }
+    }
+
+    /// The connection to another process broke: what it did not answer is tried again.
+    pub(crate) fn peer_lost(&mut self, slot: u32) {
+        let waiting: Vec<usize> = self
+            .qps
+            .iter()
+            .filter(|(_, qp)| Self::process_of(qp.attr.dest_qpn) == slot && !qp.outstanding.is_empty())
+            .map(|(index, _)| index)
+            .collect();
+        for index in waiting {
+            self.roll_back(index, 0);
+            if let Outcome::Failed(code) = self.unanswered(index) {
+                self.fail_at_next(index, code);
+            }
+        }
+    }
+
+    /// Takes requests back that have to be sent again.
+    fn roll_back(&mut self, index: usize, position: usize) {
+        let qp = &mut self.qps[index];
+        if let Some(sent) = qp.outstanding.get(position) {
+            qp.sq_next = sent.wqe_index;
+            qp.send_sn = sent.sn;
+            qp.outstanding.truncate(position);
+        }
+    }
+
+    /// Fails the WQE that would be next.
+    fn fail_at_next(&mut self, index: usize, code: u8) {
+        let qp = &self.qps[index];
+        let Some(ring) = qp.sq else { return };
+        let start = qp.sq_next;
+        let wqe = SendWqe::read(ring, qp.sq_count, start);
+        self.fail(index, start, wqe.control.blocks().max(1), wqe.control.opcode, code);
+    }
+
+    /// Completes the oldest outstanding WQE, with the data of its answer.
+    fn complete_oldest(&mut self, index: usize, data: &[u8]) {
+        let qp = &mut self.qps[index];
+        let Some(sent) = qp.outstanding.pop_front() else { return };
+        qp.sq_done = sent.wqe_index.wrapping_add(sent.blocks);
+        let mut bytes = data.len() as u32;
+        let mut inline = None;
+        if sent.reads {
+            match self.land_answer(index, &sent, data) {
+                Ok((len, small)) => (bytes, inline) = (len, small),
+                Err(code) => {
+                    self.fail(index, sent.wqe_index, sent.blocks, sent.opcode, code);
+                    return;
+                }
+            }
+        }
+        if sent.signalled {
+            let inline = inline.as_ref().map(|(data, len): &([u8; 64], usize)| &data[..*len]);
+            self.complete_send(index, sent.wqe_index, sent.opcode, bytes, inline);
+        }
+    }
+
+    /// Puts the data of an answer where its WQE says.
+    fn land_answer(&mut self, index: usize, sent: &Outstanding, data: &[u8]) -> Result<Landed, u8> {
+        let qp = &self.qps[index];
+        let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };
+        let wqe = SendWqe::read(ring, qp.sq_count, sent.wqe_index);
+        let before = usize::from(qp.kind == QpType::XrcSend);
+        let unit = before
+            + match sent.opcode {
+                opcode::RDMA_READ => 2,
+                opcode::ATOMIC_MASKED_CS => 4,
+                _ => 3,
+            };
+        let mut list = std::mem::take(&mut self.gather);
+        let found = self.landing_list(&wqe, unit, pd, &mut list);
+        let result = match found {
+            Ok(len) if len as usize == data.len() => match self.land_bytes(index, data, &list) {
+                Outcome::Done { bytes, inline } => Ok((bytes, inline)),
+                _ => Err(syndrome::BAD_RESP),
+            },
+            Ok(_) => Err(syndrome::BAD_RESP),
+            Err(_) => Err(syndrome::LOCAL_PROT),
+        };
+        self.gather = list;
+        result
+    }
+}
