@@ -306,7 +306,10 @@ impl EpInner {
             K::AddrResolved => self.address_resolved(event.token),
             K::RouteResolved => self.route_resolved(event.token),
             K::ConnectResponse => self.response(event),
-            K::Established => self.established(event.token, event.private_data.clone()),
+            K::Established => {
+                self.established(event.token, event.private_data.clone());
+                Ok(())
+            }
             K::AddrError | K::RouteError | K::Unreachable => {
                 self.setup_failed(event.token, ConnectionEventKind::Unreachable, Vec::new());
                 Ok(())
@@ -395,17 +398,16 @@ impl EpInner {
         Ok(())
     }
 
-    fn established(self: &Arc<Self>, token: u64, private_data: Vec<u8>) -> Result<(), rxe_fallback::Error> {
+    fn established(self: &Arc<Self>, token: u64, private_data: Vec<u8>) {
         let control = self.control.lock().unwrap();
         if self.state() != EpState::CompletionPending || control.cm.as_ref().is_none_or(|(t, _)| *t != token)
         {
-            return Ok(());
+            return;
         }
         self.set_state(EpState::Connected);
         drop(control);
         self.event(ConnectionEventKind::Established, private_data);
         self.check_marks();
-        Ok(())
     }
 
     /// The first message can be here before the confirmation: it is one too.
@@ -419,6 +421,19 @@ impl EpInner {
             if let Err(error) = id.notify_comm_established() {
                 tracing::debug!(%error, "the connection manager did not want to know");
             }
+        }
+    }
+
+    /// A message has been reaped: if the confirmation is still on its way, the connection is up all the same, and whoever
+    /// sees the message may answer.
+    pub(crate) fn confirmed_by_message(self: &Arc<Self>) {
+        if self.state() != EpState::CompletionPending {
+            return;
+        }
+        self.message_before_confirmation();
+        let token = self.control.lock().unwrap().cm.as_ref().map(|(token, _)| *token);
+        if let Some(token) = token {
+            self.established(token, Vec::new());
         }
     }
 

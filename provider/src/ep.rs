@@ -105,6 +105,8 @@ pub(crate) struct EpInner {
     pub(crate) control: Mutex<Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,
+    /// A high watermark is set.
+    pub(crate) marked: AtomicBool,
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
     pz: Mutex<Arc<PzInner>>,
@@ -231,6 +233,7 @@ impl Ep {
             control: Mutex::new(Control::new(attr.srq_soft_hw)),
             live: AtomicBool::new(true),
             state: AtomicU8::new(EpState::Unconnected as u8),
+            marked: AtomicBool::new(attr.srq_soft_hw != WATERMARK_INFINITE),
             recv_flags: AtomicU32::new(attr.recv_completion_flags.bits()),
             request_flags: AtomicU32::new(attr.request_completion_flags.bits()),
             pz: Mutex::new(pz.inner.clone()),
@@ -360,6 +363,8 @@ impl Ep {
         }
         self.inner.recv_evd.harvest_now()?;
         self.inner.control.lock().unwrap().set_marks(soft, hard);
+        let marked = soft != WATERMARK_INFINITE || hard != WATERMARK_INFINITE;
+        self.inner.marked.store(marked, Ordering::Release);
         self.inner.check_marks();
         Ok(())
     }

@@ -289,7 +289,7 @@ impl Evd {
         let outcome = if queue.len() > min_qlen as usize {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.qlen = round_up(min_qlen as usize);
+            queue.qlen = round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen);
             let depth = queue.depth();
             inner.cq.as_ref().map_or(Ok(()), |cq| cq.ensure(depth))
         };
@@ -397,8 +397,9 @@ impl Evd {
     }
 }
 
-fn round_up(qlen: usize) -> usize {
-    qlen.max(8).next_power_of_two()
+/// A little longer than asked, within what the device can.
+fn round_up(qlen: usize, most: Count) -> usize {
+    qlen.max(8).next_power_of_two().min(qlen.max(most.max(8) as usize))
 }
 
 impl std::fmt::Debug for EvdInner {
@@ -458,7 +459,7 @@ impl EvdInner {
         flags: EvdFlags,
         discards: bool,
     ) -> Result<Arc<Self>> {
-        let qlen = round_up(min_qlen);
+        let qlen = round_up(min_qlen, ia.attr.max_evd_qlen);
         let id = EvdId(next_id());
         let device = |e| Error::verb(Subtype::ResourceTevd, e);
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);

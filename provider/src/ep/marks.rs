@@ -20,6 +20,11 @@ impl EpInner {
         RecvCounts { buffers: n, span: n }
     }
 
+    /// Whether a receive may mean more than its own completion: a mark to compare with, or a connection to confirm.
+    pub(crate) fn watches_receives(&self) -> bool {
+        self.marked.load(Ordering::Acquire) || self.state() == EpState::CompletionPending
+    }
+
     /// An SRQ EP has completed a receive, so it held one.
     pub(crate) fn took_one(self: &Arc<Self>) {
         if self.srq.is_some() {

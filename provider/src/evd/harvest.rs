@@ -123,7 +123,9 @@ impl EvdInner {
             Token::Srq { entry, .. } => {
                 let Some(srq) = ep.srq.clone() else { return };
                 let Some(tag) = srq.path.complete(entry, ep.id.0) else { return };
-                after.received.push(ep.clone());
+                if ep.watches_receives() {
+                    after.received.push(ep.clone());
+                }
                 let notify = completion.status != DtoStatus::Success
                     || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
                 let dto = received(&ep, completion, tag);
@@ -134,6 +136,9 @@ impl EvdInner {
             }
             Token::Recv => {
                 let Some(recv) = ep.receive_done() else { return };
+                if ep.watches_receives() {
+                    after.received.push(ep.clone());
+                }
                 let ep_flags = ep.recv_flags();
                 let notify = completion.status != DtoStatus::Success
                     || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
@@ -211,6 +216,7 @@ impl EvdInner {
             });
         }
         for ep in &after.received {
+            ep.confirmed_by_message();
             ep.took_one();
         }
         for ep in &after.failed {
