@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint doc clean
 
-# An RDMA device of this machine, in place of the test machine's rxe devices.
+# An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
@@ -17,15 +17,17 @@ setup: ## install what is missing: Debian packages, the test machine's kernel
 build: setup ## build everything, optimised
 	cargo build --release --workspace
 
-run: setup ## the echo server and client on two rxe devices (DEVICE=mlx5_0: on a device of this machine)
-	cargo build --release -p doorbell-hw-tests --bin doorbell-echo
+run: setup ## the echo server and client on the software mlx5 device (DEVICE=rxe: on rxe in the test machine; DEVICE=mlx5_0: on a device of this machine)
+	cargo build --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
 ifeq ($(DEVICE),)
+	hw-tests/with-emu '"$(echo)" pair --server-device mlx5_0 --client-device mlx5_0 --messages 5000'
+else ifeq ($(DEVICE),rxe)
 	hw-tests/with-rxe '"$(echo)" pair --server-device rxeA --client-device rxeB'
 else
 	"$(echo)" pair --server-device $(DEVICE) --client-device $(DEVICE)
 endif
 
-test: setup ## all tests; those on devices on the test machine (DEVICE=mlx5_0: on a device of this machine)
+test: setup ## all tests; those on devices on rxe and on the software mlx5 device (DEVICE=mlx5_0: on a device of this machine)
 	hw-tests/run-tests $(DEVICE)
 
 lint: setup ## format and clippy
