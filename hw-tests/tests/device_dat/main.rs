@@ -1,0 +1,93 @@
+//! libdoorbell.so under the stock libdat2: the C programs of hw-tests/c, and the programs of dapl2-utils unmodified.
+//!
+//! Both ends open an IA of the same name, each with a dat.conf of its own, since some clients take the server's name. What
+//! counts is what programs print: those of dapl2-utils end with status 0 after failures too.
+
+mod own;
+mod pair;
+mod stock;
+
+use doorbell::Ia;
+use doorbell_hw_tests::{devices, log};
+use libtest_mimic::{Arguments, Trial};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The IA's name in both dat.confs.
+const IA: &str = "doorbell-test";
+
+/// Where everything is.
+struct Setting {
+    /// A folder for the dat.confs.
+    conf: PathBuf,
+    /// The server's address.
+    server: IpAddr,
+}
+
+fn main() {
+    log();
+    let mut args = Arguments::from_args();
+    // Programs listen on ports that cannot be chosen.
+    args.test_threads = Some(1);
+    let missing = missing();
+    let trials = own::trials()
+        .into_iter()
+        .chain(stock::trials())
+        .map(|trial: Trial| match missing {
+            Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+            None => trial,
+        })
+        .collect();
+    libtest_mimic::run(&args, trials).exit();
+}
+
+/// Why nothing can be tested here.
+fn missing() -> Option<&'static str> {
+    if devices().is_none() {
+        Some("no device: set DOORBELL_TEST_DEVICES")
+    } else if !Path::new("/usr/bin/dapltest").exists() {
+        Some("no uDAPL programs: install dapl2-utils")
+    } else {
+        None
+    }
+}
+
+/// libdoorbell.so as cargo built it for this test: next to the test executable.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test has an executable");
+    let deps = exe.parent().expect("an executable is in a folder");
+    let library = deps.join("libdoorbell.so");
+    assert!(library.exists(), "cargo did not leave {} behind", library.display());
+    library
+}
+
+/// Writes the dat.confs once: `a` and `b` for the two ends, `both` with the IAs `doorbell-a` and `doorbell-b`, and
+/// `ofa-a` and `ofa-b` for libdaplofa.
+fn setting() -> &'static Setting {
+    static SETTING: OnceLock<Setting> = OnceLock::new();
+    SETTING.get_or_init(|| {
+        let (a, b) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
+        let conf = std::env::temp_dir().join(format!("doorbell-dat-{}", std::process::id()));
+        std::fs::create_dir_all(&conf).unwrap();
+        let library = library();
+        let line = |ia: &str, device: &str| {
+            format!("{ia} u2.0 nonthreadsafe default {} doorbell.0.1 \"{device}\" \"\"\n", library.display())
+        };
+        let write = |name: &str, text: String| std::fs::write(conf.join(name), text).unwrap();
+        write("a", line(IA, &a));
+        write("b", line(IA, &b));
+        write(
+            "both",
+            line("doorbell-a", &a) + &line("doorbell-b", &b) + &line("doorbell-none", "no_such_device"),
+        );
+        let server = Ia::open(&a).unwrap().address();
+        let client = Ia::open(&b).unwrap().address();
+        for (name, address) in [("ofa-a", server), ("ofa-b", client)] {
+            let text =
+                format!("{IA} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n");
+            write(name, text);
+        }
+        Setting { conf, server }
+    })
+}
