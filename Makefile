@@ -1,12 +1,19 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test lint doc clean
+.PHONY: help setup build run test lint doc install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
+
+# Where make install puts things; DESTDIR comes in front of all.
+prefix ?= /usr/local
+libdir ?= $(prefix)/lib
+bindir ?= $(prefix)/bin
+mandir ?= $(prefix)/share/man
+datadir ?= $(prefix)/share
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,6 +43,15 @@ lint: setup ## format and clippy
 
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page (prefix=, DESTDIR=)
+	cargo build --release -p doorbell -p doorbell-hw-tests --bin doorbell-datconf --bin doorbell-info --lib
+	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
+	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
+	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
+	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
+	install -m 644 provider/dist/doorbell.7 "$(DESTDIR)$(mandir)/man7"
+	sed 's|@LIBRARY@|$(libdir)/libdoorbell.so.2|' provider/dist/dat.conf >"$(DESTDIR)$(datadir)/doorbell/dat.conf"
 
 clean: ## remove what was built (the test machine's kernel stays)
 	cargo clean

@@ -1,0 +1,79 @@
+//! What a device offers as an IA.
+
+use clap::Parser;
+use comfy_table::{Table, presets};
+use doorbell::Ia;
+use std::process::ExitCode;
+
+/// Opens an RDMA device as an IA and prints its attributes.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// A device (`mlx5_0`, `"mlx5_0 1"`), a network interface or an address; all RDMA devices without any
+    devices: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    doorbell_hw_tests::log();
+    let mut devices = Cli::parse().devices;
+    if devices.is_empty() {
+        match rxe_fallback::devices() {
+            Ok(found) if !found.is_empty() => devices = found.into_iter().map(|device| device.name).collect(),
+            Ok(_) => {
+                eprintln!("doorbell-info: there is no RDMA device on this machine (see ibv_devices)");
+                return ExitCode::FAILURE;
+            }
+            Err(error) => {
+                eprintln!("doorbell-info: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let mut status = ExitCode::SUCCESS;
+    for device in devices {
+        match Ia::open(&device) {
+            Ok(ia) => println!("{device}\n{}\n", table(&ia)),
+            Err(error) => {
+                eprintln!("doorbell-info: {device}: {error}");
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    status
+}
+
+fn table(ia: &Ia) -> Table {
+    let (a, p) = (ia.attributes(), ia.provider_attributes());
+    let yes = |on: bool| if on { "yes" } else { "no" }.to_owned();
+    let rows = [
+        ("device", a.adapter_name.clone()),
+        ("vendor", a.vendor_name.clone()),
+        ("firmware", a.firmware_version.clone()),
+        ("address", a.ia_address.to_string()),
+        ("data path", p.datapath.to_owned()),
+        ("MTU, bytes", a.mtu.to_string()),
+        ("longest message, bytes", a.max_message_size.to_string()),
+        ("segments of a DTO", a.max_iov_segments_per_dto.to_string()),
+        ("EPs", a.max_eps.to_string()),
+        ("DTOs of an EP", a.max_dto_per_ep.to_string()),
+        ("EVDs", a.max_evds.to_string()),
+        ("events of an EVD", a.max_evd_qlen.to_string()),
+        ("LMRs", a.max_lmrs.to_string()),
+        ("SRQs", a.max_srqs.to_string()),
+        ("EPs of an SRQ", a.max_ep_per_srq.to_string()),
+        ("buffers of an SRQ", a.max_recv_per_srq.to_string()),
+        ("EP and SRQ in different PZs", yes(p.srq_ep_pz_difference_supported)),
+        (
+            "RDMA Reads of an EP, in and out",
+            format!("{}, {}", a.max_rdma_read_per_ep_in, a.max_rdma_read_per_ep_out),
+        ),
+        ("atomics", yes(a.atomics)),
+        ("private data, bytes", p.max_private_data_size.to_string()),
+    ];
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for (what, value) in rows {
+        table.add_row([what, &value]);
+    }
+    table
+}
