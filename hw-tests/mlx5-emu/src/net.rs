@@ -20,6 +20,9 @@ const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
 /// Bytes waiting for a peer beyond which requests wait too.
 const CONGESTED: usize = 4 << 20;
 
+/// Bytes read at a time.
+const CHUNK: usize = 64 << 10;
+
 const FRAME_REQUEST: u8 = 1;
 const FRAME_REPLY: u8 = 2;
 
@@ -53,6 +56,8 @@ pub(crate) struct Net {
     incoming: Vec<Incoming>,
     outgoing: HashMap<u32, Outgoing>,
     calls: u32,
+    /// Scratch space for reading.
+    chunk: Vec<u8>,
 }
 
 fn address(slot: u32) -> std::io::Result<SocketAddr> {
@@ -62,8 +67,14 @@ fn address(slot: u32) -> std::io::Result<SocketAddr> {
 impl Net {
     /// Claims a slot.
     pub(crate) fn new() -> Self {
-        let mut net =
-            Self { slot: 0, listener: None, incoming: Vec::new(), outgoing: HashMap::new(), calls: 0 };
+        let mut net = Self {
+            slot: 0,
+            listener: None,
+            incoming: Vec::new(),
+            outgoing: HashMap::new(),
+            calls: 0,
+            chunk: Vec::new(),
+        };
         let first = std::process::id() % SLOTS;
         for step in 0..SLOTS {
             let slot = (first + step) % SLOTS + 1;
@@ -317,18 +328,23 @@ impl Device {
     pub(crate) fn run_net(&mut self) {
         self.net.accept();
         let mut incoming = std::mem::take(&mut self.net.incoming);
-        for peer in &mut incoming {
-            self.serve(peer);
+        if !incoming.is_empty() {
+            // On the heap: the engine runs in the program's threads, whose stacks may be small.
+            let mut chunk = std::mem::take(&mut self.net.chunk);
+            chunk.resize(CHUNK, 0);
+            for peer in &mut incoming {
+                self.serve(peer, &mut chunk);
+            }
+            self.net.chunk = chunk;
         }
         incoming.retain(|peer| peer.open);
         self.net.incoming.append(&mut incoming);
         self.write_waiting();
     }
 
-    fn serve(&mut self, peer: &mut Incoming) {
-        let mut chunk = [0; 65536];
+    fn serve(&mut self, peer: &mut Incoming, chunk: &mut [u8]) {
         for _ in 0..16 {
-            match peer.stream.read(&mut chunk) {
+            match peer.stream.read(chunk) {
                 Ok(0) => {
                     peer.open = false;
                     break;
