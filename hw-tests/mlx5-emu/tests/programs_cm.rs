@@ -167,7 +167,7 @@ const PAIRS: &[Pair] = &[
     ),
     dapltest(
         "dapltest_transactions_validate",
-        "-T T -D ofa -s 127.0.0.1 -i 10 -V client SR 1024 server SR 1024",
+        "-T T -D ofa -s 127.0.0.1 -i 300 -V client SR 1024 server SR 1024",
     ),
     dapltest(
         "dapltest_transactions_poll",
@@ -177,10 +177,10 @@ const PAIRS: &[Pair] = &[
         "dapltest_transactions_threads",
         "-T T -D ofa -s 127.0.0.1 -i 20 -t 4 -w 4 client SR 256 server RW 4096 server SR 256",
     ),
-    dapltest("dapltest_transactions_rsp", "-T T -D ofa -s 127.0.0.1 -i 20 -r client SR 256 server SR 256"),
+    dapltest("dapltest_transactions_rsp", "-T T -D ofa -s 127.0.0.1 -i 300 -r client SR 256 server SR 256"),
     dapltest(
         "dapltest_transactions_rdma",
-        "-T T -D ofa -s 127.0.0.1 -i 20 client RW 4096 server RR 4096 client SR 256 server SR 256",
+        "-T T -D ofa -s 127.0.0.1 -i 300 client RW 4096 server RR 4096 client SR 256 server SR 256",
     ),
     dapltest("dapltest_performance_write", "-T P -D ofa -s 127.0.0.1 -i 1024 -p 16 -m p RW 4096 2"),
     dapltest("dapltest_performance_read", "-T P -D ofa -s 127.0.0.1 -i 1024 -p 2 -m b RR 4096 1"),
