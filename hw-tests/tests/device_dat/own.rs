@@ -25,6 +25,10 @@ fn run(name: &str) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join(name);
     let ias = ["doorbell-a".to_owned(), "doorbell-b".to_owned()];
     let mut running = Running::start(&program.display().to_string(), &ias, "both");
-    let (said, succeeded) = running.finish();
-    if succeeded && said.contains("checks passed") { Ok(()) } else { Err(said.into()) }
+    let (said, status) = running.finish();
+    if status.success() && said.contains("checks passed") {
+        Ok(())
+    } else {
+        Err(format!("{status}:\n{said}").into())
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::setting;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -88,14 +88,14 @@ impl Running {
         }
     }
 
-    /// Waits for its end; gives what it printed and whether its status was 0.
-    pub(crate) fn finish(&mut self) -> (String, bool) {
+    /// Waits for its end; gives what it printed and its status.
+    pub(crate) fn finish(&mut self) -> (String, ExitStatus) {
         let end = Instant::now() + PATIENCE;
         // The threads let go of the channel when the program has closed its output.
         while let Ok(_line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {}
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return (self.said(), status.success());
+                return (self.said(), status);
             }
             std::thread::sleep(GLANCE);
         }
