@@ -145,8 +145,27 @@ pub(crate) struct Pair {
     pub(crate) confs: [&'static str; 2],
 }
 
+/// How often a pair may meet [`LEFT_EARLY`].
+const ATTEMPTS: usize = 3;
+
+/// The last send or write of one end was flushed: the other end had its data and said goodbye before the device had acknowledged
+/// them, as dtest and dtestsrq do. No provider can prevent it; libdaplofa on rxe has it in one run of ten.
+const LEFT_EARLY: [&str; 2] = ["ERROR rdma_write: status=0x1", "DTO REQ size 0, status 1"];
+
 impl Pair {
     pub(crate) fn run(self) {
+        for attempt in 1..=ATTEMPTS {
+            let Err(what) = self.attempt() else { return };
+            let left_early = LEFT_EARLY.iter().any(|words| what.contains(words));
+            assert!(left_early && attempt < ATTEMPTS, "{what}");
+            eprintln!(
+                "{}: one end left before the other's last message was acknowledged: again",
+                self.program
+            );
+        }
+    }
+
+    fn attempt(self) -> Result<(), String> {
         let ia = format!("-P {} {}", crate::IA, self.args);
         let server_args = words(&format!("{ia} {}", self.server_args));
         let mut server = Running::start(self.program, &server_args, self.confs[0]);
@@ -154,13 +173,20 @@ impl Pair {
         let client_args = words(&format!("{ia} -h {}", setting().server));
         let mut client = Running::start(self.program, &client_args, self.confs[1]);
         let (client_said, _) = client.finish();
-        let shown = || format!("client:\n{client_said}\nserver:\n{}", server.said());
-        assert!(client_said.contains(self.says), "the client did not say {:?}; {}", self.says, shown());
+        if !client_said.contains(self.says) {
+            let server_said = server.said();
+            return Err(format!(
+                "no {:?} from the client:\n{client_said}\nserver:\n{server_said}",
+                self.says
+            ));
+        }
         let (server_said, _) = server.finish();
-        assert!(
-            server_said.contains(self.says),
-            "the server did not say {:?}:\n{server_said}\nclient:\n{client_said}",
-            self.says
-        );
+        if !server_said.contains(self.says) {
+            return Err(format!(
+                "no {:?} from the server:\n{server_said}\nclient:\n{client_said}",
+                self.says
+            ));
+        }
+        Ok(())
     }
 }
