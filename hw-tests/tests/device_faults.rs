@@ -356,9 +356,10 @@ fn killed_peer_ends_its_endpoint_only() {
         connection_request(&server.cr).cr.accept(&doomed, &[]).unwrap();
         expect_connection(&server.connect, &doomed, ConnectionEventKind::Established);
         // Some whole messages, while the others are served, too.
-        let (mut large, mut small) = (0, 0);
+        let (mut large, mut small, mut sent) = (0, 0, 0);
         while large < 4 || small < 3 {
-            if small < 3 {
+            if small < 3 && sent == small {
+                sent += 1;
                 let client = &mut others[small].client;
                 client.post_send(&[rig.client.lmr.triplet(0, 16)], 0, NONE).unwrap();
             }
