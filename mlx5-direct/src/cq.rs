@@ -182,8 +182,10 @@ impl Cq {
         self.cqes.mask() + 1
     }
 
+    /// Gives the room of everything polled back to the device now. Due before slots polled here are posted again by others, where
+    /// the CQ has no more entries than the SRQ has slots: what was polled and not given back still counts as taken.
     #[inline(never)]
-    fn release(&mut self) {
+    pub fn release(&mut self) {
         self.dbrec.release(self.consumer_index);
         self.released = self.consumer_index;
         self.start_interval();

@@ -17,8 +17,9 @@ use std::{
 };
 
 use rdma_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
-    ibv_recv_wr, ibv_sge, ibv_srq,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_sge,
+    ibv_srq,
 };
 
 use crate::{
@@ -79,6 +80,15 @@ pub mod abi {
         pub room: [u64; 128],
     }
 
+    #[repr(C)]
+    pub struct DvQpInit {
+        pub comp_mask: u64,
+        pub create_flags: u32,
+        pub room: [u64; 32],
+    }
+
+    pub const QP_INIT_MASK_CREATE_FLAGS: u64 = 1 << 0;
+    pub const QP_CREATE_DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub const OBJ_CQ: u64 = 1 << 1;
     pub const OBJ_SRQ: u64 = 1 << 2;
     pub const SRQ_MASK_SRQN: u64 = 1 << 0;
@@ -125,6 +135,8 @@ struct Lib {
     init_obj: unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int,
     is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
     query_device: unsafe extern "C" fn(*mut ibv_context, *mut abi::DvContext) -> c_int,
+    create_qp:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut abi::DvQpInit) -> *mut ibv_qp,
     _lib: libloading::Library,
 }
 
@@ -142,6 +154,7 @@ fn load() -> Result<Lib, libloading::Error> {
             init_obj: *lib.get(b"mlx5dv_init_obj\0")?,
             is_supported: *lib.get(b"mlx5dv_is_supported\0")?,
             query_device: *lib.get(b"mlx5dv_query_device\0")?,
+            create_qp: *lib.get(b"mlx5dv_create_qp\0")?,
             _lib: lib,
         })
     }
@@ -329,6 +342,44 @@ pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
         0 => Ok(()),
         n => Err(io::Error::from_raw_os_error(n.abs())),
     }
+}
+
+/// Creates a QP as `ibv_create_qp` does, with scatter to CQE off: every payload goes to its buffer. Null where the
+/// library refuses (`errno` says why) or does not drive this device.
+///
+/// # Safety
+///
+/// As for `ibv_create_qp`: a live PD, and attributes that name live objects of the same context; `init.cap` is written.
+///
+/// # References
+///
+/// `mlx5dv_create_qp(3)`, `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`.
+pub unsafe fn create_qp_without_scatter(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: a live PD by contract; it points to its live context.
+    let context = unsafe { (*pd).context };
+    // SAFETY: as above.
+    let Ok(lib) = (unsafe { lib_for(context) }) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let (mut extended, mut dv): (ibv_qp_init_attr_ex, abi::DvQpInit) = unsafe { (zeroed(), zeroed()) };
+    // SAFETY: valid attributes by contract, ours alone during the call.
+    let init = unsafe { &mut *init };
+    extended.qp_context = init.qp_context;
+    extended.send_cq = init.send_cq;
+    extended.recv_cq = init.recv_cq;
+    extended.srq = init.srq;
+    extended.cap = init.cap;
+    extended.qp_type = init.qp_type;
+    extended.sq_sig_all = init.sq_sig_all;
+    extended.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+    extended.pd = pd;
+    dv.comp_mask = abi::QP_INIT_MASK_CREATE_FLAGS;
+    dv.create_flags = abi::QP_CREATE_DISABLE_SCATTER_TO_CQE;
+    // SAFETY: a live context, whole attributes, and a struct at least as large as the library's.
+    let qp = unsafe { (lib.create_qp)(context, &mut extended, &mut dv) };
+    init.cap = extended.cap;
+    qp
 }
 
 /// A completion event channel, made by `ibv_create_comp_channel`, on which armed CQs report.

@@ -72,6 +72,8 @@ fn layouts_match_the_header() -> Result<(), Failed> {
         "mlx5dv_obj", "cq.out" => offset_of!(abi::DvObj, cq.out);
         "mlx5dv_obj", "srq.in" => offset_of!(abi::DvObj, srq.object);
         "mlx5dv_obj", "srq.out" => offset_of!(abi::DvObj, srq.out);
+        "mlx5dv_qp_init_attr", "comp_mask" => offset_of!(abi::DvQpInit, comp_mask);
+        "mlx5dv_qp_init_attr", "create_flags" => offset_of!(abi::DvQpInit, create_flags);
         "mlx5dv_context", "flags" => offset_of!(abi::DvContext, flags);
         "mlx5dv_context", "comp_mask" => offset_of!(abi::DvContext, comp_mask);
         "mlx5_wqe_srq_next_seg", "next_wqe_index" => wqe::NEXT_INDEX_OFFSET;
@@ -92,6 +94,7 @@ fn layouts_match_the_header() -> Result<(), Failed> {
         ("mlx5dv_cq", size_of::<abi::DvCq>()),
         ("mlx5dv_obj", size_of::<abi::DvObj>()),
         ("mlx5dv_context", size_of::<abi::DvContext>()),
+        ("mlx5dv_qp_init_attr", size_of::<abi::DvQpInit>()),
     ];
     let exact_sizes = [
         ("mlx5_wqe_srq_next_seg", wqe::SEGMENT_BYTES),

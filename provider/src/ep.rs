@@ -202,23 +202,25 @@ impl Ep {
         let discards = ia.discards()?;
         let recv_evd = recv.clone().unwrap_or_else(|| discards.clone());
         let request_evd = request.clone().unwrap_or(discards);
-        let qp = Arc::new(make_qp(ia, &pz.inner, &recv_evd, &request_evd, srq, attr, id)?);
+        if let Some(srq) = srq {
+            srq.tie(&recv_evd)?;
+        }
+        let untie = || srq.into_iter().for_each(|srq| srq.untie(&recv_evd));
+        let qp = make_qp(ia, &pz.inner, &recv_evd, &request_evd, srq, attr, id).inspect_err(|_| untie())?;
+        let qp = Arc::new(qp);
         let room = Room {
             recv: if srq.is_some() { 0 } else { qp.caps().max_recv_wr },
             request: qp.caps().max_send_wr,
         };
-        recv_evd.attach(recv.is_some().then_some(recv_stream).as_slice(), room.recv)?;
-        let undo_recv = || recv_evd.detach(id, room.recv);
+        recv_evd
+            .attach(recv.is_some().then_some(recv_stream).as_slice(), room.recv)
+            .inspect_err(|_| untie())?;
         request_evd
             .attach(request.is_some().then_some(request_stream).as_slice(), room.request)
-            .inspect_err(|_| undo_recv())?;
-        let undo_both = || {
-            undo_recv();
-            request_evd.detach(id, room.request);
-        };
-        if let Some(srq) = srq {
-            srq.tie(&recv_evd).inspect_err(|_| undo_both())?;
-        }
+            .inspect_err(|_| {
+                recv_evd.detach(id, room.recv);
+                untie();
+            })?;
         if let Some(evd) = &connect {
             let flags = CompletionFlags::empty();
             evd.attach(&[Stream { ep: id, kind: StreamKind::Connection, flags }], 0)?;
@@ -572,15 +574,18 @@ fn make_qp(
     attr: &EpAttr,
     id: EpId,
 ) -> Result<Qp> {
-    let (Some(recv_cq), Some(send_cq)) = (&recv.cq, &request.cq) else {
-        return Err(Error::handle(Subtype::InvalidHandleEvdRecv, "EVD"));
+    let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
+    let (Some(recv_path), Some(request_path)) = (&recv.cq, &request.cq) else { return Err(no_cq()) };
+    let recv_cq = match srq {
+        Some(srq) => recv_path.receives(srq.token()).ok_or_else(no_cq)?,
+        None => recv_path.verbs().clone(),
     };
     let on_srq = srq.is_some();
     let iov = attr.max_request_iov.max(attr.max_rdma_read_iov).max(attr.max_rdma_write_iov).max(1);
     let init = QpInit {
         kind: QpKind::Rc,
-        send_cq: send_cq.verbs(),
-        recv_cq: recv_cq.verbs(),
+        send_cq: request_path.verbs(),
+        recv_cq: &recv_cq,
         srq: srq.map(|srq| srq.path.verbs()),
         max_send_wr: attr.max_request_dtos.max(1) as u32,
         max_send_sge: iov as u32,
@@ -590,7 +595,7 @@ fn make_qp(
         signal_all: false,
         token: id.0,
     };
-    let qp = Qp::create(&pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
+    let qp = ia.kind.qp(&pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
     ia.to_init(&qp)?;
     Ok(qp)
 }

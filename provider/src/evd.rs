@@ -14,7 +14,7 @@ mod wait;
 pub(crate) use harvest::Aftermath;
 
 use crate::cno::CnoInner;
-use crate::datapath::{CqPath, SrqPath, verbs::VerbsCq};
+use crate::datapath::{CqPath, SrqPath};
 use crate::ep::EpInner;
 use crate::event::{Event, EventData};
 use crate::ia::IaInner;
@@ -469,7 +469,7 @@ impl EvdInner {
             .then(|| Cq::create(&ia.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
             .map_err(device)?
-            .map(|cq| CqPath::Verbs(VerbsCq { cq }));
+            .map(|cq| ia.kind.cq(cq, channel.as_ref()));
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::resources(Subtype::ResourceTevd, format!("eventfd: {e}")))?;
         let inner = Arc::new(Self {
@@ -597,9 +597,23 @@ impl EvdInner {
         }
     }
 
-    /// More CQ room, for an SRQ that has been made deeper.
-    pub(crate) fn add_room(&self, room: u32) -> Result<()> {
-        self.attach(&[], room)
+    /// CQ room for the entries of an SRQ, of which there was room for `before`; 0 opens it.
+    pub(crate) fn make_room(&self, srq: &SrqInner, before: u32, depth: u32) -> Result<()> {
+        match (&self.cq, &srq.path) {
+            (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) if before == 0 => cqs.open(srq),
+            (Some(CqPath::Direct(_)), SrqPath::Direct(_)) => Ok(()),
+            _ => self.attach(&[], depth - before),
+        }
+    }
+
+    /// No EP of this SRQ receives here any more.
+    pub(crate) fn forget_srq(&self, srq: &SrqInner, room: u32) {
+        let mut queue = self.queue();
+        queue.srqs.remove(&srq.token());
+        match &self.cq {
+            Some(CqPath::Direct(cqs)) => cqs.close(srq.token(), |left| self.give_back(srq, &left)),
+            _ => queue.demand = queue.demand.saturating_sub(room),
+        }
     }
 
     /// Closes it, wakes a waiter with ABORT and gives back what queued events hold.
@@ -639,14 +653,5 @@ impl Drop for EvdInner {
 impl Queue {
     fn cno_if_enabled(&self) -> Option<Arc<CnoInner>> {
         self.cno.clone().filter(|_| self.enabled)
-    }
-}
-
-impl SrqPath {
-    /// The verbs object that QPs are created on.
-    pub(crate) fn verbs(&self) -> &rxe_fallback::Srq {
-        match self {
-            Self::Verbs(srq) => srq.verbs(),
-        }
     }
 }

@@ -68,6 +68,7 @@ impl Default for IaSettings {
 pub(crate) struct IaInner {
     pub(crate) attr: IaAttr,
     pub(crate) provider_attr: ProviderAttr,
+    pub(crate) kind: Kind,
     pub(crate) settings: IaSettings,
     pub(crate) port: u8,
     pub(crate) lmrs: LmrTable,
@@ -152,12 +153,13 @@ impl Ia {
             );
             Error::new(ReturnType::InvalidState, Subtype::None, text)
         })?;
-        let kind = Kind::choose(context.name())?;
+        let kind = Kind::choose(&context)?;
         let cm = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
         let progress = Progress::new(context.async_fd(), std::os::fd::AsFd::as_fd(&cm))?;
         let inner = Arc::new(IaInner {
-            attr: ia_attr(&context, port, address),
+            attr: ia_attr(&context, port, address, kind),
             provider_attr: provider_attr(&context, kind),
+            kind,
             settings,
             port,
             lmrs: LmrTable::new(),
@@ -245,7 +247,7 @@ fn count(n: u32) -> Count {
     Count::try_from(n).unwrap_or(Count::MAX)
 }
 
-fn ia_attr(context: &Context, port: u8, address: IpAddr) -> IaAttr {
+fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
     let a = context.attributes();
     // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
     let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
@@ -274,7 +276,7 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr) -> IaAttr {
         atomics: a.atomic_cap != AtomicCap::None,
         max_srqs: count(a.max_srq),
         max_ep_per_srq: count(a.max_qp),
-        max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe)),
+        max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe).min(kind.max_depth())),
     }
 }
 

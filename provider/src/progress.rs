@@ -2,6 +2,7 @@
 //!
 //! It makes events and wakes waiters. Receives never need it: whoever reaps polls the CQ itself.
 
+use crate::datapath::direct;
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::{CmTarget, IaInner};
@@ -281,7 +282,8 @@ impl IaInner {
                 }
             }
             Object::Cq(token) => {
-                let evd = self.objects.lock().unwrap().evds.get(&token).and_then(Weak::upgrade);
+                let evd =
+                    self.objects.lock().unwrap().evds.get(&direct::evd_of(token)).and_then(Weak::upgrade);
                 if let Some(evd) = evd {
                     self.push_async(AsyncEvent {
                         kind: AsyncKind::EvdOverflow,

@@ -1,6 +1,6 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, ledger::Tag, verbs::VerbsSrq};
+use crate::datapath::{SrqPath, ledger::Tag};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
@@ -75,9 +75,9 @@ struct Fed {
 }
 
 impl Fed {
-    fn make_room(&mut self, depth: u32) -> Result<()> {
+    fn make_room(&mut self, srq: &SrqInner, depth: u32) -> Result<()> {
         if depth > self.room {
-            self.evd.add_room(depth - self.room)?;
+            self.evd.make_room(srq, self.room, depth)?;
             self.room = depth;
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Srq {
             id: SrqId(id),
             ia: ia.clone(),
             pz: pz.inner.clone(),
-            path: SrqPath::Verbs(VerbsSrq::new(srq, id as u32, depth, room, resizable)),
+            path: ia.kind.srq(srq, id as u32, depth, room, resizable)?,
             context: AtomicU64::new(0),
             max_iov,
             live: AtomicBool::new(true),
@@ -221,7 +221,7 @@ impl Srq {
             return Err(Error::state(Subtype::None, format!("the low watermark is {low}: lower that first")));
         }
         for fed in inner.eps.lock().unwrap().evds.values_mut() {
-            fed.make_room(depth).map_err(|e| {
+            fed.make_room(inner, depth).map_err(|e| {
                 let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
                 Error::resources(Subtype::ResourceMemory, text)
             })?;
@@ -358,7 +358,7 @@ impl SrqInner {
             Entry::Occupied(mut fed) => fed.get_mut().eps += 1,
             Entry::Vacant(none) => {
                 let mut fed = Fed { evd: evd.clone(), eps: 1, room: 0 };
-                fed.make_room(self.path.counts().depth)?;
+                fed.make_room(self, self.path.counts().depth)?;
                 none.insert(fed);
             }
         }
@@ -372,9 +372,8 @@ impl SrqInner {
         let Entry::Occupied(mut fed) = ties.evds.entry(evd.id.0) else { return };
         fed.get_mut().eps -= 1;
         if fed.get().eps == 0 {
-            let room = fed.remove().room;
-            drop(ties);
-            evd.detach(EpId(0), room);
+            // Under the lock, so that another EP that comes now finds the EVD as it is afterwards.
+            evd.forget_srq(self, fed.remove().room);
         }
     }
 

@@ -105,6 +105,23 @@ impl Qp {
     /// # References
     /// ibv_create_qp(3)
     pub fn create(pd: &Pd, init: &QpInit<'_>) -> Result<Self> {
+        // SAFETY: the verb itself.
+        unsafe { Self::create_with(pd, init, |pd, init| sys::ibv_create_qp(pd, init)) }
+    }
+
+    /// The same through another function than `ibv_create_qp`: a device library's own, with settings that verbs lack.
+    ///
+    /// # Errors
+    /// As [`Qp::create`].
+    ///
+    /// # Safety
+    /// `create` keeps the contract of `ibv_create_qp`: what it gives is NULL, with `errno` set, or a new QP of that PD
+    /// with these attributes, which `ibv_destroy_qp` destroys.
+    pub unsafe fn create_with(
+        pd: &Pd,
+        init: &QpInit<'_>,
+        create: unsafe fn(*mut sys::ibv_pd, *mut sys::ibv_qp_init_attr) -> *mut sys::ibv_qp,
+    ) -> Result<Self> {
         let verb = "ibv_create_qp";
         check_init(pd, init)?;
         let (max_recv_wr, max_recv_sge) =
@@ -129,7 +146,7 @@ impl Qp {
             sq_sig_all: i32::from(init.signal_all),
         };
         // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP lives.
-        let raw = unsafe { sys::ibv_create_qp(pd.as_raw(), &mut raw_init) };
+        let raw = unsafe { create(pd.as_raw(), &mut raw_init) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             let error = create_failed(verb);
             match error.errno() {

@@ -143,6 +143,8 @@ impl EpInner {
         if self.state() != EpState::Disconnected {
             return;
         }
+        // Read first: what completed before the event is then certain to be harvested.
+        let last_wqe = self.control.lock().unwrap().last_wqe;
         let _ = self.recv_evd.harvest_now();
         let _ = self.request_evd.harvest_now();
         let over = since.elapsed() > DRAIN_TIME;
@@ -150,7 +152,7 @@ impl EpInner {
         if control.drained {
             return;
         }
-        let quiet = self.is_drained() && (self.srq.is_none() || control.last_wqe);
+        let quiet = self.is_drained() && (self.srq.is_none() || last_wqe);
         if quiet || over {
             control.drained = true;
             drop(control);

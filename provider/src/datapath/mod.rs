@@ -1,12 +1,13 @@
 //! The seam between DAT objects and what carries their receives.
 //!
-//! An SRQ, the CQs of its endpoints and their queues are all on one path: standard verbs ([`verbs`]), or (on mlx5)
-//! queue memory written by hand. The choice is made once per IA, logged, and can be forced or refused with
+//! An SRQ and the CQs of its endpoints' receives are all on one path: standard verbs ([`verbs`]), or, on mlx5, queue memory
+//! written by hand ([`direct`]). The choice is made once per IA, logged, and can be forced or refused with
 //! `DOORBELL_DATAPATH=auto|direct|verbs`.
 //!
 //! What a path owes the objects above it is [`ReceiveQueue`] and [`CompletionQueue`]; nothing above this module knows
 //! which one it is talking to.
 
+pub(crate) mod direct;
 pub(crate) mod ledger;
 pub(crate) mod verbs;
 
@@ -14,7 +15,7 @@ use self::ledger::Tag;
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use rxe_fallback::Sge;
+use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
 
 /// Which queue a completion belongs to, as told by the token posted with the work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,14 +103,27 @@ pub(crate) trait CompletionQueue {
     fn poll(&self, into: &mut [Option<Completion>]) -> Result<usize>;
     /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
     fn arm(&self, solicited_only: bool) -> Result<()>;
-    /// Makes room for at least this many.
+    /// Makes room for at least this many, beside the receives of SRQs that have a CQ of their own.
     fn ensure(&self, depth: u32) -> Result<()>;
+    /// An event with this CQ token was read from the channel.
+    fn event(&self, _token: u64) {}
 }
 
 /// An SRQ on one of the paths.
 #[derive(Debug)]
 pub(crate) enum SrqPath {
     Verbs(verbs::VerbsSrq),
+    Direct(direct::DirectSrq),
+}
+
+impl SrqPath {
+    /// The verbs object that QPs are created on.
+    pub(crate) fn verbs(&self) -> &Srq {
+        match self {
+            Self::Verbs(srq) => srq.verbs(),
+            Self::Direct(srq) => srq.verbs(),
+        }
+    }
 }
 
 impl std::ops::Deref for SrqPath {
@@ -118,6 +132,7 @@ impl std::ops::Deref for SrqPath {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Verbs(srq) => srq,
+            Self::Direct(srq) => srq,
         }
     }
 }
@@ -126,13 +141,23 @@ impl std::ops::Deref for SrqPath {
 #[derive(Debug)]
 pub(crate) enum CqPath {
     Verbs(verbs::VerbsCq),
+    Direct(direct::DirectCqs),
 }
 
 impl CqPath {
-    /// The verbs object under it, which QPs are created on.
-    pub(crate) fn verbs(&self) -> &rxe_fallback::Cq {
+    /// The verbs CQ of requests, and of receives of plain EPs.
+    pub(crate) fn verbs(&self) -> &Cq {
         match self {
             Self::Verbs(cq) => &cq.cq,
+            Self::Direct(cqs) => cqs.requests(),
+        }
+    }
+
+    /// The verbs CQ of receives from this SRQ, which is tied to the EVD.
+    pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
+        match self {
+            Self::Verbs(cq) => Some(cq.cq.clone()),
+            Self::Direct(cqs) => cqs.receives(srq),
         }
     }
 }
@@ -143,6 +168,7 @@ impl std::ops::Deref for CqPath {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Verbs(cq) => cq,
+            Self::Direct(cqs) => cqs,
         }
     }
 }
@@ -151,12 +177,45 @@ impl std::ops::Deref for CqPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Verbs,
+    Direct,
 }
 
 impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// The most entries that an SRQ of this path can have.
+    pub(crate) fn max_depth(self) -> u32 {
+        match self {
+            Self::Verbs => u32::MAX,
+            Self::Direct => direct::MAX_DEPTH,
+        }
+    }
+
+    /// An SRQ with `depth` entries, from a verbs one with room for `room`.
+    pub(crate) fn srq(self, srq: Srq, id: u32, depth: u32, room: u32, resizable: bool) -> Result<SrqPath> {
+        Ok(match self {
+            Self::Verbs => SrqPath::Verbs(verbs::VerbsSrq::new(srq, id, depth, room, resizable)),
+            Self::Direct => SrqPath::Direct(direct::DirectSrq::new(srq, id, depth)?),
+        })
+    }
+
+    /// The CQs of an EVD, from its verbs CQ.
+    pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> CqPath {
+        match self {
+            Self::Verbs => CqPath::Verbs(verbs::VerbsCq { cq }),
+            Self::Direct => CqPath::Direct(direct::DirectCqs::new(cq, channel.cloned())),
+        }
+    }
+
+    pub(crate) fn qp(self, pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
+        match self {
+            Self::Direct if init.srq.is_some() => direct::create_qp(pd, init),
+            _ => Qp::create(pd, init),
         }
     }
 
@@ -165,17 +224,19 @@ impl Kind {
     /// # Errors
     /// MODEL_NOT_SUPPORTED where the variable forces a path that this device cannot have, INVALID_PARAMETER for
     /// a value that is none of the three.
-    pub(crate) fn choose(device: &str) -> Result<Self> {
+    pub(crate) fn choose(context: &Context) -> Result<Self> {
+        let device = context.name();
         let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();
         let kind = match wish.as_str() {
             "" | "auto" | "verbs" => Self::Verbs,
-            "direct" => {
-                return Err(Error::new(
-                    ReturnType::ModelNotSupported,
-                    Subtype::None,
-                    format!("DOORBELL_DATAPATH=direct, but {device} has no direct path: use auto or verbs"),
-                ));
-            }
+            "direct" => match direct::obstacle(context) {
+                None => Self::Direct,
+                Some(why) => {
+                    let text =
+                        format!("DOORBELL_DATAPATH=direct, but not on {device} ({why}): use auto or verbs");
+                    return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
+                }
+            },
             other => {
                 return Err(Error::arg(
                     1,

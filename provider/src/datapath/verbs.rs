@@ -178,7 +178,7 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
 /// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
 /// invalid request or a local operation error on others (R80). rxe gives the last for a dead MR too: whoever knows the
 /// LMRs tells the two apart.
-fn status(raw: WcStatus, token: Token) -> DtoStatus {
+pub(crate) fn status(raw: WcStatus, token: Token) -> DtoStatus {
     let receive = !matches!(token, Token::Request(_));
     match raw {
         WcStatus::Success => DtoStatus::Success,

@@ -58,11 +58,6 @@ impl EvdInner {
             }
         }
         queue.dtos = kept;
-        if let Some(srq) = &ep.srq
-            && !queue.eps.values().any(|e| e.srq.as_ref().is_some_and(|s| Arc::ptr_eq(s, srq)))
-        {
-            queue.srqs.remove(&srq.token());
-        }
         drop(queue);
         dropped.into_iter().for_each(|queued| queued.abandon(&self.ia));
     }
@@ -106,13 +101,10 @@ impl EvdInner {
     fn take(&self, queue: &mut Queue, completion: &Completion, after: &mut Aftermath) {
         let Some(ep) = queue.eps.get(&completion.qpn).cloned() else {
             // The EP is gone; what it held goes back.
-            if let Token::Srq { srq, entry } = completion.token
+            if let Token::Srq { srq, .. } = completion.token
                 && let Some(srq) = queue.srqs.get(&srq)
             {
-                if let Some(tag) = srq.path.complete(entry, 0) {
-                    self.ia.stray(tag.pool, tag.cookie);
-                }
-                srq.path.release(entry);
+                self.give_back(srq, completion);
             }
             return;
         };
@@ -168,6 +160,15 @@ impl EvdInner {
                 self.put(queue, dto, Held::Request(ep), notify, after);
             }
         }
+    }
+
+    /// Nobody will see this completion: its entry is free.
+    pub(super) fn give_back(&self, srq: &SrqInner, completion: &Completion) {
+        let Token::Srq { entry, .. } = completion.token else { return };
+        if let Some(tag) = srq.path.complete(entry, 0) {
+            self.ia.stray(tag.pool, tag.cookie);
+        }
+        srq.path.release(entry);
     }
 
     fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {

@@ -204,7 +204,10 @@ impl EvdInner {
     fn drain_channel(&self) -> bool {
         let mut any = false;
         if let Some(channel) = &self.channel {
-            while let Ok(Some(_)) = channel.next_event() {
+            while let Ok(Some(token)) = channel.next_event() {
+                if let Some(cq) = &self.cq {
+                    cq.event(token);
+                }
                 any = true;
             }
         }
