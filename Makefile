@@ -1,9 +1,12 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test lint doc install clean
+.PHONY: help setup build run test bench lint doc install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
+
+# Anything: `make bench` takes seconds, not minutes.
+QUICK ?=
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
@@ -36,6 +39,10 @@ endif
 
 test: setup ## all tests; those on devices on rxe and on the software mlx5 device (DEVICE=mlx5_0: on a device of this machine)
 	hw-tests/run-tests $(DEVICE)
+
+bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds)
+	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches
+	"$(target_dir)/release/compare" $(if $(QUICK),--quick) --out target/bench/report.json
 
 lint: setup ## format and clippy
 	cargo fmt --all --check

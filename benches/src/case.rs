@@ -1,37 +1,22 @@
-//! What is measured.
+//! One thing to measure, and how it is run.
 
-/// What a row of the report stands for. The names are the report's keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// Operation, for instance `post_new` or `poll`.
-    pub case: &'static str,
-    /// Who carries it out, for instance `direct`.
-    pub subject: &'static str,
-    /// WQEs or CQEs a call handles.
-    pub batch: u32,
-    /// Data segments that a WQE has room for.
-    pub segments: u32,
-    /// Receives that can be posted at a time.
-    pub depth: u32,
-}
+/// Calls in a sample of a case whose calls are too short to time one by one.
+pub const GROUP: u32 = 32;
 
 /// One thing to measure, on queues of its own.
 pub trait Case {
-    /// What its row is called.
-    fn key(&self) -> Key;
-
-    /// Calls in one timed sample: 1 where a call is long enough to time by itself.
-    fn calls(&self) -> u32;
+    /// Operations in one sample.
+    fn operations(&self) -> u32;
 
     /// Brings the queues into the state in which a sample starts. Not timed.
     fn prepare(&mut self);
 
-    /// [`calls`](Self::calls) calls of [`Key::batch`] operations each. Timed, and counted.
+    /// One sample. Timed, and counted.
     fn run(&mut self);
 
-    /// Operations in one sample.
-    fn operations(&self) -> u32 {
-        self.calls() * self.key().batch
+    /// Which data path the subject chose, where it had a choice.
+    fn data_path(&self) -> Option<&'static str> {
+        None
     }
 }
 
@@ -39,6 +24,15 @@ pub trait Case {
 #[inline(never)]
 pub fn measured(case: &mut dyn Case) {
     case.run();
+}
+
+/// Runs a case for an instruction counter, which writes its count down when this function ends.
+#[inline(never)]
+pub fn counted(case: &mut dyn Case, runs: u32) {
+    for _ in 0..runs {
+        case.prepare();
+        measured(case);
+    }
 }
 
 /// A small deterministic random source (xorshift64*): every run completes in the same order.

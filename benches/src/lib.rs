@@ -1,9 +1,35 @@
-//! Measurements of the data paths: the cases, how a case is sampled, and the report.
+//! What the data paths cost, measured on queues that unmodified libmlx5 made on the software device.
 //!
-//! `METHOD.md` beside this crate says how the numbers come about and what they leave out.
+//! How the numbers come about, and what they leave out: METHOD.md.
 
+pub mod aims;
 pub mod case;
+pub mod cases;
+pub mod chart;
+pub mod count;
+pub mod dat;
 pub mod direct;
 pub mod libmlx5;
+pub mod path;
+pub mod plan;
+pub mod provider;
+pub mod queues;
 pub mod report;
 pub mod sample;
+
+use case::Case;
+use plan::{Spec, Subject};
+
+/// The case of a subject that runs in this process.
+///
+/// # Errors
+///
+/// The provider's own.
+pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
+    Ok(match subject {
+        Subject::Libmlx5Lock | Subject::Libmlx5Nolock => cases::on(*spec, libmlx5::Libmlx5::new(spec)),
+        Subject::Mlx5Direct => direct::path(spec),
+        Subject::Provider => Box::new(provider::Provider::new(spec)?),
+        Subject::Libdaplofa => anyhow::bail!("libdaplofa is measured by a C program"),
+    })
+}

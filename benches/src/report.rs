@@ -2,23 +2,41 @@
 
 use std::{fmt::Write as _, io, path::Path};
 
-use crate::{case::Key, sample::Timing};
+use comfy_table::{CellAlignment, Table, presets};
 
-/// One measured case.
-#[derive(Clone, Debug)]
+use crate::{
+    plan::{CaseName, Spec, Subject},
+    sample::Timing,
+};
+
+/// One measured case of one subject.
+#[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What was measured.
-    pub key: Key,
+    /// Case and shape.
+    pub spec: Spec,
+    /// Who was measured.
+    pub subject: Subject,
     /// Nanoseconds per operation.
     pub timing: Timing,
-    /// Instructions per operation; none where no counter was available.
+    /// Instructions per operation; none where they were not counted.
     pub instructions: Option<f64>,
+}
+
+/// The row of a subject for a case.
+pub fn find(rows: &[Row], subject: Subject, spec: Spec) -> Option<&Row> {
+    rows.iter().find(|row| row.subject == subject && row.spec == spec)
+}
+
+/// The row that a row is compared with: libmlx5 with its lock, or libdaplofa.
+pub fn reference(rows: &[Row], row: &Row) -> Option<Row> {
+    let subject = if row.spec.case == CaseName::DatPost { Subject::Libdaplofa } else { Subject::Libmlx5Lock };
+    if subject == row.subject { None } else { find(rows, subject, row.spec).copied() }
 }
 
 /// The rows as a JSON array of objects.
 pub fn to_json(rows: &[Row]) -> String {
     let mut out = String::from("[\n");
-    for (n, Row { key, timing, instructions }) in rows.iter().enumerate() {
+    for (n, Row { spec, subject, timing, instructions }) in rows.iter().enumerate() {
         let instructions = instructions.map_or("null".to_owned(), |i| format!("{i:.2}"));
         let comma = if n + 1 < rows.len() { "," } else { "" };
         let _ = writeln!(
@@ -26,11 +44,11 @@ pub fn to_json(rows: &[Row]) -> String {
             "  {{\"case\": \"{}\", \"subject\": \"{}\", \"batch\": {}, \"segments\": {}, \"depth\": {}, \
              \"ns_per_op\": {:.3}, \"p50_ns\": {:.3}, \"p99_ns\": {:.3}, \"p999_ns\": {:.3}, \
              \"instructions_per_op\": {instructions}}}{comma}",
-            key.case,
-            key.subject,
-            key.batch,
-            key.segments,
-            key.depth,
+            spec.case.name(),
+            subject.name(),
+            spec.batch,
+            spec.segments,
+            spec.depth,
             timing.mean,
             timing.p50,
             timing.p99,
@@ -53,25 +71,45 @@ pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
     std::fs::write(path, to_json(rows))
 }
 
-/// The rows as a table.
-pub fn to_table(rows: &[Row]) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_FULL_CONDENSED);
-    table.set_header([
-        "case", "subject", "batch", "segs", "depth", "ns/op", "p50", "p99", "p99.9", "instr/op",
-    ]);
-    for Row { key, timing, instructions } in rows {
+/// An empty table of this project's looks; columns from the `left`-th on hold numbers.
+pub fn table(header: &[&str], left: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header);
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The rows as a table; `x lock` is how many times faster than libmlx5 with its lock (`dat-post`: than libdaplofa).
+pub fn to_table(rows: &[Row]) -> Table {
+    let header = [
+        "case", "subject", "batch", "segs", "depth", "ns/op", "x lock", "x nolock", "p50", "p99", "p99.9",
+        "instr/op",
+    ];
+    let mut table = table(&header, 2);
+    for row in rows {
+        let times = |other: Option<Row>| match other {
+            Some(other) => format!("{:.2}", other.timing.mean / row.timing.mean),
+            None => "-".to_owned(),
+        };
+        let unlocked = match row.subject {
+            Subject::Libmlx5Lock | Subject::Libmlx5Nolock => None,
+            _ => find(rows, Subject::Libmlx5Nolock, row.spec).copied(),
+        };
         table.add_row([
-            key.case.to_owned(),
-            key.subject.to_owned(),
-            key.batch.to_string(),
-            key.segments.to_string(),
-            key.depth.to_string(),
-            format!("{:.2}", timing.mean),
-            format!("{:.2}", timing.p50),
-            format!("{:.2}", timing.p99),
-            format!("{:.2}", timing.p999),
-            instructions.map_or("-".to_owned(), |i| format!("{i:.1}")),
+            row.spec.case.name().to_owned(),
+            row.subject.name().to_owned(),
+            row.spec.batch.to_string(),
+            row.spec.segments.to_string(),
+            row.spec.depth.to_string(),
+            format!("{:.2}", row.timing.mean),
+            times(reference(rows, row)),
+            times(unlocked),
+            format!("{:.2}", row.timing.p50),
+            format!("{:.2}", row.timing.p99),
+            format!("{:.2}", row.timing.p999),
+            row.instructions.map_or("-".to_owned(), |i| format!("{i:.1}")),
         ]);
     }
     table
@@ -81,16 +119,26 @@ pub fn to_table(rows: &[Row]) -> comfy_table::Table {
 mod tests {
     use super::*;
 
+    fn row(subject: Subject, ns: f64) -> Row {
+        let spec = Spec { case: CaseName::Poll, batch: 1, segments: 1, depth: 7 };
+        let timing = Timing { mean: ns, p50: 1.0, p99: 2.0, p999: 3.25 };
+        Row { spec, subject, timing, instructions: None }
+    }
+
     #[test]
     fn a_row_carries_every_key_and_null_for_a_missing_count() {
-        let key = Key { case: "poll", subject: "direct", batch: 1, segments: 1, depth: 7 };
-        let timing = Timing { mean: 1.5, p50: 1.0, p99: 2.0, p999: 3.25 };
-        let json = to_json(&[Row { key, timing, instructions: None }]);
         assert_eq!(
-            json,
-            "[\n  {\"case\": \"poll\", \"subject\": \"direct\", \"batch\": 1, \"segments\": 1, \"depth\": 7, \
+            to_json(&[row(Subject::Mlx5Direct, 1.5)]),
+            "[\n  {\"case\": \"poll\", \"subject\": \"mlx5-direct\", \"batch\": 1, \"segments\": 1, \"depth\": 7, \
              \"ns_per_op\": 1.500, \"p50_ns\": 1.000, \"p99_ns\": 2.000, \"p999_ns\": 3.250, \
              \"instructions_per_op\": null}\n]\n"
         );
+    }
+
+    #[test]
+    fn ratios_say_how_many_times_faster() {
+        let rows = [row(Subject::Libmlx5Lock, 9.0), row(Subject::Mlx5Direct, 1.5)];
+        assert!(reference(&rows, &rows[0]).is_none());
+        assert!(to_table(&rows).to_string().contains("6.00"));
     }
 }

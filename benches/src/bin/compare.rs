@@ -1,133 +1,249 @@
-//! Runs every case of every subject and writes the report.
+//! Measures every case of every subject in one run and writes the report.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use doorbell_benches::{
-    case::{Case, measured},
-    direct, libmlx5, report,
+    aims, build,
+    case::counted,
+    chart, count,
+    dat::DatPost,
+    libmlx5,
+    plan::{CaseName, Spec, Subject, plan},
+    report,
     report::Row,
-    sample::{self, Timing},
+    sample::{self, Effort, Timing},
 };
 
-/// Measures the data paths and writes target/bench/report.json.
+/// Measures the data paths on the software device's queues.
 #[derive(Parser)]
 struct Args {
+    /// Few shapes, short samples, no instruction counts: under a minute.
+    #[arg(long)]
+    quick: bool,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// Only this subject: direct, libmlx5 or libmlx5_unlocked.
+    /// Only this subject: libmlx5-lock, libmlx5-nolock, mlx5-direct, provider or libdaplofa.
+    #[arg(long, value_parser = subject)]
+    subject: Option<Subject>,
+    /// Rounds over all cases and subjects; each figure is the median of its rounds.
     #[arg(long)]
-    subject: Option<String>,
-    /// Milliseconds to sample each case.
-    #[arg(long, default_value_t = 300)]
-    millis: u64,
-    /// Do not count instructions (counting needs valgrind).
+    rounds: Option<usize>,
+    /// Milliseconds to sample a case in each round.
+    #[arg(long)]
+    millis: Option<u64>,
+    /// Do not count instructions.
     #[arg(long)]
     no_instructions: bool,
-    /// Where to write the report.
+    /// Where to write the report; the chart goes beside it.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
-    /// Time the n-th case of the subject and print the figures: a process of its own for each subject.
+    /// In a process of its own: time the n-th case of the plan.
     #[arg(long, value_name = "N", hide = true)]
     time: Option<usize>,
-    /// Run the n-th case of the subject under an instruction counter.
-    #[arg(long, value_name = "N", hide = true)]
-    count: Option<usize>,
+    /// In a process of its own: run these cases of the plan for an instruction counter.
+    #[arg(long, value_name = "N", hide = true, num_args = 1..)]
+    count: Vec<usize>,
 }
 
-/// Who is measured, and the environment that libmlx5 reads once, when it starts.
-const SUBJECTS: [(&str, &[(&str, &str)]); 3] =
-    [("direct", &[]), ("libmlx5", &[]), ("libmlx5_unlocked", &[("MLX5_SINGLE_THREADED", "1")])];
+fn subject(name: &str) -> Result<Subject, String> {
+    Subject::by_name(name).ok_or_else(|| {
+        let names: Vec<_> = Subject::ALL.iter().map(|subject| subject.name()).collect();
+        format!("it is one of {}", names.join(", "))
+    })
+}
 
 /// Runs of a case under the instruction counter.
-const COUNTED_RUNS: u32 = 500;
+const COUNTED_RUNS: u32 = 200;
 
-fn cases(subject: &str) -> Result<Vec<Box<dyn Case>>> {
-    Ok(match subject {
-        "direct" => direct::cases(),
-        "libmlx5" => libmlx5::cases("libmlx5"),
-        "libmlx5_unlocked" => libmlx5::cases("libmlx5_unlocked"),
-        other => bail!("no subject {other}: direct, libmlx5 or libmlx5_unlocked"),
-    })
+impl Args {
+    fn effort(&self) -> Effort {
+        let millis = self.millis.unwrap_or(if self.quick { 20 } else { 50 });
+        Effort { time: Duration::from_millis(millis), samples: if self.quick { 200 } else { 1000 } }
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 }).max(1)
+    }
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let subject = args.subject.as_deref();
-    if let Some(n) = args.time.or(args.count) {
-        let mut cases = cases(subject.context("--time and --count need --subject")?)?;
-        let case = cases.get_mut(n).context("no such case")?;
-        if args.count.is_some() {
-            for _ in 0..COUNTED_RUNS {
-                case.prepare();
-                measured(case.as_mut());
-            }
-        } else {
-            let Timing { mean, p50, p99, p999 } =
-                sample::time(case.as_mut(), Duration::from_millis(args.millis));
-            println!("{mean} {p50} {p99} {p999}");
-        }
-        return Ok(());
+    if let Some(n) = args.time {
+        return time_here(&args, n);
     }
-    let mut rows = vec![];
-    for (name, environment) in SUBJECTS.iter().filter(|(name, _)| subject.is_none_or(|s| s == *name)) {
-        for (n, case) in cases(name)?.iter().enumerate() {
-            if !case.key().case.contains(&args.only) {
-                continue;
-            }
-            let timing = time(name, environment, n, args.millis)?;
-            let instructions = if args.no_instructions {
-                None
-            } else {
-                Some(count(name, environment, n, f64::from(case.operations()))?)
-            };
-            rows.push(Row { key: case.key(), timing, instructions });
-        }
+    if !args.count.is_empty() {
+        return count_here(&args);
     }
-    // Rows that compare stand together.
-    let order: Vec<_> = rows.iter().map(|r| r.key.case).collect();
-    rows.sort_by_key(|r| {
-        (order.iter().position(|c| *c == r.key.case), r.key.batch, r.key.depth, r.key.segments)
-    });
-    println!("{}", report::to_table(&rows));
-    report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
-    println!("written to {}", args.out.display());
+    measure(&args)
+}
+
+/// One case of one subject, as the parent asks.
+fn time_here(args: &Args, n: usize) -> Result<()> {
+    let subject = args.subject.context("--time needs --subject")?;
+    let spec = *plan(args.quick).get(n).context("no such case")?;
+    let mut case = build(subject, &spec)?;
+    let Timing { mean, p50, p99, p999 } = sample::time(case.as_mut(), args.effort());
+    println!("{mean} {p50} {p99} {p999} {}", case.data_path().unwrap_or("-"));
     Ok(())
 }
 
-/// Times a case in a process of its own.
-fn time(subject: &str, environment: &[(&str, &str)], case: usize, millis: u64) -> Result<Timing> {
-    let output = Command::new(std::env::current_exe()?)
-        .args(["--subject", subject, "--time", &case.to_string(), "--millis", &millis.to_string()])
-        .envs(environment.iter().copied())
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let figures: Vec<f64> = text.split_whitespace().filter_map(|f| f.parse().ok()).collect();
-    let [mean, p50, p99, p999] = figures[..] else {
-        bail!("{subject}, case {case}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    Ok(Timing { mean, p50, p99, p999 })
+fn count_here(args: &Args) -> Result<()> {
+    let subject = args.subject.context("--count needs --subject")?;
+    let plan = plan(args.quick);
+    for n in &args.count {
+        let mut case = build(subject, plan.get(*n).context("no such case")?)?;
+        // Whatever happens only once.
+        case.prepare();
+        case.run();
+        counted(case.as_mut(), COUNTED_RUNS);
+        println!("{}", case.operations());
+        // Queues stay: a device that would have to be told is the last thing to count.
+        std::mem::forget(case);
+    }
+    Ok(())
 }
 
-/// Instructions per operation, from callgrind: everything below [`measured`].
-fn count(subject: &str, environment: &[(&str, &str)], case: usize, operations: f64) -> Result<f64> {
-    let output = Command::new("valgrind")
-        .args([
-            "--tool=callgrind",
-            "--callgrind-out-file=/dev/null",
-            "--toggle-collect=doorbell_benches::case::measured",
-        ])
-        .arg(std::env::current_exe()?)
-        .args(["--subject", subject, "--count", &case.to_string()])
-        .envs(environment.iter().copied())
-        .output()
-        .context("cannot run valgrind: install it, or pass --no-instructions")?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let collected = text.lines().find_map(|line| line.split("Collected :").nth(1));
-    let Some(instructions) = collected.and_then(|n| n.trim().parse::<f64>().ok()) else {
-        bail!("valgrind did not report a count:\n{text}");
+/// A case of the plan and a subject that takes part.
+#[derive(Clone, Copy)]
+struct Job {
+    index: usize,
+    spec: Spec,
+    subject: Subject,
+}
+
+impl Job {
+    fn through_libdat(&self) -> bool {
+        self.spec.case == CaseName::DatPost
+    }
+}
+
+fn measure(args: &Args) -> Result<()> {
+    let dat = DatPost::new().map_err(|e| println!("dat-post is left out: {e:#}")).ok();
+    let mut jobs = vec![];
+    for (index, spec) in plan(args.quick).into_iter().enumerate() {
+        let wanted =
+            spec.case.name().contains(&args.only) && (spec.case != CaseName::DatPost || dat.is_some());
+        let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
+        jobs.extend(subjects.filter(|s| wanted && s.does(&spec)).map(|subject| Job { index, spec, subject }));
+    }
+    // Rounds over everything: what disturbs the machine for a while disturbs all subjects of a case.
+    let mut timings = vec![vec![]; jobs.len()];
+    let mut data_path = None;
+    for round in 1..=args.rounds() {
+        eprintln!("round {round} of {}: {} measurements", args.rounds(), jobs.len());
+        for (job, timings) in jobs.iter().zip(&mut timings) {
+            let timing = match &dat {
+                Some(dat) if job.through_libdat() => dat.time(job.subject, &job.spec, args.effort())?,
+                _ => time_elsewhere(args, *job, &mut data_path)?,
+            };
+            timings.push(timing);
+        }
+    }
+    let instructions = if args.quick || args.no_instructions || !count::available() {
+        vec![None; jobs.len()]
+    } else {
+        eprintln!("counting instructions");
+        count_all(&jobs, dat.as_ref())?
     };
-    Ok(instructions / (operations * f64::from(COUNTED_RUNS)))
+    let rows: Vec<Row> = jobs
+        .iter()
+        .zip(timings)
+        .zip(instructions)
+        .map(|((job, timings), instructions)| Row {
+            spec: job.spec,
+            subject: job.subject,
+            timing: Timing::median(&timings),
+            instructions,
+        })
+        .collect();
+
+    println!("{}", report::to_table(&rows));
+    let installed = libmlx5::version();
+    let searches = installed.is_some_and(|version| version >= 48);
+    println!("{}", aims::to_table(&rows, searches));
+    let version = installed.map_or("unknown".to_owned(), |v| v.to_string());
+    println!(
+        "libmlx5 of rdma-core {version}; data path of the provider: {}",
+        data_path.as_deref().unwrap_or("-")
+    );
+    if let Ok(load) = std::fs::read_to_string("/proc/loadavg") {
+        println!("load now: {}", load.trim());
+    }
+    report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let svg = args.out.with_extension("svg");
+    chart::write_svg(&rows, &svg)?;
+    println!("written: {} and {}", args.out.display(), svg.display());
+    Ok(())
+}
+
+fn again(subject: Subject) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--subject", subject.name()]).envs(subject.environment().iter().copied());
+    Ok(command)
+}
+
+/// Times a case in a process of its own.
+fn time_elsewhere(args: &Args, job: Job, data_path: &mut Option<String>) -> Result<Timing> {
+    let mut command = again(job.subject)?;
+    command.args(["--time", &job.index.to_string()]);
+    command.args(args.quick.then_some("--quick"));
+    if let Some(millis) = args.millis {
+        command.args(["--millis", &millis.to_string()]);
+    }
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let figures: Vec<f64> = words.iter().map_while(|w| w.parse().ok()).collect();
+    let ([mean, p50, p99, p999], true) = (&figures[..], output.status.success()) else {
+        bail!(
+            "{} of {}: {}",
+            job.spec.case.name(),
+            job.subject.name(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    if job.subject == Subject::Provider {
+        *data_path = words.last().map(|w| (*w).to_owned());
+    }
+    Ok(Timing { mean: *mean, p50: *p50, p99: *p99, p999: *p999 })
+}
+
+/// Instructions per operation of all jobs: one run under callgrind a subject, and one a case that goes through libdat2.
+fn count_all(jobs: &[Job], dat: Option<&DatPost>) -> Result<Vec<Option<f64>>> {
+    let mut counts = vec![None; jobs.len()];
+    for subject in Subject::ALL {
+        let own: Vec<usize> =
+            (0..jobs.len()).filter(|n| jobs[*n].subject == subject && !jobs[*n].through_libdat()).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let mut command = again(subject)?;
+        command.arg("--count").args(own.iter().map(|n| jobs[*n].index.to_string()));
+        let totals = count::instructions(
+            &command,
+            "doorbell_benches::case::measured",
+            Some("doorbell_benches::case::counted"),
+        )?;
+        if totals.len() < own.len() {
+            bail!("callgrind counted {} of {} cases of {}", totals.len(), own.len(), subject.name());
+        }
+        for (n, total) in own.into_iter().zip(totals) {
+            let operations = operations(&jobs[n].spec);
+            counts[n] = Some(total / f64::from(operations * COUNTED_RUNS));
+        }
+    }
+    if let Some(dat) = dat {
+        for (n, job) in jobs.iter().enumerate().filter(|(_, job)| job.through_libdat()) {
+            counts[n] = Some(dat.count(job.subject, &job.spec)?);
+        }
+    }
+    Ok(counts)
+}
+
+/// Operations of a sample.
+fn operations(spec: &Spec) -> u32 {
+    doorbell_benches::cases::calls(spec) * spec.batch
 }

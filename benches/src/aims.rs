@@ -1,0 +1,135 @@
+//! What the direct path set out to reach, next to what was measured.
+
+use comfy_table::Table;
+
+use crate::{
+    plan::{CaseName, Spec, Subject},
+    report::{Row, find, table},
+};
+
+/// A figure of a row, or of two.
+#[derive(Clone, Copy, Debug)]
+enum Figure {
+    /// Instructions per operation, at most.
+    Instructions(f64),
+    /// Nanoseconds per operation, at most.
+    Nanoseconds(f64),
+    /// 99th percentile of a call of the whole batch, in nanoseconds, at most.
+    CallP99(f64),
+    /// 99.9th percentile of a call of the whole batch, in nanoseconds, at most.
+    CallP999(f64),
+    /// Times faster than a subject, at least.
+    Faster(Subject, f64),
+}
+
+/// The aims: who measures up is `mlx5-direct`.
+fn aims() -> Vec<(&'static str, Spec, Figure)> {
+    use Figure::*;
+    let spec = |case, batch, depth| Spec { case, batch, segments: 1, depth };
+    let (lock, unlocked) = (Subject::Libmlx5Lock, Subject::Libmlx5Nolock);
+    let one = spec(CaseName::Post, 1, 1023);
+    let mut aims = vec![
+        ("one post", one, Instructions(20.0)),
+        ("one post", one, Nanoseconds(2.5)),
+        ("one post, against the lock", one, Faster(lock, 4.0)),
+        ("one post, against no lock", one, Faster(unlocked, 2.0)),
+    ];
+    for batch in [16, 32, 64] {
+        let post = spec(CaseName::Post, batch, 1023);
+        aims.extend([
+            ("batch, full segment", post, Instructions(22.0)),
+            ("batch, address only", spec(CaseName::PostAddress, batch, 1023), Instructions(16.0)),
+            ("batch, post only", post, Faster(lock, 2.5)),
+            ("batch, slot freed", spec(CaseName::PostFree, batch, 1023), Faster(lock, 8.0)),
+        ]);
+    }
+    for batch in [16, 32, 64] {
+        let repost = spec(CaseName::Repost, batch, 1023);
+        aims.extend([
+            ("slot-bound repost", repost, Instructions(4.0)),
+            ("slot-bound repost", repost, Faster(lock, 10.0)),
+        ]);
+    }
+    let (poll, empty) = (spec(CaseName::Poll, 1, 1023), spec(CaseName::EmptyPoll, 1, 1023));
+    aims.extend([
+        ("poll", poll, Instructions(40.0)),
+        ("poll", poll, Nanoseconds(3.0)),
+        ("poll", poll, Faster(lock, 8.0)),
+        ("empty poll", empty, Nanoseconds(3.0)),
+        ("empty poll", empty, Faster(lock, 3.5)),
+    ]);
+    for (depth, times) in [(1023, 2.5), (4095, 8.0), (32_767, 50.0)] {
+        let random = spec(CaseName::RandomCompletion, 32, depth);
+        aims.extend([
+            ("out of order", random, CallP99(350.0)),
+            ("out of order", random, CallP999(500.0)),
+            ("out of order, libmlx5 48 and later", random, Faster(lock, times)),
+        ]);
+    }
+    aims
+}
+
+/// The aims that these rows say something about, each with `met` or `missed`.
+///
+/// `searches` says that libmlx5 is a version that keeps the ring's order by searching (48 and later): what is promised of
+/// out-of-order completions is promised against those.
+pub fn to_table(rows: &[Row], searches: bool) -> Table {
+    let mut table = table(&["aim", "batch", "depth", "measure", "aim", "measured", ""], 1);
+    for (what, spec, figure) in aims() {
+        let Some(row) = find(rows, Subject::Mlx5Direct, spec) else { continue };
+        let call = f64::from(spec.batch);
+        let (measure, aim, measured) = match figure {
+            Figure::Instructions(most) => ("instr/op", most, row.instructions),
+            Figure::Nanoseconds(most) => ("ns/op", most, Some(row.timing.mean)),
+            Figure::CallP99(most) => ("p99 ns/call", most, Some(row.timing.p99 * call)),
+            Figure::CallP999(most) => ("p99.9 ns/call", most, Some(row.timing.p999 * call)),
+            Figure::Faster(other, least) => {
+                let other = find(rows, other, spec).map(|o| o.timing.mean / row.timing.mean);
+                ("times faster", least, other)
+            }
+        };
+        let faster = matches!(figure, Figure::Faster(..));
+        let about_order = faster && spec.case == CaseName::RandomCompletion;
+        let verdict = match measured {
+            None => "not measured",
+            Some(_) if about_order && !searches => "other libmlx5",
+            Some(n) if (faster && n >= aim) || (!faster && n <= aim) => "met",
+            Some(_) => "missed",
+        };
+        table.add_row([
+            what.to_owned(),
+            spec.batch.to_string(),
+            spec.depth.to_string(),
+            measure.to_owned(),
+            format!("{} {aim}", if faster { ">=" } else { "<=" }),
+            measured.map_or("-".to_owned(), |n| format!("{n:.2}")),
+            verdict.to_owned(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Timing;
+
+    #[test]
+    fn aims_are_met_from_below_for_costs_and_from_above_for_ratios() {
+        let spec = Spec { case: CaseName::EmptyPoll, batch: 1, segments: 1, depth: 1023 };
+        let row = |subject, ns| Row {
+            spec,
+            subject,
+            timing: Timing { mean: ns, p50: ns, p99: ns, p999: ns },
+            instructions: None,
+        };
+        let verdicts = |direct: f64, libmlx5: f64| {
+            let rows = [row(Subject::Mlx5Direct, direct), row(Subject::Libmlx5Lock, libmlx5)];
+            let text = to_table(&rows, false).to_string();
+            (text.matches(" met ").count(), text.matches(" missed ").count())
+        };
+        assert_eq!(verdicts(2.0, 7.0), (2, 0));
+        assert_eq!(verdicts(2.0, 6.0), (1, 1));
+        assert_eq!(verdicts(4.0, 6.0), (0, 2));
+    }
+}

@@ -1,0 +1,51 @@
+//! Counting instructions with callgrind.
+
+use std::{ffi::OsStr, fs, path::Path, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+/// Whether valgrind is installed.
+pub fn available() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success())
+}
+
+/// Runs a program under callgrind and returns what it executed below the function `measured`: a count each time the
+/// function `dumped` ended, in order, or one for the whole run without it.
+///
+/// # Errors
+///
+/// When the program fails, or valgrind writes no counts.
+pub fn instructions(command: &Command, measured: &str, dumped: Option<&str>) -> Result<Vec<f64>> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("counts");
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--quiet"]).arg(format!("--toggle-collect={measured}"));
+    valgrind.arg(format!("--callgrind-out-file={}", out.display()));
+    if let Some(dumped) = dumped {
+        valgrind.arg(format!("--dump-after={dumped}"));
+    }
+    valgrind.arg(command.get_program()).args(command.get_args());
+    valgrind.envs(command.get_envs().filter_map(|(name, value): (&OsStr, _)| Some((name, value?))));
+    let output = valgrind.output().context("cannot run valgrind")?;
+    if !output.status.success() {
+        bail!("{command:?} under valgrind: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    if dumped.is_none() {
+        return Ok(vec![total(&out)?]);
+    }
+    (1..)
+        .map(|n| folder.path().join(format!("counts.{n}")))
+        .take_while(|path| path.exists())
+        .map(|path| total(&path))
+        .collect()
+}
+
+/// The total of a callgrind file.
+fn total(path: &Path) -> Result<f64> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let found = text.lines().find_map(|line| {
+        let rest = line.strip_prefix("summary:").or_else(|| line.strip_prefix("totals:"))?;
+        rest.trim().parse().ok()
+    });
+    found.with_context(|| format!("{} has no total", path.display()))
+}

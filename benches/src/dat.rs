@@ -1,0 +1,121 @@
+//! `dat_srq_post_recv` as a C program sees it, through libdat2 and with any provider: runs `c/dat_post.c`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    case::GROUP,
+    count,
+    plan::{Spec, Subject},
+    sample::{Effort, Timing, clock_cost},
+};
+
+/// The compiled program, a dat.conf with both providers, and the device to preload.
+#[derive(Debug)]
+pub struct DatPost {
+    folder: tempfile::TempDir,
+    device: PathBuf,
+    provider: PathBuf,
+}
+
+impl DatPost {
+    /// Compiles the program against the installed libdat2.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what is missing: a compiler, libdat2 (package libdapl-dev), or a library of this workspace.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let this = Self { device: library("libmlx5_emu.so")?, provider: library("libdoorbell.so")?, folder };
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/dat_post.c");
+        let output = Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
+            .arg(this.program())
+            .arg(source)
+            .arg("-ldat2")
+            .output()
+            .context("cannot run cc")?;
+        if !output.status.success() {
+            bail!(
+                "cannot compile against libdat2 (package libdapl-dev): {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        let conf = format!(
+            "libdaplofa u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"lo 0\" \"\"\n\
+             provider u2.0 nonthreadsafe default {} doorbell.0.1 \"mlx5_0\" \"\"\n",
+            this.provider.display()
+        );
+        fs::write(this.conf(), conf)?;
+        Ok(this)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("dat_post")
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.folder.path().join("dat.conf")
+    }
+
+    /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs only when the program sends
+    /// or polls, which it does not while it is timed.
+    fn command(&self, subject: Subject, spec: &Spec, millis: u128, samples: usize) -> Command {
+        static RUN: AtomicU32 = AtomicU32::new(0);
+        let run = RUN.fetch_add(1, Ordering::Relaxed);
+        let mut command = Command::new(self.program());
+        command
+            .arg(subject.name())
+            .args([spec.segments.to_string(), spec.depth.to_string()])
+            .args([millis.to_string(), samples.to_string()])
+            .env("DAT_OVERRIDE", self.conf())
+            .env("LD_PRELOAD", &self.device)
+            .env("MLX5_EMU_MODE", "stepped")
+            .env("MLX5_EMU_SESSION", format!("bench-{}-{run}", std::process::id()));
+        command
+    }
+
+    /// Times the posts of a subject.
+    ///
+    /// # Errors
+    ///
+    /// What the program said.
+    pub fn time(&self, subject: Subject, spec: &Spec, effort: Effort) -> Result<Timing> {
+        let mut command = self.command(subject, spec, effort.time.as_millis(), effort.samples);
+        let output = command.output()?;
+        if !output.status.success() {
+            bail!("dat-post of {}: {}", subject.name(), String::from_utf8_lossy(&output.stderr));
+        }
+        let clock = clock_cost().as_nanos() as u64;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let samples = text.lines().map(|line| Ok(line.parse::<u64>()?.saturating_sub(clock)));
+        Ok(Timing::of(samples.collect::<Result<_>>()?, GROUP))
+    }
+
+    /// Instructions per post of a subject.
+    ///
+    /// # Errors
+    ///
+    /// As [`count::instructions`].
+    pub fn count(&self, subject: Subject, spec: &Spec) -> Result<f64> {
+        const GROUPS: usize = 20;
+        let command = self.command(subject, spec, 0, GROUPS);
+        let total = count::instructions(&command, "measured", None)?;
+        Ok(total[0] / (GROUPS as f64 * f64::from(GROUP)))
+    }
+}
+
+/// A library that was built with this program.
+fn library(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let folders = program.ancestors().skip(1).take(2);
+    let found = folders.flat_map(|f| [f.join(name), f.join("deps").join(name)]).find(|path| path.exists());
+    found
+        .with_context(|| format!("no {name} near {}: build doorbell and mlx5-emu as well", program.display()))
+}

@@ -1,0 +1,157 @@
+//! Which cases are measured, in which shapes, for whom.
+
+/// What is timed. The names are those of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseName {
+    /// New buffers into an SRQ with room.
+    Post,
+    /// The same from segments that were built beforehand, as libmlx5's work requests always are here.
+    PostEncoded,
+    /// The same where length and lkey are in place and only the address is new.
+    PostAddress,
+    /// A full SRQ: completions are polled, oldest first, and as many new buffers are posted.
+    PostFree,
+    /// The slots keep their buffers.
+    Repost,
+    /// Completions wait; QP, slot or `wr_id` and length are used.
+    Poll,
+    /// The same, and the slot is free afterwards.
+    PollFree,
+    /// No completion waits.
+    EmptyPoll,
+    /// A full SRQ of which the device completes at random: the post alone.
+    RandomCompletion,
+    /// The same with the polling.
+    RandomCompletionFree,
+    /// `dat_srq_post_recv` through libdat2.
+    DatPost,
+}
+
+impl CaseName {
+    /// Its name in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Post => "post",
+            Self::PostEncoded => "post-encoded",
+            Self::PostAddress => "post-address",
+            Self::PostFree => "post+free",
+            Self::Repost => "repost",
+            Self::Poll => "poll",
+            Self::PollFree => "poll+free",
+            Self::EmptyPoll => "empty-poll",
+            Self::RandomCompletion => "random-completion",
+            Self::RandomCompletionFree => "random-completion+free",
+            Self::DatPost => "dat-post",
+        }
+    }
+}
+
+/// Who is measured. The names are those of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// libmlx5 as it comes.
+    Libmlx5Lock,
+    /// libmlx5 started with `MLX5_SINGLE_THREADED=1`.
+    Libmlx5Nolock,
+    /// The crate mlx5-direct.
+    Mlx5Direct,
+    /// The crate doorbell: its Rust API, or for `dat-post` libdoorbell.so under libdat2.
+    Provider,
+    /// libdaplofa under libdat2.
+    Libdaplofa,
+}
+
+impl Subject {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 5] =
+        [Self::Libmlx5Lock, Self::Libmlx5Nolock, Self::Mlx5Direct, Self::Provider, Self::Libdaplofa];
+
+    /// Its name in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Libmlx5Lock => "libmlx5-lock",
+            Self::Libmlx5Nolock => "libmlx5-nolock",
+            Self::Mlx5Direct => "mlx5-direct",
+            Self::Provider => "provider",
+            Self::Libdaplofa => "libdaplofa",
+        }
+    }
+
+    /// The subject of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// What libmlx5 reads from the environment, once, when it starts.
+    pub fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Libmlx5Nolock => &[("MLX5_SINGLE_THREADED", "1")],
+            _ => &[],
+        }
+    }
+
+    /// Whether it takes part in a case.
+    pub fn does(self, spec: &Spec) -> bool {
+        use CaseName::*;
+        match self {
+            Self::Libmlx5Lock | Self::Libmlx5Nolock | Self::Mlx5Direct => spec.case != DatPost,
+            Self::Provider => match spec.case {
+                Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
+                DatPost => true,
+                _ => false,
+            },
+            Self::Libdaplofa => spec.case == DatPost,
+        }
+    }
+}
+
+/// A case in a shape: what a row of the report stands for, together with the subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// What is timed.
+    pub case: CaseName,
+    /// WQEs or CQEs a call handles.
+    pub batch: u32,
+    /// Data segments of a buffer.
+    pub segments: u32,
+    /// Receives that can be posted at a time.
+    pub depth: u32,
+}
+
+/// All cases in all shapes, or for a quick look all cases in few.
+pub fn plan(quick: bool) -> Vec<Spec> {
+    use CaseName::*;
+    let spec = |case, batch, segments, depth| Spec { case, batch, segments, depth };
+    let (batches, depths): (&[u32], &[u32]) =
+        if quick { (&[1, 32], &[1023]) } else { (&[1, 16, 32, 64], &[255, 1023, 32_767]) };
+    let random: &[u32] = if quick { &[1023] } else { &[255, 1023, 4095, 32_767] };
+    let mut plan = vec![];
+    for case in [Post, PostFree] {
+        for &segments in if quick && case == PostFree { &[1][..] } else { &[1, 4] } {
+            for &depth in depths {
+                plan.extend(batches.iter().map(|&batch| spec(case, batch, segments, depth)));
+            }
+        }
+    }
+    for case in [PostEncoded, PostAddress] {
+        plan.extend(batches.iter().map(|&batch| spec(case, batch, 1, 1023)));
+    }
+    plan.extend(batches.iter().flat_map(|&batch| depths.iter().map(move |&d| spec(Repost, batch, 1, d))));
+    for case in [RandomCompletion, RandomCompletionFree] {
+        for &depth in random {
+            plan.extend(batches.iter().filter(|b| !quick || **b > 1).map(|&b| spec(case, b, 1, depth)));
+        }
+        if !quick {
+            plan.extend(depths.iter().map(|&depth| spec(case, 32, 4, depth)));
+        }
+    }
+    for case in [Poll, PollFree] {
+        let batches: &[u32] = if quick { &[1] } else { &[1, 16, 32] };
+        plan.extend(batches.iter().map(|&batch| spec(case, batch, 1, 1023)));
+    }
+    plan.push(spec(EmptyPoll, 1, 1, 1023));
+    for &segments in if quick { &[1][..] } else { &[1, 4] } {
+        plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));
+    }
+    plan
+}

@@ -1,0 +1,288 @@
+#![expect(unsafe_code, reason = "verbs, and queue memory in the place of a device")]
+//! Queues that unmodified libibverbs and libmlx5 made on the software device, and a stand-in for that device.
+//!
+//! The software device delivers one real message and then does nothing more: the completion entries that cases poll are
+//! copies of that message's entry with another slot, written by [`Queues::deliver`] outside the timed part. Which slots
+//! the device has taken is found by following the list in the ring, as it would.
+
+use std::{ffi::c_int, mem::zeroed, ptr::null_mut, sync::Once};
+
+use mlx5_direct::dv::abi;
+use rdma_sys::*;
+
+/// Entries of the receive CQ.
+pub const CQ_ENTRIES: usize = 1024;
+
+/// An SRQ, the CQ of a QP on it, and where their memory is. Never destroyed: a case lives as long as its process.
+#[derive(Debug)]
+pub struct Queues {
+    srq: *mut ibv_srq,
+    cq: *mut ibv_cq,
+    ring: *mut u8,
+    stride: usize,
+    entries: *mut u8,
+    /// The entry of a real message.
+    template: [u8; 64],
+    produced: usize,
+    /// Where the device is in the list.
+    position: u16,
+    lkey: u32,
+    buffer: u64,
+}
+
+fn some<T>(ptr: *mut T, call: &str) -> *mut T {
+    assert!(!ptr.is_null(), "{call}: {}", std::io::Error::last_os_error());
+    ptr
+}
+
+fn ok(rc: c_int, call: &str) {
+    assert_eq!(rc, 0, "{call}: {}", std::io::Error::from_raw_os_error(rc.abs()));
+}
+
+impl Queues {
+    /// Queues that libmlx5 will post to and poll.
+    pub fn for_libmlx5(depth: u32, segments: u32) -> Self {
+        Self::used_once(depth, segments)
+    }
+
+    /// Queues that nobody has posted to or polled.
+    pub fn untouched(depth: u32, segments: u32) -> Self {
+        let template = Self::used_once(15, 1).template;
+        let mut queues = Self::create(depth, segments).0;
+        queues.template = template;
+        queues
+    }
+
+    fn used_once(depth: u32, segments: u32) -> Self {
+        let (mut queues, context, pd) = Self::create(depth, segments);
+        // SAFETY: made a moment ago.
+        unsafe { queues.learn(context, pd) };
+        queues
+    }
+
+    fn create(depth: u32, segments: u32) -> (Self, *mut ibv_context, *mut ibv_pd) {
+        static DEVICE: Once = Once::new();
+        DEVICE.call_once(|| {
+            mlx5_emu::set_mode(mlx5_emu::Mode::Manual);
+            mlx5_emu::init();
+        });
+        // SAFETY: verbs calls with live objects that the calls before returned.
+        unsafe {
+            let list = some(ibv_get_device_list(null_mut()), "ibv_get_device_list");
+            let context = some(ibv_open_device(some(*list, "an mlx5 device")), "ibv_open_device");
+            ibv_free_device_list(list);
+            let pd = some(ibv_alloc_pd(context), "ibv_alloc_pd");
+            let memory = vec![0u8; 1 << 20].leak();
+            let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as c_int;
+            let mr = some(ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), access), "ibv_reg_mr");
+            let entries = CQ_ENTRIES as c_int - 1;
+            let cq = some(ibv_create_cq(context, entries, null_mut(), null_mut(), 0), "ibv_create_cq");
+            let mut init: ibv_srq_init_attr = zeroed();
+            (init.attr.max_wr, init.attr.max_sge) = (depth, segments);
+            let srq = some(ibv_create_srq(pd, &mut init), "ibv_create_srq");
+            let (ring, stride, entries) = describe(srq, cq);
+            let queues = Self {
+                srq,
+                cq,
+                ring,
+                stride,
+                entries,
+                template: [0; 64],
+                produced: 0,
+                position: 0,
+                lkey: (*mr).lkey,
+                buffer: memory.as_ptr() as u64,
+            };
+            (queues, context, pd)
+        }
+    }
+
+    /// Has the software device deliver one message and keeps its entry.
+    ///
+    /// # Safety
+    ///
+    /// Live objects, those of the queues.
+    unsafe fn learn(&mut self, context: *mut ibv_context, pd: *mut ibv_pd) {
+        // SAFETY: live objects by contract; attributes that each call reads are set; requests and lists live through the
+        // calls.
+        unsafe {
+            let mut sge = self.sge(0);
+            let mut wr: ibv_recv_wr = zeroed();
+            (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+            ok(ibv_post_srq_recv(self.srq, &mut wr, &mut null_mut()), "ibv_post_srq_recv");
+            let send = some(ibv_create_cq(context, 15, null_mut(), null_mut(), 0), "ibv_create_cq");
+            let qps: Vec<_> = (0..2)
+                .map(|_| {
+                    let mut init: ibv_qp_init_attr = zeroed();
+                    (init.send_cq, init.recv_cq, init.srq) = (send, self.cq, self.srq);
+                    (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
+                    (init.qp_type, init.sq_sig_all) = (ibv_qp_type::IBV_QPT_RC, 1);
+                    some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
+                })
+                .collect();
+            connect(context, qps[0], (*qps[1]).qp_num);
+            connect(context, qps[1], (*qps[0]).qp_num);
+            // Longer than what fits into an entry.
+            sge.length = 1000;
+            let mut wr: ibv_send_wr = zeroed();
+            (wr.sg_list, wr.num_sge, wr.opcode) = (&mut sge, 1, ibv_wr_opcode::IBV_WR_SEND);
+            ok(ibv_post_send(qps[0], &mut wr, &mut null_mut()), "ibv_post_send");
+            while self.entries.add(63).read_volatile() >= 0xf0 {
+                mlx5_emu::step();
+            }
+            self.template.copy_from_slice(core::slice::from_raw_parts(self.entries, 64));
+            assert_eq!(self.template[63] >> 4, 2, "the entry of a send");
+            let mut wc: ibv_wc = zeroed();
+            assert_eq!(ibv_poll_cq(self.cq, 1, &mut wc), 1, "ibv_poll_cq");
+        }
+        (self.position, self.produced) = (self.next_of(0), 1);
+    }
+
+    /// The SRQ.
+    pub fn srq(&self) -> *mut ibv_srq {
+        self.srq
+    }
+
+    /// The receive CQ of QPs on the SRQ.
+    pub fn cq(&self) -> *mut ibv_cq {
+        self.cq
+    }
+
+    /// Start of the n-th buffer, of 4096 bytes; they repeat.
+    pub fn address(&self, n: u32) -> u64 {
+        self.buffer + u64::from(n % 256) * 4096
+    }
+
+    /// Local key of all buffers.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// The n-th buffer as verbs has it.
+    pub fn sge(&self, n: u32) -> ibv_sge {
+        ibv_sge { addr: self.address(n), length: 4096, lkey: self.lkey }
+    }
+
+    /// Where the list leads after a slot.
+    fn next_of(&self, slot: u16) -> u16 {
+        // SAFETY: inside the ring: slots come from the list that the poster keeps.
+        u16::from_be(unsafe { self.ring.add(slot as usize * self.stride + 2).cast::<u16>().read_volatile() })
+    }
+
+    /// The device takes `n` slots.
+    pub fn take(&mut self, n: usize, into: &mut Vec<u16>) {
+        for _ in 0..n {
+            into.push(self.position);
+            self.position = self.next_of(self.position);
+        }
+    }
+
+    /// The device finishes receives in these slots.
+    pub fn deliver(&mut self, slots: &[u16]) {
+        for slot in slots {
+            let mut entry = self.template;
+            entry[60..62].copy_from_slice(&slot.to_be_bytes());
+            entry[63] = entry[63] & 0xfe | (self.produced / CQ_ENTRIES % 2) as u8;
+            // SAFETY: inside the CQ, whose entries are 64 bytes; cases deliver no more than they poll.
+            unsafe {
+                let at = self.entries.add(self.produced % CQ_ENTRIES * 64);
+                at.copy_from(entry.as_ptr(), 63);
+                at.add(63).write_volatile(entry[63]);
+            }
+            self.produced += 1;
+        }
+    }
+}
+
+/// A chain of verbs work requests with their scatter lists, or requests by themselves.
+pub struct Requests {
+    wrs: Vec<ibv_recv_wr>,
+    chained: bool,
+    _sges: Vec<ibv_sge>,
+}
+
+impl Requests {
+    /// `n` requests of so many segments each; `chained` into one list, else each alone.
+    pub fn new(queues: &Queues, n: u32, segments: u32, chained: bool) -> Self {
+        let mut sges: Vec<_> = (0..n * segments).map(|k| queues.sge(k)).collect();
+        // SAFETY: integers and pointers only, for which zero is a value.
+        let mut wrs: Vec<ibv_recv_wr> = (0..n).map(|_| unsafe { zeroed() }).collect();
+        let first = wrs.as_mut_ptr();
+        for (k, wr) in wrs.iter_mut().enumerate() {
+            let list = sges[k * segments as usize..].as_mut_ptr();
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (k as u64, list, segments as c_int);
+            wr.next = if chained && k + 1 < n as usize { first.wrapping_add(k + 1) } else { null_mut() };
+        }
+        Self { wrs, chained, _sges: sges }
+    }
+
+    /// The n-th request, or the head of the chain. Valid while `self` is.
+    #[inline(always)]
+    pub fn get(&mut self, n: u32) -> *mut ibv_recv_wr {
+        let n = if self.chained { 0 } else { n };
+        &mut self.wrs[n as usize]
+    }
+}
+
+/// Ring, stride and CQ entries, from libmlx5.
+///
+/// # Safety
+///
+/// Live objects of libmlx5.
+unsafe fn describe(srq: *mut ibv_srq, cq: *mut ibv_cq) -> (*mut u8, usize, *mut u8) {
+    type InitObj = unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int;
+    // SAFETY: the function and structs of mlx5dv.h; live objects by contract.
+    unsafe {
+        let lib = libloading::Library::new("libmlx5.so.1").expect("libmlx5");
+        let init: libloading::Symbol<'_, InitObj> = lib.get(b"mlx5dv_init_obj\0").expect("mlx5dv_init_obj");
+        let (mut obj, mut ring, mut queue): (abi::DvObj, abi::DvSrq, abi::DvCq) =
+            (zeroed(), zeroed(), zeroed());
+        obj.srq = abi::DvPair { object: srq.cast(), out: (&raw mut ring).cast() };
+        obj.cq = abi::DvPair { object: cq.cast(), out: (&raw mut queue).cast() };
+        ok(init(&mut obj, abi::OBJ_SRQ | abi::OBJ_CQ), "mlx5dv_init_obj");
+        assert_eq!((queue.cqe_cnt as usize, queue.cqe_size), (CQ_ENTRIES, 64));
+        (ring.buf.cast(), ring.stride as usize, queue.buf.cast())
+    }
+}
+/// Brings a QP to the ready-to-send state, connected to `dest`.
+///
+/// # Safety
+///
+/// Live objects.
+unsafe fn connect(context: *mut ibv_context, qp: *mut ibv_qp, dest: u32) {
+    type M = ibv_qp_attr_mask;
+    // SAFETY: a live QP by contract; the attributes named by each mask are set, the rest is zero.
+    unsafe {
+        let mut attr: ibv_qp_attr = zeroed();
+        (attr.qp_state, attr.port_num) = (ibv_qp_state::IBV_QPS_INIT, 1);
+        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
+        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to INIT");
+
+        attr = zeroed();
+        (attr.qp_state, attr.path_mtu) = (ibv_qp_state::IBV_QPS_RTR, ibv_mtu::IBV_MTU_1024);
+        (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (dest, 1, 1);
+        (attr.ah_attr.port_num, attr.ah_attr.is_global, attr.ah_attr.grh.hop_limit) = (1, 1, 64);
+        let mut gid: ibv_gid = zeroed();
+        ok(ibv_query_gid(context, 1, 0, &mut gid), "ibv_query_gid");
+        attr.ah_attr.grh.dgid = gid;
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_AV
+            | M::IBV_QP_PATH_MTU
+            | M::IBV_QP_DEST_QPN
+            | M::IBV_QP_RQ_PSN
+            | M::IBV_QP_MAX_DEST_RD_ATOMIC
+            | M::IBV_QP_MIN_RNR_TIMER;
+        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTR");
+
+        attr = zeroed();
+        (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) = (ibv_qp_state::IBV_QPS_RTS, 14, 7, 7);
+        attr.max_rd_atomic = 1;
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_TIMEOUT
+            | M::IBV_QP_RETRY_CNT
+            | M::IBV_QP_RNR_RETRY
+            | M::IBV_QP_SQ_PSN
+            | M::IBV_QP_MAX_QP_RD_ATOMIC;
+        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTS");
+    }
+}

@@ -1,0 +1,103 @@
+//! The comparison in quick mode, as `make bench QUICK=1` runs it: the report is whole and makes sense.
+
+use std::{collections::BTreeSet, path::Path, process::Command};
+
+use doorbell_benches::plan::{CaseName, Subject, plan};
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::Value;
+
+fn main() {
+    let args = Arguments::from_args();
+    let with_dat = Path::new("/usr/include/dat2/udat.h").exists();
+    let why = if with_dat { "" } else { " (ignored: no libdat2; package libdapl-dev)" };
+    let dat = format!("quick_mode_reports_dat_post_of_both_providers{why}");
+    let trials = vec![
+        Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
+        Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
+        Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
+    ];
+    libtest_mimic::run(&args, trials).exit();
+}
+
+fn compare() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_compare"))
+}
+
+/// Runs quick mode with further arguments; the report's rows.
+fn quick(arguments: &[&str]) -> Result<Vec<Value>, Failed> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("new/report.json");
+    let output = compare().arg("--quick").args(arguments).arg("--out").arg(&report).output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let chart = std::fs::read_to_string(report.with_extension("svg"))?;
+    assert!(chart.starts_with("<svg") && chart.trim_end().ends_with("</svg>"), "{chart}");
+    let Value::Array(rows) = serde_json::from_str(&std::fs::read_to_string(&report)?)? else {
+        return Err("the report is not a list".into());
+    };
+    for row in &rows {
+        check(row);
+    }
+    Ok(rows)
+}
+
+/// A row has all keys; times are above zero, percentiles in order.
+fn check(row: &Value) {
+    let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"));
+    for key in ["batch", "segments", "depth"] {
+        assert!(number(key) >= 1.0, "{key} of {row}");
+    }
+    assert!(number("ns_per_op") > 0.0, "{row}");
+    assert!(number("p50_ns") <= number("p99_ns") && number("p99_ns") <= number("p999_ns"), "{row}");
+    assert!(row.get("instructions_per_op").is_some_and(|v| v.is_null() || v.is_f64()), "{row}");
+}
+
+fn names(row: &Value) -> (String, String, u64, u64, u64) {
+    let text = |key: &str| row[key].as_str().unwrap().to_owned();
+    let number = |key: &str| row[key].as_u64().unwrap();
+    (text("case"), text("subject"), number("batch"), number("segments"), number("depth"))
+}
+
+fn whole(with_dat: bool) -> Result<(), Failed> {
+    let rows = quick(&["--rounds", "1", "--millis", "2"])?;
+    let reported: Vec<_> = rows.iter().map(names).collect();
+    let distinct: BTreeSet<_> = reported.iter().cloned().collect();
+    assert_eq!(distinct.len(), reported.len(), "a row appears twice");
+    let mut planned = BTreeSet::new();
+    for spec in plan(true).into_iter().filter(|spec| with_dat || spec.case != CaseName::DatPost) {
+        for subject in Subject::ALL.into_iter().filter(|subject| subject.does(&spec)) {
+            planned.insert((
+                spec.case.name().to_owned(),
+                subject.name().to_owned(),
+                spec.batch.into(),
+                spec.segments.into(),
+                spec.depth.into(),
+            ));
+        }
+    }
+    assert_eq!(distinct, planned);
+    let has = |case: &str, subject: &str| distinct.iter().any(|row| row.0 == case && row.1 == subject);
+    for case in ["post", "post+free", "repost", "poll", "empty-poll", "random-completion"] {
+        for subject in ["libmlx5-lock", "libmlx5-nolock", "mlx5-direct"] {
+            assert!(has(case, subject), "{case} of {subject}");
+        }
+    }
+    assert!(has("post", "provider") && has("post+free", "provider") && has("poll", "provider"));
+    Ok(())
+}
+
+fn dat_post() -> Result<(), Failed> {
+    let rows = quick(&["--only", "dat-post", "--rounds", "1"])?;
+    let subjects: BTreeSet<_> = rows.iter().map(|row| names(row).1).collect();
+    assert_eq!(subjects, BTreeSet::from(["libdaplofa".to_owned(), "provider".to_owned()]));
+    Ok(())
+}
+
+fn unknown_subject() -> Result<(), Failed> {
+    let output = compare().args(["--subject", "libmlx4"]).output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("libmlx5-nolock") && text.contains("libdaplofa"), "{text}");
+    Ok(())
+}
