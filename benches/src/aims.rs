@@ -55,6 +55,7 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
         ("poll", poll, Instructions(40.0)),
         ("poll", poll, Nanoseconds(3.0)),
         ("poll", poll, Faster(lock, 8.0)),
+        ("poll, slot freed by both", spec(CaseName::PollFree, 1, 1023), Faster(lock, 8.0)),
         ("empty poll", empty, Nanoseconds(3.0)),
         ("empty poll", empty, Faster(lock, 3.5)),
     ]);
