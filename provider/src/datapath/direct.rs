@@ -22,6 +22,7 @@ use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{ArmFor, CqeError, DataSeg, DepthError, Payload, RecvOp, Syndrome, WqeIndex};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
+use std::collections::TryReserveError;
 use std::sync::{Mutex, MutexGuard};
 
 /// The most entries that a ring can have.
@@ -74,9 +75,13 @@ enum Place {
 impl DirectSrq {
     /// Takes over an SRQ to which nothing was posted; up to `depth` entries of it are used at first.
     pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<Self> {
+        // What the ring needs beside the device's memory is given back at once: this only asks whether it is there.
+        let no_memory = |e| no_memory(Subtype::ResourceSrq, &e);
+        drop(reserved::<u8>(RING_TABLES).map_err(no_memory)?);
+        let mut entries = Vec::new();
+        make_room(&mut entries, depth).map_err(no_memory)?;
         let verbs = srq.clone();
         let ring = handover::srq(srq, depth)?;
-        let entries = vec![Entry::default(); ring.max_depth() as usize + 1];
         Ok(Self { id, state: Mutex::new(State { ring, entries, available: 0 }), verbs })
     }
 
@@ -159,7 +164,9 @@ impl ReceiveQueue for DirectSrq {
     }
 
     fn resize(&self, depth: u32) -> Result<()> {
-        self.state().ring.set_depth(depth).map_err(|error| match error {
+        let mut state = self.state();
+        make_room(&mut state.entries, depth).map_err(|e| no_memory(Subtype::ResourceMemory, &e))?;
+        state.ring.set_depth(depth).map_err(|error| match error {
             DepthError::OutOfRange { max, .. } => Error::resources(
                 Subtype::ResourceMemory,
                 format!("this device cannot deepen an SRQ, and this one has room for {max}"),
@@ -175,6 +182,30 @@ impl ReceiveQueue for DirectSrq {
     fn armed_limit(&self) -> Result<u32> {
         self.verbs.query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
     }
+}
+
+/// Bytes that the tables of the largest ring take, generously.
+const RING_TABLES: usize = 1 << 20;
+
+/// Memory that may not be there, which is no reason to end the process.
+fn reserved<T>(n: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(n)?;
+    Ok(memory)
+}
+
+/// A place for each slot that a ring of this depth uses: one more than it posts.
+fn make_room(entries: &mut Vec<Entry>, depth: u32) -> Result<(), TryReserveError> {
+    let slots = depth as usize + 1;
+    if slots > entries.len() {
+        entries.try_reserve_exact(slots - entries.len())?;
+        entries.resize(slots, Entry::default());
+    }
+    Ok(())
+}
+
+fn no_memory(sub: Subtype, error: &TryReserveError) -> Error {
+    Error::resources(sub, format!("no memory for the entries of the SRQ: {error}"))
 }
 
 fn segment(sge: &Sge) -> DataSeg {
