@@ -325,15 +325,21 @@ impl SrqInner {
                 most: self.max_iov,
             });
         }
-        let mut sges = [Sge::default(); MAX_IOV];
-        let n = self.ia.lmrs.check_all(
-            iov,
-            Use { pz: self.pz.number, direction: Direction::Write },
-            &mut sges,
-        )?;
+        let using = Use { pz: self.pz.number, direction: Direction::Write };
         let tag = tag.over(iov);
-        match self.path.post(&sges[..n], tag) {
-            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(&sges[..n], tag),
+        // Most buffers have one segment: no need for room for all there could be.
+        if let [one] = iov {
+            return self.post_checked(self.ia.lmrs.check(0, one, using)?.as_slice(), tag);
+        }
+        let mut sges = [Sge::default(); MAX_IOV];
+        let n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
+        self.post_checked(&sges[..n], tag)
+    }
+
+    #[inline]
+    fn post_checked(&self, sges: &[Sge], tag: Tag) -> Result<(), PostError> {
+        match self.path.post(sges, tag) {
+            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(sges, tag),
             outcome => outcome,
         }
     }
