@@ -228,7 +228,11 @@ impl Kind {
         let device = context.name();
         let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();
         let kind = match wish.as_str() {
-            "" | "auto" | "verbs" => Self::Verbs,
+            "verbs" => Self::Verbs,
+            "" | "auto" => direct::obstacle(context).map_or(Self::Direct, |why| {
+                tracing::debug!(device, why, "no direct data path");
+                Self::Verbs
+            }),
             "direct" => match direct::obstacle(context) {
                 None => Self::Direct,
                 Some(why) => {
