@@ -185,7 +185,8 @@ fn a_killed_client_takes_nothing_from_the_others() {
     let text = expect_verified(&client(&server, &load), 480);
     assert_eq!(row(&text, "SRQ available"), ["32", "32", "yes"]);
     assert_eq!(row(&text, "SRQ outstanding"), ["32", "32", "yes"]);
-    until("the server has as many files as before", || files(&server) == before);
+    // Fewer where the first client's were not all closed yet when they were counted.
+    until("the server has no more files than before", || files(&server) <= before);
 }
 
 /// A client whose server dies says so, in time, and tells how far it came.
