@@ -289,8 +289,23 @@ pub(crate) fn copy(from: u64, to: u64, len: usize) {
     let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
     // SAFETY: both ranges lie in live registered regions, which were checked to be mapped at registration with the access
-    // used here; overlap is allowed by `copy`.
-    unsafe { std::ptr::copy(from, to, len) };
+    // used here.
+    unsafe { copy_last_byte_last(from, to, len) };
+}
+
+/// Copies, and writes the last byte after all others: programs poll on it, since cards place data in order.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes; they may overlap.
+#[inline(always)]
+unsafe fn copy_last_byte_last(from: *const u8, to: *mut u8, len: usize) {
+    let Some(body) = len.checked_sub(1) else { return };
+    // SAFETY: in bounds as our caller promises; the last byte is read before an overlapping copy can change it.
+    unsafe {
+        let last = from.add(body).read();
+        std::ptr::copy(from, to, body);
+        AtomicU8::from_ptr(to.add(body)).store(last, Ordering::Release);
+    }
 }
 
 /// Copies out of a registered region; see [`copy`].
@@ -318,7 +333,7 @@ pub(crate) fn write_region(to: u64, data: &[u8]) {
     }
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
     // SAFETY: as in `copy`; `data` is a Rust buffer outside registered regions.
-    unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
+    unsafe { copy_last_byte_last(data.as_ptr(), to, data.len()) };
 }
 
 /// Applies `change` to the aligned 64-bit word at `address` atomically and returns the old value.
