@@ -88,6 +88,10 @@ fn with_emu(command: &str) -> Result<String, Failed> {
     }
 }
 
+/// The SRQ ping-pongs count messages of all QPs together and leave when they have enough, perhaps with one of the other end's on its
+/// way: nobody is there to acknowledge it. Such a run is repeated.
+const LEFT_EARLY: &str = "Failed status transport retry counter exceeded (12)";
+
 /// Server and client of one program; the client starts once the server listens.
 fn pair(command: &str, port_option: &str) -> Result<Completion, Failed> {
     let program = command.split(' ').next().unwrap_or(command);
@@ -96,7 +100,7 @@ fn pair(command: &str, port_option: &str) -> Result<Completion, Failed> {
     }
     let port = port();
     let line = format!("timeout 90 {command} {port_option} {port}");
-    with_emu(&format!(
+    let script = format!(
         "{line} & server=$!
          until grep -qiE ':{port:04X} [0-9A-F]+:0000 0A ' /proc/net/tcp /proc/net/tcp6; do
              kill -0 $server || exit 3; sleep 0.01
@@ -105,7 +109,16 @@ fn pair(command: &str, port_option: &str) -> Result<Completion, Failed> {
          wait $server; server=$?
          echo server $server, client $client
          exit $((server | client))"
-    ))?;
+    );
+    let leaves_early = program.ends_with("srq_pingpong");
+    for _ in 0..2 {
+        match with_emu(&script) {
+            Err(failed) if leaves_early && failed.message().is_some_and(|text| text.contains(LEFT_EARLY)) => {
+            }
+            outcome => return outcome.map(|_| Completion::Completed),
+        }
+    }
+    with_emu(&script)?;
     Ok(Completion::Completed)
 }
 
