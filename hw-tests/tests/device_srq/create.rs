@@ -198,6 +198,15 @@ fn r20_srq_create_out_of_resources() {
     }
     let ia = Ia::open(&devices().unwrap().0).unwrap();
     let pz = Pz::create(&ia).unwrap();
+    // A thread that is still starting needs memory, too.
+    until("the progress thread waits for events", || {
+        std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
+            let says = |what: &str| std::fs::read_to_string(task.path().join(what)).unwrap_or_default();
+            let call = says("syscall").split(' ').next().and_then(|number| number.parse().ok());
+            says("comm").trim() == "doorbell"
+                && [Some(libc::SYS_epoll_wait), Some(libc::SYS_epoll_pwait)].contains(&call)
+        })
+    });
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
     let limit = pages * 4096 + (8 << 20);
