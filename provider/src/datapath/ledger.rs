@@ -318,6 +318,17 @@ mod tests {
     }
 
     #[test]
+    fn buffers_that_nobody_is_known_to_have_taken_are_not_lost_with_the_last_ep() {
+        let mut ledger = posted(3);
+        ledger.ep_connected(1);
+        let first = ledger.order[0].1;
+        ledger.complete(first, 1).unwrap();
+        ledger.ep_drained(1);
+        assert_eq!(ledger.next_lost(), None);
+        assert_eq!(ledger.available(), 2);
+    }
+
+    #[test]
     fn a_buffer_that_a_live_ep_may_still_fill_is_not_lost() {
         let mut ledger = posted(4);
         for ep in 1..=3 {
