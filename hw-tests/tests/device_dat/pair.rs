@@ -33,8 +33,13 @@ pub(crate) struct Running {
 impl Running {
     /// Starts it with this dat.conf; standard output line by line, so that its progress can be seen.
     pub(crate) fn start(program: &str, args: &[String], conf: &str) -> Self {
+        Self::start_with(program, args, conf, &[])
+    }
+
+    /// The same with these environment variables.
+    pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
-        command.arg("-oL").arg(program).args(args);
+        command.arg("-oL").arg(program).args(args).envs(variables.iter().copied());
         command.env("DAT_OVERRIDE", setting().conf.join(conf));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{program}: {e}"));
