@@ -49,6 +49,10 @@ pub struct IaAttr {
     pub mtu: u32,
     /// Whether there are atomic operations on peers' memory (IB extension).
     pub atomics: bool,
+    /// RMRs at most; 0 where the device has no memory windows.
+    pub max_rmrs: Count,
+    /// Whether a Send can invalidate an RMR context of the peer.
+    pub remote_invalidate: bool,
     /// SRQs at most (R264).
     pub max_srqs: Count,
     /// EPs on one SRQ at most (R264).

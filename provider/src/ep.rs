@@ -408,6 +408,28 @@ impl Ep {
         self.inner.post_request(What::Send, iov, Tag { cookie, ..Tag::default() }, flags)
     }
 
+    /// Sends, and takes one of the peer's RMR contexts back: with the receive of this message it is dead, and the peer's
+    /// completion says so ([`DtoCompletion::invalidated`](crate::DtoCompletion::invalidated)).
+    ///
+    /// The context has to be that of an RMR bound through the peer's end of this connection;
+    /// another breaks the connection.
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::NotSupported`] where the device cannot.
+    ///
+    /// # References
+    /// dat.h, `dat_ep_post_send_with_invalidate`.
+    pub fn post_send_with_invalidate(
+        &mut self,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let tag = Tag { cookie, ..Tag::default() };
+        self.inner.post_request(What::SendInvalidate(rmr_context), iov, tag, flags)
+    }
+
     /// Writes these segments into the peer's memory.
     ///
     /// # Errors

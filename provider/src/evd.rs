@@ -436,7 +436,7 @@ impl Queue {
     fn pop_dto(&mut self) -> Option<EventData> {
         let queued = self.dtos.pop_front()?;
         queued.held.release();
-        Some(EventData::Dto(queued.dto))
+        Some(EventData::completed(queued.dto))
     }
 
     fn has_dtos(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Events, as they leave an EVD.
 
-use crate::{Cr, DtoOp, DtoStatus, EpId, EvdId, SpId, SrqId, types::ConnQual};
+use crate::{Cr, DtoOp, DtoStatus, EpId, EvdId, RmrId, SpId, SrqId, types::ConnQual};
 
 /// One event (`DAT_EVENT`).
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct Event {
 pub enum EventData {
     /// A DTO completed.
     Dto(DtoCompletion),
+    /// An RMR was bound, or could not be.
+    RmrBind(RmrBindCompletion),
     /// Somebody wants to connect; accept or reject it. Dropping it rejects.
     ConnectionRequest(CrArrival),
     /// A connection came up, failed or ended.
@@ -54,6 +56,19 @@ impl DtoCompletion {
     pub fn is_success(&self) -> bool {
         self.status == DtoStatus::Success
     }
+}
+
+/// A completed bind of an RMR (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrBindCompletion {
+    /// The RMR.
+    pub rmr: RmrId,
+    /// The EP that it was bound through.
+    pub ep: EpId,
+    /// The cookie given at the bind.
+    pub cookie: u64,
+    /// How it ended; with anything but success the RMR is bound to nothing that can be relied on, and the connection ends.
+    pub status: DtoStatus,
 }
 
 /// A connection request (`DAT_CR_ARRIVAL_EVENT_DATA`).
@@ -173,11 +188,21 @@ pub mod reason {
 }
 
 impl EventData {
+    /// The event of a completed request or receive. Binds travel as DTOs with the RMR's number in the pool's place.
+    pub(crate) fn completed(dto: DtoCompletion) -> Self {
+        if dto.op == DtoOp::RmrBind {
+            let DtoCompletion { ep, cookie, status, pool, .. } = dto;
+            return Self::RmrBind(RmrBindCompletion { rmr: RmrId(pool.into()), ep, cookie, status });
+        }
+        Self::Dto(dto)
+    }
+
     /// The event's number (`DAT_EVENT_NUMBER`); completions of the IB extension have one of their own, `DAT_IB_DTO_EVENT`.
     pub fn number(&self) -> u32 {
         match self {
             Self::Dto(dto) if dto.op.is_extension() => 0x4_0000,
             Self::Dto(_) => 1,
+            Self::RmrBind(_) => 0x1001,
             Self::ConnectionRequest(_) => 0x2001,
             Self::Connection(event) => event.kind as u32,
             Self::Async(event) => event.kind as u32,

@@ -274,6 +274,8 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
         max_rdma_size: max_message,
         mtu: context.port(port).map_or(0, |port| port.active_mtu),
         atomics: a.atomic_cap != AtomicCap::None,
+        max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
+        remote_invalidate: a.memory_windows_type2 || a.memory_management,
         max_srqs: count(a.max_srq),
         max_ep_per_srq: count(a.max_qp),
         max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe).min(kind.max_depth())),

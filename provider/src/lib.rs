@@ -38,7 +38,7 @@ pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Su
 pub use evd::{Evd, EvdParam, WaitError, Waited};
 pub use event::{
     AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, CrArrival, DtoCompletion,
-    Event, EventData, reason,
+    Event, EventData, RmrBindCompletion, reason,
 };
 pub use ia::{Ia, IaSettings};
 pub use lmr::Lmr;
@@ -48,7 +48,7 @@ pub use pz::Pz;
 pub use srq::{Srq, SrqParam};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId,
-    LmrTriplet, MemPriv, Qos, RmrTriplet, SRQ_LW_DEFAULT, SpId, SrqId, SrqState, VALUE_UNKNOWN,
+    LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, SpId, SrqId, SrqState, VALUE_UNKNOWN,
     WATERMARK_INFINITE, port_of,
 };
 

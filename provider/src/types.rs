@@ -200,6 +200,8 @@ pub enum DtoOp {
     Receive = 3,
     /// Receive of a Send with invalidate.
     ReceiveWithInvalidate = 4,
+    /// Bind of an RMR; its completion is an event of its own, [`EventData::RmrBind`](crate::EventData::RmrBind).
+    RmrBind = 5,
     /// RDMA Write with immediate, at the requester (IB extension).
     RdmaWriteImmediate = 8,
     /// RDMA Write with immediate, at the target (IB extension).
@@ -275,8 +277,10 @@ ids! {
     EvdId,
     /// Names an SRQ in events; never used twice in a process.
     SrqId,
-    /// Names a PSP or RSP in events; never used twice in a process.
+    /// Names a PSP, RSP or CSP in events; never used twice in a process.
     SpId,
+    /// Names an RMR in events.
+    RmrId,
 }
 
 /// A number that no other object of this process has had.

@@ -25,6 +25,9 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
                 0,
             ]
         }
+        EventData::RmrBind(bind) => {
+            [Handle::of_id(bind.rmr.0).0 as u64, bind.cookie, two(bind.status as u32, 0), 0, 0]
+        }
         EventData::ConnectionRequest(arrival) => {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
             let cr = evd.sibling(cr::object(arrival.cr));

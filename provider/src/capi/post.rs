@@ -43,6 +43,20 @@ pub(super) extern "C" fn ep_post_send(
     guard("dat_ep_post_send", || request(ep, What::Send, count, iov, cookie, flags, 5))
 }
 
+/// `dat_ep_post_send_with_invalidate`; without the flag an ordinary Send.
+pub(super) extern "C" fn ep_post_send_with_invalidate(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+    invalidate: u32,
+    rmr_context: u32,
+) -> u32 {
+    let what = if invalidate == 0 { What::Send } else { What::SendInvalidate(rmr_context) };
+    guard("dat_ep_post_send_with_invalidate", || request(ep, what, count, iov, cookie, flags, 5))
+}
+
 pub(super) extern "C" fn ep_post_recv(
     ep: Handle,
     count: i32,

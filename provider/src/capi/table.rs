@@ -105,7 +105,7 @@ fn slots() -> [Slot; 79] {
         unsupported::csp_free,
         unsupported::ep_common_connect,
         unsupported::rmr_create_for_ep,
-        unsupported::ep_post_send_with_invalidate,
+        post::ep_post_send_with_invalidate,
         unsupported::ep_post_rdma_read_to_rmr,
         cno::cno_fd_create,
         cno::cno_trigger,

@@ -59,10 +59,6 @@ pub(super) extern "C" fn rmr_create_for_ep(pz: Handle) -> u32 {
     decline::<Pz>("dat_rmr_create_for_ep", pz)
 }
 
-pub(super) extern "C" fn ep_post_send_with_invalidate(ep: Handle) -> u32 {
-    decline::<EpObject>("dat_ep_post_send_with_invalidate", ep)
-}
-
 pub(super) extern "C" fn ep_post_rdma_read_to_rmr(ep: Handle) -> u32 {
     decline::<EpObject>("dat_ep_post_rdma_read_to_rmr", ep)
 }

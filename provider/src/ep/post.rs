@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Send,
+    /// A message that invalidates one of the peer's RMR contexts.
+    SendInvalidate(u32),
     Write(RmrTriplet),
     WriteImmediate(RmrTriplet, u32),
     Read(RmrTriplet),
@@ -125,13 +127,9 @@ impl EpInner {
             && (!flags.contains(CompletionFlags::UNSIGNALLED) || mode.contains(CompletionFlags::UNSIGNALLED))
     }
 
-    pub(crate) fn post_request(
-        self: &Arc<Self>,
-        what: What,
-        iov: &[LmrTriplet],
-        tag: Tag,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
+    /// Whether a request with these flags can be posted, and in which state.
+    #[inline]
+    pub(super) fn takes_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
         if !self.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleEp));
         }
@@ -147,8 +145,21 @@ impl EpInner {
         if !matches!(state, EpState::Connected | EpState::Disconnected) {
             return Err(PostError::EpState(state.subtype()));
         }
+        Ok(state)
+    }
+
+    pub(crate) fn post_request(
+        self: &Arc<Self>,
+        what: What,
+        iov: &[LmrTriplet],
+        tag: Tag,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let state = self.takes_requests(flags)?;
         let direction = match what {
-            What::Send | What::Write(_) | What::WriteImmediate(..) => Direction::Read,
+            What::Send | What::SendInvalidate(_) | What::Write(_) | What::WriteImmediate(..) => {
+                Direction::Read
+            }
             What::Read(_) | What::FetchAdd(..) | What::CompareSwap(..) => Direction::Write,
         };
         let using = Use { pz: self.pz.lock().unwrap().number, direction };
@@ -160,6 +171,10 @@ impl EpInner {
         let mut length: u64 = sges[..n].iter().map(|sge| u64::from(sge.len)).sum();
         let (op, verb) = match what {
             What::Send => (DtoOp::Send, SendOp::Send),
+            What::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
+                return Err(PostError::NotSupported);
+            }
+            What::SendInvalidate(rmr_context) => (DtoOp::Send, SendOp::SendInvalidate(rmr_context)),
             What::Write(to) | What::WriteImmediate(to, _) if length > u64::from(to.segment_length) => {
                 return Err(PostError::Length);
             }
@@ -199,9 +214,26 @@ impl EpInner {
         if length > u64::from(self.ia.attr.max_message_size) {
             return Err(PostError::Length);
         }
+        let solicits = matches!(what, What::Send | What::SendInvalidate(_) | What::WriteImmediate(..));
+        let request = Request { tag, flags, op, length: length as u32, on_device: true };
+        self.submit(state, request, solicits, iov.len(), |qp, wr_id, flags| {
+            qp.post_send(&SendWr { wr_id, op: verb, sges: &sges[..n], flags, inline: None, ud: None })
+        })
+    }
+
+    /// Puts a checked request at the end of the ring and has `post` hand it to the device, or flushes it on a DISCONNECTED EP.
+    #[inline]
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        state: EpState,
+        mut request: Request,
+        solicits: bool,
+        segments: usize,
+        post: impl FnOnce(&Qp, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
+    ) -> Result<(), PostError> {
         let mut requests = self.requests.lock().unwrap();
-        if iov.len() > requests.max_iov {
-            return Err(too_many(iov.len(), requests.max_iov));
+        if segments > requests.max_iov {
+            return Err(too_many(segments, requests.max_iov));
         }
         if requests.is_full() {
             drop(requests);
@@ -212,7 +244,6 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
         }
-        let mut request = Request { tag, flags, op, length: length as u32, on_device: true };
         if state == EpState::Disconnected {
             if !requests.ring.is_empty() {
                 request.on_device = false;
@@ -221,25 +252,16 @@ impl EpInner {
             }
             requests.unreaped += 1;
             drop(requests);
-            self.request_evd.put_flushed(self, tag, op, Held::Request(self.clone()));
+            self.request_evd.put_flushed(self, request.tag, request.op, Held::Request(self.clone()));
             return Ok(());
         }
         // Every request is signalled, also those whose events are suppressed: so it is always known which are done, and
         // their entries come back one by one.
-        let mut send_flags = SendFlags::SIGNALLED;
-        let solicits = matches!(what, What::Send | What::WriteImmediate(..));
-        send_flags.set(SendFlags::SOLICITED, solicits && flags.contains(CompletionFlags::SOLICITED_WAIT));
-        send_flags.set(SendFlags::FENCE, flags.contains(CompletionFlags::BARRIER_FENCE));
+        let mut flags = SendFlags::SIGNALLED;
+        flags.set(SendFlags::SOLICITED, solicits && request.flags.contains(CompletionFlags::SOLICITED_WAIT));
+        flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
         let seq = requests.first + requests.ring.len() as u64;
-        let wr = SendWr {
-            wr_id: Token::Request(seq).pack(),
-            op: verb,
-            sges: &sges[..n],
-            flags: send_flags,
-            inline: None,
-            ud: None,
-        };
-        requests.qp.post_send(&wr).map_err(refused)?;
+        post(&requests.qp, Token::Request(seq).pack(), flags).map_err(refused)?;
         requests.ring.push_back(request);
         Ok(())
     }

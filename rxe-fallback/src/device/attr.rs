@@ -71,6 +71,8 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// Whether an SRQ can be resized (`IBV_DEVICE_SRQ_RESIZE`).
     pub srq_resize: bool,
+    /// Whether work requests can invalidate keys, also a peer's (`IBV_DEVICE_MEM_MGT_EXTENSIONS`).
+    pub memory_management: bool,
     /// Whether there are memory windows of type 1.
     pub memory_windows: bool,
     /// Whether there are memory windows of type 2.
@@ -132,6 +134,7 @@ impl From<&sys::ibv_device_attr> for DeviceAttr {
             local_ca_ack_delay: attr.local_ca_ack_delay,
             phys_port_cnt: attr.phys_port_cnt,
             srq_resize: has(Cap::IBV_DEVICE_SRQ_RESIZE),
+            memory_management: has(Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS),
             memory_windows: has(Cap::IBV_DEVICE_MEM_WINDOW),
             memory_windows_type2: has(Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2A)
                 || has(Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B),
