@@ -3,6 +3,7 @@
 //! - `rules/rules.txt`: number, section and slug of every rule.
 //! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and those that its doc
 //!   comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
+//! - Tests are Rust functions and, at the C edge, `TEST(r53_...)` in a C program, whose comment is the one in front of it.
 //! - `rules/reasons.txt`: why a rule has no test, one line each.
 //!
 //! `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` writes the file anew.
@@ -13,7 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where tests named after rules may be, from the repository's root.
-const SOURCES: [&str; 4] = ["hw-tests/tests", "provider/src", "rxe-fallback/src", "rxe-fallback/tests"];
+const SOURCES: [&str; 5] =
+    ["hw-tests/tests", "hw-tests/c", "provider/src", "rxe-fallback/src", "rxe-fallback/tests"];
 
 /// This file: what looks like tests here is not.
 const SELF: &str = "hw-tests/tests/rules.rs";
@@ -33,6 +35,19 @@ struct Found {
     number: u32,
     /// Rules that its doc comment names.
     more: Vec<u32>,
+}
+
+/// Which way in a test takes, by its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Rust,
+    C,
+}
+
+impl Way {
+    fn of(place: &str) -> Self {
+        if place.contains(".c::") { Self::C } else { Self::Rust }
+    }
 }
 
 fn parse_rules(text: &str) -> BTreeMap<u32, Rule> {
@@ -105,7 +120,38 @@ fn named_in(doc: &str) -> Vec<u32> {
     in_parentheses.chain(also).collect()
 }
 
-/// The tests of one source file.
+/// The number in `r53_name`, and the name up to the first character that is none of a name.
+fn numbered(text: &str) -> Option<(u32, String)> {
+    let name: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let number = name.strip_prefix('r').and_then(|n| n.split_once('_')).and_then(|(n, _)| n.parse().ok());
+    number.map(|number| (number, name))
+}
+
+/// The tests of one C program: `TEST(r53_name)`, with the comment in front of it.
+fn scan_c(path: &str, source: &str) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut doc = String::new();
+    let mut comment = false;
+    for line in source.lines().map(str::trim) {
+        if line.starts_with("/*") {
+            doc.clear();
+            comment = true;
+        }
+        if comment {
+            comment = !line.ends_with("*/");
+            doc.push(' ');
+            doc.push_str(line.trim_start_matches("/*").trim_end_matches("*/").trim_start_matches('*').trim());
+            continue;
+        }
+        if let Some((number, name)) = line.strip_prefix("TEST(").and_then(numbered) {
+            found.push(Found { place: format!("{path}::{name}"), name, number, more: named_in(&doc) });
+        }
+        doc.clear();
+    }
+    found
+}
+
+/// The tests of one Rust source file.
 fn scan(path: &str, source: &str) -> Vec<Found> {
     let mut found = Vec::new();
     let mut doc = String::new();
@@ -114,15 +160,7 @@ fn scan(path: &str, source: &str) -> Vec<Found> {
             doc.push(' ');
             doc.push_str(text.trim());
         } else if !line.starts_with("#[") {
-            let name: String = line
-                .strip_prefix("fn ")
-                .unwrap_or("")
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || *c == '_')
-                .collect();
-            let number =
-                name.strip_prefix('r').and_then(|n| n.split_once('_')).and_then(|(n, _)| n.parse().ok());
-            if let Some(number) = number {
+            if let Some((number, name)) = line.strip_prefix("fn ").and_then(numbered) {
                 found.push(Found { place: format!("{path}::{name}"), name, number, more: named_in(&doc) });
             }
             doc.clear();
@@ -131,12 +169,12 @@ fn scan(path: &str, source: &str) -> Vec<Found> {
     found
 }
 
-fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+fn source_files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, into);
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            source_files(&path, into);
+        } else if path.extension().is_some_and(|ext| ext == "rs" || ext == "c") {
             into.push(path);
         }
     }
@@ -192,27 +230,37 @@ fn table(
     }
     let mut text = String::from(
         "# Rules and their tests\n\n\
-         Every rule of the SRQ and the EPs on it, with the tests that show it or the reason why there is none. Written by\n\
-         `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules`, checked by the same without the variable.\n\n\
-         | rule | section | name | shown by |\n|---|---|---|---|\n",
+         Every rule of the SRQ and the EPs on it, with the tests that show it, through the Rust API and through libdat2 in C,\n\
+         or the reason why there is none. Written by `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules`, checked by\n\
+         the same without the variable.\n\n\
+         | rule | section | name | in Rust | in C |\n|---|---|---|---|---|\n",
     );
-    let (mut by_test, mut by_reason) = (0, 0);
+    let (mut by_test, mut in_rust, mut in_c, mut by_reason) = (0, 0, 0, 0);
     for (number, Rule { section, slug }) in rules {
         let how = match (covered.get(number), reasons.get(number)) {
             (Some(places), _) => {
+                let ways = [Way::Rust, Way::C].map(|way| {
+                    places.iter().copied().filter(|place| Way::of(place) == way).collect::<Vec<_>>()
+                });
                 by_test += 1;
-                places.join("<br>")
+                in_rust += usize::from(!ways[0].is_empty());
+                in_c += usize::from(!ways[1].is_empty());
+                ways.map(|places| places.join("<br>")).join(" | ")
             }
             (None, Some(reason)) => {
                 by_reason += 1;
-                format!("no test: {reason}")
+                format!("no test: {reason} |")
             }
-            (None, None) => "open".to_owned(),
+            (None, None) => "open |".to_owned(),
         };
         writeln!(text, "| R{number} | {section} | {slug} | {how} |").unwrap();
     }
     let (all, open) = (rules.len(), rules.len() - by_test - by_reason);
-    writeln!(text, "\ncovered {by_test}, reasoned {by_reason}, open {open} of {all}").unwrap();
+    writeln!(
+        text,
+        "\ncovered {by_test} ({in_rust} in Rust, {in_c} in C), reasoned {by_reason}, open {open} of {all}"
+    )
+    .unwrap();
     text
 }
 
@@ -229,14 +277,17 @@ fn the_table_of_rules_is_true() {
     let reasons = parse_reasons(&read(&here.join("rules/reasons.txt")), &mut problems);
     let mut files = Vec::new();
     for folder in SOURCES {
-        rust_files(&root.join(folder), &mut files);
+        source_files(&root.join(folder), &mut files);
     }
     files.sort();
     let tests: Vec<_> = files
         .iter()
         .map(|file| (file.strip_prefix(root).unwrap().to_str().unwrap(), file))
         .filter(|(path, _)| *path != SELF)
-        .flat_map(|(path, file)| scan(path, &read(file)))
+        .flat_map(|(path, file)| match Way::of(&format!("{path}::")) {
+            Way::Rust => scan(path, &read(file)),
+            Way::C => scan_c(path, &read(file)),
+        })
         .collect();
     let text = table(&rules, &tests, &reasons, &mut problems);
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
@@ -269,9 +320,9 @@ fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
 fn each_rule_is_covered_reasoned_or_open() {
     let (text, problems) = outcome("/// Shown.\n#[test]\nfn r1_one() {\n", "R3 C edge: NULL\n");
     assert_eq!(problems, [""; 0]);
-    assert!(text.contains("| R1 | A | one | a.rs::r1_one |\n| R2 | A | two | open |\n"));
-    assert!(text.contains("| R3 | B | three | no test: C edge: NULL |\n"));
-    assert!(text.ends_with("\ncovered 1, reasoned 1, open 2 of 4\n"));
+    assert!(text.contains("| R1 | A | one | a.rs::r1_one |  |\n| R2 | A | two | open | |\n"), "{text}");
+    assert!(text.contains("| R3 | B | three | no test: C edge: NULL | |\n"));
+    assert!(text.ends_with("\ncovered 1 (1 in Rust, 0 in C), reasoned 1, open 2 of 4\n"));
 }
 
 #[test]
@@ -287,9 +338,23 @@ fn doc_comments_name_further_rules() {
         assert_eq!(named_in(doc), numbers, "{doc}");
     }
     let (text, _) = outcome("/// First line,\n/// then more. Also R2,\n/// R3.\nfn r1_one() {\n", "");
-    assert!(text.ends_with("\ncovered 3, reasoned 0, open 1 of 4\n"), "{text}");
+    assert!(text.contains("\ncovered 3 ("), "{text}");
     let (text, _) = outcome("/// Another function. Also R4.\nfn helper() {}\nfn r1_one() {\n", "");
-    assert!(text.ends_with("\ncovered 1, reasoned 0, open 3 of 4\n"), "{text}");
+    assert!(text.contains("\ncovered 1 ("), "{text}");
+}
+
+#[test]
+fn tests_in_c_count_with_their_comments() {
+    let source =
+        "/* Other. Also R4. */\nint x;\n/* First,\n * second. Also R2,\n * R3. */\nTEST(r1_one)\n{\n}\n";
+    let found = scan_c("p.c", source);
+    assert_eq!(
+        found,
+        [Found { place: "p.c::r1_one".into(), name: "r1_one".into(), number: 1, more: vec![2, 3] }]
+    );
+    let text = table(&sample(), &found, &BTreeMap::new(), &mut Vec::new());
+    assert!(text.contains("| R1 | A | one |  | p.c::r1_one |\n"), "{text}");
+    assert!(text.ends_with("\ncovered 3 (0 in Rust, 3 in C), reasoned 0, open 1 of 4\n"), "{text}");
 }
 
 #[test]

@@ -436,7 +436,8 @@ impl IaInner {
         }
         let mut objects = self.objects.lock().unwrap();
         let sps = take(&mut objects.sps);
-        let eps = take(&mut objects.eps);
+        // These stay to be found until each has heard from the device that it took its last buffer.
+        let eps: Vec<_> = objects.eps.values().filter_map(Weak::upgrade).collect();
         let evds = take(&mut objects.evds);
         let srqs = take(&mut objects.srqs);
         let lmrs = take(&mut objects.lmrs);

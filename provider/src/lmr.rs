@@ -241,8 +241,10 @@ impl Lmr {
         if MemPriv::from_bits(privileges.bits()).is_none() {
             return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
         }
-        let mr = register(&pz.inner, access_of(privileges))
-            .map_err(|e| Error::verb(Subtype::ResourceMemoryRegion, e))?;
+        let mr = register(&pz.inner, access_of(privileges)).map_err(|e| match e.errno() {
+            libc::EFAULT => Error::arg(3, "memory that cannot be used so").because(e),
+            _ => Error::verb(Subtype::ResourceMemoryRegion, e),
+        })?;
         let context = ia.inner.lmrs.insert(&mr, pz.inner.number, privileges).ok_or_else(|| {
             Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
         })?;

@@ -114,7 +114,7 @@ pub(crate) struct Faults {
     pub(crate) active: bool,
 }
 
-fn parse(text: &str) -> Result<Rule, String> {
+pub(crate) fn parse(text: &str) -> Result<Rule, String> {
     let mut rest = text.trim();
     let mut rule = Rule::once(Fault::Drop);
     if let Some((head, skip)) = rest.split_once('@') {

@@ -23,6 +23,7 @@ pub mod interpose;
 pub mod mem;
 mod net;
 mod objects;
+mod orders;
 mod qp_state;
 mod slab;
 mod start;

@@ -1,4 +1,4 @@
-//! The C programs of hw-tests/c, each on both devices, and on mlx5 by both data paths.
+//! The C programs of hw-tests/c, each on both devices, on mlx5 by both data paths, and on the software device under valgrind.
 
 use crate::pair::Running;
 use doorbell_hw_tests::devices;
@@ -10,12 +10,47 @@ const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
 /// What they are called.
 const NAMES: &str = env!("DOORBELL_C_NAMES");
 
-/// Those that are called in their own ways.
-const SPECIAL: &[&str] = &[];
+const VALGRIND: &str = "/usr/bin/valgrind";
+/// Memory errors and lost memory are failures, but for those of other libraries in `c/valgrind.supp`.
+const MEMCHECK: [&str; 6] = [
+    "-q",
+    "--error-exitcode=99",
+    "--leak-check=full",
+    "--show-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite",
+    concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
+];
+/// Those that wait for wall clock time, or whose processes are not all under valgrind.
+const NOT_UNDER_VALGRIND: &[&str] = &[];
+
+/// Seconds and seed of the fuzzing: `DOORBELL_FUZZ="600 7"` for a longer one.
+fn fuzzing() -> Vec<String> {
+    let words = std::env::var("DOORBELL_FUZZ").unwrap_or_else(|_| "10 1".to_owned());
+    words.split_whitespace().map(str::to_owned).collect()
+}
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let plain = NAMES.split(' ').filter(|name| !SPECIAL.contains(name));
-    paths().iter().flat_map(|&path| plain.clone().map(move |name| plain_trial(name, path))).collect()
+    let names = || NAMES.split(' ');
+    let plain = paths().iter().flat_map(|&path| {
+        names().map(move |name| trial(format!("c_{name}_by_{path}"), None, move || run(name, path, false)))
+    });
+    let checked = names().filter(|name| !NOT_UNDER_VALGRIND.contains(name)).map(|name| {
+        trial(format!("c_{name}_under_valgrind"), no_valgrind(), move || run(name, "auto", true))
+    });
+    plain.chain(checked).collect()
+}
+
+fn trial(
+    name: String,
+    missing: Option<&'static str>,
+    body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let trial = Trial::test(name, body);
+    let headers = PROGRAMS.is_empty().then_some("no headers of libdat2: install libdapl-dev");
+    match headers.or(missing) {
+        Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+        None => trial,
+    }
 }
 
 /// The data paths of the devices at hand.
@@ -27,20 +62,30 @@ fn paths() -> &'static [&'static str] {
     }
 }
 
-fn plain_trial(name: &'static str, path: &'static str) -> Trial {
-    let trial = Trial::test(format!("c_{name}_by_{path}"), move || run(name, path));
-    if PROGRAMS.is_empty() {
-        trial.with_kind("no headers of libdat2: install libdapl-dev").with_ignored_flag(true)
+fn no_valgrind() -> Option<&'static str> {
+    if std::env::var_os("MLX5_EMU_SESSION").is_none() {
+        // It knows what the software device writes, and not what a kernel and its devices do.
+        Some("under valgrind on the software device only")
+    } else if !Path::new(VALGRIND).exists() {
+        Some("no valgrind: install valgrind")
     } else {
-        trial
+        None
     }
 }
 
-fn run(name: &str, path: &str) -> Result<(), Failed> {
-    let program = Path::new(PROGRAMS).join(name);
-    let args = ["doorbell-a".to_owned(), "doorbell-b".to_owned()];
-    let environment = [("DOORBELL_DATAPATH", path)];
-    let mut running = Running::start_with(&program.display().to_string(), &args, "both", &environment);
+fn run(name: &str, path: &str, checked: bool) -> Result<(), Failed> {
+    let program = Path::new(PROGRAMS).join(name).display().to_string();
+    let mut args = vec!["doorbell-a".to_owned(), "doorbell-b".to_owned()];
+    if name == "fuzz" {
+        args.extend(fuzzing());
+    }
+    let mut command = program.as_str();
+    if checked {
+        let memcheck = MEMCHECK.iter().map(|&option| option.to_owned());
+        args = memcheck.chain([program.clone()]).chain(args).collect();
+        command = VALGRIND;
+    }
+    let mut running = Running::start_with(command, &args, "both", &[("DOORBELL_DATAPATH", path)]);
     let (said, status) = running.finish();
     if status.success() && said.contains("checks passed") {
         Ok(())

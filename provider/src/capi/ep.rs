@@ -223,7 +223,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
 
 pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) -> u32 {
     guard("dat_ep_modify", || {
-        let mut object = ep.get_mut::<EpObject>()?;
+        ep.get::<EpObject>()?;
         let known = field::PZ
             | field::RECV_FLAGS
             | field::REQUEST_FLAGS
@@ -239,14 +239,16 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         let param = param.need(3)?;
         let has = |bit| mask & bit != 0;
         let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(3));
+        let pz_handle = Handle(param.pz_handle);
+        // Before the EP is locked to change: C may pass the EP here as well.
+        let pz = has(field::PZ).then(|| pz_handle.get::<Pz>()).transpose()?;
+        let mut object = ep.get_mut::<EpObject>()?;
         if has(field::QOS) {
             qos(param.ep_attr.qos, 3)?;
         }
         if has(field::FIXED) && !same_fixed(&object, mask, &param)? {
             return Err(Code::not_supported());
         }
-        let pz_handle = Handle(param.pz_handle);
-        let pz = has(field::PZ).then(|| pz_handle.get::<Pz>()).transpose()?;
         let change = EpChange {
             pz: pz.as_deref(),
             recv_completion_flags: has(field::RECV_FLAGS)

@@ -69,8 +69,10 @@ pub(super) extern "C" fn evd_query(evd: Handle, mask: u32, param: Out<EvdParam>)
 
 pub(super) extern "C" fn evd_modify_cno(evd: Handle, cno: Handle) -> u32 {
     guard("dat_evd_modify_cno", || {
-        let mut object = evd.get_mut::<EvdObject>()?;
+        evd.get::<EvdObject>()?;
+        // Before the EVD is locked to change: C may pass the EVD here as well.
         let to = cno.given().map(|cno| cno.get::<CnoObject>()).transpose()?;
+        let mut object = evd.get_mut::<EvdObject>()?;
         object.evd.set_cno(to.as_ref().map(|cno| &cno.cno))?;
         object.cno = cno;
         Ok(())

@@ -114,6 +114,14 @@ impl Device {
         self.async_event(context, element, kind::SRQ_ERR);
     }
 
+    /// Every SRQ breaks.
+    pub(crate) fn break_srqs(&mut self) {
+        let all: Vec<usize> = self.srqs.iter().map(|(index, _)| index).collect();
+        for index in all {
+            self.srq_error(index);
+        }
+    }
+
     /// Takes the next WQE of an SRQ; `None` when there is none.
     #[inline]
     pub(crate) fn take_srq_wqe(&mut self, index: usize) -> Option<RecvWqe> {

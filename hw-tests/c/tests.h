@@ -1,0 +1,145 @@
+/* A program of many tests: each is written as
+ *
+ *     TEST(r53_srq_post_negative_segments) { ... }
+ *
+ * and is run by itself, between two sides `a` and `b` that are opened for it and closed after it, whatever it left behind.
+ * What a test does not give back (descriptors, threads) is a failure as well. After the names of the two IAs the command line
+ * may have the beginnings of the names of the tests to run. */
+#ifndef TESTS_H
+#define TESTS_H
+
+#include "check.h"
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ERROR(type, sub) (DAT_CLASS_ERROR | (type) | (sub))
+#define ARG(n) ERROR(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + (n)-1)
+#define HANDLE(kind) ERROR(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_##kind)
+#define STATE(sub) ERROR(DAT_INVALID_STATE, sub)
+#define FULL_SRQ ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ)
+#define TIMEOUT ERROR(DAT_TIMEOUT_EXPIRED, 0)
+/* Of an EVD that takes completions; dtest compares with just that. */
+#define EMPTY DAT_QUEUE_EMPTY
+#define NO_MODEL ERROR(DAT_MODEL_NOT_SUPPORTED, 0)
+
+struct test {
+    const char *name;
+    void (*run)(void);
+    struct test *next;
+};
+
+static struct test *first_test;
+__attribute__((unused)) static struct test **last_test = &first_test;
+static struct side a, b;
+/* As on the command line. */
+static char **ia_names;
+
+#define TEST(test_name)                                                                                          \
+    static void test_name(void);                                                                                 \
+    static struct test test_name##_entry = {#test_name, test_name, NULL};                                        \
+    __attribute__((constructor)) static void test_name##_register(void)                                          \
+    {                                                                                                            \
+        *last_test = &test_name##_entry;                                                                         \
+        last_test = &test_name##_entry.next;                                                                     \
+    }                                                                                                            \
+    static void test_name(void)
+
+static unsigned entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    unsigned n = 0;
+
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+static long long now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+/* What a process holds that can be counted from outside. */
+struct holdings {
+    unsigned fds, threads;
+};
+
+static struct holdings holdings(void)
+{
+    struct holdings h = {entries("/proc/self/fd"), entries("/proc/self/task")};
+    return h;
+}
+
+/* Back to what it was; threads that have ended may take a moment to leave the list. */
+static void check_holdings(struct holdings before)
+{
+    long long end = now_ms() + 5000;
+    struct holdings h = holdings();
+
+    while ((h.fds != before.fds || h.threads != before.threads) && now_ms() < end) {
+        poll(NULL, 0, 1);
+        h = holdings();
+    }
+    if (h.fds != before.fds || h.threads != before.threads)
+        printf("left behind: %u descriptors and %u threads, where there were %u and %u\n", h.fds, h.threads,
+               before.fds, before.threads);
+    CHECK(h.fds == before.fds);
+    CHECK(h.threads == before.threads);
+}
+
+static void side_close(struct side *s)
+{
+    if (s->ia)
+        OK(dat_ia_close(s->ia, DAT_CLOSE_ABRUPT_FLAG));
+    free(s->memory);
+    memset(s, 0, sizeof *s);
+}
+
+static int run_tests(int argc, char **argv)
+{
+    struct holdings before;
+    unsigned run = 0;
+
+    if (argc < 3) {
+        printf("usage: %s IA IA [TEST...]\n", argv[0]);
+        return 2;
+    }
+    ia_names = argv + 1;
+    /* Libraries keep some descriptors from their first use on. */
+    side_open(&a, argv[1]);
+    side_open(&b, argv[2]);
+    side_close(&a);
+    side_close(&b);
+    for (struct test *test = first_test; test; test = test->next) {
+        unsigned failed = failures;
+        int chosen = argc == 3;
+
+        for (int i = 3; i < argc; i++)
+            chosen |= strncmp(test->name, argv[i], strlen(argv[i])) == 0;
+        if (!chosen)
+            continue;
+        before = holdings();
+        side_open(&a, argv[1]);
+        side_open(&b, argv[2]);
+        printf("%s ...\n", test->name);
+        test->run();
+        side_close(&a);
+        side_close(&b);
+        check_holdings(before);
+        if (failures != failed)
+            printf("%s FAILED\n", test->name);
+        run++;
+    }
+    CHECK(run > 0);
+    return finish();
+}
+
+#endif

@@ -1,0 +1,84 @@
+//! [`crate::control`] for programs that have the device preloaded: they find `mlx5_emu_control` with dlsym(3).
+#![expect(unsafe_code, reason = "a function that C programs find by name")]
+
+use std::ffi::{CStr, c_char};
+
+use crate::device::{self, ObjectKind};
+use crate::{control, faults};
+
+/// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `fault RULES`
+/// (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar`. 0 or the count; -1 for an order that is none.
+///
+/// # Safety
+/// `order` points to a string with a NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlx5_emu_control(order: *const c_char) -> i64 {
+    // SAFETY: the caller's promise.
+    let order = unsafe { CStr::from_ptr(order) };
+    std::panic::catch_unwind(|| order.to_str().ok().and_then(obey)).ok().flatten().unwrap_or(-1)
+}
+
+fn obey(order: &str) -> Option<i64> {
+    match order {
+        "port up" => control::set_port(true),
+        "port down" => control::set_port(false),
+        "fatal" => control::fatal_error(),
+        "remove" => control::remove_device(),
+        "srq error" => device::lock().break_srqs(),
+        "no faults" => control::no_faults(),
+        _ => {
+            return match order.split_once(' ')? {
+                ("count", kind) => count(kind),
+                ("fault", rules) => inject(rules),
+                _ => None,
+            };
+        }
+    }
+    Some(0)
+}
+
+fn inject(rules: &str) -> Option<i64> {
+    for rule in rules.split(';') {
+        control::inject(faults::parse(rule).ok()?);
+    }
+    Some(0)
+}
+
+/// Objects of this kind in all contexts of the process.
+fn count(kind: &str) -> Option<i64> {
+    let kind = match kind {
+        "pd" => ObjectKind::Pd,
+        "mr" => ObjectKind::Mr,
+        "cq" => ObjectKind::Cq,
+        "qp" => ObjectKind::Qp,
+        "srq" => ObjectKind::Srq,
+        "ah" => ObjectKind::Ah,
+        "uar" => ObjectKind::Uar,
+        _ => return None,
+    };
+    if !device::exists() {
+        return Some(0);
+    }
+    let device = device::lock();
+    let objects = device.contexts.iter().flat_map(|(_, context)| context.handles.values());
+    i64::try_from(objects.filter(|(k, _)| *k == kind).count()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_obeyed_or_refused() {
+        let order = |text: &CStr| {
+            // SAFETY: a string with a NUL.
+            unsafe { mlx5_emu_control(text.as_ptr()) }
+        };
+        assert_eq!(order(c"count mr"), 0);
+        assert_eq!(order(c"fault drop*2;cmd.create_srq=12"), 0);
+        assert_eq!(order(c"no faults"), 0);
+        for wrong in [c"", c"count", c"count sheep", c"fault nonsense", c"port sideways"] {
+            assert_eq!(order(wrong), -1, "{wrong:?}");
+        }
+    }
+}
