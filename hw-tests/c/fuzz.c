@@ -1064,7 +1064,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < 10; i++)
         next();
     shuffle_garbage();
-    /* Libraries keep some descriptors from their first use on. */
+    warm_up();
     life(500);
     check_device();
     before = holdings();

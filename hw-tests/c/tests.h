@@ -103,6 +103,21 @@ static void side_close(struct side *s)
     memset(s, 0, sizeof *s);
 }
 
+/* Libraries keep some descriptors from their first use on: librdmacm has the device open from the first connection. */
+static void warm_up(void)
+{
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE server, client;
+
+    side_open(&a, ia_names[0]);
+    side_open(&b, ia_names[1]);
+    OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &server));
+    OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &client));
+    join(&a, server, &b, client, 46999);
+    side_close(&a);
+    side_close(&b);
+}
+
 static int run_tests(int argc, char **argv)
 {
     struct holdings before;
@@ -113,11 +128,7 @@ static int run_tests(int argc, char **argv)
         return 2;
     }
     ia_names = argv + 1;
-    /* Libraries keep some descriptors from their first use on. */
-    side_open(&a, argv[1]);
-    side_open(&b, argv[2]);
-    side_close(&a);
-    side_close(&b);
+    warm_up();
     for (struct test *test = first_test; test; test = test->next) {
         unsigned failed = failures;
         int chosen = argc == 3;

@@ -216,14 +216,21 @@ impl Ia {
     /// # References
     /// dat_ia_close(3DAT).
     pub fn close(self, how: CloseFlags) -> Result<(), Refused<Self>> {
-        if how == CloseFlags::Graceful
-            && let Some(left) = self.inner.what_is_left()
-        {
-            let error = Error::state(Subtype::InvalidStateIaInUse, format!("still there: {left}"));
+        if let Err(error) = self.can_close(how) {
             return Err(Refused { object: self, error });
         }
         self.inner.close();
         Ok(())
+    }
+
+    /// What [`Ia::close`] would say, as long as nothing changes.
+    pub(crate) fn can_close(&self, how: CloseFlags) -> Result<()> {
+        match self.inner.what_is_left() {
+            Some(left) if how == CloseFlags::Graceful => {
+                Err(Error::state(Subtype::InvalidStateIaInUse, format!("still there: {left}")))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! of it is touched, so any number that C passes is safe.
 //!
 //! Calls read-lock a shell, so different threads use one object at once; what takes an object away, or changes it, write-locks.
-//! Nothing that blocks happens under these locks: waits clone their EVD or CNO out first.
+//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first.
 
 use super::code::Code;
 use super::objects::Object;
@@ -170,11 +170,13 @@ impl Handle {
         self.shell().and_then(|shell| read(shell).as_ref().map(Object::kind))
     }
 
-    /// Takes the object away and ends it, without the lock; one that refuses to end comes back.
+    /// Takes the object away and ends it; one that refuses to end comes back. Other threads see nothing of a refusal, but
+    /// for objects whose end waits for others: those end without the lock.
     pub(super) fn end<K: Kind>(self, end: impl FnOnce(K) -> Result<(), (K, Code)>) -> Result<(), Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let shell = self.shell().ok_or_else(invalid)?;
         let mut guard = write(shell);
+        let waits = guard.as_ref().is_some_and(Object::end_waits);
         let object = match guard.take().map(K::into) {
             Some(Ok(object)) => object,
             Some(Err(other)) => {
@@ -183,14 +185,15 @@ impl Handle {
             }
             None => return Err(invalid()),
         };
-        drop(guard);
+        let held = (!waits).then_some(guard);
         match end(object) {
             Ok(()) => {
+                drop(held);
                 self.bury();
                 Ok(())
             }
             Err((object, code)) => {
-                *write(shell) = Some(object.wrap());
+                *held.unwrap_or_else(|| write(shell)) = Some(object.wrap());
                 Err(code)
             }
         }

@@ -225,8 +225,14 @@ pub(super) fn close_flags(flags: u32) -> Result<CloseFlags, Code> {
 
 pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
     guard("dat_ia_close", || {
-        ia.get::<IaObject>()?;
-        close(ia, close_flags(flags)?)
+        let how = {
+            let object = ia.get::<IaObject>()?;
+            let how = close_flags(flags)?;
+            // Refused here, other threads see nothing of it.
+            object.ia.can_close(how)?;
+            how
+        };
+        close(ia, how)
     })
 }
 

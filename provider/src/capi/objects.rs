@@ -23,6 +23,11 @@ pub(super) enum Object {
 }
 
 impl Object {
+    /// Whether its end may wait for the progress thread, which may be in an agent of the consumer's that uses it.
+    pub(super) fn end_waits(&self) -> bool {
+        matches!(self, Self::Cr(_) | Self::Ep(_) | Self::Ia(_))
+    }
+
     /// `DAT_HANDLE_TYPE`.
     pub(super) fn kind(&self) -> u32 {
         match self {
