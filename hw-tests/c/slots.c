@@ -274,7 +274,6 @@ static void memory(struct side *a)
     DAT_LMR_HANDLE lmr;
     DAT_LMR_PARAM param;
     DAT_LMR_CONTEXT context;
-    DAT_RMR_HANDLE rmr;
     DAT_LMR_TRIPLET iov = piece(a, 0, 8);
     DAT_PZ_PARAM pz;
 
@@ -293,10 +292,10 @@ static void memory(struct side *a)
     EXPECT(ARG(4), dat_lmr_create(a->ia, 0, region, 0, a->pz, 0x33, 0, &lmr, NULL, NULL, NULL, NULL));
     EXPECT(ARG(6), dat_lmr_create(a->ia, 0, region, 64, a->pz, 0x1000, 0, &lmr, NULL, NULL, NULL, NULL));
     EXPECT(ARG(2), dat_lmr_create(a->ia, 9, region, 64, a->pz, 0x33, 0, &lmr, NULL, NULL, NULL, NULL));
-    EXPECT(NOT_SUPPORTED, dat_lmr_create(a->ia, 0, region, 64, a->pz, 0x33, DAT_VA_TYPE_ZB, &lmr, NULL, NULL, NULL, NULL));
+    region.for_va = a->memory + 1;
+    EXPECT(ARG(3), dat_lmr_create(a->ia, 0, region, 64, a->pz, 0x33, DAT_VA_TYPE_ZB, &lmr, NULL, NULL, NULL, NULL));
     OK(dat_lmr_sync_rdma_read(a->ia, &iov, 1));
     OK(dat_lmr_sync_rdma_write(a->ia, &iov, 1));
-    EXPECT(NOT_SUPPORTED, dat_rmr_create(a->pz, &rmr));
     memset(&pz, 0xA5, sizeof pz);
     OK(dat_pz_query(a->pz, DAT_PZ_FIELD_ALL, &pz));
     CHECK(pz.ia_handle == a->ia);
@@ -309,7 +308,6 @@ static void table(struct side *a)
 {
     const DAT_PROVIDER *provider = *(const DAT_PROVIDER **)a->pz;
     DAT_EP_HANDLE ep;
-    DAT_RMR_HANDLE rmr;
     DAT_LMR_TRIPLET iov = piece(a, 0, 8);
     DAT_DTO_COOKIE cookie = {.as_64 = 0};
     DAT_EVD_HANDLE evd, triggered = DAT_HANDLE_NULL;
@@ -321,9 +319,9 @@ static void table(struct side *a)
 
     OK(dats_get_ia_handle(a->ia, &raw));
     OK(dat_ep_create(a->ia, a->pz, a->recv, a->req, a->conn, NULL, &ep));
-    EXPECT(NOT_SUPPORTED, provider->rmr_create_for_ep_func(a->pz, &rmr));
     EXPECT(NOT_SUPPORTED, provider->ep_common_connect_func(ep, a->attr.ia_address_ptr, 0, 0, NULL));
-    EXPECT(NOT_SUPPORTED, provider->ep_post_send_with_invalidate_func(ep, 1, &iov, cookie, 0, DAT_FALSE, 0));
+    EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EP_UNCONNECTED,
+           provider->ep_post_send_with_invalidate_func(ep, 1, &iov, cookie, 0, DAT_FALSE, 0));
     EXPECT(NOT_SUPPORTED, provider->csp_create_func(raw, NULL, NULL, a->cr, &ep));
     OK(provider->ia_ha_related_func(raw, "other", &related));
     CHECK(related == DAT_FALSE);

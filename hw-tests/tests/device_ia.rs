@@ -310,7 +310,7 @@ fn r275_ia_close_drops_handles() {
     stale(server.recv.resize(100).unwrap_err().code());
     stale(server.recv.free().unwrap_err().code());
     stale(server.lmr.read(0, &mut [0]).unwrap_err().code());
-    stale(server.lmr.free().unwrap_err().code());
+    stale(server.lmr.free().unwrap_err().error.code());
     stale(psp.free().unwrap_err().code());
     stale(srq.free().unwrap_err().error.code());
     stale(pair.server.free().unwrap_err().error.code());

@@ -51,6 +51,8 @@ pub struct IaAttr {
     pub atomics: bool,
     /// RMRs at most; 0 where the device has no memory windows.
     pub max_rmrs: Count,
+    /// Whether the addresses of LMRs, and of RMRs for an EP, can count from 0.
+    pub zero_based: bool,
     /// Whether a Send can invalidate an RMR context of the peer.
     pub remote_invalidate: bool,
     /// SRQs at most (R264).
@@ -85,6 +87,8 @@ pub struct ProviderAttr {
     pub lmr_sync_req: bool,
     /// `DAT_IOV_CONSUMER`, 0: triplets are copied during the post (R268).
     pub iov_ownership_on_return: u32,
+    /// Where RMRs can be good (`DAT_RMR_SCOPE`): 0 on one EP's connection, 1 on those of a PZ, 2 either, as asked.
+    pub rmr_scopes: u32,
     /// Which data path carries this IA's receives.
     pub datapath: &'static str,
 }

@@ -85,6 +85,10 @@ impl Control {
         trips
     }
 
+    pub(crate) fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
     pub(crate) fn hard_trips(&self, n: Count) -> bool {
         self.hard != WATERMARK_INFINITE && n > self.hard
     }

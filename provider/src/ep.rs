@@ -2,9 +2,11 @@
 
 mod marks;
 mod post;
+mod window;
 
 pub(crate) use post::What;
 use post::{Receives, Requests};
+pub(crate) use window::Window;
 
 use crate::conn::Control;
 use crate::datapath::ledger::Tag;
@@ -487,6 +489,26 @@ impl Ep {
         self.inner.post_request(What::Read(remote), iov, Tag { cookie, ..Tag::default() }, flags)
     }
 
+    /// Reads the peer's memory into memory of this side that is named as for a peer: by the RMR context of an LMR, or of a bound
+    /// RMR, with remote write privilege.
+    ///
+    /// # Errors
+    /// As [`Ep::post_rdma_read`]; [`PostError::NoSuchLmr`] for a context that names neither, [`PostError::Privilege`] without the
+    /// privilege.
+    ///
+    /// # References
+    /// dat.h, `dat_ep_post_rdma_read_to_rmr`.
+    pub fn post_rdma_read_to_rmr(
+        &mut self,
+        local: RmrTriplet,
+        cookie: u64,
+        remote: RmrTriplet,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let local = self.inner.local_segment(local)?;
+        self.post_rdma_read(&[local], cookie, remote, flags)
+    }
+
     /// Adds to 8 bytes of the peer's memory, at a multiple of 8; the old value arrives in these 8 bytes (IB extension).
     ///
     /// # Errors
@@ -647,6 +669,15 @@ impl EpInner {
         self.requests.lock().unwrap().qp.clone()
     }
 
+    /// Counts its connections.
+    pub(crate) fn attempt(&self) -> u64 {
+        self.control.lock().unwrap().attempt()
+    }
+
+    pub(crate) fn pz_number(&self) -> u32 {
+        self.pz.lock().unwrap().number
+    }
+
     pub(crate) fn rdma_reads(&self) -> (u8, u8) {
         let attr = self.attr.lock().unwrap();
         (attr.max_rdma_read_in.clamp(0, 255) as u8, attr.max_rdma_read_out.clamp(0, 255) as u8)
@@ -730,6 +761,7 @@ impl EpInner {
         self.receives.lock().unwrap().qp = qp.clone();
         self.recv_evd.rename(old.num(), qp.num());
         self.request_evd.rename(old.num(), qp.num());
+        self.ia.leave_windows(self.id);
         let mut current = self.pz.lock().unwrap();
         pz.enter();
         current.leave();
@@ -739,6 +771,7 @@ impl EpInner {
 
     /// Takes it out of everything that knows it. Its QP goes with the last reference.
     pub(crate) fn detach(&self) {
+        self.ia.leave_windows(self.id);
         let qpn = self.qp().num();
         self.recv_evd.unregister(qpn, self);
         self.request_evd.unregister(qpn, self);

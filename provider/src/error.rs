@@ -451,6 +451,13 @@ pub enum Direction {
     Write,
 }
 
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        let (ty, sub) = error.parts();
+        Self::new(ty, sub, error.to_string())
+    }
+}
+
 impl PostError {
     /// The `DAT_RETURN` for a call whose count and IOV are arguments 2 and 3 (all posts but extensions).
     pub fn code(self) -> u32 {

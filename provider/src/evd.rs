@@ -251,7 +251,10 @@ impl Evd {
         drop(queue);
         self.inner.settle(after);
         match event {
-            Some(data) => Ok(Event { evd: self.inner.id, data }),
+            Some(data) => {
+                self.inner.left(&data);
+                Ok(Event { evd: self.inner.id, data })
+            }
             None => Err(Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")),
         }
     }
@@ -268,7 +271,7 @@ impl Evd {
     /// # References
     /// dat_evd_wait(3DAT).
     pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
-        self.inner.wait(timeout, threshold)
+        self.inner.wait(timeout, threshold).inspect(|waited| self.inner.left(&waited.event.data))
     }
 
     /// A longer or shorter queue; events are never lost.
@@ -502,6 +505,16 @@ impl EvdInner {
             ia.objects.lock().unwrap().evds.insert(id.0, Arc::downgrade(&inner));
         }
         Ok(inner)
+    }
+
+    /// The consumer learns of this event now. An RMR that a peer has invalidated is bound to nothing any more.
+    #[inline]
+    fn left(&self, data: &EventData) {
+        match data {
+            EventData::Dto(DtoCompletion { invalidated: Some(rkey), .. }) => self.ia.invalidated(*rkey),
+            EventData::RmrBind(bind) => self.ia.bind_done(bind),
+            _ => {}
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

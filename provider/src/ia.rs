@@ -12,9 +12,13 @@ use crate::pool::Strays;
 use crate::progress::{Progress, Task};
 use crate::psp::SpInner;
 use crate::pz::PzInner;
+use crate::rmr::RmrInner;
 use crate::srq::{MAX_IOV, SrqInner};
 use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, next_id};
-use crate::{DtoOp, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
+use crate::{
+    DtoOp, DtoStatus, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, RmrBindCompletion,
+    Subtype,
+};
 use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Selector};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -102,6 +106,18 @@ pub(crate) struct Objects {
     pub(crate) srqs: HashMap<u64, Weak<SrqInner>>,
     pub(crate) sps: HashMap<u64, Weak<SpInner>>,
     pub(crate) cnos: HashMap<u64, Weak<CnoInner>>,
+    pub(crate) rmrs: HashMap<u64, Weak<RmrInner>>,
+    /// What each RMR context in use names.
+    keys: HashMap<u32, Key>,
+}
+
+/// What an RMR context of this IA names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key {
+    /// The LMR with this context.
+    Lmr(u32),
+    /// The RMR with this number.
+    Rmr(u64),
 }
 
 /// Who gets the events of a connection id.
@@ -282,6 +298,8 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
         mtu: context.port(port).map_or(0, |port| port.active_mtu),
         atomics: a.atomic_cap != AtomicCap::None,
         max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
+        // The registration says where addresses begin; every device has to obey it.
+        zero_based: true,
         remote_invalidate: a.memory_windows_type2 || a.memory_management,
         max_srqs: count(a.max_srq),
         max_ep_per_srq: count(a.max_qp),
@@ -302,6 +320,11 @@ fn provider_attr(context: &Context, kind: Kind) -> ProviderAttr {
         ep_recv_info_supported: 0x11,
         lmr_sync_req: false,
         iov_ownership_on_return: 0,
+        rmr_scopes: match (context.attributes().memory_windows, context.attributes().memory_windows_type2) {
+            (true, true) => 2,
+            (true, false) => 1,
+            (false, _) => 0,
+        },
         datapath: kind.name(),
     }
 }
@@ -383,6 +406,42 @@ impl IaInner {
         }
     }
 
+    /// This RMR context names something of this IA from now on.
+    pub(crate) fn know_key(&self, rkey: u32, key: Key) {
+        self.objects.lock().unwrap().keys.insert(rkey, key);
+    }
+
+    pub(crate) fn forget_key(&self, rkey: u32) {
+        self.objects.lock().unwrap().keys.remove(&rkey);
+    }
+
+    pub(crate) fn key(&self, rkey: u32) -> Option<Key> {
+        self.objects.lock().unwrap().keys.get(&rkey).copied()
+    }
+
+    fn rmrs(&self) -> Vec<Arc<RmrInner>> {
+        self.objects.lock().unwrap().rmrs.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A peer has invalidated this RMR context.
+    pub(crate) fn invalidated(&self, rkey: u32) {
+        if let Some(Key::Rmr(id)) = self.key(rkey) {
+            let rmr = self.objects.lock().unwrap().rmrs.get(&id).and_then(Weak::upgrade);
+            rmr.into_iter().for_each(|rmr| rmr.invalidated(rkey));
+        }
+    }
+
+    /// The event of a bind has left.
+    pub(crate) fn bind_done(&self, bind: &RmrBindCompletion) {
+        let rmr = self.objects.lock().unwrap().rmrs.get(&bind.rmr.0).and_then(Weak::upgrade);
+        rmr.into_iter().for_each(|rmr| rmr.done(bind.status == DtoStatus::Success));
+    }
+
+    /// The QP of this EP goes: no window may hang on it any more.
+    pub(crate) fn leave_windows(&self, ep: crate::EpId) {
+        self.rmrs().iter().for_each(|rmr| rmr.leave(ep));
+    }
+
     /// A connection id whose events go to `target`.
     pub(crate) fn new_cm_id(&self, target: CmTarget) -> Result<(u64, Arc<CmId>)> {
         let token = next_id();
@@ -426,6 +485,7 @@ impl IaInner {
             ("PSPs or RSPs", objects.sps.len()),
             ("EVDs", objects.evds.len().saturating_sub(1)),
             ("LMRs", objects.lmrs.len()),
+            ("RMRs", objects.rmrs.len()),
             ("PZs", objects.pzs.len()),
             ("CNOs", objects.cnos.len()),
         ];
@@ -447,6 +507,7 @@ impl IaInner {
         let eps: Vec<_> = objects.eps.values().filter_map(Weak::upgrade).collect();
         let evds = take(&mut objects.evds);
         let srqs = take(&mut objects.srqs);
+        let rmrs = take(&mut objects.rmrs);
         let lmrs = take(&mut objects.lmrs);
         let pzs = take(&mut objects.pzs);
         let cnos = take(&mut objects.cnos);
@@ -462,6 +523,9 @@ impl IaInner {
         }
         for evd in &evds {
             evd.close();
+        }
+        for rmr in &rmrs {
+            rmr.close();
         }
         for lmr in &lmrs {
             lmr.close();

@@ -27,6 +27,7 @@ mod pool;
 mod progress;
 mod psp;
 mod pz;
+mod rmr;
 mod srq;
 mod types;
 
@@ -45,11 +46,12 @@ pub use lmr::Lmr;
 pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
 pub use psp::{Psp, Rsp};
 pub use pz::Pz;
+pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
 pub use srq::{Srq, SrqParam};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId,
     LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, SpId, SrqId, SrqState, VALUE_UNKNOWN,
-    WATERMARK_INFINITE, port_of,
+    VaType, WATERMARK_INFINITE, port_of,
 };
 
 #[cfg(doctest)]

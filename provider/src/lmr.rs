@@ -9,13 +9,16 @@
 //! constructor, whose contract covers every later post.
 
 use crate::error::{Direction, PostError};
-use crate::ia::IaInner;
+use crate::ia::{IaInner, Key};
 use crate::pz::PzInner;
-use crate::types::{LmrTriplet, MemPriv};
-use crate::{Error, Ia, Pz, Result, Subtype};
+use crate::types::{LmrTriplet, MemPriv, VaType};
+use crate::{Error, Ia, Pz, Refused, Result, Subtype};
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+
+/// Address 0 of a region has to be that of a page (ib_uverbs_reg_mr).
+const PAGE: usize = 4096;
 
 const INDEX_BITS: u32 = 20;
 const CHUNK: usize = 1024;
@@ -127,7 +130,8 @@ impl LmrTable {
         })
     }
 
-    fn insert(&self, mr: &Mr, pz: u32, privileges: MemPriv) -> Option<u32> {
+    /// `base` is the address that segments of it count from.
+    fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Option<u32> {
         let mut free = self.free.lock().unwrap();
         // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
         let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
@@ -143,8 +147,8 @@ impl LmrTable {
         slot.lkey.store(mr.lkey(), Ordering::Relaxed);
         slot.pz.store(pz, Ordering::Relaxed);
         slot.privileges.store(privileges.bits(), Ordering::Relaxed);
-        slot.start.store(mr.addr(), Ordering::Relaxed);
-        slot.end.store(mr.addr() + mr.len() as u64, Ordering::Relaxed);
+        slot.start.store(base, Ordering::Relaxed);
+        slot.end.store(base + mr.len() as u64, Ordering::Relaxed);
         slot.context.store(context, Ordering::Release);
         Some(context)
     }
@@ -168,14 +172,17 @@ pub struct Lmr {
 #[derive(Debug)]
 pub(crate) struct LmrInner {
     pub(crate) ia: Arc<IaInner>,
-    pz: Arc<PzInner>,
+    pub(crate) pz: Arc<PzInner>,
     mr: Mutex<Option<Mr>>,
     live: AtomicBool,
     addr: u64,
     len: usize,
-    context: u32,
+    pub(crate) context: u32,
     rkey: u32,
-    privileges: MemPriv,
+    pub(crate) privileges: MemPriv,
+    pub(crate) va_type: VaType,
+    /// RMRs bound to it.
+    pub(crate) windows: AtomicU32,
 }
 
 impl Lmr {
@@ -188,7 +195,17 @@ impl Lmr {
     /// # References
     /// dat_lmr_create(3DAT).
     pub fn create(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
-        Self::create_with(ia, pz, len, privileges, |pz, access| {
+        Self::create_with(ia, pz, len, privileges, VaType::Virtual, |pz, access| {
+            Mr::register_owned(&pz.pd, len, access, false)
+        })
+    }
+
+    /// The same with addresses, here and for peers, that count from 0 at its start.
+    ///
+    /// # Errors
+    /// As [`Lmr::create`]; MODEL_NOT_SUPPORTED where the device has no such memory.
+    pub fn create_zero_based(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
+        Self::create_with(ia, pz, len, privileges, VaType::ZeroBased, |pz, access| {
             Mr::register_owned(&pz.pd, len, access, false)
         })
     }
@@ -198,13 +215,15 @@ impl Lmr {
     /// # Errors
     /// As [`Lmr::create`]; also where the machine has no free huge pages.
     pub fn create_huge(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
-        Self::create_with(ia, pz, len, privileges, |pz, access| Mr::register_owned(&pz.pd, len, access, true))
+        Self::create_with(ia, pz, len, privileges, VaType::Virtual, |pz, access| {
+            Mr::register_owned(&pz.pd, len, access, true)
+        })
     }
 
     /// Registers memory that the caller owns.
     ///
     /// # Errors
-    /// As [`Lmr::create`].
+    /// As [`Lmr::create`]; INVALID_PARAMETER (ARG3) for zero-based memory that does not start at a page.
     ///
     /// # Safety
     /// The `len` bytes at `start` stay mapped until the LMR is freed, and from the moment one of them is posted, or
@@ -217,10 +236,14 @@ impl Lmr {
         start: *mut u8,
         len: usize,
         privileges: MemPriv,
+        va_type: VaType,
     ) -> Result<Self> {
+        if va_type == VaType::ZeroBased && !start.addr().is_multiple_of(PAGE) {
+            return Err(Error::arg(3, format!("zero-based memory starts at a multiple of {PAGE}")));
+        }
         // SAFETY: mapped until the Mr goes, and no conflicting references: both promised by our caller, and the Mr
         // lives no longer than this LMR.
-        Self::create_with(ia, pz, len, privileges, |pz, access| unsafe {
+        Self::create_with(ia, pz, len, privileges, va_type, |pz, access| unsafe {
             Mr::register_raw(&pz.pd, start, len, access)
         })
     }
@@ -230,6 +253,7 @@ impl Lmr {
         pz: &Pz,
         len: usize,
         privileges: MemPriv,
+        va_type: VaType,
         register: impl FnOnce(&PzInner, Access) -> Result<Mr, rxe_fallback::Error>,
     ) -> Result<Self> {
         ia.inner.check()?;
@@ -241,11 +265,15 @@ impl Lmr {
         if MemPriv::from_bits(privileges.bits()).is_none() {
             return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
         }
-        let mr = register(&pz.inner, access_of(privileges)).map_err(|e| match e.errno() {
+        let mut access = access_of(privileges);
+        access.set(Access::MW_BIND, ia.inner.attr.max_rmrs > 0);
+        access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
+        let mr = register(&pz.inner, access).map_err(|e| match e.errno() {
             libc::EFAULT => Error::arg(3, "memory that cannot be used so").because(e),
             _ => Error::verb(Subtype::ResourceMemoryRegion, e),
         })?;
-        let context = ia.inner.lmrs.insert(&mr, pz.inner.number, privileges).ok_or_else(|| {
+        let base = if va_type == VaType::ZeroBased { 0 } else { mr.addr() };
+        let context = ia.inner.lmrs.insert(&mr, base, pz.inner.number, privileges).ok_or_else(|| {
             Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
         })?;
         let inner = Arc::new(LmrInner {
@@ -257,9 +285,14 @@ impl Lmr {
             context,
             rkey: mr.rkey(),
             privileges,
+            va_type,
+            windows: AtomicU32::new(0),
             mr: Mutex::new(Some(mr)),
         });
         pz.inner.enter();
+        if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
+            ia.inner.know_key(inner.rkey, Key::Lmr(context));
+        }
         ia.inner.objects.lock().unwrap().lmrs.insert(context, Arc::downgrade(&inner));
         Ok(Self { inner })
     }
@@ -289,6 +322,11 @@ impl Lmr {
         false
     }
 
+    /// What the addresses of its segments count from.
+    pub fn va_type(&self) -> VaType {
+        self.inner.va_type
+    }
+
     /// What it may be used for.
     pub fn privileges(&self) -> MemPriv {
         self.inner.privileges
@@ -297,7 +335,7 @@ impl Lmr {
     /// The triplet for `len` bytes from `offset` on; whether they lie inside is checked when it is posted.
     pub fn triplet(&self, offset: usize, len: usize) -> LmrTriplet {
         LmrTriplet {
-            virtual_address: self.inner.addr.wrapping_add(offset as u64),
+            virtual_address: self.inner.base().wrapping_add(offset as u64),
             segment_length: u32::try_from(len).unwrap_or(u32::MAX),
             lmr_context: self.inner.context,
         }
@@ -323,12 +361,15 @@ impl Lmr {
     /// in one (R30, R270).
     ///
     /// # Errors
-    /// INVALID_HANDLE after an abrupt close of the IA.
+    /// INVALID_STATE (LMR_IN_USE) while an RMR is bound to it, INVALID_HANDLE after an abrupt close of the IA; the LMR comes back.
     ///
     /// # References
     /// dat_lmr_free(3DAT).
-    pub fn free(self) -> Result<()> {
-        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleLmr, "LMR")) }
+    pub fn free(self) -> Result<(), Refused<Self>> {
+        match self.inner.free() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { object: self, error }),
+        }
     }
 }
 
@@ -345,11 +386,53 @@ impl LmrInner {
         f(mr).map_err(|e| Error::arg(1, "these bytes are not all inside the LMR").because(e))
     }
 
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// The verbs region.
+    pub(crate) fn mr(&self) -> Result<Mr> {
+        let mr = self.mr.lock().unwrap();
+        mr.clone().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))
+    }
+
+    /// Whether a segment, which is of this LMR, is inside.
+    pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
+        let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
+        segment.virtual_address >= self.base() && end <= u128::from(self.base()) + self.len as u128
+    }
+
+    /// The address that segments count from.
+    fn base(&self) -> u64 {
+        if self.va_type == VaType::ZeroBased { 0 } else { self.addr }
+    }
+
+    /// Frees it unless an RMR is bound to it, as far as is known here or to the device.
+    fn free(&self) -> Result<()> {
+        let in_use = || {
+            let text = "an RMR is bound to this LMR: bind it elsewhere or to nothing, or free it, first";
+            Error::state(Subtype::InvalidStateLmrInUse, text)
+        };
+        if self.windows.load(Ordering::Acquire) > 0 {
+            return Err(in_use());
+        }
+        let mut mr = self.mr.lock().unwrap();
+        if let Some(region) = mr.take()
+            && let Err(failed) = region.deregister()
+        {
+            *mr = Some(failed.mr);
+            return Err(in_use().because(failed.error));
+        }
+        drop(mr);
+        if self.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleLmr, "LMR")) }
+    }
+
     /// True if this call was the one that closed it.
     pub(crate) fn close(&self) -> bool {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
+        self.ia.forget_key(self.rkey);
         self.ia.lmrs.remove(self.context);
         self.ia.objects.lock().unwrap().lmrs.remove(&self.context);
         *self.mr.lock().unwrap() = None;

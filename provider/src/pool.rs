@@ -14,6 +14,7 @@
 use crate::datapath::ledger::Tag;
 use crate::ep::What;
 use crate::error::PostError;
+use crate::types::VaType;
 use crate::types::{CompletionFlags, MemPriv, next_id};
 use crate::{
     DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Lmr, LmrTriplet, Pz, Result, Srq,
@@ -164,7 +165,7 @@ impl Arena {
         let start = memory.as_mut_ptr();
         // SAFETY: the mapping lives in the arena behind the LMR, so it outlasts it. References into it are made by
         // guards only, for buffers that are not posted, and peers never learn the RMR context.
-        let lmr = unsafe { Lmr::create_over(ia, pz, start, len, privileges)? };
+        let lmr = unsafe { Lmr::create_over(ia, pz, start, len, privileges, VaType::Virtual)? };
         let arena = Arc::new(Self {
             lmr,
             base: NonNull::new(start).ok_or_else(out_of_memory)?,
@@ -581,13 +582,6 @@ impl Deref for SendBuf {
 impl DerefMut for SendBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.buffer.bytes_mut()
-    }
-}
-
-impl From<PostError> for Error {
-    fn from(error: PostError) -> Self {
-        let (ty, sub) = error.parts();
-        Self::new(ty, sub, error.to_string())
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Pz {
 
 #[derive(Debug)]
 pub(crate) struct PzInner {
-    ia: Arc<IaInner>,
+    pub(crate) ia: Arc<IaInner>,
     pub(crate) pd: Pd,
     /// Names the zone in the LMR table.
     pub(crate) number: u32,
@@ -48,7 +48,7 @@ impl Pz {
     /// Frees it.
     ///
     /// # Errors
-    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR or SRQ uses it (R271); the zone comes back with the error.
+    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271); the zone comes back with the error.
     ///
     /// # References
     /// dat_pz_free(3DAT).
@@ -57,7 +57,7 @@ impl Pz {
         if users > 0 {
             let error = Error::state(
                 Subtype::InvalidStatePzInUse,
-                format!("{users} EPs, LMRs or SRQs still use this PZ: free them first"),
+                format!("{users} EPs, LMRs, RMRs or SRQs still use this PZ: free them first"),
             );
             return Err(Refused { object: self, error });
         }

@@ -238,6 +238,17 @@ pub enum Qos {
     Premium = 8,
 }
 
+/// What the addresses of registered memory count from (`DAT_VA_TYPE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum VaType {
+    /// They are those of this process.
+    #[default]
+    Virtual = 0,
+    /// They count from 0 at the start of the memory.
+    ZeroBased = 1,
+}
+
 /// A piece of local memory: address, length in bytes and the context of the LMR that covers it (`DAT_LMR_TRIPLET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use rdma_sys as sys;
 
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Result};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
-use crate::qp::Qp;
+use crate::qp::{Qp, SendFlags};
+use crate::wr::{PostError, refused};
 
 /// Kind of memory window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,25 +99,21 @@ impl Mw {
     /// Binds a window of type 1 through `qp`; the result comes as a completion of `qp`'s send CQ.
     ///
     /// # Errors
-    /// EINVAL when the window is of type 2; else `ibv_bind_mw`'s errno.
+    /// [`PostError::Full`] when the queue is full; [`PostError::Refused`] with EINVAL when the window is of type 2, which is
+    /// bound with [`SendOp::BindMw`](crate::SendOp::BindMw), else with `ibv_bind_mw`'s errno.
     ///
     /// # References
     /// ibv_bind_mw(3)
-    pub fn bind(&self, qp: &Qp, wr_id: u64, bind: &BindMw<'_>, signalled: bool) -> Result<()> {
-        let verb = "ibv_bind_mw";
+    pub fn bind(&self, qp: &Qp, wr_id: u64, bind: &BindMw<'_>, flags: SendFlags) -> Result<(), PostError> {
         if self.inner.kind != MwKind::Type1 {
-            return Err(Error::invalid(
-                verb,
-                "a window of type 2 is bound with a work request (SendOp::BindMw)",
-            ));
+            return Err(PostError::Refused(libc::EINVAL));
         }
-        let mut raw_bind = sys::ibv_mw_bind {
-            wr_id,
-            send_flags: if signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 },
-            bind_info: bind.to_sys(),
-        };
+        let mut raw_bind = sys::ibv_mw_bind { wr_id, send_flags: flags.bits(), bind_info: bind.to_sys() };
         // SAFETY: QP, window and region are alive; the struct lives for the call.
-        check(verb, unsafe { sys::ibv_bind_mw(qp.as_raw(), self.as_raw(), &mut raw_bind) })
+        match unsafe { sys::ibv_bind_mw(qp.as_raw(), self.as_raw(), &mut raw_bind) } {
+            0 => Ok(()),
+            returned => Err(refused(returned)),
+        }
     }
 
     /// The window's key; after a type 1 binding was posted, the new one.
@@ -125,6 +122,14 @@ impl Mw {
         // SAFETY: the window is alive. A provider stores a new key while a binding is posted; an aligned 32-bit volatile
         // read sees the old or the new one.
         unsafe { std::ptr::addr_of!((*self.as_raw()).rkey).read_volatile() }
+    }
+
+    /// Remembers the key that a posted binding of type 2 gives the window: the next work request about it names the window
+    /// by this one.
+    pub fn set_rkey(&self, rkey: u32) {
+        // SAFETY: the window is alive. Nobody else writes the key of a window of type 2, and providers read it while a
+        // work request is posted: an aligned 32-bit volatile write gives them the old or the new one.
+        unsafe { std::ptr::addr_of_mut!((*self.as_raw()).rkey).write_volatile(rkey) }
     }
 
     /// The window's key with its low byte one higher: the key for the next binding of type 2.

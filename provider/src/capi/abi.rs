@@ -32,7 +32,7 @@ macro_rules! sized {
 
 sized! {
     ProviderInfo 268, IaAttr 688, ProviderAttr 520, EpAttr 88, EpParam 184, SrqAttr 12, SrqParam 48, Event 120, EvdParam 32,
-    LmrParam 80, CnoParam 32, PspParam 32, RspParam 32, PzParam 8, CrParam 40, Agent 16, Region 16, NamedAttr 16,
+    LmrParam 80, RmrParam 48, CnoParam 32, PspParam 32, RspParam 32, PzParam 8, CrParam 40, Agent 16, Region 16, NamedAttr 16,
     LmrTriplet 16, RmrTriplet 16,
 }
 
@@ -237,6 +237,18 @@ pub(super) struct LmrParam {
     pub(super) rmr_context: u32,
     pub(super) registered_size: u64,
     pub(super) registered_address: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct RmrParam {
+    pub(super) ia_handle: usize,
+    pub(super) pz_handle: usize,
+    pub(super) lmr_triplet: LmrTriplet,
+    pub(super) mem_priv: u32,
+    pub(super) rmr_context: u32,
+    pub(super) rmr_scope: u32,
+    pub(super) va_type: u32,
 }
 
 /// `DAT_OS_WAIT_PROXY_AGENT`: a function of the consumer and what to call it with.

@@ -40,11 +40,7 @@ pub(super) extern "C" fn lmr_create(
         };
         lmr.need(8)?;
         let flags = MemPriv::from_bits(privileges).ok_or_else(|| Code::arg(6))?;
-        match va_type {
-            0 => {}
-            1 => return Err(Code::not_supported()),
-            _ => return Err(Code::arg(7)),
-        }
+        let va_type = super::raw::va_type(va_type, 7)?;
         if mem_type == SHARED_VIRTUAL {
             return Err(Code::not_supported());
         }
@@ -59,7 +55,7 @@ pub(super) extern "C" fn lmr_create(
         if start.checked_add(len as u64).is_none() {
             return Err(Code::arg(4));
         }
-        let made = register(&object.ia, &zone, start, len, flags)?;
+        let made = register(&object.ia, &zone, start, len, flags, va_type)?;
         lmr_context.set(made.context());
         rmr_context.set(made.rmr_context());
         registered_length.set(made.len() as u64);
@@ -84,7 +80,7 @@ pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>)
             length: object.lmr.len() as u64,
             pz_handle: object.pz.0,
             mem_priv: object.privileges,
-            va_type: 0,
+            va_type: object.lmr.va_type() as u32,
             lmr_context: object.lmr.context(),
             rmr_context: object.lmr.rmr_context(),
             registered_size: object.lmr.len() as u64,
@@ -96,12 +92,10 @@ pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>)
 
 pub(super) extern "C" fn lmr_free(lmr: Handle) -> u32 {
     guard("dat_lmr_free", || {
-        let mut outcome = Ok(());
-        lmr.end::<LmrObject>(|object| {
-            outcome = object.lmr.free();
-            Ok(())
-        })?;
-        Ok(outcome?)
+        lmr.end::<LmrObject>(|object| match object.lmr.free() {
+            Ok(()) => Ok(()),
+            Err(refused) => Err((LmrObject { lmr: refused.object, ..object }, refused.error.into())),
+        })
     })
 }
 

@@ -26,6 +26,7 @@ mod lmr;
 mod objects;
 mod post;
 mod raw;
+mod rmr;
 mod service;
 mod srq;
 mod table;

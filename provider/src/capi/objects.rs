@@ -3,7 +3,7 @@
 use super::abi::{Agent, NamedAttr, Region};
 use super::handle::{Handle, Kind};
 use super::raw::SockAddr;
-use crate::{Cno, Cr, Ep, Evd, Ia, Lmr, Psp, Pz, Rsp, Srq, Subtype};
+use crate::{Cno, Cr, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Srq, Subtype};
 use std::ffi::CString;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU8;
@@ -17,6 +17,7 @@ pub(super) enum Object {
     Lmr(LmrObject),
     Psp(PspObject),
     Pz(Pz),
+    Rmr(RmrObject),
     Rsp(RspObject),
     Cno(CnoObject),
     Srq(SrqObject),
@@ -38,6 +39,7 @@ impl Object {
             Self::Lmr(_) => 4,
             Self::Psp(_) => 5,
             Self::Pz(_) => 6,
+            Self::Rmr(_) => 7,
             Self::Rsp(_) => 8,
             Self::Cno(_) => 9,
             Self::Srq(_) => 10,
@@ -115,6 +117,7 @@ kind!(boxed Ia, IaObject, InvalidHandleIa);
 kind!(Lmr, LmrObject, InvalidHandleLmr);
 kind!(Psp, PspObject, InvalidHandlePsp);
 kind!(Pz, Pz, InvalidHandlePz);
+kind!(Rmr, RmrObject, InvalidHandleRmr);
 kind!(Rsp, RspObject, InvalidHandleRsp);
 kind!(Cno, CnoObject, InvalidHandleCno);
 kind!(Srq, SrqObject, InvalidHandleSrq);
@@ -165,6 +168,11 @@ pub(super) struct LmrObject {
 pub(super) struct PspObject {
     pub(super) psp: Psp,
     pub(super) evd: Handle,
+}
+
+pub(super) struct RmrObject {
+    pub(super) rmr: Rmr,
+    pub(super) pz: Handle,
 }
 
 pub(super) struct RspObject {

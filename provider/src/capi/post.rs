@@ -90,6 +90,29 @@ pub(super) extern "C" fn ep_post_rdma_read(
     })
 }
 
+pub(super) extern "C" fn ep_post_rdma_read_to_rmr(
+    ep: Handle,
+    local: In<RmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> u32 {
+    guard("dat_ep_post_rdma_read_to_rmr", || {
+        let object = ep.get::<EpObject>()?;
+        let (local, remote) = (local.need(2)?, remote.need(4)?);
+        let flags = completion_flags(flags, 5)?;
+        let inner = &object.ep.inner;
+        let posted = inner
+            .local_segment(local)
+            .and_then(|segment| inner.post_request(What::Read(remote), &[segment], tag(cookie), flags));
+        posted.map_err(|error| match error {
+            // The segment is argument 2 here.
+            PostError::OutOfBounds(_) => Code::arg(2),
+            error => Code::post(error, 5),
+        })
+    })
+}
+
 pub(super) extern "C" fn ep_post_rdma_write(
     ep: Handle,
     count: i32,

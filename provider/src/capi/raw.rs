@@ -259,6 +259,15 @@ pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
     }
 }
 
+/// `DAT_VA_TYPE`, which is argument `arg`.
+pub(super) fn va_type(va_type: u32, arg: u16) -> Result<crate::VaType, Code> {
+    match va_type {
+        0 => Ok(crate::VaType::Virtual),
+        1 => Ok(crate::VaType::ZeroBased),
+        _ => Err(Code::arg(arg)),
+    }
+}
+
 /// An LMR over memory of the consumer's.
 pub(super) fn register(
     ia: &crate::Ia,
@@ -266,8 +275,9 @@ pub(super) fn register(
     start: u64,
     len: usize,
     privileges: crate::MemPriv,
+    va_type: crate::VaType,
 ) -> crate::Result<crate::Lmr> {
     // SAFETY: dat_lmr_create makes the consumer promise what create_over asks: mapped memory until the LMR is freed,
     // and that it expects the device to read and write posted parts of it. Rust has no references to it.
-    unsafe { crate::Lmr::create_over(ia, pz, start as usize as *mut u8, len, privileges) }
+    unsafe { crate::Lmr::create_over(ia, pz, start as usize as *mut u8, len, privileges, va_type) }
 }

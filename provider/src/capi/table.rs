@@ -1,7 +1,7 @@
 //! The provider table: what libdat2 finds a provider's functions in. The order is that of `struct dat_provider` in
 //! dat_redirection.h and udat_redirection.h.
 
-use super::{cno, context, cr, ep, evd, extension, ia, lmr, post, service, srq, unsupported};
+use super::{cno, context, cr, ep, evd, extension, ia, lmr, post, rmr, service, srq, unsupported};
 
 /// `DAT_PROVIDER`: 81 words.
 #[repr(C)]
@@ -72,10 +72,10 @@ fn slots() -> [Slot; 79] {
         lmr::lmr_create,
         lmr::lmr_query,
         lmr::lmr_free,
-        unsupported::rmr_create,
-        unsupported::rmr_query,
-        unsupported::rmr_bind,
-        unsupported::rmr_free,
+        rmr::rmr_create,
+        rmr::rmr_query,
+        rmr::rmr_bind,
+        rmr::rmr_free,
         service::psp_create,
         service::psp_query,
         service::psp_free,
@@ -104,9 +104,9 @@ fn slots() -> [Slot; 79] {
         unsupported::csp_query,
         unsupported::csp_free,
         unsupported::ep_common_connect,
-        unsupported::rmr_create_for_ep,
+        rmr::rmr_create_for_ep,
         post::ep_post_send_with_invalidate,
-        unsupported::ep_post_rdma_read_to_rmr,
+        post::ep_post_rdma_read_to_rmr,
         cno::cno_fd_create,
         cno::cno_trigger,
         ia::ia_ha_related,

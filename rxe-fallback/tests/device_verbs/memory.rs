@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use memmap2::MmapOptions;
 use nix::sys::resource::{Resource, setrlimit};
-use rxe_fallback::{Access, BindMw, Context, Mr, Mw, MwKind, Pd, SendOp, SendWr, WcOpcode, WcStatus};
+use rxe_fallback::{
+    Access, BindMw, Context, Mr, Mw, MwKind, Pd, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
 
 use crate::support::{ALL, Endpoint, Ends, TestResult, all_good, ensure, is_root, same};
 use crate::{Suite, suite};
@@ -119,7 +121,7 @@ fn window_of_type_1_opens_and_closes_part_of_a_region(ends: &Ends) -> TestResult
     mr.write_at(100, b"behind the window")?;
     let whole =
         BindMw { mw: &mw, mr: &mr, addr: mr.addr() + 100, len: 17, access: Access::REMOTE_READ, rkey: 0 };
-    mw.bind(&b.qp, 1, &whole, true)?;
+    mw.bind(&b.qp, 1, &whole, SendFlags::SIGNALLED)?;
     let bound = b.sent(1)?;
     all_good(&bound)?;
     same("kind", bound[0].opcode, Some(WcOpcode::BindMw))?;

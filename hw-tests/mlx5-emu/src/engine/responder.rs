@@ -464,7 +464,12 @@ impl Device {
 
     /// Invalidates a window.
     pub(crate) fn invalidate(&mut self, key: u32) {
-        let Some(index) = self.find_key(key) else { return };
+        if let Some(index) = self.find_key(key) {
+            self.invalidate_entry(index);
+        }
+    }
+
+    pub(crate) fn invalidate_entry(&mut self, index: usize) {
         let entry = &mut self.keys[index];
         if let KeyKind::Window { type2, bound, region, .. } = entry.kind {
             entry.kind = KeyKind::Window { type2, bound: false, region: 0, qpn: 0 };

@@ -20,7 +20,7 @@ impl Device {
             return Outcome::Failed(syndrome::LOCAL_QP_OP);
         }
         let old_key = u32::from_be_bytes(wqe.control.imm);
-        let Some(window) = self.find_key(old_key) else { return refused };
+        let Some(window) = self.find_key_index(old_key) else { return refused };
         let KeyKind::Window { type2, bound, region, qpn: owner } = self.keys[window].kind else {
             return refused;
         };
@@ -38,12 +38,13 @@ impl Device {
             if context[0] & FREE == 0 && type2 {
                 return refused;
             }
-            self.invalidate(old_key);
+            self.invalidate_entry(window);
         } else {
             if units < 9 || type2 && bound {
                 return refused;
             }
-            let key = wqe.be32(8, 4);
+            // Where the window's addresses count from is one thing, what lies there another.
+            let (key, at) = (wqe.be32(8, 4), wqe.be64(8, 8));
             let Some(target) = self.find_key(key) else { return refused };
             let parent = self.keys[target];
             let allowed = context[2];
@@ -65,7 +66,7 @@ impl Device {
             {
                 return refused;
             }
-            let Some(start) = parent.translate(addr, len) else { return refused };
+            let Some(start) = parent.translate(at, len) else { return refused };
             if bound {
                 self.unbind_from(region);
             }

@@ -61,6 +61,12 @@ impl Device {
         self.keys.get(index).filter(|found| found.key == key).map(|_| index)
     }
 
+    /// The key's entry, whatever its low byte: how work requests name the key that they change.
+    pub(crate) fn find_key_index(&self, key: u32) -> Option<usize> {
+        let index = (key >> 8).wrapping_sub(FIRST_INDEX) as usize;
+        self.keys.get(index).map(|_| index)
+    }
+
     pub(super) fn remove_key(&mut self, index: usize) {
         let Some(key) = self.keys.remove(index) else { return };
         if let Some(pd) = self.pds.get_mut(key.pd) {

@@ -1,0 +1,526 @@
+//! RMRs: keys for part of an LMR, granted and taken back; Sends that take them back; RDMA Reads into them.
+
+use doorbell::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EventData, Lmr,
+    LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope, RmrTriplet, VaType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
+
+fn main() {
+    let rxe = devices().is_some_and(|(server, _)| !server.starts_with("mlx5"));
+    doorbell_hw_tests::run_unless(
+        tests![
+            a_bound_rmr_opens_a_part_of_memory_to_the_peer,
+            an_rmr_for_an_ep_opens_a_part_of_memory_to_its_peer,
+            a_peer_gets_nothing_outside_the_window,
+            a_window_for_reading_is_not_written,
+            binding_again_moves_the_window,
+            binding_to_nothing_takes_the_context_back,
+            freeing_takes_the_context_back,
+            a_send_with_invalidate_takes_the_context_back,
+            invalidating_a_foreign_key_breaks_the_connection,
+            a_zero_based_rmr_counts_from_its_start,
+            an_rmr_moves_to_another_connection,
+            binds_that_cannot_be_are_refused,
+            an_lmr_under_a_window_stays,
+            a_pz_with_an_rmr_stays,
+            binds_complete_in_their_turn,
+            a_suppressed_bind_makes_no_event,
+            a_bind_on_a_disconnected_ep_is_flushed,
+            a_window_survives_a_flushed_bind,
+            a_read_lands_in_an_rmr,
+            a_read_lands_where_an_rmr_context_of_an_lmr_says,
+            reads_into_what_peers_may_not_write_are_refused,
+            an_ia_with_an_rmr_does_not_close_gracefully,
+            what_is_advertised_can_be_made,
+        ],
+        4,
+        move |name| {
+            (rxe && name == "a_peer_gets_nothing_outside_the_window")
+                .then_some("rxe does not look at the bounds of windows")
+        },
+    )
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+fn rw() -> MemPriv {
+    MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
+}
+
+/// A pair and an LMR of the server's without remote privileges: only through an RMR can the client get there.
+fn pair() -> (Rig, Pair, Lmr) {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    let lmr = Lmr::create(&rig.server.ia, &rig.server.pz, 8192, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)
+        .unwrap();
+    (rig, pair, lmr)
+}
+
+fn to(lmr: &Lmr, offset: usize, len: usize) -> RmrBind<'_> {
+    RmrBind { lmr, segment: lmr.triplet(offset, len), privileges: rw(), va_type: VaType::Virtual }
+}
+
+fn nothing(lmr: &Lmr) -> RmrBind<'_> {
+    to(lmr, 0, 0)
+}
+
+#[track_caller]
+fn bound(side: &Side) -> RmrBindCompletion {
+    match next(&side.request).data {
+        EventData::RmrBind(bind) => bind,
+        other => panic!("not a bind: {other:?}"),
+    }
+}
+
+/// Binds through the server's EP and waits for it.
+#[track_caller]
+fn bind(rig: &Rig, pair: &mut Pair, rmr: &mut Rmr, to: RmrBind<'_>) -> u32 {
+    let context = rmr.bind(&mut pair.server, to, 7, NONE).unwrap();
+    let event = bound(&rig.server);
+    assert_eq!(
+        event,
+        RmrBindCompletion { rmr: rmr.id(), ep: pair.server.id(), cookie: 7, status: DtoStatus::Success }
+    );
+    context
+}
+
+fn remote(at: u64, len: u32, rmr_context: u32) -> RmrTriplet {
+    RmrTriplet { virtual_address: at, segment_length: len, rmr_context }
+}
+
+/// The client writes these bytes; gives the status.
+#[track_caller]
+fn write(rig: &Rig, pair: &mut Pair, bytes: &[u8], to: RmrTriplet) -> DtoStatus {
+    rig.client.lmr.write(0, bytes).unwrap();
+    pair.client.post_rdma_write(&[rig.client.lmr.triplet(0, bytes.len())], 0, to, NONE).unwrap();
+    dto(&rig.client.request).status
+}
+
+/// The client reads; gives the status.
+#[track_caller]
+fn read(rig: &Rig, pair: &mut Pair, from: RmrTriplet) -> DtoStatus {
+    let into = rig.client.lmr.triplet(4096, from.segment_length as usize);
+    pair.client.post_rdma_read(&[into], 0, from, NONE).unwrap();
+    dto(&rig.client.request).status
+}
+
+fn bytes(lmr: &Lmr, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    lmr.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+fn opens_a_part(make: fn(&Pz) -> doorbell::Result<Rmr>) {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = make(&rig.server.pz).unwrap();
+    let start = lmr.address() + 100;
+    let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 100, 1000));
+    let is = rmr.query().unwrap();
+    assert_eq!((is.rmr_context, is.segment, is.privileges), (context, lmr.triplet(100, 1000), rw()));
+    let target = remote(start, 12, context);
+    assert_eq!(write(&rig, &mut pair, b"through here", target), DtoStatus::Success);
+    assert_eq!(bytes(&lmr, 100, 12), b"through here");
+    assert_eq!(read(&rig, &mut pair, target), DtoStatus::Success);
+    assert_eq!(bytes(&rig.client.lmr, 4096, 12), b"through here");
+}
+
+fn a_bound_rmr_opens_a_part_of_memory_to_the_peer() {
+    opens_a_part(Rmr::create);
+}
+
+fn an_rmr_for_an_ep_opens_a_part_of_memory_to_its_peer() {
+    opens_a_part(Rmr::create_for_ep);
+}
+
+fn a_peer_gets_nothing_outside_the_window() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        for outside in [-1_i64, 1] {
+            let (rig, mut pair, lmr) = pair();
+            let mut rmr = make(&rig.server.pz).unwrap();
+            let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 100, 50));
+            let target = remote(lmr.address().wrapping_add_signed(100 + outside), 50, context);
+            assert_eq!(write(&rig, &mut pair, &[1; 50], target), DtoStatus::RemoteAccess);
+            assert_eq!(bytes(&lmr, 0, 8192), vec![0; 8192]);
+            expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+        }
+    }
+}
+
+fn a_window_for_reading_is_not_written() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        let only_read = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&lmr, 0, 64) };
+        let context = bind(&rig, &mut pair, &mut rmr, only_read);
+        let target = remote(lmr.address(), 8, context);
+        assert_eq!(read(&rig, &mut pair, target), DtoStatus::Success);
+        assert_eq!(write(&rig, &mut pair, &[1; 8], target), DtoStatus::RemoteAccess);
+        assert_eq!(bytes(&lmr, 0, 8), [0; 8]);
+    }
+}
+
+fn binding_again_moves_the_window() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        let first = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        let mut last = first;
+        for i in 1..6 {
+            let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64 * i, 64));
+            assert_ne!(context, last);
+            let target = remote(lmr.address() + 64 * i as u64, 4, context);
+            assert_eq!(write(&rig, &mut pair, b"here", target), DtoStatus::Success);
+            assert_eq!(bytes(&lmr, 64 * i, 4), b"here");
+            last = context;
+        }
+        assert_eq!(write(&rig, &mut pair, b"gone", remote(lmr.address(), 4, first)), DtoStatus::RemoteAccess);
+        assert_eq!(bytes(&lmr, 0, 4), [0; 4]);
+    }
+}
+
+fn binding_to_nothing_takes_the_context_back() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        // Nothing instead of nothing is no error.
+        bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
+        let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
+        assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
+        let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        assert_eq!(write(&rig, &mut pair, b"good", remote(lmr.address(), 4, again)), DtoStatus::Success);
+        bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
+        assert_ne!(context, again);
+        assert_eq!(write(&rig, &mut pair, b"dead", remote(lmr.address(), 4, again)), DtoStatus::RemoteAccess);
+        assert_eq!(bytes(&lmr, 0, 4), b"good");
+    }
+}
+
+fn freeing_takes_the_context_back() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        rmr.free().unwrap();
+        assert_eq!(
+            write(&rig, &mut pair, b"dead", remote(lmr.address(), 4, context)),
+            DtoStatus::RemoteAccess
+        );
+        assert_eq!(bytes(&lmr, 0, 4), [0; 4]);
+        lmr.free().unwrap();
+    }
+}
+
+fn a_send_with_invalidate_takes_the_context_back() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    for on_srq in [false, true] {
+        let attr = EpAttr::default();
+        let server = if on_srq { rig.server.srq_ep(&srq, &attr) } else { rig.server.ep(&attr) };
+        let mut pair = rig.connect(server, rig.client.ep(&attr));
+        let lmr = Lmr::create(&rig.server.ia, &rig.server.pz, 4096, MemPriv::LOCAL_WRITE).unwrap();
+        let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+        assert_eq!(rmr.query().unwrap().scope, RmrScope::Ep);
+        let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        assert_eq!(write(&rig, &mut pair, b"mine", remote(lmr.address(), 4, context)), DtoStatus::Success);
+        let buffer = [rig.server.lmr.triplet(0, 64)];
+        if on_srq {
+            srq.post_recv(&buffer, 3).unwrap();
+        } else {
+            pair.server.post_recv(&buffer, 3, NONE).unwrap();
+        }
+        let message = [rig.client.lmr.triplet(0, 4)];
+        pair.client.post_send_with_invalidate(&message, 4, context, NONE).unwrap();
+        let sent = dto(&rig.client.request);
+        assert_eq!((sent.status, sent.op, sent.cookie, sent.length), (DtoStatus::Success, DtoOp::Send, 4, 4));
+        let received = dto(&rig.server.recv);
+        assert_eq!(
+            (received.status, received.op, received.invalidated, received.length),
+            (DtoStatus::Success, DtoOp::ReceiveWithInvalidate, Some(context), 4)
+        );
+        // Whoever has read the event finds the RMR bound to nothing, and can free the memory or bind again.
+        assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
+        let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64, 64));
+        assert_eq!(write(&rig, &mut pair, b"next", remote(lmr.address() + 64, 4, again)), DtoStatus::Success);
+        assert_eq!(
+            write(&rig, &mut pair, b"dead", remote(lmr.address(), 4, context)),
+            DtoStatus::RemoteAccess
+        );
+        assert_eq!(bytes(&lmr, 0, 4), b"mine");
+        expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+        assert!(connection(&rig.server.connect).kind.is_end());
+    }
+}
+
+fn invalidating_a_foreign_key_breaks_the_connection() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    let wrong = context ^ 0x0010_0000;
+    pair.client.post_send_with_invalidate(&[rig.client.lmr.triplet(0, 4)], 4, wrong, NONE).unwrap();
+    assert_ne!(dto(&rig.client.request).status, DtoStatus::Success);
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    assert_eq!(rmr.query().unwrap().segment, lmr.triplet(0, 64));
+}
+
+fn a_zero_based_rmr_counts_from_its_start() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let zero_based = RmrBind { va_type: VaType::ZeroBased, ..to(&lmr, 256, 64) };
+    let context = bind(&rig, &mut pair, &mut rmr, zero_based);
+    assert_eq!(rmr.query().unwrap().va_type, VaType::ZeroBased);
+    assert_eq!(write(&rig, &mut pair, b"at 10", remote(10, 5, context)), DtoStatus::Success);
+    assert_eq!(bytes(&lmr, 266, 5), b"at 10");
+    if rmr.query().unwrap().scope == RmrScope::Ep {
+        let mut of_pz = Rmr::create(&rig.server.pz).unwrap();
+        if of_pz.query().unwrap().scope == RmrScope::Pz {
+            let refused = of_pz.bind(&mut pair.server, zero_based, 0, NONE);
+            assert_eq!(refused.unwrap_err().return_type(), ReturnType::ModelNotSupported);
+        }
+    }
+}
+
+fn an_rmr_moves_to_another_connection() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut first, lmr) = pair();
+        let mut second = rig.connect_plain(&EpAttr::default());
+        let mut rmr = make(&rig.server.pz).unwrap();
+        bind(&rig, &mut first, &mut rmr, to(&lmr, 0, 64));
+        let context = bind(&rig, &mut second, &mut rmr, to(&lmr, 64, 64));
+        assert_eq!(
+            write(&rig, &mut second, b"second", remote(lmr.address() + 64, 6, context)),
+            DtoStatus::Success
+        );
+        // The EP goes with the window on it; the RMR lives on.
+        let Pair { server, client } = second;
+        server.free().unwrap();
+        drop(client);
+        let context = bind(&rig, &mut first, &mut rmr, to(&lmr, 128, 64));
+        assert_eq!(
+            write(&rig, &mut first, b"first", remote(lmr.address() + 128, 5, context)),
+            DtoStatus::Success
+        );
+        assert_eq!(bytes(&lmr, 128, 5), b"first");
+    }
+}
+
+fn binds_that_cannot_be_are_refused() {
+    let (rig, mut pair, lmr) = pair();
+    let server = &rig.server;
+    let mut rmr = Rmr::create(&server.pz).unwrap();
+    let mut refused = |ep: &mut Ep, to: RmrBind<'_>, flags| code(rmr.bind(ep, to, 0, flags));
+    let ep = &mut pair.server;
+    // INVALID_PARAMETER (ARG3): outside the LMR, or another's context.
+    assert_eq!(refused(ep, to(&lmr, 8000, 193), NONE), 0x8006_0027);
+    let other = RmrBind { segment: server.lmr.triplet(0, 8), ..to(&lmr, 0, 8) };
+    assert_eq!(refused(ep, other, NONE), 0x8006_0027);
+    // INVALID_PARAMETER (ARG8): flags.
+    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), 0x8006_002c);
+    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), 0x8006_002c);
+    // PRIVILEGES_VIOLATION: peers would write what this side may not.
+    let for_reading = Lmr::create(&server.ia, &server.pz, 64, MemPriv::LOCAL_READ).unwrap();
+    assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), 0x800b_005c);
+    let read_only = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&for_reading, 0, 8) };
+    // PROTECTION_VIOLATION: another PZ, of the LMR or of the EP.
+    let pz = Pz::create(&server.ia).unwrap();
+    let elsewhere = Lmr::create(&server.ia, &pz, 64, all_privileges()).unwrap();
+    assert_eq!(refused(ep, to(&elsewhere, 0, 8), NONE), 0x800c_0060);
+    let mut stranger = Ep::create(&server.ia, &pz, server.evds(), None).unwrap();
+    assert_eq!(refused(&mut stranger, to(&lmr, 0, 8), NONE), 0x800c_0060);
+    // INVALID_STATE (EP_UNCONNECTED).
+    let mut idle = server.ep(&EpAttr::default());
+    assert_eq!(refused(&mut idle, to(&lmr, 0, 8), NONE), 0x8007_002f);
+    // None of this had an effect.
+    bind(&rig, &mut pair, &mut rmr, read_only);
+    // INVALID_HANDLE (EP): of another IA.
+    assert_eq!(code(rmr.bind(&mut pair.client, to(&lmr, 0, 8), 0, NONE)), 0x8005_000c);
+}
+
+fn an_lmr_under_a_window_stays() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        let refused = lmr.free().unwrap_err();
+        assert_eq!(refused.error.code(), 0x8007_0051);
+        let lmr = refused.object;
+        assert_eq!(write(&rig, &mut pair, b"stays", remote(lmr.address(), 5, context)), DtoStatus::Success);
+        bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
+        lmr.free().unwrap();
+    }
+}
+
+fn a_pz_with_an_rmr_stays() {
+    let side = one_side();
+    let pz = Pz::create(&side.ia).unwrap();
+    let rmr = Rmr::create(&pz).unwrap();
+    let refused = pz.free().unwrap_err();
+    assert_eq!(refused.error.code(), 0x8007_0053);
+    rmr.free().unwrap();
+    refused.object.free().unwrap();
+}
+
+fn binds_complete_in_their_turn() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmrs: Vec<_> = (0..3).map(|_| Rmr::create(&rig.server.pz).unwrap()).collect();
+    pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
+    let mut contexts = Vec::new();
+    for (i, rmr) in rmrs.iter_mut().enumerate() {
+        contexts.push(rmr.bind(&mut pair.server, to(&lmr, 64 * i, 64), i as u64, NONE).unwrap());
+    }
+    // The context goes to the peer in a Send right behind: by then the bind is done.
+    rig.server.lmr.write(0, &contexts[2].to_ne_bytes()).unwrap();
+    pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, NONE).unwrap();
+    assert_eq!(dto(&rig.client.recv).length, 4);
+    assert_eq!(bytes(&rig.client.lmr, 0, 4), contexts[2].to_ne_bytes());
+    let target = remote(lmr.address() + 128, 4, contexts[2]);
+    assert_eq!(write(&rig, &mut pair, b"done", target), DtoStatus::Success);
+    for (i, rmr) in rmrs.iter().enumerate() {
+        let event = bound(&rig.server);
+        assert_eq!((event.rmr, event.cookie), (rmr.id(), i as u64));
+    }
+    assert_eq!(dto(&rig.server.request).cookie, 99);
+}
+
+fn a_suppressed_bind_makes_no_event() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        for i in 0..40 {
+            // More than the queue holds: those that are done give their entries back.
+            let suppress = CompletionFlags::SUPPRESS;
+            until("room for a bind", || {
+                match rmr.bind(&mut pair.server, to(&lmr, 64 * (i % 8), 64), 0, suppress) {
+                    Ok(_) => true,
+                    Err(error) => {
+                        assert_eq!(error.return_type(), ReturnType::InsufficientResources, "{error}");
+                        false
+                    }
+                }
+            });
+        }
+        let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        expect_nothing(&rig.server.request);
+        assert_eq!(write(&rig, &mut pair, b"last", remote(lmr.address(), 4, context)), DtoStatus::Success);
+    }
+}
+
+fn a_bind_on_a_disconnected_ep_is_flushed() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    rig.disconnect(&pair);
+    rmr.bind(&mut pair.server, to(&lmr, 0, 64), 5, NONE).unwrap();
+    let event = bound(&rig.server);
+    assert_eq!((event.rmr, event.cookie, event.status), (rmr.id(), 5, DtoStatus::Flushed));
+    assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
+    lmr.free().unwrap();
+}
+
+/// A bind that is under way when its connection ends may or may not take place; the RMR is good on the next connection all
+/// the same.
+fn a_window_survives_a_flushed_bind() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let (rig, mut pair, lmr) = pair();
+        let mut rmr = make(&rig.server.pz).unwrap();
+        bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+        pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+        // Until the server's EP knows, binds go to a device that has nobody to talk to.
+        let mut posted = 0;
+        while pair.server.state() == doorbell::EpState::Connected && posted < 4 {
+            if rmr.bind(&mut pair.server, to(&lmr, 64, 64), 0, NONE).is_ok() {
+                posted += 1;
+            }
+        }
+        assert!(connection(&rig.server.connect).kind.is_end());
+        assert!(connection(&rig.client.connect).kind.is_end());
+        let mut next = rig.connect_plain(&EpAttr::default());
+        // Events of the old connection may still come.
+        let context = rmr.bind(&mut next.server, to(&lmr, 128, 64), 7, NONE).unwrap();
+        loop {
+            let event = bound(&rig.server);
+            if event.ep == next.server.id() {
+                assert_eq!(event.status, DtoStatus::Success);
+                break;
+            }
+        }
+        assert_eq!(
+            write(&rig, &mut next, b"next", remote(lmr.address() + 128, 4, context)),
+            DtoStatus::Success
+        );
+        assert_eq!(bytes(&lmr, 128, 4), b"next");
+    }
+}
+
+fn a_read_lands_in_an_rmr() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let zero_based = RmrBind { va_type: VaType::ZeroBased, ..to(&lmr, 512, 64) };
+    let context = bind(&rig, &mut pair, &mut rmr, zero_based);
+    rig.client.lmr.write(0, b"from the peer").unwrap();
+    let from = remote(rig.client.lmr.address(), 13, rig.client.lmr.rmr_context());
+    pair.server.post_rdma_read_to_rmr(remote(20, 13, context), 8, from, NONE).unwrap();
+    let done = dto(&rig.server.request);
+    assert_eq!(
+        (done.status, done.op, done.cookie, done.length),
+        (DtoStatus::Success, DtoOp::RdmaRead, 8, 13)
+    );
+    assert_eq!(bytes(&lmr, 532, 13), b"from the peer");
+}
+
+fn a_read_lands_where_an_rmr_context_of_an_lmr_says() {
+    let (rig, mut pair, _lmr) = pair();
+    rig.client.lmr.write(0, b"from the peer").unwrap();
+    let from = remote(rig.client.lmr.address(), 13, rig.client.lmr.rmr_context());
+    let into = &rig.server.lmr;
+    let local = remote(into.address() + 77, 13, into.rmr_context());
+    pair.server.post_rdma_read_to_rmr(local, 8, from, NONE).unwrap();
+    assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
+    assert_eq!(bytes(into, 77, 13), b"from the peer");
+}
+
+fn reads_into_what_peers_may_not_write_are_refused() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
+    let mut refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
+    let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
+    // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, an RMR for reading.
+    assert_eq!(refused(&mut pair, unbound), 0x800b_005a);
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, lmr.rmr_context())), 0x800b_005a);
+    let only_read = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&lmr, 0, 64) };
+    let context = bind(&rig, &mut pair, &mut rmr, only_read);
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, context)), 0x800b_005a);
+    // Outside the window.
+    let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
+    assert_eq!(refused(&mut pair, remote(lmr.address() + 49, 16, context)), 0x8006_0027);
+    // LENGTH_ERROR: less room than what is read.
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 15, context)), 0x8008_0000);
+    pair.server.post_rdma_read_to_rmr(remote(lmr.address() + 48, 16, context), 0, from, NONE).unwrap();
+    assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
+}
+
+fn an_ia_with_an_rmr_does_not_close_gracefully() {
+    let ia = doorbell::Ia::open(&devices().unwrap().0).unwrap();
+    let pz = Pz::create(&ia).unwrap();
+    let rmr = Rmr::create(&pz).unwrap();
+    let refused = ia.close(CloseFlags::Graceful).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8007_0050);
+    assert!(refused.error.to_string().contains("RMR"));
+    refused.object.close(CloseFlags::Abrupt).unwrap();
+    assert_eq!(code(rmr.query()), 0x8005_000e);
+    assert_eq!(code(rmr.free()), 0x8005_000e);
+}
+
+fn what_is_advertised_can_be_made() {
+    let side = one_side();
+    let attr = side.ia.attributes();
+    assert_eq!(Rmr::create(&side.pz).is_ok(), attr.max_rmrs > 0);
+    if !attr.remote_invalidate {
+        let mut ep = side.ep(&EpAttr::default());
+        assert_eq!(code(ep.post_send_with_invalidate(&[], 0, 1, NONE)), 0x8007_002f);
+    }
+}

@@ -1,0 +1,90 @@
+//! Requests about memory windows: binds, and taking windows back.
+
+use super::EpInner;
+use super::post::Request;
+use crate::datapath::ledger::Tag;
+use crate::error::PostError;
+use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
+use crate::{Direction, ia::Key};
+use rxe_fallback::{BindMw, SendFlags, SendOp, SendWr};
+use std::sync::Arc;
+
+/// What to do with a window.
+#[derive(Clone, Copy)]
+pub(crate) enum Window<'a> {
+    /// Bind one of type 1, also to nothing.
+    Type1(&'a BindMw<'a>),
+    /// Bind one of type 2, after taking back the key that it has.
+    Type2(&'a BindMw<'a>, Option<u32>),
+    /// Take this key back.
+    Invalidate(u32),
+    /// Nothing, in its turn.
+    Nothing,
+}
+
+impl EpInner {
+    /// Posts it; its completion is that of a bind.
+    pub(crate) fn post_window(
+        self: &Arc<Self>,
+        what: Window<'_>,
+        tag: Tag,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let state = self.takes_requests(flags)?;
+        if flags.contains(CompletionFlags::SOLICITED_WAIT) {
+            return Err(PostError::Flags);
+        }
+        let outcome = self.submit_window(state, what, tag, flags);
+        if outcome != Err(PostError::Device(libc::ENOMEM)) {
+            return outcome;
+        }
+        // Moving a window takes two of the device's entries for one of ours; harvesting gives them back.
+        let _ = self.request_evd.harvest_now();
+        self.submit_window(state, what, tag, flags)
+    }
+
+    fn submit_window(
+        self: &Arc<Self>,
+        state: EpState,
+        what: Window<'_>,
+        tag: Tag,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let request = Request { tag, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
+        self.submit(state, request, false, 0, |qp, wr_id, flags| {
+            let wr = |op| SendWr { wr_id, op, sges: &[], flags, inline: None, ud: None };
+            match what {
+                Window::Type1(bind) => bind.mw.bind(qp, wr_id, bind, flags),
+                Window::Type2(bind, None) => qp.post_send(&wr(SendOp::BindMw(*bind))),
+                Window::Type2(bind, Some(old)) => {
+                    // Only the second completes; if the first fails, it completes in the second's name.
+                    let unsignalled = flags - SendFlags::SIGNALLED;
+                    let first = SendWr { flags: unsignalled, ..wr(SendOp::LocalInv(old)) };
+                    qp.post_send_list(&[first, wr(SendOp::BindMw(*bind))]).map_err(|stopped| stopped.reason)
+                }
+                Window::Invalidate(key) => qp.post_send(&wr(SendOp::LocalInv(key))),
+                // A write of no bytes touches no memory, whatever the key.
+                Window::Nothing => qp.post_send(&wr(SendOp::Write { remote_addr: 0, rkey: 0 })),
+            }
+        })
+    }
+
+    /// The segment of an LMR that an RMR triplet of this side names, for a read into it.
+    pub(crate) fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
+        let dead = PostError::NoSuchLmr(0, Direction::Write);
+        if to.segment_length == 0 {
+            return Ok(LmrTriplet::default());
+        }
+        match self.ia.key(to.rmr_context).ok_or(dead)? {
+            Key::Lmr(context) => Ok(LmrTriplet {
+                virtual_address: to.virtual_address,
+                segment_length: to.segment_length,
+                lmr_context: context,
+            }),
+            Key::Rmr(id) => {
+                let rmr = self.ia.objects.lock().unwrap().rmrs.get(&id).and_then(std::sync::Weak::upgrade);
+                rmr.ok_or(dead)?.local(to.virtual_address, to.segment_length)
+            }
+        }
+    }
+}
