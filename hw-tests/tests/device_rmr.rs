@@ -486,7 +486,7 @@ fn reads_into_what_peers_may_not_write_are_refused() {
     let (rig, mut pair, lmr) = pair();
     let mut rmr = Rmr::create(&rig.server.pz).unwrap();
     let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
-    let mut refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
+    let refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
     let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
     // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, an RMR for reading.
     assert_eq!(refused(&mut pair, unbound), 0x800b_005a);

@@ -57,7 +57,7 @@ pub(super) fn open(name: &str, async_qlen: i32, with_async_evd: bool) -> Result<
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");
         Code(error.code())
     })?;
-    let address = Box::new(SockAddr::new(SocketAddr::new(ia.address(), 0)));
+    let address = SockAddr::kept(SocketAddr::new(ia.address(), 0));
     let named = named_attrs(&ia);
     let evd = ia.async_evd().clone();
     let object = IaObject { ia, async_evd: Handle::NULL, address, named };

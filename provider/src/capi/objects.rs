@@ -126,8 +126,7 @@ pub(super) struct IaObject {
     pub(super) ia: Ia,
     /// NULL where the consumer wanted none.
     pub(super) async_evd: Handle,
-    /// C holds its address.
-    pub(super) address: Box<SockAddr>,
+    pub(super) address: &'static SockAddr,
     pub(super) named: NamedAttrs,
 }
 

@@ -11,6 +11,7 @@ use crate::srq::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
 
 /// A pointer that may be read from, or NULL.
 #[derive(Clone, Copy)]
@@ -166,6 +167,20 @@ impl SockAddr {
         };
         bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
         Self(bytes)
+    }
+
+    /// One that stays where it is for good: programs use an IA's address after they have closed the IA. There are as many as
+    /// there are addresses of devices.
+    pub(super) fn kept(addr: SocketAddr) -> &'static Self {
+        static KEPT: Mutex<Vec<&'static SockAddr>> = Mutex::new(Vec::new());
+        let new = Self::new(addr);
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = kept.iter().find(|old| old.0 == new.0) {
+            return old;
+        }
+        let new: &'static Self = Box::leak(Box::new(new));
+        kept.push(new);
+        new
     }
 
     /// Where C finds it, as long as this value stays where it is.
