@@ -171,7 +171,8 @@ impl Poster<AnySegments> for New {
             assert!(srq.post_one(DataSeg::new(addr, 4096, lkey), cookie).is_ok(), "the SRQ is full");
         } else {
             let bufs = &self.bufs[..self.batch as usize];
-            let posted = srq.post_batch(bufs.iter().map(|&(addr, c)| (DataSeg::new(addr, 4096, lkey), c)));
+            let posted =
+                srq.post_batch(bufs.iter().map(move |&(addr, c)| (DataSeg::new(addr, 4096, lkey), c)));
             assert_eq!(posted, self.batch, "the SRQ is full");
         }
     }
@@ -179,7 +180,7 @@ impl Poster<AnySegments> for New {
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq) {
         for &(addr, cookie) in &self.bufs {
-            black_box(srq.post_one(DataSeg::new(addr, 4096, self.lkey), cookie).is_ok());
+            assert!(srq.post_one(DataSeg::new(addr, 4096, self.lkey), cookie).is_ok(), "the SRQ is full");
         }
     }
 
@@ -209,7 +210,7 @@ impl Poster<AnySegments> for Encoded {
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq) {
         for &(seg, cookie) in &self.bufs {
-            black_box(srq.post_one(seg, cookie).is_ok());
+            assert!(srq.post_one(seg, cookie).is_ok(), "the SRQ is full");
         }
     }
 
@@ -233,7 +234,7 @@ impl Poster<AnySegments> for Several {
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq) {
         for (n, segs) in self.bufs.iter().enumerate() {
-            black_box(srq.post(segs, n as u64).is_ok());
+            assert!(srq.post(segs, n as u64).is_ok(), "the SRQ is full");
         }
     }
 
@@ -281,7 +282,7 @@ impl Poster<AddressOnly> for Address {
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq<AddressOnly>) {
         for &(addr, cookie) in &self.bufs {
-            black_box(srq.post(addr, cookie).is_ok());
+            assert!(srq.post(addr, cookie).is_ok(), "the SRQ is full");
         }
     }
 

@@ -8,24 +8,26 @@ use mlx5_direct::{
     AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout, WqeIndex,
 };
 
-/// Posts `n` buffers one by one, a record each.
+/// Posts the buffers of a list one by one, a record each.
 #[inline(never)]
-fn post_one(srq: &mut Srq<AnySegments>, n: u64) {
-    for i in 0..n {
-        if srq.post_one(DataSeg::new(0x10_0000 + i * 4096, 4096, 0x77), i).is_err() {
-            break;
-        }
+fn post_one(srq: &mut Srq<AnySegments>, bufs: &[(u64, u64)]) {
+    for &(addr, cookie) in bufs {
+        assert!(srq.post_one(DataSeg::new(addr, 4096, 0x77), cookie).is_ok(), "full");
     }
 }
 
-/// Posts `n` buffers one by one, address only.
+/// Posts the buffers of a list one by one, address only.
 #[inline(never)]
-fn post_one_address(srq: &mut Srq<AddressOnly>, n: u64) {
-    for i in 0..n {
-        if srq.post(0x10_0000 + i * 4096, i).is_err() {
-            break;
-        }
+fn post_one_address(srq: &mut Srq<AddressOnly>, bufs: &[(u64, u64)]) {
+    for &(addr, cookie) in bufs {
+        assert!(srq.post(addr, cookie).is_ok(), "full");
     }
+}
+
+/// Posts lists of four segments.
+#[inline(never)]
+fn post_lists(srq: &mut Srq<AnySegments>, bufs: &[(&[DataSeg], u64)]) -> u32 {
+    srq.post_lists(bufs).unwrap_or_default()
 }
 
 /// Posts the buffers of a list, full segments.
@@ -79,6 +81,18 @@ fn poll_receives(cq: &mut Cq, n: u32) -> u64 {
     sum
 }
 
+/// The same in one call.
+#[inline(never)]
+fn poll_each_receive(cq: &mut Cq, n: u32) -> u64 {
+    let mut sum = 0;
+    let each = |c| {
+        if let Completion::Recv(c) = c {
+            sum += u64::from(c.qpn) + u64::from(c.byte_count) + u64::from(c.slot.0);
+        }
+    };
+    if cq.poll_each(n, each).is_ok() { sum } else { 0 }
+}
+
 /// Polls an empty queue `n` times.
 #[inline(never)]
 fn poll_empty(cq: &mut Cq, n: u32) -> u32 {
@@ -108,36 +122,57 @@ fn main() {
     let batch: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(STEP);
     let (mut any, _mem) = srq();
     let mut oldest = 0;
+    let bufs: Vec<_> = (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, n)).collect();
     match case.as_str() {
         "post_one" => {
             for _ in 0..rounds {
-                post_one(&mut any, batch.into());
+                post_one(&mut any, black_box(&bufs));
                 give_back(&mut any, &mut oldest, batch);
             }
         }
-        "post_batch" | "complete_list" => {
-            let bufs: Vec<_> =
-                (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, 4096 + n as u32, n)).collect();
+        "post_lists" => {
+            let segs: Vec<_> = (0..4).map(|n| DataSeg::new(0x10_0000 + n * 4096, 4096, 0x77)).collect();
+            let lists: Vec<_> = (0..u64::from(batch)).map(|n| (&segs[..], n)).collect();
+            let (layout, _mem) = SrqLayout::on_heap(SLOTS, 128).expect("layout");
+            let mut srq = Srq::new(layout, SLOTS - 1).expect("depth");
             for _ in 0..rounds {
-                assert_eq!(post_batch(&mut any, black_box(&bufs)), batch);
-                give_back(&mut any, &mut oldest, batch);
-                let encoded: Vec<_> = bufs.iter().map(|&(a, l, c)| (DataSeg::new(a, l, 0x77), c)).collect();
-                assert_eq!(post_slice(&mut any, black_box(&encoded)), batch);
+                assert_eq!(post_lists(&mut srq, black_box(&lists)), batch);
+                give_back(&mut srq, &mut oldest, batch);
+            }
+        }
+        // A full SRQ: what completes is oldest, and is posted again.
+        "complete_list" => {
+            assert_eq!(
+                any.post_batch((0..u64::from(SLOTS) - 1).map(|n| (DataSeg::new(n, 1, 1), n))),
+                SLOTS - 1
+            );
+            for _ in 0..rounds {
                 let slots: Vec<u16> = (0..batch).map(|n| ((oldest + n) % SLOTS) as u16).collect();
                 oldest += batch;
                 black_box(complete_list(&mut any, &slots));
+                post_one(&mut any, &bufs);
+            }
+        }
+        "post_batch" => {
+            let bufs: Vec<_> =
+                (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, 4096 + n as u32, n)).collect();
+            let encoded: Vec<_> = bufs.iter().map(|&(a, l, c)| (DataSeg::new(a, l, 0x77), c)).collect();
+            for _ in 0..rounds {
+                assert_eq!(post_batch(&mut any, black_box(&bufs)), batch);
+                give_back(&mut any, &mut oldest, batch);
+                assert_eq!(post_slice(&mut any, black_box(&encoded)), batch);
+                give_back(&mut any, &mut oldest, batch);
             }
         }
         "post_one_address" => {
             let mut srq = any.address_only(4096, 0x77).expect("idle");
             for _ in 0..rounds {
-                post_one_address(&mut srq, batch.into());
+                post_one_address(&mut srq, black_box(&bufs));
                 give_back(&mut srq, &mut oldest, batch);
             }
         }
         "post_batch_address" => {
             let mut srq = any.address_only(4096, 0x77).expect("idle");
-            let bufs: Vec<_> = (0..u64::from(batch)).map(|n| (0x10_0000 + n * 4096, n)).collect();
             for _ in 0..rounds {
                 assert_eq!(post_batch_address(&mut srq, black_box(&bufs)), batch);
                 give_back(&mut srq, &mut oldest, batch);
@@ -156,7 +191,7 @@ fn main() {
             let (layout, mem) = CqLayout::on_heap(SLOTS, 64).expect("layout");
             let mut cq = Cq::new(layout);
             let mut produced = 0u32;
-            for _ in 0..rounds {
+            for round in 0..2 * rounds {
                 for _ in 0..batch {
                     let at = (produced % SLOTS) as usize * 64;
                     mem.store_be32(at + 44, 100);
@@ -165,8 +200,12 @@ fn main() {
                     mem.store_u8(at + 63, 0x20 | (produced / SLOTS) as u8 & 1);
                     produced += 1;
                 }
-                black_box(poll_receives(&mut cq, batch));
-                assert_eq!(poll_empty(&mut cq, batch), batch);
+                if round % 2 == 0 {
+                    black_box(poll_receives(&mut cq, batch));
+                } else {
+                    black_box(poll_each_receive(&mut cq, batch));
+                    assert_eq!(poll_empty(&mut cq, batch), batch);
+                }
             }
         }
         other => {

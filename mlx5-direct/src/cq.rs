@@ -7,7 +7,8 @@
 //! Once polled here, a CQ is never to be polled or armed through verbs: libmlx5's own index would be stale.
 
 use crate::{
-    cqe::{self, Completion, CqeError},
+    barrier,
+    cqe::{self, Completion, CqeError, RecvCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -72,26 +73,41 @@ impl Cq {
     /// [`CqeError`]. An unknown opcode is consumed; compression and resize leave the CQ where it is, for good.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, CqeError> {
+        match self.poll_receive() {
+            Ok(receive) => Ok(Some(Completion::Recv(receive))),
+            Err(op_own) => self.poll_not_receive(op_own),
+        }
+    }
+
+    /// The next completion if it is a finished receive, else what `op_own` says.
+    #[inline(always)]
+    fn poll_receive(&mut self) -> Result<RecvCqe, u8> {
         // Only here, not after decoding: the last entry stays readable for `copy_scattered` until the next poll.
         if self.consumer_index == self.release_at {
             self.release();
         }
-        let Some((entry, op_own)) = self.cqes.ready(self.consumer_index, self.lap) else {
-            if self.consumer_index != self.released {
-                self.release();
-            }
-            return Ok(None);
-        };
-        let Some(receive) = cqe::decode_receive(&entry, op_own) else {
-            return self.poll_other(op_own).map(Some);
-        };
+        let entry = self.cqes.entry(self.consumer_index);
+        let receive = cqe::decode_receive(&entry, entry.receive(self.lap)?);
         self.consumer_index = self.consumer_index.wrapping_add(1);
-        Ok(Some(Completion::Recv(receive)))
+        Ok(receive)
+    }
+
+    /// What [`poll_receive`](Self::poll_receive) did not take: nothing there, or something else.
+    #[inline(always)]
+    fn poll_not_receive(&mut self, op_own: u8) -> Result<Option<Completion>, CqeError> {
+        if self.cqes.is_ready(op_own, self.lap) {
+            return self.poll_other(op_own).map(Some);
+        }
+        if self.consumer_index != self.released {
+            self.release();
+        }
+        Ok(None)
     }
 
     /// The rest of [`poll`](Self::poll), for an entry that is there but is not a finished receive.
     #[inline(never)]
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
+        barrier::from_device();
         let decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
         if !matches!(decoded, Err(CqeError::Compressed | CqeError::Resized)) {
             self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -107,13 +123,42 @@ impl Cq {
     #[inline]
     pub fn poll_each(&mut self, max: u32, mut each: impl FnMut(Completion)) -> Result<u32, CqeError> {
         let mut polled = 0;
-        while polled < max
-            && let Some(completion) = self.poll()?
-        {
-            each(completion);
-            polled += 1;
+        while polled < max {
+            if self.consumer_index == self.release_at {
+                self.release();
+            }
+            let most = self.release_at.wrapping_sub(self.consumer_index).min(max - polled);
+            let mut other = None;
+            for entry in self.cqes.entries(self.consumer_index, most) {
+                match entry.receive(self.lap) {
+                    Ok(op_own) => {
+                        let receive = cqe::decode_receive(&entry, op_own);
+                        // Before `each`, which may panic.
+                        self.consumer_index = self.consumer_index.wrapping_add(1);
+                        polled += 1;
+                        each(Completion::Recv(receive));
+                    }
+                    Err(op_own) => {
+                        other = Some(op_own);
+                        break;
+                    }
+                }
+            }
+            if let Some(op_own) = other {
+                if !self.each_not_receive(op_own, &mut each)? {
+                    break;
+                }
+                polled += 1;
+            }
         }
         Ok(polled)
+    }
+
+    /// Hands over what is not a receive; false if there was nothing. Out of line with a copy of `each`, so that the one in
+    /// [`poll_each`](Self::poll_each) has only receives to handle.
+    #[inline(never)]
+    fn each_not_receive(&mut self, op_own: u8, each: &mut impl FnMut(Completion)) -> Result<bool, CqeError> {
+        Ok(self.poll_not_receive(op_own)?.map(each).is_some())
     }
 
     /// Copies the payload that the device put into the last polled entry instead of into the buffer

@@ -408,36 +408,42 @@ pub(crate) const fn is_responder(op_own: u8) -> bool {
 /// A [`CqeError`] for compressed entries, resize marks and unknown opcodes.
 pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
     let op_own = cqe.op_own();
-    match decode_receive(cqe, op_own) {
-        Some(receive) => Ok(Completion::Recv(receive)),
-        None => decode_other(cqe, op_own),
+    if is_plain_receive(op_own & !1) {
+        Ok(Completion::Recv(decode_receive(cqe, op_own)))
+    } else {
+        decode_other(cqe, op_own)
     }
 }
 
-/// By `op_own`: whether it is a finished receive that is not compressed.
+/// By `op_own` with the owner bit cleared: whether it is a finished receive that is not compressed. False where that bit
+/// is set.
 static RECEIVE: [bool; 256] = {
     let mut table = [false; 256];
     let mut op_own = 0x10;
     while op_own < 0x50 {
         table[op_own] = (op_own >> FORMAT_SHIFT) & 3 != 3;
-        op_own += 1;
+        op_own += 2;
     }
     table
 };
 
-/// The entry of a finished receive; `None` for everything else.
+/// Whether an entry with this `op_own`, of which the owner bit was cleared if the entry is ours (and else set), is a
+/// finished receive, ours, and not compressed.
 #[inline(always)]
-pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> Option<RecvCqe> {
-    if !RECEIVE[op_own as usize] {
-        return None;
-    }
+pub(crate) fn is_plain_receive(op_own: u8) -> bool {
+    RECEIVE[op_own as usize]
+}
+
+/// The entry of a finished receive: [`is_plain_receive`].
+#[inline(always)]
+pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
     let op = match op_own >> 4 {
         1 => RecvOp::WriteImm,
         2 => RecvOp::Send,
         3 => RecvOp::SendImm,
         _ => RecvOp::SendInval,
     };
-    Some(RecvCqe {
+    RecvCqe {
         op,
         payload: payload(op_own).unwrap_or(Payload::Buffer),
         solicited: op_own & SOLICITED != 0,
@@ -446,7 +452,7 @@ pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> Option<RecvCqe
         slot: WqeIndex(cqe.wqe_counter()),
         byte_count: cqe.byte_count(),
         imm_or_rkey: cqe.imm_inval_pkey(),
-    })
+    }
 }
 
 /// Where the payload is; `None` in a compressed entry.

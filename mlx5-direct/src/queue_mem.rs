@@ -6,7 +6,7 @@
 //! queue size, so that no index, not even one that came from the device, reaches outside.
 
 use core::ptr::NonNull;
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use crate::{
     dbrec::{CqDbRec, SrqDbRec},
@@ -20,7 +20,7 @@ mod slots;
 
 pub(crate) use entries::CqeMem;
 pub use heap::HeapMem;
-pub(crate) use slots::{Body, SlotMut, WqeMem};
+pub(crate) use slots::{Fill, Words, WqeMem};
 
 /// Keeps heap-backed queues alive; `None` when the memory belongs to a verbs object.
 pub(crate) type Keep = Option<Arc<HeapMem>>;
@@ -137,13 +137,8 @@ impl SrqLayout {
         check_ring(parts.wqe_count, parts.stride_bytes)?;
         let base = aligned(parts.buf, wqe::SEGMENT_BYTES, "SRQ buffer")?;
         let word = aligned(parts.dbrec, 4, "SRQ doorbell record")?;
-        let wqes = WqeMem {
-            base,
-            mask: parts.wqe_count - 1,
-            stride_bytes: parts.stride_bytes,
-            cookies: (0..parts.wqe_count).map(|_| AtomicU64::new(0)).collect(),
-            _keep: keep.clone(),
-        };
+        // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked above.
+        let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) };
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
         let dbrec = unsafe { SrqDbRec::new(word, keep) };
         match dbrec.load() {
@@ -154,7 +149,7 @@ impl SrqLayout {
 
     /// Slots in the ring; one fewer can be posted at a time.
     pub fn wqe_count(&self) -> u32 {
-        self.wqes.mask + 1
+        self.wqes.mask() + 1
     }
 }
 
@@ -248,8 +243,10 @@ impl CqLayout {
         let base = aligned(parts.buf, 64, "CQ buffer")?;
         let words = aligned(parts.dbrec, 4, "CQ doorbell record")?;
         let page = aligned(parts.uar, 8, "CQ register page")?;
+        // SAFETY: inside the first entry, which has 64 or 128 bytes.
+        let fields = unsafe { base.add(parts.cqe_bytes as usize - 64) };
         let cqes =
-            CqeMem { base, mask: parts.cqe_count - 1, cqe_bytes: parts.cqe_bytes, _keep: keep.clone() };
+            CqeMem { fields, mask: parts.cqe_count - 1, cqe_bytes: parts.cqe_bytes, _keep: keep.clone() };
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
         let (dbrec, uar) = unsafe { (CqDbRec::new(words.cast(), keep.clone()), Uar::new(page, keep)) };
         Ok(Self { cqes, dbrec, uar, cqn: parts.cqn })

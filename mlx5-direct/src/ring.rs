@@ -11,18 +11,23 @@
 //! | state | where |
 //! |---|---|
 //! | free | its bit in [`FreeMap`] |
-//! | reserved | `tail < slot <= run_end`: taken out of the map, linked in sequence, next to be posted |
+//! | reserved | in the *run*, `tail < slot <= run_end`: not in the map, linked in sequence, next to be posted |
 //! | tail | `slot == tail` |
 //! | in use | none of these: on the SRQ, at a QP, or completed and not yet returned |
 //!
-//! Reserving a run of neighbours at once is what makes the common post cheap: while `tail != run_end`, posting is
-//! `tail + 1`.
+//! The run is what makes the common post cheap: while there is one, posting is `tail + 1`. A search reserves neighbours
+//! as a run; and a slot that is returned right behind the run, as happens when receives complete in order, joins it and
+//! never goes through the map. Tail and run are kept with the memory they lead to, in
+//! [`WqeMem`](crate::queue_mem::WqeMem); the maps are here.
 
 use crate::wqe::MAX_WQE_COUNT;
 
 /// Words of a bit map of slots. Fixed, and indices are cut to it, so that no access needs a bounds check; a small ring
 /// touches the first words only.
 const WORDS: usize = MAX_WQE_COUNT as usize / 64;
+
+/// Words that a run may touch: a search costs the same however many slots the ring has.
+const RUN_WORDS: usize = 4;
 
 /// Which word holds a slot's bit.
 #[inline(always)]
@@ -86,10 +91,9 @@ impl FreeMap {
     fn set_word(&mut self, w: usize, left: u64) {
         self.words[w] = left;
         let s = w / 64;
-        self.summary[s] &= !(u64::from(left == 0) << (w % 64));
-        if self.summary[s] == 0 {
-            self.top &= !(1 << s);
-        }
+        let summary = self.summary[s] & !(u64::from(left == 0) << (w % 64));
+        self.summary[s] = summary;
+        self.top &= !(u64::from(summary == 0) << s);
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -97,59 +101,32 @@ impl FreeMap {
     }
 }
 
-/// A post that did not take a reserved slot: which slot to fill, and its link.
+/// A slot that a search took out of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Advance {
-    /// The slot to fill: the tail until now.
-    pub(crate) slot: u32,
-    /// The slot after it.
-    pub(crate) next: u16,
-    /// The slot's link in queue memory says something else.
+pub(crate) struct Step {
+    /// The next tail.
+    pub(crate) next: u32,
+    /// How many neighbours after it were taken as well.
+    pub(crate) run: u32,
+    /// The link of the tail until now may say something else.
     pub(crate) relink: bool,
 }
 
-/// Free slots that come next: the bits of one word.
+/// A search on its way from free slot to free slot, in ring order.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+pub(crate) struct Walk {
+    /// The word it is in.
     w: usize,
+    /// Free slots of that word that come next; the word has others if the walk began in its middle.
     bits: u64,
+    /// They have a run that is worth reserving in a batch.
+    runs: bool,
 }
 
-/// Scattered slots being taken: see [`Ring::take_many`].
-#[derive(Debug)]
-pub(crate) struct Gather {
-    ahead: Ahead,
-    /// The sequence bits of that word before.
-    sequential: u64,
-    /// Those of `ahead` not taken yet.
-    left: u64,
-    /// The slot to take next: the tail, then the slot that the last one taken links to.
-    slot: u32,
-    taken: u32,
-}
-
-impl Gather {
-    /// The word has no more.
-    #[inline(always)]
-    pub(crate) fn is_done(&self) -> bool {
-        self.left == 0
-    }
-}
-
-/// What a batch takes next.
-#[derive(Debug)]
-pub(crate) enum Many {
-    Run(Advance),
-    Scattered(Gather),
-}
-
-/// Slot order and counts of one SRQ. Knows nothing of memory: the caller writes WQEs and links.
+/// Which slots are free, which links are in sequence, and how many slots are whose. Knows nothing of memory: the caller
+/// writes WQEs and links.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    tail: u32,
-    run_end: u32,
-    /// Running posted count minus `tail`: constant while a run lasts.
-    count_base: u32,
     /// Running count of returned slots.
     returned: u32,
     /// How many may be in use at a time.
@@ -159,26 +136,29 @@ pub(crate) struct Ring {
     free: FreeMap,
     /// A bit per slot: its link says "the slot after this one".
     sequential: Box<[u64; WORDS]>,
-    /// What each slot's link says in queue memory, which is never read.
-    links: Box<[u16]>,
+}
+
+impl Walk {
+    /// The word has so many neighbours that taking them together is cheaper than one by one.
+    #[inline(always)]
+    pub(crate) fn has_runs(&self) -> bool {
+        self.runs
+    }
 }
 
 impl Ring {
-    /// A ring whose links all say "the next slot", the last one "slot 0". `depth` is at most `slots - 1`.
+    /// A ring whose links all say "the next slot", the last one "slot 0", and whose tail is slot 0. `depth` is at most
+    /// `slots - 1`.
     pub(crate) fn new(slots: u32, depth: u32) -> Self {
         debug_assert!(slots.is_power_of_two() && (1..slots).contains(&depth));
         let mut ring = Self {
-            tail: 0,
-            run_end: 0,
-            count_base: 0,
             returned: 0,
             depth,
             window: 1,
             free: FreeMap::new(),
             sequential: Box::new([u64::MAX; WORDS]),
-            links: (1..slots).map(|n| n as u16).chain([0]).collect(),
         };
-        ring.set_sequential(slots - 1, false);
+        ring.sequential[word(slots - 1)] &= !(1 << ((slots - 1) % 64));
         ring.open_to(depth + 1);
         ring
     }
@@ -190,26 +170,10 @@ impl Ring {
         self.window = self.window.max(window);
     }
 
-    fn set_sequential(&mut self, slot: u32, yes: bool) {
-        let w = word(slot);
-        self.sequential[w] = self.sequential[w] & !(1 << (slot % 64)) | u64::from(yes) << (slot % 64);
-    }
-
-    /// What the links in queue memory must say before the first post.
-    pub(crate) fn links(&self) -> impl Iterator<Item = (u32, u16)> + '_ {
-        self.links.iter().enumerate().map(|(slot, next)| (slot as u32, *next))
-    }
-
-    /// Running count of posted slots, for the doorbell record.
+    /// Slots in use, when `count` were posted in all.
     #[inline(always)]
-    pub(crate) fn count(&self) -> u16 {
-        self.tail.wrapping_add(self.count_base) as u16
-    }
-
-    /// Slots in use.
-    #[inline(always)]
-    pub(crate) fn posted(&self) -> u32 {
-        self.tail.wrapping_add(self.count_base).wrapping_sub(self.returned)
+    pub(crate) fn posted(&self, count: u32) -> u32 {
+        count.wrapping_sub(self.returned)
     }
 
     pub(crate) fn depth(&self) -> u32 {
@@ -220,198 +184,151 @@ impl Ring {
         self.window
     }
 
-    /// Slots that can be posted now.
+    /// Slots that can be posted now, when `count` were posted in all.
     #[inline(always)]
-    pub(crate) fn free(&self) -> u32 {
-        self.depth - self.posted()
+    pub(crate) fn room(&self, count: u32) -> u32 {
+        self.depth.wrapping_add(self.returned).wrapping_sub(count)
     }
 
-    /// The slot that the next post fills.
-    #[inline(always)]
-    pub(crate) fn tail(&self) -> u32 {
-        self.tail
-    }
-
-    /// How many of the next posts need no link and no search.
-    #[inline(always)]
-    pub(crate) fn run(&self) -> u32 {
-        self.run_end - self.tail
-    }
-
-    /// Takes `n <= run()` slots at once; their WQEs are linked already.
-    #[inline(always)]
-    pub(crate) fn take_run(&mut self, n: u32) -> u32 {
-        debug_assert!(n <= self.run());
-        let slot = self.tail;
-        self.tail += n;
-        slot
-    }
-
-    /// Takes the tail slot if a run is reserved: the cheap case.
-    #[inline(always)]
-    pub(crate) fn take_in_run(&mut self) -> Option<u32> {
-        (self.tail != self.run_end).then(|| self.take_run(1))
-    }
-
-    /// The free slots that come after the tail, as far as one word has them. There must be one: at most `depth` of the
+    /// Begins a search behind `tail`. There must be room, and then there is a free slot: at most `depth` of the
     /// `depth + 1` or more slots are in use, and the tail is the only other one.
     #[inline(always)]
-    fn look(&self) -> Ahead {
-        let tail_word = word(self.tail);
-        let (mut w, mut bits) = (tail_word, above(self.free.words[tail_word], self.tail as usize));
-        if bits == 0 {
-            w = self.free.next_word(tail_word);
-            bits = self.free.words[w];
+    pub(crate) fn walk(&self, tail: u32) -> Walk {
+        let w = word(tail);
+        let mut walk = self.enter(w, above(self.free.words[w], tail as usize));
+        self.next(&mut walk);
+        walk
+    }
+
+    /// Takes what follows word `w`, whose last slot was taken last: slots of whole words that are free and linked in
+    /// sequence, at most `most` and not many words. Returns how many.
+    #[inline(always)]
+    fn take_words(&mut self, w: usize, most: u32) -> u32 {
+        let mut run = 0;
+        for next in w + 1..(w + RUN_WORDS).min(WORDS) {
+            let in_sequence =
+                self.sequential[next - 1] >> 63 == 1 && self.sequential[next] | 1 << 63 == u64::MAX;
+            if run == most || !in_sequence || self.free.words[next] != u64::MAX {
+                break;
+            }
+            let n = (most - run).min(64);
+            self.free.set_word(next, if n == 64 { 0 } else { u64::MAX << n });
+            run += n;
         }
-        Ahead { w, bits }
+        run
     }
 
-    /// Slots after the first of `ahead` that are free, and linked in sequence from there.
+    /// Goes on to the next word that has free slots, if this one has no more.
     #[inline(always)]
-    fn run_ahead(&self, ahead: &Ahead) -> u32 {
-        let bit = ahead.bits.trailing_zeros() % 64;
-        ((ahead.bits >> bit >> 1) & (self.sequential[ahead.w] >> bit)).trailing_ones()
-    }
-
-    /// Takes the tail slot, finds the next tail and reserves the run that follows it; `None` when `depth` are in use.
-    #[inline(always)]
-    pub(crate) fn take_search(&mut self) -> Option<Advance> {
-        debug_assert_eq!(self.tail, self.run_end);
-        let free = self.free();
-        if free == 0 {
-            return None;
+    pub(crate) fn next(&self, walk: &mut Walk) {
+        if walk.bits == 0 {
+            let w = self.free.next_word(walk.w);
+            *walk = self.enter(w, self.free.words[w]);
         }
-        let ahead = self.look();
-        let run = self.run_ahead(&ahead);
-        self.advance(ahead, run.min(free - 1))
     }
 
     #[inline(always)]
-    fn advance(&mut self, Ahead { w, bits }: Ahead, run: u32) -> Option<Advance> {
-        let slot = self.tail;
+    fn enter(&self, w: usize, bits: u64) -> Walk {
+        // From eight neighbours on it is cheaper to post a run as such than to link its slots again.
+        let pairs = bits & bits >> 1 & self.sequential[w];
+        let threes = pairs & pairs >> 1;
+        let fives = threes & threes >> 2;
+        Walk { w, bits, runs: fives & fives >> 3 != 0 }
+    }
+
+    /// Takes the next free slot, and up to `most` free neighbours that follow it and are linked in sequence from there;
+    /// notes that `tail` links to it. Without `RUN`, takes no neighbours.
+    #[inline(always)]
+    pub(crate) fn step<const RUN: bool>(&mut self, walk: &mut Walk, tail: u32, most: u32) -> Step {
+        let Walk { w, bits, .. } = *walk;
         let bit = bits.trailing_zeros() % 64;
         let next = w as u32 * 64 + bit;
-        let link = self.links.get_mut(slot as usize)?;
-        let relink = u32::from(*link) != next;
-        if relink {
-            *link = next as u16;
-            self.set_sequential(slot, next == slot + 1);
+        let (mut run, mut left) = (0, bits & bits.wrapping_sub(1));
+        if RUN {
+            run = (bits >> bit >> 1 & self.sequential[w] >> bit).trailing_ones().min(most);
+            // At most 63 bits above `bit`.
+            left &= u64::MAX << (run % 64) << bit << 1;
+            if bit + run == 63 {
+                run += self.take_words(w, most - run);
+            }
         }
-        // Slots next+1 .. next+run are free, and next .. next+run-1 link to their neighbours, all within one word.
-        let taken = (u64::MAX >> (63 - run % 64)) << bit;
-        self.free.set_word(w, self.free.words[w] & !taken);
-        let count = slot.wrapping_add(self.count_base).wrapping_add(1);
-        self.tail = next;
-        self.run_end = next + run;
-        self.count_base = count.wrapping_sub(next);
-        Some(Advance { slot, next: next as u16, relink })
+        walk.bits = left;
+        self.free.set_word(w, self.free.words[w] & !(bits ^ left));
+        let links = &mut self.sequential[word(tail)];
+        let (before, in_sequence) = (*links, next == tail + 1);
+        *links = before & !(1 << (tail % 64)) | u64::from(in_sequence) << (tail % 64);
+        Step { next, run, relink: !in_sequence || before >> (tail % 64) & 1 == 0 }
     }
 
-    /// For a batch, when no run is reserved: either one slot and the run after it, as [`take_search`](Self::take_search)
-    /// would take, or the scattered free slots of one word, to be linked one after the other.
-    ///
-    /// `None` when `depth` are in use. At most [`free`](Self::free) slots may be taken from a [`Gather`].
+    /// Whether `slot` is in use, outside of `tail..=run_end`.
     #[inline(always)]
-    pub(crate) fn take_many(&mut self) -> Option<Many> {
-        /// From here on it is cheaper to post a run as such than to link its slots again.
-        const WORTH_A_RUN: u32 = 8;
-        debug_assert_eq!(self.tail, self.run_end);
-        let free = self.free();
-        if free == 0 {
-            return None;
-        }
-        let ahead = self.look();
-        let run = self.run_ahead(&ahead);
-        // Of a lone slot there is nothing to gather.
-        let single = ahead.bits & ahead.bits.wrapping_sub(1) == 0;
-        if run >= WORTH_A_RUN || single {
-            return self.advance(ahead, run.min(free - 1)).map(Many::Run);
-        }
-        // Until `finish_gather` says what became of them, none of these links counts as sequential: wherever the caller
-        // stops, even by a panic, the maps are right.
-        let sequential = self.sequential[ahead.w];
-        self.sequential[ahead.w] = sequential & !ahead.bits;
-        self.set_sequential(self.tail, false);
-        Some(Many::Scattered(Gather { ahead, sequential, left: ahead.bits, slot: self.tail, taken: 0 }))
+    pub(crate) fn in_use(&self, slot: u32, tail: u32, run_end: u32) -> bool {
+        slot < self.window && !(tail..=run_end).contains(&slot) && !self.free.contains(slot)
     }
 
-    /// The next slot of a gather and its link, which is to be written in any case; `None` when the word has no more.
+    /// A slot in use joined the run instead of the map.
     #[inline(always)]
-    pub(crate) fn gather(&mut self, gather: &mut Gather) -> Option<Advance> {
-        if gather.left == 0 {
-            return None;
-        }
-        let slot = gather.slot;
-        let next = gather.ahead.w as u32 * 64 + gather.left.trailing_zeros();
-        gather.left &= gather.left - 1;
-        *self.links.get_mut(slot as usize)? = next as u16;
-        gather.slot = next;
-        gather.taken += 1;
-        Some(Advance { slot, next: next as u16, relink: true })
+    pub(crate) fn count_returned(&mut self) {
+        self.returned = self.returned.wrapping_add(1);
     }
 
-    /// Accounts for what was taken.
+    /// Returns a slot that is in use to the map; false, and no change, if it is not.
     #[inline(always)]
-    pub(crate) fn finish_gather(&mut self, gather: Gather) {
-        let Gather { ahead: Ahead { w, bits }, sequential, left, slot: new_tail, taken: count } = gather;
-        let taken = bits & !left;
-        // Each slot taken but the last, which is the new tail, now links to the next one taken. The others link as before.
-        let linked = taken & !(1 << (new_tail % 64));
-        self.sequential[w] = sequential & !linked | linked & (taken >> 1);
-        let first = self.links.get(self.tail as usize).map_or(0, |next| u32::from(*next));
-        self.set_sequential(self.tail, first == self.tail + 1);
-        self.free.set_word(w, self.free.words[w] & !taken);
-        let posted = self.tail.wrapping_add(self.count_base).wrapping_add(count);
-        self.tail = new_tail;
-        self.run_end = new_tail;
-        self.count_base = posted.wrapping_sub(new_tail);
-    }
-
-    /// Whether `slot` is in use.
-    #[inline(always)]
-    pub(crate) fn in_use(&self, slot: u32) -> bool {
-        slot < self.window && slot.wrapping_sub(self.tail) > self.run() && !self.free.contains(slot)
-    }
-
-    /// Returns a slot that is in use; false, and no change, if it is not.
-    #[inline(always)]
-    pub(crate) fn put(&mut self, slot: u32) -> bool {
-        if slot >= self.window || slot.wrapping_sub(self.tail) <= self.run() || !self.free.insert(slot) {
+    pub(crate) fn put(&mut self, slot: u32, tail: u32, run_end: u32) -> bool {
+        if slot >= self.window || slot.wrapping_sub(tail) <= run_end - tail || !self.free.insert(slot) {
             return false;
         }
-        self.returned = self.returned.wrapping_add(1);
+        self.count_returned();
         true
     }
 
-    /// Changes how many may be in use; false, and no change, below what is in use now or beyond the ring.
-    pub(crate) fn set_depth(&mut self, depth: u32) -> bool {
-        if depth < self.posted() || depth == 0 || depth as usize >= self.links.len() {
+    /// How far slots from `run_end` on are in use and linked in sequence, within a word: a slot up to there that is
+    /// returned can join the run, as long as none was returned before it.
+    pub(crate) fn straight_from(&self, run_end: u32) -> u32 {
+        let (w, bit) = (word(run_end), run_end % 64);
+        let in_use = match bit {
+            63 if run_end + 1 < self.window => u64::from(!self.free.contains(run_end + 1)),
+            _ => !self.free.words[w] >> bit >> 1,
+        };
+        let straight = (in_use & self.sequential[w] >> bit).trailing_ones();
+        (run_end + straight).min(self.window - 1)
+    }
+
+    /// Changes how many may be in use; false, and no change, below what is in use now or beyond the ring of which
+    /// `last` is the last slot. The run, `tail + 1..=run_end`, was cut to the old depth and goes back to the map.
+    pub(crate) fn set_depth(
+        &mut self,
+        depth: u32,
+        posted: u32,
+        last: u32,
+        run: core::ops::RangeInclusive<u32>,
+    ) -> bool {
+        if depth < posted || depth == 0 || depth > last {
             return false;
         }
-        // The run was cut to the old depth: give it back, so that the next search cuts it to the new one.
-        for slot in self.tail + 1..=self.run_end {
+        for slot in run {
             self.free.insert(slot);
         }
-        self.run_end = self.tail;
         self.depth = depth;
         self.open_to(depth + 1);
         true
     }
 
     /// Counts slots state by state and compares: for tests.
-    pub(crate) fn check(&self) {
-        let used = (0..self.window).filter(|s| self.in_use(*s)).count() as u32;
-        assert_eq!(used, self.posted(), "slots in use against the counters");
-        assert_eq!(used + self.free.count() + self.run() + 1, self.window, "every slot is in one state");
+    pub(crate) fn check(&self, count: u32, tail: u32, run_end: u32) {
+        let used = (0..self.window).filter(|s| self.in_use(*s, tail, run_end)).count() as u32;
+        assert_eq!(used, self.posted(count), "slots in use against the counters");
+        let reserved = run_end - tail;
+        assert!(reserved <= self.room(count), "the run is longer than there is room");
+        assert_eq!(used + self.free.count() + reserved + 1, self.window, "every slot is in one state");
         for (w, word) in self.free.words.iter().enumerate() {
             assert_eq!(*word != 0, self.free.summary[w / 64] >> (w % 64) & 1 == 1, "summary of word {w}");
         }
         for (s, summary) in self.free.summary.iter().enumerate() {
             assert_eq!(*summary != 0, self.free.top >> s & 1 == 1, "top bit of summary {s}");
         }
-        for (slot, next) in self.links() {
-            let sequential = self.sequential[word(slot)] >> (slot % 64) & 1 == 1;
-            assert!(!sequential || u32::from(next) == slot + 1, "sequence bit of slot {slot}");
+        for slot in tail..run_end {
+            assert_eq!(self.sequential[word(slot)] >> (slot % 64) & 1, 1, "the run is linked at slot {slot}");
         }
     }
 }
@@ -420,28 +337,36 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Sequence bits that are too low would not be wrong, but cost the cheap way from then on.
+    /// Sequence bits that are too high would send the device astray; too low, they would cost the cheap way from then on.
     #[test]
-    fn a_gather_that_stops_early_leaves_every_link_known() {
-        for wanted in 0..20 {
+    fn whatever_is_taken_every_link_is_known() {
+        for (wanted, third) in (0..60).flat_map(|n| [(n, 3), (n, 70), (n, 7)]) {
             let mut ring = Ring::new(128, 127);
-            while ring.take_in_run().is_some() || ring.take_search().is_some() {}
-            for slot in (0..127).filter(|s| s % 3 != 0) {
-                assert!(ring.put(slot));
-            }
-            let Some(Many::Scattered(mut gather)) = ring.take_many() else {
-                panic!("the slots lie scattered")
+            let mut links: Vec<u32> = (1..128).chain([0]).collect();
+            let mut tail = 0;
+            let mut take = |ring: &mut Ring, tail: &mut u32, n: u32| {
+                let mut walk = ring.walk(*tail);
+                for _ in 0..n {
+                    ring.next(&mut walk);
+                    let step = ring.step::<false>(&mut walk, *tail, 0);
+                    if step.relink {
+                        links[*tail as usize] = step.next;
+                    }
+                    assert_eq!(links[*tail as usize], step.next, "a link that was not written");
+                    *tail = step.next;
+                }
             };
-            let mut taken = 0;
-            while taken < wanted && ring.gather(&mut gather).is_some() {
-                taken += 1;
+            take(&mut ring, &mut tail, 127);
+            for slot in (0..127).filter(|s| s % third != 0) {
+                assert!(ring.put(slot, tail, tail));
             }
-            ring.finish_gather(gather);
-            ring.check();
-            assert_eq!(ring.posted(), 127 - 84 + taken);
-            for (slot, next) in ring.links() {
-                let known = ring.sequential[word(slot)] >> (slot % 64) & 1 == 1;
-                assert_eq!(known, u32::from(next) == slot + 1, "slot {slot} after {taken} were taken");
+            take(&mut ring, &mut tail, wanted);
+            let put = (0..127).filter(|s| s % third != 0).count() as u32;
+            ring.check(127 + wanted, tail, tail);
+            assert_eq!(ring.posted(127 + wanted), 127 - put + wanted);
+            for (slot, next) in links.iter().enumerate() {
+                let known = ring.sequential[slot / 64] >> (slot % 64) & 1 == 1;
+                assert_eq!(known, *next == slot as u32 + 1, "slot {slot} after {wanted} were taken");
             }
         }
     }

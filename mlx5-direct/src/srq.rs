@@ -20,8 +20,8 @@ use std::sync::{
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{SrqLayout, WqeMem},
-    ring::{Gather, Many, Ring},
+    queue_mem::{Fill, SrqLayout, WqeMem},
+    ring::Ring,
     wqe::{DataSeg, WqeIndex},
 };
 
@@ -140,10 +140,14 @@ impl Srq {
         if !(1..slots).contains(&depth) {
             return Err(DepthError::OutOfRange { asked: depth, max: slots - 1 });
         }
-        let ring = Ring::new(slots, depth);
-        for (slot, next) in ring.links() {
-            wqes.slot(slot).write_next(WqeIndex(next));
+        // Links as `Ring::new` has them, and what ends a list of one segment.
+        for index in 0..slots {
+            let mut slot = wqes.slot(index);
+            slot.write_next(WqeIndex(((index + 1) % slots) as u16));
+            slot.write_one(DataSeg::default(), false);
         }
+        wqes.set_plain(true);
+        let ring = Ring::new(slots, depth);
         Ok(Self { ring, wqes, dbrec, srqn, _mode: AnySegments(()) })
     }
 
@@ -164,16 +168,14 @@ impl Srq {
     /// [`PostError`], and nothing was written.
     #[inline]
     pub fn post(&mut self, segs: &[DataSeg], cookie: u64) -> Result<WqeIndex, PostError> {
-        let slot = self.write(segs.iter().copied(), cookie)?;
-        self.publish();
-        Ok(WqeIndex(slot as u16))
+        self.post_segments(segs, cookie)
     }
 
     /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how many were posted:
     /// fewer than offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
-        self.batch(bufs)
+        self.batch(bufs.into_iter()).0
     }
 
     /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
@@ -182,26 +184,41 @@ impl Srq {
         self.slice(bufs)
     }
 
+    /// Posts buffers of 0 to [`max_segments`](Srq::max_segments) data segments each, with one barrier and one record for
+    /// all.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`] with the number posted before the first that could not be.
+    #[inline]
+    pub fn post_lists(&mut self, bufs: &[(&[DataSeg], u64)]) -> Result<u32, BatchError> {
+        let most = self.wqes.max_segments() as usize;
+        let fitting = bufs.iter().position(|(segs, _)| segs.len() > most).unwrap_or(bufs.len());
+        self.lay_out_for_any();
+        let posted = self.slice(&bufs[..fitting]);
+        let error = match posted as usize {
+            n if n == bufs.len() => return Ok(posted),
+            n if n == fitting => PostError::TooManySegments,
+            _ => PostError::Full,
+        };
+        Err(BatchError { posted, error })
+    }
+
     /// Posts a chain of verbs work requests, with one barrier and one record for all.
     ///
     /// # Errors
     ///
     /// [`BatchError`] with the number posted before the first that could not be: that one is verbs' `bad_wr`.
     pub fn post_recv_wrs(&mut self, wrs: RecvWrs<'_>) -> Result<u32, BatchError> {
-        let mut posted = 0;
-        let mut outcome = Ok(());
-        for wr in wrs {
-            let segs = wr.segments.iter().map(|sge| DataSeg::new(sge.addr, sge.length, sge.lkey));
-            if let Err(error) = self.write(segs, wr.wr_id) {
-                outcome = Err(error);
-                break;
-            }
-            posted += 1;
-        }
-        if posted > 0 {
-            self.publish();
-        }
-        outcome.map(|()| posted).map_err(|error| BatchError { posted, error })
+        self.lay_out_for_any();
+        let most = self.wqes.max_segments() as usize;
+        let (posted, Fitting { mut wrs, too_long, .. }) = self.batch(Fitting { wrs, most, too_long: false });
+        let error = match too_long {
+            true => PostError::TooManySegments,
+            false if self.room() == 0 && wrs.next().is_some() => PostError::Full,
+            false => return Ok(posted),
+        };
+        Err(BatchError { posted, error })
     }
 
     /// Fixes length and lkey of every buffer, so that posting writes an address only.
@@ -212,8 +229,9 @@ impl Srq {
     pub fn address_only(mut self, byte_count: u32, lkey: u32) -> Result<Srq<AddressOnly>, DepthError> {
         self.require_idle()?;
         for slot in 0..=self.wqes.mask() {
-            self.wqes.slot(slot).write_one(DataSeg::new(0, byte_count, lkey));
+            self.wqes.slot(slot).write_one(DataSeg::new(0, byte_count, lkey), false);
         }
+        self.wqes.set_plain(true);
         Ok(self.with_mode(AddressOnly(())))
     }
 
@@ -227,16 +245,23 @@ impl Srq {
         self.bind_from(0, buffer);
         Ok(self.with_mode(Bound(())))
     }
+}
+
+/// Work requests up to the first that has more segments than a slot holds.
+struct Fitting<'a> {
+    wrs: RecvWrs<'a>,
+    most: usize,
+    too_long: bool,
+}
+
+impl<'a> Iterator for Fitting<'a> {
+    type Item = (&'a [rdma_sys::ibv_sge], u64);
 
     #[inline(always)]
-    fn write(&mut self, segs: impl ExactSizeIterator<Item = DataSeg>, cookie: u64) -> Result<u32, PostError> {
-        if segs.len() > self.wqes.max_segments() as usize {
-            return Err(PostError::TooManySegments);
-        }
-        let (slot, mut wqe) = self.take()?;
-        wqe.write_all(segs);
-        wqe.set_cookie(cookie);
-        Ok(slot)
+    fn next(&mut self) -> Option<Self::Item> {
+        let wr = self.wrs.next()?;
+        self.too_long = wr.segments.len() > self.most;
+        (!self.too_long).then_some((wr.segments, wr.wr_id))
     }
 }
 
@@ -255,7 +280,7 @@ impl Srq<AddressOnly> {
     /// offered when the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (u64, u64)>) -> u32 {
-        self.batch(bufs)
+        self.batch(bufs.into_iter()).0
     }
 
     /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
@@ -270,44 +295,18 @@ impl Srq<Bound> {
     /// the next free ones in ring order.
     #[inline]
     pub fn repost(&mut self, n: u32) -> u32 {
-        // As many as there is room for, so that the ring has a slot for each.
-        let n = n.min(self.ring.free());
-        let mut left = n;
-        while left > 0 {
-            let run = self.ring.run().min(left);
-            self.ring.take_run(run);
+        let offered = n.min(self.room());
+        let mut left = offered;
+        loop {
+            let run = self.wqes.run().min(left);
+            self.wqes.pass(run);
             left -= run;
             if left == 0 {
                 break;
             }
-            match self.ring.take_many() {
-                Some(Many::Run(advance)) => {
-                    Self::link(&mut self.wqes, &advance);
-                    left -= 1;
-                }
-                Some(Many::Scattered(gather)) => left -= self.repost_scattered(gather, left),
-                None => break,
-            }
+            left -= self.fill_after_search(core::iter::repeat(()), left).0;
         }
-        let posted = n - left;
-        if posted > 0 {
-            self.publish();
-        }
-        posted
-    }
-
-    /// Posts up to `n` of scattered slots. Out of line, to keep the way of a run short.
-    #[inline(never)]
-    fn repost_scattered(&mut self, mut gather: Gather, n: u32) -> u32 {
-        let mut posted = 0;
-        while posted < n
-            && let Some(advance) = self.ring.gather(&mut gather)
-        {
-            Self::link(&mut self.wqes, &advance);
-            posted += 1;
-        }
-        self.ring.finish_gather(gather);
-        posted
+        self.publish_posted(offered)
     }
 
     /// Binds another buffer and cookie to a slot that is not in use.
@@ -317,10 +316,10 @@ impl Srq<Bound> {
     /// [`NotInUse`] with the slot when it is outside the usable ones, or in use (the device may be writing its buffer).
     pub fn rebind(&mut self, slot: WqeIndex, seg: DataSeg, cookie: u64) -> Result<(), RebindError> {
         let index = u32::from(slot.0);
-        if index >= self.ring.window() || self.ring.in_use(index) {
+        if index >= self.ring.window() || self.is_in_use(index) {
             return Err(RebindError(slot));
         }
-        self.wqes.slot(index).fill(seg, cookie);
+        (seg, cookie).fill(&mut self.wqes.slot(index), false);
         Ok(())
     }
 
@@ -372,10 +371,35 @@ impl<M> Srq<M> {
     #[inline]
     pub fn complete(&mut self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
-        if !self.ring.put(index) {
+        let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
+        if index == run_end + 1 {
+            if let Some(cookie) = self.wqes.join_run(index) {
+                self.ring.count_returned();
+                return Ok(cookie);
+            }
+            return self.complete_behind_run(index).ok_or(NotInUse(slot));
+        }
+        if !self.ring.put(index, tail, run_end) {
             return Err(NotInUse(slot));
         }
+        self.wqes.end_straight_before(index);
         Ok(self.wqes.cookie(index).load(Relaxed))
+    }
+
+    /// The slot right behind the run, of which nobody has looked yet whether it and those after it may join the run.
+    #[inline(never)]
+    fn complete_behind_run(&mut self, index: u32) -> Option<u64> {
+        let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
+        self.wqes.set_straight(self.ring.straight_from(run_end));
+        if let Some(cookie) = self.wqes.join_run(index) {
+            self.ring.count_returned();
+            return Some(cookie);
+        }
+        self.ring.put(index, tail, run_end).then(|| self.wqes.cookie(index).load(Relaxed))
+    }
+
+    fn is_in_use(&self, index: u32) -> bool {
+        self.ring.in_use(index, self.wqes.tail(), self.wqes.run_end())
     }
 
     /// The cookie of a slot in use.
@@ -385,7 +409,7 @@ impl<M> Srq<M> {
     /// [`NotInUse`] as for [`complete`](Self::complete).
     pub fn cookie(&self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
-        if !self.ring.in_use(index) {
+        if !self.is_in_use(index) {
             return Err(NotInUse(slot));
         }
         Ok(self.wqes.cookie(index).load(Relaxed))
@@ -394,13 +418,13 @@ impl<M> Srq<M> {
     /// Receives in use: posted and not yet returned by [`complete`](Self::complete).
     #[inline]
     pub fn posted(&self) -> u32 {
-        self.ring.posted()
+        self.ring.posted(self.wqes.count())
     }
 
     /// Receives that can be posted now.
     #[inline]
     pub fn free(&self) -> u32 {
-        self.ring.free()
+        self.room()
     }
 
     /// How many receives may be posted at a time.
@@ -426,15 +450,13 @@ impl<M> Srq<M> {
     /// Slots in use and their cookies, in slot order. O(ring): for teardown, when buffers go back to their owners.
     pub fn in_use(&self) -> impl Iterator<Item = (WqeIndex, u64)> + '_ {
         let slots = 0..self.ring.window();
-        slots
-            .filter(|s| self.ring.in_use(*s))
-            .map(|s| (WqeIndex(s as u16), self.wqes.cookie(s).load(Relaxed)))
+        slots.filter(|s| self.is_in_use(*s)).map(|s| (WqeIndex(s as u16), self.wqes.cookie(s).load(Relaxed)))
     }
 
     /// Panics unless every slot is in exactly one state and all counts agree. O(ring): for tests.
     #[doc(hidden)]
     pub fn check(&self) {
-        self.ring.check();
+        self.ring.check(self.wqes.count(), self.wqes.tail(), self.wqes.run_end());
     }
 
     pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
@@ -443,7 +465,7 @@ impl<M> Srq<M> {
 
     #[inline(always)]
     fn publish(&mut self) {
-        self.dbrec.publish(self.ring.count());
+        self.dbrec.publish(self.wqes.count() as u16);
     }
 
     fn require_idle(&self) -> Result<(), DepthError> {
@@ -456,7 +478,7 @@ impl<M> Srq<M> {
     fn bind_from(&mut self, first: u32, mut buffer: impl FnMut(WqeIndex) -> (DataSeg, u64)) {
         for slot in first..self.ring.window() {
             let (seg, cookie) = buffer(WqeIndex(slot as u16));
-            self.wqes.slot(slot).fill(seg, cookie);
+            (seg, cookie).fill(&mut self.wqes.slot(slot), false);
         }
     }
 
@@ -465,9 +487,11 @@ impl<M> Srq<M> {
         if !(1..=self.max_depth()).contains(&depth) {
             return Err(DepthError::OutOfRange { asked: depth, max: self.max_depth() });
         }
-        if !self.ring.set_depth(depth) {
+        let run = self.wqes.tail() + 1..=self.wqes.run_end();
+        if !self.ring.set_depth(depth, in_use, self.wqes.mask(), run) {
             return Err(DepthError::BelowInUse { asked: depth, in_use });
         }
+        self.wqes.drop_run();
         Ok(())
     }
 

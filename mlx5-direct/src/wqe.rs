@@ -13,6 +13,8 @@
 
 use core::mem::{align_of, offset_of, size_of};
 
+use rdma_sys::ibv_sge;
+
 use crate::be::{Be16, Be32, Be64};
 
 /// The index of a slot in the SRQ's ring. A verbs-created SRQ returns it in the receive CQE's `wqe_counter`.
@@ -82,6 +84,19 @@ impl DataSeg {
         Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), addr: Be64::new(addr) }
     }
 
+    /// The same piece as verbs has it.
+    #[inline(always)]
+    pub(crate) fn from_sge(sge: &ibv_sge) -> Self {
+        // Length and lkey are neighbours in both: one load, swapped as a whole, and the halves back in their places.
+        let both = (u64::from(sge.lkey) << 32 | u64::from(sge.length)).swap_bytes().rotate_left(32);
+        let words = if cfg!(target_endian = "little") {
+            [both, sge.addr.to_be()]
+        } else {
+            Self::new(sge.addr, sge.length, sge.lkey).to_words()
+        };
+        Self::from_words(words)
+    }
+
     /// Virtual address of the first byte.
     pub const fn addr(&self) -> u64 {
         self.addr.get()
@@ -147,6 +162,12 @@ mod tests {
     fn a_data_segment_is_big_endian_in_memory() {
         let seg = DataSeg::new(0x0102_0304_0506_0708, 0x0a0b_0c0d, 0x1122_3344);
         assert_eq!(seg.to_bytes(), [0x0a, 0x0b, 0x0c, 0x0d, 0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_scatter_entry_of_verbs_becomes_the_same_segment() {
+        let sge = ibv_sge { addr: 0x0102_0304_0506_0708, length: 0x0a0b_0c0d, lkey: 0x1122_3344 };
+        assert_eq!(DataSeg::from_sge(&sge), DataSeg::new(0x0102_0304_0506_0708, 0x0a0b_0c0d, 0x1122_3344));
     }
 
     #[test]

@@ -281,22 +281,31 @@ fn hot_loops_are_blessed() -> Result<(), Failed> {
 
 fn counts_are_within_limits() -> Result<(), Failed> {
     let probe = probe()?;
-    // Loop, function, batch, most instructions per operation: what was measured and a little more. The function's own
-    // loop and what it does with the results is counted too.
-    let limits = [
-        ("post_one", "post_one", 32, 34.0),
-        ("post_one_address", "post_one_address", 32, 29.0),
-        ("post_batch", "post_batch", 32, 22.0),
-        ("post_batch", "post_slice", 16, 22.0),
-        ("post_batch", "post_slice", 64, 11.0),
-        ("post_batch_address", "post_batch_address", 32, 17.0),
-        ("post_batch_address", "post_slice_address", 32, 15.0),
-        ("repost_bound", "repost_bound", 32, 4.0),
-        ("poll_receives", "poll_receives", 32, 46.0),
-        ("poll_receives", "poll_empty", 32, 27.0),
+    // Loop, function, batch, instructions per operation as counted. The function's own loop and what it does with the
+    // results is counted too: five an operation where a call handles one.
+    let counted = [
+        ("post_one", "post_one", 32, 25.9),
+        ("post_one_address", "post_one_address", 32, 24.7),
+        ("post_batch", "post_batch", 16, 21.6),
+        ("post_batch", "post_batch", 32, 19.3),
+        ("post_batch", "post_batch", 64, 18.1),
+        ("post_batch", "post_slice", 16, 14.5),
+        ("post_batch", "post_slice", 64, 10.7),
+        ("post_batch_address", "post_batch_address", 32, 15.2),
+        ("post_batch_address", "post_slice_address", 32, 12.9),
+        ("post_lists", "post_lists", 32, 57.7),
+        ("repost_bound", "repost_bound", 16, 3.8),
+        ("repost_bound", "repost_bound", 32, 2.6),
+        ("complete_list", "complete_list", 32, 21.2),
+        ("poll_receives", "poll_receives", 32, 30.8),
+        ("poll_receives", "poll_each_receive", 32, 24.8),
+        ("poll_receives", "poll_empty", 32, 27.4),
     ];
+    // What another build of the same compiler may differ by.
+    let tolerance = |count: f64| count * 1.03 + 0.2;
     let mut over = vec![];
-    for (case, function, batch, limit) in limits {
+    for (case, function, batch, count) in counted {
+        let limit = tolerance(count);
         const ROUNDS: u32 = 500;
         let out = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -308,9 +317,9 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         let collected = text.lines().find_map(|l| l.split_once("Collected :")?.1.trim().parse::<f64>().ok());
         let per_op = collected.ok_or_else(|| format!("no count from valgrind:\n{text}"))?
             / f64::from(ROUNDS * batch as u32);
-        println!("{function}, batch {batch}: {per_op:.2} instructions per operation (limit {limit})");
+        println!("{function}, batch {batch}: {per_op:.2} instructions per operation (limit {limit:.2})");
         if per_op < 1.0 || per_op > limit {
-            over.push(format!("{function}, batch {batch}: {per_op:.2}, limit {limit}"));
+            over.push(format!("{function}, batch {batch}: {per_op:.2}, limit {limit:.2}"));
         }
     }
     if over.is_empty() { Ok(()) } else { Err(over.join("\n").into()) }

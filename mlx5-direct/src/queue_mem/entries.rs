@@ -5,13 +5,14 @@ use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
 use super::Keep;
 use crate::{
     barrier,
-    cqe::{CqeFields, RawCqe},
+    cqe::{self, CqeFields, RawCqe},
 };
 
 /// The CQ's ring of entries. Read-only.
 #[derive(Debug)]
 pub(crate) struct CqeMem {
-    pub(super) base: NonNull<u8>,
+    /// The fields of entry 0: its last 64 bytes.
+    pub(super) fields: NonNull<u8>,
     pub(super) mask: u32,
     pub(super) cqe_bytes: u32,
     pub(super) _keep: Keep,
@@ -37,20 +38,41 @@ impl CqeMem {
     pub(crate) fn ready(&self, consumer_index: u32, lap: u8) -> Option<(CqeRef<'_>, u8)> {
         let cqe = self.entry(consumer_index);
         let op_own = cqe.op_own();
-        if (op_own ^ lap) & 1 != 0 || op_own >= 0xf0 {
+        if !self.is_ready(op_own, lap) {
             return None;
         }
         barrier::from_device();
         Some((cqe, op_own))
     }
 
+    /// The ownership test: whether an entry with this `op_own` was handed over on this lap.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self, op_own: u8, lap: u8) -> bool {
+        (op_own ^ lap) & 1 == 0 && op_own < 0xf0
+    }
+
+    /// Entries from `first` on, up to `n` and to the end of the queue, not tested.
+    #[inline(always)]
+    pub(crate) fn entries(&self, first: u32, n: u32) -> impl Iterator<Item = CqeRef<'_>> {
+        let room = self.mask + 1 - (first & self.mask);
+        let first = self.entry(first).fields;
+        let bytes = self.cqe_bytes as usize;
+        // In bounds, since no more than `room` entries from the first one on are made; wrapping, since the address after
+        // the last one is computed as well.
+        (0..n.min(room)).scan(first, move |at, _| {
+            let cqe = CqeRef { fields: *at, _mem: PhantomData };
+            *at = at.wrapping_add(bytes);
+            Some(cqe)
+        })
+    }
+
     /// The entry at `index` without a test.
     #[inline(always)]
     pub(crate) fn entry(&self, index: u32) -> CqeRef<'_> {
-        let end = ((index & self.mask) as usize + 1) * self.cqe_bytes as usize;
-        // SAFETY: in bounds because the masked index is below the entry count; an entry ends with the 64 bytes that carry
-        // the fields, so `end - 64` is inside it.
-        CqeRef { fields: unsafe { self.base.as_ptr().add(end - 64) }, _mem: PhantomData }
+        let at = (index & self.mask) as usize * self.cqe_bytes as usize;
+        // SAFETY: in bounds because the masked index is below the entry count, and each entry has its fields at the same
+        // place.
+        CqeRef { fields: unsafe { self.fields.as_ptr().add(at) }, _mem: PhantomData }
     }
 
     /// Copies payload that the device scattered into the entry at `index`: its first 32 bytes, or the 64 bytes before
@@ -78,31 +100,46 @@ pub(crate) struct CqeRef<'a> {
     _mem: PhantomData<&'a CqeMem>,
 }
 
+impl CqeRef<'_> {
+    /// The entry's `op_own`, if it is the device's no more and a finished receive, else the `op_own` that says no. One
+    /// look-up for the owner, the opcode and the format; holds the load barrier.
+    #[inline(always)]
+    pub(crate) fn receive(&self, lap: u8) -> Result<u8, u8> {
+        let op_own = self.op_own();
+        if !cqe::is_plain_receive(op_own ^ lap) {
+            return Err(op_own);
+        }
+        barrier::from_device();
+        Ok(op_own)
+    }
+}
+
+/// How a field is read. Those of the ownership test are the device's to change: volatile. The others are ours from that
+/// test on until the entry is released: plain, so that the compiler leaves out what nobody looks at.
 macro_rules! cqe_field {
-    ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr) => {
+    ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr, $read:ident) => {
         #[inline(always)]
         fn $name(&self) -> $host {
             let field = self.fields.wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
-            // SAFETY: a field of the 64 bytes that `entry` checked, aligned since those are 64-byte aligned; volatile
-            // because the device writes here.
-            $get(unsafe { field.read_volatile() })
+            // SAFETY: a field of the 64 bytes that `entry` checked, aligned since those are 64-byte aligned.
+            $get(unsafe { field.$read() })
         }
     };
 }
 
 impl CqeFields for CqeRef<'_> {
-    cqe_field!(op_own, op_own, u8 => u8, core::convert::identity);
-    cqe_field!(wqe_counter, wqe_counter, u16 => u16, u16::from_be);
-    cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be);
-    cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be);
-    cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be);
-    cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be);
-    cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be);
+    cqe_field!(op_own, op_own, u8 => u8, core::convert::identity, read_volatile);
+    cqe_field!(wqe_counter, wqe_counter, u16 => u16, u16::from_be, read);
+    cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be, read);
+    cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be, read);
+    cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be, read);
+    cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be, read);
+    cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be, read);
 
     #[inline(always)]
     fn error_syndromes(&self) -> (u8, u8) {
-        let at = self.fields.wrapping_add(crate::cqe::VENDOR_SYNDROME_OFFSET);
+        let at = self.fields.wrapping_add(cqe::VENDOR_SYNDROME_OFFSET);
         // SAFETY: bytes 54 and 55 of the 64 that `entry` checked.
-        unsafe { (at.add(1).read_volatile(), at.read_volatile()) }
+        unsafe { (at.add(1).read(), at.read()) }
     }
 }

@@ -6,31 +6,68 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use rdma_sys::ibv_sge;
+
 use super::Keep;
 use crate::{
     be::Be16,
     wqe::{self, DataSeg, WqeIndex},
 };
 
-/// The SRQ's ring of slots, write-only, and beside it one cookie per slot.
+/// The SRQ's ring of slots, write-only, beside it one cookie per slot, and where posting is: the tail, and the run of
+/// slots behind it that are to be posted next.
+///
+/// `tail <= run_end <= mask`, `plain_end <= run_end` and `straight <= mask` hold whatever a caller asks for: that is what
+/// makes a comparison with one of them a bounds check.
 #[derive(Debug)]
 pub(crate) struct WqeMem {
-    pub(super) base: NonNull<u8>,
-    pub(super) mask: u32,
-    pub(super) stride_bytes: u32,
+    tail: u32,
+    run_end: u32,
+    /// `run_end` while all slots are laid out for one data segment, else 0.
+    plain_end: u32,
+    /// Slots behind the run up to this one join it when they are returned in order.
+    straight: u32,
+    /// Running posted count after the tail is posted, minus `tail`: constant while a run lasts.
+    count_base: u32,
+    mask: u32,
+    stride_bytes: u32,
+    /// All ones while no slot has lost its terminator behind the first segment, else 0.
+    plain_mask: u32,
+    base: NonNull<u8>,
     /// `mask + 1` of them.
-    pub(super) cookies: Arc<[AtomicU64]>,
-    pub(super) _keep: Keep,
+    cookies: Arc<[AtomicU64]>,
+    _keep: Keep,
 }
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for WqeMem {}
 
 impl WqeMem {
+    /// # Safety
+    ///
+    /// `base` is 16-byte aligned and valid for writes of `wqe_count * stride_bytes` bytes while the value lives, and only
+    /// this value writes there. Both numbers are powers of two, the stride at least 32.
+    pub(super) unsafe fn new(base: NonNull<u8>, wqe_count: u32, stride_bytes: u32, keep: Keep) -> Self {
+        Self {
+            tail: 0,
+            run_end: 0,
+            plain_end: 0,
+            straight: 0,
+            count_base: 1,
+            mask: wqe_count - 1,
+            stride_bytes,
+            plain_mask: 0,
+            base,
+            cookies: (0..wqe_count).map(|_| AtomicU64::new(0)).collect(),
+            _keep: keep,
+        }
+    }
+
     pub(crate) fn mask(&self) -> u32 {
         self.mask
     }
 
+    #[inline(always)]
     pub(crate) fn max_segments(&self) -> u32 {
         wqe::max_segments(self.stride_bytes)
     }
@@ -38,6 +75,102 @@ impl WqeMem {
     /// All cookies, by slot.
     pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
         &self.cookies
+    }
+
+    /// The slot that the next post fills.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// The last slot of the run; the tail if there is none.
+    #[inline(always)]
+    pub(crate) fn run_end(&self) -> u32 {
+        self.run_end
+    }
+
+    /// How many of the next posts need no link and no search.
+    #[inline(always)]
+    pub(crate) fn run(&self) -> u32 {
+        self.run_end - self.tail
+    }
+
+    /// Running count of posted slots.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> u32 {
+        self.tail.wrapping_add(self.count_base).wrapping_sub(1)
+    }
+
+    /// The running posted count when `slot` was the last of this run to be posted.
+    #[inline(always)]
+    pub(crate) fn count_with(&self, slot: u32) -> u32 {
+        slot.wrapping_add(self.count_base)
+    }
+
+    /// Posts the first `n` slots of the run, or all if it has fewer.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, n: u32) {
+        self.tail += n.min(self.run());
+    }
+
+    /// `posted` slots, the tail and others it leads to, are posted; `tail` is the next one, and `run` slots after it are
+    /// reserved.
+    #[inline(always)]
+    pub(crate) fn jump(&mut self, posted: u32, tail: u32, run: u32) {
+        let count_after = self.tail.wrapping_add(self.count_base).wrapping_add(posted);
+        self.tail = tail & self.mask;
+        self.count_base = count_after.wrapping_sub(self.tail);
+        self.set_run_end((self.tail + run).min(self.mask));
+        self.straight = self.run_end;
+    }
+
+    #[inline(always)]
+    fn set_run_end(&mut self, end: u32) {
+        self.run_end = end;
+        self.plain_end = end & self.plain_mask;
+    }
+
+    /// Gives up the run.
+    pub(crate) fn drop_run(&mut self) {
+        self.set_run_end(self.tail);
+        self.straight = self.run_end;
+    }
+
+    /// If `slot` comes right behind the run and may join it, it does so; returns its cookie.
+    #[inline(always)]
+    pub(crate) fn join_run(&mut self, slot: u32) -> Option<u64> {
+        if slot != self.run_end + 1 || slot > self.straight {
+            return None;
+        }
+        self.set_run_end(slot);
+        // SAFETY: slot <= straight <= mask, and there are `mask + 1` cookies.
+        Some(unsafe { self.cookies.get_unchecked(slot as usize) }.load(Relaxed))
+    }
+
+    /// Slots behind the run that may join it end here.
+    pub(crate) fn set_straight(&mut self, end: u32) {
+        self.straight = end & self.mask;
+    }
+
+    /// `slot` was returned otherwise: it cannot join the run any more, nor can those behind it.
+    #[inline(always)]
+    pub(crate) fn end_straight_before(&mut self, slot: u32) {
+        if slot > self.run_end && slot <= self.straight {
+            self.straight = slot - 1;
+        }
+    }
+
+    /// Whether every slot has what ends a list of one data segment.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain_mask != 0
+    }
+
+    /// Whether a post of one segment may leave out what ends its list.
+    #[inline(always)]
+    pub(crate) fn set_plain(&mut self, plain: bool) {
+        self.plain_mask = if plain { u32::MAX } else { 0 };
+        self.set_run_end(self.run_end);
     }
 
     /// The cookie of a slot; the index is masked into the ring.
@@ -50,50 +183,84 @@ impl WqeMem {
     /// A slot, to write it; the index is masked into the ring.
     #[inline(always)]
     pub(crate) fn slot(&mut self, index: u32) -> SlotMut<'_> {
-        let masked = index & self.mask;
-        // SAFETY: in bounds because the masked index is below `mask + 1`: the ring has that many strides, and there are
-        // that many cookies.
+        // SAFETY: the masked index is below `mask + 1`.
+        unsafe { self.slot_unchecked(index & self.mask) }
+    }
+
+    /// # Safety
+    ///
+    /// `index <= mask`.
+    #[inline(always)]
+    unsafe fn slot_unchecked(&mut self, index: u32) -> SlotMut<'_> {
+        // SAFETY: the ring has `mask + 1` strides, and there are that many cookies.
         unsafe {
-            let wqe = self.base.as_ptr().add(masked as usize * self.stride_bytes as usize);
-            let cookie = self.cookies.get_unchecked(masked as usize);
+            let wqe = self.base.as_ptr().add(index as usize * self.stride_bytes as usize);
+            let cookie = self.cookies.get_unchecked(index as usize);
             SlotMut { wqe, stride_bytes: self.stride_bytes, cookie }
         }
     }
 
-    /// Up to `n` neighbouring slots from `first` on, cut at the end of the ring.
+    /// The tail, to post it, if a run follows it and all slots are laid out for one data segment: the cheap case.
+    /// Returns the slot and its index.
     #[inline(always)]
-    pub(crate) fn run(&mut self, first: u32, n: u32) -> RunMut<'_> {
-        let first = first & self.mask;
-        let n = n.min(self.mask + 1 - first) as usize;
-        // SAFETY: first + n is at most `mask + 1`, as in `slot`.
+    pub(crate) fn pass_plain(&mut self) -> Option<(u32, SlotMut<'_>)> {
+        let slot = self.tail;
+        if slot >= self.plain_end {
+            return None;
+        }
+        self.tail = slot + 1;
+        // SAFETY: slot < plain_end <= run_end <= mask.
+        Some((slot, unsafe { self.slot_unchecked(slot) }))
+    }
+
+    /// Fills and posts slots of the run, up to `n`, until it or the iterator ends. Returns how many, and the iterator:
+    /// handed around by value, it stays in registers. Where it panics, none is posted.
+    #[inline(always)]
+    pub(crate) fn fill_run<I: Iterator<Item: Fill>>(&mut self, n: u32, mut bufs: I) -> (u32, I) {
+        let run = self.run_slots(n);
+        let (mut filled, mut wqe) = (0, run.wqe);
+        for cookie in run.cookies {
+            let Some(buf) = bufs.next() else { break };
+            buf.fill(&mut SlotMut { wqe, stride_bytes: run.stride_bytes, cookie }, run.plain);
+            // Wrapping, since it ends one stride past the last slot.
+            wqe = wqe.wrapping_add(run.stride_bytes as usize);
+            filled += 1;
+        }
+        self.tail += filled;
+        (filled, bufs)
+    }
+
+    /// Fills and posts as many slots of the run as there are buffers, which are no more than it has.
+    #[inline(always)]
+    pub(crate) fn fill_run_from<T: Fill>(&mut self, bufs: &[T]) {
+        let run = self.run_slots(bufs.len() as u32);
+        let mut wqe = run.wqe;
+        for (cookie, buf) in run.cookies.iter().zip(bufs) {
+            buf.fill(&mut SlotMut { wqe, stride_bytes: run.stride_bytes, cookie }, run.plain);
+            wqe = wqe.wrapping_add(run.stride_bytes as usize);
+        }
+        self.tail += run.cookies.len() as u32;
+    }
+
+    /// The first `n` slots of the run, or all if it has fewer. To post them all leaves `tail <= run_end`.
+    #[inline(always)]
+    fn run_slots(&self, n: u32) -> RunMut<'_> {
+        let (first, n) = (self.tail as usize, n.min(self.run()) as usize);
+        // SAFETY: first + n <= run_end <= mask.
         unsafe {
-            let wqe = self.base.as_ptr().add(first as usize * self.stride_bytes as usize);
-            let cookies = self.cookies.get_unchecked(first as usize..first as usize + n);
-            RunMut { wqe, stride_bytes: self.stride_bytes, cookies }
+            let wqe = self.base.as_ptr().add(first * self.stride_bytes as usize);
+            let cookies = self.cookies.get_unchecked(first..first + n);
+            RunMut { wqe, stride_bytes: self.stride_bytes, plain: self.is_plain(), cookies }
         }
     }
 }
 
 /// Neighbouring slots that are not posted: a stride of queue memory for each of `cookies`, from `wqe` on.
-pub(crate) struct RunMut<'a> {
+struct RunMut<'a> {
     wqe: *mut u8,
     stride_bytes: u32,
+    plain: bool,
     cookies: &'a [AtomicU64],
-}
-
-impl RunMut<'_> {
-    /// Fills slots from the iterator until either ends; returns how many.
-    #[inline(always)]
-    pub(crate) fn fill<T: Body>(self, bufs: impl Iterator<Item = (T, u64)>) -> u32 {
-        let (mut filled, mut wqe) = (0, self.wqe);
-        for (cookie, (body, value)) in self.cookies.iter().zip(bufs) {
-            SlotMut { wqe, stride_bytes: self.stride_bytes, cookie }.fill(body, value);
-            // Wrapping, since it ends one stride past the last slot.
-            wqe = wqe.wrapping_add(self.stride_bytes as usize);
-            filled += 1;
-        }
-        filled
-    }
 }
 
 /// One slot that is not posted: `stride_bytes` of queue memory from `wqe` on, and its cookie.
@@ -109,12 +276,6 @@ impl SlotMut<'_> {
         self.cookie.store(cookie, Relaxed);
     }
 
-    #[inline(always)]
-    pub(crate) fn fill(mut self, body: impl Body, cookie: u64) {
-        body.write(&mut self);
-        self.set_cookie(cookie);
-    }
-
     /// Sets where the device goes after this slot.
     #[inline(always)]
     pub(crate) fn write_next(&mut self, next: WqeIndex) {
@@ -123,12 +284,13 @@ impl SlotMut<'_> {
         unsafe { field.write(Be16::new(next.0)) };
     }
 
-    /// Writes the only data segment, and the terminator where the slot has room for more than one.
+    /// Writes the only data segment, and the terminator where the slot has room for more than one, unless it is there:
+    /// in a `plain` slot.
     #[inline(always)]
-    pub(crate) fn write_one(&mut self, seg: DataSeg) {
+    pub(crate) fn write_one(&mut self, seg: DataSeg, plain: bool) {
         // SAFETY: the stride is at least 32 bytes, so one segment always fits.
         unsafe { self.write_segment(0, seg) };
-        if self.stride_bytes > wqe::MIN_STRIDE_BYTES {
+        if !plain && self.stride_bytes > wqe::MIN_STRIDE_BYTES {
             // SAFETY: strides are powers of two, so this one is at least 64 bytes and a second segment fits.
             unsafe { self.write_segment(1, DataSeg::TERMINATOR) };
         }
@@ -136,13 +298,12 @@ impl SlotMut<'_> {
 
     /// Writes all data segments, and the terminator where they are fewer than fit. Extra segments are left out.
     #[inline(always)]
-    pub(crate) fn write_all(&mut self, segs: impl Iterator<Item = DataSeg>) {
+    pub(crate) fn write_all(&mut self, segs: impl ExactSizeIterator<Item = DataSeg>) {
         let room = wqe::max_segments(self.stride_bytes) as usize;
-        let mut used = 0;
-        for seg in segs.take(room) {
-            // SAFETY: used < room segments fit after the next segment.
-            unsafe { self.write_segment(used, seg) };
-            used += 1;
+        let used = segs.len().min(room);
+        for (n, seg) in (0..used).zip(segs) {
+            // SAFETY: n < used <= room segments fit after the next segment.
+            unsafe { self.write_segment(n, seg) };
         }
         if used < room {
             // SAFETY: used < room, so one more segment fits.
@@ -174,21 +335,69 @@ impl SlotMut<'_> {
     }
 }
 
-/// What a post writes into a slot.
-pub(crate) trait Body: Copy {
-    fn write(self, slot: &mut SlotMut<'_>);
+/// What a post writes into a slot: data segments, cookie, or nothing.
+pub(crate) trait Fill: Copy {
+    /// `plain` is [`WqeMem::is_plain`].
+    fn fill(self, slot: &mut SlotMut<'_>, plain: bool);
+}
 
-    /// As two words, which a call passes in registers; a struct it would pass through the stack.
-    fn to_words(self) -> [u64; 2];
-    fn from_words(words: [u64; 2]) -> Self;
+impl<T: Body> Fill for (T, u64) {
+    #[inline(always)]
+    fn fill(self, slot: &mut SlotMut<'_>, plain: bool) {
+        self.0.write(slot, plain);
+        slot.set_cookie(self.1);
+    }
+}
+
+/// The slot keeps what it has.
+impl Fill for () {
+    #[inline(always)]
+    fn fill(self, _: &mut SlotMut<'_>, _: bool) {}
+}
+
+/// What a post writes into a slot beside the cookie.
+pub(crate) trait Body: Copy {
+    fn write(self, slot: &mut SlotMut<'_>, plain: bool);
 }
 
 impl Body for DataSeg {
     #[inline(always)]
-    fn write(self, slot: &mut SlotMut<'_>) {
-        slot.write_one(self);
+    fn write(self, slot: &mut SlotMut<'_>, plain: bool) {
+        slot.write_one(self, plain);
     }
+}
 
+/// An address, where length and lkey are in place.
+impl Body for u64 {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>, _: bool) {
+        slot.write_address(self);
+    }
+}
+
+/// As many segments as there are, which the caller has made sure to fit.
+impl Body for &[DataSeg] {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>, _: bool) {
+        slot.write_all(self.iter().copied());
+    }
+}
+
+/// A scatter list of verbs.
+impl Body for &[ibv_sge] {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>, _: bool) {
+        slot.write_all(self.iter().map(DataSeg::from_sge));
+    }
+}
+
+/// A body of two words, which a call passes in registers; a struct it would pass through the stack.
+pub(crate) trait Words: Body {
+    fn to_words(self) -> [u64; 2];
+    fn from_words(words: [u64; 2]) -> Self;
+}
+
+impl Words for DataSeg {
     #[inline(always)]
     fn to_words(self) -> [u64; 2] {
         DataSeg::to_words(self)
@@ -200,13 +409,7 @@ impl Body for DataSeg {
     }
 }
 
-/// An address, where length and lkey are in place.
-impl Body for u64 {
-    #[inline(always)]
-    fn write(self, slot: &mut SlotMut<'_>) {
-        slot.write_address(self);
-    }
-
+impl Words for u64 {
     #[inline(always)]
     fn to_words(self) -> [u64; 2] {
         [self, 0]

@@ -1,152 +1,191 @@
-//! Taking slots and filling them: one at a time, in runs, or scattered.
+//! Taking slots and filling them: the next of a run, all of a run, or one found by a search.
 
-use super::{Full, Srq};
+use super::{Full, PostError, Srq};
 use crate::{
-    queue_mem::{Body, SlotMut, WqeMem},
-    ring::{Advance, Gather, Many},
-    wqe::WqeIndex,
+    queue_mem::{Fill, Words, WqeMem},
+    ring::Step,
+    wqe::{DataSeg, WqeIndex},
 };
 
+/// Instead of a slot's index.
+const NO_SLOT: u32 = u32::MAX;
+
 impl<M> Srq<M> {
-    /// The next slot, linked to its successor and ready to be filled.
+    /// Receives posted and returned so far leave room for so many.
     #[inline(always)]
-    pub(super) fn take(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
-        match self.ring.take_in_run() {
-            Some(slot) => Ok((slot, self.wqes.slot(slot))),
-            None => self.take_search(),
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn take_search(&mut self) -> Result<(u32, SlotMut<'_>), Full> {
-        let advance = self.ring.take_search().ok_or(Full)?;
-        Ok((advance.slot, Self::link(&mut self.wqes, &advance)))
-    }
-
-    /// The slot that was taken, with its link written if need be.
-    #[inline(always)]
-    pub(super) fn link<'a>(wqes: &'a mut WqeMem, advance: &Advance) -> SlotMut<'a> {
-        let mut wqe = wqes.slot(advance.slot);
-        if advance.relink {
-            wqe.write_next(WqeIndex(advance.next));
-        }
-        wqe
+    pub(super) fn room(&self) -> u32 {
+        self.ring.room(self.wqes.count())
     }
 
     /// Posts one WQE. Two copies, so that the common one is straight-line code.
     #[inline(always)]
-    pub(super) fn post_body<T: Body>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
-        let Some(slot) = self.ring.take_in_run() else {
+    pub(super) fn post_body<T: Words>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
+        let Some((index, mut slot)) = self.wqes.pass_plain() else {
             let [first, second] = body.to_words();
-            return self.post_after_search::<T>(first, second, cookie);
+            return match self.post_body_elsewhere::<T>(first, second, cookie) {
+                NO_SLOT => Err(Full),
+                index => Ok(WqeIndex(index as u16)),
+            };
         };
-        self.wqes.slot(slot).fill(body, cookie);
+        (body, cookie).fill(&mut slot, true);
+        self.dbrec.publish(self.wqes.count_with(index) as u16);
+        Ok(WqeIndex(index as u16))
+    }
+
+    /// Returns a number, for a caller that looks no further than whether the post succeeded has then nothing to look at in
+    /// the common case.
+    #[inline(never)]
+    fn post_body_elsewhere<T: Words>(&mut self, a: u64, b: u64, cookie: u64) -> u32 {
+        self.post_next((T::from_words([a, b]), cookie)).map_or(NO_SLOT, |index| u32::from(index.0))
+    }
+
+    /// Posts several segments as one WQE.
+    #[inline(always)]
+    pub(super) fn post_segments(&mut self, segs: &[DataSeg], cookie: u64) -> Result<WqeIndex, PostError> {
+        if segs.len() > self.wqes.max_segments() as usize {
+            return Err(PostError::TooManySegments);
+        }
+        if segs.len() != 1 {
+            self.lay_out_for_any();
+        }
+        if self.wqes.run() == 0 {
+            return self.post_segments_elsewhere(segs, cookie).map_err(PostError::from);
+        }
+        let slot = self.wqes.tail();
+        (segs, cookie).fill(&mut self.wqes.slot(slot), false);
+        self.wqes.pass(1);
         self.publish();
         Ok(WqeIndex(slot as u16))
     }
 
     #[inline(never)]
-    fn post_after_search<T: Body>(&mut self, first: u64, second: u64, cookie: u64) -> Result<WqeIndex, Full> {
-        let (slot, wqe) = self.take_search()?;
-        wqe.fill(T::from_words([first, second]), cookie);
+    fn post_segments_elsewhere(&mut self, segs: &[DataSeg], cookie: u64) -> Result<WqeIndex, Full> {
+        self.post_next((segs, cookie))
+    }
+
+    /// From now on a post of one segment writes what ends its list, as slots no longer have it all.
+    #[inline(always)]
+    pub(super) fn lay_out_for_any(&mut self) {
+        if self.wqes.is_plain() && self.wqes.max_segments() > 1 {
+            self.wqes.set_plain(false);
+        }
+    }
+
+    #[inline(always)]
+    fn post_next(&mut self, buf: impl Fill) -> Result<WqeIndex, Full> {
+        let (plain, slot) = (self.wqes.is_plain(), self.wqes.tail());
+        if self.wqes.run() > 0 {
+            buf.fill(&mut self.wqes.slot(slot), plain);
+            self.wqes.pass(1);
+        } else {
+            let room = self.room();
+            if room == 0 {
+                return Err(Full);
+            }
+            let mut walk = self.ring.walk(slot);
+            let step = self.ring.step::<true>(&mut walk, slot, room - 1);
+            fill_and_link(&mut self.wqes, slot, step, buf, plain);
+            self.wqes.jump(1, step.next, step.run);
+        }
         self.publish();
         Ok(WqeIndex(slot as u16))
     }
 
+    /// Posts what the iterator has, as far as there is room. It is not asked for a buffer that has no slot; where it
+    /// panics, what it handed out since the last run may be lost, slots are not. Returns how many were posted, and the
+    /// iterator.
     #[inline(always)]
-    pub(super) fn batch<T: Body>(&mut self, bufs: impl IntoIterator<Item = (T, u64)>) -> u32 {
-        // Nothing is returned meanwhile, so the room is known; the source is not asked for a buffer that has no slot.
-        let room = self.ring.free();
-        let mut posted = 0;
-        let mut bufs = bufs.into_iter();
-        while posted < room {
-            let run = self.ring.run().min(room - posted);
-            let filled = self.wqes.run(self.ring.tail(), run).fill(&mut bufs);
-            self.ring.take_run(filled);
-            posted += filled;
-            if filled < run || posted == room {
+    pub(super) fn batch<I: Iterator<Item: Fill>>(&mut self, mut bufs: I) -> (u32, I) {
+        let offered = self.room();
+        let mut room = offered;
+        while room > 0 {
+            let run = self.wqes.run().min(room);
+            let filled;
+            (filled, bufs) = self.wqes.fill_run(run, bufs);
+            room -= filled;
+            if filled < run || room == 0 {
                 break;
             }
-            let Some(first) = bufs.next() else { break };
-            let filled = self.fill_after_search(first, &mut (&mut bufs).take((room - posted - 1) as usize));
+            let filled;
+            (filled, bufs) = self.fill_after_search(bufs, room);
             if filled == 0 {
                 break;
             }
-            posted += filled;
+            room -= filled;
         }
-        if posted > 0 {
-            self.publish();
-        }
-        posted
+        (self.publish_posted(offered - room), bufs)
     }
 
+    /// As [`batch`](Self::batch), from a slice.
     #[inline(always)]
-    pub(super) fn slice<T: Body>(&mut self, bufs: &[(T, u64)]) -> u32 {
-        let offered = bufs.len().min(self.ring.free() as usize);
-        let mut rest = bufs[..offered].iter();
-        while !rest.as_slice().is_empty() {
-            let run = (self.ring.run() as usize).min(rest.len());
-            if run > 0 {
-                let (now, later) = rest.as_slice().split_at(run);
-                let filled = self.wqes.run(self.ring.tail(), run as u32).fill(now.iter().map(|b| (b.0, b.1)));
-                self.ring.take_run(filled);
-                rest = later.iter();
-                continue;
-            }
-            let Some(first) = rest.next() else { break };
-            if self.fill_after_search((first.0, first.1), &mut rest.by_ref().map(|b| (b.0, b.1))) == 0 {
+    pub(super) fn slice<T: Fill>(&mut self, bufs: &[T]) -> u32 {
+        let offered = bufs.len().min(self.room() as usize);
+        let mut rest = &bufs[..offered];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at((self.wqes.run() as usize).min(rest.len()));
+            self.wqes.fill_run_from(now);
+            rest = later;
+            if rest.is_empty() {
                 break;
             }
+            let filled = self.fill_after_search(rest.iter().copied(), rest.len() as u32).0;
+            rest = &rest[filled as usize..];
         }
-        let posted = (offered - rest.len()) as u32;
+        self.publish_posted(offered as u32)
+    }
+
+    #[inline(always)]
+    pub(super) fn publish_posted(&mut self, posted: u32) -> u32 {
         if posted > 0 {
             self.publish();
         }
         posted
     }
 
-    /// Fills the slot after a search with `first` and, if the free slots lie scattered, those of the same word from
-    /// `others`, which has no more than there is room for. Returns how many; 0 when full.
-    #[inline(always)]
-    fn fill_after_search<T: Body>(
-        &mut self,
-        first: (T, u64),
-        others: &mut impl Iterator<Item = (T, u64)>,
-    ) -> u32 {
-        match self.ring.take_many() {
-            Some(Many::Run(advance)) => {
-                Self::link(&mut self.wqes, &advance).fill(first.0, first.1);
-                1
-            }
-            Some(Many::Scattered(gather)) => {
-                let [a, b] = first.0.to_words();
-                self.fill_scattered::<T>(gather, a, b, first.1, others)
-            }
-            None => 0,
-        }
-    }
-
-    /// The scattered case of [`fill_after_search`](Self::fill_after_search). Out of line, to keep the way of a run short.
+    /// When there is no run: posts slot after slot, until a run worth having is found (and reserved), `most` are posted or
+    /// the iterator ends. There is room for `most`. Out of line, to keep the way of a run short.
     #[inline(never)]
-    fn fill_scattered<T: Body>(
-        &mut self,
-        mut gather: Gather,
-        first: u64,
-        second: u64,
-        cookie: u64,
-        others: &mut impl Iterator<Item = (T, u64)>,
-    ) -> u32 {
-        let (mut filled, mut buf) = (0, (T::from_words([first, second]), cookie));
-        while let Some(advance) = self.ring.gather(&mut gather) {
-            Self::link(&mut self.wqes, &advance).fill(buf.0, buf.1);
-            filled += 1;
-            if gather.is_done() {
-                break;
-            }
-            let Some(next) = others.next() else { break };
-            buf = next;
+    pub(super) fn fill_after_search<I: Iterator<Item: Fill>>(&mut self, mut bufs: I, most: u32) -> (u32, I) {
+        let (plain, room) = (self.wqes.is_plain(), self.room());
+        let mut walk = self.ring.walk(self.wqes.tail());
+        let mut so_far = SoFar { tail: self.wqes.tail(), filled: 0, run: 0, wqes: &mut self.wqes };
+        while so_far.filled < most && so_far.run == 0 {
+            let Some(buf) = bufs.next() else { break };
+            self.ring.next(&mut walk);
+            so_far.filled += 1;
+            let step = if walk.has_runs() {
+                self.ring.step::<true>(&mut walk, so_far.tail, room - so_far.filled)
+            } else {
+                self.ring.step::<false>(&mut walk, so_far.tail, 0)
+            };
+            fill_and_link(so_far.wqes, so_far.tail, step, buf, plain);
+            (so_far.tail, so_far.run) = (step.next, step.run);
         }
-        self.ring.finish_gather(gather);
-        filled
+        (so_far.filled, bufs)
+    }
+}
+
+/// Slots that were filled, linked and taken out of the map are posted when this goes, which may be because the source of
+/// buffers panicked.
+struct SoFar<'a> {
+    wqes: &'a mut WqeMem,
+    filled: u32,
+    tail: u32,
+    run: u32,
+}
+
+impl Drop for SoFar<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.wqes.jump(self.filled, self.tail, self.run);
+    }
+}
+
+#[inline(always)]
+fn fill_and_link(wqes: &mut WqeMem, slot: u32, step: Step, buf: impl Fill, plain: bool) {
+    let mut slot = wqes.slot(slot);
+    buf.fill(&mut slot, plain);
+    if step.relink {
+        slot.write_next(WqeIndex(step.next as u16));
     }
 }

@@ -1,110 +1,107 @@
 # The loops of examples/probe.rs that fill a run of slots, rustc 1.95.0, release. BLESS=1 cargo test rewrites this file.
 
 post_batch:
-    mov 0x8(%rsp),%r10
-    cmp 0x10(%rsp),%r10
+    cmp %rcx,%rdx
     je out
-    lea 0x18(%r10),%r11
-    mov %r11,0x8(%rsp)
-    mov (%r10),%r11
-    bswap %r11
-    mov 0x10(%r10),%r15
-    mov 0x8(%r10),%r10d
-    bswap %r10d
-    or %r12,%r10
-    mov %r10,-0x18(%r9)
-    mov %r11,-0x10(%r9)
-    mov %r13,-0x8(%r9)
-    movq $0x0,(%r9)
-    mov %r15,(%rdi,%rsi,8)
-    inc %rsi
-    add %rdx,%r9
-    add $0xfffffffffffffff8,%r8
+    lea 0x18(%rdx),%r11
+    mov (%rdx),%rbx
+    mov 0x8(%rdx),%r15d
+    mov 0x10(%rdx),%rdx
+    bswap %r15d
+    bswap %rbx
+    or %r12,%r15
+    mov %r15,-0x18(%r10)
+    mov %rbx,-0x10(%r10)
+    mov %r13,-0x8(%r10)
+    movq $0x0,(%r10)
+    mov %rdx,(%r8,%r9,8)
+    inc %r9
+    add %rdi,%r10
+    mov %r11,%rdx
+    add $0xfffffffffffffff8,%rsi
     jne loop
 
 post_batch:
-    mov 0x8(%rsp),%r10
-    cmp 0x10(%rsp),%r10
+    cmp %rcx,%rdx
     je out
-    lea 0x18(%r10),%r11
-    mov %r11,0x8(%rsp)
-    mov 0x10(%r10),%r11
-    mov (%r10),%r15
+    lea 0x18(%rdx),%r11
+    mov (%rdx),%r15
+    mov 0x8(%rdx),%ebx
+    mov 0x10(%rdx),%rdx
+    bswap %ebx
     bswap %r15
-    mov 0x8(%r10),%r10d
-    bswap %r10d
-    or %r12,%r10
-    mov %r10,-0x8(%r9)
-    mov %r15,(%r9)
-    mov %r11,(%rdi,%rsi,8)
-    inc %rsi
-    add %rdx,%r9
-    add $0xfffffffffffffff8,%r8
+    or %r12,%rbx
+    mov %rbx,-0x8(%r10)
+    mov %r15,(%r10)
+    mov %rdx,(%r8,%r9,8)
+    inc %r9
+    add %rdi,%r10
+    mov %r11,%rdx
+    add $0xfffffffffffffff8,%rsi
     jne loop
 
 post_batch_address:
-    mov (%rsp),%r10
-    cmp 0x8(%rsp),%r10
+    cmp %rcx,%rdx
     je out
-    lea 0x10(%r10),%r11
-    mov %r11,(%rsp)
-    mov (%r10),%r11
-    mov 0x8(%r10),%r10
-    bswap %r11
-    mov %r11,(%r8)
-    mov %r10,(%rsi,%r9,8)
-    inc %r9
-    add %rax,%r8
+    lea 0x10(%rdx),%r11
+    mov (%rdx),%r12
+    mov 0x8(%rdx),%rdx
+    bswap %r12
+    mov %r12,(%r10)
+    mov %rdx,(%r9,%rsi,8)
+    inc %rsi
+    add %r8,%r10
+    mov %r11,%rdx
     add $0xfffffffffffffff8,%rdi
     jne loop
 
 post_slice:
-    mov -0x18(%r13),%rbp
+    mov -0x18(%r13),%rdx
     movups -0x28(%r13),%xmm0
     movups %xmm0,0x10(%rdi,%r8,1)
-    mov %rbp,-0x8(%r15,%r11,8)
-    mov 0x0(%r13),%rbp
+    mov %rdx,-0x8(%rbx,%r10,8)
+    mov 0x0(%r13),%rdx
     movups -0x10(%r13),%xmm0
-    movups %xmm0,0x10(%rdi,%r12,1)
-    mov %rbp,(%r15,%r11,8)
-    add $0x2,%r11
+    movups %xmm0,0x10(%rdi,%r15,1)
+    mov %rdx,(%rbx,%r10,8)
+    add $0x2,%r10
     add %r9,%rdi
     add $0x30,%r13
-    cmp %r11,%rbx
+    cmp %r10,%r11
     jne loop
 
 post_slice:
-    mov -0x18(%r13),%rbp
-    movups -0x28(%r13),%xmm0
+    mov -0x18(%rbx),%rdx
+    movups -0x28(%rbx),%xmm0
     movups %xmm0,0x10(%rdi,%r8,1)
-    mov %rdx,0x20(%rdi,%r8,1)
+    mov %rbp,0x20(%rdi,%r8,1)
     movq $0x0,0x28(%rdi,%r8,1)
-    mov %rbp,-0x8(%r15,%r11,8)
-    mov 0x0(%r13),%rbp
-    movups -0x10(%r13),%xmm0
-    movups %xmm0,0x10(%rdi,%r12,1)
-    mov %rdx,0x20(%rdi,%r12,1)
-    movq $0x0,0x28(%rdi,%r12,1)
-    mov %rbp,(%r15,%r11,8)
-    add $0x2,%r11
+    mov %rdx,-0x8(%r13,%r10,8)
+    mov (%rbx),%rdx
+    movups -0x10(%rbx),%xmm0
+    movups %xmm0,0x10(%rdi,%r15,1)
+    mov %rbp,0x20(%rdi,%r15,1)
+    movq $0x0,0x28(%rdi,%r15,1)
+    mov %rdx,0x0(%r13,%r10,8)
+    add $0x2,%r10
     add %r9,%rdi
-    add $0x30,%r13
-    cmp %r11,%rbx
+    add $0x30,%rbx
+    cmp %r10,%r11
     jne loop
 
 post_slice_address:
-    mov -0x18(%rbp),%r8
-    mov -0x10(%rbp),%r9
+    mov -0x18(%rbx),%r8
+    mov -0x10(%rbx),%r14
     bswap %r8
-    mov %r8,0x18(%rdi,%r10,1)
-    mov %r9,-0x8(%r13,%rbx,8)
-    mov -0x8(%rbp),%r8
-    mov 0x0(%rbp),%r9
+    mov %r8,0x18(%rdi,%r9,1)
+    mov %r14,-0x8(%r15,%r11,8)
+    mov -0x8(%rbx),%r8
+    mov (%rbx),%r14
     bswap %r8
-    mov %r8,0x18(%rdi,%r12,1)
-    mov %r9,0x0(%r13,%rbx,8)
-    add $0x2,%rbx
-    add %r11,%rdi
-    add $0x20,%rbp
-    cmp %rbx,%r15
+    mov %r8,0x18(%rdi,%rbp,1)
+    mov %r14,(%r15,%r11,8)
+    add $0x2,%r11
+    add %r10,%rdi
+    add $0x20,%rbx
+    cmp %r11,%r13
     jne loop

@@ -6,7 +6,9 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use mlx5_direct::{AnySegments, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout};
+use mlx5_direct::{
+    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, PostError, Srq, SrqLayout,
+};
 
 /// Address, length, lkey.
 pub(crate) type Seg = (u64, u32, u32);
@@ -269,7 +271,12 @@ impl Session {
                 let (cookie, segs) = self.buffer(n);
                 let dsegs: Vec<_> = segs.iter().map(|s| DataSeg::new(s.0, s.1, s.2)).collect();
                 let record = self.device.record();
-                match self.srq.post(&dsegs, cookie) {
+                // Both ways to post one segment, in turn.
+                let posted = match dsegs[..] {
+                    [one] if cookie % 2 == 0 => self.srq.post_one(one, cookie).map_err(PostError::from),
+                    _ => self.srq.post(&dsegs, cookie),
+                };
+                match posted {
                     Ok(_) => self.note_posted(cookie, segs),
                     Err(e) => {
                         let full = self.outstanding() == self.srq.depth();
@@ -278,12 +285,28 @@ impl Session {
                     }
                 }
             }
+            Op::Batch(n) if n % 3 == 2 => {
+                let most = self.srq.max_segments() as usize;
+                let bufs: Vec<_> =
+                    (0..n as usize).map(|k| self.buffer((n as usize + k) % (most + 1))).collect();
+                let segs = |s: &Seg| DataSeg::new(s.0, s.1, s.2);
+                let lists: Vec<(Vec<DataSeg>, u64)> =
+                    bufs.iter().map(|(c, s)| (s.iter().map(segs).collect(), *c)).collect();
+                let offered: Vec<_> = lists.iter().map(|(s, c)| (&s[..], *c)).collect();
+                let room = (self.srq.depth() - self.outstanding()).min(u32::from(n));
+                let outcome = self.srq.post_lists(&offered);
+                let short = BatchError { posted: room, error: PostError::Full };
+                assert_eq!(outcome, if room == u32::from(n) { Ok(room) } else { Err(short) });
+                for (cookie, segs) in bufs.into_iter().take(room as usize) {
+                    self.note_posted(cookie, segs);
+                }
+            }
             Op::Batch(n) => {
                 let bufs: Vec<_> = (0..n).map(|_| self.buffer(1)).collect();
                 let offered: Vec<_> =
                     bufs.iter().map(|(c, s)| (DataSeg::new(s[0].0, s[0].1, s[0].2), *c)).collect();
                 let room = self.srq.depth() - self.outstanding();
-                // Both ways to post a batch, in turn.
+                // Both other ways to post a batch, in turn.
                 let posted =
                     if n % 2 == 0 { self.srq.post_batch(offered) } else { self.srq.post_slice(&offered) };
                 assert_eq!(posted, room.min(u32::from(n)), "a batch fills what is free, no more and no less");
