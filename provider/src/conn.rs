@@ -85,6 +85,10 @@ impl Control {
         trips
     }
 
+    pub(crate) fn is_marked(&self) -> bool {
+        self.soft.value != WATERMARK_INFINITE || self.hard != WATERMARK_INFINITE
+    }
+
     pub(crate) fn attempt(&self) -> u64 {
         self.attempt
     }
@@ -195,7 +199,7 @@ impl Drop for Ep {
 
 impl EpInner {
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
-        if let Some(evd) = &self.connect_evd {
+        if let Some(evd) = self.connect_evd() {
             let ep_context = self.context.load(Ordering::Relaxed);
             evd.push(EventData::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data }));
         }

@@ -133,6 +133,16 @@ impl CrInner {
         Ok(())
     }
 
+    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
+        if let Some(open) = self.open.lock().unwrap().as_mut()
+            && open.ep.as_ref().is_some_and(|ep| Arc::ptr_eq(ep, old))
+        {
+            // A request that came meanwhile has told the old one.
+            new.set_state(old.state());
+            open.ep = Some(new.clone());
+        }
+    }
+
     /// The peer has given up before an answer; runs on the progress thread.
     pub(crate) fn peer_gone(&self) {
         if let Some(open) = self.open.lock().unwrap().take() {

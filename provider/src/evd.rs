@@ -598,6 +598,16 @@ impl EvdInner {
         queue.demand = queue.demand.saturating_sub(room);
     }
 
+    /// Takes one stream off, and the CQ room that it needed.
+    pub(crate) fn detach_one(&self, stream: Option<Stream>, room: u32) {
+        let mut queue = self.queue();
+        let at = stream.and_then(|stream| queue.streams.iter().position(|s| *s == stream));
+        if let Some(at) = at {
+            queue.streams.remove(at);
+        }
+        queue.demand = queue.demand.saturating_sub(room);
+    }
+
     /// The mode of an EP's stream has changed.
     pub(crate) fn change_stream(&self, ep: crate::EpId, recv: bool, flags: CompletionFlags) {
         for stream in &mut self.queue().streams {

@@ -406,6 +406,16 @@ impl IaInner {
         }
     }
 
+    /// An EP was made anew: service points and requests that hold the old one hold the new one from now on.
+    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
+        let sps: Vec<_> = self.objects.lock().unwrap().sps.values().filter_map(Weak::upgrade).collect();
+        sps.iter().for_each(|sp| sp.replace_reserved(old, new));
+        let crs: Vec<_> = (self.cm_targets.lock().unwrap().values())
+            .filter_map(|entry| if let CmTarget::Request(cr) = &entry.target { cr.upgrade() } else { None })
+            .collect();
+        crs.iter().for_each(|cr| cr.replace_reserved(old, new));
+    }
+
     /// This RMR context names something of this IA from now on.
     pub(crate) fn know_key(&self, rkey: u32, key: Key) {
         self.objects.lock().unwrap().keys.insert(rkey, key);

@@ -203,8 +203,10 @@ impl SpInner {
             return;
         }
         let Some(id) = event.new_id.take() else { return };
+        // Held until the request is known: an EP that is made anew meanwhile finds its holder.
+        let mut reserved = self.reserved.lock().unwrap();
         let ep = if self.is_rsp {
-            let Some(ep) = self.reserved.lock().unwrap().take() else {
+            let Some(ep) = reserved.take() else {
                 // An RSP takes one request; this is another.
                 let _ = id.reject(&[]);
                 return;
@@ -215,11 +217,19 @@ impl SpInner {
             None
         };
         let cr = CrInner::new(&self.ia, id, event, ep);
+        drop(reserved);
         self.evd.push(EventData::ConnectionRequest(CrArrival {
             sp: self.id,
             conn_qual: self.qual,
             cr: Cr { inner: cr },
         }));
+    }
+
+    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
+        let mut reserved = self.reserved.lock().unwrap();
+        if reserved.as_ref().is_some_and(|ep| Arc::ptr_eq(ep, old)) {
+            *reserved = Some(new.clone());
+        }
     }
 
     pub(crate) fn close(&self) -> bool {

@@ -148,6 +148,7 @@ pub(super) struct EpAttr {
     pub(super) ep_transport_specific_count: i32,
     pub(super) ep_transport_specific: usize,
     pub(super) ep_provider_specific_count: i32,
+    pub(super) pad: u32,
     pub(super) ep_provider_specific: usize,
 }
 

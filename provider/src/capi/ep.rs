@@ -15,27 +15,53 @@ use std::sync::Mutex;
 /// `DAT_EP_FIELD_ALL`.
 const FIELDS: u64 = 0x7fff_ffff;
 
+/// `DAT_EP_FIELD_*`.
 mod field {
     pub(super) const PZ: u64 = 0x80;
-    pub(super) const RECV_FLAGS: u64 = 0x1_0000;
-    pub(super) const REQUEST_FLAGS: u64 = 0x2_0000;
-    pub(super) const SRQ: u64 = 0x800;
-    pub(super) const SRQ_SOFT_HW: u64 = 0x100_0000;
+    pub(super) const RECV_EVD: u64 = 0x100;
+    pub(super) const REQUEST_EVD: u64 = 0x200;
+    pub(super) const CONNECT_EVD: u64 = 0x400;
+    pub(super) const SERVICE_TYPE: u64 = 0x1000;
     pub(super) const MAX_MESSAGE_SIZE: u64 = 0x2000;
     pub(super) const MAX_RDMA_SIZE: u64 = 0x4000;
     pub(super) const QOS: u64 = 0x8000;
-    /// EVDs and queue sizes: legal to ask for, fixed here at creation.
-    pub(super) const FIXED: u64 = 0x100
-        | 0x200
-        | 0x400
-        | 0x4_0000
-        | 0x8_0000
-        | 0x10_0000
-        | 0x20_0000
-        | 0x40_0000
-        | 0x80_0000
-        | 0x200_0000
-        | 0x400_0000;
+    pub(super) const RECV_FLAGS: u64 = 0x1_0000;
+    pub(super) const REQUEST_FLAGS: u64 = 0x2_0000;
+    pub(super) const MAX_RECV_DTOS: u64 = 0x4_0000;
+    pub(super) const MAX_REQUEST_DTOS: u64 = 0x8_0000;
+    pub(super) const MAX_RECV_IOV: u64 = 0x10_0000;
+    pub(super) const MAX_REQUEST_IOV: u64 = 0x20_0000;
+    pub(super) const MAX_RDMA_READ_IN: u64 = 0x40_0000;
+    pub(super) const MAX_RDMA_READ_OUT: u64 = 0x80_0000;
+    pub(super) const MAX_RDMA_READ_IOV: u64 = 0x200_0000;
+    pub(super) const MAX_RDMA_WRITE_IOV: u64 = 0x400_0000;
+    pub(super) const NUM_TRANSPORT_ATTR: u64 = 0x800_0000;
+    pub(super) const TRANSPORT_ATTR: u64 = 0x1000_0000;
+    pub(super) const NUM_PROVIDER_ATTR: u64 = 0x2000_0000;
+    pub(super) const PROVIDER_ATTR: u64 = 0x4000_0000;
+    /// Everything but the IA, the state, the communicator, addresses, the SRQ and its watermark.
+    pub(super) const MODIFIABLE: u64 = PZ
+        | RECV_EVD
+        | REQUEST_EVD
+        | CONNECT_EVD
+        | SERVICE_TYPE
+        | MAX_MESSAGE_SIZE
+        | MAX_RDMA_SIZE
+        | QOS
+        | RECV_FLAGS
+        | REQUEST_FLAGS
+        | MAX_RECV_DTOS
+        | MAX_REQUEST_DTOS
+        | MAX_RECV_IOV
+        | MAX_REQUEST_IOV
+        | MAX_RDMA_READ_IN
+        | MAX_RDMA_READ_OUT
+        | MAX_RDMA_READ_IOV
+        | MAX_RDMA_WRITE_IOV
+        | NUM_TRANSPORT_ATTR
+        | TRANSPORT_ATTR
+        | NUM_PROVIDER_ATTR
+        | PROVIDER_ATTR;
 }
 
 pub(super) fn qos(qos: u32, arg: u16) -> Result<Qos, Code> {
@@ -49,14 +75,18 @@ pub(super) fn qos(qos: u32, arg: u16) -> Result<Qos, Code> {
     }
 }
 
+fn service_type(service_type: u32, arg: u16) -> Result<(), Code> {
+    match service_type {
+        0 => Ok(()),
+        // Datagrams, an extension.
+        1 => Err(Code::not_supported()),
+        _ => Err(Code::arg(arg)),
+    }
+}
+
 fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
     let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(arg));
-    match c.service_type {
-        0 => {}
-        // Datagrams, an extension.
-        1 => return Err(Code::not_supported()),
-        _ => return Err(Code::arg(arg)),
-    }
+    service_type(c.service_type, arg)?;
     Ok(crate::EpAttr {
         max_message_size: c.max_message_size,
         max_rdma_size: c.max_rdma_size,
@@ -102,6 +132,7 @@ fn attr_to(attr: &crate::EpAttr) -> EpAttr {
         ep_transport_specific_count: 0,
         ep_transport_specific: 0,
         ep_provider_specific_count: 0,
+        pad: 0,
         ep_provider_specific: 0,
     }
 }
@@ -224,68 +255,65 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
 pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) -> u32 {
     guard("dat_ep_modify", || {
         ep.get::<EpObject>()?;
-        let known = field::PZ
-            | field::RECV_FLAGS
-            | field::REQUEST_FLAGS
-            | field::MAX_MESSAGE_SIZE
-            | field::MAX_RDMA_SIZE
-            | field::QOS
-            | field::FIXED;
-        if mask & !known != 0 {
-            // Never to be changed: the IA, state, addresses, service type, SRQ and its watermark (R162, R166).
-            tracing::debug!(srq = mask & (field::SRQ | field::SRQ_SOFT_HW), "cannot be changed");
+        if mask & !field::MODIFIABLE != 0 {
+            // Never to be changed: the IA, state, addresses, SRQ and its watermark (R162, R166).
+            tracing::debug!(fields = mask & !field::MODIFIABLE, "cannot be changed");
             return Err(Code::arg(2));
         }
         let param = param.need(3)?;
+        let attr = &param.ep_attr;
         let has = |bit| mask & bit != 0;
-        let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(3));
-        let pz_handle = Handle(param.pz_handle);
         // Before the EP is locked to change: C may pass the EP here as well.
-        let pz = has(field::PZ).then(|| pz_handle.get::<Pz>()).transpose()?;
-        let mut object = ep.get_mut::<EpObject>()?;
-        if has(field::QOS) {
-            qos(param.ep_attr.qos, 3)?;
+        let pz = has(field::PZ).then(|| Handle(param.pz_handle).get::<Pz>()).transpose()?;
+        let evd = |bit, handle, sub| has(bit).then(|| optional(Handle(handle), sub)).transpose();
+        let recv = evd(field::RECV_EVD, param.recv_evd_handle, Subtype::InvalidHandleEvdRecv)?;
+        let request = evd(field::REQUEST_EVD, param.request_evd_handle, Subtype::InvalidHandleEvdRequest)?;
+        let connect = evd(field::CONNECT_EVD, param.connect_evd_handle, Subtype::InvalidHandleEvdConn)?;
+        if has(field::SERVICE_TYPE) {
+            service_type(attr.service_type, 3)?;
         }
-        if has(field::FIXED) && !same_fixed(&object, mask, &param)? {
-            return Err(Code::not_supported());
+        let counts = [
+            (field::NUM_TRANSPORT_ATTR, attr.ep_transport_specific_count),
+            (field::NUM_PROVIDER_ATTR, attr.ep_provider_specific_count),
+        ];
+        if counts.iter().any(|&(bit, count)| has(bit) && count != 0) {
+            tracing::debug!("there are no attributes of the transport's or the provider's own");
+            return Err(Code::arg(3));
         }
+        let flags = |bit, bits| {
+            has(bit).then(|| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(3))).transpose()
+        };
+        let count = |bit, value| has(bit).then_some(value);
         let change = EpChange {
             pz: pz.as_deref(),
-            recv_completion_flags: has(field::RECV_FLAGS)
-                .then(|| flags(param.ep_attr.recv_completion_flags))
-                .transpose()?,
-            request_completion_flags: has(field::REQUEST_FLAGS)
-                .then(|| flags(param.ep_attr.request_completion_flags))
-                .transpose()?,
+            recv: recv.as_ref().map(Option::as_ref),
+            request: request.as_ref().map(Option::as_ref),
+            connect: connect.as_ref().map(Option::as_ref),
+            max_message_size: has(field::MAX_MESSAGE_SIZE).then_some(attr.max_message_size),
+            max_rdma_size: has(field::MAX_RDMA_SIZE).then_some(attr.max_rdma_size),
+            qos: has(field::QOS).then(|| qos(attr.qos, 3)).transpose()?,
+            recv_completion_flags: flags(field::RECV_FLAGS, attr.recv_completion_flags)?,
+            request_completion_flags: flags(field::REQUEST_FLAGS, attr.request_completion_flags)?,
+            max_recv_dtos: count(field::MAX_RECV_DTOS, attr.max_recv_dtos),
+            max_request_dtos: count(field::MAX_REQUEST_DTOS, attr.max_request_dtos),
+            max_recv_iov: count(field::MAX_RECV_IOV, attr.max_recv_iov),
+            max_request_iov: count(field::MAX_REQUEST_IOV, attr.max_request_iov),
+            max_rdma_read_in: count(field::MAX_RDMA_READ_IN, attr.max_rdma_read_in),
+            max_rdma_read_out: count(field::MAX_RDMA_READ_OUT, attr.max_rdma_read_out),
+            max_rdma_read_iov: count(field::MAX_RDMA_READ_IOV, attr.max_rdma_read_iov),
+            max_rdma_write_iov: count(field::MAX_RDMA_WRITE_IOV, attr.max_rdma_write_iov),
             srq: None,
             srq_soft_hw: None,
         };
+        let mut object = ep.get_mut::<EpObject>()?;
         object.ep.modify(change)?;
-        if has(field::PZ) {
-            object.pz = pz_handle;
-        }
+        let put = |bit, now: &mut Handle, new| *now = if has(bit) { Handle(new) } else { *now };
+        put(field::PZ, &mut object.pz, param.pz_handle);
+        put(field::RECV_EVD, &mut object.recv_evd, param.recv_evd_handle);
+        put(field::REQUEST_EVD, &mut object.request_evd, param.request_evd_handle);
+        put(field::CONNECT_EVD, &mut object.connect_evd, param.connect_evd_handle);
         Ok(())
     })
-}
-
-/// Whether the fields of [`field::FIXED`] that the mask names are what they already are.
-fn same_fixed(object: &EpObject, mask: u64, param: &EpParam) -> Result<bool, Code> {
-    let is = attr_to(&object.ep.query()?.attr);
-    let want = &param.ep_attr;
-    let same = [
-        (0x100, param.recv_evd_handle == object.recv_evd.0),
-        (0x200, param.request_evd_handle == object.request_evd.0),
-        (0x400, param.connect_evd_handle == object.connect_evd.0),
-        (0x4_0000, want.max_recv_dtos <= is.max_recv_dtos),
-        (0x8_0000, want.max_request_dtos <= is.max_request_dtos),
-        (0x10_0000, want.max_recv_iov <= is.max_recv_iov),
-        (0x20_0000, want.max_request_iov <= is.max_request_iov),
-        (0x40_0000, want.max_rdma_read_in == is.max_rdma_read_in),
-        (0x80_0000, want.max_rdma_read_out == is.max_rdma_read_out),
-        (0x200_0000, want.max_rdma_read_iov <= is.max_request_iov),
-        (0x400_0000, want.max_rdma_write_iov <= is.max_request_iov),
-    ];
-    Ok(same.iter().all(|(bit, same)| mask & bit == 0 || *same))
 }
 
 pub(super) extern "C" fn ep_connect(

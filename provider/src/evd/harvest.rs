@@ -62,12 +62,9 @@ impl EvdInner {
         dropped.into_iter().for_each(|queued| queued.abandon(&self.ia));
     }
 
-    /// The EP has another QP.
-    pub(crate) fn rename(&self, from: u32, to: u32) {
-        let mut queue = self.queue();
-        if let Some(ep) = queue.eps.remove(&from) {
-            queue.eps.insert(to, ep);
-        }
+    /// No EP has a QP of this number any more; events of the EP that had it stay.
+    pub(crate) fn forget(&self, qpn: u32) {
+        self.queue().eps.remove(&qpn);
     }
 
     /// Moves finished completions from the CQ into the queue, so that counts are exact.

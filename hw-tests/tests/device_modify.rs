@@ -1,0 +1,460 @@
+//! Changing EPs before they connect: what is changed is told back and takes effect, and a refusal changes nothing.
+
+use doorbell::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
+    EvdFlags, Lmr, LmrTriplet, Pz, Qos, RmrTriplet,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, tests};
+
+fn main() {
+    doorbell_hw_tests::run(tests![
+        completions_come_to_the_new_evds,
+        connection_events_come_to_the_new_evd,
+        no_evd_instead_of_one_and_back,
+        streams_of_one_ep_on_one_evd_move_one_by_one,
+        old_evds_are_free_to_go,
+        deeper_queues_hold_more,
+        more_segments_fit,
+        smaller_queues_stay_as_they_are,
+        reads_work_once_allowed,
+        plain_attributes_are_told_back,
+        attributes_of_an_srq_ep_are_told_back_exactly,
+        an_srq_ep_moves_with_its_srq,
+        a_reserved_ep_is_changed_and_then_accepts,
+        an_ep_with_a_request_is_changed_and_then_accepts,
+        watermarks_go_with_a_new_queue,
+        the_context_and_the_name_stay,
+        sizes_out_of_range_are_refused_and_change_nothing,
+        evds_that_cannot_be_are_refused,
+        posted_receives_are_in_the_way_of_another_queue,
+        nothing_changes_once_connected,
+        an_ep_that_was_reset_can_be_changed,
+    ])
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+fn change<'a>() -> EpChange<'a> {
+    EpChange::default()
+}
+
+fn evd(side: &Side, flags: EvdFlags) -> Evd {
+    side.evd(flags)
+}
+
+/// Connects an EP of the server's, changed or not, to a plain client.
+#[track_caller]
+fn connect(rig: &Rig, server: Ep, established: &Evd) -> Pair {
+    let client = rig.client.ep(&EpAttr::default());
+    let (_psp, arrival) = rig.ask(&client);
+    arrival.cr.accept(&server, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    expect_connection(established, &server, ConnectionEventKind::Established);
+    Pair { server, client }
+}
+
+fn buffer(side: &Side) -> [LmrTriplet; 1] {
+    [side.lmr.triplet(0, 64)]
+}
+
+fn completions_come_to_the_new_evds() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let (recv, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
+    let mut ep = side.ep(&EpAttr::default());
+    ep.modify(EpChange { recv: Some(Some(&recv)), request: Some(Some(&request)), ..change() }).unwrap();
+    ep.post_recv(&buffer(side), 5, NONE).unwrap();
+    let mut pair = connect(&rig, ep, &side.connect);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    let received = dto(&recv);
+    assert_eq!((received.cookie, received.ep, received.status), (5, pair.server.id(), DtoStatus::Success));
+    pair.client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
+    pair.server.post_send(&buffer(side), 6, NONE).unwrap();
+    assert_eq!(dto(&request).cookie, 6);
+    expect_nothing(&side.recv);
+    expect_nothing(&side.request);
+}
+
+fn connection_events_come_to_the_new_evd() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let other = evd(side, EvdFlags::CONNECTION);
+    let mut ep = side.ep(&EpAttr::default());
+    // Not in the way: receives have nothing to do with it.
+    ep.post_recv(&buffer(side), 5, NONE).unwrap();
+    ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
+    let mut pair = connect(&rig, ep, &other);
+    assert_eq!(rig.deliver(&mut pair, 8).cookie, 5);
+    pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+    assert!(connection(&other).kind.is_end());
+    expect_nothing(&side.connect);
+}
+
+fn no_evd_instead_of_one_and_back() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let mut ep = side.ep(&EpAttr::default());
+    let none = EpChange { recv: Some(None), request: Some(None), connect: Some(None), ..change() };
+    ep.modify(none).unwrap();
+    for evd in [&side.recv, &side.request, &side.connect] {
+        evd.free().unwrap();
+    }
+    let (recv, connect_evd) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::CONNECTION));
+    ep.modify(EpChange { recv: Some(Some(&recv)), connect: Some(Some(&connect_evd)), ..change() }).unwrap();
+    ep.post_recv(&buffer(side), 5, NONE).unwrap();
+    let mut pair = connect(&rig, ep, &connect_evd);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    assert_eq!(dto(&recv).cookie, 5);
+}
+
+fn streams_of_one_ep_on_one_evd_move_one_by_one() {
+    let side = one_side();
+    let flags = EvdFlags::DTO | EvdFlags::CONNECTION;
+    let (one, other) = (evd(&side, flags), evd(&side, flags));
+    let evds = doorbell::EpEvds { recv: Some(&one), request: Some(&one), connect: Some(&one) };
+    let mut ep = Ep::create(&side.ia, &side.pz, evds, None).unwrap();
+    let in_use = |evd: &Evd| evd.free().is_err();
+    ep.modify(EpChange { recv: Some(Some(&other)), ..change() }).unwrap();
+    assert!(in_use(&one) && in_use(&other));
+    ep.modify(EpChange { request: Some(Some(&other)), ..change() }).unwrap();
+    assert!(in_use(&one) && in_use(&other));
+    ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
+    assert!(!in_use(&one) && in_use(&other));
+    ep.free().unwrap();
+    assert!(!in_use(&other));
+}
+
+fn old_evds_are_free_to_go() {
+    let side = one_side();
+    let other = evd(&side, EvdFlags::DTO);
+    let mut ep = side.ep(&EpAttr::default());
+    assert_eq!(code(side.recv.free()), 0x8007_004a);
+    ep.modify(EpChange { recv: Some(Some(&other)), ..change() }).unwrap();
+    side.recv.free().unwrap();
+    assert_eq!(code(other.free()), 0x8007_004a);
+    ep.free().unwrap();
+    other.free().unwrap();
+}
+
+fn deeper_queues_hold_more() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let mut ep = side.ep(&EpAttr { max_recv_dtos: 4, max_request_dtos: 4, ..EpAttr::default() });
+    ep.modify(EpChange { max_recv_dtos: Some(150), max_request_dtos: Some(120), ..change() }).unwrap();
+    let is = ep.query().unwrap().attr;
+    assert!(is.max_recv_dtos >= 150 && is.max_request_dtos >= 120, "{is:?}");
+    for i in 0..150 {
+        ep.post_recv(&buffer(side), i, NONE).unwrap();
+    }
+    let mut pair = connect(&rig, ep, &side.connect);
+    for i in 0..150 {
+        assert_eq!(rig.deliver(&mut pair, 8).cookie, i);
+    }
+    for i in 0..120 {
+        let nowhere = RmrTriplet::default();
+        pair.server.post_rdma_write(&[], i, nowhere, NONE).unwrap();
+    }
+    for i in 0..120 {
+        let done = dto(&side.request);
+        assert_eq!((done.cookie, done.status), (i, DtoStatus::Success));
+    }
+}
+
+fn more_segments_fit() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let most = side.ia.attributes().max_iov_segments_per_dto;
+    let mut ep = side.ep(&EpAttr { max_recv_iov: 1, max_request_iov: 1, ..EpAttr::default() });
+    ep.modify(EpChange { max_recv_iov: Some(most), max_request_iov: Some(most), ..change() }).unwrap();
+    let is = ep.query().unwrap().attr;
+    assert!(is.max_recv_iov >= most && is.max_request_iov >= most, "{is:?}");
+    let pieces: Vec<_> = (0..most as usize).map(|i| side.lmr.triplet(4096 + 100 * i, 3)).collect();
+    ep.post_recv(&pieces, 5, NONE).unwrap();
+    let mut pair = connect(&rig, ep, &side.connect);
+    let len = 3 * most as usize;
+    assert_eq!(rig.deliver(&mut pair, len).length as usize, len);
+    pair.client.post_recv(&[rig.client.lmr.triplet(0, 4096)], 0, NONE).unwrap();
+    pair.server.post_send(&pieces, 6, NONE).unwrap();
+    assert_eq!(dto(&rig.client.recv).length as usize, len);
+}
+
+fn smaller_queues_stay_as_they_are() {
+    let side = one_side();
+    let mut ep = side.ep(&EpAttr { max_recv_dtos: 64, max_request_dtos: 64, ..EpAttr::default() });
+    let before = ep.query().unwrap().attr;
+    ep.modify(EpChange {
+        max_recv_dtos: Some(1),
+        max_request_dtos: Some(0),
+        max_recv_iov: Some(1),
+        ..change()
+    })
+    .unwrap();
+    assert_eq!(ep.query().unwrap().attr, before);
+    for i in 0..64 {
+        ep.post_recv(&buffer(&side), i, NONE).unwrap();
+    }
+}
+
+fn reads_work_once_allowed() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let none = EpAttr { max_rdma_read_in: 0, max_rdma_read_out: 0, ..EpAttr::default() };
+    let mut ep = side.ep(&none);
+    ep.modify(EpChange { max_rdma_read_in: Some(2), max_rdma_read_out: Some(3), ..change() }).unwrap();
+    let is = ep.query().unwrap().attr;
+    assert_eq!((is.max_rdma_read_in, is.max_rdma_read_out), (2, 3));
+    let mut pair = connect(&rig, ep, &side.connect);
+    let there = |lmr: &Lmr| RmrTriplet {
+        virtual_address: lmr.address(),
+        segment_length: 16,
+        rmr_context: lmr.rmr_context(),
+    };
+    pair.server.post_rdma_read(&[side.lmr.triplet(64, 16)], 0, there(&rig.client.lmr), NONE).unwrap();
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 16)], 0, there(&side.lmr), NONE).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+}
+
+fn plain_attributes_are_told_back() {
+    let side = one_side();
+    let mut ep = side.ep(&EpAttr::default());
+    let read_iov = side.ia.attributes().max_iov_segments_per_rdma_read.min(2);
+    ep.modify(EpChange {
+        max_message_size: Some(12345),
+        max_rdma_size: Some(54321),
+        qos: Some(Qos::BestEffort),
+        request_completion_flags: Some(CompletionFlags::EVD_THRESHOLD),
+        max_rdma_read_iov: Some(read_iov),
+        max_rdma_write_iov: Some(3),
+        ..change()
+    })
+    .unwrap();
+    let is = ep.query().unwrap().attr;
+    assert_eq!((is.max_message_size, is.max_rdma_size, is.qos), (12345, 54321, Qos::BestEffort));
+    assert_eq!(is.request_completion_flags, CompletionFlags::EVD_THRESHOLD);
+    assert_eq!((is.max_rdma_read_iov, is.max_rdma_write_iov), (read_iov, 3));
+}
+
+fn attributes_of_an_srq_ep_are_told_back_exactly() {
+    let side = one_side();
+    let srq = side.srq(4);
+    let mut ep = side.srq_ep(&srq, &EpAttr::default());
+    ep.modify(EpChange { max_recv_dtos: Some(100_000), max_recv_iov: Some(7), ..change() }).unwrap();
+    let is = ep.query().unwrap().attr;
+    assert_eq!((is.max_recv_dtos, is.max_recv_iov), (100_000, 7));
+}
+
+fn an_srq_ep_moves_with_its_srq() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let mut srq = side.srq(8);
+    let (other, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
+    let stays = rig.connect_srq(&srq);
+    let mut ep = side.srq_ep(&srq, &EpAttr::default());
+    let moved = EpChange {
+        recv: Some(Some(&other)),
+        request: Some(Some(&request)),
+        max_request_dtos: Some(99),
+        ..change()
+    };
+    ep.modify(moved).unwrap();
+    assert_eq!(ep.query().unwrap().srq, Some(srq.id()));
+    let mut pair = connect(&rig, ep, &side.connect);
+    side.post(&mut srq, 2, 64, 0, 20);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    let received = dto(&other);
+    assert_eq!((received.cookie, received.ep), (20, pair.server.id()));
+    let mut stays = stays;
+    assert_eq!(rig.deliver(&mut stays, 8).cookie, 21);
+    assert_eq!(counts(&srq), (0, 0));
+    assert!(srq.free().is_err());
+    let Pair { server, .. } = pair;
+    server.free().unwrap();
+    other.free().unwrap();
+}
+
+fn a_reserved_ep_is_changed_and_then_accepts() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let (recv, connect) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::CONNECTION));
+    let mut ep = side.ep(&EpAttr::default());
+    let (rsp, qual) = side.reserve(&ep);
+    ep.modify(EpChange {
+        recv: Some(Some(&recv)),
+        connect: Some(Some(&connect)),
+        max_recv_dtos: Some(100),
+        ..change()
+    })
+    .unwrap();
+    assert_eq!(ep.state(), EpState::Reserved);
+    for i in 0..100 {
+        ep.post_recv(&buffer(side), i, NONE).unwrap();
+    }
+    let client = rig.client.ep(&EpAttr::default());
+    client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    connection_request(&side.cr).cr.accept_reserved(&[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    expect_connection(&connect, &ep, ConnectionEventKind::Established);
+    assert_eq!(ep.state(), EpState::Connected);
+    let mut pair = Pair { server: ep, client };
+    rig.send(&mut pair, 0, 8);
+    assert_eq!(dto(&recv).cookie, 0);
+    rsp.free().unwrap();
+}
+
+fn an_ep_with_a_request_is_changed_and_then_accepts() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let request = evd(side, EvdFlags::DTO);
+    for accepts in [true, false] {
+        let mut ep = side.ep(&EpAttr::default());
+        let (_rsp, qual) = side.reserve(&ep);
+        let client = rig.client.ep(&EpAttr::default());
+        client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let arrival = connection_request(&side.cr);
+        assert_eq!(ep.state(), EpState::PassiveConnectionPending);
+        ep.modify(EpChange { request: Some(Some(&request)), max_request_dtos: Some(100), ..change() })
+            .unwrap();
+        assert_eq!(ep.state(), EpState::PassiveConnectionPending);
+        if !accepts {
+            arrival.cr.reject(&[]).unwrap();
+            assert_eq!(ep.state(), EpState::Unconnected);
+            expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+            continue;
+        }
+        arrival.cr.accept_reserved(&[]).unwrap();
+        expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+        expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
+        ep.post_rdma_write(&[], 9, RmrTriplet::default(), NONE).unwrap();
+        assert_eq!(dto(&request).cookie, 9);
+    }
+}
+
+fn watermarks_go_with_a_new_queue() {
+    let side = one_side();
+    let mut ep = side.ep(&EpAttr::default());
+    ep.set_watermark(1, doorbell::WATERMARK_INFINITE).unwrap();
+    ep.modify(EpChange { max_recv_dtos: Some(500), ..change() }).unwrap();
+    ep.post_recv(&buffer(&side), 0, NONE).unwrap();
+    expect_nothing(side.ia.async_evd());
+    ep.post_recv(&buffer(&side), 0, NONE).unwrap();
+    let event = asynchronous(&side.ia);
+    assert_eq!(event.object, doorbell::AsyncObject::Ep(ep.id()));
+}
+
+fn the_context_and_the_name_stay() {
+    let rig = Rig::new();
+    let mut ep = rig.server.ep(&EpAttr::default());
+    ep.set_context(4711);
+    let id = ep.id();
+    ep.modify(EpChange { max_recv_dtos: Some(500), ..change() }).unwrap();
+    assert_eq!(ep.id(), id);
+    ep.post_recv(&buffer(&rig.server), 0, NONE).unwrap();
+    let mut pair = connect(&rig, ep, &rig.server.connect);
+    let received = rig.deliver(&mut pair, 8);
+    assert_eq!((received.ep, received.ep_context), (id, 4711));
+}
+
+fn sizes_out_of_range_are_refused_and_change_nothing() {
+    let side = one_side();
+    let other = evd(&side, EvdFlags::DTO);
+    let mut ep = side.ep(&EpAttr::default());
+    let before = ep.query().unwrap().attr;
+    let a = side.ia.attributes().clone();
+    let with = |f: fn(&mut EpChange<'_>, Option<Count>), value| {
+        let mut to = EpChange { recv: Some(Some(&other)), max_message_size: Some(1), ..change() };
+        f(&mut to, Some(value));
+        to
+    };
+    type Set = fn(&mut EpChange<'_>, Option<Count>);
+    let limits: [(Set, Count); 8] = [
+        (|c, v| c.max_recv_dtos = v, a.max_dto_per_ep),
+        (|c, v| c.max_request_dtos = v, a.max_dto_per_ep),
+        (|c, v| c.max_recv_iov = v, a.max_iov_segments_per_dto),
+        (|c, v| c.max_request_iov = v, a.max_iov_segments_per_dto),
+        (|c, v| c.max_rdma_read_in = v, a.max_rdma_read_per_ep_in),
+        (|c, v| c.max_rdma_read_out = v, a.max_rdma_read_per_ep_out),
+        (|c, v| c.max_rdma_read_iov = v, a.max_iov_segments_per_rdma_read),
+        (|c, v| c.max_rdma_write_iov = v, a.max_iov_segments_per_rdma_write),
+    ];
+    for (set, most) in limits {
+        assert_eq!(code(ep.modify(with(set, most + 1))), 0x8006_0027);
+        assert_eq!(code(ep.modify(with(set, -1))), 0x8006_0027);
+    }
+    assert_eq!(ep.query().unwrap().attr, before);
+    other.free().unwrap();
+    assert_eq!(code(side.recv.free()), 0x8007_004a);
+}
+
+fn evds_that_cannot_be_are_refused() {
+    let side = one_side();
+    let mut ep = side.ep(&EpAttr::default());
+    let freed = evd(&side, EvdFlags::DTO);
+    freed.free().unwrap();
+    for (wrong, sub) in [(&side.connect, 0x16), (&freed, 0x16)] {
+        assert_eq!(code(ep.modify(EpChange { recv: Some(Some(wrong)), ..change() })), 0x8005_0000 + sub);
+    }
+    assert_eq!(code(ep.modify(EpChange { request: Some(Some(&side.cr)), ..change() })), 0x8005_0015);
+    assert_eq!(code(ep.modify(EpChange { connect: Some(Some(&side.recv)), ..change() })), 0x8005_0017);
+    // An EVD whose other streams go by another mode.
+    let unsignalled = evd(&side, EvdFlags::DTO);
+    let evds = doorbell::EpEvds { recv: Some(&unsignalled), ..Default::default() };
+    let attr = EpAttr { recv_completion_flags: CompletionFlags::UNSIGNALLED, ..EpAttr::default() };
+    let _other = Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap();
+    assert_eq!(code(ep.modify(EpChange { recv: Some(Some(&unsignalled)), ..change() })), 0x8006_0026);
+    // Together with the mode it goes.
+    ep.modify(EpChange {
+        recv: Some(Some(&unsignalled)),
+        recv_completion_flags: Some(CompletionFlags::UNSIGNALLED),
+        ..change()
+    })
+    .unwrap();
+}
+
+fn posted_receives_are_in_the_way_of_another_queue() {
+    let side = one_side();
+    let (other, pz) = (evd(&side, EvdFlags::DTO), Pz::create(&side.ia).unwrap());
+    let mut ep = side.ep(&EpAttr::default());
+    ep.post_recv(&buffer(&side), 0, NONE).unwrap();
+    for to in [
+        EpChange { recv: Some(Some(&other)), ..change() },
+        EpChange { request: Some(Some(&other)), ..change() },
+        EpChange { pz: Some(&pz), ..change() },
+        EpChange { max_recv_dtos: Some(1000), ..change() },
+    ] {
+        assert_eq!(code(ep.modify(to)), 0x8007_002f);
+    }
+    ep.modify(EpChange { max_rdma_size: Some(1), ..change() }).unwrap();
+}
+
+fn nothing_changes_once_connected() {
+    let rig = Rig::new();
+    let other = evd(&rig.server, EvdFlags::CONNECTION);
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    for to in [
+        EpChange { connect: Some(Some(&other)), ..change() },
+        EpChange { max_message_size: Some(1), ..change() },
+        EpChange { max_recv_dtos: Some(1), ..change() },
+    ] {
+        assert_eq!(code(pair.server.modify(to)), 0x8007_0033);
+    }
+    rig.disconnect(&pair);
+    assert_eq!(code(pair.server.modify(EpChange { max_recv_dtos: Some(1), ..change() })), 0x8007_0034);
+}
+
+fn an_ep_that_was_reset_can_be_changed() {
+    let rig = Rig::new();
+    let other = evd(&rig.server, EvdFlags::DTO);
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    // A receive that the end flushes: its event is still in the old EVD.
+    pair.server.post_recv(&buffer(&rig.server), 1, NONE).unwrap();
+    rig.disconnect(&pair);
+    pair.server.reset().unwrap();
+    pair.server.modify(EpChange { recv: Some(Some(&other)), max_recv_dtos: Some(100), ..change() }).unwrap();
+    pair.server.post_recv(&buffer(&rig.server), 2, NONE).unwrap();
+    let mut pair = connect(&rig, pair.server, &rig.server.connect);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    assert_eq!(dto(&other).cookie, 2);
+}

@@ -1,0 +1,286 @@
+//! What an EP is made of: checks, the QP, and everything that gets to know the EP.
+
+use super::post::{Receives, Requests};
+use super::{EpEvds, EpInner, Room};
+use crate::conn::Control;
+use crate::evd::{EvdInner, Stream, StreamKind};
+use crate::ia::IaInner;
+use crate::pz::PzInner;
+use crate::srq::{MAX_IOV, SrqInner};
+use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, WATERMARK_INFINITE, next_id};
+use crate::{EpAttr, Error, Evd, Result, Subtype};
+use rxe_fallback::{Qp, QpInit, QpKind};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+/// What an EP is to be made of.
+pub(super) struct Plan {
+    pub(super) ia: Arc<IaInner>,
+    pub(super) pz: Arc<PzInner>,
+    pub(super) recv: Option<Arc<EvdInner>>,
+    pub(super) request: Option<Arc<EvdInner>>,
+    pub(super) connect: Option<Arc<EvdInner>>,
+    pub(super) srq: Option<Arc<SrqInner>>,
+    pub(super) attr: EpAttr,
+}
+
+/// The arguments of the call at hand that a fault is blamed on.
+#[derive(Clone, Copy)]
+pub(super) struct Blame {
+    pub(super) recv: u16,
+    pub(super) request: u16,
+}
+
+/// A QP with the EVDs that it feeds.
+pub(super) struct Fed {
+    pub(super) recv: Arc<EvdInner>,
+    pub(super) request: Arc<EvdInner>,
+    pub(super) qp: Arc<Qp>,
+    pub(super) room: Room,
+}
+
+impl Plan {
+    /// Takes handles that are good for this; an EVD may be left out.
+    pub(super) fn new(
+        ia: &Arc<IaInner>,
+        pz: &Arc<PzInner>,
+        evds: EpEvds<'_>,
+        srq: Option<&Arc<SrqInner>>,
+        attr: EpAttr,
+    ) -> Result<Self> {
+        ia.check()?;
+        pz.check(ia)?;
+        let recv = dto_evd(ia, evds.recv, Subtype::InvalidHandleEvdRecv)?;
+        let request = dto_evd(ia, evds.request, Subtype::InvalidHandleEvdRequest)?;
+        let connect = connect_evd(ia, evds.connect, srq.is_some())?;
+        if let Some(srq) = srq {
+            srq.check_for(ia)?;
+        }
+        Ok(Self { ia: ia.clone(), pz: pz.clone(), recv, request, connect, srq: srq.cloned(), attr })
+    }
+
+    /// Makes a new EP; attributes are argument `attr_arg`.
+    pub(super) fn make(self, attr_arg: u16) -> Result<Arc<EpInner>> {
+        check_attr(&self.ia, &self.attr, attr_arg, self.srq.is_some())?;
+        let id = EpId(next_id());
+        self.check(None, id, Blame { recv: 3, request: 4 })?;
+        let fed = self.feed(id)?;
+        if let Some(evd) = &self.connect {
+            let flags = CompletionFlags::empty();
+            let stream = Stream { ep: id, kind: StreamKind::Connection, flags };
+            evd.attach(&[stream], 0).inspect_err(|_| self.starve(id, &fed))?;
+        }
+        let control = Control::new(self.attr.srq_soft_hw);
+        let inner = self.assemble(id, fed, control, EpState::Unconnected);
+        inner.pz.lock().unwrap().enter();
+        Ok(inner)
+    }
+
+    /// Whether PZ, SRQ and EVDs go together; the streams of an EP that is changed don't count.
+    pub(super) fn check(&self, but_not: Option<EpId>, id: EpId, blame: Blame) -> Result<()> {
+        if let Some(srq) = &self.srq
+            && !self.ia.provider_attr.srq_ep_pz_difference_supported
+            && srq.pz.number != self.pz.number
+        {
+            return Err(Error::arg(2, "this device takes SRQ buffers from the EP's own PZ only"));
+        }
+        let (recv_stream, request_stream) = (self.recv_stream(id), self.request_stream(id));
+        if let Some(evd) = &self.recv {
+            evd.may_feed(recv_stream, but_not, blame.recv)?;
+        }
+        if let Some(evd) = &self.request {
+            evd.may_feed(request_stream, but_not, blame.request)?;
+            if self.recv.as_ref().is_some_and(|recv| Arc::ptr_eq(recv, evd)) {
+                pair_fits(recv_stream, request_stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn recv_stream(&self, ep: EpId) -> Stream {
+        let kind = StreamKind::Recv { srq: self.srq.is_some() };
+        Stream { ep, kind, flags: self.attr.recv_completion_flags }
+    }
+
+    fn request_stream(&self, ep: EpId) -> Stream {
+        Stream { ep, kind: StreamKind::Request, flags: self.attr.request_completion_flags }
+    }
+
+    /// Makes the QP, with room in the CQs of its EVDs.
+    pub(super) fn feed(&self, id: EpId) -> Result<Fed> {
+        let discards = self.ia.discards()?;
+        let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
+        let request = self.request.clone().unwrap_or(discards);
+        if let Some(srq) = &self.srq {
+            srq.tie(&recv)?;
+        }
+        let untie = || self.srq.iter().for_each(|srq| srq.untie(&recv));
+        let qp = self.make_qp(&recv, &request, id).inspect_err(|_| untie())?;
+        let room = Room {
+            recv: if self.srq.is_some() { 0 } else { qp.caps().max_recv_wr },
+            request: qp.caps().max_send_wr,
+        };
+        let streams = self.recv.is_some().then(|| self.recv_stream(id));
+        recv.attach(streams.as_slice(), room.recv).inspect_err(|_| untie())?;
+        let streams = self.request.is_some().then(|| self.request_stream(id));
+        request.attach(streams.as_slice(), room.request).inspect_err(|_| {
+            recv.detach(id, room.recv);
+            untie();
+        })?;
+        Ok(Fed { recv, request, qp: Arc::new(qp), room })
+    }
+
+    /// Takes back what [`Plan::feed`] has done.
+    pub(super) fn starve(&self, id: EpId, fed: &Fed) {
+        fed.recv.detach(id, fed.room.recv);
+        fed.request.detach(id, fed.room.request);
+        self.srq.iter().for_each(|srq| srq.untie(&fed.recv));
+    }
+
+    fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<Qp> {
+        let (ia, attr) = (&self.ia, &self.attr);
+        let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
+        let (Some(recv_path), Some(request_path)) = (&recv.cq, &request.cq) else { return Err(no_cq()) };
+        let recv_cq = match &self.srq {
+            Some(srq) => recv_path.receives(srq.token()).ok_or_else(no_cq)?,
+            None => recv_path.verbs().clone(),
+        };
+        let on_srq = self.srq.is_some();
+        let iov = attr.max_request_iov.max(attr.max_rdma_read_iov).max(attr.max_rdma_write_iov).max(1);
+        let init = QpInit {
+            kind: QpKind::Rc,
+            send_cq: request_path.verbs(),
+            recv_cq: &recv_cq,
+            srq: self.srq.as_ref().map(|srq| srq.path.verbs()),
+            max_send_wr: attr.max_request_dtos.max(1) as u32,
+            max_send_sge: iov as u32,
+            max_recv_wr: if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 },
+            max_recv_sge: if on_srq { 0 } else { attr.max_recv_iov.max(1) as u32 },
+            max_inline: 0,
+            signal_all: false,
+            token: id.0,
+        };
+        let qp = ia.kind.qp(&self.pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
+        ia.to_init(&qp)?;
+        Ok(qp)
+    }
+
+    /// The EP, known to its EVDs and its IA, and with the sizes that the QP really has.
+    pub(super) fn assemble(self, id: EpId, fed: Fed, control: Control, state: EpState) -> Arc<EpInner> {
+        let Fed { recv, request, qp, room } = fed;
+        let mut attr = self.attr;
+        attr.max_request_dtos = qp.caps().max_send_wr as Count;
+        attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
+        if self.srq.is_none() {
+            attr.max_recv_dtos = qp.caps().max_recv_wr as Count;
+            attr.max_recv_iov = qp.caps().max_recv_sge.min(MAX_IOV as u32) as Count;
+        }
+        let qpn = qp.num();
+        let inner = Arc::new(EpInner {
+            id,
+            ia: self.ia,
+            context: AtomicU64::new(0),
+            srq: self.srq,
+            live: AtomicBool::new(true),
+            state: AtomicU8::new(state as u8),
+            marked: AtomicBool::new(control.is_marked()),
+            control: Mutex::new(control),
+            recv_flags: AtomicU32::new(attr.recv_completion_flags.bits()),
+            request_flags: AtomicU32::new(attr.request_completion_flags.bits()),
+            pz: Mutex::new(self.pz),
+            requests: Mutex::new(Requests {
+                qp: qp.clone(),
+                ring: VecDeque::with_capacity(attr.max_request_dtos as usize),
+                first: 0,
+                capacity: attr.max_request_dtos as usize,
+                max_iov: attr.max_request_iov as usize,
+                unreaped: 0,
+            }),
+            receives: Mutex::new(Receives {
+                qp,
+                ring: VecDeque::with_capacity(room.recv as usize),
+                capacity: room.recv as usize,
+                max_iov: attr.max_recv_iov.max(0) as usize,
+            }),
+            attr: Mutex::new(attr),
+            room,
+            recv_evd: recv,
+            request_evd: request,
+            connect_evd: Mutex::new(self.connect),
+        });
+        inner.recv_evd.register(qpn, &inner);
+        inner.request_evd.register(qpn, &inner);
+        inner.ia.objects.lock().unwrap().eps.insert(id.0, Arc::downgrade(&inner));
+        inner
+    }
+}
+
+/// The EVD for completions, if one is given.
+pub(super) fn dto_evd(ia: &Arc<IaInner>, evd: Option<&Evd>, sub: Subtype) -> Result<Option<Arc<EvdInner>>> {
+    evd.map(|evd| evd.inner.check_for(ia, EvdFlags::DTO, sub).map(|()| evd.inner.clone())).transpose()
+}
+
+/// The EVD for connection events, if one is given. Of a plain EP it may be another IA's: dapltest's limit test has one for all,
+/// and connection events need no device.
+pub(super) fn connect_evd(
+    ia: &Arc<IaInner>,
+    evd: Option<&Evd>,
+    on_srq: bool,
+) -> Result<Option<Arc<EvdInner>>> {
+    let Some(evd) = evd else { return Ok(None) };
+    let of = if on_srq { ia } else { &evd.inner.ia };
+    evd.inner.check_for(of, EvdFlags::CONNECTION, Subtype::InvalidHandleEvdConn)?;
+    Ok(Some(evd.inner.clone()))
+}
+
+pub(super) fn check_attr(ia: &IaInner, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
+    let a = &ia.attr;
+    let within = |name: &str, value: Count, most: Count| {
+        if (0..=most).contains(&value) {
+            Ok(())
+        } else {
+            Err(Error::arg(arg, format!("{name} is 0 to {most} here, not {value}")))
+        }
+    };
+    check_flags(attr.recv_completion_flags, true, arg)?;
+    check_flags(attr.request_completion_flags, false, arg)?;
+    if attr.srq_soft_hw < WATERMARK_INFINITE {
+        return Err(Error::arg(arg, format!("srq_soft_hw is -1 or more, not {}", attr.srq_soft_hw)));
+    }
+    if !on_srq {
+        within("max_recv_dtos", attr.max_recv_dtos, a.max_dto_per_ep)?;
+        within("max_recv_iov", attr.max_recv_iov, a.max_iov_segments_per_dto)?;
+    }
+    within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
+    within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
+    within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
+    within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
+    within("max_rdma_read_iov", attr.max_rdma_read_iov, a.max_iov_segments_per_rdma_read)?;
+    within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
+}
+
+/// A stream's mode is one of a few (R148).
+pub(super) fn check_flags(flags: CompletionFlags, recv: bool, arg: u16) -> Result<()> {
+    let legal = flags.is_empty()
+        || flags == CompletionFlags::UNSIGNALLED
+        || flags == CompletionFlags::EVD_THRESHOLD
+        || (recv && flags == CompletionFlags::SOLICITED_WAIT);
+    let stream = if recv { "receive" } else { "request" };
+    if legal { Ok(()) } else { Err(Error::arg(arg, format!("illegal {stream} flags {:#x}", flags.bits()))) }
+}
+
+/// Both streams of one EP on one EVD: the sharing rules between the two (R149-R151).
+fn pair_fits(recv: Stream, request: Stream) -> Result<()> {
+    let differ = |flag| recv.flags.contains(flag) != request.flags.contains(flag);
+    let threshold_srq = matches!(recv.kind, StreamKind::Recv { srq: true });
+    if differ(CompletionFlags::UNSIGNALLED)
+        || recv.flags.contains(CompletionFlags::SOLICITED_WAIT)
+        || (threshold_srq
+            && recv.flags.contains(CompletionFlags::EVD_THRESHOLD)
+            && differ(CompletionFlags::EVD_THRESHOLD))
+    {
+        return Err(Error::arg(3, "these receive and request modes cannot share one EVD"));
+    }
+    Ok(())
+}

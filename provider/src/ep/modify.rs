@@ -1,0 +1,258 @@
+//! Changing an EP before it connects.
+//!
+//! Flags, limits that only the connection needs, and the connect EVD change in place. Whatever the QP was made with (PZ, the
+//! EVDs of completions, queue sizes) takes another QP: the EP is made anew around it, under its old name, and takes the
+//! old one's place with everybody who knows it.
+
+use super::make::{Blame, Plan, check_attr, check_flags, connect_evd, dto_evd};
+use super::{Ep, EpInner};
+use crate::conn::Control;
+use crate::evd::{EvdInner, Stream, StreamKind};
+use crate::types::{CompletionFlags, Count, EpState, Qos, WATERMARK_INFINITE};
+use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Changes to an EP before it connects (`dat_ep_modify`); what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EpChange<'a> {
+    /// Another PZ (R163).
+    pub pz: Option<&'a Pz>,
+    /// Another EVD for receive completions, or none.
+    pub recv: Option<Option<&'a Evd>>,
+    /// Another EVD for request completions, or none.
+    pub request: Option<Option<&'a Evd>>,
+    /// Another EVD for connection events, or none.
+    pub connect: Option<Option<&'a Evd>>,
+    /// Another [`EpAttr::max_message_size`].
+    pub max_message_size: Option<u32>,
+    /// Another [`EpAttr::max_rdma_size`].
+    pub max_rdma_size: Option<u32>,
+    /// Another [`EpAttr::qos`].
+    pub qos: Option<Qos>,
+    /// Another notification mode for receives (R165).
+    pub recv_completion_flags: Option<CompletionFlags>,
+    /// Another notification mode for requests.
+    pub request_completion_flags: Option<CompletionFlags>,
+    /// Room for at least this many receives.
+    pub max_recv_dtos: Option<Count>,
+    /// Room for at least this many requests.
+    pub max_request_dtos: Option<Count>,
+    /// At least this many segments of a receive.
+    pub max_recv_iov: Option<Count>,
+    /// At least this many segments of a request.
+    pub max_request_iov: Option<Count>,
+    /// Another [`EpAttr::max_rdma_read_in`].
+    pub max_rdma_read_in: Option<Count>,
+    /// Another [`EpAttr::max_rdma_read_out`].
+    pub max_rdma_read_out: Option<Count>,
+    /// Another [`EpAttr::max_rdma_read_iov`].
+    pub max_rdma_read_iov: Option<Count>,
+    /// Another [`EpAttr::max_rdma_write_iov`].
+    pub max_rdma_write_iov: Option<Count>,
+    /// Another SRQ: always refused (R162); it is here so that the mask bit has somewhere to go.
+    pub srq: Option<SrqId>,
+    /// Another soft high watermark: always refused (R166); use [`Ep::set_watermark`].
+    pub srq_soft_hw: Option<Count>,
+}
+
+/// Attributes that every IA can fulfil.
+const NOTHING: EpAttr = EpAttr {
+    max_message_size: 0,
+    max_rdma_size: 0,
+    qos: Qos::BestEffort,
+    recv_completion_flags: CompletionFlags::empty(),
+    request_completion_flags: CompletionFlags::empty(),
+    max_recv_dtos: 0,
+    max_request_dtos: 0,
+    max_recv_iov: 0,
+    max_request_iov: 0,
+    max_rdma_read_in: 0,
+    max_rdma_read_out: 0,
+    srq_soft_hw: WATERMARK_INFINITE,
+    max_rdma_read_iov: 0,
+    max_rdma_write_iov: 0,
+};
+
+impl EpChange<'_> {
+    /// The attributes with what is to change.
+    fn apply(&self, old: &EpAttr) -> EpAttr {
+        let mut new = old.clone();
+        let set = |field: &mut Count, to: Option<Count>| *field = to.unwrap_or(*field);
+        set(&mut new.max_recv_dtos, self.max_recv_dtos);
+        set(&mut new.max_request_dtos, self.max_request_dtos);
+        set(&mut new.max_recv_iov, self.max_recv_iov);
+        set(&mut new.max_request_iov, self.max_request_iov);
+        set(&mut new.max_rdma_read_in, self.max_rdma_read_in);
+        set(&mut new.max_rdma_read_out, self.max_rdma_read_out);
+        set(&mut new.max_rdma_read_iov, self.max_rdma_read_iov);
+        set(&mut new.max_rdma_write_iov, self.max_rdma_write_iov);
+        new.max_message_size = self.max_message_size.unwrap_or(old.max_message_size);
+        new.max_rdma_size = self.max_rdma_size.unwrap_or(old.max_rdma_size);
+        new.qos = self.qos.unwrap_or(old.qos);
+        new.recv_completion_flags = self.recv_completion_flags.unwrap_or(old.recv_completion_flags);
+        new.request_completion_flags = self.request_completion_flags.unwrap_or(old.request_completion_flags);
+        new
+    }
+}
+
+impl Ep {
+    /// Changes what may be changed before a connection. All of it, or with an error nothing.
+    ///
+    /// Queue sizes become what was asked or more, as at creation; less than an EP has is the same as what it has.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags, modes that cannot share an EVD, or a
+    /// PZ other than the SRQ's where that is not supported (R164), (ARG3) for sizes out of range; INVALID_HANDLE for a PZ or EVD;
+    /// INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING (R163), for anything once the EP is connecting,
+    /// for flags, PZ, EVDs of completions and larger queues once a receive is posted (R165); INSUFFICIENT_RESOURCES.
+    ///
+    /// # References
+    /// dat_ep_modify(3DAT).
+    pub fn modify(&mut self, change: EpChange<'_>) -> Result<()> {
+        if let Some(new) = self.inner.modify(&change)? {
+            self.inner = new;
+        }
+        Ok(())
+    }
+}
+
+impl EpInner {
+    /// Gives the EP that has taken this one's place, if one had to.
+    fn modify(self: &Arc<Self>, change: &EpChange<'_>) -> Result<Option<Arc<Self>>> {
+        self.check()?;
+        if change.srq.is_some() {
+            return Err(Error::arg(2, "the SRQ of an EP cannot be changed: make another EP"));
+        }
+        if change.srq_soft_hw.is_some() {
+            return Err(Error::arg(2, "the soft high watermark is changed with set_watermark"));
+        }
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        let quiescent = matches!(state, EpState::Unconnected | EpState::TentativeConnectionPending);
+        let before = quiescent || matches!(state, EpState::Reserved | EpState::PassiveConnectionPending);
+        if !before || (change.pz.is_some() && !quiescent) {
+            return Err(Error::state(state.subtype(), "this can be changed only before a connection"));
+        }
+        if let Some(pz) = change.pz {
+            pz.inner.check(&self.ia)?;
+        }
+        let on_srq = self.srq.is_some();
+        let recv =
+            change.recv.map(|evd| dto_evd(&self.ia, evd, Subtype::InvalidHandleEvdRecv)).transpose()?;
+        let request =
+            change.request.map(|evd| dto_evd(&self.ia, evd, Subtype::InvalidHandleEvdRequest)).transpose()?;
+        let connect = change.connect.map(|evd| connect_evd(&self.ia, evd, on_srq)).transpose()?;
+        let old = self.attr.lock().unwrap().clone();
+        let new = change.apply(&old);
+        check_flags(new.recv_completion_flags, true, 2)?;
+        check_flags(new.request_completion_flags, false, 2)?;
+        // What stays may be more than can be asked for: devices round up.
+        check_attr(&self.ia, &change.apply(&NOTHING), 3, on_srq)?;
+        let discards = self.ia.discards()?;
+        let given = |evd: &Arc<_>| (!Arc::ptr_eq(evd, &discards)).then(|| evd.clone());
+        let plan = Plan {
+            ia: self.ia.clone(),
+            pz: change.pz.map_or_else(|| self.pz.lock().unwrap().clone(), |pz| pz.inner.clone()),
+            recv: recv.unwrap_or_else(|| given(&self.recv_evd)),
+            request: request.unwrap_or_else(|| given(&self.request_evd)),
+            connect: connect.unwrap_or_else(|| self.connect_evd()),
+            srq: self.srq.clone(),
+            attr: new,
+        };
+        plan.check(Some(self.id), self.id, Blame { recv: 2, request: 2 })?;
+        let anew = self.needs_another_qp(&plan, &old)?;
+        let posted = !self.receives.lock().unwrap().ring.is_empty();
+        if posted && (anew || plan.attr.recv_completion_flags != old.recv_completion_flags) {
+            return Err(Error::state(state.subtype(), "receives are posted: too late for this change"));
+        }
+        if anew {
+            return self.make_anew(plan, &mut control, state).map(Some);
+        }
+        self.change_connect_evd(plan.connect.as_ref())?;
+        self.recv_flags.store(plan.attr.recv_completion_flags.bits(), Ordering::Relaxed);
+        self.request_flags.store(plan.attr.request_completion_flags.bits(), Ordering::Relaxed);
+        self.recv_evd.change_stream(self.id, true, plan.attr.recv_completion_flags);
+        self.request_evd.change_stream(self.id, false, plan.attr.request_completion_flags);
+        let kept = EpAttr {
+            max_request_dtos: old.max_request_dtos,
+            max_request_iov: old.max_request_iov,
+            max_recv_dtos: if on_srq { plan.attr.max_recv_dtos } else { old.max_recv_dtos },
+            max_recv_iov: if on_srq { plan.attr.max_recv_iov } else { old.max_recv_iov },
+            ..plan.attr
+        };
+        *self.attr.lock().unwrap() = kept;
+        Ok(None)
+    }
+
+    fn needs_another_qp(&self, plan: &Plan, old: &EpAttr) -> Result<bool> {
+        let discards = self.ia.discards()?;
+        let same = |now: &Arc<_>, new: &Option<Arc<_>>| Arc::ptr_eq(now, new.as_ref().unwrap_or(&discards));
+        let new = &plan.attr;
+        let room = new.max_request_iov.max(new.max_rdma_read_iov).max(new.max_rdma_write_iov);
+        Ok(plan.pz.number != self.pz_number()
+            || !same(&self.recv_evd, &plan.recv)
+            || !same(&self.request_evd, &plan.request)
+            || new.max_request_dtos > old.max_request_dtos
+            || room > old.max_request_iov
+            || self.srq.is_none()
+                && (new.max_recv_dtos > old.max_recv_dtos || new.max_recv_iov > old.max_recv_iov))
+    }
+
+    fn change_connect_evd(&self, to: Option<&Arc<EvdInner>>) -> Result<()> {
+        let mut connect = self.connect_evd.lock().unwrap();
+        let same = match (&*connect, to) {
+            (Some(now), Some(to)) => Arc::ptr_eq(now, to),
+            (now, to) => now.is_none() && to.is_none(),
+        };
+        if same {
+            return Ok(());
+        }
+        let stream = Stream { ep: self.id, kind: StreamKind::Connection, flags: CompletionFlags::empty() };
+        if let Some(evd) = to {
+            evd.attach(&[stream], 0)?;
+        }
+        if let Some(evd) = &*connect {
+            evd.detach_one(Some(stream), 0);
+        }
+        *connect = to.cloned();
+        Ok(())
+    }
+
+    /// Makes the EP anew by another plan. Nothing is posted, so nothing but names and marks goes over.
+    fn make_anew(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
+        let before = self.connect_evd();
+        self.change_connect_evd(plan.connect.as_ref())?;
+        let fed = plan.feed(self.id).inspect_err(|_| {
+            if let Err(error) = self.change_connect_evd(before.as_ref()) {
+                tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
+            }
+        })?;
+        // Its own streams, once: the new ones may be on the same EVDs.
+        let discards = self.ia.discards()?;
+        let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
+        let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.recv_flags());
+        let flags = CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed));
+        let request = stream(StreamKind::Request, flags);
+        let qpn = self.qp().num();
+        self.ia.leave_windows(self.id);
+        for (evd, stream, room) in
+            [(&self.recv_evd, recv, self.room.recv), (&self.request_evd, request, self.room.request)]
+        {
+            evd.forget(qpn);
+            evd.detach_one((!Arc::ptr_eq(evd, &discards)).then_some(stream), room);
+        }
+        if let Some(srq) = &self.srq {
+            srq.untie(&self.recv_evd);
+        }
+        plan.pz.enter();
+        self.pz.lock().unwrap().leave();
+        let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
+        let inner = plan.assemble(self.id, fed, control, state);
+        inner.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Whoever still holds this one finds it gone.
+        self.live.store(false, Ordering::Release);
+        self.ia.replace_reserved(self, &inner);
+        Ok(inner)
+    }
+}
