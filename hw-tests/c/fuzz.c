@@ -1055,6 +1055,7 @@ int main(int argc, char **argv)
         printf("usage: %s IA IA [SECONDS [SEED]]\n", argv[0]);
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
     ia_names = argv + 1;
     for (int i = 0; i < 4; i++)
         sigaction((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM}[i], &on, NULL);

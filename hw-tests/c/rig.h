@@ -191,6 +191,24 @@ static int connected(DAT_EP_HANDLE ep)
     return state == DAT_EP_STATE_CONNECTED || state == DAT_EP_STATE_CONNECTED_SINGLE_PATH;
 }
 
+/* One side hears of the break; what the other hears from it is that the connection has ended. */
+static void ended(struct pair *pair, DAT_EVD_HANDLE knows, DAT_EVD_HANDLE told)
+{
+    DAT_EVENT event = NEXT(knows, DAT_CONNECTION_EVENT_BROKEN);
+    DAT_COUNT more;
+
+    CHECK(event.event_data.connect_event_data.ep_handle == (knows == a.conn ? pair->server : pair->client));
+    OK(dat_evd_wait(told, LONG_TIME, 1, &event, &more));
+    CHECK(event.event_data.connect_event_data.ep_handle == (told == a.conn ? pair->server : pair->client));
+    CHECK(event.event_number == DAT_CONNECTION_EVENT_BROKEN || event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED);
+    CHECK(state_of(pair->server) == DAT_EP_STATE_DISCONNECTED && state_of(pair->client) == DAT_EP_STATE_DISCONNECTED);
+}
+
+static void broken(struct pair *pair)
+{
+    ended(pair, a.conn, b.conn);
+}
+
 /* Orders only the software device understands; elsewhere a test says why it shows nothing. */
 static int no_software_device(const char *test)
 {

@@ -127,6 +127,8 @@ static int run_tests(int argc, char **argv)
         printf("usage: %s IA IA [TEST...]\n", argv[0]);
         return 2;
     }
+    /* Said before a crash, too. */
+    setvbuf(stdout, NULL, _IOLBF, 0);
     ia_names = argv + 1;
     warm_up();
     for (struct test *test = first_test; test; test = test->next) {

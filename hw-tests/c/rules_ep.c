@@ -1,0 +1,901 @@
+/* EPs on an SRQ through libdat2: creation, the other EP calls, disconnects and breaks (sections J to L).
+ *
+ * A sender here waits for ever for a receive, so that a Send without one keeps its EP in DISCONNECT_PENDING. */
+#include "rig.h"
+#include <stddef.h>
+
+static DAT_RETURN create(DAT_EVD_HANDLE recv, DAT_EVD_HANDLE request, DAT_EVD_HANDLE conn, DAT_SRQ_HANDLE srq,
+                         DAT_EP_ATTR *attr, DAT_EP_HANDLE *ep)
+{
+    DAT_EP_ATTR plain = ep_attr();
+
+    return dat_ep_create_with_srq(a.ia, a.pz, recv, request, conn, srq, attr ? attr : &plain, ep);
+}
+
+static DAT_EVD_HANDLE evd_of(struct side *s, DAT_EVD_FLAGS flags)
+{
+    DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
+
+    OK(dat_evd_create(s->ia, 16, DAT_HANDLE_NULL, flags, &evd));
+    return evd;
+}
+
+static DAT_EP_PARAM param_of(DAT_EP_HANDLE ep)
+{
+    DAT_EP_PARAM param;
+
+    memset(&param, 0xA5, sizeof param);
+    OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
+    return param;
+}
+
+/* (R159, R161): all fields of an EP that was never connected. */
+TEST(r127_epsrq_starts_unconnected)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_PARAM param = param_of(ep_on(&a, srq, a.recv, NULL));
+
+    CHECK(param.ep_state == DAT_EP_STATE_UNCONNECTED && param.srq_handle == srq);
+    CHECK(param.recv_evd_handle == a.recv && param.request_evd_handle == a.req && param.connect_evd_handle == a.conn);
+    CHECK(param.ia_handle == a.ia && param.pz_handle == a.pz);
+    param = param_of(plain_ep(&a));
+    CHECK(param.ep_state == DAT_EP_STATE_UNCONNECTED && param.srq_handle == DAT_HANDLE_NULL);
+}
+
+/* (R129): no attributes, nowhere to put the handle; nothing is attached by that (R146). */
+TEST(r128_epsrq_null_attr)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+
+    EXPECT(0x8006002B, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, &ep));
+    EXPECT(0x8006002C, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, &attr, NULL));
+    EXPECT(0x8006002B, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, NULL));
+    OK(dat_srq_free(srq));
+}
+
+/* SRQ, IA, PZ and each EVD: none, freed, of another IA, of another kind, without the stream (R131 to R133). */
+TEST(r130_epsrq_null_or_bad_srq)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4), gone = srq_of(&a, 4), foreign = srq_of(&b, 4);
+    DAT_EVD_HANDLE freed = evd_of(&a, DAT_EVD_DTO_FLAG);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep = DAT_HANDLE_NULL;
+
+    OK(dat_srq_free(gone));
+    OK(dat_evd_free(freed));
+    EXPECT(HANDLE(SRQ), create(a.recv, a.req, a.conn, DAT_HANDLE_NULL, NULL, &ep));
+    EXPECT(HANDLE(SRQ), create(a.recv, a.req, a.conn, gone, NULL, &ep));
+    EXPECT(HANDLE(SRQ), create(a.recv, a.req, a.conn, foreign, NULL, &ep));
+    EXPECT(HANDLE(SRQ), create(a.recv, a.req, a.conn, a.pz, NULL, &ep));
+    EXPECT(HANDLE(IA), dat_ep_create_with_srq(DAT_HANDLE_NULL, a.pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(IA), dat_ep_create_with_srq((DAT_IA_HANDLE)(uintptr_t)60, a.pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(PZ), dat_ep_create_with_srq(a.ia, DAT_HANDLE_NULL, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(PZ), dat_ep_create_with_srq(a.ia, b.pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(PZ), dat_ep_create_with_srq(a.ia, srq, a.recv, a.req, a.conn, srq, &attr, &ep));
+    for (int i = 0; i < 4; i++) {
+        DAT_EVD_HANDLE wrong[] = {freed, b.recv, a.pz, a.cr};
+
+        EXPECT(HANDLE(EVD_RECV), create(wrong[i], a.req, a.conn, srq, NULL, &ep));
+        EXPECT(HANDLE(EVD_REQUEST), create(a.recv, wrong[i], a.conn, srq, NULL, &ep));
+        EXPECT(HANDLE(EVD_CONN), create(a.recv, a.req, wrong[i], srq, NULL, &ep));
+    }
+    CHECK(ep == DAT_HANDLE_NULL);
+    OK(dat_srq_free(srq));
+}
+
+/* Such an IA is closed by the time it is used. */
+TEST(r131_epsrq_bad_ia)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+    struct side c;
+
+    side_open(&c, ia_names[0]);
+    OK(dat_ia_close(c.ia, DAT_CLOSE_ABRUPT_FLAG));
+    EXPECT(HANDLE(IA), dat_ep_create_with_srq(c.ia, a.pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(PZ), dat_ep_create_with_srq(a.ia, c.pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    EXPECT(HANDLE(EVD_RECV), dat_ep_create_with_srq(a.ia, a.pz, c.recv, a.req, a.conn, srq, &attr, &ep));
+    free(c.memory);
+}
+
+/* One after the other, and all of them (R87): nothing comes, and the SRQ has its entry back. */
+TEST(r134_epsrq_null_evds_allowed)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_HANDLE ep, client = plain_ep(&b);
+    DAT_EVENT event;
+    DAT_PSP_HANDLE psp;
+    DAT_CONN_QUAL qual = next_qual();
+    struct pair pair;
+
+    OK(create(DAT_HANDLE_NULL, a.req, a.conn, srq, NULL, &ep));
+    OK(create(a.recv, DAT_HANDLE_NULL, a.conn, srq, NULL, &ep));
+    OK(create(a.recv, a.req, DAT_HANDLE_NULL, srq, NULL, &ep));
+    OK(create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, NULL, &ep));
+    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    OK(post(srq, 0, 64));
+    pair.server = ep;
+    pair.client = client;
+    SEND(pair, 8);
+    COUNTS(srq, 0, 0);
+    EMPTIED(a.recv);
+    EMPTIED(a.conn);
+}
+
+/* As the provider says, which depends on the device (R136 to R138, R164, R261). */
+TEST(r135_epsrq_pz_differs_supported)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_PROVIDER_ATTR provider;
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_PARAM param;
+    DAT_PZ_HANDLE pz;
+    DAT_EP_HANDLE ep;
+    DAT_REGION_DESCRIPTION region = {.for_va = a.memory};
+    DAT_LMR_HANDLE lmr;
+    DAT_LMR_TRIPLET of_ep = piece(&a, 4096, 8), of_srq = piece(&a, 4096, 8);
+    struct pair pair;
+
+    OK(dat_pz_create(a.ia, &pz));
+    OK(dat_ia_query(a.ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &provider));
+    if (!provider.srq_ep_pz_difference_supported) {
+        EXPECT(0x80060026, dat_ep_create_with_srq(a.ia, pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+        ep = ep_on(&a, srq, a.recv, NULL);
+        param.pz_handle = pz;
+        CHECK(DAT_GET_TYPE(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)) == DAT_INVALID_PARAMETER);
+        return;
+    }
+    OK(dat_ep_create_with_srq(a.ia, pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+    CHECK(param_of(ep).pz_handle == pz && look(srq).pz_handle == a.pz);
+    pair = joined(ep, plain_ep(&b));
+    OK(post(srq, 0, 64));
+    SEND(pair, 8);
+    TAKEN(a.recv, ep, 8);
+    /* What the EP sends is of its own PZ. */
+    EXPECT(0x800C005D, dat_ep_post_send(ep, 1, &of_srq, as_cookie(0), 0));
+    OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, pz, DAT_MEM_PRIV_ALL_FLAG, 0, &lmr, &of_ep.lmr_context,
+                      NULL, NULL, NULL));
+    OK(dat_ep_post_send(ep, 1, &of_ep, as_cookie(0), 0));
+}
+
+/* What was asked reads back, before and after connecting (R140, R155). */
+TEST(r139_epsrq_request_limits_at_least)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr(), real, later;
+    DAT_EP_HANDLE ep;
+
+    attr.max_message_size = 12345;
+    attr.max_rdma_size = 54321;
+    attr.qos = DAT_QOS_LOW_LATENCY;
+    attr.max_recv_dtos = 7;
+    attr.max_request_dtos = 5;
+    attr.max_recv_iov = 3;
+    attr.max_rdma_read_in = 3;
+    attr.max_rdma_read_out = 2;
+    attr.srq_soft_hw = 9;
+    attr.max_rdma_read_iov = 1;
+    attr.max_rdma_write_iov = 2;
+    ep = ep_on(&a, srq, a.recv, &attr);
+    real = param_of(ep).ep_attr;
+    CHECK(real.max_request_dtos >= 5 && real.max_request_iov >= 2);
+    CHECK(real.max_message_size == 12345 && real.max_rdma_size == 54321 && real.qos == DAT_QOS_LOW_LATENCY);
+    CHECK(real.max_recv_dtos == 7 && real.max_recv_iov == 3 && real.srq_soft_hw == 9);
+    CHECK(real.max_rdma_read_in == 3 && real.max_rdma_read_out == 2);
+    CHECK(real.max_rdma_read_iov == 1 && real.max_rdma_write_iov == 2);
+    CHECK(real.service_type == DAT_SERVICE_TYPE_RC && real.recv_completion_flags == 0);
+    joined(ep, plain_ep(&b));
+    later = param_of(ep).ep_attr;
+    CHECK(memcmp(&real, &later, offsetof(DAT_EP_ATTR, ep_transport_specific)) == 0);
+}
+
+/* Nor how many receives: the EP has no queue for them (R142). */
+TEST(r141_epsrq_max_recv_iov_ignored)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    int values[] = {0, -1, INT32_MAX};
+
+    for (int i = 0; i < 3; i++) {
+        DAT_EP_ATTR attr = ep_attr();
+
+        attr.max_recv_iov = values[i];
+        CHECK(param_of(ep_on(&a, srq, a.recv, &attr)).ep_attr.max_recv_iov == values[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        DAT_EP_ATTR attr = ep_attr();
+
+        attr.max_recv_dtos = i ? 1000000 : 0;
+        CHECK(param_of(ep_on(&a, srq, i ? DAT_HANDLE_NULL : a.recv, &attr)).ep_attr.max_recv_dtos == attr.max_recv_dtos);
+    }
+}
+
+/* An RDMA Read IOV without Reads to ask is none (R144). */
+TEST(r143_epsrq_unsatisfiable_attribute)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR ok = ep_attr(), attr;
+    DAT_EP_HANDLE ep;
+
+#define UNMET(field, value)                                                                                      \
+    attr = ok;                                                                                                   \
+    attr.field = (value);                                                                                        \
+    EXPECT(0x8006002B, create(a.recv, a.req, a.conn, srq, &attr, &ep))
+    UNMET(max_rdma_read_iov, a.attr.max_iov_segments_per_rdma_read + 1);
+    UNMET(max_rdma_write_iov, a.attr.max_iov_segments_per_rdma_write + 1);
+    UNMET(max_request_iov, a.attr.max_iov_segments_per_dto + 1);
+    UNMET(max_request_dtos, a.attr.max_dto_per_ep + 1);
+    UNMET(max_request_dtos, -1);
+    UNMET(max_rdma_read_in, a.attr.max_rdma_read_per_ep_in + 1);
+    UNMET(max_rdma_read_out, a.attr.max_rdma_read_per_ep_out + 1);
+    UNMET(srq_soft_hw, -2);
+    UNMET(qos, 99);
+    UNMET(service_type, 99);
+    attr = ok;
+    attr.max_rdma_read_iov = 1;
+    OK(create(a.recv, a.req, a.conn, srq, &attr, &ep));
+}
+
+/* As many as the IA says, and then a code that names the SRQ; and when the device makes no more QPs. */
+TEST(r145_epsrq_too_many_eps)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep = DAT_HANDLE_NULL, last = DAT_HANDLE_NULL;
+    DAT_RETURN ret = DAT_SUCCESS;
+    int n;
+
+    CHECK(a.attr.max_ep_per_srq > 0 && a.attr.max_ep_per_srq <= a.attr.max_eps);
+    /* Others have a million. */
+    if (no_software_device("r145_epsrq_too_many_eps"))
+        return;
+    CHECK(emu("fault cmd.create_qp=12") == 0);
+    CHECK(DAT_GET_TYPE(create(a.recv, a.req, a.conn, srq, NULL, &ep)) == DAT_INSUFFICIENT_RESOURCES);
+    CHECK(emu("no faults") == 0);
+    CHECK(ep == DAT_HANDLE_NULL);
+    attr.max_request_dtos = attr.max_request_iov = 1;
+    for (n = 0; ret == DAT_SUCCESS; n++) {
+        last = ep;
+        ret = create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &ep);
+    }
+    EXPECT(0x8003000A, ret);
+    CHECK(n == a.attr.max_ep_per_srq + 1 && ep == last);
+    OK(dat_ep_free(last));
+    OK(create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &ep));
+}
+
+TEST(r146_epsrq_failure_does_not_attach)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EVD_HANDLE recv = evd_of(&a, DAT_EVD_DTO_FLAG), req = evd_of(&a, DAT_EVD_DTO_FLAG),
+                   conn = evd_of(&a, DAT_EVD_CONNECTION_FLAG);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+
+    attr.max_rdma_read_in = -1;
+    EXPECT(0x8006002B, create(recv, req, conn, srq, &attr, &ep));
+    attr = ep_attr();
+    attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG;
+    EXPECT(0x8006002B, create(recv, req, conn, srq, &attr, &ep));
+    EXPECT(HANDLE(EVD_CONN), create(recv, req, recv, srq, NULL, &ep));
+    OK(dat_srq_free(srq));
+    OK(dat_evd_free(recv));
+    OK(dat_evd_free(req));
+    OK(dat_evd_free(conn));
+}
+
+/* 2 is not exceeded by one buffer at a time, and -1 is off; 0 stands for off here as well, since programs clear the structure. */
+TEST(r147_epsrq_srq_soft_hw_initial)
+{
+    int marks[] = {2, DAT_HW_DEFAULT, 0};
+
+    for (int i = 0; i < 3; i++) {
+        DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+        DAT_EP_ATTR attr = ep_attr();
+        struct pair pair;
+
+        attr.srq_soft_hw = marks[i];
+        pair = joined(ep_on(&a, srq, a.recv, &attr), plain_ep(&b));
+        fill(srq, 0, 2);
+        SEND(pair, 8);
+        SEND(pair, 8);
+        TAKEN(a.recv, pair.server, 8);
+        TAKEN(a.recv, pair.server, 8);
+        SILENT(a.async);
+    }
+}
+
+TEST(r148_epsrq_recv_flags_allowed)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    unsigned good[] = {0, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
+                       DAT_COMPLETION_EVD_THRESHOLD_FLAG};
+    unsigned bad[] = {DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_BARRIER_FENCE_FLAG, 0x40, 0x80000002, 0x6, 0x3};
+    DAT_EP_HANDLE ep;
+
+    for (int i = 0; i < 4; i++) {
+        DAT_EP_ATTR attr = ep_attr();
+
+        attr.recv_completion_flags = good[i];
+        OK(create(evd_of(&a, DAT_EVD_DTO_FLAG), a.req, a.conn, srq, &attr, &ep));
+        CHECK(param_of(ep).ep_attr.recv_completion_flags == good[i]);
+    }
+    for (int i = 0; i < 6; i++) {
+        DAT_EP_ATTR attr = ep_attr();
+
+        attr.recv_completion_flags = bad[i];
+        EXPECT(0x8006002B, create(evd_of(&a, DAT_EVD_DTO_FLAG), a.req, a.conn, srq, &attr, &ep));
+    }
+}
+
+static DAT_RETURN with_flags(DAT_EVD_HANDLE recv, unsigned recv_flags, DAT_EVD_HANDLE request, unsigned request_flags,
+                             DAT_SRQ_HANDLE srq)
+{
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+
+    attr.recv_completion_flags = recv_flags;
+    attr.request_completion_flags = request_flags;
+    return create(recv, request, DAT_HANDLE_NULL, srq, &attr, &ep);
+}
+
+/* The EVD at fault is named: argument 3 for receives, 4 for requests (R150 to R152). */
+TEST(r149_epsrq_share_unsignalled)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EVD_HANDLE evd = evd_of(&a, DAT_EVD_DTO_FLAG), none = DAT_HANDLE_NULL;
+    unsigned u = DAT_COMPLETION_UNSIGNALLED_FLAG, s = DAT_COMPLETION_SOLICITED_WAIT_FLAG,
+             t = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+
+    EXPECT(0x80060027, with_flags(evd, u, evd, 0, srq));
+    OK(with_flags(evd, u, evd, u, srq));
+    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
+    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    OK(with_flags(evd, u, none, 0, srq));
+    evd = evd_of(&a, DAT_EVD_DTO_FLAG);
+    EXPECT(0x80060027, with_flags(evd, s, evd, 0, srq));
+    OK(with_flags(evd, s, none, 0, srq));
+    OK(with_flags(evd, s, none, 0, srq));
+    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
+    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    evd = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
+    EXPECT(0x80060027, with_flags(evd, u, none, 0, srq));
+    EXPECT(0x80060027, with_flags(evd, s, none, 0, srq));
+    EXPECT(0x80060028, with_flags(none, 0, evd, u, srq));
+    OK(with_flags(evd, t, none, 0, srq));
+    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
+    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    OK(with_flags(none, 0, evd, t, srq));
+    OK(with_flags(evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CR_FLAG), 0, none, 0, srq));
+}
+
+/* Connect, connect as another, accept from a PSP, serve an RSP; all receive. */
+TEST(r154_epsrq_usable_for_connect_and_accept)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8), other = srq_of(&b, 8);
+    DAT_EP_HANDLE client = ep_on(&b, other, b.recv, NULL), second = ep_on(&b, other, b.recv, NULL);
+    struct pair pairs[3];
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_PSP_HANDLE psp;
+    DAT_RSP_HANDLE rsp;
+    DAT_EVENT event;
+
+    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+    for (int i = 0; i < 2; i++) {
+        pairs[i].server = ep_on(&a, srq, a.recv, NULL);
+        pairs[i].client = i ? second : client;
+        if (i == 0)
+            OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+        else
+            OK(dat_ep_dup_connect(second, client, LONG_TIME, 0, NULL, 0));
+        event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+        OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, pairs[i].server, 0, NULL));
+        NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+        NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    }
+    pairs[2].server = ep_on(&a, srq, a.recv, NULL);
+    pairs[2].client = ep_on(&b, other, b.recv, NULL);
+    qual = next_qual();
+    OK(dat_rsp_create(a.ia, qual, pairs[2].server, a.cr, &rsp));
+    CHECK(state_of(pairs[2].server) == DAT_EP_STATE_RESERVED);
+    OK(dat_ep_connect(pairs[2].client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    CHECK(state_of(pairs[2].server) == DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, DAT_HANDLE_NULL, 0, NULL));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    fill(srq, 0, 3);
+    for (int i = 0; i < 3; i++) {
+        SEND(pairs[i], 20 + i);
+        TAKEN(a.recv, pairs[i].server, 20 + i);
+    }
+}
+
+/* In every state, whatever else is wrong with the call, and with no effect (R158). */
+static void no_receive(DAT_EP_HANDLE ep, DAT_SRQ_HANDLE srq, DAT_EP_STATE state)
+{
+    DAT_LMR_TRIPLET good = piece(&a, 0, 64), bad = {UINT64_MAX, 64, 0xdead};
+
+    CHECK(state_of(ep) == state || (state == DAT_EP_STATE_CONNECTED && connected(ep)));
+    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, &good, as_cookie(1), 0));
+    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, &bad, as_cookie(1), 0));
+    EXPECT(0x80070057, dat_ep_post_recv(ep, 0, NULL, as_cookie(1), 0));
+    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, NULL, as_cookie(1), 0));
+    EXPECT(0x80070057, dat_ep_post_recv(ep, -1, &good, as_cookie(1), 0x80000000));
+    COUNTS(srq, 2, 2);
+}
+
+/* The client's end gets a Send for which it has no receive, so that a graceful disconnect of the server waits. */
+static void begin_graceful(struct pair *pair)
+{
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+
+    OK(dat_ep_post_send(pair->server, 1, &iov, as_cookie(77), 0));
+    OK(dat_ep_disconnect(pair->server, DAT_CLOSE_GRACEFUL_FLAG));
+    CHECK(state_of(pair->server) == DAT_EP_STATE_DISCONNECT_PENDING);
+}
+
+TEST(r157_epsrq_post_recv_refused)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+    DAT_RSP_HANDLE rsp;
+    struct pair pair;
+
+    fill(srq, 0, 2);
+    no_receive(ep, srq, DAT_EP_STATE_UNCONNECTED);
+    OK(dat_rsp_create(a.ia, next_qual(), ep, a.cr, &rsp));
+    no_receive(ep, srq, DAT_EP_STATE_RESERVED);
+    OK(dat_rsp_free(rsp));
+    pair = joined(ep, plain_ep(&b));
+    no_receive(ep, srq, DAT_EP_STATE_CONNECTED);
+    begin_graceful(&pair);
+    no_receive(ep, srq, DAT_EP_STATE_DISCONNECT_PENDING);
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    no_receive(ep, srq, DAT_EP_STATE_DISCONNECTED);
+    EMPTIED(a.recv);
+}
+
+/* Each bit outside of the mask; all of it is fine on any EP (R161). */
+TEST(r160_ep_query_bad_mask)
+{
+    DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL);
+    DAT_EP_PARAM param;
+
+    for (unsigned bit = 31; bit < 64; bit++)
+        EXPECT(ARG(2), dat_ep_query(ep, UINT64_C(1) << bit, &param));
+    EXPECT(ARG(3), dat_ep_query(ep, DAT_EP_FIELD_ALL, NULL));
+    OK(dat_ep_query(ep, 0, &param));
+    OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
+}
+
+/* (R166): alone or with something that could be changed, which then is not. */
+TEST(r162_ep_modify_cannot_touch_srq)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4), other = srq_of(&a, 4);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+    DAT_EP_PARAM param = param_of(ep);
+
+    param.srq_handle = other;
+    param.ep_attr.srq_soft_hw = 3;
+    param.ep_attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE, &param));
+    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW, &param));
+    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE | DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, &param));
+    param = param_of(ep);
+    CHECK(param.srq_handle == srq && param.ep_attr.srq_soft_hw == DAT_HW_DEFAULT);
+    CHECK(param.ep_attr.recv_completion_flags == 0);
+}
+
+TEST(r163_ep_modify_pz_states)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a);
+    DAT_EP_PARAM param;
+    DAT_PZ_HANDLE pz;
+
+    OK(dat_pz_create(a.ia, &pz));
+    param.pz_handle = pz;
+    OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
+    CHECK(param_of(ep).pz_handle == pz);
+    param.pz_handle = a.pz;
+    OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
+    joined(ep, plain_ep(&b));
+    param.pz_handle = pz;
+    EXPECT(STATE(DAT_INVALID_STATE_EP_CONNECTED), dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCONNECTED), dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
+    CHECK(param_of(ep).pz_handle == a.pz);
+}
+
+TEST(r165_ep_modify_recv_flags)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EVD_HANDLE evd = evd_of(&a, DAT_EVD_DTO_FLAG);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, evd, NULL);
+    DAT_EP_PARAM param = param_of(ep);
+    DAT_EP_PARAM_MASK mask = DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS;
+    DAT_EVENT event;
+    DAT_COUNT more;
+
+    param.ep_attr.recv_completion_flags = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
+    OK(dat_ep_modify(ep, mask, &param));
+    CHECK(param_of(ep).ep_attr.recv_completion_flags == DAT_COMPLETION_SOLICITED_WAIT_FLAG);
+    EXPECT(0x8007004C, dat_evd_wait(evd, 0, 2, &event, &more));
+    param.ep_attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG;
+    CHECK(DAT_GET_TYPE(dat_ep_modify(ep, mask, &param)) == DAT_INVALID_PARAMETER);
+    param.ep_attr.recv_completion_flags = 0;
+    OK(dat_ep_modify(ep, mask, &param));
+    joined(ep, plain_ep(&b));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_CONNECTED), dat_ep_modify(ep, mask, &param));
+}
+
+/* And connected again it receives (R153). */
+TEST(r167_ep_reset_keeps_srq)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    fill(srq, 0, 2);
+    for (int i = 0; i < 2; i++) {
+        SEND(pair, 8);
+        TAKEN(a.recv, pair.server, 8);
+        OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
+        ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+        OK(dat_ep_reset(pair.server));
+        OK(dat_ep_reset(pair.client));
+        CHECK(param_of(pair.server).srq_handle == srq);
+        if (i == 0)
+            pair = joined(pair.server, pair.client);
+    }
+}
+
+TEST(r168_ep_reset_states)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+    DAT_RSP_HANDLE rsp;
+    struct pair pair;
+
+    OK(dat_ep_reset(ep));
+    OK(dat_rsp_create(a.ia, next_qual(), ep, a.cr, &rsp));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_ep_reset(ep));
+    OK(dat_rsp_free(rsp));
+    pair = joined(ep, plain_ep(&b));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_CONNECTED), dat_ep_reset(ep));
+    begin_graceful(&pair);
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_reset(ep));
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    OK(dat_ep_reset(ep));
+    CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
+}
+
+/* What can be reaped after it is outstanding, and nothing else. */
+TEST(r169_ep_reset_releases_entries)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_EVENT event;
+
+    fill(srq, 0, 4);
+    for (int i = 0; i < 3; i++)
+        SEND(pair, 8);
+    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
+    OK(dat_ep_reset(pair.server));
+    while (dat_evd_dequeue(a.recv, &event) == DAT_SUCCESS)
+        CHECK(DTO(event).status == DAT_DTO_SUCCESS);
+    COUNTS(srq, 1, 1);
+    fill(srq, 4, 3);
+}
+
+/* Freed with completions that nobody reaped, the EP gives their entries back (R172). */
+TEST(r170_ep_free_detaches)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    fill(srq, 0, 4);
+    for (int i = 0; i < 3; i++)
+        SEND(pair, 8);
+    COUNTS(srq, 1, 4);
+    EXPECT(0x80070057, dat_srq_free(srq));
+    OK(dat_ep_free(pair.server));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    COUNTS(srq, 1, 1);
+    fill(srq, 4, 3);
+    EXPECT(FULL_SRQ, post(srq, 7, 8));
+    OK(dat_srq_free(srq));
+}
+
+TEST(r171_ep_free_states)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL), client = plain_ep(&b);
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_RSP_HANDLE rsp;
+    DAT_EVENT event;
+    struct pair pair;
+
+    OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_ep_free(ep));
+    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    EXPECT(STATE(DAT_INVALID_STATE_EP_PASSCONNPENDING), dat_ep_free(ep));
+    OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_PEER_REJECTED);
+    OK(dat_rsp_free(rsp));
+    OK(dat_ep_free(ep));
+    OK(dat_ep_free(client));
+    pair = pair_on(srq);
+    begin_graceful(&pair);
+    OK(dat_ep_free(pair.server));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    pair = pair_on(srq);
+    OK(dat_ep_free(pair.server));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_srq_free(srq));
+}
+
+TEST(r173_ep_get_status_recv_idle)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_EP_STATE state = 99;
+    DAT_BOOLEAN recv_idle = 7, request_idle = 7;
+    DAT_EP_HANDLE plain = plain_ep(&a);
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+
+    fill(srq, 0, 4);
+    OK(dat_ep_get_status(pair.server, &state, &recv_idle, &request_idle));
+    CHECK(recv_idle == DAT_TRUE && request_idle == DAT_TRUE);
+    OK(dat_ep_get_status(pair.server, NULL, NULL, NULL));
+    OK(dat_ep_post_recv(plain, 1, &iov, as_cookie(0), 0));
+    OK(dat_ep_get_status(plain, NULL, &recv_idle, NULL));
+    CHECK(recv_idle == DAT_FALSE);
+}
+
+/* Finished receives keep their result and are outstanding until reaped (R177); an ordinary EP flushes what it has. */
+TEST(r174_flush_reports_every_taken_buffer)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_EP_HANDLE plain = plain_ep(&a);
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+    DAT_EVENT event;
+
+    fill(srq, 0, 4);
+    SEND(pair, 8);
+    SEND(pair, 9);
+    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+    COUNTS(srq, 2, 4);
+    TAKEN(a.recv, pair.server, 8);
+    COUNTS(srq, 2, 3);
+    TAKEN(a.recv, pair.server, 9);
+    COUNTS(srq, 2, 2);
+    SILENT(a.recv);
+    pair = joined(plain, plain_ep(&b));
+    OK(dat_ep_post_recv(plain, 1, &iov, as_cookie(5), 0));
+    OK(dat_ep_disconnect(plain, DAT_CLOSE_ABRUPT_FLAG));
+    event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).status == 1 && DTO(event).user_cookie.as_64 == 5);
+}
+
+/* And the SRQ's other EPs go on (R176, R191). */
+TEST(r175_flush_spares_buffers_on_srq)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair ended = pair_on(srq), other = pair_on(srq);
+
+    fill(srq, 0, 3);
+    OK(dat_ep_disconnect(ended.server, DAT_CLOSE_ABRUPT_FLAG));
+    ENDS(ended, DAT_CONNECTION_EVENT_DISCONNECTED);
+    SILENT(a.recv);
+    COUNTS(srq, 3, 3);
+    CHECK(look(srq).srq_state == DAT_SRQ_STATE_OPERATIONAL && connected(other.server));
+    for (int i = 0; i < 3; i++) {
+        SEND(other, 8);
+        TAKEN(a.recv, other.server, 8);
+    }
+}
+
+/* (R178, R190, R179): after the failed receive none of that EP succeeds, and the connection is broken on both sides. */
+TEST(r178_fail_once_fail_after)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq), other = pair_on(srq);
+    DAT_EVENT event;
+
+    for (unsigned i = 0; i < 4; i++)
+        OK(post(srq, i, 64));
+    OK(send_flagged(pair.client, 8, 0));
+    OK(send_flagged(pair.client, 65, 0));
+    OK(send_flagged(pair.client, 8, 0));
+    TAKEN(a.recv, pair.server, 8);
+    event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).ep_handle == pair.server && DTO(event).status == DAT_DTO_ERR_LOCAL_LENGTH);
+    ENDS(pair, DAT_CONNECTION_EVENT_BROKEN);
+    REQUEST_ENDS(pair, DAT_DTO_SUCCESS);
+    for (int i = 0; i < 2; i++) {
+        event = NEXT(b.req, DAT_DTO_COMPLETION_EVENT);
+        CHECK(DTO(event).status != DAT_DTO_SUCCESS);
+    }
+    COUNTS(srq, 2, 2);
+    CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED);
+    SILENT(a.conn);
+    SEND(other, 8);
+    TAKEN(a.recv, other.server, 8);
+}
+
+/* New requests are refused meanwhile, and a second graceful disconnect is no news (R72, R181, R182). */
+TEST(r180_graceful_still_receives)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8), to = piece(&b, 0, 8);
+    DAT_RMR_TRIPLET remote = {(DAT_VADDR)(uintptr_t)b.memory, 8, b.rmr_context};
+    DAT_EVENT event;
+
+    begin_graceful(&pair);
+    fill(srq, 0, 3);
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    COUNTS(srq, 2, 2);
+    EXPECT(0x80070037, dat_ep_post_send(pair.server, 1, &iov, as_cookie(0), 0));
+    EXPECT(0x80070037, dat_ep_post_rdma_write(pair.server, 1, &iov, as_cookie(0), &remote, 0));
+    EXPECT(0x80070037, dat_ep_post_rdma_read(pair.server, 1, &iov, as_cookie(0), &remote, 0));
+    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_GRACEFUL_FLAG));
+    CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECT_PENDING);
+    EMPTIED(a.conn);
+    OK(dat_ep_post_recv(pair.client, 1, &to, as_cookie(78), 0));
+    event = NEXT(a.req, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status == DAT_DTO_SUCCESS && DTO(event).user_cookie.as_64 == 77);
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+    SILENT(a.conn);
+}
+
+TEST(r183_abrupt_overrides_graceful)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_EVENT event;
+
+    begin_graceful(&pair);
+    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
+    CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED);
+    event = NEXT(a.req, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == 77);
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+/* However often both ends are told to; on a DISCONNECTED EP the call does nothing (R186). */
+TEST(r184_disconnected_event_once)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    for (int i = 0; i < 3; i++) {
+        OK(dat_ep_disconnect(pair.server, i == 2 ? DAT_CLOSE_GRACEFUL_FLAG : DAT_CLOSE_ABRUPT_FLAG));
+        OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    }
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
+    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_GRACEFUL_FLAG));
+    SILENT(a.conn);
+    SILENT(b.conn);
+}
+
+TEST(r185_disconnected_event_after_successes)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EVD_HANDLE both = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG), own = a.conn;
+    struct pair pair;
+
+    /* join() and ENDS look there. */
+    a.conn = both;
+    pair = joined(ep_on(&a, srq, both, NULL), plain_ep(&b));
+    fill(srq, 0, 4);
+    for (int i = 0; i < 4; i++)
+        SEND(pair, 8);
+    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    ASYNC(a, DAT_ASYNC_ERROR_EP_BROKEN, pair.server, DAT_EP_TRANSFER_TO_ERROR);
+    for (int i = 0; i < 4; i++)
+        TAKEN(both, pair.server, 8);
+    NEXT(both, DAT_CONNECTION_EVENT_DISCONNECTED);
+    a.conn = own;
+}
+
+/* In three states, by either flag. */
+TEST(r187_disconnect_forbidden_states)
+{
+    DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_RSP_HANDLE rsp;
+    DAT_EVENT event;
+
+    for (unsigned how = 0; how < 2; how++)
+        EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED), dat_ep_disconnect(ep, how));
+    OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
+    for (unsigned how = 0; how < 2; how++)
+        EXPECT(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_ep_disconnect(ep, how));
+    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    for (unsigned how = 0; how < 2; how++)
+        EXPECT(STATE(DAT_INVALID_STATE_EP_PASSCONNPENDING), dat_ep_disconnect(ep, how));
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, DAT_HANDLE_NULL, 0, NULL));
+    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+/* Whatever the state, and nothing happens. */
+TEST(r188_disconnect_bad_flag)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    unsigned flags[] = {2, 3, 4, 0x80000000, 0xffffffff};
+
+    for (int i = 0; i < 5; i++) {
+        EXPECT(ARG(2), dat_ep_disconnect(pair.server, flags[i]));
+        EXPECT(ARG(2), dat_ep_disconnect(ep_on(&a, srq, a.recv, NULL), flags[i]));
+    }
+    CHECK(connected(pair.server));
+    SILENT(a.conn);
+}
+
+TEST(r189_disconnect_aborts_setup)
+{
+    DAT_SRQ_HANDLE other = srq_of(&b, 4);
+
+    for (unsigned how = 0; how < 2; how++) {
+        DAT_EP_HANDLE client = ep_on(&b, other, b.recv, NULL);
+        DAT_CONN_QUAL qual = next_qual();
+        DAT_PSP_HANDLE psp;
+        DAT_EVENT event;
+
+        OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+        OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+        NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+        CHECK(state_of(client) == DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+        OK(dat_ep_disconnect(client, how));
+        CHECK(state_of(client) == DAT_EP_STATE_DISCONNECTED);
+        event = NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+        CHECK(event.event_data.connect_event_data.ep_handle == client);
+        SILENT(b.conn);
+        EMPTIED(b.recv);
+        OK(dat_ep_reset(client));
+    }
+}
+
+/* More than the eight events asked for, in the order of the DISCONNECTED events (R193). */
+TEST(r192_dtestsrq_ep_broken_quirk)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pairs[12];
+    DAT_EVD_PARAM param;
+
+    OK(dat_evd_query(a.async, DAT_EVD_FIELD_ALL, &param));
+    CHECK(param.evd_qlen >= 100);
+    for (int i = 0; i < 12; i++)
+        pairs[i] = pair_on(srq);
+    for (int i = 0; i < 12; i++)
+        OK(dat_ep_disconnect(pairs[i].client, DAT_CLOSE_ABRUPT_FLAG));
+    for (int i = 0; i < 12; i++) {
+        DAT_EVENT end = NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+
+        ASYNC(a, DAT_ASYNC_ERROR_EP_BROKEN, end.event_data.connect_event_data.ep_handle, DAT_EP_TRANSFER_TO_ERROR);
+    }
+    SILENT(a.async);
+    EMPTIED(b.async);
+}
+
+int main(int argc, char **argv)
+{
+    setenv("DOORBELL_RNR_RETRY", "7", 1);
+    setenv("DOORBELL_RNR_TIMER", "16", 1);
+    return run_tests(argc, argv);
+}

@@ -1,0 +1,593 @@
+/* Receiving through libdat2: delivery and order, what an EP holds, high watermarks (sections F, G, M and N). */
+#include "rig.h"
+
+static void receives(DAT_EP_HANDLE ep, unsigned from, unsigned count)
+{
+    for (unsigned i = from; i < from + count; i++) {
+        DAT_LMR_TRIPLET iov = piece(&a, i * ROOM, ROOM);
+
+        OK(dat_ep_post_recv(ep, 1, &iov, as_cookie(i), 0));
+    }
+}
+
+/* An ordinary EP of side a, connected, with so many receives posted. */
+static struct pair plain_pair(unsigned count)
+{
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+
+    attr.max_recv_dtos = 16;
+    OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &ep));
+    receives(ep, 0, count);
+    return joined(ep, plain_ep(&b));
+}
+
+#define HOLDS(ep, n)                                                                                             \
+    do {                                                                                                         \
+        DAT_COUNT held_ = 77, span_ = 77;                                                                        \
+        OK(dat_ep_recv_query(ep, &held_, &span_));                                                               \
+        checks++;                                                                                                \
+        if (held_ != (n) || span_ != (n)) {                                                                      \
+            failures++;                                                                                          \
+            printf("%s:%d: holds %d, span %d, not %d\n", __FILE__, __LINE__, held_, span_, (int)(n));            \
+        }                                                                                                        \
+    } while (0)
+
+#define SOFT(ep) ASYNC(a, WATERMARK, ep, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT)
+
+/* Leading segments full, one partly, the rest untouched; so are the bytes behind (R78). */
+TEST(r74_srq_fill_in_iov_order)
+{
+    DAT_SRQ_ATTR attr = {4, 3, 0};
+    DAT_SRQ_HANDLE srq;
+    DAT_LMR_TRIPLET iov[3] = {piece(&a, 2048, 10), piece(&a, 0, 10), piece(&a, 1024, 10)};
+    struct pair pair;
+
+    OK(dat_srq_create(a.ia, a.pz, &attr, &srq));
+    pair = pair_on(srq);
+    memset(a.memory, '.', 4096);
+    memcpy(b.memory + 100 * ROOM, "0123456789abcdefghijklmnopqrstuv", 32);
+    OK(dat_srq_post_recv(srq, 3, iov, as_cookie(1)));
+    SEND(pair, 14);
+    TAKEN(a.recv, pair.server, 14);
+    CHECK(memcmp(a.memory + 2048, "0123456789..", 12) == 0);
+    CHECK(memcmp(a.memory, "abcd........", 12) == 0);
+    CHECK(memcmp(a.memory + 1024, "............", 12) == 0);
+    OK(dat_srq_post_recv(srq, 3, iov, as_cookie(1)));
+    SEND(pair, 30);
+    TAKEN(a.recv, pair.server, 30);
+    CHECK(memcmp(a.memory + 1024, "klmnopqrst..", 12) == 0);
+}
+
+/* On the EVD of the EP that took it, naming that EP, every field written (R75, R76). */
+TEST(r77_srq_completion_fields)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EVD_HANDLE other;
+    struct pair one, two;
+    DAT_EVENT event;
+
+    OK(dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &other));
+    one = joined(ep_on(&a, srq, other, NULL), plain_ep(&b));
+    two = pair_on(srq);
+    OK(post(srq, 7, 64));
+    SEND(one, 33);
+    EMPTIED(a.recv);
+    event = NEXT(other, DAT_DTO_COMPLETION_EVENT);
+    CHECK(event.event_number == 1 && event.evd_handle == other);
+    CHECK(DTO(event).ep_handle == one.server && DTO(event).ep_handle != two.server);
+    CHECK(DTO(event).user_cookie.as_64 == 7 && DTO(event).status == DAT_DTO_SUCCESS);
+    CHECK(DTO(event).transfered_length == 33 && DTO(event).operation == DAT_DTO_RECEIVE && DAT_DTO_RECEIVE == 3);
+    CHECK(DTO(event).rmr_context == 0);
+}
+
+/* One whole entry for a message of nothing, whatever the buffer's size. */
+TEST(r79_srq_recv_zero_byte_message)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    fill(srq, 0, 2);
+    SEND(pair, 0);
+    COUNTS(srq, 1, 2);
+    TAKEN(a.recv, pair.server, 0);
+    COUNTS(srq, 1, 1);
+}
+
+/* That connection breaks, and nothing else (R81). */
+TEST(r80_srq_recv_too_long)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq), other = pair_on(srq);
+    DAT_EVENT event;
+
+    for (unsigned i = 0; i < 3; i++)
+        OK(post(srq, i, 64));
+    OK(send_flagged(pair.client, 65, 0));
+    event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status == DAT_DTO_ERR_LOCAL_LENGTH && DTO(event).status == 2 && DTO(event).ep_handle == pair.server);
+    event = NEXT(b.req, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status != DAT_DTO_SUCCESS);
+    broken(&pair);
+    CHECK(look(srq).srq_state == DAT_SRQ_STATE_OPERATIONAL);
+    SEND(other, 64);
+    TAKEN(a.recv, other.server, 64);
+}
+
+/* After the retries: status 9, and both ends hear of the break, as on an EP without receives (R83, R221). */
+TEST(r84_srq_empty_sender_sees_rnr)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pairs[2] = {pair_on(srq), plain_pair(0)};
+
+    OK(dat_ep_set_watermark(pairs[0].server, DAT_WATERMARK_INFINITE, DAT_WATERMARK_INFINITE));
+    for (int i = 0; i < 2; i++) {
+        OK(send_flagged(pairs[i].client, 8, 0));
+        REQUEST_ENDS(pairs[i], DAT_DTO_ERR_RECEIVER_NOT_READY);
+        CHECK(DAT_DTO_ERR_RECEIVER_NOT_READY == 9);
+        ended(&pairs[i], b.conn, a.conn);
+    }
+}
+
+TEST(r85_srq_empty_late_post_saves_connection)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    OK(send_flagged(pair.client, 8, 0));
+    SILENT(b.req);
+    OK(post(srq, 0, 64));
+    REQUEST_ENDS(pair, DAT_DTO_SUCCESS);
+    TAKEN(a.recv, pair.server, 8);
+    CHECK(connected(pair.server) && connected(pair.client));
+}
+
+/* Neither reading nor writing takes a buffer (R208). */
+TEST(r88_srq_rdma_uses_no_entry)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr();
+    struct pair pair, plain;
+    DAT_RMR_TRIPLET remote = {(DAT_VADDR)(uintptr_t)(a.memory + 32768), 64, a.rmr_context};
+    DAT_LMR_TRIPLET iov = piece(&b, 0, 64);
+
+    attr.max_rdma_read_in = attr.max_rdma_read_out = 1;
+    OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &plain.server));
+    OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &plain.client));
+    OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &pair.client));
+    pair = joined(ep_on(&a, srq, a.recv, &attr), pair.client);
+    receives(plain.server, 0, 2);
+    plain = joined(plain.server, plain.client);
+    fill(srq, 10, 2);
+    memset(b.memory, 'w', 64);
+    for (int i = 0; i < 2; i++) {
+        struct pair at = i ? plain : pair;
+
+        OK(dat_ep_post_rdma_write(at.client, 1, &iov, as_cookie(1), &remote, 0));
+        REQUEST_ENDS(at, DAT_DTO_SUCCESS);
+        OK(dat_ep_post_rdma_read(at.client, 1, &iov, as_cookie(1), &remote, 0));
+        REQUEST_ENDS(at, DAT_DTO_SUCCESS);
+    }
+    CHECK(a.memory[32768] == 'w' && a.memory[32768 + 63] == 'w');
+    COUNTS(srq, 2, 2);
+    HOLDS(plain.server, 2);
+    EMPTIED(a.recv);
+}
+
+/* Each connection's messages in their order, on one EVD (R92); entries that come back in any order are not mixed up (R93). */
+TEST(r89_srq_order_per_connection)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 16);
+    struct pair pairs[3];
+    unsigned sent[3] = {0, 0, 0}, came[3] = {0, 0, 0}, seen = 0;
+
+    for (int i = 0; i < 3; i++)
+        pairs[i] = pair_on(srq);
+    fill(srq, 0, 16);
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 6; i++) {
+            int who = (round * 5 + i * i) % 3;
+
+            OK(send_flagged(pairs[who].client, 10 + sent[who]++, DAT_COMPLETION_SUPPRESS_FLAG));
+        }
+        for (int i = 0; i < 6; i++) {
+            DAT_EVENT event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+            unsigned cookie = DTO(event).user_cookie.as_64;
+            int who = 0;
+
+            while (who < 3 && pairs[who].server != DTO(event).ep_handle)
+                who++;
+            CHECK(who < 3 && DTO(event).status == DAT_DTO_SUCCESS);
+            CHECK(DTO(event).transfered_length == 10 + came[who]++);
+            CHECK(cookie < 16);
+            OK(post(srq, cookie, ROOM));
+            seen++;
+        }
+        /* The sender's queue is emptied now and then. */
+        for (int i = 0; i < 3; i++) {
+            SEND(pairs[i], 10 + sent[i]++);
+            OK(post(srq, TAKEN(a.recv, pairs[i].server, 10 + came[i]++).user_cookie.as_64, ROOM));
+        }
+    }
+    CHECK(seen == 120);
+    COUNTS(srq, 16, 16);
+    EMPTIED(a.recv);
+}
+
+static DAT_SRQ_HANDLE resized;
+static int resizing;
+
+static void *resize_again_and_again(void *unused)
+{
+    uintptr_t wrong = 0;
+
+    (void)unused;
+    for (int i = 0; __atomic_load_n(&resizing, __ATOMIC_ACQUIRE); i++) {
+        wrong += dat_srq_resize(resized, i % 2 ? 64 : 16) != DAT_SUCCESS;
+        poll(NULL, 0, 1);
+    }
+    return (void *)wrong;
+}
+
+/* While another thread resizes, no message is lost or overtaken. */
+TEST(r104_srq_resize_under_traffic)
+{
+    struct pair pair;
+    pthread_t thread;
+    void *wrong;
+
+    resized = srq_of(&a, 16);
+    pair = pair_on(resized);
+    resizing = 1;
+    CHECK(pthread_create(&thread, NULL, resize_again_and_again, NULL) == 0);
+    for (unsigned i = 0; i < 300; i++) {
+        OK(post(resized, i % 16, ROOM));
+        SEND(pair, i);
+        TAKEN(a.recv, pair.server, i);
+    }
+    __atomic_store_n(&resizing, 0, __ATOMIC_RELEASE);
+    CHECK(pthread_join(thread, &wrong) == 0);
+    CHECK(wrong == NULL);
+    COUNTS(resized, 0, 0);
+}
+
+/* From the post to the completion, reaped or not (R196), and both numbers together (R203, R204). */
+TEST(r194_recv_query_plain_ep_counts_at_post)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a);
+    struct pair pair;
+
+    HOLDS(ep, 0);
+    for (int i = 1; i <= 3; i++) {
+        receives(ep, i, 1);
+        HOLDS(ep, i);
+    }
+    pair = joined(ep, plain_ep(&b));
+    HOLDS(ep, 3);
+    SEND(pair, 8);
+    HOLDS(ep, 2);
+    TAKEN(a.recv, ep, 8);
+    HOLDS(ep, 2);
+}
+
+/* However full the SRQ is; connected it holds none or does not know (R206, R263). */
+TEST(r195_recv_query_srq_ep_counts_at_take)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+    DAT_PROVIDER_ATTR attr;
+    DAT_COUNT held = 77, span = 77;
+    struct pair pair;
+
+    OK(dat_ia_query(a.ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
+    CHECK(attr.ep_recv_info_supported == 0x11);
+    fill(srq, 0, 8);
+    HOLDS(ep, 0);
+    pair = joined(ep, plain_ep(&b));
+    OK(dat_ep_recv_query(ep, &held, &span));
+    CHECK(held == span && (held == 0 || held == DAT_VALUE_UNKNOWN));
+    SEND(pair, 8);
+    TAKEN(a.recv, ep, 8);
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_reset(ep));
+    HOLDS(ep, 0);
+}
+
+/* One, the other, or both. */
+TEST(r205_recv_query_null_outputs)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a), tied = ep_on(&a, srq_of(&a, 4), a.recv, NULL);
+    DAT_COUNT held = 77, span = 77;
+
+    receives(ep, 0, 2);
+    OK(dat_ep_recv_query(ep, &held, NULL));
+    CHECK(held == 2);
+    OK(dat_ep_recv_query(ep, NULL, &span));
+    CHECK(span == 2);
+    OK(dat_ep_recv_query(ep, NULL, NULL));
+    OK(dat_ep_recv_query(tied, NULL, NULL));
+}
+
+/* Reserved, disconnected, and so on; watermarks can be set in all of them (R222). */
+TEST(r207_recv_query_any_state)
+{
+    DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_RSP_HANDLE rsp;
+    DAT_EVENT event;
+
+#define VISIT(state)                                                                                             \
+    CHECK(state_of(ep) == (state) || ((state) == DAT_EP_STATE_CONNECTED && connected(ep)));                      \
+    OK(dat_ep_recv_query(ep, NULL, NULL));                                                                       \
+    OK(dat_ep_set_watermark(ep, 3, 4));                                                                          \
+    OK(dat_ep_set_watermark(ep, -1, -1))
+    VISIT(DAT_EP_STATE_UNCONNECTED);
+    HOLDS(ep, 0);
+    OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
+    VISIT(DAT_EP_STATE_RESERVED);
+    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    VISIT(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, DAT_HANDLE_NULL, 0, NULL));
+    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    VISIT(DAT_EP_STATE_CONNECTED);
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    VISIT(DAT_EP_STATE_DISCONNECTED);
+    OK(dat_ep_reset(ep));
+    HOLDS(ep, 0);
+}
+
+/* (R229): both calls, on an EP that is freed and on none. */
+TEST(r209_recv_query_invalid_handle)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a), none[] = {ep, DAT_HANDLE_NULL, a.pz};
+    DAT_COUNT n;
+
+    OK(dat_ep_free(ep));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(0x8005000C, dat_ep_recv_query(none[i], &n, &n));
+        EXPECT(0x8005000C, dat_ep_set_watermark(none[i], 1, 1));
+    }
+}
+
+/* Flushed at the latest. */
+TEST(r210_recv_query_buffer_always_completes)
+{
+    struct pair pair = plain_pair(4);
+
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+    for (unsigned i = 1; i < 4; i++) {
+        DAT_EVENT event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+
+        CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == i);
+    }
+    HOLDS(pair.server, 0);
+    EMPTIED(a.recv);
+}
+
+/* Over the mark, not at it, on an ordinary EP (R212, R224); with the form of R213, once (R214). */
+TEST(r211_hw_soft_fires_above)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a);
+
+    OK(dat_ep_set_watermark(ep, 2, DAT_WATERMARK_INFINITE));
+    receives(ep, 0, 2);
+    SILENT(a.async);
+    receives(ep, 2, 1);
+    SOFT(ep);
+    receives(ep, 3, 2);
+    SILENT(a.async);
+    CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
+}
+
+/* An SRQ EP holds one buffer at a time: over 0, not over 1; the number is none that says the EP is broken. */
+TEST(r213_hw_soft_event_form)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_EVENT event;
+
+    fill(srq, 0, 4);
+    OK(dat_ep_set_watermark(pair.server, 1, -1));
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    SILENT(a.async);
+    OK(dat_ep_set_watermark(pair.server, 0, -1));
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    event = NEXT(a.async, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR);
+    CHECK(event.event_number == 0x8005 && event.evd_handle == a.async);
+    CHECK(event.event_data.asynch_error_event_data.dat_handle == (DAT_HANDLE)pair.server);
+    CHECK((int)event.event_data.asynch_error_event_data.reason == 2);
+    CHECK(connected(pair.server));
+}
+
+/* The same value again is a new setting. */
+TEST(r214_hw_soft_one_shot)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a);
+
+    OK(dat_ep_set_watermark(ep, 1, -1));
+    receives(ep, 0, 4);
+    SOFT(ep);
+    EMPTIED(a.async);
+    OK(dat_ep_set_watermark(ep, 1, -1));
+    SOFT(ep);
+    SILENT(a.async);
+}
+
+/* Not at the mark (R216), but over it, with the receives flushed. */
+TEST(r215_hw_hard_breaks_connection)
+{
+    struct pair pair = plain_pair(2);
+
+    OK(dat_ep_set_watermark(pair.server, -1, 2));
+    SILENT(a.conn);
+    CHECK(connected(pair.server));
+    receives(pair.server, 2, 1);
+    broken(&pair);
+    for (unsigned i = 0; i < 3; i++) {
+        DAT_EVENT event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+
+        CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == i);
+    }
+}
+
+/* And of an SRQ EP at its first buffer; the SRQ's other EP goes on. */
+TEST(r215_hw_hard_breaks_connection_of_an_srq_ep)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair pair = pair_on(srq), other = pair_on(srq);
+    DAT_EVENT event;
+
+    fill(srq, 0, 8);
+    OK(dat_ep_set_watermark(pair.server, -1, 1));
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    CHECK(connected(pair.server));
+    OK(dat_ep_set_watermark(pair.server, -1, 0));
+    OK(send_flagged(pair.client, 8, 0));
+    event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).ep_handle == pair.server);
+    broken(&pair);
+    NEXT(b.req, DAT_DTO_COMPLETION_EVENT);
+    SEND(other, 8);
+    TAKEN(a.recv, other.server, 8);
+}
+
+/* One without the other, hard below soft (R218: during the call). */
+TEST(r217_hw_soft_and_hard_independent)
+{
+    struct pair pair = plain_pair(1);
+
+    OK(dat_ep_set_watermark(pair.server, 0, 3));
+    SOFT(pair.server);
+    SILENT(a.conn);
+    OK(dat_ep_set_watermark(pair.server, 5, 1));
+    receives(pair.server, 1, 1);
+    broken(&pair);
+    SILENT(a.async);
+}
+
+TEST(r218_hw_fires_during_call)
+{
+    struct pair pair = plain_pair(3);
+    DAT_EVENT event;
+
+    OK(dat_ep_set_watermark(pair.server, 2, -1));
+    OK(dat_evd_dequeue(a.async, &event));
+    CHECK(event.event_data.asynch_error_event_data.dat_handle == (DAT_HANDLE)pair.server);
+    OK(dat_ep_set_watermark(pair.server, -1, 2));
+    CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED);
+    broken(&pair);
+}
+
+TEST(r219_hw_replace_before_fire)
+{
+    struct pair pair = plain_pair(1);
+
+    OK(dat_ep_set_watermark(pair.server, 1, 1));
+    OK(dat_ep_set_watermark(pair.server, 3, 4));
+    receives(pair.server, 1, 2);
+    SILENT(a.async);
+    receives(pair.server, 3, 1);
+    SOFT(pair.server);
+    CHECK(connected(pair.server));
+    receives(pair.server, 4, 1);
+    broken(&pair);
+}
+
+/* From the start, and to switch off. */
+TEST(r220_hw_infinite_is_off)
+{
+    struct pair pair = plain_pair(6);
+
+    OK(dat_ep_set_watermark(pair.server, 8, 8));
+    OK(dat_ep_set_watermark(pair.server, DAT_WATERMARK_INFINITE, DAT_WATERMARK_INFINITE));
+    receives(pair.server, 6, 6);
+    SILENT(a.async);
+    CHECK(connected(pair.server));
+}
+
+/* Exceeded before there is a connection. */
+TEST(r223_hw_hard_active_from_establishment)
+{
+    DAT_EP_HANDLE ep = plain_ep(&a);
+    struct pair pair;
+
+    receives(ep, 0, 2);
+    OK(dat_ep_set_watermark(ep, -1, 1));
+    CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
+    pair = joined(ep, plain_ep(&b));
+    broken(&pair);
+}
+
+/* Nothing is changed by a refused call, and 0 is a value. */
+TEST(r225_hw_bad_values)
+{
+    struct pair pair = plain_pair(1);
+
+    EXPECT(ARG(2), dat_ep_set_watermark(pair.server, -2, 0));
+    EXPECT(ARG(2), dat_ep_set_watermark(pair.server, INT32_MIN, 0));
+    EXPECT(ARG(3), dat_ep_set_watermark(pair.server, 0, -2));
+    EXPECT(ARG(3), dat_ep_set_watermark(pair.server, 0, INT32_MIN));
+    SILENT(a.async);
+    CHECK(connected(pair.server));
+    OK(dat_ep_set_watermark(pair.server, 0, -1));
+    SOFT(pair.server);
+    OK(dat_ep_set_watermark(pair.server, -1, 0));
+    broken(&pair);
+}
+
+TEST(r226_hw_null_connect_evd)
+{
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep, client = plain_ep(&b);
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_PSP_HANDLE psp;
+    DAT_EVENT event;
+    DAT_COUNT more;
+    long long end = now_ms() + 20000;
+
+    OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, DAT_HANDLE_NULL, &attr, &ep));
+    receives(ep, 0, 2);
+    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    /* There is no event to wait for. */
+    while (!connected(ep) && now_ms() < end)
+        poll(NULL, 0, 1);
+    OK(dat_ep_set_watermark(ep, -1, 1));
+    CHECK(state_of(ep) == DAT_EP_STATE_DISCONNECTED);
+    OK(dat_evd_wait(b.conn, LONG_TIME, 1, &event, &more));
+    CHECK(event.event_data.connect_event_data.ep_handle == client);
+    EMPTIED(a.conn);
+}
+
+/* Set to it both marks are silent, one below they act. */
+TEST(r228_hw_count_is_recv_query_count)
+{
+    struct pair pair = plain_pair(5);
+
+    SEND(pair, 8);
+    SEND(pair, 8);
+    HOLDS(pair.server, 3);
+    OK(dat_ep_set_watermark(pair.server, 3, 3));
+    SILENT(a.async);
+    OK(dat_ep_set_watermark(pair.server, 2, 3));
+    SOFT(pair.server);
+    CHECK(connected(pair.server));
+    OK(dat_ep_set_watermark(pair.server, -1, 2));
+    broken(&pair);
+}
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv);
+}
