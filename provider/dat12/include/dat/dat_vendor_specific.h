@@ -1,0 +1,4 @@
+/* DAT 1.2: there is nothing here; programs include it. */
+#ifndef _DAT_VENDOR_SPECIFIC_H_
+#define _DAT_VENDOR_SPECIFIC_H_
+#endif
