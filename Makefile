@@ -14,6 +14,7 @@ echo := $(abspath $(target_dir))/release/doorbell-echo
 # Where make install puts things; DESTDIR comes in front of all.
 prefix ?= /usr/local
 libdir ?= $(prefix)/lib
+includedir ?= $(prefix)/include
 bindir ?= $(prefix)/bin
 mandir ?= $(prefix)/share/man
 datadir ?= $(prefix)/share
@@ -24,8 +25,12 @@ help: ## list the targets
 setup: ## install what is missing: Debian packages, the test machine's kernel
 	@.ci/setup.sh
 
+# Programs of DAT 1.2 on libdat2: a C library.
+dat12 = $(MAKE) -C provider/dat12 OUT="$(abspath $(target_dir))/dat12"
+
 build: setup ## build everything, optimised
 	cargo build --release --workspace
+	$(dat12)
 
 run: setup ## the echo server and client on the software mlx5 device (DEVICE=rxe: on rxe in the test machine; DEVICE=mlx5_0: on a device of this machine)
 	cargo build --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
@@ -51,7 +56,7 @@ lint: setup ## format and clippy
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page (prefix=, DESTDIR=)
+install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2 (prefix=, DESTDIR=)
 	cargo build --release -p doorbell -p doorbell-hw-tests --bin doorbell-datconf --bin doorbell-info --lib
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
@@ -59,6 +64,7 @@ install: ## the provider for libdat2, its tools, example lines for dat.conf, the
 	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
 	install -m 644 provider/dist/doorbell.7 "$(DESTDIR)$(mandir)/man7"
 	sed 's|@LIBRARY@|$(libdir)/libdoorbell.so.2|' provider/dist/dat.conf >"$(DESTDIR)$(datadir)/doorbell/dat.conf"
+	$(dat12) install DESTDIR="$(DESTDIR)" prefix="$(prefix)" libdir="$(libdir)" includedir="$(includedir)"
 
 clean: ## remove what was built (the test machine's kernel stays)
 	cargo clean

@@ -62,8 +62,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// Writes the dat.confs once: `a` and `b` for the two ends, `both` with the IAs `doorbell-a` and `doorbell-b`, and
-/// `ofa-a` and `ofa-b` for libdaplofa.
+/// Writes the dat.confs once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa there, and `both` with the IAs
+/// `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
 fn setting() -> &'static Setting {
     static SETTING: OnceLock<Setting> = OnceLock::new();
     SETTING.get_or_init(|| {
@@ -77,17 +77,18 @@ fn setting() -> &'static Setting {
         let write = |name: &str, text: String| std::fs::write(conf.join(name), text).unwrap();
         write("a", line(IA, &a));
         write("b", line(IA, &b));
-        write(
-            "both",
-            line("doorbell-a", &a) + &line("doorbell-b", &b) + &line("doorbell-none", "no_such_device"),
-        );
+        let mut both =
+            line("doorbell-a", &a) + &line("doorbell-b", &b) + &line("doorbell-none", "no_such_device");
         let server = Ia::open(&a).unwrap().address();
         let client = Ia::open(&b).unwrap().address();
+        let ofa = |ia: &str, address: IpAddr| {
+            format!("{ia} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n")
+        };
         for (name, address) in [("ofa-a", server), ("ofa-b", client)] {
-            let text =
-                format!("{IA} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n");
-            write(name, text);
+            write(name, ofa(IA, address));
+            both += &ofa(name, address);
         }
+        write("both", both);
         Setting { conf, server }
     })
 }

@@ -1,4 +1,5 @@
-//! The C programs of hw-tests/c, each on both devices, on mlx5 by both data paths, and on the software device under valgrind.
+//! The C programs of hw-tests/c, and those of hw-tests/c12, which speak DAT 1.2, each on both devices, on mlx5 by both data paths,
+//! and on the software device under valgrind.
 
 use crate::pair::Running;
 use doorbell_hw_tests::devices;
@@ -9,6 +10,9 @@ use std::path::Path;
 const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
 /// What they are called.
 const NAMES: &str = env!("DOORBELL_C_NAMES");
+/// Those of DAT 1.2, with libdat.so.1.
+const PROGRAMS12: &str = env!("DOORBELL_C12_PROGRAMS");
+const NAMES12: &str = env!("DOORBELL_C12_NAMES");
 
 const VALGRIND: &str = "/usr/bin/valgrind";
 /// Memory errors and lost memory are failures, but for those of other libraries in `c/valgrind.supp`.
@@ -37,7 +41,37 @@ pub(crate) fn trials() -> Vec<Trial> {
     let checked = names().filter(|name| !NOT_UNDER_VALGRIND.contains(name)).map(|name| {
         trial(format!("c_{name}_under_valgrind"), no_valgrind(), move || run(name, "auto", true))
     });
-    plain.chain(checked).collect()
+    plain.chain(checked).chain(trials12()).collect()
+}
+
+/// They need no headers of libdat2. One of them runs on libdaplofa as well, and with it at either end.
+fn trials12() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let mut add =
+        |name: &'static str, how: String, missing: Option<&str>, ias: [&'static str; 2], path, checked| {
+            let program = Path::new(PROGRAMS12).join(name).display().to_string();
+            let ias = ias.map(str::to_owned).to_vec();
+            let trial = Trial::test(format!("c12_{name}_{how}"), move || {
+                execute(&program, ias, "both", path, checked)
+            });
+            trials.push(match missing {
+                Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
+                None => trial,
+            });
+        };
+    for name in NAMES12.split(' ') {
+        let ours = ["doorbell-a", "doorbell-b"];
+        for &path in paths() {
+            add(name, format!("by_{path}"), None, ours, path, false);
+        }
+        add(name, "under_valgrind".to_owned(), no_valgrind(), ours, "auto", true);
+    }
+    let ofa = Path::new("/usr/lib/x86_64-linux-gnu/libdaplofa.so.2").exists();
+    let no_ofa = (!ofa).then_some("no libdaplofa: install libdapl2");
+    for ias in [["ofa-a", "ofa-b"], ["doorbell-a", "ofa-b"], ["ofa-a", "doorbell-b"]] {
+        add("transfer", format!("between_{}_and_{}", ias[0], ias[1]), no_ofa, ias, "auto", false);
+    }
+    trials
 }
 
 fn trial(
@@ -79,13 +113,23 @@ fn run(name: &str, path: &str, checked: bool) -> Result<(), Failed> {
     if name == "fuzz" {
         args.extend(fuzzing());
     }
-    let mut command = program.as_str();
+    execute(&program, args, "both", path, checked)
+}
+
+fn execute(
+    program: &str,
+    mut args: Vec<String>,
+    conf: &str,
+    path: &str,
+    checked: bool,
+) -> Result<(), Failed> {
+    let mut command = program;
     if checked {
         let memcheck = MEMCHECK.iter().map(|&option| option.to_owned());
-        args = memcheck.chain([program.clone()]).chain(args).collect();
+        args = memcheck.chain([program.to_owned()]).chain(args).collect();
         command = VALGRIND;
     }
-    let mut running = Running::start_with(command, &args, "both", &[("DOORBELL_DATAPATH", path)]);
+    let mut running = Running::start_with(command, &args, conf, &[("DOORBELL_DATAPATH", path)]);
     let (said, status) = running.finish();
     if status.success() && said.contains("checks passed") {
         Ok(())
