@@ -1,8 +1,14 @@
 //! Polling a completion queue and arming it for events.
 //!
 //! The device writes entries; we read them, and give their room back through the consumer index in the doorbell record.
-//! The index is written rarely but never late: after a quarter of the queue, when a poll finds nothing, and before
-//! arming. A queue at least as deep as everything that can complete on it is therefore never overrun.
+//! The index is written rarely: after a quarter of the queue, when a poll finds nothing, and before arming. Until then
+//! what was polled still takes room, so whether it is written in time depends on how many receives can complete:
+//!
+//! | entries of the queue, against receives posted at a time | to do |
+//! |---|---|
+//! | a third more (the receives are at most three quarters of the entries) | nothing: the index is never late |
+//! | fewer, down to as many | [`release`](Cq::release) after a batch was polled and before its slots are posted again |
+//! | fewer than receives | not to be done: the device overruns the queue |
 //!
 //! Once polled here, a CQ is never to be polled or armed through verbs: libmlx5's own index would be stale.
 
@@ -227,8 +233,9 @@ impl Cq {
         self.cqes.mask() + 1
     }
 
-    /// Gives the room of everything polled back to the device now. Due before slots polled here are posted again by others, where
-    /// the CQ has no more entries than the SRQ has slots: what was polled and not given back still counts as taken.
+    /// Gives the room of everything polled back to the device now. Due once a batch, before slots polled here are posted
+    /// again, where the receives that can be posted at a time are more than three quarters of the entries: what was polled
+    /// and not given back still takes room.
     #[inline(never)]
     pub fn release(&mut self) {
         self.dbrec.release(self.consumer_index);

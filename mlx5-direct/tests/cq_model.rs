@@ -182,6 +182,56 @@ fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
     }
 }
 
+/// A device that completes whatever is posted, a program that posts again what it polled, and how often the device found
+/// no room. Some of what is polled is in the queue for long, and what is polled at a time varies.
+fn overruns(entries: u32, posted_at_a_time: u32, release: bool, seed: u64) -> u32 {
+    let (mut cq, mut device) = queue(entries, 64);
+    let mut rng = Rng(seed);
+    let (mut posted, mut overruns) = (posted_at_a_time, 0);
+    for _ in 0..20_000 {
+        for _ in 0..rng.below(u64::from(posted) + 1).max(u64::from(posted) * rng.below(2)) {
+            if device.room() == 0 {
+                overruns += 1;
+                break;
+            }
+            device.push(Entry { opcode: 2, ..Entry::default() });
+            posted -= 1;
+        }
+        let most = 1 + rng.below(u64::from(entries)) as u32;
+        let polled = if rng.below(2) == 0 {
+            cq.poll_each(most, |_| ()).unwrap()
+        } else {
+            (0..most).take_while(|_| cq.poll().unwrap().is_some()).count() as u32
+        };
+        if release {
+            cq.release();
+        }
+        posted += polled;
+    }
+    overruns
+}
+
+#[test]
+fn the_index_is_never_late_where_a_quarter_of_the_queue_is_to_spare() {
+    for entries in [2, 4, 8, 64, 256, 1024] {
+        for seed in 1..4 {
+            assert_eq!(overruns(entries, entries - entries.div_ceil(4), false, seed), 0, "{entries} entries");
+        }
+    }
+}
+
+#[test]
+fn a_queue_without_an_entry_to_spare_needs_a_release_before_its_slots_are_posted_again() {
+    for entries in [1, 2, 4, 8, 64, 256, 1024] {
+        for seed in 1..4 {
+            assert_eq!(overruns(entries, entries, true, seed), 0, "{entries} entries");
+        }
+    }
+    assert!((1..4).any(|seed| overruns(64, 64, false, seed) > 0), "the rule would not be needed");
+    // Nor is it with one entry less to spare than promised.
+    assert!((1..9).any(|seed| overruns(64, 49, false, seed) > 0), "less to spare would do");
+}
+
 #[test]
 fn counting_waiting_receives_leaves_sends_out_and_consumes_nothing() {
     let (mut cq, mut device) = queue(16, 64);

@@ -200,6 +200,21 @@ impl WqeMem {
         }
     }
 
+    /// Has the processor fetch the lines of the next `n` slots, for writing. Beyond the run these may be slots that are not
+    /// free: a hint, which changes nothing.
+    #[inline]
+    pub(crate) fn prefetch(&self, n: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for slot in self.tail..=self.tail.saturating_add(n).min(self.mask) {
+            use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let at = self.base.as_ptr().wrapping_add(slot as usize * self.stride_bytes as usize);
+            // SAFETY: a prefetch reads and writes nothing, whatever the address; this one is inside the ring.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
+        }
+        #[cfg(any(not(target_arch = "x86_64"), miri))]
+        let _ = n;
+    }
+
     /// The tail, to post it, if a run follows it and all slots are laid out for one data segment: the cheap case.
     /// Returns the slot and its index.
     #[inline(always)]
