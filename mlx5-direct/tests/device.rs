@@ -5,8 +5,10 @@
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
 mod common;
-#[path = "common/rig.rs"]
-mod rig;
+#[path = "../examples/receive.rs"]
+mod example;
+#[path = "common/twins.rs"]
+mod twins;
 
 use std::{
     collections::HashMap,
@@ -16,13 +18,13 @@ use std::{
 };
 
 use common::Rng;
+use example::rig::{self, Rig};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mlx5_direct::{
     ArmFor, Completion, Cq, DataSeg, DvError, EventChannel, LayoutError, Payload, RecvWrs, Srq, Syndrome, dv,
     teardown::{QpTeardown, TeardownStep},
 };
 use rdma_sys::{ibv_event_type, ibv_recv_wr, ibv_sge, ibv_srq};
-use rig::Rig;
 
 fn main() {
     let mut args = Arguments::from_args();
@@ -32,8 +34,12 @@ fn main() {
     let trial = |name: &str, test: fn(&Rig)| {
         let name = if device { name.to_owned() } else { format!("{name} (ignored: no mlx5 device)") };
         let run = move || -> Result<(), Failed> {
-            test(&Rig::open().ok_or("the device went away")?);
-            Ok(())
+            let rig = Rig::open().ok_or("the device went away")?;
+            test(&rig);
+            match rig.complaints() {
+                0 => Ok(()),
+                n => Err(format!("the device complained {n} times").into()),
+            }
         };
         Trial::test(name, run).with_ignored_flag(!device)
     };
@@ -41,10 +47,17 @@ fn main() {
         trial("a_fresh_srq_is_taken_over_with_its_real_ring", ring_sizes),
         trial("an_srq_that_verbs_posted_to_is_refused", used_srq_is_refused),
         trial("wqes_and_record_equal_those_of_ibv_post_srq_recv", same_bytes_as_verbs),
+        trial("what_the_device_executes_equals_what_libmlx5_posts", same_execution),
+        trial("completed_in_order_the_bytes_are_those_of_libmlx5_as_well", same_bytes_in_order),
         trial("messages_arrive_in_the_posted_buffers_from_many_qps", traffic),
         trial("an_armed_cq_raises_one_event_per_request", events),
         trial("a_solicited_request_waits_for_a_solicited_message", solicited),
         trial("a_qp_torn_down_gives_its_slots_back", teardown),
+        trial("random_posts_errors_and_teardowns_lose_no_slot", random_session),
+        trial("the_example_receives_from_raw_pointers", |rig| {
+            let expected = (0..3000u64).map(|n| 100 + n % 1000).sum();
+            assert_eq!(example::run(rig, 3000), expected);
+        }),
         trial("bound_buffers_come_around_again_and_again", bound),
     ];
     libtest_mimic::run(&args, trials).exit();
@@ -194,6 +207,35 @@ fn same_bytes_as_verbs(rig: &Rig) {
         }
         assert_eq!(srq.free(), 0, "all of the ring was used");
         rig.destroy(&[], &[theirs, ours], &[]);
+    }
+}
+
+/// Every number of segments that makes another stride, every size of ring, and past the record's wrap at 65,536.
+fn same_execution(rig: &Rig) {
+    for (max_wr, max_sge) in [
+        (1, 1),
+        (3, 2),
+        (8, 3),
+        (15, 1),
+        (31, 7),
+        (100, 4),
+        (255, 1),
+        (1000, 3),
+        (4095, 2),
+        (32_767, 1),
+        (32_767, 3),
+    ] {
+        let outcome = twins::run(rig, max_wr, max_sge, 70_000, false);
+        println!("{max_wr} receives of {max_sge}, random: {outcome:?}");
+    }
+}
+
+fn same_bytes_in_order(rig: &Rig) {
+    for (max_wr, max_sge) in [(1, 1), (8, 3), (100, 7), (1000, 1), (32_767, 3)] {
+        let outcome = twins::run(rig, max_wr, max_sge, 70_000, true);
+        println!("{max_wr} receives of {max_sge}, in order: {outcome:?}");
+        assert_eq!(outcome.same_bytes, outcome.executed, "{outcome:?}");
+        assert!(outcome.executed > 65_536, "{outcome:?}");
     }
 }
 
@@ -375,6 +417,97 @@ fn teardown(rig: &Rig) {
     }
     assert_eq!(p.srq.posted(), 0, "every slot was found again");
     rig.destroy(&[p.qps[0], others[0], others[1]], &[p.raw], &p.cqs);
+}
+
+/// Random posts, messages that fit and that don't, and QPs torn down in whatever state: each cookie comes back exactly
+/// once, and what did not come back is still posted.
+fn random_session(rig: &Rig) {
+    const PAIRS: usize = 5;
+    const BUFFERS: u64 = 60;
+    const BUFFER_BYTES: u32 = 1024;
+    let (recv, send) = (rig.cq(511, false), rig.cq(511, false));
+    let raw = rig.srq(63, 1);
+    let (mut srq, mut cq) = (take_srq(raw), take_cq(recv));
+    let buffer =
+        |n: u64| (DataSeg::new(rig.addr(n as usize * BUFFER_BYTES as usize), BUFFER_BYTES, rig.lkey()), n);
+    let new_pair = || {
+        let pair = [rig.qp(send, recv, raw), rig.qp(send, recv, raw)];
+        rig.connect(pair[0], pair[1]);
+        pair
+    };
+    let mut pairs: Vec<_> = (0..PAIRS).map(|_| new_pair()).collect();
+    let mut rng = Rng(77);
+    // Where each buffer is: with us, or posted.
+    let mut posted = vec![false; BUFFERS as usize];
+    let (mut received, mut failed, mut torn_down) = (0, 0, 0);
+    let mut reap = |srq: &mut Srq, posted: &mut [bool], c: Completion| {
+        let cookie = srq.complete(c.slot().expect("a receive")).expect("a slot in use");
+        assert!(std::mem::replace(&mut posted[cookie as usize], false), "buffer {cookie} came back twice");
+        match c {
+            Completion::RecvError(_) => failed += 1,
+            _ => received += 1,
+        }
+    };
+    for _ in 0..4000 {
+        match rng.below(20) {
+            0..6 => {
+                let most = rng.below(20) as usize;
+                let free: Vec<u64> = (0..BUFFERS).filter(|n| !posted[*n as usize]).take(most).collect();
+                let n = srq.post_batch(free.iter().map(|n| buffer(*n))) as usize;
+                assert_eq!(n, free.len());
+                free.iter().for_each(|n| posted[*n as usize] = true);
+            }
+            6..13 => {
+                // Of what is left in the send queue of a broken pair nobody hears more than a flush.
+                let [a, b] = pairs[rng.below(PAIRS as u64) as usize];
+                let from = if rng.below(2) == 0 { a } else { b };
+                let len = if rng.below(60) == 0 { 2000 } else { 100 + rng.below(900) as usize };
+                // Room in the send queue, and a receive for each message.
+                if posted.iter().filter(|p| **p).count() > 20 {
+                    rig.send(from, 200_000, len, None, false);
+                    let start = Instant::now();
+                    while rig.poll_sends(send) == (0, 0) && start.elapsed() < Duration::from_secs(20) {}
+                }
+            }
+            13 => {
+                let n = rng.below(PAIRS as u64) as usize;
+                for qp in pairs[n] {
+                    // SAFETY: a live QP.
+                    let qpn = unsafe {
+                        dv::qp_to_error(qp).expect("to error");
+                        (*qp).qp_num
+                    };
+                    let start = Instant::now();
+                    let bound = Duration::from_millis(200);
+                    let mut teardown = QpTeardown::begin(qpn, start, bound);
+                    if rig.last_wqe_of(qp, bound) {
+                        teardown.last_wqe_reached();
+                    }
+                    let step = teardown.advance(&mut cq, start + bound, |c| reap(&mut srq, &mut posted, c));
+                    assert!(matches!(step, Ok(TeardownStep::Destroy { .. })));
+                    while rig.poll_sends(send) != (0, 0) {}
+                    torn_down += 1;
+                }
+                rig.destroy(&pairs[n], &[], &[]);
+                pairs[n] = new_pair();
+            }
+            _ => {
+                for _ in 0..rng.below(30) {
+                    let Some(c) = cq.poll().expect("a known entry") else { break };
+                    reap(&mut srq, &mut posted, c);
+                }
+            }
+        }
+    }
+    cq.poll_each(u32::MAX, |c| reap(&mut srq, &mut posted, c)).expect("known entries");
+    srq.check();
+    let mut left: Vec<u64> = srq.in_use().map(|(_, cookie)| cookie).collect();
+    left.sort_unstable();
+    let expected: Vec<u64> = (0..BUFFERS).filter(|n| posted[*n as usize]).collect();
+    assert_eq!(left, expected, "what did not come back is still posted");
+    println!("{received} received, {failed} failed, {torn_down} QPs torn down, {} still posted", left.len());
+    assert!(received > 300 && failed > 5 && torn_down > 100, "the session did too little");
+    rig.destroy(&pairs.concat(), &[raw], &[recv, send]);
 }
 
 fn bound(rig: &Rig) {

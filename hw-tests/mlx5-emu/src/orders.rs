@@ -3,11 +3,12 @@
 
 use std::ffi::{CStr, c_char};
 
+use crate::complaints;
 use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
 /// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `fault RULES`
-/// (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar`. 0 or the count; -1 for an order that is none.
+/// (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an order that is none.
 ///
 /// # Safety
 /// `order` points to a string with a NUL.
@@ -46,6 +47,9 @@ fn inject(rules: &str) -> Option<i64> {
 
 /// Objects of this kind in all contexts of the process.
 fn count(kind: &str) -> Option<i64> {
+    if kind == "complaint" {
+        return i64::try_from(complaints::complaint_count()).ok();
+    }
     let kind = match kind {
         "pd" => ObjectKind::Pd,
         "mr" => ObjectKind::Mr,

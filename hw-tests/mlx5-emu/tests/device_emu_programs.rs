@@ -4,11 +4,15 @@
 //! fails it. `MLX5_EMU_LIBRARY` names another build of the device.
 #![allow(missing_docs)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+#[path = "common/programs.rs"]
+mod programs;
+use programs::{installed, library};
 
 /// Programs of rdma-core, without and with events.
 const PINGPONGS: &[&str] =
@@ -48,27 +52,6 @@ fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 20_000 + (std::process::id() % 200) as u16 * 100;
     base + NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn library() -> Result<PathBuf, Failed> {
-    if let Some(path) = std::env::var_os("MLX5_EMU_LIBRARY") {
-        return Ok(path.into());
-    }
-    let exe = std::env::current_exe()?;
-    let deps = exe.parent().ok_or("no folder")?;
-    [Some(deps), deps.parent()]
-        .into_iter()
-        .flatten()
-        .map(|dir| dir.join("libmlx5_emu.so"))
-        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
-        .max()
-        .map(|(_, path)| path)
-        .ok_or_else(|| "libmlx5_emu.so is missing: run cargo build -p mlx5-emu".into())
-}
-
-fn installed(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
 }
 
 /// Runs a shell command on the device.

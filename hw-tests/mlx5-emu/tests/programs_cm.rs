@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
+#[path = "common/programs.rs"]
+mod programs;
+use programs::{installed, library};
+
 /// Time for a whole pair of programs.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two looks at something that gives no notice.
@@ -273,23 +277,6 @@ impl Drop for Bench {
     }
 }
 
-/// The preloaded device: built together with this test.
-fn library() -> Result<PathBuf, Failed> {
-    if let Some(path) = std::env::var_os("MLX5_EMU_LIBRARY") {
-        return Ok(path.into());
-    }
-    let exe = std::env::current_exe()?;
-    let deps = exe.parent().ok_or("no folder")?;
-    [Some(deps), deps.parent()]
-        .into_iter()
-        .flatten()
-        .map(|dir| dir.join("libmlx5_emu.so"))
-        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
-        .max()
-        .map(|(_, path)| path)
-        .ok_or_else(|| "libmlx5_emu.so is missing: run cargo build -p mlx5-emu".into())
-}
-
 /// A child that doesn't outlive its trial.
 struct Running(Child);
 
@@ -311,11 +298,6 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn installed(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
 }
 
 fn missing(programs: &[&str]) -> Option<Completion> {

@@ -442,6 +442,45 @@ pub(crate) fn ops_from_bytes(bytes: &[u8]) -> Vec<Op> {
     ops.collect()
 }
 
+/// Polls a queue whose memory holds these bytes, as often as it likes to be polled, and returns what it calls slots. Polling
+/// ends, and no slot is freed that was not in use.
+pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
+    let [kind, bytes @ ..] = bytes else { return };
+    let (layout, _ring) = SrqLayout::on_heap(64, 32).expect("layout");
+    let mut srq = Srq::new(layout, 63).expect("depth");
+    let entry_bytes = if kind & 1 == 0 { 64 } else { 128 };
+    let (layout, mem) = CqLayout::on_heap(8 << (kind >> 1 & 3), entry_bytes).expect("layout");
+    let mut cq = Cq::new(layout);
+    let (mut posted, mut returned) = (0, 0);
+    for part in bytes.chunks(mem.dbrec_offset()) {
+        posted += srq.post_batch((0..u64::from(part[0] % 20)).map(|n| (DataSeg::new(n, 1, 1), n)));
+        for (offset, byte) in part.iter().enumerate() {
+            mem.store_u8(offset, *byte);
+        }
+        let mut give_back = |c: Completion| {
+            let slot = c.slot().filter(|s| srq.complete(*s).is_ok());
+            returned += u32::from(slot.is_some());
+            cq_fields_are_bounded(&c);
+        };
+        // A queue that is full of entries of the right lap ends after two laps; an error may leave it where it is.
+        for _ in 0..2 * cq.cqe_count() {
+            match kind & 8 {
+                0 => drop(cq.poll_each(3, &mut give_back)),
+                _ => drop(cq.poll().map(|c| c.map(&mut give_back))),
+            }
+        }
+        let mut scattered = [0; 80];
+        assert!(cq.copy_scattered(kind & 16 == 0, &mut scattered) <= 64);
+        assert!(cq.waiting_receives() <= cq.cqe_count());
+        srq.check();
+        assert_eq!(srq.posted(), posted - returned);
+    }
+}
+
+fn cq_fields_are_bounded(c: &Completion) {
+    assert!(c.qpn() < 1 << 24);
+}
+
 /// A small deterministic random source (xorshift64*).
 pub(crate) struct Rng(pub(crate) u64);
 

@@ -210,6 +210,19 @@ impl Rig {
         }
     }
 
+    /// Polls through verbs; returns the `wr_id` of what finished well.
+    pub(crate) fn poll_receives(&self, cq: *mut ibv_cq) -> Vec<u64> {
+        // SAFETY: a live CQ and room for 16 completions.
+        unsafe {
+            let mut wc: [ibv_wc; 16] = zeroed();
+            let n = ibv_poll_cq(cq, 16, wc.as_mut_ptr());
+            assert!(n >= 0, "ibv_poll_cq");
+            let wc = &wc[..n as usize];
+            assert!(wc.iter().all(|w| w.status == ibv_wc_status::IBV_WC_SUCCESS));
+            wc.iter().map(|w| w.wr_id).collect()
+        }
+    }
+
     /// Posts through verbs; returns how many were accepted.
     pub(crate) fn verbs_post(&self, srq: *mut ibv_srq, wrs: &mut [ibv_recv_wr]) -> usize {
         for n in 1..wrs.len() {
@@ -232,6 +245,42 @@ impl Rig {
             let kind = event.event_type;
             ibv_ack_async_event(&mut event);
             kind
+        }
+    }
+
+    /// What the software device found wrong in this process; 0 on other devices.
+    pub(crate) fn complaints(&self) -> i64 {
+        type Control = unsafe extern "C" fn(*const core::ffi::c_char) -> i64;
+        // SAFETY: a lookup by name; the software device's function takes a string and returns a number.
+        unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr());
+            if found.is_null() {
+                return 0;
+            }
+            let control = core::mem::transmute::<*mut core::ffi::c_void, Control>(found);
+            control(c"count complaint".as_ptr())
+        }
+    }
+
+    /// Waits until no event has come for the bound, or the last-WQE event of this QP; says whether that came. Other events
+    /// are let go.
+    pub(crate) fn last_wqe_of(&self, qp: *mut ibv_qp, bound: core::time::Duration) -> bool {
+        loop {
+            // SAFETY: one valid entry, and a live context; the event is acknowledged before it goes.
+            unsafe {
+                let mut fd = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
+                if libc::poll(&mut fd, 1, bound.as_millis() as c_int) != 1 {
+                    return false;
+                }
+                let mut event: ibv_async_event = zeroed();
+                ok(ibv_get_async_event(self.context, &mut event), "ibv_get_async_event");
+                let last = event.event_type == ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED
+                    && event.element.qp == qp;
+                ibv_ack_async_event(&mut event);
+                if last {
+                    return true;
+                }
+            }
         }
     }
 

@@ -1,0 +1,76 @@
+//! Receives through an SRQ and a CQ that verbs made, given as raw pointers.
+//!
+//! `cargo run --example receive` on a machine with an mlx5 device, or under the software one: `hw-tests/with-emu 'cargo run
+//! -p mlx5-direct --example receive'`.
+#![expect(unsafe_code, reason = "queues are taken over from verbs")]
+
+use mlx5_direct::{Completion, Cq, DataSeg, Srq};
+use rdma_sys::{ibv_cq, ibv_srq};
+
+#[path = "../tests/common/rig.rs"]
+pub(crate) mod rig;
+use rig::Rig;
+
+const BUFFERS: u64 = 64;
+const BUFFER_BYTES: u64 = 2048;
+
+/// Takes `messages` messages from an SRQ with its CQ, both fresh, into buffers from `addr` on; calls `send` to have the
+/// next one sent. Returns the bytes received.
+///
+/// # Safety
+///
+/// Both are live until this returns, nothing was posted or polled, and nobody else does; `BUFFERS * BUFFER_BYTES` bytes
+/// from `addr` on are registered with `lkey` and used by nobody else.
+pub(crate) unsafe fn receive(
+    srq: *mut ibv_srq,
+    cq: *mut ibv_cq,
+    (addr, lkey): (u64, u32),
+    messages: u32,
+    mut send: impl FnMut(u32),
+) -> Result<u64, Box<dyn std::error::Error>> {
+    // SAFETY: the caller's promise.
+    let (mut srq, mut cq) = unsafe { (Srq::from_verbs(srq, None)?, Cq::from_verbs(cq)?) };
+    let buffer = |n: u64| (DataSeg::new(addr + n * BUFFER_BYTES, BUFFER_BYTES as u32, lkey), n);
+    srq.post_batch((0..BUFFERS).map(buffer));
+    let mut bytes = 0;
+    for n in 0..messages {
+        send(n);
+        let completion = loop {
+            match cq.poll()? {
+                Some(completion) => break completion,
+                None => std::thread::yield_now(),
+            }
+        };
+        let Completion::Recv(receive) = completion else { return Err(format!("{completion:?}").into()) };
+        bytes += u64::from(receive.byte_count);
+        // The cookie says which buffer it was; it goes back to the end of the line.
+        let (seg, cookie) = buffer(srq.complete(receive.slot)?);
+        srq.post_one(seg, cookie)?;
+    }
+    Ok(bytes)
+}
+
+/// Two connected QPs on a device; one sends to the other. Returns the bytes received.
+pub(crate) fn run(rig: &Rig, messages: u32) -> u64 {
+    let (recv, send) = (rig.cq(127, false), rig.cq(127, false));
+    let srq = rig.srq(100, 1);
+    let qps = [rig.qp(send, recv, srq), rig.qp(send, recv, srq)];
+    rig.connect(qps[0], qps[1]);
+    let from = (BUFFERS * BUFFER_BYTES) as usize;
+    let buffers = (rig.addr(0), rig.lkey());
+    let send_one = |n: u32| {
+        while n > 0 && rig.poll_sends(send).0 == 0 {}
+        rig.send(qps[0], from, 100 + n as usize % 1000, None, false);
+    };
+    // SAFETY: made above and destroyed below, used by this call alone; the buffers are the start of the rig's.
+    let bytes = unsafe { receive(srq, recv, buffers, messages, send_one) }.expect("messages");
+    while rig.poll_sends(send).0 == 0 {}
+    rig.destroy(&qps, &[srq], &[recv, send]);
+    bytes
+}
+
+#[allow(dead_code, reason = "a test calls `run`")]
+fn main() {
+    let Some(rig) = Rig::open() else { return eprintln!("no mlx5 device") };
+    println!("{} bytes in 1000 messages", run(&rig, 1000));
+}
