@@ -3,6 +3,8 @@
 //! Both ends open an IA of the same name, each with a dat.conf of its own, since some clients take the server's name. What
 //! counts is what programs print: those of dapl2-utils end with status 0 after failures too.
 
+mod case;
+mod dapltest;
 mod own;
 mod pair;
 mod stock;
@@ -33,7 +35,8 @@ fn main() {
     let missing = missing();
     let trials = own::trials()
         .into_iter()
-        .chain(stock::trials())
+        .chain(case::trials(stock::cases))
+        .chain(case::trials(dapltest::cases))
         .map(|trial: Trial| match missing {
             Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
             None => trial,

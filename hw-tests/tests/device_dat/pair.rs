@@ -1,14 +1,23 @@
 //! A server and a client program, and what they have to print.
 
+use crate::case::Ends;
 use crate::setting;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// For one pair of programs.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// For one pair of programs; `DOORBELL_PROGRAM_PATIENCE` says otherwise, in seconds.
+fn patience() -> Duration {
+    static PATIENCE: OnceLock<Duration> = OnceLock::new();
+    *PATIENCE.get_or_init(|| match std::env::var("DOORBELL_PROGRAM_PATIENCE") {
+        Ok(text) => {
+            Duration::from_secs(text.parse().expect("DOORBELL_PROGRAM_PATIENCE is a number of seconds"))
+        }
+        Err(_) => Duration::from_secs(240),
+    })
+}
 
 /// Between two looks at something that gives no notice.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -31,12 +40,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it with this dat.conf; standard output line by line, so that its progress can be seen.
-    pub(crate) fn start(program: &str, args: &[String], conf: &str) -> Self {
-        Self::start_with(program, args, conf, &[])
-    }
-
-    /// The same with these environment variables.
+    /// Starts it with this dat.conf and these environment variables; standard output line by line, so that its progress
+    /// can be seen.
     pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program).args(args).envs(variables.iter().copied());
@@ -65,46 +70,60 @@ impl Running {
         Self { child, name: format!("{program} {}", args.join(" ")), output, lines }
     }
 
-    pub(crate) fn await_ready(&mut self, ready: Ready) {
-        let end = Instant::now() + PATIENCE;
+    /// Waits until it can be called.
+    ///
+    /// # Errors
+    /// It ended, or never got there.
+    pub(crate) fn await_ready(&mut self, ready: Ready) -> Result<(), String> {
+        let end = Instant::now() + patience();
         match ready {
             Ready::Says(words) => {
                 let mut said = String::new();
                 while !said.contains(words) {
                     let left = end.saturating_duration_since(Instant::now());
-                    match self.lines.recv_timeout(left) {
-                        Ok(line) => said = line,
-                        Err(_) => panic!("{} never said {words:?}:\n{}", self.name, self.said()),
-                    }
+                    said = self
+                        .lines
+                        .recv_timeout(left)
+                        .map_err(|_| format!("{} never said {words:?}:\n{}", self.name, self.said()))?;
                 }
             }
             Ready::Tcp(port) => {
                 while !is_listening(port) {
-                    assert!(
-                        self.child.try_wait().unwrap().is_none(),
-                        "{} ended:\n{}",
-                        self.name,
-                        self.said()
-                    );
-                    assert!(Instant::now() < end, "{} does not listen:\n{}", self.name, self.said());
+                    if self.child.try_wait().unwrap().is_some() {
+                        return Err(format!("{} ended:\n{}", self.name, self.said()));
+                    }
+                    if Instant::now() > end {
+                        return Err(format!("{} does not listen:\n{}", self.name, self.said()));
+                    }
                     std::thread::sleep(GLANCE);
                 }
             }
         }
+        Ok(())
     }
 
     /// Waits for its end; gives what it printed and its status.
-    pub(crate) fn finish(&mut self) -> (String, ExitStatus) {
-        let end = Instant::now() + PATIENCE;
+    ///
+    /// # Errors
+    /// It does not end.
+    pub(crate) fn end(&mut self) -> Result<(String, ExitStatus), String> {
+        let end = Instant::now() + patience();
         // The threads let go of the channel when the program has closed its output.
         while let Ok(_line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {}
-        while Instant::now() < end {
+        loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return (self.said(), status);
+                return Ok((self.said(), status));
+            }
+            if Instant::now() > end {
+                return Err(format!("{} hangs:\n{}", self.name, self.said()));
             }
             std::thread::sleep(GLANCE);
         }
-        panic!("{} hangs:\n{}", self.name, self.said());
+    }
+
+    /// The same for those who know that it ends.
+    pub(crate) fn finish(&mut self) -> (String, ExitStatus) {
+        self.end().unwrap_or_else(|hangs| panic!("{hangs}"))
     }
 
     pub(crate) fn said(&self) -> String {
@@ -131,7 +150,7 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -146,45 +165,15 @@ pub(crate) struct Pair {
     pub(crate) server_args: &'static str,
     /// What both have to say.
     pub(crate) says: &'static str,
-    /// dat.confs of server and client.
-    pub(crate) confs: [&'static str; 2],
 }
 
-/// How often a pair may meet one of [`RACES`].
-const ATTEMPTS: usize = 3;
-
-/// The last send or write of one end was flushed: the other end had its data and said goodbye before the device had acknowledged
-/// them, as dtest and dtestsrq do. Seen on rxe only, now and then; why the acknowledgement is late is not known.
-const LEFT_EARLY: &str = "one end left before the other's last message was acknowledged";
-
-/// dtestx's server tells the client where to connect before it listens there.
-const CAME_EARLY: &str = "the client came before the server listened";
-
-/// What a program says that has met a race of its own, and which.
-const RACES: [(&str, &str); 3] = [
-    ("ERROR rdma_write: status=0x1", LEFT_EARLY),
-    ("DTO REQ size 0, status 1", LEFT_EARLY),
-    ("unexpected event, !conn established: 0x4003", CAME_EARLY),
-];
-
 impl Pair {
-    pub(crate) fn run(self) {
-        for attempt in 1..=ATTEMPTS {
-            let Err(what) = self.attempt() else { return };
-            let race = RACES.iter().find(|(words, _)| what.contains(words));
-            let Some((_, race)) = race.filter(|_| attempt < ATTEMPTS) else { panic!("{what}") };
-            eprintln!("{}: {race}: again", self.program);
-        }
-    }
-
-    fn attempt(self) -> Result<(), String> {
+    pub(crate) fn run(self, ends: &Ends) -> Result<(), String> {
         let ia = format!("-P {} {}", crate::IA, self.args);
-        let server_args = words(&format!("{ia} {}", self.server_args));
-        let mut server = Running::start(self.program, &server_args, self.confs[0]);
-        server.await_ready(self.ready);
-        let client_args = words(&format!("{ia} -h {}", setting().server));
-        let mut client = Running::start(self.program, &client_args, self.confs[1]);
-        let (client_said, _) = client.finish();
+        let mut server = ends.server(self.program, &words(&format!("{ia} {}", self.server_args)));
+        server.await_ready(self.ready)?;
+        let mut client = ends.client(self.program, &words(&format!("{ia} -h {}", setting().server)));
+        let (client_said, _) = client.end()?;
         if !client_said.contains(self.says) {
             let server_said = server.said();
             return Err(format!(
@@ -192,7 +181,7 @@ impl Pair {
                 self.says
             ));
         }
-        let (server_said, _) = server.finish();
+        let (server_said, _) = server.end()?;
         if !server_said.contains(self.says) {
             return Err(format!(
                 "no {:?} from the server:\n{server_said}\nclient:\n{client_said}",

@@ -1,0 +1,185 @@
+//! A program, or a pair of them, on one provider or two; how often it runs, and what is written down about it.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DOORBELL_PROGRAMS_ON=libdaplofa` | both ends on libdaplofa, to compare |
+//! | `DOORBELL_PROGRAM_RUNS=20` | so many runs of each, all of which have to pass |
+//! | `DOORBELL_PROGRAM_REPORT=FILE` | a line for each is added to it: name, provider, passed, runs, median of seconds, first failure |
+//! | `DOORBELL_PROGRAM_PATIENCE=60` | seconds that a program may take |
+//! | `DOORBELL_PROGRAMS=all` | also those that take minutes on rxe |
+
+use crate::pair::Running;
+use doorbell_hw_tests::devices;
+use libtest_mimic::Trial;
+use std::env::var;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Doorbell,
+    Libdaplofa,
+}
+
+impl Provider {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Doorbell => "doorbell",
+            Self::Libdaplofa => "libdaplofa",
+        }
+    }
+
+    fn conf(self, end: &str) -> String {
+        match self {
+            Self::Doorbell => end.to_owned(),
+            Self::Libdaplofa => format!("ofa-{end}"),
+        }
+    }
+}
+
+/// What each end runs on.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    server: Provider,
+    client: Provider,
+    /// A data path of Doorbell's.
+    path: &'static str,
+}
+
+impl Ends {
+    const fn both(provider: Provider, path: &'static str) -> Self {
+        Self { server: provider, client: provider, path }
+    }
+
+    pub(crate) fn server(&self, program: &str, args: &[String]) -> Running {
+        let variables = [("DOORBELL_DATAPATH", self.path)];
+        Running::start_with(program, args, &self.server.conf("a"), &variables)
+    }
+
+    pub(crate) fn client(&self, program: &str, args: &[String]) -> Running {
+        let variables = [("DOORBELL_DATAPATH", self.path)];
+        Running::start_with(program, args, &self.client.conf("b"), &variables)
+    }
+
+    /// For the end of a test's name.
+    fn suffix(&self) -> String {
+        match (self.server, self.client) {
+            (Provider::Libdaplofa, Provider::Libdaplofa) => String::new(),
+            (Provider::Doorbell, Provider::Doorbell) => format!("_by_{}", self.path),
+            (server, client) => format!("_from_{}_to_{}", client.name(), server.name()),
+        }
+    }
+
+    fn name(&self) -> String {
+        if self.server == self.client {
+            self.server.name().to_owned()
+        } else {
+            format!("{} to {}", self.client.name(), self.server.name())
+        }
+    }
+}
+
+/// The data paths of the devices at hand.
+pub(crate) fn paths() -> &'static [&'static str] {
+    if is_mlx5() { &["direct", "verbs"] } else { &["verbs"] }
+}
+
+fn is_mlx5() -> bool {
+    devices().is_some_and(|(device, _)| device.starts_with("mlx5"))
+}
+
+/// Iterations of a program: fewer where a message takes a fifth of a millisecond, as on rxe in the test machine.
+pub(crate) fn iterations(n: u32) -> u32 {
+    if is_mlx5() { n } else { n / 16 }
+}
+
+type Run = Box<dyn Fn(&Ends) -> Result<(), String> + Send + Sync>;
+
+/// What is run, and where.
+pub(crate) struct Case {
+    /// The test's name begins with it.
+    pub(crate) name: String,
+    /// Minutes on rxe.
+    pub(crate) long: bool,
+    /// Also between Doorbell and libdaplofa, both ways.
+    pub(crate) mixed: bool,
+    pub(crate) run: Run,
+}
+
+/// A test for each combination of providers and data paths.
+pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
+    use Provider::{Doorbell, Libdaplofa};
+    let other = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libdaplofa.so.2").exists();
+    let alone: Vec<Ends> = match var("DOORBELL_PROGRAMS_ON").as_deref() {
+        Err(_) | Ok("doorbell") => paths().iter().map(|path| Ends::both(Doorbell, path)).collect(),
+        Ok("libdaplofa") => vec![Ends::both(Libdaplofa, "auto")],
+        Ok(what) => panic!("DOORBELL_PROGRAMS_ON is doorbell or libdaplofa, not {what:?}"),
+    };
+    let mut trials = Vec::new();
+    for ends in &alone {
+        trials.extend(cases().into_iter().map(|case| trial(case, *ends)));
+    }
+    if other && alone[0].server == Doorbell {
+        for (server, client) in [(Libdaplofa, Doorbell), (Doorbell, Libdaplofa)] {
+            let ends = Ends { server, client, path: "auto" };
+            trials.extend(cases().into_iter().filter(|case| case.mixed).map(|case| trial(case, ends)));
+        }
+    }
+    trials
+}
+
+fn trial(case: Case, ends: Ends) -> Trial {
+    let skip = case.long && !is_mlx5() && var("DOORBELL_PROGRAMS").as_deref() != Ok("all");
+    let trial =
+        Trial::test(case.name.clone() + &ends.suffix(), move || runs(&case, ends).map_err(Into::into));
+    if skip {
+        trial.with_kind("minutes on rxe: DOORBELL_PROGRAMS=all").with_ignored_flag(true)
+    } else {
+        trial
+    }
+}
+
+/// dtestx's server tells the client where to connect before it listens there: another try, unless runs are counted.
+const CAME_EARLY: &str = "unexpected event, !conn established: 0x4003";
+
+fn runs(case: &Case, ends: Ends) -> Result<(), String> {
+    let counted = var("DOORBELL_PROGRAM_RUNS")
+        .ok()
+        .map(|text| text.parse().expect("DOORBELL_PROGRAM_RUNS is a number"));
+    let runs: usize = counted.unwrap_or(1);
+    let (mut times, mut failure) = (Vec::new(), None);
+    for _ in 0..runs {
+        let start = Instant::now();
+        let mut outcome = (case.run)(&ends);
+        if matches!(&outcome, Err(what) if what.contains(CAME_EARLY)) {
+            eprintln!("{}: the client came before the server listened: again", case.name);
+            outcome = (case.run)(&ends);
+        }
+        match outcome {
+            Ok(()) => times.push(start.elapsed()),
+            Err(what) => failure = failure.or(Some(what)),
+        }
+    }
+    if counted.is_some() {
+        eprintln!("{}: {} of {runs}", case.name, times.len());
+    }
+    report(case, &ends, runs, &mut times, failure.as_deref());
+    failure.map_or(Ok(()), |what| Err(format!("{} of {runs} passed; {what}", times.len())))
+}
+
+fn report(case: &Case, ends: &Ends, runs: usize, times: &mut [Duration], failure: Option<&str>) {
+    let Ok(path) = var("DOORBELL_PROGRAM_REPORT") else { return };
+    times.sort_unstable();
+    let median =
+        times.get(times.len() / 2).map_or("-".to_owned(), |time| format!("{:.1}", time.as_secs_f64()));
+    let why = failure.and_then(|what| what.lines().next()).unwrap_or("").replace('\t', " ");
+    let by = if ends.server == Provider::Doorbell {
+        format!("{} {}", ends.name(), ends.path)
+    } else {
+        ends.name()
+    };
+    let mut file =
+        std::fs::OpenOptions::new().append(true).create(true).open(&path).expect("the report can be written");
+    writeln!(file, "{}\t{by}\t{}\t{runs}\t{median}\t{why}", case.name, times.len())
+        .expect("the report can be written");
+}
