@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 /// How long the last completions of an ended connection may take.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 
+/// rxe writes a receive's completion (and an RDMA Write's last byte) before it sends the acknowledgement, in a kernel thread
+/// that can be interrupted in between. A QP that is in error by then sends none, so that the peer's last request is
+/// flushed although it has arrived. No event tells; this long a pause lets the kernel thread go on.
+const ACKNOWLEDGE_TIME: Duration = Duration::from_millis(1);
+
 impl EpInner {
     pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
         self.check()?;
@@ -38,10 +43,18 @@ impl EpInner {
             }
             (EpState::Connected | EpState::DisconnectPending, _) => {
                 drop(control);
+                self.let_acknowledge();
                 self.end(ConnectionEventKind::Disconnected);
                 Ok(())
             }
             _ => Err(Error::state(state.subtype(), "there is no connection to end")),
+        }
+    }
+
+    /// What has arrived should be acknowledged, too, before a connection ends at this end's wish.
+    fn let_acknowledge(&self) {
+        if self.ia.context.driver() == "rdma_rxe" {
+            std::thread::sleep(ACKNOWLEDGE_TIME);
         }
     }
 
@@ -51,6 +64,7 @@ impl EpInner {
             return;
         }
         if self.requests_drained() {
+            self.let_acknowledge();
             self.end(ConnectionEventKind::Disconnected);
         } else {
             self.ia.progress.after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
