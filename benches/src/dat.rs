@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     case::GROUP,
-    count,
+    count, device,
     plan::{Spec, Subject},
     sample::{Effort, Timing, clock_cost},
 };
@@ -47,10 +47,16 @@ impl DatPost {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
+        // The software device is under the loopback interface.
+        let address = match device::named() {
+            Some(name) => doorbell::Ia::open(name)?.address().to_string(),
+            None => "lo".to_owned(),
+        };
         let conf = format!(
-            "libdaplofa u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"lo 0\" \"\"\n\
-             provider u2.0 nonthreadsafe default {} doorbell.0.1 \"mlx5_0\" \"\"\n",
-            this.provider.display()
+            "libdaplofa u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n\
+             provider u2.0 nonthreadsafe default {} doorbell.0.1 \"{}\" \"\"\n",
+            this.provider.display(),
+            device::name()
         );
         fs::write(this.conf(), conf)?;
         Ok(this)
@@ -74,10 +80,13 @@ impl DatPost {
             .arg(subject.name())
             .args([spec.segments.to_string(), spec.depth.to_string()])
             .args([millis.to_string(), samples.to_string()])
-            .env("DAT_OVERRIDE", self.conf())
-            .env("LD_PRELOAD", &self.device)
-            .env("MLX5_EMU_MODE", "stepped")
-            .env("MLX5_EMU_SESSION", format!("bench-{}-{run}", std::process::id()));
+            .env("DAT_OVERRIDE", self.conf());
+        if device::named().is_none() {
+            command
+                .env("LD_PRELOAD", &self.device)
+                .env("MLX5_EMU_MODE", "stepped")
+                .env("MLX5_EMU_SESSION", format!("bench-{}-{run}", std::process::id()));
+        }
         command
     }
 

@@ -1,4 +1,4 @@
-//! What the data paths cost, measured on queues that unmodified libmlx5 made on the software device.
+//! What the data paths cost, measured on queues that unmodified libmlx5 made on the software device or on a real one.
 //!
 //! How the numbers come about, and what they leave out: METHOD.md.
 
@@ -8,6 +8,7 @@ pub mod cases;
 pub mod chart;
 pub mod count;
 pub mod dat;
+pub mod device;
 pub mod direct;
 pub mod libmlx5;
 pub mod path;

@@ -28,6 +28,11 @@ pub enum CaseName {
 }
 
 impl CaseName {
+    /// Whether receives complete in any order.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::RandomCompletion | Self::RandomCompletionFree)
+    }
+
     /// Its name in the report.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,11 +1,20 @@
 #![expect(unsafe_code, reason = "verbs, and queue memory in the place of a device")]
 //! Queues that unmodified libibverbs and libmlx5 made on the software device, and a stand-in for that device.
 //!
+//! On a real device ([`crate::device`]) there is no stand-in: [`Queues::deliver`] sends as many messages, by a pair of QPs of its own
+//! that are connected to each other, and waits until their entries are in the CQ.
+//!
 //! The software device delivers one real message and then does nothing more: the completion entries that cases poll are
 //! copies of that message's entry with another slot, written by [`Queues::deliver`] outside the timed part. Which slots
 //! the device has taken is found by following the list in the ring, as it would.
 
-use std::{ffi::c_int, mem::zeroed, ptr::null_mut, sync::Once};
+use std::{
+    ffi::{CStr, c_int},
+    mem::zeroed,
+    ptr::null_mut,
+};
+
+use crate::device;
 
 use mlx5_direct::dv::abi;
 use rdma_sys::*;
@@ -28,7 +37,22 @@ pub struct Queues {
     position: u16,
     lkey: u32,
     buffer: u64,
+    /// Who sends, on a real device.
+    sender: Option<Sender>,
 }
+
+/// A QP that sends to another on the SRQ.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    qp: *mut ibv_qp,
+    cq: *mut ibv_cq,
+}
+
+/// Messages that a sender has under way at most.
+const SENDS: u32 = 128;
+
+/// Longer than what fits into an entry.
+const MESSAGE: u32 = 1000;
 
 fn some<T>(ptr: *mut T, call: &str) -> *mut T {
     assert!(!ptr.is_null(), "{call}: {}", std::io::Error::last_os_error());
@@ -47,6 +71,9 @@ impl Queues {
 
     /// Queues that nobody has posted to or polled.
     pub fn untouched(depth: u32, segments: u32) -> Self {
+        if device::named().is_some() {
+            return Self::used_once(depth, segments);
+        }
         let template = Self::used_once(15, 1).template;
         let mut queues = Self::create(depth, segments).0;
         queues.template = template;
@@ -56,20 +83,29 @@ impl Queues {
     fn used_once(depth: u32, segments: u32) -> Self {
         let (mut queues, context, pd) = Self::create(depth, segments);
         // SAFETY: made a moment ago.
-        unsafe { queues.learn(context, pd) };
+        unsafe {
+            let sender = queues.sender(context, pd);
+            if device::named().is_some() {
+                queues.sender = Some(sender);
+            } else {
+                queues.learn(sender);
+            }
+        }
         queues
     }
 
     fn create(depth: u32, segments: u32) -> (Self, *mut ibv_context, *mut ibv_pd) {
-        static DEVICE: Once = Once::new();
-        DEVICE.call_once(|| {
-            mlx5_emu::set_mode(mlx5_emu::Mode::Manual);
-            mlx5_emu::init();
-        });
+        device::start();
         // SAFETY: verbs calls with live objects that the calls before returned.
         unsafe {
             let list = some(ibv_get_device_list(null_mut()), "ibv_get_device_list");
-            let context = some(ibv_open_device(some(*list, "an mlx5 device")), "ibv_open_device");
+            let mut at = list;
+            while !(*at).is_null() && CStr::from_ptr(ibv_get_device_name(*at)).to_str() != Ok(device::name())
+            {
+                at = at.add(1);
+            }
+            assert!(!(*at).is_null(), "there is no device {}", device::name());
+            let context = some(ibv_open_device(*at), "ibv_open_device");
             ibv_free_device_list(list);
             let pd = some(ibv_alloc_pd(context), "ibv_alloc_pd");
             let memory = vec![0u8; 1 << 20].leak();
@@ -92,8 +128,32 @@ impl Queues {
                 position: 0,
                 lkey: (*mr).lkey,
                 buffer: memory.as_ptr() as u64,
+                sender: None,
             };
             (queues, context, pd)
+        }
+    }
+
+    /// Two QPs on the SRQ, connected to each other.
+    ///
+    /// # Safety
+    ///
+    /// Live objects, those of the queues.
+    unsafe fn sender(&self, context: *mut ibv_context, pd: *mut ibv_pd) -> Sender {
+        // SAFETY: live objects by contract; attributes that each call reads are set.
+        unsafe {
+            let cq = some(ibv_create_cq(context, SENDS as c_int, null_mut(), null_mut(), 0), "ibv_create_cq");
+            let [from, to] = [(); 2].map(|()| {
+                let mut init: ibv_qp_init_attr = zeroed();
+                (init.send_cq, init.recv_cq, init.srq) = (cq, self.cq, self.srq);
+                (init.cap.max_send_wr, init.cap.max_send_sge) = (SENDS, 1);
+                init.qp_type = ibv_qp_type::IBV_QPT_RC;
+                some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
+            });
+            let path = LocalPath::find(context);
+            path.connect(from, (*to).qp_num);
+            path.connect(to, (*from).qp_num);
+            Sender { qp: from, cq }
         }
     }
 
@@ -101,41 +161,56 @@ impl Queues {
     ///
     /// # Safety
     ///
-    /// Live objects, those of the queues.
-    unsafe fn learn(&mut self, context: *mut ibv_context, pd: *mut ibv_pd) {
-        // SAFETY: live objects by contract; attributes that each call reads are set; requests and lists live through the
-        // calls.
+    /// A sender of these queues.
+    unsafe fn learn(&mut self, sender: Sender) {
+        // SAFETY: live objects by contract; requests and lists live through the calls.
         unsafe {
             let mut sge = self.sge(0);
             let mut wr: ibv_recv_wr = zeroed();
             (wr.sg_list, wr.num_sge) = (&mut sge, 1);
             ok(ibv_post_srq_recv(self.srq, &mut wr, &mut null_mut()), "ibv_post_srq_recv");
-            let send = some(ibv_create_cq(context, 15, null_mut(), null_mut(), 0), "ibv_create_cq");
-            let qps: Vec<_> = (0..2)
-                .map(|_| {
-                    let mut init: ibv_qp_init_attr = zeroed();
-                    (init.send_cq, init.recv_cq, init.srq) = (send, self.cq, self.srq);
-                    (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
-                    (init.qp_type, init.sq_sig_all) = (ibv_qp_type::IBV_QPT_RC, 1);
-                    some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
-                })
-                .collect();
-            connect(context, qps[0], (*qps[1]).qp_num);
-            connect(context, qps[1], (*qps[0]).qp_num);
-            // Longer than what fits into an entry.
-            sge.length = 1000;
-            let mut wr: ibv_send_wr = zeroed();
-            (wr.sg_list, wr.num_sge, wr.opcode) = (&mut sge, 1, ibv_wr_opcode::IBV_WR_SEND);
-            ok(ibv_post_send(qps[0], &mut wr, &mut null_mut()), "ibv_post_send");
-            while self.entries.add(63).read_volatile() >= 0xf0 {
-                mlx5_emu::step();
-            }
+            self.send(sender, 1);
             self.template.copy_from_slice(core::slice::from_raw_parts(self.entries, 64));
             assert_eq!(self.template[63] >> 4, 2, "the entry of a send");
             let mut wc: ibv_wc = zeroed();
             assert_eq!(ibv_poll_cq(self.cq, 1, &mut wc), 1, "ibv_poll_cq");
         }
-        (self.position, self.produced) = (self.next_of(0), 1);
+        self.position = self.next_of(0);
+    }
+
+    /// Sends messages and waits until their entries are there.
+    ///
+    /// # Safety
+    ///
+    /// A sender of these queues.
+    unsafe fn send(&mut self, sender: Sender, n: usize) {
+        assert!(n <= SENDS as usize && n <= CQ_ENTRIES);
+        // SAFETY: live objects by contract; request and list live through the calls; entries are inside the CQ.
+        unsafe {
+            let mut sge = ibv_sge { length: MESSAGE, ..self.sge(0) };
+            for k in 0..n {
+                let mut wr: ibv_send_wr = zeroed();
+                (wr.sg_list, wr.num_sge, wr.opcode) = (&mut sge, 1, ibv_wr_opcode::IBV_WR_SEND);
+                wr.send_flags = if k + 1 == n { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+                ok(ibv_post_send(sender.qp, &mut wr, &mut null_mut()), "ibv_post_send");
+            }
+            let mut wc: ibv_wc = zeroed();
+            while ibv_poll_cq(sender.cq, 1, &mut wc) == 0 {
+                device::step();
+            }
+            assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "a send");
+            let last = self.produced + n - 1;
+            let owner = self.entries.add(last % CQ_ENTRIES * 64 + 63);
+            loop {
+                // The opcode of an entry never written is 15; the lowest bit says which round wrote it.
+                let byte = owner.read_volatile();
+                if byte >> 4 != 15 && usize::from(byte & 1) == last / CQ_ENTRIES % 2 {
+                    break;
+                }
+                device::step();
+            }
+        }
+        self.produced += n;
     }
 
     /// The SRQ.
@@ -179,6 +254,13 @@ impl Queues {
 
     /// The device finishes receives in these slots.
     pub fn deliver(&mut self, slots: &[u16]) {
+        if let Some(sender) = self.sender {
+            for slots in slots.chunks(SENDS as usize) {
+                // SAFETY: the sender of these queues; like them it is never destroyed.
+                unsafe { self.send(sender, slots.len()) };
+            }
+            return;
+        }
         for slot in slots {
             let mut entry = self.template;
             entry[60..62].copy_from_slice(&slot.to_be_bytes());
@@ -244,45 +326,80 @@ unsafe fn describe(srq: *mut ibv_srq, cq: *mut ibv_cq) -> (*mut u8, usize, *mut 
         (ring.buf.cast(), ring.stride as usize, queue.buf.cast())
     }
 }
-/// Brings a QP to the ready-to-send state, connected to `dest`.
-///
-/// # Safety
-///
-/// Live objects.
-unsafe fn connect(context: *mut ibv_context, qp: *mut ibv_qp, dest: u32) {
-    type M = ibv_qp_attr_mask;
-    // SAFETY: a live QP by contract; the attributes named by each mask are set, the rest is zero.
-    unsafe {
-        let mut attr: ibv_qp_attr = zeroed();
-        (attr.qp_state, attr.port_num) = (ibv_qp_state::IBV_QPS_INIT, 1);
-        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
-        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to INIT");
 
-        attr = zeroed();
-        (attr.qp_state, attr.path_mtu) = (ibv_qp_state::IBV_QPS_RTR, ibv_mtu::IBV_MTU_1024);
-        (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (dest, 1, 1);
-        (attr.ah_attr.port_num, attr.ah_attr.is_global, attr.ah_attr.grh.hop_limit) = (1, 1, 64);
-        let mut gid: ibv_gid = zeroed();
-        ok(ibv_query_gid(context, 1, 0, &mut gid), "ibv_query_gid");
-        attr.ah_attr.grh.dgid = gid;
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_AV
-            | M::IBV_QP_PATH_MTU
-            | M::IBV_QP_DEST_QPN
-            | M::IBV_QP_RQ_PSN
-            | M::IBV_QP_MAX_DEST_RD_ATOMIC
-            | M::IBV_QP_MIN_RNR_TIMER;
-        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTR");
+/// How a QP of port 1 reaches another on the same port.
+struct LocalPath {
+    lid: u16,
+    /// The index of an address and the address, where the link is Ethernet.
+    gid: Option<(u8, ibv_gid)>,
+}
 
-        attr = zeroed();
-        (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) = (ibv_qp_state::IBV_QPS_RTS, 14, 7, 7);
-        attr.max_rd_atomic = 1;
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_TIMEOUT
-            | M::IBV_QP_RETRY_CNT
-            | M::IBV_QP_RNR_RETRY
-            | M::IBV_QP_SQ_PSN
-            | M::IBV_QP_MAX_QP_RD_ATOMIC;
-        ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTS");
+impl LocalPath {
+    /// # Safety
+    ///
+    /// A live context.
+    unsafe fn find(context: *mut ibv_context) -> Self {
+        // SAFETY: a live context by contract, and room for the answers.
+        unsafe {
+            let mut port: ibv_port_attr = zeroed();
+            ok(___ibv_query_port(context, 1, &mut port), "ibv_query_port");
+            const ETHERNET: u8 = 2;
+            if port.link_layer != ETHERNET {
+                return Self { lid: port.lid, gid: None };
+            }
+            let mut gid: ibv_gid = zeroed();
+            // An IPv4 address comes as ::ffff:a.b.c.d, first for RoCE v1 and then for RoCE v2: the last one it is.
+            let is_v4 = |gid: &ibv_gid| gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            let mut indexes = 0..port.gid_tbl_len.clamp(0, 255) as u8;
+            let index = indexes
+                .rfind(|index| ibv_query_gid(context, 1, c_int::from(*index), &mut gid) == 0 && is_v4(&gid))
+                .expect("a GID with an IPv4 address: give the device's network interface one");
+            Self { lid: 0, gid: Some((index, gid)) }
+        }
+    }
+
+    /// Brings a QP to the ready-to-send state, connected to `dest`.
+    ///
+    /// # Safety
+    ///
+    /// Live objects.
+    unsafe fn connect(&self, qp: *mut ibv_qp, dest: u32) {
+        type M = ibv_qp_attr_mask;
+        // SAFETY: a live QP by contract; the attributes named by each mask are set, the rest is zero.
+        unsafe {
+            let mut attr: ibv_qp_attr = zeroed();
+            (attr.qp_state, attr.port_num) = (ibv_qp_state::IBV_QPS_INIT, 1);
+            let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
+            ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to INIT");
+
+            attr = zeroed();
+            (attr.qp_state, attr.path_mtu) = (ibv_qp_state::IBV_QPS_RTR, ibv_mtu::IBV_MTU_1024);
+            (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (dest, 1, 1);
+            (attr.ah_attr.port_num, attr.ah_attr.dlid) = (1, self.lid);
+            if let Some((index, gid)) = self.gid {
+                (attr.ah_attr.is_global, attr.ah_attr.grh.hop_limit) = (1, 64);
+                (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.dgid) = (index, gid);
+            }
+            let mask = M::IBV_QP_STATE
+                | M::IBV_QP_AV
+                | M::IBV_QP_PATH_MTU
+                | M::IBV_QP_DEST_QPN
+                | M::IBV_QP_RQ_PSN
+                | M::IBV_QP_MAX_DEST_RD_ATOMIC
+                | M::IBV_QP_MIN_RNR_TIMER;
+            ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTR");
+
+            attr = zeroed();
+            (attr.qp_state, attr.timeout, attr.retry_cnt, attr.rnr_retry) =
+                (ibv_qp_state::IBV_QPS_RTS, 14, 7, 7);
+            attr.max_rd_atomic = 1;
+            let mask = M::IBV_QP_STATE
+                | M::IBV_QP_TIMEOUT
+                | M::IBV_QP_RETRY_CNT
+                | M::IBV_QP_RNR_RETRY
+                | M::IBV_QP_SQ_PSN
+                | M::IBV_QP_MAX_QP_RD_ATOMIC;
+            ok(ibv_modify_qp(qp, &mut attr, mask.0 as c_int), "to RTS");
+        }
     }
 }

@@ -9,14 +9,14 @@ use doorbell_benches::{
     case::counted,
     chart, count,
     dat::DatPost,
-    libmlx5,
+    device, libmlx5,
     plan::{CaseName, Spec, Subject, plan},
     report,
     report::Row,
     sample::{self, Effort, Timing},
 };
 
-/// Measures the data paths on the software device's queues.
+/// Measures the data paths on queues of the software device, or of a real one.
 #[derive(Parser)]
 struct Args {
     /// Few shapes, short samples, no instruction counts: under a minute.
@@ -34,6 +34,9 @@ struct Args {
     /// Milliseconds to sample a case in each round.
     #[arg(long)]
     millis: Option<u64>,
+    /// An mlx5 device of this machine instead of the software one; without the cases that complete at random.
+    #[arg(long)]
+    device: Option<String>,
     /// Do not count instructions.
     #[arg(long)]
     no_instructions: bool,
@@ -71,6 +74,9 @@ impl Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if let Some(name) = &args.device {
+        device::choose(name.clone());
+    }
     if let Some(n) = args.time {
         return time_here(&args, n);
     }
@@ -126,6 +132,9 @@ fn measure(args: &Args) -> Result<()> {
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
         let wanted =
             spec.case.name().contains(&args.only) && (spec.case != CaseName::DatPost || dat.is_some());
+        // A real device completes what an SRQ holds in order.
+        let possible = device::named().is_none() || !spec.case.is_random();
+        let wanted = wanted && possible;
         let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
         jobs.extend(subjects.filter(|s| wanted && s.does(&spec)).map(|subject| Job { index, spec, subject }));
     }
@@ -182,6 +191,7 @@ fn measure(args: &Args) -> Result<()> {
 fn again(subject: Subject) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--subject", subject.name()]).envs(subject.environment().iter().copied());
+    command.args(device::named().map(|name| ["--device", name]).into_iter().flatten());
     Ok(command)
 }
 
