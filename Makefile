@@ -1,9 +1,12 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test bench lint doc install clean
+.PHONY: help setup build run test hw-test bench lint doc install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
+
+# A second one, for make hw-test.
+PEER ?=
 
 # Anything: `make bench` takes seconds, not minutes.
 QUICK ?=
@@ -20,7 +23,7 @@ mandir ?= $(prefix)/share/man
 datadir ?= $(prefix)/share
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: ## install what is missing: Debian packages, the test machine's kernel
 	@.ci/setup.sh
@@ -45,9 +48,12 @@ endif
 test: setup ## all tests; those on devices on rxe and on the software mlx5 device (DEVICE=mlx5_0: on a device of this machine)
 	hw-tests/run-tests $(DEVICE)
 
-bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds)
+hw-test: setup ## everything on an mlx5 device of this machine, in one report (DEVICE=mlx5_0, PEER=mlx5_1: a second one that it reaches)
+	QUICK=$(QUICK) hw-tests/hw-test $(DEVICE) $(PEER)
+
+bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
 	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches
-	"$(target_dir)/release/compare" $(if $(QUICK),--quick) --out target/bench/report.json
+	"$(target_dir)/release/compare" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
 
 lint: setup ## format and clippy
 	cargo fmt --all --check

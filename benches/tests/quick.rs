@@ -15,6 +15,7 @@ fn main() {
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
+        Trial::test("a_device_that_is_not_there_is_refused_by_its_name", no_such_device),
     ];
     libtest_mimic::run(&args, trials).exit();
 }
@@ -99,5 +100,14 @@ fn unknown_subject() -> Result<(), Failed> {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(text.contains("libmlx5-nolock") && text.contains("libdaplofa"), "{text}");
+    Ok(())
+}
+
+fn no_such_device() -> Result<(), Failed> {
+    let output = compare().args(["--quick", "--device", "mlx5_77"]).output()?;
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr);
+    // Without any RDMA device the kernel's lack of them is the error.
+    assert!(text.contains("mlx5_77") || text.contains("ib_uverbs"), "{text}");
     Ok(())
 }

@@ -91,6 +91,8 @@ pub struct ProviderAttr {
     pub rmr_scopes: u32,
     /// Which data path carries this IA's receives.
     pub datapath: &'static str,
+    /// Why that one.
+    pub datapath_reason: String,
 }
 
 /// What an EP is made with (`DAT_EP_ATTR`).

@@ -169,12 +169,12 @@ impl Ia {
             );
             Error::new(ReturnType::InvalidState, Subtype::None, text)
         })?;
-        let kind = Kind::choose(&context)?;
+        let (kind, why) = Kind::choose(&context)?;
         let cm = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
         let progress = Progress::new(context.async_fd(), std::os::fd::AsFd::as_fd(&cm))?;
         let inner = Arc::new(IaInner {
             attr: ia_attr(&context, port, address, kind),
-            provider_attr: provider_attr(&context, kind),
+            provider_attr: provider_attr(&context, kind, why),
             kind,
             settings,
             port,
@@ -307,7 +307,7 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
     }
 }
 
-fn provider_attr(context: &Context, kind: Kind) -> ProviderAttr {
+fn provider_attr(context: &Context, kind: Kind, why: String) -> ProviderAttr {
     ProviderAttr {
         provider_name: "doorbell",
         completion_flags_supported: CompletionFlags::all(),
@@ -326,6 +326,7 @@ fn provider_attr(context: &Context, kind: Kind) -> ProviderAttr {
             (false, _) => 0,
         },
         datapath: kind.name(),
+        datapath_reason: why,
     }
 }
 

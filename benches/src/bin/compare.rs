@@ -127,6 +127,10 @@ impl Job {
 }
 
 fn measure(args: &Args) -> Result<()> {
+    if let Some(name) = device::named() {
+        // What is wrong with it is better known before a hundred processes fail.
+        doorbell::Ia::open(name)?;
+    }
     let dat = DatPost::new().map_err(|e| println!("dat-post is left out: {e:#}")).ok();
     let mut jobs = vec![];
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
@@ -174,6 +178,7 @@ fn measure(args: &Args) -> Result<()> {
     let searches = installed.is_some_and(|version| version >= 48);
     println!("{}", aims::to_table(&rows, searches));
     let version = installed.map_or("unknown".to_owned(), |v| v.to_string());
+    println!("device: {}", device::named().unwrap_or("mlx5_0, in software"));
     println!(
         "libmlx5 of rdma-core {version}; data path of the provider: {}",
         data_path.as_deref().unwrap_or("-")

@@ -1,15 +1,16 @@
-//! What a device offers as an IA.
+//! What the devices of this machine offer as IAs.
 
 use clap::Parser;
 use comfy_table::{Table, presets};
 use doorbell::Ia;
+use std::io::Write;
 use std::process::ExitCode;
 
-/// Opens an RDMA device as an IA and prints its attributes.
+/// Opens RDMA devices as IAs and prints the data path that was chosen for each and why, limits and attributes.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// A device (`mlx5_0`, `"mlx5_0 1"`), a network interface or an address; all RDMA devices without any
+    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without any
     devices: Vec<String>,
 }
 
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for device in devices {
         match Ia::open(&device) {
-            Ok(ia) => println!("{device}\n{}\n", table(&ia)),
+            // Whoever reads may have seen enough.
+            Ok(ia) => drop(writeln!(std::io::stdout(), "{device}\n{}\n", table(&ia))),
             Err(error) => {
                 eprintln!("doorbell-info: {device}: {error}");
                 status = ExitCode::FAILURE;
@@ -50,7 +52,7 @@ fn table(ia: &Ia) -> Table {
         ("vendor", a.vendor_name.clone()),
         ("firmware", a.firmware_version.clone()),
         ("address", a.ia_address.to_string()),
-        ("data path", p.datapath.to_owned()),
+        ("data path", format!("{} ({})", p.datapath, p.datapath_reason)),
         ("MTU, bytes", a.mtu.to_string()),
         ("longest message, bytes", a.max_message_size.to_string()),
         ("segments of a DTO", a.max_iov_segments_per_dto.to_string()),
@@ -58,7 +60,9 @@ fn table(ia: &Ia) -> Table {
         ("DTOs of an EP", a.max_dto_per_ep.to_string()),
         ("EVDs", a.max_evds.to_string()),
         ("events of an EVD", a.max_evd_qlen.to_string()),
+        ("PZs", a.max_pzs.to_string()),
         ("LMRs", a.max_lmrs.to_string()),
+        ("longest LMR, bytes", a.max_lmr_block_size.to_string()),
         ("SRQs", a.max_srqs.to_string()),
         ("EPs of an SRQ", a.max_ep_per_srq.to_string()),
         ("buffers of an SRQ", a.max_recv_per_srq.to_string()),

@@ -90,7 +90,7 @@ fn is_mlx5() -> bool {
 
 /// Iterations of a program: fewer where a message takes a fifth of a millisecond, as on rxe in the test machine.
 pub(crate) fn iterations(n: u32) -> u32 {
-    if is_mlx5() { n } else { n / 16 }
+    if is_mlx5() { n } else { n / 32 }
 }
 
 type Run = Box<dyn Fn(&Ends) -> Result<(), String> + Send + Sync>;

@@ -14,11 +14,11 @@ const TRANSACTIONS: &[(&str, u32, u32, u32, &str, bool)] = &[
     ("sr_polled", 4096, 1, 1, "-P client SR 256 server SR 256", false),
     ("sr_segments", 2048, 1, 1, "-V client SR 1024 3 server SR 1536 2", false),
     ("sr_threads", 4096, 6, 1, "client SR 8192 3 server SR 8192 3", false),
-    ("sr_threads_endpoints", 2048, 4, 4, "client SR 8192 3 server SR 8192 3", true),
+    ("sr_threads_endpoints", 2048, 4, 4, "client SR 8192 3 server SR 8192 3", false),
     ("sr_hundred_endpoints", 160, 10, 10, "client SR 8192 3 server SR 8192 3", false),
     ("rw", 2048, 1, 1, "-V client SR 256 server RW 4096 server SR 256", false),
     ("rr", 2048, 1, 1, "-V client SR 256 server RR 4096 client SR 256 server SR 256", false),
-    ("mix", 4096, 1, 1, MIX, true),
+    ("mix", 4096, 1, 1, MIX, false),
     (
         "mix_large",
         2048,
@@ -38,7 +38,7 @@ const TRANSACTIONS: &[(&str, u32, u32, u32, &str, bool)] = &[
         "-V client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f",
         true,
     ),
-    ("reserved", 1024, 2, 2, "-r client SR 1024 server SR 1024", true),
+    ("reserved", 1024, 2, 2, "-r client SR 1024 server SR 1024", false),
 ];
 
 /// Performance: name, iterations, the rest, and whether also with libdaplofa at the other end.

@@ -8,6 +8,7 @@ mod dapltest;
 mod own;
 mod pair;
 mod stock;
+mod tools;
 
 use doorbell::Ia;
 use doorbell_hw_tests::{devices, log};
@@ -35,6 +36,7 @@ fn main() {
     let missing = missing();
     let trials = own::trials()
         .into_iter()
+        .chain(tools::trials())
         .chain(case::trials(stock::cases))
         .chain(case::trials(dapltest::cases))
         .map(|trial: Trial| match missing {

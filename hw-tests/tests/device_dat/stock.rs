@@ -29,41 +29,41 @@ const PAIRS: &[(&str, &str, bool)] = &[
     ("dtest", "", false),
     ("dtest", "-b 65536", true),
     ("dtest", "-b 65536 -w", false),
-    ("dtest", "-b 65536 -w -B 100", true),
+    ("dtest", "-b 65536 -w -B 100", false),
     ("dtest", "-b 65536 -S 1", false),
     ("dtest", "-b 65536 -u -B 100 -S 10", false),
     ("dtest", "-b 65536 -D", false),
-    ("dtest", "-b 65536 -p", true),
+    ("dtest", "-b 65536 -p", false),
     ("dtest", "-b 65536 -c", false),
     ("dtest", "-b 65536 -W -B 100", false),
     ("dtest", "-b 65536 -W -D -a -B 10", true),
     ("dtestcm", "-c 100", true),
     ("dtestcm", "-c 100 -w", false),
-    ("dtestcm", "-c 1000", true),
+    ("dtestcm", "-c 1000", false),
     ("dtestsrq", "-c 1", true),
     ("dtestsrq", "-c 2", false),
-    ("dtestsrq", "-c 10", true),
+    // libdaplofa fails with more than one on rxe: its LAST_WQE_REACHED comes twice there.
+    ("dtestsrq", "-c 10", false),
     ("dtestsrq", "-c 100", false),
     ("dtestsrq", "-B 10 -t 10", false),
     ("dtestsrq", "-c 10 -B 100", false),
-    ("dtestsrq", "-c 40 -B 100", false),
+    ("dtestsrq", "-c 16 -B 100", false),
     ("dtestsrq", "-c 4 -B 10 -t 20 -b 65536", false),
     ("dtestsrq", "-c 10 -S 0", true),
-    ("dtestsrq", "-c 40 -B 100 -S 0", false),
+    ("dtestsrq", "-c 16 -B 100 -S 0", false),
     ("dtestx", "", true),
     // The attributes of the IB extension.
     ("dtestx", "-q", false),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
-    let long = |args: &str| args.is_empty() || args == "-c 40 -B 100 -S 0";
     PAIRS
         .iter()
         .map(|&(program, args, mixed)| {
             let pair = pair(program, args);
             Case {
                 name: name(program, args),
-                long: program != "dtestx" && long(args),
+                long: program == "dtest" && args.is_empty(),
                 mixed,
                 run: Box::new(move |ends| pair.run(ends)),
             }

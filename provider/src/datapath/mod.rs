@@ -224,17 +224,17 @@ impl Kind {
     /// # Errors
     /// MODEL_NOT_SUPPORTED where the variable forces a path that this device cannot have, INVALID_PARAMETER for
     /// a value that is none of the three.
-    pub(crate) fn choose(context: &Context) -> Result<Self> {
+    pub(crate) fn choose(context: &Context) -> Result<(Self, String)> {
         let device = context.name();
         let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();
-        let kind = match wish.as_str() {
-            "verbs" => Self::Verbs,
-            "" | "auto" => direct::obstacle(context).map_or(Self::Direct, |why| {
-                tracing::debug!(device, why, "no direct data path");
-                Self::Verbs
-            }),
+        let (kind, why) = match wish.as_str() {
+            "verbs" => (Self::Verbs, "DOORBELL_DATAPATH=verbs".to_owned()),
+            "" | "auto" => match direct::obstacle(context) {
+                None => (Self::Direct, "libmlx5 drives the device".to_owned()),
+                Some(why) => (Self::Verbs, format!("no direct data path: {why}")),
+            },
             "direct" => match direct::obstacle(context) {
-                None => Self::Direct,
+                None => (Self::Direct, "DOORBELL_DATAPATH=direct".to_owned()),
                 Some(why) => {
                     let text =
                         format!("DOORBELL_DATAPATH=direct, but not on {device} ({why}): use auto or verbs");
@@ -248,8 +248,8 @@ impl Kind {
                 ));
             }
         };
-        tracing::info!(device, path = kind.name(), "data path chosen");
-        Ok(kind)
+        tracing::info!(device, path = kind.name(), why, "data path chosen");
+        Ok((kind, why))
     }
 }
 
