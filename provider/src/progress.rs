@@ -29,6 +29,8 @@ pub(crate) enum Task {
     ConnectTimeout(Weak<EpInner>, u64),
     /// See whether a graceful disconnect can finish.
     Graceful(Weak<EpInner>),
+    /// End a connection whose peer has gone.
+    Overtaken(Weak<EpInner>, u64),
     /// See whether an ended connection has given everything back; it ended then.
     Drain(Weak<EpInner>, Instant),
     /// Let go of a connection id whose peer never answered.
@@ -179,6 +181,11 @@ impl IaInner {
             Task::ConnectTimeout(ep, attempt) => {
                 if let Some(ep) = ep.upgrade() {
                     ep.connect_timed_out(attempt);
+                }
+            }
+            Task::Overtaken(ep, attempt) => {
+                if let Some(ep) = ep.upgrade() {
+                    ep.overtaken(attempt);
                 }
             }
             Task::Graceful(ep) => {

@@ -18,6 +18,10 @@ const DRAIN_TIME: Duration = Duration::from_millis(500);
 /// flushed although it has arrived. No event tells; this long a pause lets the kernel thread go on.
 const ACKNOWLEDGE_TIME: Duration = Duration::from_millis(1);
 
+/// The other half of it: rxe reads acknowledgements in a kernel thread, too, and where programs poll on every processor the peer's
+/// goodbye overtakes them. Requests under way get this long to finish then.
+const OVERTAKEN_TIME: Duration = Duration::from_millis(100);
+
 impl EpInner {
     pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
         self.check()?;
@@ -51,9 +55,14 @@ impl EpInner {
         }
     }
 
+    /// Acknowledgements are a matter of a kernel thread, not of the device.
+    fn acknowledges_late(&self) -> bool {
+        self.ia.context.driver() == "rdma_rxe"
+    }
+
     /// What has arrived should be acknowledged, too, before a connection ends at this end's wish.
     fn let_acknowledge(&self) {
-        if self.ia.context.driver() == "rdma_rxe" {
+        if self.acknowledges_late() {
             std::thread::sleep(ACKNOWLEDGE_TIME);
         }
     }
@@ -83,11 +92,36 @@ impl EpInner {
             EpState::Connected | EpState::DisconnectPending => {
                 // A QP that is in error already has failed before the peer took its leave.
                 let broke = matches!(self.qp().state(), Ok(QpState::Error | QpState::Sqe));
+                if self.acknowledges_late() && !broke {
+                    self.wait_for_acknowledgements();
+                    return;
+                }
                 let kind =
                     if broke { ConnectionEventKind::Broken } else { ConnectionEventKind::Disconnected };
                 self.end(kind);
             }
             _ => self.setup_failed(token, ConnectionEventKind::NonPeerRejected, Vec::new()),
+        }
+    }
+
+    /// The peer has gone, and acknowledgements that it sent before may not have been read yet.
+    fn wait_for_acknowledgements(self: &Arc<Self>) {
+        let control = self.control.lock().unwrap();
+        if self.state() == EpState::Connected {
+            self.set_state(EpState::DisconnectPending);
+        }
+        let attempt = control.attempt;
+        drop(control);
+        let _ = self.request_evd.harvest_now();
+        self.finish_graceful();
+        self.ia.progress.after(OVERTAKEN_TIME, Task::Overtaken(Arc::downgrade(self), attempt));
+    }
+
+    /// They did not come.
+    pub(crate) fn overtaken(self: &Arc<Self>, attempt: u64) {
+        let same = self.control.lock().unwrap().attempt == attempt;
+        if same && self.state() == EpState::DisconnectPending {
+            self.end(ConnectionEventKind::Disconnected);
         }
     }
 
