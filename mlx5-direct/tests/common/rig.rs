@@ -1,4 +1,5 @@
 //! Verbs objects on the first mlx5 device: a PD, one registered buffer, CQs, an SRQ, and RC QPs connected in loopback.
+#![allow(dead_code, reason = "a test and an example use a part each")]
 #![expect(unsafe_code, reason = "verbs")]
 
 use std::{ffi::c_int, mem::zeroed, ptr::null_mut};
