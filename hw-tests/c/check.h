@@ -5,6 +5,10 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <netinet/in.h>
 #include <stdint.h>
 
@@ -15,7 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned checks, failures;
+/* Tests of several threads count, too. */
+static _Atomic unsigned checks, failures;
 
 /* A call has to give exactly this DAT_RETURN. */
 #define EXPECT(code, call)                                                                                       \

@@ -2,7 +2,6 @@
 #ifndef RIG_H
 #define RIG_H
 
-#include "emu.h"
 #include "tests.h"
 
 /* Each buffer of a side has this much room, at its index. */

@@ -9,6 +9,7 @@
 #define TESTS_H
 
 #include "check.h"
+#include "emu.h"
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
@@ -67,14 +68,21 @@ static long long now_ms(void)
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* What a process holds that can be counted from outside. */
+/* What a process holds that can be counted from outside; objects of the device where it is the software device. */
+#define HELD 8
+static const char *held_names[HELD] = {"descriptors", "threads", "PDs", "MRs", "CQs", "QPs", "SRQs", "address handles"};
+
 struct holdings {
-    unsigned fds, threads;
+    long n[HELD];
 };
 
 static struct holdings holdings(void)
 {
-    struct holdings h = {entries("/proc/self/fd"), entries("/proc/self/task")};
+    static const char *orders[HELD] = {NULL, NULL, "count pd", "count mr", "count cq", "count qp", "count srq", "count ah"};
+    struct holdings h = {{entries("/proc/self/fd"), entries("/proc/self/task")}};
+
+    for (int i = 2; i < HELD; i++)
+        h.n[i] = emu(orders[i]);
     return h;
 }
 
@@ -84,15 +92,15 @@ static void check_holdings(struct holdings before)
     long long end = now_ms() + 5000;
     struct holdings h = holdings();
 
-    while ((h.fds != before.fds || h.threads != before.threads) && now_ms() < end) {
+    while (memcmp(&h, &before, sizeof h) != 0 && now_ms() < end) {
         poll(NULL, 0, 1);
         h = holdings();
     }
-    if (h.fds != before.fds || h.threads != before.threads)
-        printf("left behind: %u descriptors and %u threads, where there were %u and %u\n", h.fds, h.threads,
-               before.fds, before.threads);
-    CHECK(h.fds == before.fds);
-    CHECK(h.threads == before.threads);
+    for (int i = 0; i < HELD; i++) {
+        if (h.n[i] != before.n[i])
+            printf("left behind: %ld %s, where there were %ld\n", h.n[i], held_names[i], before.n[i]);
+        CHECK(h.n[i] == before.n[i]);
+    }
 }
 
 static void side_close(struct side *s)

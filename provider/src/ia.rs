@@ -158,6 +158,20 @@ impl Ia {
         if async_qlen < 1 {
             return Err(Error::arg(2, format!("the asynchronous EVD has 1 event or more, not {async_qlen}")));
         }
+        Self::open_device(name, async_qlen, settings).map_err(|error| {
+            if descriptors_left() >= DESCRIPTORS {
+                return error;
+            }
+            // Libraries then find no devices or no addresses, and say that there are none.
+            let text = format!(
+                "an IA needs about {DESCRIPTORS} file descriptors, and fewer are left: raise the limit with \
+                 \"ulimit -n\" ({error})"
+            );
+            Error::resources(Subtype::ResourceDevice, text)
+        })
+    }
+
+    fn open_device(name: &str, async_qlen: Count, settings: IaSettings) -> Result<Self> {
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
         // A link-local address is good on its own link only, and the connection manager does not take it.
@@ -256,14 +270,24 @@ impl Drop for Ia {
     }
 }
 
+/// What an open IA and the libraries on the way to it hold, about.
+const DESCRIPTORS: usize = 16;
+
+/// How many more the process may have, up to [`DESCRIPTORS`].
+fn descriptors_left() -> usize {
+    let files: Vec<_> = (0..DESCRIPTORS).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
+    files.len()
+}
+
 fn not_found(source: rxe_fallback::Error) -> Error {
     let ty = match source.errno() {
         libc::ENETDOWN | libc::EADDRNOTAVAIL => ReturnType::InvalidState,
-        libc::ENODEV | libc::ENOENT | libc::EINVAL => ReturnType::ProviderNotFound,
+        libc::ENODEV | libc::ENOENT | libc::EINVAL | libc::ENOSYS => ReturnType::ProviderNotFound,
         _ => ReturnType::InsufficientResources,
     };
     let sub = if ty == ReturnType::ProviderNotFound { Subtype::NameNotRegistered } else { Subtype::None };
-    Error::new(ty, sub, "no such IA").because(source)
+    let what = if ty == ReturnType::ProviderNotFound { "no such IA" } else { "the device cannot be used" };
+    Error::new(ty, sub, what).because(source)
 }
 
 fn count(n: u32) -> Count {

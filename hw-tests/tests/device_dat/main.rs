@@ -7,6 +7,7 @@ mod case;
 mod dapltest;
 mod own;
 mod pair;
+mod refusals;
 mod stock;
 mod tools;
 
@@ -36,6 +37,7 @@ fn main() {
     let missing = missing();
     let trials = own::trials()
         .into_iter()
+        .chain(refusals::trials())
         .chain(tools::trials())
         .chain(case::trials(stock::cases))
         .chain(case::trials(dapltest::cases))
@@ -82,8 +84,10 @@ fn setting() -> &'static Setting {
         let write = |name: &str, text: String| std::fs::write(conf.join(name), text).unwrap();
         write("a", line(IA, &a));
         write("b", line(IA, &b));
-        let mut both =
-            line("doorbell-a", &a) + &line("doorbell-b", &b) + &line("doorbell-none", "no_such_device");
+        let mut both = line("doorbell-a", &a)
+            + &line("doorbell-b", &b)
+            + &line("doorbell-none", "no_such_device")
+            + &line("doorbell-port", &format!("{a} 77"));
         let server = Ia::open(&a).unwrap().address();
         let client = Ia::open(&b).unwrap().address();
         let ofa = |ia: &str, address: IpAddr| {

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use std::path::Path;
 
 /// Where the build script put them; nothing without libdat2's headers.
-const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
+pub(crate) const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
 /// What they are called.
 const NAMES: &str = env!("DOORBELL_C_NAMES");
 /// Those of DAT 1.2, with libdat.so.1.
@@ -25,7 +25,9 @@ const MEMCHECK: [&str; 6] = [
     concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
 ];
 /// Those that wait for wall clock time, or whose processes are not all under valgrind.
-const NOT_UNDER_VALGRIND: &[&str] = &[];
+const NOT_UNDER_VALGRIND: &[&str] = &["faults"];
+/// Those that are called by tests of their own.
+const SPECIAL: &[&str] = &["opens"];
 
 /// Seconds and seed of the fuzzing: `DOORBELL_FUZZ="600 7"` for a longer one.
 fn fuzzing() -> Vec<String> {
@@ -34,7 +36,7 @@ fn fuzzing() -> Vec<String> {
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let names = || NAMES.split(' ');
+    let names = || NAMES.split(' ').filter(|name| !SPECIAL.contains(name));
     let plain = paths().iter().flat_map(|&path| {
         names().map(move |name| trial(format!("c_{name}_by_{path}"), None, move || run(name, path, false)))
     });
@@ -74,7 +76,7 @@ fn trials12() -> Vec<Trial> {
     trials
 }
 
-fn trial(
+pub(crate) fn trial(
     name: String,
     missing: Option<&'static str>,
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,

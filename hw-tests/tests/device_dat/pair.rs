@@ -41,10 +41,17 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts it with this dat.conf and these environment variables; standard output line by line, so that its progress
-    /// can be seen.
+    /// can be seen. An empty variable is taken away.
     pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
-        command.arg("-oL").arg(program).args(args).envs(variables.iter().copied());
+        command.arg("-oL").arg(program).args(args);
+        for (name, value) in variables {
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
         command.env("DAT_OVERRIDE", setting().conf.join(conf));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{program}: {e}"));

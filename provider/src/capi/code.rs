@@ -47,7 +47,8 @@ impl From<Error> for Code {
     fn from(error: Error) -> Self {
         match error.return_type() {
             ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
-            ReturnType::InternalError => tracing::error!("{error}"),
+            // What somebody has to see to: a fault, or a limit of the machine or the process.
+            ReturnType::InternalError | ReturnType::InsufficientResources => tracing::error!("{error}"),
             _ => tracing::debug!("{error}"),
         }
         Self(error.code())
@@ -90,9 +91,54 @@ pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) 
 mod tests {
     use super::*;
 
+    /// What is logged meanwhile.
+    fn logged(body: impl FnOnce()) -> String {
+        #[derive(Clone, Default)]
+        struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+        impl std::io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, body);
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
     #[test]
-    fn a_panic_becomes_an_internal_error() {
-        assert_eq!(guard("test", || panic!("on purpose")), 0x8004_0000);
+    fn a_panic_becomes_an_internal_error_and_a_line_in_the_log() {
+        let log = logged(|| assert_eq!(guard("dat_test", || panic!("on purpose")), 0x8004_0000));
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert!(log.contains("ERROR") && log.contains("dat_test") && log.contains("on purpose"), "{log}");
+        let log = logged(|| assert_eq!(guard("dat_test", || panic!("{} of {}", 1, 2)), 0x8004_0000));
+        assert!(log.contains("1 of 2"), "{log}");
+    }
+
+    #[test]
+    fn a_limit_that_was_met_is_a_line_in_the_log_and_a_wrong_argument_is_none() {
+        let log = logged(|| {
+            let error = Error::resources(Subtype::ResourceMemoryRegion, "raise it");
+            assert_eq!(Code::from(error), Code(0x8003_0007));
+        });
+        assert!(log.contains("ERROR") && log.contains("raise it"), "{log}");
+        assert_eq!(
+            logged(|| {
+                let over = Error::new(ReturnType::TimeoutExpired, Subtype::None, "");
+                assert_eq!(Code::from(over), Code(0x800F_0000));
+            }),
+            ""
+        );
     }
 
     #[test]

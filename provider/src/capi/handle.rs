@@ -5,6 +5,9 @@
 //! again only after [`QUARANTINE`] others have died. A handle that comes in is looked for among the shells before anything
 //! of it is touched, so any number that C passes is safe.
 //!
+//! After a fork the child has copies of its parent's handles. What it ends or closes through them ends for itself alone: the objects
+//! are forgotten, since what the kernel and the device hold for them is the parent's.
+//!
 //! Calls read-lock a shell, so different threads use one object at once; what takes an object away, or changes it, write-locks.
 //! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first.
 
@@ -15,7 +18,7 @@ use crate::Subtype;
 use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// As many shells die before one is used again.
@@ -36,6 +39,8 @@ pub(super) struct Shell {
     ia: AtomicUsize,
     /// The core's number for it, 0 for none.
     id: AtomicU64,
+    /// The process that made the object.
+    process: AtomicU32,
     object: RwLock<Option<Object>>,
 }
 
@@ -119,6 +124,13 @@ fn write(shell: &Shell) -> RwLockWriteGuard<'_, Option<Object>> {
     shell.object.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Shell {
+    /// Whether the object is a copy of one of the process that this one was forked from.
+    fn is_inherited(&self) -> bool {
+        self.process.load(Ordering::Relaxed) != std::process::id()
+    }
+}
+
 impl Handle {
     /// `DAT_HANDLE_NULL`.
     pub(super) const NULL: Self = Self(0);
@@ -185,6 +197,12 @@ impl Handle {
             }
             None => return Err(invalid()),
         };
+        if shell.is_inherited() {
+            std::mem::forget(object);
+            drop(guard);
+            self.bury();
+            return Ok(());
+        }
         let held = (!waits).then_some(guard);
         match end(object) {
             Ok(()) => {
@@ -217,6 +235,7 @@ impl Handle {
         let shell = handle.shell().expect("fresh handles are ours");
         shell.provider.store(table, Ordering::Relaxed);
         shell.context.store(0, Ordering::Relaxed);
+        shell.process.store(std::process::id(), Ordering::Relaxed);
         shell.ia.store(ia.given().unwrap_or(handle).0, Ordering::Relaxed);
         *write(shell) = Some(object.wrap());
         handle
@@ -253,7 +272,11 @@ impl Handle {
                 && shell.ia.load(Ordering::Relaxed) == self.0
                 && let Some(object) = write(shell).take()
             {
-                gone.push(object);
+                if shell.is_inherited() {
+                    std::mem::forget(object);
+                } else {
+                    gone.push(object);
+                }
                 handle.bury();
             }
         }
@@ -280,6 +303,7 @@ fn fresh() -> Handle {
                         context: AtomicU64::new(0),
                         ia: AtomicUsize::new(0),
                         id: AtomicU64::new(0),
+                        process: AtomicU32::new(0),
                         object: RwLock::new(None),
                     })
                     .collect()

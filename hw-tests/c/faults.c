@@ -1,0 +1,522 @@
+/* What a consumer, its machine and its peers may do to the provider: load it and unload it, fork, close while others wait, use many
+ * IAs from many threads, die, pull the wire, take the device away, have no memory left. Each ends in a code or an event, and leaves
+ * nothing behind. */
+#include "rig.h"
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* The library as dat.conf names it. */
+static void library(char *path, size_t size)
+{
+    const char *conf = getenv("DAT_OVERRIDE");
+    FILE *file = fopen(conf ? conf : "/etc/dat.conf", "r");
+    char line[4096], name[256], found[1024];
+
+    path[0] = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "%255s %*s %*s %*s %1023s", name, found) == 2 && strcmp(name, ia_names[0]) == 0)
+            snprintf(path, size, "%s", found);
+    if (file)
+        fclose(file);
+    CHECK(path[0] != 0);
+}
+
+static long resident_kib(void)
+{
+    char line[256];
+    long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "VmRSS: %ld kB", &kib) == 1)
+            break;
+    fclose(file);
+    return kib;
+}
+
+/* Opened for the first time and closed for the last each time, so that libdat2 loads it, says hello and goodbye, and unloads it. */
+TEST(loaded_and_unloaded_a_thousand_times)
+{
+    /* A thousand on an emulated processor would take its time. */
+    int times = emu("count mr") >= 0 ? 1000 : 100;
+    struct holdings before;
+    long kib = 0;
+
+    side_close(&a);
+    side_close(&b);
+    before = holdings();
+    for (int i = 0; i < times; i++) {
+        DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
+        DAT_IA_HANDLE ia = DAT_HANDLE_NULL;
+
+        OK(dat_ia_open(ia_names[i % 2], 8, &async, &ia));
+        OK(dat_ia_close(ia, i % 3 ? DAT_CLOSE_GRACEFUL_FLAG : DAT_CLOSE_ABRUPT_FLAG));
+        if (i == times / 2)
+            kib = resident_kib();
+    }
+    check_holdings(before);
+    /* Of a handle a few words stay, for ever; of an IA nothing. */
+    if (resident_kib() - kib > 4096)
+        printf("the second half of the IAs left %ld KiB behind\n", resident_kib() - kib);
+    CHECK(resident_kib() - kib <= 4096);
+}
+
+/* By dlopen, and with IAs opened now and then in between. */
+TEST(library_opened_and_closed_a_thousand_times)
+{
+    char path[1024];
+
+    library(path, sizeof path);
+    for (int i = 0; i < 1000; i++) {
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+        CHECK(handle != NULL);
+        CHECK(dlsym(handle, "dat_provider_init") != NULL && dlsym(handle, "dat_provider_fini") != NULL);
+        if (i % 100 == 0) {
+            side_close(&a);
+            side_open(&a, ia_names[0]);
+        }
+        CHECK(dlclose(handle) == 0);
+    }
+}
+
+/* What a child does with what it has from its parent. */
+enum child { EXITS, LEAVES, CLOSES, FREES, CHILDREN };
+
+static int child_of(enum child how, struct pair *pair, DAT_SRQ_HANDLE srq)
+{
+    switch (how) {
+    case EXITS:
+        exit(0);
+    case LEAVES:
+        _exit(0);
+    case CLOSES:
+        if (dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG) != DAT_SUCCESS || dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG) != DAT_SUCCESS)
+            _exit(1);
+        exit(0);
+    default:
+        if (dat_ep_free(pair->server) != DAT_SUCCESS || dat_srq_free(srq) != DAT_SUCCESS || dat_lmr_free(a.lmr) != DAT_SUCCESS)
+            _exit(1);
+        exit(0);
+    }
+}
+
+/* Whatever it does, the parent's connection goes on. */
+TEST(forked_child_does_not_disturb_its_parent)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair pair = pair_on(srq);
+
+    for (enum child how = 0; how < CHILDREN; how++) {
+        long long end = now_ms() + 20000;
+        int status = -1;
+        pid_t child;
+
+        fill(srq, 0, 2);
+        SEND(pair, 8);
+        fflush(stdout);
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            child_of(how, &pair, srq);
+        SEND(pair, 9);
+        while (waitpid(child, &status, WNOHANG) == 0 && now_ms() < end)
+            poll(NULL, 0, 2);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            printf("child %d: status %#x\n", how, status);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        if (status == -1)
+            kill(child, SIGKILL);
+        TAKEN(a.recv, pair.server, 8);
+        TAKEN(a.recv, pair.server, 9);
+        fill(srq, 0, 1);
+        SEND(pair, 10);
+        TAKEN(a.recv, pair.server, 10);
+        CHECK(connected(pair.server) && connected(pair.client));
+        COUNTS(srq, 0, 0);
+    }
+    /* And can make new things. */
+    joined(ep_on(&a, srq, a.recv, NULL), plain_ep(&b));
+}
+
+struct waiting {
+    pthread_t thread;
+    DAT_HANDLE handle;
+    int of_cno;
+    DAT_RETURN ret;
+};
+
+static void *wait_for_ever(void *arg)
+{
+    struct waiting *w = arg;
+    DAT_EVENT event;
+    DAT_EVD_HANDLE evd;
+
+    w->ret = w->of_cno ? dat_cno_wait(w->handle, DAT_TIMEOUT_INFINITE, &evd)
+                       : dat_evd_wait(w->handle, DAT_TIMEOUT_INFINITE, 1, &event, NULL);
+    return NULL;
+}
+
+/* On each kind of EVD and on a CNO; those that come too late find stale handles. */
+TEST(ia_closed_under_waiters)
+{
+    DAT_CNO_HANDLE cno;
+    DAT_HANDLE handles[] = {a.async, a.cr, a.conn, a.recv, a.req, NULL};
+    struct waiting w[6];
+
+    OK(dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
+    handles[5] = cno;
+    for (int i = 0; i < 6; i++) {
+        w[i].handle = handles[i];
+        w[i].of_cno = i == 5;
+        CHECK(pthread_create(&w[i].thread, NULL, wait_for_ever, &w[i]) == 0);
+    }
+    poll(NULL, 0, 20);
+    OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    a.ia = DAT_HANDLE_NULL;
+    for (int i = 0; i < 6; i++) {
+        CHECK(pthread_join(w[i].thread, NULL) == 0);
+        DAT_RETURN told = i == 5 ? STATE(DAT_INVALID_STATE_CNO_DEAD) : ERROR(DAT_ABORT, 0);
+
+        if (w[i].ret != told && DAT_GET_TYPE(w[i].ret) != DAT_INVALID_HANDLE)
+            printf("waiter %d got %#010x\n", i, w[i].ret);
+        CHECK(w[i].ret == told || DAT_GET_TYPE(w[i].ret) == DAT_INVALID_HANDLE);
+    }
+}
+
+/* EPs in every state, with receives posted and messages under way, service points, requests unanswered, and all else. */
+static void open_everything(void)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 16);
+    struct pair pairs[4];
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 64);
+    DAT_EP_HANDLE plain = plain_ep(&a), reserved = ep_on(&a, srq, a.recv, NULL), asking = plain_ep(&b),
+                  asking_too = plain_ep(&b), lonely = plain_ep(&a);
+    DAT_CONN_QUAL qual = next_qual(), other = next_qual();
+    DAT_PSP_HANDLE psp;
+    DAT_RSP_HANDLE rsp;
+    DAT_CNO_HANDLE cno;
+    DAT_EVD_HANDLE evd;
+    DAT_EVENT event;
+
+    fill(srq, 0, 16);
+    OK(dat_srq_set_lw(srq, 3));
+    for (int i = 0; i < 4; i++)
+        pairs[i] = pair_on(srq);
+    OK(dat_ep_post_recv(plain, 1, &iov, as_cookie(0), 0));
+    SEND(pairs[0], 64);
+    OK(dat_ep_post_send(pairs[1].server, 1, &iov, as_cookie(0), 0));
+    OK(dat_ep_disconnect(pairs[1].server, DAT_CLOSE_GRACEFUL_FLAG));
+    OK(dat_ep_disconnect(pairs[2].client, DAT_CLOSE_ABRUPT_FLAG));
+    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+    OK(dat_ep_connect(asking, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+    NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    OK(dat_rsp_create(a.ia, other, reserved, a.cr, &rsp));
+    OK(dat_ep_connect(asking_too, a.attr.ia_address_ptr, other, LONG_TIME, 0, NULL, 0, 0));
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    CHECK(event.event_data.cr_arrival_event_data.cr_handle != DAT_HANDLE_NULL);
+    /* Nobody listens there. */
+    OK(dat_ep_connect(lonely, b.attr.ia_address_ptr, next_qual(), LONG_TIME, 0, NULL, 0, 0));
+    OK(dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
+    OK(dat_evd_create(a.ia, 8, cno, DAT_EVD_SOFTWARE_FLAG, &evd));
+    event.event_number = DAT_SOFTWARE_EVENT;
+    OK(dat_evd_post_se(evd, &event));
+}
+
+/* Graceful is refused and changes nothing; abrupt ends it all, on one side and then on the other. */
+TEST(closed_with_everything_open)
+{
+    for (int i = 0; i < 3; i++) {
+        open_everything();
+        EXPECT(STATE(DAT_INVALID_STATE_IA_IN_USE), dat_ia_close(a.ia, DAT_CLOSE_GRACEFUL_FLAG));
+        EXPECT(STATE(DAT_INVALID_STATE_IA_IN_USE), dat_ia_close(b.ia, DAT_CLOSE_GRACEFUL_FLAG));
+        side_close(i % 2 ? &a : &b);
+        side_close(i % 2 ? &b : &a);
+        side_open(&a, ia_names[0]);
+        side_open(&b, ia_names[1]);
+    }
+}
+
+struct user {
+    pthread_t thread;
+    int number;
+    struct side mine, other;
+};
+
+/* Two IAs of its own, a connection between them, messages, the end; on one device, on two, or crosswise. */
+static void *use_two_ias(void *arg)
+{
+    struct user *u = arg;
+    DAT_SRQ_ATTR depth = {8, 1, 0};
+    DAT_EP_ATTR attr = ep_attr();
+
+    for (int round = 0; round < 3; round++) {
+        struct side *s = &u->mine, *c = &u->other;
+        DAT_EP_HANDLE server, client;
+        DAT_SRQ_HANDLE srq;
+        DAT_LMR_TRIPLET iov;
+        DAT_EVENT event;
+
+        side_open(s, ia_names[u->number % 2]);
+        side_open(c, ia_names[u->number / 2 % 2]);
+        OK(dat_srq_create(s->ia, s->pz, &depth, &srq));
+        OK(dat_ep_create_with_srq(s->ia, s->pz, s->recv, s->req, s->conn, srq, &attr, &server));
+        OK(dat_ep_create(c->ia, c->pz, c->recv, c->req, c->conn, &attr, &client));
+        join(s, server, c, client, 48000 + 10 * u->number + round);
+        for (unsigned i = 0; i < 50; i++) {
+            iov = piece(s, 0, 64);
+            OK(dat_srq_post_recv(srq, 1, &iov, as_cookie(i)));
+            iov = piece(c, 0, 64);
+            memset(c->memory, u->number + 1, 64);
+            OK(dat_ep_post_send(client, 1, &iov, as_cookie(i), DAT_COMPLETION_SUPPRESS_FLAG));
+            event = NEXT(s->recv, DAT_DTO_COMPLETION_EVENT);
+            CHECK(DTO(event).ep_handle == server && DTO(event).user_cookie.as_64 == i);
+            CHECK(DTO(event).status == DAT_DTO_SUCCESS && s->memory[63] == u->number + 1);
+            if (i % 4 == 3) {
+                OK(dat_srq_post_recv(srq, 1, &(DAT_LMR_TRIPLET){(uintptr_t)s->memory, 64, s->lmr_context}, as_cookie(99)));
+                OK(dat_ep_post_send(client, 1, &iov, as_cookie(i), 0));
+                NEXT(c->req, DAT_DTO_COMPLETION_EVENT);
+                NEXT(s->recv, DAT_DTO_COMPLETION_EVENT);
+            }
+        }
+        side_close(round % 2 ? s : c);
+        side_close(round % 2 ? c : s);
+    }
+    return NULL;
+}
+
+TEST(several_ias_from_several_threads)
+{
+    struct user users[6];
+
+    for (int i = 0; i < 6; i++) {
+        users[i].number = i;
+        CHECK(pthread_create(&users[i].thread, NULL, use_two_ias, &users[i]) == 0);
+    }
+    for (int i = 0; i < 6; i++)
+        CHECK(pthread_join(users[i].thread, NULL) == 0);
+}
+
+/* The peer: another process that connects and sends until it is killed. */
+static int send_for_ever(char **argv)
+{
+    DAT_EP_HANDLE ep;
+    struct sockaddr_storage to;
+    socklen_t size = sizeof to;
+    unsigned char *bytes = (unsigned char *)&to;
+
+    side_open(&b, argv[2]);
+    for (unsigned i = 0; i < size && argv[5][2 * i]; i++)
+        sscanf(argv[5] + 2 * i, "%2hhx", &bytes[i]);
+    ep = plain_ep(&b);
+    OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&to, strtoull(argv[4], NULL, 0), LONG_TIME, 0, NULL, 0, 0));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    for (;;) {
+        DAT_EVENT event;
+        DAT_COUNT more;
+
+        if (send_flagged(ep, ROOM, 0) != DAT_SUCCESS || dat_evd_wait(b.req, LONG_TIME, 1, &event, &more) != DAT_SUCCESS ||
+            DTO(event).status != DAT_DTO_SUCCESS)
+            return 1;
+    }
+}
+
+/* Killed in the middle of it: one event, its buffers back, and the neighbour on the SRQ is served all along. */
+TEST(peer_killed)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 16);
+    struct pair other = pair_on(srq);
+    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+    DAT_CONN_QUAL qual = next_qual();
+    DAT_PSP_HANDLE psp;
+    DAT_EVENT event;
+    DAT_COUNT more;
+    char number[32], hex[80];
+    int size = a.attr.ia_address_ptr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    int status, of_it = 0;
+    pid_t child;
+
+    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+    snprintf(number, sizeof number, "%llu", (unsigned long long)qual);
+    for (int i = 0; i < size; i++)
+        sprintf(hex + 2 * i, "%02x", ((unsigned char *)a.attr.ia_address_ptr)[i]);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "faults", ia_names[0], ia_names[1], "--send-for-ever", number, hex, NULL);
+        _exit(3);
+    }
+    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+    fill(srq, 0, 8);
+    for (int i = 0; i < 40; i++) {
+        event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+        CHECK(DTO(event).status == DAT_DTO_SUCCESS && DTO(event).ep_handle == ep);
+        OK(post(srq, DTO(event).user_cookie.as_64, ROOM));
+    }
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    OK(dat_evd_wait(a.conn, LONG_TIME, 1, &event, &more));
+    CHECK(event.event_data.connect_event_data.ep_handle == ep);
+    CHECK(event.event_number == DAT_CONNECTION_EVENT_BROKEN || event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED);
+    SEND(other, 8);
+    while (DAT_GET_TYPE(dat_evd_dequeue(a.recv, &event)) != DAT_QUEUE_EMPTY)
+        of_it += DTO(event).ep_handle == ep;
+    printf("%d messages of the dead one were left\n", of_it);
+    OK(dat_ep_free(ep));
+    CHECK(look(srq).outstanding_dto_count == look(srq).available_dto_count);
+    OK(dat_ep_free(other.server));
+    OK(dat_srq_free(srq));
+}
+
+/* The port goes down and comes up again; an IA cannot be opened meanwhile, and afterwards all goes on. */
+TEST(link_down)
+{
+    DAT_SRQ_HANDLE srq;
+    struct pair pair;
+    DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
+    DAT_IA_HANDLE ia = DAT_HANDLE_NULL;
+    DAT_EVENT event;
+    DAT_COUNT more;
+
+    if (no_software_device("link_down"))
+        return;
+    srq = srq_of(&a, 4);
+    pair = pair_on(srq);
+    fill(srq, 0, 4);
+    SEND(pair, 8);
+    CHECK(emu("port down") == 0);
+    OK(dat_evd_wait(a.async, LONG_TIME, 1, &event, &more));
+    CHECK(event.event_data.asynch_error_event_data.dat_handle == (DAT_HANDLE)a.ia);
+    CHECK(DAT_GET_TYPE(dat_ia_open(ia_names[0], 8, &async, &ia)) == DAT_INVALID_STATE);
+    CHECK(ia == DAT_HANDLE_NULL && async == DAT_HANDLE_NULL);
+    CHECK(emu("port up") == 0);
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    TAKEN(a.recv, pair.server, 8);
+    OK(dat_ia_open(ia_names[0], 8, &async, &ia));
+    OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+    joined(ep_on(&a, srq, a.recv, NULL), plain_ep(&b));
+}
+
+/* Each thing that is made of a verbs object, when there is no memory for that. */
+TEST(no_memory_left)
+{
+    DAT_SRQ_ATTR depth = {4, 1, 0};
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_REGION_DESCRIPTION region;
+    DAT_HANDLE made = DAT_HANDLE_NULL;
+    DAT_LMR_CONTEXT context;
+    DAT_EVD_HANDLE async;
+    DAT_IA_HANDLE ia;
+    int refused = 0;
+
+    if (no_software_device("no_memory_left"))
+        return;
+    region.for_va = a.memory;
+#define WITHOUT(command, call, undo)                                                                             \
+    do {                                                                                                         \
+        DAT_RETURN ret_;                                                                                         \
+        CHECK(emu("fault " command "=12*0") == 0);                                                               \
+        made = ia = async = DAT_HANDLE_NULL;                                                                     \
+        ret_ = call;                                                                                             \
+        CHECK(emu("no faults") == 0);                                                                            \
+        if (DAT_GET_TYPE(ret_) != DAT_INSUFFICIENT_RESOURCES)                                                    \
+            printf("%s without %s gave %#010x\n", #call, command, ret_);                                         \
+        CHECK(DAT_GET_TYPE(ret_) == DAT_INSUFFICIENT_RESOURCES && (ret_ & DAT_CLASS_ERROR));                     \
+        CHECK(made == DAT_HANDLE_NULL && ia == DAT_HANDLE_NULL);                                                 \
+        OK(call);                                                                                                \
+        OK(undo);                                                                                                \
+        refused++;                                                                                               \
+    } while (0)
+    WITHOUT("cmd.alloc_pd", dat_pz_create(a.ia, &made), dat_pz_free(made));
+    WITHOUT("cmd.reg_mr",
+            dat_lmr_create(a.ia, 0, region, 4096, a.pz, DAT_MEM_PRIV_ALL_FLAG, 0, &made, &context, NULL, NULL, NULL),
+            dat_lmr_free(made));
+    WITHOUT("cmd.create_cq", dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made), dat_evd_free(made));
+    WITHOUT("cmd.create_comp_channel", dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made),
+            dat_evd_free(made));
+    WITHOUT("cmd.create_srq", dat_srq_create(a.ia, a.pz, &depth, &made), dat_srq_free(made));
+    WITHOUT("cmd.create_qp", dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &made), dat_ep_free(made));
+    WITHOUT("cmd.get_context", dat_ia_open(ia_names[0], 8, &async, &ia), dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+    CHECK(refused == 7);
+}
+
+/* With each number of descriptors that is too small an IA cannot be opened, nor an EVD be made; nothing is lost by trying. */
+TEST(no_descriptors_left)
+{
+    struct rlimit limit, before;
+    unsigned opened = 0, refused = 0;
+    DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
+
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    limit = before;
+    for (unsigned spare = 0; spare < 24; spare++) {
+        DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
+        DAT_IA_HANDLE ia = DAT_HANDLE_NULL;
+        DAT_RETURN of_ia, of_evd;
+        int lowest = dup(1);
+
+        /* The lowest free descriptor, and the limit so much above it: those above it are taken by what is open. */
+        close(lowest);
+        limit.rlim_cur = lowest + spare;
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        of_ia = dat_ia_open(ia_names[0], 8, &async, &ia);
+        of_evd = dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evd);
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+        if (of_ia == DAT_SUCCESS) {
+            OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+            opened++;
+        } else {
+            if (DAT_GET_TYPE(of_ia) != DAT_INSUFFICIENT_RESOURCES)
+                printf("with %u descriptors to spare dat_ia_open gave %#010x\n", spare, of_ia);
+            CHECK(DAT_GET_TYPE(of_ia) == DAT_INSUFFICIENT_RESOURCES);
+            CHECK(ia == DAT_HANDLE_NULL && async == DAT_HANDLE_NULL);
+            refused++;
+        }
+        CHECK(of_evd == DAT_SUCCESS || DAT_GET_TYPE(of_evd) == DAT_INSUFFICIENT_RESOURCES);
+        if (of_evd == DAT_SUCCESS)
+            OK(dat_evd_free(evd));
+    }
+    CHECK(opened > 0 && refused > 0);
+}
+
+/* The last: there is no device any more. Who had it open is told, every call ends, and all can be freed and closed. */
+TEST(zz_device_removed)
+{
+    DAT_SRQ_HANDLE srq;
+    struct pair pair;
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+    DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
+    DAT_IA_HANDLE ia = DAT_HANDLE_NULL;
+    DAT_PZ_HANDLE pz;
+    DAT_RETURN ret;
+
+    if (no_software_device("zz_device_removed"))
+        return;
+    srq = srq_of(&a, 4);
+    pair = pair_on(srq);
+    fill(srq, 0, 4);
+    SEND(pair, 8);
+    CHECK(emu("remove") == 0);
+    ASYNC(a, DAT_ASYNC_ERROR_IA_CATASTROPHIC, a.ia, DAT_IA_CATASTROPHIC_ERROR);
+    CHECK(dat_ia_open(ia_names[0], 8, &async, &ia) != DAT_SUCCESS);
+    CHECK(ia == DAT_HANDLE_NULL);
+    CHECK(dat_pz_create(a.ia, &pz) != DAT_SUCCESS);
+    /* Posting does not know; nothing comes of it. */
+    dat_srq_post_recv(srq, 1, &iov, as_cookie(0));
+    send_flagged(pair.client, 8, 0);
+    COUNTS(srq, look(srq).available_dto_count, look(srq).outstanding_dto_count);
+    ret = dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG);
+    CHECK(ret == DAT_SUCCESS || DAT_GET_TYPE(ret) == DAT_INVALID_STATE);
+    OK(dat_ep_free(pair.server));
+    OK(dat_srq_free(srq));
+    OK(dat_lmr_free(a.lmr));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 5 && strcmp(argv[3], "--send-for-ever") == 0)
+        return send_for_ever(argv);
+    return run_tests(argc, argv);
+}

@@ -1,0 +1,64 @@
+//! What is said when an IA cannot be opened, or used: one line, with the reason and what to do.
+
+use crate::own::{PROGRAMS, trial};
+use crate::pair::Running;
+use doorbell_hw_tests::devices;
+use libtest_mimic::{Failed, Trial};
+use std::path::Path;
+
+pub(crate) fn trials() -> [Trial; 5] {
+    let software = std::env::var_os("MLX5_EMU_SESSION").is_some();
+    let here = |other| (!software).then_some(other);
+    [
+        trial("says_that_a_device_is_unknown_and_which_there_are".to_owned(), None, || {
+            let device = devices().expect("there are devices").0;
+            says(&["doorbell-none"], &[], 0x800A_0064, &["doorbell-none", "no_such_device", &device])
+        }),
+        trial("says_that_a_port_is_unknown".to_owned(), None, || {
+            says(&["doorbell-port"], &[], 0x800A_0064, &["doorbell-port", "77", "port"])
+        }),
+        trial(
+            "says_that_there_is_no_device_at_all".to_owned(),
+            here("this machine has devices; the software device can be taken away"),
+            || says(&["doorbell-a"], &[("LD_PRELOAD", ""), ("SYSFS_PATH", "")], 0x800A_0064, &["ib_uverbs"]),
+        ),
+        trial("says_that_descriptors_are_short".to_owned(), None, || {
+            says(&["prlimit", "--nofile=14", "doorbell-a"], &[], 0x8003_0003, &["ulimit -n"])
+        }),
+        trial(
+            "says_that_memlock_is_too_small".to_owned(),
+            here("root may lock what it likes here; device_faults shows it"),
+            || {
+                let limit = ["prlimit", "--memlock=65536", "doorbell-a"];
+                let faults = [("MLX5_EMU_FAULTS", "cmd.reg_mr=12*0")];
+                says(&limit, &faults, 0x8003_0007, &["ulimit -l", "64 KiB"])
+            },
+        ),
+    ]
+}
+
+/// Opens the IA that is the last word, by way of the words before it, in this environment: the last code is this one, and
+/// the only line of the log has these words. Without the log nothing is said.
+fn says(words: &[&str], variables: &[(&str, &str)], code: u32, reasons: &[&str]) -> Result<(), Failed> {
+    let program = Path::new(PROGRAMS).join("opens").display().to_string();
+    let (ia, before) = words.split_last().expect("an IA is named");
+    let command: Vec<_> = before.iter().copied().chain([program.as_str(), ia]).map(str::to_owned).collect();
+    for log in ["", "off"] {
+        let environment: Vec<_> = variables.iter().copied().chain([("DOORBELL_LOG", log)]).collect();
+        let mut running = Running::start_with(&command[0], &command[1..], "both", &environment);
+        let (said, status) = running.finish();
+        let lines: Vec<_> = said.lines().filter(|line| line.contains("ERROR")).collect();
+        let gave = said.lines().rev().find(|line| line.contains(" gave "));
+        let as_expected = gave.is_some_and(|line| line.ends_with(&format!("gave {code:#010x}")))
+            && status.success()
+            && match lines[..] {
+                [] => log == "off",
+                [line] => log.is_empty() && reasons.iter().all(|reason| line.contains(reason)),
+                _ => false,
+            };
+        if !as_expected {
+            return Err(format!("{status}, wanted {code:#010x} and {reasons:?}:\n{said}").into());
+        }
+    }
+    Ok(())
+}
