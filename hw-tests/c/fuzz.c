@@ -383,7 +383,7 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
     DAT_RETURN type = code & 0x3FFF0000, minor = code & 0xFFFF;
     int listed = code == DAT_SUCCESS;
 
-    if (!listed && type <= DAT_CONN_QUAL_UNAVAILABLE)
+    if (!listed && type <= DAT_COMM_NOT_SUPPORTED)
         listed = ((code & DAT_CLASS_ERROR) != 0 || code == DAT_QUEUE_EMPTY) && (types & T(type)) && minor <= 103;
     calls_made[slot]++;
     calls_done[slot] += code == DAT_SUCCESS;
@@ -888,11 +888,15 @@ static void one_call(void)
         h = any_handle(SRQ);
         CALL(67, srq_set_lw, SRQ, h, OF_HANDLE | OF_ARGUMENT, h, any_count());
         break;
-    case 68:
+    case 68: {
+        DAT_COMM comm = {address->sa_family, SOCK_STREAM, percent(50) ? IPPROTO_TCP : 0};
+
         ia = any_handle(IA);
-        if (DID(68, csp_create, IA, ia, OF_CREATE | T(DAT_CONN_QUAL_IN_USE), ia, in(NULL, 0), address, any_handle(EVD), o))
+        if (DID(68, csp_create, IA, ia, OF_CREATE | T(DAT_INVALID_ADDRESS) | T(DAT_PORT_IN_USE) | T(DAT_COMM_NOT_SUPPORTED),
+                ia, in(&comm, sizeof comm), percent(80) ? address : to_whom(), any_of(EVD, 0x10), o))
             NEW(CSP);
         break;
+    }
     case 69:
         h = any_handle(CSP);
         CALL(69, csp_query, CSP, h, OF_QUERY, h, any_mask(0x1f), o);

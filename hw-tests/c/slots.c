@@ -188,7 +188,6 @@ static void connections(struct side *a, struct side *b)
     OK(dat_ep_create(b->ia, b->pz, b->recv, b->req, b->conn, &attr, &client));
     OK(dat_ep_create(b->ia, b->pz, b->recv, b->req, b->conn, &attr, &second));
 
-    EXPECT(NOT_SUPPORTED, dat_psp_create(a->ia, 45320, a->cr, DAT_PSP_PROVIDER_FLAG, &psp));
     OK(dat_psp_create_any(a->ia, &qual, a->cr, DAT_PSP_CONSUMER_FLAG, &psp));
     CHECK(qual != 0);
     memset(&psp_param, 0xA5, sizeof psp_param);
@@ -210,7 +209,6 @@ static void connections(struct side *a, struct side *b)
     OK(dat_ep_dup_connect(second, client, LONG_TIME, 2, "hi", DAT_QOS_BEST_EFFORT));
     event = NEXT(a->cr, DAT_CONNECTION_REQUEST_EVENT);
     cr = event.event_data.cr_arrival_event_data.cr_handle;
-    EXPECT(NOT_SUPPORTED, dat_cr_handoff(cr, 1234));
     OK(dat_cr_reject(cr, 3, "no!"));
     event = NEXT(b->conn, DAT_CONNECTION_EVENT_PEER_REJECTED);
     CHECK(event.event_data.connect_event_data.ep_handle == second);
@@ -319,10 +317,8 @@ static void table(struct side *a)
 
     OK(dats_get_ia_handle(a->ia, &raw));
     OK(dat_ep_create(a->ia, a->pz, a->recv, a->req, a->conn, NULL, &ep));
-    EXPECT(NOT_SUPPORTED, provider->ep_common_connect_func(ep, a->attr.ia_address_ptr, 0, 0, NULL));
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EP_UNCONNECTED,
            provider->ep_post_send_with_invalidate_func(ep, 1, &iov, cookie, 0, DAT_FALSE, 0));
-    EXPECT(NOT_SUPPORTED, provider->csp_create_func(raw, NULL, NULL, a->cr, &ep));
     OK(provider->ia_ha_related_func(raw, "other", &related));
     CHECK(related == DAT_FALSE);
     OK(provider->cno_fd_create_func(raw, &fd, &cno));

@@ -73,6 +73,8 @@ pub struct ProviderAttr {
     pub completion_flags_supported: CompletionFlags,
     /// Bytes of private data in a connect at most.
     pub max_private_data_size: Count,
+    /// Whether the provider makes EPs for requests (`DAT_EP_CREATOR_FOR_PSP`): 1, where it is asked to.
+    pub ep_creator: u32,
     /// TRUE (R259).
     pub srq_supported: bool,
     /// Bit set: 0x001 low, 0x010 soft high, 0x100 hard high (R260).

@@ -120,6 +120,25 @@ impl Ep {
         self.inner.connect(remote, conn_qual, timeout, private_data)
     }
 
+    /// Asks to connect to a common service point, which an address and port name.
+    ///
+    /// # Errors
+    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG2) for port 0.
+    ///
+    /// # References
+    /// dat.h, `dat_ep_common_connect`.
+    pub fn common_connect(
+        &self,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+    ) -> Result<()> {
+        if remote.port() == 0 {
+            return Err(Error::arg(2, "an address without a port names no service point"));
+        }
+        self.inner.connect(remote.ip(), remote.port().into(), timeout, private_data)
+    }
+
     /// Connects to the service that another EP is connected to.
     ///
     /// # Errors
@@ -266,8 +285,12 @@ impl EpInner {
         check_private_data(private_data, 3)?;
         let mut control = self.control.lock().unwrap();
         let state = self.state();
-        if !matches!(state, EpState::Unconnected | EpState::PassiveConnectionPending) {
-            return Err(Error::state(state.subtype(), "a request needs an unconnected EP"));
+        let takes_part = matches!(
+            state,
+            EpState::Unconnected | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending
+        );
+        if !takes_part {
+            return Err(Error::state(state.subtype(), "a request needs an unconnected EP, or its own"));
         }
         let qp = self.qp();
         let failed = |e| Error::verb(Subtype::ResourceTep, e);

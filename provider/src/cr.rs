@@ -2,10 +2,10 @@
 
 use crate::ep::EpInner;
 use crate::ia::{CmTarget, IaInner};
-use crate::types::EpState;
+use crate::types::{ConnQual, EpState};
 use crate::{Ep, Error, Result, ReturnType, Subtype};
+use rxe_fallback::CmId;
 use rxe_fallback::cm::ConnInfo;
-use rxe_fallback::{CmEvent, CmId};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,13 @@ pub(crate) struct CrInner {
     asked: ConnInfo,
     /// The id, until the request is answered or the peer has given up; and the EP of an RSP.
     open: Mutex<Option<Open>>,
+}
+
+/// What a request brings.
+pub(crate) struct Asks {
+    pub(crate) id: Arc<CmId>,
+    pub(crate) private_data: Vec<u8>,
+    pub(crate) asked: ConnInfo,
 }
 
 #[derive(Debug)]
@@ -67,10 +74,10 @@ impl Cr {
         }
     }
 
-    /// Accepts with the EP that an RSP had reserved.
+    /// Accepts with the EP that an RSP had reserved, or that the provider has made.
     ///
     /// # Errors
-    /// INVALID_HANDLE where the request came through a PSP; otherwise as [`Cr::accept`].
+    /// INVALID_HANDLE where the request came without an EP; otherwise as [`Cr::accept`].
     ///
     /// # References
     /// dat_cr_accept(3DAT), dat_rsp_create(3DAT).
@@ -81,6 +88,22 @@ impl Cr {
             None => Err(Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)")),
         };
         outcome.map_err(|error| crate::Refused { object: self, error })
+    }
+
+    /// Hands the request on to the service point of this IA that listens at another qualifier; there it arrives as if the
+    /// peer had asked there. An EP that the request had here is free again, or gone if the provider had made it.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) where nobody of this IA listens there, or an RSP there has had its request; ABORT when the peer
+    /// has given up. The request comes back with the error.
+    ///
+    /// # References
+    /// dat_cr_handoff(3DAT).
+    pub fn hand_off(self, to: ConnQual) -> Result<(), crate::Refused<Self>> {
+        match self.inner.hand_off(to) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(crate::Refused { object: self, error }),
+        }
     }
 
     /// Says no; the peer gets PEER_REJECTED with the private data.
@@ -107,19 +130,19 @@ fn gone() -> Error {
 }
 
 impl CrInner {
-    pub(crate) fn new(ia: &Arc<IaInner>, id: CmId, event: &CmEvent, ep: Option<Arc<EpInner>>) -> Arc<Self> {
-        let id = Arc::new(id);
+    pub(crate) fn new(ia: &Arc<IaInner>, asks: Asks, ep: Option<Arc<EpInner>>) -> Arc<Self> {
+        let Asks { id, private_data, asked } = asks;
         let token = crate::types::next_id();
-        id.set_token(token);
         let inner = Arc::new(Self {
             ia: ia.clone(),
             token,
             remote: id.peer_addr(),
-            private_data: event.private_data.clone(),
-            asked: event.conn,
-            open: Mutex::new(Some(Open { id, ep })),
+            private_data,
+            asked,
+            open: Mutex::new(Some(Open { id: id.clone(), ep })),
         });
         ia.retarget_cm(token, CmTarget::Request(Arc::downgrade(&inner)));
+        id.set_token(token);
         inner
     }
 
@@ -127,9 +150,50 @@ impl CrInner {
         if !Arc::ptr_eq(&ep.ia, &self.ia) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
-        let id = self.open.lock().unwrap().as_ref().map(|open| open.id.clone()).ok_or_else(gone)?;
+        let (id, own) = {
+            let open = self.open.lock().unwrap();
+            let open = open.as_ref().ok_or_else(gone)?;
+            (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, ep)))
+        };
+        let state = ep.state();
+        if !own && matches!(state, EpState::PassiveConnectionPending | EpState::TentativeConnectionPending) {
+            return Err(Error::state(state.subtype(), "this EP waits for the answer to another request"));
+        }
         ep.accept(self.token, id, &self.asked, private_data)?;
-        self.open.lock().unwrap().take();
+        // An EP that it had and did not need is free again.
+        let open = self.open.lock().unwrap().take();
+        if let Some(Open { ep: Some(ep), .. }) = open {
+            Self::let_go(&ep);
+        }
+        Ok(())
+    }
+
+    /// The EP of a request that did not take it.
+    fn let_go(ep: &Arc<EpInner>) {
+        match ep.state() {
+            EpState::PassiveConnectionPending => ep.set_state(EpState::Unconnected),
+            EpState::TentativeConnectionPending => ep.close(),
+            _ => {}
+        }
+    }
+
+    fn hand_off(&self, to: ConnQual) -> Result<()> {
+        let nobody = || {
+            let text = format!("nobody of this IA waits for a request at connection qualifier {to}");
+            Error::arg(2, text)
+        };
+        let sp = self.ia.service_point(to).ok_or_else(nobody)?;
+        let mut open = self.open.lock().unwrap();
+        let id = open.as_ref().ok_or_else(gone)?.id.clone();
+        let asks = Asks { id, private_data: self.private_data.clone(), asked: self.asked };
+        let arrival = sp.take(asks).map_err(|_| nobody())?;
+        let left = open.take();
+        drop(open);
+        self.ia.forget_cm(self.token);
+        if let Some(Open { ep: Some(ep), .. }) = left {
+            Self::let_go(&ep);
+        }
+        sp.announce(arrival);
         Ok(())
     }
 
@@ -152,10 +216,8 @@ impl CrInner {
 
     fn release(&self, open: Open) {
         self.ia.forget_cm(self.token);
-        if let Some(ep) = open.ep
-            && ep.state() == EpState::PassiveConnectionPending
-        {
-            ep.set_state(EpState::Unconnected);
+        if let Some(ep) = open.ep {
+            Self::let_go(&ep);
         }
     }
 }

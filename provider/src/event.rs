@@ -1,6 +1,6 @@
 //! Events, as they leave an EVD.
 
-use crate::{Cr, DtoOp, DtoStatus, EpId, EvdId, RmrId, SpId, SrqId, types::ConnQual};
+use crate::{Cr, DtoOp, DtoStatus, Ep, EpId, EvdId, RmrId, SpId, SrqId, types::ConnQual};
 
 /// One event (`DAT_EVENT`).
 #[derive(Debug)]
@@ -74,12 +74,14 @@ pub struct RmrBindCompletion {
 /// A connection request (`DAT_CR_ARRIVAL_EVENT_DATA`).
 #[derive(Debug)]
 pub struct CrArrival {
-    /// The PSP or RSP it arrived at.
+    /// The PSP, RSP or CSP it arrived at.
     pub sp: SpId,
     /// Where that listens.
     pub conn_qual: ConnQual,
     /// The request.
     pub cr: Cr,
+    /// The EP that the provider has made for it, if the service point asked for that.
+    pub ep: Option<Ep>,
 }
 
 /// A connection event (`DAT_CONNECTION_EVENT_DATA`).

@@ -94,6 +94,8 @@ pub(crate) struct IaInner {
 struct Own {
     async_evd: Option<Arc<EvdInner>>,
     discards: Option<Arc<EvdInner>>,
+    /// The zone of EPs that the provider makes, until the consumer names one.
+    pz: Option<Arc<PzInner>>,
 }
 
 /// Everything that lives on an IA, to be found by number and to be closed with it.
@@ -336,6 +338,7 @@ fn provider_attr(context: &Context, kind: Kind, why: String) -> ProviderAttr {
         provider_name: "doorbell",
         completion_flags_supported: CompletionFlags::all(),
         max_private_data_size: MAX_PRIVATE_DATA as Count,
+        ep_creator: 1,
         srq_supported: true,
         srq_watermarks_supported: 0x111,
         // mlx5 takes an SRQ's buffers from the SRQ's own protection domain; rxe looks in the QP's.
@@ -372,6 +375,23 @@ impl IaInner {
         let evd = EvdInner::new(self, 64, EvdFlags::DTO, true)?;
         own.discards = Some(evd.clone());
         Ok(evd)
+    }
+
+    /// The PZ of EPs that nobody has given one to.
+    pub(crate) fn own_pz(self: &Arc<Self>) -> Result<Arc<PzInner>> {
+        let mut own = self.own.lock().unwrap();
+        if let Some(pz) = &own.pz {
+            return Ok(pz.clone());
+        }
+        let pz = PzInner::new(self)?;
+        own.pz = Some(pz.clone());
+        Ok(pz)
+    }
+
+    /// The service point that listens at this qualifier.
+    pub(crate) fn service_point(&self, qual: crate::ConnQual) -> Option<Arc<SpInner>> {
+        let objects = self.objects.lock().unwrap();
+        objects.sps.values().filter_map(Weak::upgrade).find(|sp| sp.listens_at(qual))
     }
 
     /// Gives entries back that were received for nobody; true if there may be any.

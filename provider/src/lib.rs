@@ -44,7 +44,7 @@ pub use event::{
 pub use ia::{Ia, IaSettings};
 pub use lmr::Lmr;
 pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
-pub use psp::{Psp, Rsp};
+pub use psp::{Comm, Csp, Psp, Rsp};
 pub use pz::Pz;
 pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
 pub use srq::{Srq, SrqParam};

@@ -1,6 +1,6 @@
-//! PSPs and RSPs: where connection requests arrive.
+//! PSPs, RSPs and CSPs: where connection requests arrive.
 
-use crate::cr::CrInner;
+use crate::cr::{Asks, CrInner};
 use crate::ep::EpInner;
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::{CrArrival, EventData};
@@ -8,7 +8,7 @@ use crate::ia::{CmTarget, IaInner};
 use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, SpId, next_id, port_of};
 use crate::{Cr, Ep, EpId, Error, Evd, Ia, Result, ReturnType, Subtype};
 use rxe_fallback::{CmEvent, CmEventKind, CmId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -27,17 +27,52 @@ pub struct Rsp {
     inner: Arc<SpInner>,
 }
 
+/// A common service point (`DAT_CSP_HANDLE`): listens at an address and port until it is freed. Dropping it frees it.
+#[derive(Debug)]
+pub struct Csp {
+    inner: Arc<SpInner>,
+}
+
+/// Which connections a common service point is for (`DAT_COMM`), in the numbers of socket(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comm {
+    /// `AF_INET` or `AF_INET6`.
+    pub domain: i32,
+    /// `SOCK_STREAM`.
+    pub kind: i32,
+    /// `IPPROTO_TCP`, or 0 for the only one that there is.
+    pub protocol: i32,
+}
+
+impl Comm {
+    /// Reliable connections between addresses of this one's family.
+    pub fn of(address: IpAddr) -> Self {
+        let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        Self { domain, kind: libc::SOCK_STREAM, protocol: libc::IPPROTO_TCP }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SpInner {
     pub(crate) id: SpId,
     ia: Arc<IaInner>,
     qual: ConnQual,
     evd: Arc<EvdInner>,
+    kind: Kind,
     /// The EP of an RSP, until a request has come for it.
     reserved: Mutex<Option<Arc<EpInner>>>,
-    is_rsp: bool,
     listener: Mutex<Option<(u64, Arc<CmId>)>>,
     live: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A PSP or CSP: requests come without an EP.
+    Bare,
+    /// A PSP: the provider makes an EP for each request.
+    Provides,
+    /// An RSP.
+    Reserved,
 }
 
 impl Psp {
@@ -50,11 +85,7 @@ impl Psp {
     /// # References
     /// dat_psp_create(3DAT).
     pub fn create(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
-        if qual == 0 {
-            return Err(Error::arg(2, "connection qualifier 0 is none: use Psp::create_any"));
-        }
-        let (inner, _) = SpInner::listen(ia, Some(qual), evd, None)?;
-        Ok(Self { inner })
+        Self::listen(ia, Some(qual), evd, Kind::Bare).map(|(psp, _)| psp)
     }
 
     /// Listens where nobody else does, and tells where.
@@ -65,7 +96,41 @@ impl Psp {
     /// # References
     /// dat_psp_create_any(3DAT).
     pub fn create_any(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
-        let (inner, qual) = SpInner::listen(ia, None, evd, None)?;
+        Self::listen(ia, None, evd, Kind::Bare)
+    }
+
+    /// As [`Psp::create`]; each request comes with an EP that the provider has made for it ([`CrArrival::ep`]).
+    ///
+    /// That EP is in TENTATIVE_CONNECTION_PENDING, without EVDs and in a PZ that no LMR is in: change it with [`Ep::modify`], then
+    /// accept with it. It goes with its request if that is rejected or accepted with another EP.
+    ///
+    /// # Errors
+    /// As [`Psp::create`].
+    ///
+    /// # References
+    /// dat_psp_create(3DAT), `DAT_PSP_PROVIDER_FLAG`.
+    pub fn create_providing(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
+        Self::listen(ia, Some(qual), evd, Kind::Provides).map(|(psp, _)| psp)
+    }
+
+    /// The same where nobody else listens.
+    ///
+    /// # Errors
+    /// As [`Psp::create_any`].
+    ///
+    /// # References
+    /// dat_psp_create_any(3DAT).
+    pub fn create_any_providing(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
+        Self::listen(ia, None, evd, Kind::Provides)
+    }
+
+    fn listen(ia: &Ia, qual: Option<ConnQual>, evd: &Evd, kind: Kind) -> Result<(Self, ConnQual)> {
+        if qual == Some(0) {
+            return Err(Error::arg(2, "connection qualifier 0 is none: use Psp::create_any"));
+        }
+        let at = Place::Qualifier(qual);
+        let inner = SpInner::listen(&ia.inner, at, &evd.inner, kind, None)?;
+        let qual = inner.qual;
         Ok((Self { inner }, qual))
     }
 
@@ -77,6 +142,11 @@ impl Psp {
     /// Where it listens.
     pub fn conn_qual(&self) -> ConnQual {
         self.inner.qual
+    }
+
+    /// Whether requests come with an EP.
+    pub fn provides_eps(&self) -> bool {
+        self.inner.kind == Kind::Provides
     }
 
     /// Stops listening. Requests that are events already stay good.
@@ -112,7 +182,8 @@ impl Rsp {
         if state != EpState::Unconnected {
             return Err(Error::state(state.subtype(), "only an unconnected EP can be reserved"));
         }
-        let (inner, _) = SpInner::listen(ia, Some(qual), evd, Some(ep.inner.clone()))?;
+        let at = Place::Qualifier(Some(qual));
+        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(ep.inner.clone()))?;
         ep.inner.set_state(EpState::Reserved);
         drop(control);
         Ok(Self { inner })
@@ -141,55 +212,148 @@ impl Drop for Rsp {
     }
 }
 
+impl Csp {
+    /// Listens at a port of the IA's address; port 0 is any that is free. Requests come from [`Ep::common_connect`], and from
+    /// [`Ep::connect`] with the port for a qualifier.
+    ///
+    /// # Errors
+    /// COMM_NOT_SUPPORTED for anything but reliable streams of the IA's address family; INVALID_ADDRESS for an address that is
+    /// not the IA's; PORT_IN_USE where somebody listens there already; otherwise as [`Psp::create`].
+    ///
+    /// # References
+    /// dat.h, `dat_csp_create`.
+    pub fn create(ia: &Ia, comm: Comm, at: SocketAddr, evd: &Evd) -> Result<Self> {
+        ia.inner.check()?;
+        let own = ia.inner.attr.ia_address;
+        let can = Comm::of(own);
+        if comm != can && comm != (Comm { protocol: 0, ..can }) {
+            let text = format!("{comm:?} is not supported, {can:?} is");
+            return Err(Error::new(ReturnType::CommNotSupported, Subtype::None, text));
+        }
+        if at.ip() != own && !at.ip().is_unspecified() {
+            let text = format!("{} is not the address of this IA, {own}", at.ip());
+            return Err(Error::new(ReturnType::InvalidAddress, Subtype::InvalidAddressUnsupported, text));
+        }
+        let inner = SpInner::listen(&ia.inner, Place::Port(at.port()), &evd.inner, Kind::Bare, None)?;
+        Ok(Self { inner })
+    }
+
+    /// Names it in events.
+    pub fn id(&self) -> SpId {
+        self.inner.id
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.inner.ia.attr.ia_address, port_of(self.inner.qual))
+    }
+
+    /// What it listens for.
+    pub fn comm(&self) -> Comm {
+        Comm::of(self.inner.ia.attr.ia_address)
+    }
+
+    /// Stops listening. Requests that are events already stay good.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed.
+    ///
+    /// # References
+    /// dat.h, `dat_csp_free`.
+    pub fn free(self) -> Result<()> {
+        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleCsp, "CSP")) }
+    }
+}
+
+impl Drop for Csp {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Copy)]
+enum Place {
+    /// At this one, or where nobody does.
+    Qualifier(Option<ConnQual>),
+    /// At this one; 0 is any.
+    Port(u16),
+}
+
+impl Place {
+    fn port(self) -> u16 {
+        match self {
+            Self::Qualifier(qual) => qual.map_or(0, port_of),
+            Self::Port(port) => port,
+        }
+    }
+
+    /// Why nobody can listen there.
+    fn refused(self, error: rxe_fallback::Error) -> Error {
+        let in_use = error.errno() == libc::EADDRINUSE;
+        let port = self.port();
+        let (ty, text) = match self {
+            Self::Qualifier(Some(qual)) if in_use => (
+                ReturnType::ConnQualInUse,
+                format!("somebody listens at connection qualifier {qual} (port {port}) already"),
+            ),
+            Self::Qualifier(Some(qual)) => {
+                (ReturnType::InsufficientResources, format!("cannot listen at connection qualifier {qual}"))
+            }
+            Self::Qualifier(None) => {
+                (ReturnType::ConnQualUnavailable, "no connection qualifier is free".to_owned())
+            }
+            Self::Port(_) if in_use => {
+                (ReturnType::PortInUse, format!("somebody listens at port {port} already"))
+            }
+            Self::Port(_) => (ReturnType::InsufficientResources, format!("cannot listen at port {port}")),
+        };
+        Error::new(ty, Subtype::None, text).because(error)
+    }
+}
+
 impl SpInner {
     fn listen(
-        ia: &Ia,
-        qual: Option<ConnQual>,
-        evd: &Evd,
+        ia: &Arc<IaInner>,
+        at: Place,
+        evd: &Arc<EvdInner>,
+        kind: Kind,
         ep: Option<Arc<EpInner>>,
-    ) -> Result<(Arc<Self>, ConnQual)> {
-        let ia = &ia.inner;
+    ) -> Result<Arc<Self>> {
         ia.check()?;
-        evd.inner.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
+        evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
         let (token, listener) = ia.new_cm_id(CmTarget::Retired)?;
         let outcome = (|| {
-            listener.bind(SocketAddr::new(ia.attr.ia_address, qual.map_or(0, port_of)))?;
+            listener.bind(SocketAddr::new(ia.attr.ia_address, at.port()))?;
             listener.listen(BACKLOG)
         })();
         if let Err(error) = outcome {
             ia.forget_cm(token);
-            let (ty, text) = match (error.errno(), qual) {
-                (libc::EADDRINUSE, Some(qual)) => (
-                    ReturnType::ConnQualInUse,
-                    format!(
-                        "somebody listens at connection qualifier {qual} (port {}) already",
-                        port_of(qual)
-                    ),
-                ),
-                (_, Some(qual)) => (
-                    ReturnType::InsufficientResources,
-                    format!("cannot listen at connection qualifier {qual}"),
-                ),
-                (_, None) => (ReturnType::ConnQualUnavailable, "no connection qualifier is free".to_owned()),
-            };
-            return Err(Error::new(ty, Subtype::None, text).because(error));
+            return Err(at.refused(error));
         }
         let port = listener.local_addr().map_or(0, |addr| addr.port());
-        let qual = qual.unwrap_or_else(|| ConnQual::from(port));
+        let qual = match at {
+            Place::Qualifier(Some(qual)) => qual,
+            _ => port.into(),
+        };
         let inner = Arc::new(Self {
             id: SpId(next_id()),
             ia: ia.clone(),
             qual,
-            evd: evd.inner.clone(),
-            is_rsp: ep.is_some(),
+            evd: evd.clone(),
+            kind,
             reserved: Mutex::new(ep),
             listener: Mutex::new(Some((token, listener))),
             live: AtomicBool::new(true),
         });
-        evd.inner.attach(&[inner.stream()], 0)?;
+        evd.attach(&[inner.stream()], 0)?;
         ia.retarget_cm(token, CmTarget::Listener(Arc::downgrade(&inner)));
         ia.objects.lock().unwrap().sps.insert(inner.id.0, Arc::downgrade(&inner));
-        Ok((inner, qual))
+        Ok(inner)
+    }
+
+    pub(crate) fn listens_at(&self, qual: ConnQual) -> bool {
+        self.qual == qual && self.live.load(Ordering::Acquire)
     }
 
     /// Service points are told apart from EPs by their ids, which no other object has.
@@ -203,26 +367,49 @@ impl SpInner {
             return;
         }
         let Some(id) = event.new_id.take() else { return };
+        let asks = Asks {
+            id: Arc::new(id),
+            private_data: std::mem::take(&mut event.private_data),
+            asked: event.conn,
+        };
+        match self.take(asks) {
+            Ok(arrival) => self.announce(arrival),
+            Err(asks) => {
+                let _ = asks.id.reject(&[]);
+            }
+        }
+    }
+
+    /// The request as it arrives here, unless there is no EP for it.
+    pub(crate) fn take(&self, asks: Asks) -> Result<CrArrival, Asks> {
         // Held until the request is known: an EP that is made anew meanwhile finds its holder.
         let mut reserved = self.reserved.lock().unwrap();
-        let ep = if self.is_rsp {
-            let Some(ep) = reserved.take() else {
-                // An RSP takes one request; this is another.
-                let _ = id.reject(&[]);
-                return;
-            };
-            ep.set_state(EpState::PassiveConnectionPending);
-            Some(ep)
-        } else {
-            None
+        let ep = match self.kind {
+            Kind::Bare => None,
+            // An RSP takes one request; another is refused.
+            Kind::Reserved => match reserved.take() {
+                Some(ep) => {
+                    ep.set_state(EpState::PassiveConnectionPending);
+                    Some(ep)
+                }
+                None => return Err(asks),
+            },
+            Kind::Provides => match Ep::provided(&self.ia, &asks.asked) {
+                Ok(ep) => Some(ep),
+                Err(error) => {
+                    tracing::warn!(%error, "no EP for a request");
+                    return Err(asks);
+                }
+            },
         };
-        let cr = CrInner::new(&self.ia, id, event, ep);
+        let cr = CrInner::new(&self.ia, asks, ep.clone());
         drop(reserved);
-        self.evd.push(EventData::ConnectionRequest(CrArrival {
-            sp: self.id,
-            conn_qual: self.qual,
-            cr: Cr { inner: cr },
-        }));
+        let ep = ep.filter(|_| self.kind == Kind::Provides).map(|inner| Ep { inner });
+        Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })
+    }
+
+    pub(crate) fn announce(&self, arrival: CrArrival) {
+        self.evd.push(EventData::ConnectionRequest(arrival));
     }
 
     pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {

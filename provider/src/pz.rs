@@ -32,15 +32,7 @@ impl Pz {
     /// dat_pz_create(3DAT).
     pub fn create(ia: &Ia) -> Result<Self> {
         ia.inner.check()?;
-        let pd =
-            Pd::alloc(&ia.inner.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
-        let inner = Arc::new(PzInner {
-            ia: ia.inner.clone(),
-            pd,
-            number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
-            users: AtomicU32::new(0),
-            live: AtomicBool::new(true),
-        });
+        let inner = PzInner::new(&ia.inner)?;
         ia.inner.objects.lock().unwrap().pzs.insert(inner.number, Arc::downgrade(&inner));
         Ok(Self { inner })
     }
@@ -77,6 +69,18 @@ impl Drop for Pz {
 }
 
 impl PzInner {
+    /// A zone that the IA does not list.
+    pub(crate) fn new(ia: &Arc<IaInner>) -> Result<Arc<Self>> {
+        let pd = Pd::alloc(&ia.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
+        Ok(Arc::new(Self {
+            ia: ia.clone(),
+            pd,
+            number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
+            users: AtomicU32::new(0),
+            live: AtomicBool::new(true),
+        }))
+    }
+
     /// Live, and of this IA (R19).
     pub(crate) fn check(&self, ia: &Arc<IaInner>) -> Result<()> {
         if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.ia, ia) {

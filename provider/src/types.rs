@@ -100,7 +100,7 @@ pub enum EpState {
     PassiveConnectionPending = 4,
     /// Connecting.
     ActiveConnectionPending = 6,
-    /// Made by the provider for a request; this provider makes none.
+    /// Made by the provider for a request.
     TentativeConnectionPending = 7,
     /// Connected.
     Connected = 9,

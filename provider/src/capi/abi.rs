@@ -32,7 +32,7 @@ macro_rules! sized {
 
 sized! {
     ProviderInfo 268, IaAttr 688, ProviderAttr 520, EpAttr 88, EpParam 184, SrqAttr 12, SrqParam 48, Event 120, EvdParam 32,
-    LmrParam 80, RmrParam 48, CnoParam 32, PspParam 32, RspParam 32, PzParam 8, CrParam 40, Agent 16, Region 16, NamedAttr 16,
+    LmrParam 80, RmrParam 48, CnoParam 32, PspParam 32, RspParam 32, CspParam 32, Comm 12, PzParam 8, CrParam 40, Agent 16, Region 16, NamedAttr 16,
     LmrTriplet 16, RmrTriplet 16,
 }
 
@@ -157,7 +157,7 @@ pub(super) struct EpAttr {
 pub(super) struct EpParam {
     pub(super) ia_handle: usize,
     pub(super) ep_state: u32,
-    pub(super) comm: [u32; 3],
+    pub(super) comm: Comm,
     pub(super) local_ia_address_ptr: usize,
     pub(super) local_port_qual: u64,
     pub(super) remote_ia_address_ptr: usize,
@@ -287,6 +287,30 @@ pub(super) struct RspParam {
     pub(super) conn_qual: u64,
     pub(super) evd_handle: usize,
     pub(super) ep_handle: usize,
+}
+
+/// `DAT_COMM`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Comm {
+    pub(super) domain: i32,
+    pub(super) kind: i32,
+    pub(super) protocol: i32,
+}
+
+impl Comm {
+    pub(super) fn new(comm: crate::Comm) -> Self {
+        Self { domain: comm.domain, kind: comm.kind, protocol: comm.protocol }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CspParam {
+    pub(super) ia_handle: usize,
+    pub(super) comm: usize,
+    pub(super) address_ptr: usize,
+    pub(super) evd_handle: usize,
 }
 
 #[derive(Clone, Copy)]

@@ -9,11 +9,11 @@ use crate::Cr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU8;
 
-/// A request as C holds it.
-pub(super) fn object(cr: Cr) -> CrObject {
+/// A request as C holds it, with the EP that the provider made for it or NULL.
+pub(super) fn object(cr: Cr, provided: Handle) -> CrObject {
     let remote = cr.remote().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     let private_data = cr.private_data().iter().map(|&byte| AtomicU8::new(byte)).collect();
-    CrObject { cr, remote: Box::new(SockAddr::new(remote)), private_data }
+    CrObject { cr, remote: Box::new(SockAddr::new(remote)), private_data, provided }
 }
 
 pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) -> u32 {
@@ -36,10 +36,10 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
     })
 }
 
-pub(super) extern "C" fn cr_accept(cr: Handle, ep: Handle, size: i32, private_data: In<u8>) -> u32 {
+pub(super) extern "C" fn cr_accept(cr: Handle, ep_handle: Handle, size: i32, private_data: In<u8>) -> u32 {
     guard("dat_cr_accept", || {
         cr.get::<CrObject>()?;
-        let ep = ep.given().map(|ep| ep.get::<EpObject>()).transpose()?;
+        let ep = ep_handle.given().map(|ep| ep.get::<EpObject>()).transpose()?;
         // It may be the request's own buffer.
         let private_data = private_data.bytes(size, 3, 4)?;
         cr.end::<CrObject>(|object| {
@@ -47,7 +47,15 @@ pub(super) extern "C" fn cr_accept(cr: Handle, ep: Handle, size: i32, private_da
                 Some(ep) => object.cr.accept(&ep.ep, &private_data),
                 None => object.cr.accept_reserved(&private_data),
             };
-            outcome.map_err(|refused| (CrObject { cr: refused.object, ..object }, refused.error.into()))
+            match outcome {
+                Ok(()) => {
+                    if !ep_handle.is_null() && ep_handle != object.provided {
+                        bury(object.provided);
+                    }
+                    Ok(())
+                }
+                Err(refused) => Err((CrObject { cr: refused.object, ..object }, refused.error.into())),
+            }
         })
     })
 }
@@ -62,8 +70,29 @@ pub(super) extern "C" fn cr_reject(cr: Handle, size: i32, private_data: In<u8>) 
         let mut outcome = Ok(());
         cr.end::<CrObject>(|object| {
             outcome = object.cr.reject(&private_data);
+            bury(object.provided);
             Ok(())
         })?;
         Ok(outcome?)
+    })
+}
+
+/// The EP that the provider made goes with its request.
+fn bury(ep: Handle) {
+    let _ = ep.end::<EpObject>(|object| {
+        drop(object);
+        Ok(())
+    });
+}
+
+pub(super) extern "C" fn cr_handoff(cr: Handle, to: u64) -> u32 {
+    guard("dat_cr_handoff", || {
+        cr.end::<CrObject>(|object| match object.cr.hand_off(to) {
+            Ok(()) => {
+                bury(object.provided);
+                Ok(())
+            }
+            Err(refused) => Err((CrObject { cr: refused.object, ..object }, refused.error.into())),
+        })
     })
 }

@@ -1,6 +1,6 @@
 //! EPs: everything but posting.
 
-use super::abi::{EpAttr, EpParam};
+use super::abi::{Comm, EpAttr, EpParam};
 use super::cno::timeout;
 use super::code::{Code, guard};
 use super::evd::optional;
@@ -10,7 +10,6 @@ use super::objects::{EpObject, IaObject, SrqObject};
 use super::raw::{In, Out, SockAddr, SockAddrHead};
 use crate::{CompletionFlags, Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
 use std::net::SocketAddr;
-use std::sync::Mutex;
 
 /// `DAT_EP_FIELD_ALL`.
 const FIELDS: u64 = 0x7fff_ffff;
@@ -172,21 +171,18 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
             Ep::create(&ia.ia, &pz, evds, Some(&attr))?
         }
     };
+    let evds = [parts.recv, parts.request, parts.connect];
+    out.set(handle_of(parts.ia, ep, parts.pz, evds, parts.srq.unwrap_or(Handle::NULL)));
+    Ok(())
+}
+
+/// A handle for an EP, next to one of the same IA.
+pub(super) fn handle_of(sibling: Handle, ep: Ep, pz: Handle, evds: [Handle; 3], srq: Handle) -> Handle {
     let inner = ep.inner.clone();
-    let handle = parts.ia.sibling(EpObject {
-        ep,
-        pz: parts.pz,
-        recv_evd: parts.recv,
-        request_evd: parts.request,
-        connect_evd: parts.connect,
-        srq: parts.srq.unwrap_or(Handle::NULL),
-        private_data: Mutex::default(),
-        addresses: Mutex::default(),
-    });
+    let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq));
     // Events of the core carry it.
     inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
-    out.set(handle);
-    Ok(())
+    handle
 }
 
 pub(super) extern "C" fn ep_create(
@@ -236,7 +232,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
         param.set(EpParam {
             ia_handle: ia_of(ep),
             ep_state: is.state as u32,
-            comm: [0; 3],
+            comm: Comm::new(crate::Comm::of(object.ep.inner.ia.attr.ia_address)),
             local_ia_address_ptr,
             local_port_qual,
             remote_ia_address_ptr,
@@ -338,6 +334,21 @@ pub(super) extern "C" fn ep_connect(
             _ => return Err(Code::arg(8)),
         }
         Ok(object.ep.connect(remote, conn_qual, timeout(micros), &private_data, service)?)
+    })
+}
+
+pub(super) extern "C" fn ep_common_connect(
+    ep: Handle,
+    remote: In<SockAddrHead>,
+    micros: u32,
+    size: i32,
+    private_data: In<u8>,
+) -> u32 {
+    guard("dat_ep_common_connect", || {
+        let object = ep.get::<EpObject>()?;
+        let remote = remote.socket(2)?;
+        let private_data = private_data.bytes(size, 4, 5)?;
+        Ok(object.ep.common_connect(remote, timeout(micros), &private_data)?)
     })
 }
 

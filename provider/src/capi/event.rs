@@ -1,11 +1,11 @@
 //! Events, from the core's to C's.
 
 use super::abi::{self, two};
-use super::cr;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EpObject, IaObject};
 use super::service::sp_handle;
+use super::{cr, ep};
 use crate::{AsyncObject, DtoCompletion, DtoOp, EventData};
 
 /// The event as C reads it, from this EVD. All 120 bytes are written.
@@ -30,7 +30,10 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
         }
         EventData::ConnectionRequest(arrival) => {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
-            let cr = evd.sibling(cr::object(arrival.cr));
+            // Before the request, which tells the EP's handle.
+            let null = Handle::NULL;
+            let provided = arrival.ep.map_or(null, |ep| ep::handle_of(evd, ep, null, [null; 3], null));
+            let cr = evd.sibling(cr::object(arrival.cr, provided));
             [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
         }
         EventData::Connection(event) => {

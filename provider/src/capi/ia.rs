@@ -193,7 +193,7 @@ fn provider_attributes(object: &IaObject) -> ProviderAttr {
         completion_flags_supported: a.completion_flags_supported.bits(),
         max_private_data_size: a.max_private_data_size,
         supports_multipath: 0,
-        ep_creator: 0,
+        ep_creator: a.ep_creator,
         pz_support: 0,
         optimal_buffer_alignment: 256,
         evd_stream_merging_supported: merging,

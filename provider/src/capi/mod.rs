@@ -30,7 +30,6 @@ mod rmr;
 mod service;
 mod srq;
 mod table;
-mod unsupported;
 
 use self::abi::ProviderInfo;
 use self::raw::In;

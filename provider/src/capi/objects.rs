@@ -1,9 +1,9 @@
 //! What is behind each kind of handle: an object of the core, and what only C asks about.
 
-use super::abi::{Agent, NamedAttr, Region};
+use super::abi::{Agent, Comm, NamedAttr, Region};
 use super::handle::{Handle, Kind};
 use super::raw::SockAddr;
-use crate::{Cno, Cr, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Srq, Subtype};
+use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Srq, Subtype};
 use std::ffi::CString;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU8;
@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU8;
 /// Anything a handle stands for.
 pub(super) enum Object {
     Cr(CrObject),
+    Csp(CspObject),
     Ep(Box<EpObject>),
     Evd(EvdObject),
     Ia(Box<IaObject>),
@@ -21,6 +22,22 @@ pub(super) enum Object {
     Rsp(RspObject),
     Cno(CnoObject),
     Srq(SrqObject),
+}
+
+impl EpObject {
+    pub(super) fn new(ep: Ep, pz: Handle, evds: [Handle; 3], srq: Handle) -> Self {
+        let [recv_evd, request_evd, connect_evd] = evds;
+        Self {
+            ep,
+            pz,
+            recv_evd,
+            request_evd,
+            connect_evd,
+            srq,
+            private_data: Mutex::default(),
+            addresses: Mutex::default(),
+        }
+    }
 }
 
 impl Object {
@@ -43,6 +60,7 @@ impl Object {
             Self::Rsp(_) => 8,
             Self::Cno(_) => 9,
             Self::Srq(_) => 10,
+            Self::Csp(_) => 11,
         }
     }
 }
@@ -111,6 +129,7 @@ macro_rules! kind {
 }
 
 kind!(Cr, CrObject, InvalidHandleCr);
+kind!(Csp, CspObject, InvalidHandleCsp);
 kind!(boxed Ep, EpObject, InvalidHandleEp);
 kind!(Evd, EvdObject, InvalidHandleEvdRequest);
 kind!(boxed Ia, IaObject, InvalidHandleIa);
@@ -135,6 +154,8 @@ pub(super) struct CrObject {
     pub(super) remote: Box<SockAddr>,
     /// C holds its address, and may write there.
     pub(super) private_data: Box<[AtomicU8]>,
+    /// The EP that the provider made for it.
+    pub(super) provided: Handle,
 }
 
 pub(super) struct EpObject {
@@ -162,6 +183,14 @@ pub(super) struct LmrObject {
     pub(super) region: Region,
     /// As given, extension bits and all.
     pub(super) privileges: u32,
+}
+
+pub(super) struct CspObject {
+    pub(super) csp: Csp,
+    /// C holds the addresses of these two.
+    pub(super) comm: Box<Comm>,
+    pub(super) address: Box<SockAddr>,
+    pub(super) evd: Handle,
 }
 
 pub(super) struct PspObject {

@@ -102,6 +102,14 @@ pub(super) struct SockAddrHead {
 }
 
 impl In<SockAddrHead> {
+    /// The internet address with its port.
+    pub(super) fn socket(self, arg: u16) -> Result<SocketAddr, Code> {
+        let ip = self.ip(arg)?;
+        // SAFETY: `ip` was satisfied with the family, so C points to a sockaddr_in or sockaddr_in6: the port is in bytes 2 and 3.
+        let port = unsafe { self.0.cast::<u8>().add(2).cast::<[u8; 2]>().read_unaligned() };
+        Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
+    }
+
     /// The internet address. `None` where the family is another.
     pub(super) fn ip(self, arg: u16) -> Result<IpAddr, Code> {
         let head = self.need(arg)?;

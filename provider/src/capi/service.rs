@@ -1,13 +1,13 @@
-//! PSPs and RSPs.
+//! PSPs, RSPs and CSPs.
 
-use super::abi::{PspParam, RspParam};
+use super::abi::{Comm, CspParam, PspParam, RspParam};
 use super::code::{Code, guard};
 use super::evd::optional;
 use super::handle::Handle;
 use super::ia::ia_of;
-use super::objects::{EpObject, IaObject, PspObject, RspObject};
-use super::raw::Out;
-use crate::{Evd, Psp, Rsp, SpId, Subtype};
+use super::objects::{CspObject, EpObject, IaObject, PspObject, RspObject};
+use super::raw::{In, Out, SockAddr, SockAddrHead};
+use crate::{Csp, Evd, Psp, Rsp, SpId, Subtype};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Held while a service point listens already and its handle is not known yet.
@@ -32,11 +32,11 @@ fn cr_evd(evd: Handle) -> Result<Evd, Code> {
     optional(evd, Subtype::InvalidHandleEvdCr)?.ok_or_else(|| Code::handle(Subtype::InvalidHandleEvdCr))
 }
 
-/// Who makes the EPs: the consumer (0). The provider (1) does not.
-fn psp_flags(flags: u32) -> Result<(), Code> {
+/// Who makes the EPs: the consumer (0) or the provider (1).
+fn provider_makes_eps(flags: u32) -> Result<bool, Code> {
     match flags {
-        0 => Ok(()),
-        1 => Err(Code::not_supported()),
+        0 => Ok(false),
+        1 => Ok(true),
         _ => Err(Code::arg(4)),
     }
 }
@@ -52,9 +52,10 @@ pub(super) extern "C" fn psp_create(
         let object = ia.get::<IaObject>()?;
         let to = cr_evd(evd)?;
         out.need(5)?;
-        psp_flags(flags)?;
+        let provides = provider_makes_eps(flags)?;
         let naming = naming();
-        let psp = Psp::create(&object.ia, conn_qual, &to)?;
+        let create = if provides { Psp::create_providing } else { Psp::create };
+        let psp = create(&object.ia, conn_qual, &to)?;
         out.set(name(ia, psp, evd));
         drop(naming);
         Ok(())
@@ -73,9 +74,10 @@ pub(super) extern "C" fn psp_create_any(
         let to = cr_evd(evd)?;
         conn_qual.need(2)?;
         out.need(5)?;
-        psp_flags(flags)?;
+        let provides = provider_makes_eps(flags)?;
         let naming = naming();
-        let (psp, qual) = Psp::create_any(&object.ia, &to)?;
+        let create = if provides { Psp::create_any_providing } else { Psp::create_any };
+        let (psp, qual) = create(&object.ia, &to)?;
         conn_qual.set(qual);
         out.set(name(ia, psp, evd));
         drop(naming);
@@ -101,7 +103,7 @@ pub(super) extern "C" fn psp_query(psp: Handle, mask: u32, param: Out<PspParam>)
             ia_handle: ia_of(psp),
             conn_qual: object.psp.conn_qual(),
             evd_handle: object.evd.0,
-            psp_flags: 0,
+            psp_flags: object.psp.provides_eps().into(),
             pad: 0,
         });
         Ok(())
@@ -167,6 +169,60 @@ pub(super) extern "C" fn rsp_free(rsp: Handle) -> u32 {
         let mut outcome = Ok(());
         rsp.end::<RspObject>(|object| {
             outcome = object.rsp.free();
+            Ok(())
+        })?;
+        Ok(outcome?)
+    })
+}
+
+pub(super) extern "C" fn csp_create(
+    ia: Handle,
+    comm: In<Comm>,
+    address: In<SockAddrHead>,
+    evd: Handle,
+    out: Out<Handle>,
+) -> u32 {
+    guard("dat_csp_create", || {
+        let object = ia.get::<IaObject>()?;
+        let to = cr_evd(evd)?;
+        let Comm { domain, kind, protocol } = comm.need(2)?;
+        let address = address.socket(3)?;
+        out.need(5)?;
+        let naming = naming();
+        let csp = Csp::create(&object.ia, crate::Comm { domain, kind, protocol }, address, &to)?;
+        let id = csp.id();
+        let comm = Box::new(Comm::new(csp.comm()));
+        let address = Box::new(SockAddr::new(csp.address()));
+        let handle = ia.sibling(CspObject { csp, comm, address, evd });
+        handle.known_as(id.0);
+        drop(naming);
+        out.set(handle);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn csp_query(csp: Handle, mask: u32, param: Out<CspParam>) -> u32 {
+    guard("dat_csp_query", || {
+        let object = csp.get::<CspObject>()?;
+        if mask & !0xf != 0 {
+            return Err(Code::arg(2));
+        }
+        param.need(3)?;
+        param.set(CspParam {
+            ia_handle: ia_of(csp),
+            comm: std::ptr::from_ref(&*object.comm) as usize,
+            address_ptr: object.address.address(),
+            evd_handle: object.evd.0,
+        });
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn csp_free(csp: Handle) -> u32 {
+    guard("dat_csp_free", || {
+        let mut outcome = Ok(());
+        csp.end::<CspObject>(|object| {
+            outcome = object.csp.free();
             Ok(())
         })?;
         Ok(outcome?)

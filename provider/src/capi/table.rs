@@ -1,7 +1,7 @@
 //! The provider table: what libdat2 finds a provider's functions in. The order is that of `struct dat_provider` in
 //! dat_redirection.h and udat_redirection.h.
 
-use super::{cno, context, cr, ep, evd, extension, ia, lmr, post, rmr, service, srq, unsupported};
+use super::{cno, context, cr, ep, evd, extension, ia, lmr, post, rmr, service, srq};
 
 /// `DAT_PROVIDER`: 81 words.
 #[repr(C)]
@@ -46,7 +46,7 @@ fn slots() -> [Slot; 79] {
         cr::cr_query,
         cr::cr_accept,
         cr::cr_reject,
-        unsupported::cr_handoff,
+        cr::cr_handoff,
         evd::evd_create,
         evd::evd_query,
         evd::evd_modify_cno,
@@ -100,10 +100,10 @@ fn slots() -> [Slot; 79] {
         srq::srq_query,
         srq::srq_resize,
         srq::srq_set_lw,
-        unsupported::csp_create,
-        unsupported::csp_query,
-        unsupported::csp_free,
-        unsupported::ep_common_connect,
+        service::csp_create,
+        service::csp_query,
+        service::csp_free,
+        ep::ep_common_connect,
         rmr::rmr_create_for_ep,
         post::ep_post_send_with_invalidate,
         post::ep_post_rdma_read_to_rmr,

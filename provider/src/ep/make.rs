@@ -8,7 +8,8 @@ use crate::ia::IaInner;
 use crate::pz::PzInner;
 use crate::srq::{MAX_IOV, SrqInner};
 use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, WATERMARK_INFINITE, next_id};
-use crate::{EpAttr, Error, Evd, Result, Subtype};
+use crate::{Ep, EpAttr, Error, Evd, Result, Subtype};
+use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -213,6 +214,25 @@ impl Plan {
         inner.request_evd.register(qpn, &inner);
         inner.ia.objects.lock().unwrap().eps.insert(id.0, Arc::downgrade(&inner));
         inner
+    }
+}
+
+impl Ep {
+    /// One for a request that asks this; the consumer gives it a PZ and EVDs.
+    pub(crate) fn provided(ia: &Arc<IaInner>, asked: &ConnInfo) -> Result<Arc<EpInner>> {
+        let a = &ia.attr;
+        let attr = EpAttr {
+            max_message_size: a.max_message_size,
+            max_rdma_size: a.max_rdma_size,
+            max_rdma_read_in: Count::from(asked.responder_resources).min(a.max_rdma_read_per_ep_in),
+            max_rdma_read_out: Count::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
+            ..EpAttr::default()
+        };
+        let pz = ia.own_pz()?;
+        let evds = EpEvds::default();
+        let inner = Plan::new(ia, &pz, evds, None, attr)?.make(1)?;
+        inner.set_state(EpState::TentativeConnectionPending);
+        Ok(inner)
     }
 }
 

@@ -1,0 +1,341 @@
+//! Where requests arrive: service points that provide EPs, requests that are handed on, common service points.
+
+use doorbell::{
+    CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, DtoStatus, Ep, EpAttr,
+    EpChange, EpState, EvdFlags, Psp, Qos, RmrTriplet,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, tests};
+use std::net::{Ipv4Addr, SocketAddr};
+
+fn main() {
+    doorbell_hw_tests::run(tests![
+        a_provided_ep_is_changed_and_accepts,
+        a_provided_ep_accepts_as_the_requests_own,
+        a_provided_ep_does_nothing_else,
+        a_provided_ep_goes_with_a_rejected_request,
+        a_provided_ep_goes_when_another_accepts,
+        a_request_that_nobody_looked_at_takes_its_ep_along,
+        an_ep_answers_only_its_own_request,
+        a_request_is_handed_on,
+        a_request_is_handed_on_to_a_reserved_ep,
+        a_reserved_ep_is_free_after_its_request_went_on,
+        a_provided_ep_goes_when_its_request_goes_on,
+        a_request_is_not_handed_on_to_nobody,
+        a_common_service_point_takes_requests,
+        a_common_service_point_listens_where_it_says,
+        other_communicators_and_addresses_are_refused,
+        the_reserved_ep_of_a_request_that_another_accepts_is_free,
+        an_ep_follows_another_to_its_service,
+    ])
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// A client asks at a PSP that provides EPs.
+#[track_caller]
+fn ask(rig: &Rig) -> (Psp, Ep, CrArrival) {
+    let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    assert!(psp.provides_eps());
+    let client = rig.client.ep(&EpAttr::default());
+    let arrival = ask_at(rig, &client, qual);
+    (psp, client, arrival)
+}
+
+#[track_caller]
+fn ask_at(rig: &Rig, client: &Ep, qual: ConnQual) -> CrArrival {
+    client.connect(rig.server.ia.address(), qual, Some(LONG), b"who", Qos::BestEffort).unwrap();
+    connection_request(&rig.server.cr)
+}
+
+#[track_caller]
+fn established(rig: &Rig, pair: Pair) -> Pair {
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Established);
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Established);
+    pair
+}
+
+/// What a consumer gives to a provided EP.
+fn configure(rig: &Rig, ep: &mut Ep) {
+    let side = &rig.server;
+    ep.modify(EpChange {
+        pz: Some(&side.pz),
+        recv: Some(Some(&side.recv)),
+        request: Some(Some(&side.request)),
+        connect: Some(Some(&side.connect)),
+        max_recv_dtos: Some(50),
+        ..EpChange::default()
+    })
+    .unwrap();
+}
+
+/// A message each way, and the reads that the client asked for.
+#[track_caller]
+fn works(rig: &Rig, pair: &mut Pair) {
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    assert_eq!(rig.deliver(pair, 8).cookie, 3);
+    let there = &rig.server.lmr;
+    let from =
+        RmrTriplet { virtual_address: there.address(), segment_length: 8, rmr_context: there.rmr_context() };
+    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 8)], 0, from, NONE).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+}
+
+fn a_provided_ep_is_changed_and_accepts() {
+    let rig = Rig::new();
+    let (_psp, client, arrival) = ask(&rig);
+    let mut server = arrival.ep.unwrap();
+    assert_eq!(server.state(), EpState::TentativeConnectionPending);
+    configure(&rig, &mut server);
+    assert_eq!(server.state(), EpState::TentativeConnectionPending);
+    assert!(server.query().unwrap().attr.max_recv_dtos >= 50);
+    arrival.cr.accept(&server, &[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+    rig.disconnect(&pair);
+    // From now on it is an EP like any other.
+    pair.server.reset().unwrap();
+    assert_eq!(pair.server.state(), EpState::Unconnected);
+    pair.server.free().unwrap();
+}
+
+fn a_provided_ep_accepts_as_the_requests_own() {
+    let rig = Rig::new();
+    let (_psp, client, arrival) = ask(&rig);
+    let mut server = arrival.ep.unwrap();
+    configure(&rig, &mut server);
+    arrival.cr.accept_reserved(&[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+fn a_provided_ep_does_nothing_else() {
+    let rig = Rig::new();
+    let (psp, _client, arrival) = ask(&rig);
+    let mut ep = arrival.ep.unwrap();
+    const TENTATIVE: u32 = 0x8007_0032;
+    assert_eq!(code(ep.disconnect(CloseFlags::Abrupt)), TENTATIVE);
+    assert_eq!(code(ep.reset()), TENTATIVE);
+    assert_eq!(code(ep.post_send(&[], 0, NONE)), TENTATIVE);
+    let again = ep.connect(rig.server.ia.address(), psp.conn_qual(), None, &[], Qos::BestEffort);
+    assert_eq!(code(again), TENTATIVE);
+    let refused = ep.free().unwrap_err();
+    assert_eq!(refused.error.code(), TENTATIVE);
+    arrival.cr.reject(&[]).unwrap();
+    drop(refused.object);
+}
+
+fn a_provided_ep_goes_with_a_rejected_request() {
+    let rig = Rig::new();
+    let (_psp, client, arrival) = ask(&rig);
+    let ep = arrival.ep.unwrap();
+    arrival.cr.reject(b"no").unwrap();
+    let event = connection(&rig.client.connect);
+    assert_eq!((event.kind, event.ep), (ConnectionEventKind::PeerRejected, client.id()));
+    assert_eq!(code(ep.query()), 0x8005_000c);
+    assert_eq!(code(ep.free()), 0x8005_000c);
+}
+
+fn a_provided_ep_goes_when_another_accepts() {
+    let rig = Rig::new();
+    let (_psp, client, arrival) = ask(&rig);
+    let provided = arrival.ep.unwrap();
+    let server = rig.server.ep(&EpAttr::default());
+    arrival.cr.accept(&server, &[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+    assert_eq!(code(provided.query()), 0x8005_000c);
+}
+
+fn a_request_that_nobody_looked_at_takes_its_ep_along() {
+    let rig = Rig::new();
+    let cr = rig.server.evd(EvdFlags::CR);
+    let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &cr).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    until("the request is there", || cr.query().unwrap().queued == 1);
+    psp.free().unwrap();
+    cr.free().unwrap();
+    assert_eq!(connection(&rig.client.connect).kind, ConnectionEventKind::PeerRejected);
+}
+
+fn an_ep_answers_only_its_own_request() {
+    let rig = Rig::new();
+    let (_first_psp, _first_client, first) = ask(&rig);
+    let (_second_psp, _second_client, second) = ask(&rig);
+    let ep = first.ep.as_ref().unwrap();
+    let refused = second.cr.accept(ep, &[]).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8007_0032);
+    assert_eq!(ep.state(), EpState::TentativeConnectionPending);
+}
+
+fn a_request_is_handed_on() {
+    let rig = Rig::new();
+    let other = rig.server.evd(EvdFlags::CR);
+    let (here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (there, to) = Psp::create_any(&rig.server.ia, &other).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    let arrival = ask_at(&rig, &client, qual);
+    assert_eq!(arrival.sp, here.id());
+    let remote = arrival.cr.remote();
+    arrival.cr.hand_off(to).unwrap();
+    expect_nothing(&rig.server.cr);
+    let arrival = connection_request(&other);
+    assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
+    assert_eq!(arrival.cr.remote(), remote);
+    assert_eq!(&arrival.cr.private_data()[..3], b"who");
+    let server = rig.server.ep(&EpAttr::default());
+    arrival.cr.accept(&server, &[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+    rig.disconnect(&pair);
+}
+
+fn a_request_is_handed_on_to_a_reserved_ep() {
+    let rig = Rig::new();
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = rig.server.ep(&EpAttr::default());
+    let (rsp, to) = rig.server.reserve(&server);
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    let arrival = connection_request(&rig.server.cr);
+    assert_eq!(arrival.sp, rsp.id());
+    assert_eq!(server.state(), EpState::PassiveConnectionPending);
+    // It takes one request.
+    let second = rig.client.ep(&EpAttr::default());
+    let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8006_0026);
+    arrival.cr.accept_reserved(&[]).unwrap();
+    established(&rig, Pair { server, client });
+}
+
+fn a_reserved_ep_is_free_after_its_request_went_on() {
+    let rig = Rig::new();
+    let (_psp, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = rig.server.ep(&EpAttr::default());
+    let (_rsp, qual) = rig.server.reserve(&server);
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    assert_eq!(server.state(), EpState::Unconnected);
+    connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
+    established(&rig, Pair { server, client });
+}
+
+fn a_provided_ep_goes_when_its_request_goes_on() {
+    let rig = Rig::new();
+    let (_plain, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (providing, _client, arrival) = ask(&rig);
+    let provided = arrival.ep.unwrap();
+    arrival.cr.hand_off(to).unwrap();
+    assert_eq!(code(provided.query()), 0x8005_000c);
+    let arrival = connection_request(&rig.server.cr);
+    assert!(arrival.ep.is_none());
+    // And the other way: there it gets one.
+    arrival.cr.hand_off(providing.conn_qual()).unwrap();
+    let arrival = connection_request(&rig.server.cr);
+    assert_eq!(arrival.ep.unwrap().state(), EpState::TentativeConnectionPending);
+}
+
+fn a_request_is_not_handed_on_to_nobody() {
+    let rig = Rig::new();
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (gone, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    gone.free().unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8006_0026);
+    // The request is as good as before.
+    let server = rig.server.ep(&EpAttr::default());
+    refused.object.accept(&server, &[]).unwrap();
+    established(&rig, Pair { server, client });
+}
+
+fn a_common_service_point_takes_requests() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let own = side.ia.address();
+    let csp = Csp::create(&side.ia, Comm::of(own), SocketAddr::new(own, 0), &side.cr).unwrap();
+    let at = csp.address();
+    assert_eq!(at.ip(), own);
+    let client = rig.client.ep(&EpAttr::default());
+    assert_eq!(code(client.common_connect(SocketAddr::new(own, 0), None, &[])), 0x8006_0026);
+    client.common_connect(at, Some(LONG), b"who").unwrap();
+    let arrival = connection_request(&side.cr);
+    assert_eq!((arrival.sp, arrival.conn_qual), (csp.id(), at.port().into()));
+    assert_eq!(&arrival.cr.private_data()[..3], b"who");
+    let server = side.ep(&EpAttr::default());
+    arrival.cr.accept(&server, &[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+    csp.free().unwrap();
+    let late = rig.client.ep(&EpAttr::default());
+    late.common_connect(at, Some(LONG), &[]).unwrap();
+    assert_eq!(connection(&rig.client.connect).kind, ConnectionEventKind::NonPeerRejected);
+}
+
+fn a_common_service_point_listens_where_it_says() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let own = side.ia.address();
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let csp = Csp::create(&side.ia, Comm { protocol: 0, ..Comm::of(own) }, any, &side.cr).unwrap();
+    let refused = Csp::create(&side.ia, csp.comm(), csp.address(), &side.cr);
+    assert_eq!(code(refused), 0x8016_0000);
+    // PSPs and common service points listen at the same ports.
+    let refused = Psp::create(&side.ia, csp.address().port().into(), &side.cr);
+    assert_eq!(code(refused), 0x8002_0000);
+    let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
+    let at = SocketAddr::new(own, u16::try_from(qual).unwrap());
+    assert_eq!(code(Csp::create(&side.ia, csp.comm(), at, &side.cr)), 0x8016_0000);
+    let client = rig.client.ep(&EpAttr::default());
+    client.common_connect(at, Some(LONG), &[]).unwrap();
+    assert_eq!(connection_request(&side.cr).sp, psp.id());
+}
+
+fn other_communicators_and_addresses_are_refused() {
+    let side = one_side();
+    let own = side.ia.address();
+    let can = Comm::of(own);
+    let at = SocketAddr::new(own, 0);
+    for comm in [Comm { kind: can.kind + 1, ..can }, Comm { domain: 1, ..can }, Comm { protocol: 17, ..can }]
+    {
+        assert_eq!(code(Csp::create(&side.ia, comm, at, &side.cr)), 0x8017_0000);
+    }
+    let elsewhere = SocketAddr::new(Ipv4Addr::new(203, 0, 113, 1).into(), 0);
+    assert_eq!(code(Csp::create(&side.ia, can, elsewhere, &side.cr)), 0x8012_0061);
+    assert_eq!(code(Csp::create(&side.ia, can, at, &side.connect)), 0x8005_0014);
+}
+
+fn the_reserved_ep_of_a_request_that_another_accepts_is_free() {
+    let rig = Rig::new();
+    let reserved = rig.server.ep(&EpAttr::default());
+    let (_rsp, qual) = rig.server.reserve(&reserved);
+    let client = rig.client.ep(&EpAttr::default());
+    let arrival = ask_at(&rig, &client, qual);
+    let server = rig.server.ep(&EpAttr::default());
+    arrival.cr.accept(&server, &[]).unwrap();
+    established(&rig, Pair { server, client });
+    assert_eq!(reserved.state(), EpState::Unconnected);
+}
+
+fn an_ep_follows_another_to_its_service() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let csp =
+        Csp::create(&side.ia, Comm::of(side.ia.address()), SocketAddr::new(side.ia.address(), 0), &side.cr);
+    let csp = csp.unwrap();
+    let first = rig.client.ep(&EpAttr::default());
+    let second = rig.client.ep(&EpAttr::default());
+    assert_eq!(code(second.dup_connect(&first, None, &[])), 0x8007_002f);
+    first.common_connect(csp.address(), Some(LONG), &[]).unwrap();
+    let server = side.ep(&EpAttr::default());
+    connection_request(&side.cr).cr.accept(&server, &[]).unwrap();
+    let _first = established(&rig, Pair { server, client: first });
+    second.dup_connect(&_first.client, Some(LONG), &[]).unwrap();
+    let server = side.ep(&EpAttr::default());
+    let arrival = connection_request(&side.cr);
+    assert_eq!(arrival.sp, csp.id());
+    arrival.cr.accept(&server, &[]).unwrap();
+    established(&rig, Pair { server, client: second });
+}
