@@ -8,36 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mock.h"
+#include "mock_test.h"
 
 static unsigned checks, failures;
-static struct mock *mock;
-static DAT_IA_HANDLE ia;
-#define H(n) (mock->handles[n])
-#define RAW_IA NUMBER(H(0))
-#define LAST H(MOCK_HANDLES - 1)
-#define N NUMBER
+struct mock *mock;
+DAT_IA_HANDLE ia;
 
-static void check(int ok, const char *what, int line)
+void check(int ok, const char *what, const char *file, int line)
 {
     checks++;
     if (!ok) {
         failures++;
-        printf("line %d: not so: %s\n", line, what);
+        printf("%s:%d: not so: %s\n", file, line, what);
     }
 }
-#define CHECK(what) check(!!(what), #what, __LINE__)
-#define EXPECT(code, call) check((call) == (DAT_RETURN)(code), #call " gives " #code, __LINE__)
-#define OK(call) EXPECT(DAT_SUCCESS, call)
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
 
-/* The provider was called last, with these arguments. */
-static void said(int line, const char *name, int n, const uint64_t *arguments)
+void said(const char *file, int line, const char *name, int n, const uint64_t *arguments)
 {
     checks++;
     if (strcmp(mock->name, name) != 0 || memcmp(mock->arguments, arguments, (size_t)n * 8) != 0) {
         failures++;
-        printf("line %d: the provider got %s(", line, mock->name);
+        printf("%s:%d: the provider got %s(", file, line, mock->name);
         for (int i = 0; i < n; i++)
             printf(" %#lx", (unsigned long)mock->arguments[i]);
         printf(" ), not %s(", name);
@@ -47,22 +38,22 @@ static void said(int line, const char *name, int n, const uint64_t *arguments)
     }
     mock->name = "nothing";
 }
-#define SAID(name, ...)                                                                                                \
-    said(__LINE__, #name, sizeof((uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__})
 
-/* The call did not get through. */
-#define REFUSED(code, call)                                                                                            \
-    do {                                                                                                               \
-        mock->name = "nothing";                                                                                        \
-        EXPECT(code, call);                                                                                            \
-        CHECK(strcmp(mock->name, "nothing") == 0);                                                                     \
-    } while (0)
-
-/* Every slot with a number of its own that fits everywhere. */
-static void fill_out(void)
+void fill_out(void)
 {
     for (int i = 0; i < MOCK_NUMBERS; i++)
         mock->out[i] = 3 + (uint64_t)i % 5;
+}
+
+DAT_LMR_TRIPLET local(uint64_t n)
+{
+    DAT_LMR_TRIPLET t;
+
+    memset(&t, 0xA5, sizeof t);
+    t.lmr_context = (DAT_LMR_CONTEXT)(0xc0000000 + n);
+    t.virtual_address = UINT64_C(0x7f0000000000) + n;
+    t.segment_length = n == 0 ? UINT32_MAX : n;
+    return t;
 }
 
 /* Codes by name, and those that only 2.0 has. */
@@ -121,324 +112,6 @@ static void codes(void)
     EXPECT(ARG(3), dat_strerror(DAT_SUCCESS, &major, NULL));
 }
 
-/* One bit asks for one field; what was not asked for stays. `i` is the field's place in `out`. */
-#define ONE_BIT(query, handle, type, prefix, field, bit)                                                               \
-    {                                                                                                                  \
-        type param, untouched;                                                                                         \
-        memset((void *)&param, 0x5A, sizeof param);                                                                    \
-        memset((void *)&untouched, 0x5A, sizeof untouched);                                                            \
-        OK(query(handle, prefix##bit, &param));                                                                        \
-        CHECK(mock->named == 1);                                                                                       \
-        CHECK(N(param.field) == mock->out[i]);                                                                         \
-        memset((void *)&param.field, 0x5A, sizeof param.field);                                                        \
-        CHECK(memcmp(&param, &untouched, sizeof param) == 0);                                                          \
-        i++;                                                                                                           \
-    }
-
-static void ep_queries(void)
-{
-    DAT_EP_PARAM param;
-    DAT_EP_STATE state;
-    DAT_BOOLEAN idle[2];
-    int i = 0;
-
-    fill_out();
-    mock->out[11] = 0; /* service_type */
-#define EP_PARAM(field, bit) ONE_BIT(dat_ep_query, H(3), DAT_EP_PARAM, DAT_EP_FIELD_, field, bit)
-    EP_PARAM_FIELDS(EP_PARAM)
-#define EP_ATTR(field, bit) ONE_BIT(dat_ep_query, H(3), DAT_EP_PARAM, DAT_EP_FIELD_, ep_attr.field, bit)
-    EP_ATTR_FIELDS(EP_ATTR)
-    OK(dat_ep_query(H(3), DAT_EP_FIELD_ALL, &param));
-    SAID(ep_query, N(H(3)), 1);
-    CHECK(mock->named == 30 && (mock->mask & 4) == 0); /* all but `comm` */
-    REFUSED(ARG(2), dat_ep_query(H(3), UINT64_C(0x800), &param));
-    REFUSED(ARG(2), dat_ep_query(H(3), UINT64_C(0x80000000), &param));
-    OK(dat_ep_query(H(3), DAT_EP_FIELD_ALL, NULL));
-    SAID(ep_query, N(H(3)), 0);
-
-    for (DAT_UINT32 s = 0; s <= DAT_EP_STATE_COMPLETION_PENDING; s++) {
-        mock->state = s;
-        OK(dat_ep_get_status(H(3), &state, &idle[0], &idle[1]));
-        CHECK(state == (DAT_EP_STATE)s);
-    }
-    SAID(ep_get_status, N(H(3)), 1, N(&idle[0]), N(&idle[1]));
-    for (mock->state = 13; mock->state <= 14; mock->state++) {
-        OK(dat_ep_get_status(H(3), &state, NULL, NULL));
-        CHECK(state == DAT_EP_STATE_CONNECTED);
-    }
-    mock->state = 15;
-    EXPECT(DAT_CLASS_ERROR | DAT_INTERNAL_ERROR, dat_ep_get_status(H(3), &state, NULL, NULL));
-    OK(dat_ep_get_status(H(3), NULL, &idle[0], NULL));
-    SAID(ep_get_status, N(H(3)), 0, N(&idle[0]), 0);
-    mock->out[1] = 14;
-    OK(dat_ep_query(H(3), DAT_EP_FIELD_EP_STATE, &param));
-    CHECK(param.ep_state == DAT_EP_STATE_CONNECTED);
-    mock->out[1] = 77;
-    EXPECT(DAT_CLASS_ERROR | DAT_INTERNAL_ERROR, dat_ep_query(H(3), DAT_EP_FIELD_EP_STATE, &param));
-}
-
-static DAT_EP_ATTR numbered_attr(void)
-{
-    DAT_EP_ATTR attr;
-    int i = 0;
-
-#define NUMBERED(field, bit) attr.field = (__typeof__(attr.field))(uintptr_t)mock->out[i++];
-    EP_ATTR_FIELDS(NUMBERED)
-    return attr;
-}
-
-static void ep_arguments(void)
-{
-    DAT_EP_ATTR attr;
-    DAT_EP_PARAM param;
-    DAT_EP_HANDLE ep = NULL;
-    int i = 0;
-
-    for (i = 0; i < 19; i++)
-        mock->out[i] = (uint64_t)i + 1;
-    mock->out[0] = DAT_SERVICE_TYPE_RC;
-    mock->out[1] = UINT32_MAX;
-    mock->out[12] = (uint64_t)DAT_HW_DEFAULT;
-    attr = numbered_attr();
-    OK(dat_ep_create(ia, H(4), H(5), H(6), H(7), &attr, &ep));
-    SAID(ep_create, RAW_IA, N(H(4)), N(H(5)), N(H(6)), N(H(7)), 1);
-    CHECK(ep == LAST && memcmp(mock->in, mock->out, 19 * 8) == 0);
-    memset(mock->in, 0, sizeof mock->in);
-    OK(dat_ep_create_with_srq(ia, H(4), H(5), H(6), H(7), H(8), &attr, &ep));
-    SAID(ep_create_with_srq, RAW_IA, N(H(4)), N(H(5)), N(H(6)), N(H(7)), N(H(8)), 1);
-    CHECK(memcmp(mock->in, mock->out, 19 * 8) == 0);
-    OK(dat_ep_create(ia, H(4), NULL, NULL, NULL, NULL, &ep));
-    SAID(ep_create, RAW_IA, N(H(4)), 0, 0, 0, 0);
-
-#define BAD_ATTR(field, value)                                                                                         \
-    attr = numbered_attr();                                                                                            \
-    attr.field = value;                                                                                                \
-    REFUSED(ARG(6), dat_ep_create(ia, H(4), H(5), H(6), H(7), &attr, &ep));                                            \
-    REFUSED(ARG(7), dat_ep_create_with_srq(ia, H(4), H(5), H(6), H(7), H(8), &attr, &ep));
-    BAD_ATTR(service_type, (DAT_SERVICE_TYPE)1)
-    BAD_ATTR(max_message_size, UINT64_C(1) << 32)
-    BAD_ATTR(max_rdma_size, ~UINT64_C(0))
-    BAD_ATTR(recv_completion_flags, (DAT_COMPLETION_FLAGS)0x20)
-    BAD_ATTR(request_completion_flags, (DAT_COMPLETION_FLAGS)-1)
-
-    /* Only what the mask names is read: the rest is not even valid. */
-    i = 0;
-#define MODIFY(field, bit, value)                                                                                      \
-    memset((void *)&param, 0xA5, sizeof param);                                                                        \
-    param.field = (__typeof__(param.field))(uintptr_t)(value);                                                         \
-    OK(dat_ep_modify(H(3), DAT_EP_FIELD_##bit, &param));                                                               \
-    CHECK(mock->named == 1 && mock->in[i] == (value));                                                                 \
-    i++;
-#define MODIFY_PARAM(field, bit) MODIFY(field, bit, (uint64_t)i + 1)
-#define MODIFY_ATTR(field, bit) MODIFY(ep_attr.field, bit, i == 11 ? UINT64_C(0) : (uint64_t)i)
-    EP_PARAM_FIELDS(MODIFY_PARAM)
-    EP_ATTR_FIELDS(MODIFY_ATTR)
-    REFUSED(ARG(2), dat_ep_modify(H(3), UINT64_C(0x800), &param));
-    param.ep_attr.max_rdma_size = UINT64_C(1) << 32;
-    REFUSED(ARG(3), dat_ep_modify(H(3), DAT_EP_FIELD_EP_ATTR_MAX_RDMA_SIZE, &param));
-    OK(dat_ep_modify(H(3), 0, NULL));
-    SAID(ep_modify, N(H(3)), 0);
-}
-
-static DAT_LMR_TRIPLET local(uint64_t n)
-{
-    DAT_LMR_TRIPLET t;
-
-    memset(&t, 0xA5, sizeof t);
-    t.lmr_context = (DAT_LMR_CONTEXT)(0xc0000000 + n);
-    t.virtual_address = UINT64_C(0x7f0000000000) + n;
-    t.segment_length = n == 0 ? UINT32_MAX : n;
-    return t;
-}
-
-#define SEGMENTS_ARRIVED()                                                                                             \
-    for (uint64_t k = 0; k < 4; k++) {                                                                                 \
-        CHECK(mock->local[k].address == iov[k].virtual_address && mock->local[k].length == iov[k].segment_length);     \
-        CHECK(mock->local[k].context == iov[k].lmr_context);                                                           \
-    }                                                                                                                  \
-    memset(mock->local, 0, sizeof mock->local)
-
-static void posts(void)
-{
-    DAT_LMR_TRIPLET iov[40];
-    DAT_RMR_TRIPLET remote, wide;
-    DAT_DTO_COOKIE cookie;
-
-    cookie.as_64 = UINT64_C(0xfedcba9876543210);
-    for (uint64_t i = 0; i < 40; i++)
-        iov[i] = local(i);
-    memset(&remote, 0xA5, sizeof remote);
-    remote.rmr_context = 0xdeadbeef;
-    remote.target_address = UINT64_C(0x8000000000000000);
-    remote.segment_length = UINT32_MAX;
-    wide = remote;
-    wide.segment_length++;
-
-#define POST(call, name, flags_arg, ...)                                                                               \
-    {                                                                                                                  \
-        const DAT_RMR_TRIPLET *r = &remote;                                                                            \
-        DAT_COMPLETION_FLAGS flags = (DAT_COMPLETION_FLAGS)0x1f;                                                       \
-        DAT_LMR_TRIPLET *v = iov;                                                                                      \
-        DAT_COUNT n = 4;                                                                                               \
-        (void)r, (void)flags;                                                                                          \
-        OK(call);                                                                                                      \
-        SAID(name, N(H(3)), 4, 1, cookie.as_64, ##__VA_ARGS__);                                                        \
-        SEGMENTS_ARRIVED();                                                                                            \
-        n = 0, v = NULL;                                                                                               \
-        OK(call);                                                                                                      \
-        CHECK(mock->arguments[1] == 0 && mock->arguments[2] == 0);                                                     \
-        n = 2;                                                                                                         \
-        OK(call); /* NULL is the provider's to refuse */                                                               \
-        CHECK(mock->arguments[1] == 2 && mock->arguments[2] == 0);                                                     \
-        v = iov;                                                                                                       \
-        n = -1;                                                                                                        \
-        REFUSED(ARG(2), call);                                                                                         \
-        n = 33; /* the IA takes 32 */                                                                                  \
-        v = (DAT_LMR_TRIPLET *)8; /* not read */                                                                       \
-        REFUSED(ARG(2), call);                                                                                         \
-        n = 0x7fffffff;                                                                                                \
-        REFUSED(ARG(2), call);                                                                                         \
-        n = 32, v = iov;                                                                                               \
-        OK(call);                                                                                                      \
-        iov[31].segment_length = UINT64_C(1) << 32;                                                                    \
-        REFUSED(ARG(3), call);                                                                                         \
-        iov[31] = local(31);                                                                                           \
-        if (flags_arg != 0) {                                                                                          \
-            flags = (DAT_COMPLETION_FLAGS)0x20;                                                                        \
-            REFUSED(ARG(flags_arg), call);                                                                             \
-        }                                                                                                              \
-    }
-    POST(dat_ep_post_send(H(3), n, v, cookie, flags), ep_post_send, 5, 0x1f)
-    POST(dat_ep_post_recv(H(3), n, v, cookie, flags), ep_post_recv, 5, 0x1f)
-    POST(dat_srq_post_recv(H(3), n, v, cookie), srq_post_recv, 0)
-    POST(dat_ep_post_rdma_read(H(3), n, v, cookie, r, flags), ep_post_rdma_read, 6, 1, 0x1f)
-    POST(dat_ep_post_rdma_write(H(3), n, v, cookie, r, flags), ep_post_rdma_write, 6, 1, 0x1f)
-    CHECK(mock->remote.context == 0xdeadbeef && mock->remote.length == UINT32_MAX);
-    CHECK(mock->remote.address == UINT64_C(0x8000000000000000));
-    REFUSED(ARG(5), dat_ep_post_rdma_read(H(3), 1, iov, cookie, &wide, DAT_COMPLETION_DEFAULT_FLAG));
-    REFUSED(ARG(5), dat_ep_post_rdma_write(H(3), 1, iov, cookie, &wide, DAT_COMPLETION_DEFAULT_FLAG));
-    OK(dat_ep_post_rdma_read(H(3), 1, iov, cookie, NULL, DAT_COMPLETION_DEFAULT_FLAG));
-    SAID(ep_post_rdma_read, N(H(3)), 1, 1, cookie.as_64, 0, 0);
-}
-
-static void srqs(void)
-{
-    DAT_SRQ_PARAM param;
-    DAT_SRQ_ATTR attr;
-    DAT_SRQ_HANDLE srq;
-    int i = 0;
-
-    fill_out();
-#define SRQ(field, bit) ONE_BIT(dat_srq_query, H(3), DAT_SRQ_PARAM, DAT_SRQ_FIELD_, field, bit)
-    SRQ_FIELDS(SRQ)
-    for (DAT_UINT32 state = 0; state < 4; state++) {
-        mock->state = state;
-        OK(dat_srq_query(H(3), DAT_SRQ_FIELD_ALL, &param));
-        CHECK(param.srq_state == (state == 1 ? DAT_SRQ_STATE_OPERATIONAL : DAT_SRQ_STATE_ERROR));
-    }
-    SAID(srq_query, N(H(3)), 0xff, 1);
-    REFUSED(ARG(2), dat_srq_query(H(3), (DAT_SRQ_PARAM_MASK)0x100, &param));
-    OK(dat_srq_query(H(3), DAT_SRQ_FIELD_ALL, NULL));
-    SAID(srq_query, N(H(3)), 0xff, 0);
-    OK(dat_srq_create(ia, H(4), &attr, &srq));
-    SAID(srq_create, RAW_IA, N(H(4)), N(&attr), N(&srq));
-    OK(dat_srq_free(H(3)));
-    SAID(srq_free, N(H(3)));
-    OK(dat_srq_resize(H(3), -7));
-    SAID(srq_resize, N(H(3)), N(-7));
-    OK(dat_srq_set_lw(H(3), 7));
-    SAID(srq_set_lw, N(H(3)), 7);
-}
-
-static void events(void)
-{
-    DAT_EVENT event;
-    DAT_COUNT more = 0;
-    uint64_t *w = mock->words;
-
-#define GIVEN(number)                                                                                                  \
-    mock->event = (number);                                                                                            \
-    memset(&event, 0x5A, sizeof event);                                                                                \
-    OK(dat_evd_dequeue(H(2), &event));                                                                                 \
-    CHECK(event.evd_handle == H(2))
-#define SAME_NUMBER(number)                                                                                            \
-    GIVEN(number);                                                                                                     \
-    CHECK(event.event_number == (DAT_EVENT_NUMBER)(number))
-#define DTO event.event_data.dto_completion_event_data
-
-    for (int i = 0; i < 5; i++)
-        w[i] = UINT64_C(0x1122334400000000) + (uint64_t)i;
-    for (DAT_UINT32 status = 0; status < 16; status++) {
-        w[2] = status;
-        w[3] = UINT32_MAX;
-        SAME_NUMBER(DAT_DTO_COMPLETION_EVENT);
-        CHECK(N(DTO.ep_handle) == w[0] && DTO.user_cookie.as_64 == w[1] && DTO.transfered_length == UINT32_MAX);
-        CHECK((DAT_UINT32)DTO.status == (status < 12 ? status : status == 12 ? DAT_DTO_ERR_LOCAL_PROTECTION : DAT_DTO_ERR_TRANSPORT));
-        SAME_NUMBER(DAT_RMR_BIND_COMPLETION_EVENT);
-        CHECK(N(event.event_data.rmr_completion_event_data.rmr_handle) == w[0]);
-        CHECK(event.event_data.rmr_completion_event_data.user_cookie.as_64 == w[1]);
-        CHECK((DAT_UINT32)event.event_data.rmr_completion_event_data.status <= DAT_RMR_OPERATION_FAILED);
-    }
-    /* A buffer that immediate data took: empty, if it came with a write. */
-    w[2] = 0;
-    for (mock->extension = 0; mock->extension < 6; mock->extension++) {
-        GIVEN(0x40000);
-        CHECK(event.event_number == DAT_DTO_COMPLETION_EVENT && DTO.user_cookie.as_64 == w[1]);
-        CHECK(DTO.status == DAT_DTO_SUCCESS && DTO.transfered_length == (mock->extension == 3 ? 0 : UINT32_MAX));
-    }
-    SAME_NUMBER(DAT_CONNECTION_REQUEST_EVENT);
-    CHECK(N(event.event_data.cr_arrival_event_data.sp_handle.psp_handle) == w[0]);
-    CHECK(N(event.event_data.cr_arrival_event_data.local_ia_address_ptr) == w[1]);
-    CHECK(event.event_data.cr_arrival_event_data.conn_qual == w[2]);
-    CHECK(N(event.event_data.cr_arrival_event_data.cr_handle) == w[3]);
-    w[1] = 77;
-    for (int number = DAT_CONNECTION_EVENT_ESTABLISHED; number <= DAT_CONNECTION_EVENT_UNREACHABLE; number++) {
-        SAME_NUMBER(number);
-        CHECK(N(event.event_data.connect_event_data.ep_handle) == w[0]);
-        CHECK(event.event_data.connect_event_data.private_data_size == 77);
-        CHECK(N(event.event_data.connect_event_data.private_data) == w[2]);
-    }
-    for (int number = DAT_ASYNC_ERROR_EVD_OVERFLOW; number <= DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR; number++) {
-        SAME_NUMBER(number);
-        CHECK(N(event.event_data.asynch_error_event_data.dat_handle) == w[0]);
-        CHECK(event.event_data.asynch_error_event_data.reason == 77);
-    }
-    SAME_NUMBER(0x8101); /* HA_DOWN_TO_1 */
-    CHECK(N(event.event_data.asynch_error_event_data.dat_handle) == w[0]);
-    SAME_NUMBER(DAT_SOFTWARE_EVENT);
-    CHECK(N(event.event_data.software_event_data.pointer) == w[0]);
-    for (int i = 0; i < 3; i++) {
-        static const DAT_UINT32 unknown[] = {0x20000, 0x80000, 0};
-        static const DAT_EVENT_DATA nothing;
-
-        SAME_NUMBER(unknown[i]);
-        CHECK(memcmp(&event.event_data, &nothing, sizeof nothing) == 0);
-    }
-
-    mock->event = DAT_SOFTWARE_EVENT;
-    OK(dat_evd_wait(H(2), DAT_TIMEOUT_INFINITE, 5, &event, &more));
-    SAID(evd_wait, N(H(2)), UINT32_MAX, 5, 1, 1);
-    CHECK(more == 3 && N(event.event_data.software_event_data.pointer) == w[0]);
-    mock->answer = DAT_CLASS_ERROR | DAT_TIMEOUT_EXPIRED;
-    memset(&event, 0x5A, sizeof event);
-    EXPECT(DAT_CLASS_ERROR | DAT_TIMEOUT_EXPIRED, dat_evd_wait(H(2), 0, 1, &event, NULL));
-    CHECK(event.event_number == (DAT_EVENT_NUMBER)0x5A5A5A5A);
-    mock->answer = DAT_SUCCESS;
-    OK(dat_evd_wait(H(2), 1, 1, NULL, &more));
-    SAID(evd_wait, N(H(2)), 1, 1, 0, 1);
-    OK(dat_evd_dequeue(H(2), NULL));
-    SAID(evd_dequeue, N(H(2)), 0);
-
-    event.event_number = DAT_SOFTWARE_EVENT;
-    event.event_data.software_event_data.pointer = &more;
-    OK(dat_evd_post_se(H(2), &event));
-    CHECK(mock->event == DAT_SOFTWARE_EVENT && w[0] == N(&more));
-    event.event_number = (DAT_EVENT_NUMBER)0x20000;
-    REFUSED(ARG(2), dat_evd_post_se(H(2), &event));
-    OK(dat_evd_post_se(H(2), NULL));
-    SAID(evd_post_se, N(H(2)), 0);
-}
-
 static void attributes(void)
 {
     DAT_IA_ATTR attr;
@@ -478,143 +151,6 @@ static void attributes(void)
     EXPECT(ARG(5), dat_ia_query(ia, NULL, 0, NULL, UINT64_C(0x4000000), &provider));
     EXPECT(ARG(6), dat_ia_query(ia, NULL, 0, NULL, 1, NULL));
     OK(dat_ia_query(ia, NULL, 0, NULL, 0, NULL));
-}
-
-static void memory(void)
-{
-    DAT_REGION_DESCRIPTION region;
-    DAT_LMR_PARAM param;
-    DAT_RMR_PARAM rmr_param;
-    DAT_LMR_HANDLE lmr;
-    DAT_LMR_CONTEXT context;
-    DAT_RMR_CONTEXT remote;
-    DAT_VLEN size;
-    DAT_VADDR address;
-    DAT_LMR_TRIPLET many[200], piece = local(64);
-    DAT_RMR_COOKIE cookie;
-    DAT_RMR_HANDLE rmr;
-    int i = 0;
-
-    /* Only of it: the arguments of 2.0 have other places. */
-    static const DAT_UINT32 created[][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {8, 7}, {9, 8}, {10, 9}};
-    static const DAT_UINT32 bound[][2] = {{1, 1}, {3, 2}, {4, 3}, {6, 4}, {7, 5}, {8, 6}, {9, 7}};
-
-    memset(&region, 0, sizeof region);
-    region.for_shared_memory.virtual_address = &region;
-    region.for_shared_memory.shared_memory_id = (DAT_LMR_COOKIE)&param;
-#define CREATE(type, privileges)                                                                                       \
-    dat_lmr_create(ia, (DAT_MEM_TYPE)(type), region, UINT64_C(0x123456789ab), H(4), (DAT_MEM_PRIV_FLAGS)(privileges),  \
-                   &lmr, &context, &remote, &size, &address)
-    mock->words[0] = 9, mock->words[1] = 0xabcdef01, mock->words[2] = 0x10fedcba;
-    mock->words[3] = UINT64_C(0x1000000000), mock->words[4] = UINT64_C(0x2000000000);
-    for (DAT_UINT32 type = 0; type < 4; type++) {
-        OK(CREATE(type, 0x33));
-        SAID(lmr_create, RAW_IA, type == 3 ? 0 : type, N(&region), N(&param), UINT64_C(0x123456789ab), N(H(4)), 0x33, 0);
-        CHECK(lmr == H(9) && context == 0xabcdef01 && remote == 0x10fedcba);
-        CHECK(size == UINT64_C(0x1000000000) && address == UINT64_C(0x2000000000));
-        OK(dat_lmr_free(lmr));
-        SAID(lmr_free, N(H(9)));
-    }
-    OK(CREATE(0, 0x101));
-    SAID(lmr_create, RAW_IA, 0, N(&region), N(&param), UINT64_C(0x123456789ab), N(H(4)), 1, 0);
-    OK(dat_lmr_free(lmr));
-    REFUSED(ARG(2), CREATE(4, 0x33));
-    REFUSED(ARG(2), CREATE(-1, 0x33));
-    REFUSED(ARG(6), CREATE(0, 0x40));
-    REFUSED(ARG(7), dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 1, H(4), DAT_MEM_PRIV_ALL_FLAG, NULL, &context,
-                                   &remote, &size, &address));
-    for (i = 0; i < 9; i++) {
-        mock->answer = DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | mock->subtypes[36 + created[i][0] - 1];
-        EXPECT(ARG(created[i][1]), CREATE(0, 0x33));
-    }
-    mock->answer = DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | mock->subtypes[36 + 6]; /* va_type */
-    EXPECT(DAT_CLASS_ERROR | DAT_INVALID_PARAMETER, CREATE(0, 0x33));
-    mock->answer = DAT_SUCCESS;
-
-    fill_out();
-    mock->out[1] = 2;
-    i = 0;
-#define LMR(field, bit) ONE_BIT(dat_lmr_query, H(9), DAT_LMR_PARAM, DAT_LMR_FIELD_, field, bit)
-#define region_desc_for_va region_desc
-    i = 0;
-    {
-        /* The union as a whole comes with its bit. */
-        OK(dat_lmr_query(H(9), DAT_LMR_FIELD_ALL, &param));
-        SAID(lmr_query, N(H(9)), 0x7bf, 1);
-#define LMR_VALUE(field, bit) CHECK(N(param.field) == mock->out[i]); i++;
-        LMR_FIELDS(LMR_VALUE)
-    }
-    i = 0;
-#define LMR_BIT(field, bit)                                                                                            \
-    OK(dat_lmr_query(H(9), DAT_LMR_FIELD_##bit, &param));                                                              \
-    CHECK(mock->named == 1 && N(param.field) == mock->out[i]);                                                         \
-    i++;
-    LMR_FIELDS(LMR_BIT)
-    REFUSED(ARG(2), dat_lmr_query(H(9), (DAT_LMR_PARAM_MASK)0x400, &param));
-    OK(dat_lmr_query(H(9), DAT_LMR_FIELD_ALL, NULL));
-    SAID(lmr_query, N(H(9)), 0x7bf, 0);
-
-    i = 0;
-#define RMR_BIT(field, bit)                                                                                            \
-    OK(dat_rmr_query(H(10), DAT_RMR_FIELD_##bit, &rmr_param));                                                         \
-    CHECK(mock->named == 1 && N(rmr_param.field) == mock->out[i]);                                                     \
-    i++;
-    RMR_FIELDS(RMR_BIT)
-    REFUSED(ARG(2), dat_rmr_query(H(10), (DAT_RMR_PARAM_MASK)0x20, &rmr_param));
-
-    /* LMRs of two PZs with the same context: the RMR's PZ says which. */
-    cookie.as_64 = 0x77;
-    piece.lmr_context = 0x5000;
-    mock->words[1] = 0x5000;
-    mock->words[0] = 11;
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 1, H(5), DAT_MEM_PRIV_ALL_FLAG, &lmr, &context, &remote, &size,
-                      &address));
-    mock->words[0] = 12;
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 1, H(6), DAT_MEM_PRIV_ALL_FLAG, &lmr, &context, &remote, &size,
-                      &address));
-#define BIND(triplet, privileges, flags)                                                                               \
-    dat_rmr_bind(H(10), triplet, (DAT_MEM_PRIV_FLAGS)(privileges), H(3), cookie, (DAT_COMPLETION_FLAGS)(flags), &remote)
-    for (int pz = 5; pz < 7; pz++) {
-        mock->out[1] = N(H(pz));
-        OK(BIND(&piece, 0x22, 0x0d));
-        SAID(rmr_bind, N(H(10)), N(H(pz + 6)), 0x22, 0, N(H(3)), 0x77, 0x0d);
-        CHECK(remote == 0x1234 && mock->local[0].context == 0x5000 && mock->local[0].length == 64);
-    }
-    REFUSED(ARG(2), BIND(NULL, 2, 0));
-    REFUSED(ARG(3), BIND(&piece, 0x40, 0));
-    REFUSED(ARG(6), BIND(&piece, 2, 0x20));
-    for (i = 0; i < 7; i++) {
-        mock->answer = DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | mock->subtypes[36 + bound[i][0] - 1];
-        EXPECT(ARG(bound[i][1]), BIND(&piece, 2, 0));
-    }
-    /* A free that is refused leaves the LMR as it was. */
-    mock->answer = DAT_CLASS_ERROR | DAT_INVALID_STATE;
-    EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE, dat_lmr_free(H(12)));
-    mock->answer = DAT_SUCCESS;
-    OK(BIND(&piece, 2, 0));
-    OK(dat_lmr_free(H(12)));
-    mock->name = "nothing";
-    EXPECT(ARG(2), BIND(&piece, 2, 0));
-    SAID(rmr_query, N(H(10)), 2, 1);
-    piece.segment_length = 0;
-    OK(BIND(&piece, 2, 0));
-    SAID(rmr_bind, N(H(10)), 0, 2, 0, N(H(3)), 0x77, 0);
-    OK(dat_rmr_create(H(4), &rmr));
-    SAID(rmr_create, N(H(4)), N(&rmr));
-    OK(dat_rmr_free(H(10)));
-    SAID(rmr_free, N(H(10)));
-
-    for (i = 0; i < 200; i++)
-        many[i] = local((uint64_t)i + 1);
-    mock->segments_of_all_calls = 0;
-    OK(dat_lmr_sync_rdma_read(ia, many, 200));
-    CHECK(mock->segments_of_all_calls == 200 && strcmp(mock->name, "lmr_sync_rdma_read") == 0);
-    OK(dat_lmr_sync_rdma_write(ia, many, 0));
-    SAID(lmr_sync_rdma_write, RAW_IA, 1, 0);
-    OK(dat_lmr_sync_rdma_write(ia, NULL, 3));
-    SAID(lmr_sync_rdma_write, RAW_IA, 0, 3);
-    many[0].segment_length = UINT64_C(1) << 32;
-    REFUSED(ARG(2), dat_lmr_sync_rdma_write(ia, many, 1));
 }
 
 static void agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
