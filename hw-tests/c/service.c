@@ -85,8 +85,8 @@ static void provided(struct side *a, struct side *b)
     OK(dat_ep_disconnect(ea, DAT_CLOSE_ABRUPT_FLAG));
     NEXT(a->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_free(ea));
+    NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_free(eb));
-    event = NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
 
     /* Rejected, or accepted with another: the EP is gone. */
     eb = client(b);
@@ -101,8 +101,8 @@ static void provided(struct side *a, struct side *b)
     establish(a, b);
     EXPECT(BAD(DAT_INVALID_HANDLE_EP), dat_ep_free(ea));
     OK(dat_ep_free(other));
-    OK(dat_ep_free(eb));
     NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_free(eb));
 
     /* Handed on. */
     qual = 0;
@@ -120,8 +120,8 @@ static void provided(struct side *a, struct side *b)
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ea, 0, NULL));
     establish(a, b);
     OK(dat_ep_free(ea));
-    OK(dat_ep_free(eb));
     NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_free(eb));
     OK(dat_psp_free(plain));
     OK(dat_psp_free(psp));
 }
