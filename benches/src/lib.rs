@@ -11,6 +11,7 @@ pub mod dat;
 pub mod device;
 pub mod direct;
 pub mod libmlx5;
+pub mod nothing;
 pub mod path;
 pub mod plan;
 pub mod provider;
@@ -20,6 +21,11 @@ pub mod sample;
 
 use case::Case;
 use plan::{Spec, Subject};
+
+/// The case around a data path that does nothing.
+pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
+    cases::on(*spec, nothing::Nothing::new(spec))
+}
 
 /// The case of a subject that runs in this process.
 ///

@@ -33,11 +33,13 @@ impl SrqDbRec {
     }
 
     /// Makes every WQE written so far visible, then tells the device that `count` WQEs were posted in all (mod 65,536).
+    ///
+    /// Stores the low half of the word, its last two bytes: the high half was 0 when the queue was taken over and stays 0.
     #[inline(always)]
     pub(crate) fn publish(&mut self, count: u16) {
         barrier::to_device();
-        // SAFETY: valid and aligned by the contract of `new`; exclusive through `&mut self`.
-        unsafe { self.word.as_ptr().write_volatile(u32::from(count).to_be()) };
+        // SAFETY: inside the word, valid by the contract of `new`, and 2-byte aligned; exclusive through `&mut self`.
+        unsafe { self.word.cast::<u16>().as_ptr().add(1).write_volatile(count.to_be()) };
     }
 }
 

@@ -295,16 +295,25 @@ impl Srq<Bound> {
     /// the next free ones in ring order.
     #[inline]
     pub fn repost(&mut self, n: u32) -> u32 {
+        // The run is never longer than there is room.
+        if n <= self.wqes.run() {
+            self.wqes.pass(n);
+            return self.publish_posted(n);
+        }
+        self.repost_beyond_run(n)
+    }
+
+    #[inline(never)]
+    fn repost_beyond_run(&mut self, n: u32) -> u32 {
         let offered = n.min(self.room());
         let mut left = offered;
-        loop {
+        while left > 0 {
             let run = self.wqes.run().min(left);
             self.wqes.pass(run);
             left -= run;
-            if left == 0 {
-                break;
+            if left > 0 {
+                left -= self.fill_after_search(core::iter::repeat(()), left).0;
             }
-            left -= self.fill_after_search(core::iter::repeat(()), left).0;
         }
         self.publish_posted(offered)
     }

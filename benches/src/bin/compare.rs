@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use doorbell_benches::{
-    aims, build,
+    aims, build, build_empty,
     case::counted,
     chart, count,
     dat::DatPost,
@@ -49,6 +49,9 @@ struct Args {
     /// In a process of its own: run these cases of the plan for an instruction counter.
     #[arg(long, value_name = "N", hide = true, num_args = 1..)]
     count: Vec<usize>,
+    /// With --count or --time: around a data path that does nothing.
+    #[arg(long, hide = true)]
+    empty: bool,
 }
 
 fn subject(name: &str) -> Result<Subject, String> {
@@ -90,7 +93,7 @@ fn main() -> Result<()> {
 fn time_here(args: &Args, n: usize) -> Result<()> {
     let subject = args.subject.context("--time needs --subject")?;
     let spec = *plan(args.quick).get(n).context("no such case")?;
-    let mut case = build(subject, &spec)?;
+    let mut case = if args.empty { build_empty(&spec) } else { build(subject, &spec)? };
     let Timing { mean, p50, p99, p999 } = sample::time(case.as_mut(), args.effort());
     println!("{mean} {p50} {p99} {p999} {}", case.data_path().unwrap_or("-"));
     Ok(())
@@ -100,7 +103,8 @@ fn count_here(args: &Args) -> Result<()> {
     let subject = args.subject.context("--count needs --subject")?;
     let plan = plan(args.quick);
     for n in &args.count {
-        let mut case = build(subject, plan.get(*n).context("no such case")?)?;
+        let spec = plan.get(*n).context("no such case")?;
+        let mut case = if args.empty { build_empty(spec) } else { build(subject, spec)? };
         // Whatever happens only once.
         case.prepare();
         case.run();
@@ -235,19 +239,11 @@ fn count_all(jobs: &[Job], dat: Option<&DatPost>) -> Result<Vec<Option<f64>>> {
         if own.is_empty() {
             continue;
         }
-        let mut command = again(subject)?;
-        command.arg("--count").args(own.iter().map(|n| jobs[*n].index.to_string()));
-        let totals = count::instructions(
-            &command,
-            "doorbell_benches::case::measured",
-            Some("doorbell_benches::case::counted"),
-        )?;
-        if totals.len() < own.len() {
-            bail!("callgrind counted {} of {} cases of {}", totals.len(), own.len(), subject.name());
-        }
-        for (n, total) in own.into_iter().zip(totals) {
+        let cases: Vec<usize> = own.iter().map(|n| jobs[*n].index).collect();
+        let (all, around) = (count(subject, &cases, false)?, count(subject, &cases, true)?);
+        for (n, (all, around)) in own.into_iter().zip(all.into_iter().zip(around)) {
             let operations = operations(&jobs[n].spec);
-            counts[n] = Some(total / f64::from(operations * COUNTED_RUNS));
+            counts[n] = Some((all - around) / f64::from(operations * COUNTED_RUNS));
         }
     }
     if let Some(dat) = dat {
@@ -256,6 +252,22 @@ fn count_all(jobs: &[Job], dat: Option<&DatPost>) -> Result<Vec<Option<f64>>> {
         }
     }
     Ok(counts)
+}
+
+/// Instructions of cases of the plan under one subject; `empty`, of the runner around them.
+fn count(subject: Subject, cases: &[usize], empty: bool) -> Result<Vec<f64>> {
+    let mut command = again(subject)?;
+    command.arg("--count").args(cases.iter().map(usize::to_string));
+    command.args(empty.then_some("--empty"));
+    let totals = count::instructions(
+        &command,
+        "doorbell_benches::case::measured",
+        Some("doorbell_benches::case::counted"),
+    )?;
+    if totals.len() < cases.len() {
+        bail!("callgrind counted {} of {} cases of {}", totals.len(), cases.len(), subject.name());
+    }
+    Ok(totals)
 }
 
 /// Operations of a sample.
