@@ -14,8 +14,10 @@
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
-static uint64_t seed, state;
-static const char *now_calling = "nothing";
+static uint64_t seed;
+/* Each thread has its own objects and its own memory; IAs they share. */
+static __thread uint64_t state;
+static __thread const char *now_calling = "nothing";
 
 static uint64_t next(void)
 {
@@ -66,11 +68,11 @@ struct object {
 };
 
 #define MOST 4096
-static struct object objects[MOST];
-static unsigned known;
+static __thread struct object objects[MOST];
+static __thread unsigned known;
 /* The IA that this call is about, and how much of the call is nonsense, in percent. */
-static DAT_HANDLE current;
-static unsigned noise;
+static __thread DAT_HANDLE current;
+static __thread unsigned noise;
 
 static int nonsense(void)
 {
@@ -130,9 +132,9 @@ static void died(DAT_HANDLE handle, enum kind kind)
 }
 
 /* Memory that arguments point to, and memory that the device may use. */
-static _Alignas(64) unsigned char garbage[16384], scratch[16384];
+static __thread _Alignas(64) unsigned char garbage[16384], scratch[16384];
 static _Alignas(4096) unsigned char arena[1 << 18];
-static struct context {
+static __thread struct context {
     DAT_HANDLE ia;
     DAT_LMR_CONTEXT lmr;
     DAT_RMR_CONTEXT rmr;
@@ -263,7 +265,7 @@ static struct context *context_of(int ours)
 
 static DAT_LMR_TRIPLET *segments(void)
 {
-    static DAT_LMR_TRIPLET iov[40];
+    static __thread DAT_LMR_TRIPLET iov[40];
 
     for (unsigned i = 0; i < 40; i++) {
         iov[i].lmr_context = !nonsense() ? context_of(1)->lmr : (unsigned)next();
@@ -280,7 +282,7 @@ static int some_segments(void)
 
 static DAT_RMR_TRIPLET *remote(void)
 {
-    static DAT_RMR_TRIPLET r;
+    static __thread DAT_RMR_TRIPLET r;
 
     r.rmr_context = !nonsense() ? context_of(percent(50))->rmr : (unsigned)next();
     r.virtual_address = (uintptr_t)arena + (!nonsense() ? rnd(sizeof arena / 2 - 4096) : next());
@@ -304,7 +306,7 @@ static unsigned post_flags(void)
 
 static DAT_EP_ATTR *attributes(void)
 {
-    static DAT_EP_ATTR e;
+    static __thread DAT_EP_ATTR e;
 
     e = ep_attr();
     if (nonsense())
@@ -346,7 +348,7 @@ static uint64_t qualifier(void)
 
 static struct sockaddr *to_whom(void)
 {
-    static unsigned char other[64];
+    static __thread unsigned char other[64];
 
     if (!nonsense())
         return address;
@@ -385,8 +387,8 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
 
     if (!listed && type <= DAT_COMM_NOT_SUPPORTED)
         listed = ((code & DAT_CLASS_ERROR) != 0 || code == DAT_QUEUE_EMPTY) && (types & T(type)) && minor <= 103;
-    calls_made[slot]++;
-    calls_done[slot] += code == DAT_SUCCESS;
+    __atomic_add_fetch(&calls_made[slot], 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&calls_done[slot], code == DAT_SUCCESS, __ATOMIC_RELAXED);
     if (!live)
         listed = code == ERROR(DAT_INVALID_HANDLE, sub);
     checks++;
@@ -402,6 +404,7 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
 #define CALL(number, name, kind, handle, types, ...)                                                             \
     (now_calling = #name, is_live = find(handle, kind) != NULL,                                                  \
      judge(number, table->name##_func(__VA_ARGS__), types, is_live, subtype[kind]))
+/* Set by CALL. */
 #define DID(...) (CALL(__VA_ARGS__) == DAT_SUCCESS)
 
 /* The one slot with variable arguments. */
@@ -481,6 +484,9 @@ static void connect_two(void)
     }
 }
 
+/* Several threads share the IAs: none of them opens or closes any. */
+static int several;
+
 static void one_call(void)
 {
     static DAT_NAME_PTR names[] = {"", "no such IA", "doorbell-none", NULL};
@@ -502,7 +508,7 @@ static void one_call(void)
         DAT_EVD_HANDLE async = percent(80) ? DAT_HANDLE_NULL : any_handle(EVD);
         DAT_EVD_HANDLE *evd = percent(90) ? &async : NULL;
 
-        if (count_live(IA) > 3)
+        if (count_live(IA) > 3 || several)
             break;
         now_calling = "ia_open";
         if (judge(0, table->ia_open_func(name, any_count(), evd, o), OF_CREATE | T(DAT_PROVIDER_NOT_FOUND), 1, 0) ==
@@ -522,7 +528,7 @@ static void one_call(void)
     case 2:
         /* Now and then, or nothing else would happen. */
         h = any_handle(IA);
-        if (find(h, IA) && !percent(3))
+        if (find(h, IA) && (several || !percent(3)))
             break;
         if (DID(2, ia_close, IA, h, OF_FREE | OF_ARGUMENT, h, any_flags(rnd(2))))
             died(h, IA);
@@ -968,56 +974,129 @@ static DAT_HANDLE raw(DAT_IA_HANDLE ia)
     return pointer;
 }
 
-/* One life: two IAs with some of everything, a while of calls, the end of everything. */
-static void life(unsigned calls)
+/* The machine's share: messages get lost, requests fail, and there is no memory for new objects. */
+static void some_fault(void)
 {
-    struct side *sides[2] = {&a, &b};
+    static const char *faults[] = {
+        "fault drop*2", "fault rnr*3", "fault error=0x13", "fault error=0x14", "fault hold", "fault cmd.create_cq=12",
+        "fault cmd.create_qp=12", "fault cmd.create_srq=12", "fault cmd.alloc_pd=12", "fault cmd.reg_mr=12",
+        "fault cmd.modify_qp=12", "fault cmd.create_comp_channel=12", "no faults", "no faults",
+    };
 
-    known = 0;
-    for (int i = 0; i < 2; i++) {
-        struct side *s = sides[i];
-        DAT_HANDLE ia;
+    emu(faults[rnd(14)]);
+}
 
-        side_open(s, ia_names[i]);
-        ia = raw(s->ia);
-        table = *(const DAT_PROVIDER **)ia;
-        address = s->attr.ia_address_ptr;
-        born(ia, IA, ia);
-        born(s->pz, PZ, ia);
-        born(s->lmr, LMR, ia);
-        DAT_EVD_HANDLE evds[] = {s->async, s->cr, s->conn, s->recv, s->req};
-        for (unsigned j = 0; j < 5; j++) {
-            born(evds[j], EVD, ia);
-            objects[known - 1].flags = (unsigned[]){0x100, 0x10, 0x40, 0x20, 0x20}[j];
-        }
-        for (unsigned j = i; j < 64; j += 2) {
-            DAT_REGION_DESCRIPTION region = {.for_va = arena};
-            DAT_LMR_HANDLE lmr;
+static void calls(unsigned count, int faulty)
+{
+    while (count-- > 0 && failures < 20) {
+        struct object *of;
 
-            if (j < 8) {
-                OK(dat_lmr_create(s->ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof arena, s->pz, DAT_MEM_PRIV_ALL_FLAG, 0, &lmr,
-                                  &contexts[j].lmr, &contexts[j].rmr, NULL, NULL));
-                contexts[j].ia = ia;
-                born(lmr, LMR, ia);
-            } else {
-                contexts[j] = contexts[i];
-            }
-        }
-    }
-    while (calls-- > 0 && failures < 20) {
-        if (rnd(500) == 0)
-            shuffle_garbage();
         current = NULL;
         noise = 0;
-        struct object *of = some(IA, 1, 0);
+        of = some(IA, 1, 0);
         current = of ? of->handle : NULL;
         noise = (unsigned[]){0, 0, 1, 3, 10, 30}[rnd(6)];
+        if (rnd(500) == 0)
+            shuffle_garbage();
+        if (faulty && rnd(30) == 0)
+            some_fault();
         if (rnd(60) == 0)
             connect_two();
         else
             one_call();
     }
-    /* What the fuzzing opened or left open: the IAs that libdat2 knows through libdat2, if they are still there. */
+}
+
+static void start_with(uint64_t number)
+{
+    state = number * 2 + 1;
+    for (unsigned i = 0; i < 10; i++)
+        next();
+    shuffle_garbage();
+    known = 0;
+}
+
+/* A PZ, EVDs of every kind, and the arena, on this IA. */
+static void begin_on(DAT_IA_HANDLE number, unsigned which)
+{
+    static const unsigned flags[] = {DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG};
+    DAT_HANDLE ia = raw(number);
+    DAT_REGION_DESCRIPTION region = {.for_va = arena};
+    DAT_PZ_HANDLE pz;
+
+    born(ia, IA, ia);
+    OK(dat_pz_create(number, &pz));
+    born(pz, PZ, ia);
+    for (unsigned i = 0; i < 4; i++) {
+        DAT_EVD_HANDLE evd;
+
+        OK(dat_evd_create(number, 32, DAT_HANDLE_NULL, flags[i], &evd));
+        born(evd, EVD, ia);
+        objects[known - 1].flags = flags[i];
+    }
+    for (unsigned i = which; i < 64; i += 2) {
+        DAT_LMR_HANDLE lmr;
+
+        if (i >= 8) {
+            contexts[i] = contexts[which];
+            continue;
+        }
+        OK(dat_lmr_create(number, DAT_MEM_TYPE_VIRTUAL, region, sizeof arena, pz, DAT_MEM_PRIV_ALL_FLAG, 0, &lmr,
+                          &contexts[i].lmr, &contexts[i].rmr, NULL, NULL));
+        contexts[i].ia = ia;
+        born(lmr, LMR, ia);
+    }
+}
+
+/* Until all have what they need, there are no faults. */
+static pthread_barrier_t ready;
+
+struct player {
+    pthread_t thread;
+    uint64_t number;
+    int faulty;
+};
+
+static void *play(void *arg)
+{
+    struct player *player = arg;
+
+    start_with(player->number);
+    begin_on(a.ia, 0);
+    begin_on(b.ia, 1);
+    pthread_barrier_wait(&ready);
+    calls(1000, player->faulty);
+    return NULL;
+}
+
+/* One life: two IAs, a while of calls from one thread or from three, the end of everything. */
+static void life(uint64_t number)
+{
+    struct side *sides[2] = {&a, &b};
+    struct player players[3];
+    int faulty = number % 3 == 2;
+
+    several = number % 4 == 3;
+    start_with(number);
+    for (int i = 0; i < 2; i++) {
+        side_open(sides[i], ia_names[i]);
+        table = *(const DAT_PROVIDER **)raw(sides[i]->ia);
+        address = sides[i]->attr.ia_address_ptr;
+        begin_on(sides[i]->ia, i);
+        born(sides[i]->async, EVD, raw(sides[i]->ia));
+    }
+    pthread_barrier_init(&ready, NULL, 3);
+    for (int i = 0; several && i < 3; i++) {
+        players[i] = (struct player){.number = number * 1000 + i, .faulty = faulty};
+        CHECK(pthread_create(&players[i].thread, NULL, play, &players[i]) == 0);
+    }
+    if (several)
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_join(players[i].thread, NULL) == 0);
+    else
+        calls(3000, faulty);
+    emu("no faults");
+    /* What the fuzzing opened; the IAs that libdat2 knows go through libdat2, if they are still there. */
     for (unsigned i = 0; i < known; i++)
         if (objects[i].live && objects[i].kind == IA && objects[i].handle != raw(a.ia) && objects[i].handle != raw(b.ia)) {
             now_calling = "ia_close at the end";
@@ -1038,7 +1117,7 @@ int main(int argc, char **argv)
 {
     int seconds = argc > 3 ? atoi(argv[3]) : 10;
     long long end;
-    unsigned lives = 0, calls = 0, done = 0, never = 0;
+    unsigned lives = 0, made = 0, done = 0, never = 0;
     struct holdings before;
     struct sigaction on = {.sa_handler = last_words};
 
@@ -1052,30 +1131,22 @@ int main(int argc, char **argv)
         sigaction((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM}[i], &on, NULL);
     seed = argc > 4 ? strtoull(argv[4], NULL, 0) : (uint64_t)time(NULL);
     end = now_ms() + seconds * 1000LL;
-    state = seed * 2 + 1;
-    for (unsigned i = 0; i < 10; i++)
-        next();
-    shuffle_garbage();
     warm_up();
     before = holdings();
-    life(500);
     do {
         alarm(300);
-        state = ++seed * 2 + 1;
-        for (unsigned i = 0; i < 10; i++)
-            next();
-        life(3000);
+        life(++seed);
             check_holdings(before);
         lives++;
     } while (now_ms() < end && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
-        calls += calls_made[i];
+        made += calls_made[i];
         done += calls_done[i];
         if (!calls_made[i] && lives > 3)
             printf("slot %u was never called\n", i), never++;
     }
     CHECK(never == 0);
-    printf("%u lives, %u calls of which %u succeeded, %u callbacks, last seed %llu\n", lives, calls, done, called_back,
+    printf("%u lives, %u calls of which %u succeeded, %u callbacks, last seed %llu\n", lives, made, done, called_back,
            (unsigned long long)seed);
     if (getenv("FUZZ_TABLE"))
         for (unsigned i = 0; i < 79; i++)

@@ -297,7 +297,13 @@ impl EpInner {
         let (reads_in, reads_out) = self.rdma_reads();
         let reads_in = reads_in.min(asked.responder_resources);
         let reads_out = reads_out.min(asked.initiator_depth);
-        self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)).map_err(failed)?;
+        if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
+            let _ = qp.to_reset();
+            let _ = self.ia.to_init(&qp);
+            // An id that has nothing to say about QPs is none that waits for an answer.
+            let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
+            return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
+        }
         let param = ConnParam {
             qp_num: qp.num(),
             private_data,

@@ -125,7 +125,8 @@ impl Cr {
     }
 }
 
-fn gone() -> Error {
+/// Nobody waits for an answer any more.
+pub(crate) fn gone() -> Error {
     Error::new(ReturnType::Abort, Subtype::None, "the peer has given up")
 }
 
