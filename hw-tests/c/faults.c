@@ -481,6 +481,103 @@ TEST(no_descriptors_left)
     CHECK(opened > 0 && refused > 0);
 }
 
+/* What an agent does when it is called: everything that it could want to. */
+static DAT_CNO_HANDLE agents_cno;
+static DAT_RETURN agents_close;
+static unsigned agent_called, agent_took;
+static int agent_closes;
+
+static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_OS_WAIT_PROXY_AGENT again = {data, busy_agent};
+    DAT_EVD_PARAM evd_param;
+    DAT_CNO_PARAM cno_param;
+    DAT_EVD_HANDLE triggered;
+    DAT_EVENT event;
+
+    OK(dat_evd_query(evd, DAT_EVD_FIELD_ALL, &evd_param));
+    OK(dat_cno_query(agents_cno, DAT_CNO_FIELD_ALL, &cno_param));
+    EXPECT(STATE(DAT_INVALID_STATE_CNO_IN_USE), dat_cno_free(agents_cno));
+    OK(dat_cno_modify_agent(agents_cno, again));
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        __atomic_add_fetch(&agent_took, 1, __ATOMIC_RELEASE);
+    dat_cno_wait(agents_cno, 0, &triggered);
+    if (agent_closes)
+        agents_close = dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG);
+    __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
+}
+
+static void until(unsigned *count, unsigned value)
+{
+    long long end = now_ms() + 20000;
+
+    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) < value && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
+}
+
+/* From the thread that posts an event and from the provider's own; in the end it closes the IA under itself. */
+TEST(agent_may_call_anything)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, busy_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    DAT_EVD_HANDLE software, recv;
+    struct pair pair;
+    DAT_EVENT event;
+
+    agent_called = agent_took = 0;
+    agent_closes = 0;
+    OK(dat_cno_create(a.ia, agent, &agents_cno));
+    OK(dat_evd_create(a.ia, 16, agents_cno, DAT_EVD_SOFTWARE_FLAG, &software));
+    OK(dat_evd_create(a.ia, 16, agents_cno, DAT_EVD_DTO_FLAG, &recv));
+    event.event_number = DAT_SOFTWARE_EVENT;
+    OK(dat_evd_post_se(software, &event));
+    until(&agent_called, 1);
+    CHECK(agent_took == 1);
+    pair = joined(ep_on(&a, srq, recv, NULL), plain_ep(&b));
+    fill(srq, 0, 4);
+    for (unsigned i = 1; i <= 3; i++) {
+        SEND(pair, 8);
+        until(&agent_took, 1 + i);
+    }
+    agent_closes = 1;
+    agents_close = 77;
+    unsigned before = __atomic_load_n(&agent_called, __ATOMIC_ACQUIRE);
+    SEND(pair, 8);
+    until(&agent_called, before + 1);
+    EXPECT(DAT_SUCCESS, agents_close);
+    EXPECT(HANDLE(IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    a.ia = DAT_HANDLE_NULL;
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+static void on_signal(int sig)
+{
+    (void)sig;
+}
+
+/* A signal that the waiting thread has a handler for: the call goes on, or says that it was interrupted; never that its time is over. */
+TEST(signal_in_a_wait)
+{
+    struct sigaction action = {.sa_handler = on_signal}, old;
+    struct waiting w = {.handle = a.recv};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    CHECK(sigaction(SIGUSR1, &action, &old) == 0);
+    CHECK(pthread_create(&w.thread, NULL, wait_for_ever, &w) == 0);
+    for (int i = 0; i < 20; i++) {
+        poll(NULL, 0, 2);
+        if (pthread_kill(w.thread, SIGUSR1) != 0)
+            break;
+    }
+    fill(srq, 0, 1);
+    SEND(pair, 8);
+    CHECK(pthread_join(w.thread, NULL) == 0);
+    CHECK(w.ret == DAT_SUCCESS || w.ret == ERROR(DAT_INTERRUPTED_CALL, 0));
+    CHECK(sigaction(SIGUSR1, &old, NULL) == 0);
+}
+
 /* The last: there is no device any more. Who had it open is told, every call ends, and all can be freed and closed. */
 TEST(zz_device_removed)
 {

@@ -47,6 +47,10 @@ impl From<Error> for Code {
     fn from(error: Error) -> Self {
         match error.return_type() {
             ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
+            // A full queue: the consumer knows what to do.
+            ReturnType::InsufficientResources if error.subtype() == Subtype::ResourceCredits => {
+                tracing::debug!("{error}");
+            }
             // What somebody has to see to: a fault, or a limit of the machine or the process.
             ReturnType::InternalError | ReturnType::InsufficientResources => tracing::error!("{error}"),
             _ => tracing::debug!("{error}"),
