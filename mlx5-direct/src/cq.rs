@@ -121,7 +121,8 @@ impl Cq {
         decoded
     }
 
-    /// Hands up to `max` completions to `each`, oldest first; returns how many.
+    /// Hands up to `max` completions to `each`, oldest first; returns how many. Cheaper than as many calls of
+    /// [`poll`](Self::poll): it goes from entry to entry by pointer, and looks at the release interval once.
     ///
     /// # Errors
     ///

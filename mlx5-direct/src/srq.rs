@@ -173,12 +173,16 @@ impl Srq {
 
     /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how many were posted:
     /// fewer than offered when the SRQ is full.
+    ///
+    /// Each buffer takes about 17 instructions, of which the iterator's end and the run's are looked at for each, and making
+    /// the segment is part. Let closures own what they use (`move`): a borrowed lkey is loaded and swapped for each buffer.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
         self.batch(bufs.into_iter()).0
     }
 
-    /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many.
+    /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many where the segments are there
+    /// already, at about 10 instructions a buffer. The length is known, so only one end is looked at, every second buffer.
     #[inline]
     pub fn post_slice(&mut self, bufs: &[(DataSeg, u64)]) -> u32 {
         self.slice(bufs)
