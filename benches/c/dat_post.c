@@ -1,11 +1,13 @@
 /*
- * Times dat_srq_post_recv through libdat2, with whatever provider dat.conf names.
+ * Times dat_srq_post_recv and dat_evd_dequeue through libdat2, with whatever provider dat.conf names.
  *
- *   dat_post IA SEGMENTS DEPTH MILLISECONDS MINIMUM
+ *   dat_post IA CASE SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM
  *
- * Prints nanoseconds of one group of GROUP posts a line, at least MINIMUM of them, after a tenth of the time to warm
- * up. Two endpoints of one IA are connected to each other; between groups, real messages take the buffers out of the SRQ,
- * so that the ring is walked as in use. MILLISECONDS 0: exactly MINIMUM groups, for counting instructions.
+ * CASE is what a group of GROUP operations does: post (buffers into the SRQ), reap (completions of messages), or both (for
+ * each of GROUP messages its completion, then a new buffer). Prints nanoseconds of one group a line, at least MINIMUM of
+ * them, after a tenth of the time to warm up. Two endpoints of one IA are connected to each other; between groups, real
+ * messages take the buffers out of the SRQ, so that the ring is walked as in use. ENDPOINTS more are on the SRQ.
+ * MILLISECONDS 0: exactly MINIMUM groups, for counting instructions.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@
 #include <arpa/inet.h>
 #include <dat2/udat.h>
 
-enum { GROUP = 32, MESSAGE = 64, MOST_SEGMENTS = 4, QUALIFIER = 7781, WAIT_US = 10 * 1000 * 1000 };
+enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, QUALIFIER = 7781, WAIT_US = 10 * 1000 * 1000 };
 
 static void ok(DAT_RETURN code, const char *call)
 {
@@ -47,12 +49,12 @@ static DAT_PZ_HANDLE pz;
 static DAT_SRQ_HANDLE srq;
 static DAT_EP_HANDLE server, client;
 static DAT_EVD_HANDLE received, sent, other, requests, connections[2];
-static DAT_LMR_TRIPLET source, targets[GROUP][MOST_SEGMENTS];
-static int segments, depth;
+static DAT_LMR_TRIPLET source, targets[MOST_GROUP][MOST_SEGMENTS];
+static int segments, depth, group, endpoints;
 
 static void make_memory(void)
 {
-	static char memory[(GROUP + 1) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
+	static char memory[(MOST_GROUP + 1) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
 	DAT_REGION_DESCRIPTION region = { .for_va = memory };
 	DAT_LMR_HANDLE lmr;
 	DAT_LMR_CONTEXT context;
@@ -64,7 +66,7 @@ static void make_memory(void)
 	ok(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, pz,
 			  DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG, DAT_VA_TYPE_VA, &lmr,
 			  &context, &remote, &length, &address), "dat_lmr_create");
-	for (i = 0; i < GROUP; i++) {
+	for (i = 0; i < MOST_GROUP; i++) {
 		for (k = 0; k < MOST_SEGMENTS; k++) {
 			targets[i][k].virtual_address = (DAT_VADDR)(uintptr_t)(memory + (i * MOST_SEGMENTS + k) * MESSAGE);
 			targets[i][k].segment_length = MESSAGE;
@@ -72,7 +74,7 @@ static void make_memory(void)
 		}
 	}
 	source = targets[0][0];
-	source.virtual_address = (DAT_VADDR)(uintptr_t)(memory + GROUP * MOST_SEGMENTS * MESSAGE);
+	source.virtual_address = (DAT_VADDR)(uintptr_t)(memory + MOST_GROUP * MOST_SEGMENTS * MESSAGE);
 }
 
 static void make_endpoints(void)
@@ -82,9 +84,9 @@ static void make_endpoints(void)
 	int i;
 
 	ok(dat_srq_create(ia, pz, &pool, &srq), "dat_srq_create");
-	ok(dat_evd_create(ia, depth + GROUP, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &received), "dat_evd_create");
-	ok(dat_evd_create(ia, 4 * GROUP, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &sent), "dat_evd_create");
-	ok(dat_evd_create(ia, 4 * GROUP, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &other), "dat_evd_create");
+	ok(dat_evd_create(ia, depth + group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &received), "dat_evd_create");
+	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &sent), "dat_evd_create");
+	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &other), "dat_evd_create");
 	ok(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests), "dat_evd_create");
 	for (i = 0; i < 2; i++)
 		ok(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections[i]), "dat_evd_create");
@@ -93,11 +95,18 @@ static void make_endpoints(void)
 	attr.service_type = DAT_SERVICE_TYPE_RC;
 	attr.max_message_size = attr.max_rdma_size = 4096;
 	attr.qos = DAT_QOS_BEST_EFFORT;
-	attr.max_recv_dtos = attr.max_request_dtos = 2 * GROUP;
+	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
 	attr.max_recv_iov = segments;
 	attr.max_request_iov = 1;
 	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
 	ok(dat_ep_create_with_srq(ia, pz, received, other, connections[0], srq, &attr, &server), "dat_ep_create_with_srq");
+	for (i = 0; i < endpoints; i++) {
+		DAT_EP_HANDLE idle;
+
+		attr.max_recv_dtos = attr.max_request_dtos = 1;
+		ok(dat_ep_create_with_srq(ia, pz, received, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &idle), "an idle endpoint");
+	}
+	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
 	attr.max_recv_iov = 1;
 	ok(dat_ep_create(ia, pz, other, sent, connections[1], &attr, &client), "dat_ep_create");
 }
@@ -119,35 +128,90 @@ static void join(void)
 	expect(connections[0], DAT_CONNECTION_EVENT_ESTABLISHED, "the server's connection");
 }
 
-/* What is timed, and counted. */
-__attribute__((noinline)) void measured(int count)
+static void good(const DAT_EVENT *event)
 {
-	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
-	int i;
-
-	for (i = 0; i < count; i++) {
-		cookie.as_64 = i;
-		if (dat_srq_post_recv(srq, segments, targets[i], cookie) != DAT_SUCCESS)
-			abort();
+	if (event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS) {
+		fprintf(stderr, "a message failed: %d\n", event->event_data.dto_completion_event_data.status);
+		exit(1);
 	}
 }
 
-/* Messages take `count` buffers out of the SRQ; all is reaped. */
-static void drain(int count)
+static inline __attribute__((always_inline)) void post(int i)
+{
+	DAT_DTO_COOKIE cookie = { .as_64 = i };
+
+	if (dat_srq_post_recv(srq, segments, targets[i], cookie) != DAT_SUCCESS)
+		abort();
+}
+
+static inline __attribute__((always_inline)) void reap(void)
+{
+	DAT_EVENT event;
+
+	if (dat_evd_dequeue(received, &event) != DAT_SUCCESS)
+		abort();
+	good(&event);
+}
+
+static void post_all(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		post(i);
+}
+
+static void reap_all(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		reap();
+}
+
+static void do_both(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++) {
+		reap();
+		post(i);
+	}
+}
+
+static void nothing(void)
+{
+}
+
+/* What a group is: before the messages, the messages, before the clock starts, while it runs, afterwards. */
+static const struct mode {
+	const char *name;
+	void (*first)(void), (*before)(void), (*timed)(void), (*after)(void);
+} modes[] = {
+	{ "post", post_all, reap_all, post_all, nothing },
+	{ "reap", post_all, nothing, reap_all, post_all },
+	{ "both", post_all, nothing, do_both, nothing },
+};
+
+/* What is timed, and counted. */
+__attribute__((noinline)) void measured(const struct mode *mode)
+{
+	mode->timed();
+}
+
+/* Messages take the group's buffers out of the SRQ; their completions wait. */
+static void deliver(void)
 {
 	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
 	DAT_EVENT event;
 	DAT_COUNT more;
 	int i;
 
-	for (i = 0; i < count; i++)
+	for (i = 0; i < group; i++)
 		ok(dat_ep_post_send(client, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG), "dat_ep_post_send");
-	for (i = 0; i < 2 * count; i++) {
-		ok(dat_evd_wait(i < count ? sent : received, WAIT_US, 1, &event, &more), "a completion");
-		if (event.event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS) {
-			fprintf(stderr, "a message failed: %d\n", event.event_data.dto_completion_event_data.status);
-			exit(1);
-		}
+	for (i = 0; i < group; i++) {
+		ok(dat_evd_wait(sent, WAIT_US, 1, &event, &more), "the completion of a send");
+		good(&event);
 	}
 }
 
@@ -164,18 +228,27 @@ int main(int argc, char **argv)
 	DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
 	long long start, before, took, limit;
 	long least, samples = 0;
+	const struct mode *mode = modes;
 	int warm = 0;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s IA SEGMENTS DEPTH MILLISECONDS MINIMUM\n", argv[0]);
+	if (argc != 9) {
+		fprintf(stderr, "usage: %s IA post|reap|both SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
-	segments = atoi(argv[2]);
-	depth = atoi(argv[3]);
-	limit = atoll(argv[4]) * 1000000;
-	least = atol(argv[5]);
-	if (segments < 1 || segments > MOST_SEGMENTS || depth < GROUP) {
-		fprintf(stderr, "%s: 1 to %d segments, a depth of %d or more\n", argv[0], MOST_SEGMENTS, GROUP);
+	while (strcmp(mode->name, argv[2]) != 0) {
+		if (++mode == modes + sizeof modes / sizeof *modes) {
+			fprintf(stderr, "%s: the case is post, reap or both, not %s\n", argv[0], argv[2]);
+			return 2;
+		}
+	}
+	segments = atoi(argv[3]);
+	depth = atoi(argv[4]);
+	group = atoi(argv[5]);
+	endpoints = atoi(argv[6]);
+	limit = atoll(argv[7]) * 1000000;
+	least = atol(argv[8]);
+	if (segments < 1 || segments > MOST_SEGMENTS || group < 1 || group > MOST_GROUP || depth < group) {
+		fprintf(stderr, "%s: 1 to %d segments, groups of 1 to %d, and at least as deep\n", argv[0], MOST_SEGMENTS, MOST_GROUP);
 		return 2;
 	}
 	ok(dat_ia_open(argv[1], 8, &async, &ia), "dat_ia_open");
@@ -184,12 +257,15 @@ int main(int argc, char **argv)
 	make_endpoints();
 	join();
 
+	mode->first();
 	start = now();
 	while (samples < least || now() - start < limit) {
+		deliver();
+		mode->before();
 		before = now();
-		measured(GROUP);
+		measured(mode);
 		took = now() - before;
-		drain(GROUP);
+		mode->after();
 		warm = warm || (now() - start) * 10 >= limit;
 		if (warm) {
 			printf("%lld\n", took);

@@ -11,12 +11,13 @@ use crate::{
 };
 
 const SIZE: (u32, u32) = (1100, 560);
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(0x9a, 0x9a, 0x9a),
     RGBColor(0xc4, 0xc4, 0xc4),
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0x2c, 0xa0, 0x2c),
     RGBColor(0xd6, 0x8a, 0x2c),
+    RGBColor(0x7a, 0x5c, 0x3e),
 ];
 
 /// Groups of bars: a label, and a case with one segment at depth 1023.
@@ -70,14 +71,14 @@ fn svg(rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
             .y_label_area_size(56)
             .build_cartesian_2d(0.0..width, (0.1..most * 8.0).log_scale())?;
         chart.configure_mesh().disable_x_mesh().x_labels(0).y_desc("ns (logarithmic)").draw()?;
-        // A group is one unit wide: five bars and a gap.
-        let left = |group: usize, n: usize| group as f64 + 0.08 + n as f64 * 0.17;
+        // A group is one unit wide: six bars and a gap.
+        let left = |group: usize, n: usize| group as f64 + 0.08 + n as f64 * 0.145;
         for (n, subject) in Subject::ALL.into_iter().enumerate() {
             let own = bars.iter().filter(|bar| bar.1 == n);
             let style = COLOURS[n].filled();
             chart
                 .draw_series(own.clone().map(|&(group, n, ns)| {
-                    Rectangle::new([(left(group, n), 0.1), (left(group, n) + 0.15, ns.max(0.1))], style)
+                    Rectangle::new([(left(group, n), 0.1), (left(group, n) + 0.13, ns.max(0.1))], style)
                 }))?
                 .label(subject.name())
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], style));

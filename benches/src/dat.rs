@@ -1,4 +1,4 @@
-//! `dat_srq_post_recv` as a C program sees it, through libdat2 and with any provider: runs `c/dat_post.c`.
+//! `dat_srq_post_recv` and `dat_evd_dequeue` as a C program sees them, through libdat2 and with any provider: runs `c/dat_post.c`.
 
 use std::{
     fs,
@@ -10,9 +10,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    case::GROUP,
     count, device,
-    plan::{Spec, Subject},
+    plan::{CaseName, Spec, Subject},
     sample::{Effort, Timing, clock_cost},
 };
 
@@ -70,17 +69,30 @@ impl DatPost {
         self.folder.path().join("dat.conf")
     }
 
+    /// Operations of a sample: enough to be hot, and no more than an SRQ holds.
+    fn group(spec: &Spec) -> u32 {
+        spec.depth.min(256)
+    }
+
     /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs only when the program sends
     /// or polls, which it does not while it is timed.
     fn command(&self, subject: Subject, spec: &Spec, millis: u128, samples: usize) -> Command {
         static RUN: AtomicU32 = AtomicU32::new(0);
         let run = RUN.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(self.program());
+        let (mode, endpoints) = match spec.case {
+            CaseName::DatReap => ("reap", 0),
+            CaseName::DatMessage => ("both", 0),
+            CaseName::DatPostCrowd => ("post", 10_000),
+            _ => ("post", 0),
+        };
         command
-            .arg(subject.name())
-            .args([spec.segments.to_string(), spec.depth.to_string()])
+            .arg(if subject == Subject::Libdaplofa { "libdaplofa" } else { "provider" })
+            .arg(mode)
+            .args([spec.segments, spec.depth, Self::group(spec), endpoints].map(|n| n.to_string()))
             .args([millis.to_string(), samples.to_string()])
-            .env("DAT_OVERRIDE", self.conf());
+            .env("DAT_OVERRIDE", self.conf())
+            .envs(subject.environment().iter().copied());
         if device::named().is_none() {
             command
                 .env("LD_PRELOAD", &self.device)
@@ -90,7 +102,7 @@ impl DatPost {
         command
     }
 
-    /// Times the posts of a subject.
+    /// Times a case of a subject.
     ///
     /// # Errors
     ///
@@ -99,15 +111,15 @@ impl DatPost {
         let mut command = self.command(subject, spec, effort.time.as_millis(), effort.samples);
         let output = command.output()?;
         if !output.status.success() {
-            bail!("dat-post of {}: {}", subject.name(), String::from_utf8_lossy(&output.stderr));
+            bail!("{} of {}: {}", spec.case.name(), subject.name(), String::from_utf8_lossy(&output.stderr));
         }
         let clock = clock_cost().as_nanos() as u64;
         let text = String::from_utf8_lossy(&output.stdout);
         let samples = text.lines().map(|line| Ok(line.parse::<u64>()?.saturating_sub(clock)));
-        Ok(Timing::of(samples.collect::<Result<_>>()?, GROUP))
+        Ok(Timing::of(samples.collect::<Result<_>>()?, Self::group(spec)))
     }
 
-    /// Instructions per post of a subject.
+    /// Instructions per operation of a case of a subject.
     ///
     /// # Errors
     ///
@@ -116,7 +128,7 @@ impl DatPost {
         const GROUPS: usize = 20;
         let command = self.command(subject, spec, 0, GROUPS);
         let total = count::instructions(&command, "measured", None)?;
-        Ok(total[0] / (GROUPS as f64 * f64::from(GROUP)))
+        Ok(total[0] / (GROUPS as f64 * f64::from(Self::group(spec))))
     }
 }
 

@@ -36,7 +36,7 @@ pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
     Ok(match subject {
         Subject::Libmlx5Lock | Subject::Libmlx5Nolock => cases::on(*spec, libmlx5::Libmlx5::new(spec)),
         Subject::Mlx5Direct => direct::path(spec),
-        Subject::Provider => Box::new(provider::Provider::new(spec)?),
+        Subject::Provider | Subject::ProviderVerbs => Box::new(provider::Provider::new(spec)?),
         Subject::Libdaplofa => anyhow::bail!("libdaplofa is measured by a C program"),
     })
 }

@@ -25,6 +25,12 @@ pub enum CaseName {
     RandomCompletionFree,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
+    /// The same with 10,000 more endpoints on the SRQ.
+    DatPostCrowd,
+    /// `dat_evd_dequeue` through libdat2, of receives.
+    DatReap,
+    /// Both for each message.
+    DatMessage,
 }
 
 impl CaseName {
@@ -47,7 +53,15 @@ impl CaseName {
             Self::RandomCompletion => "random-completion",
             Self::RandomCompletionFree => "random-completion+free",
             Self::DatPost => "dat-post",
+            Self::DatPostCrowd => "dat-post-crowd",
+            Self::DatReap => "dat-reap",
+            Self::DatMessage => "dat-post+reap",
         }
+    }
+
+    /// Whether it goes through libdat2.
+    pub fn through_libdat(self) -> bool {
+        matches!(self, Self::DatPost | Self::DatPostCrowd | Self::DatReap | Self::DatMessage)
     }
 }
 
@@ -60,16 +74,24 @@ pub enum Subject {
     Libmlx5Nolock,
     /// The crate mlx5-direct.
     Mlx5Direct,
-    /// The crate doorbell: its Rust API, or for `dat-post` libdoorbell.so under libdat2.
+    /// The crate doorbell: its Rust API, or libdoorbell.so under libdat2.
     Provider,
+    /// The same by standard verbs.
+    ProviderVerbs,
     /// libdaplofa under libdat2.
     Libdaplofa,
 }
 
 impl Subject {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 5] =
-        [Self::Libmlx5Lock, Self::Libmlx5Nolock, Self::Mlx5Direct, Self::Provider, Self::Libdaplofa];
+    pub const ALL: [Self; 6] = [
+        Self::Libmlx5Lock,
+        Self::Libmlx5Nolock,
+        Self::Mlx5Direct,
+        Self::Provider,
+        Self::ProviderVerbs,
+        Self::Libdaplofa,
+    ];
 
     /// Its name in the report.
     pub fn name(self) -> &'static str {
@@ -78,6 +100,7 @@ impl Subject {
             Self::Libmlx5Nolock => "libmlx5-nolock",
             Self::Mlx5Direct => "mlx5-direct",
             Self::Provider => "provider",
+            Self::ProviderVerbs => "provider-verbs",
             Self::Libdaplofa => "libdaplofa",
         }
     }
@@ -87,10 +110,11 @@ impl Subject {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// What libmlx5 reads from the environment, once, when it starts.
+    /// What libmlx5 or the provider reads from the environment, once, when it starts.
     pub fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Libmlx5Nolock => &[("MLX5_SINGLE_THREADED", "1")],
+            Self::ProviderVerbs => &[("DOORBELL_DATAPATH", "verbs")],
             _ => &[],
         }
     }
@@ -99,13 +123,13 @@ impl Subject {
     pub fn does(self, spec: &Spec) -> bool {
         use CaseName::*;
         match self {
-            Self::Libmlx5Lock | Self::Libmlx5Nolock | Self::Mlx5Direct => spec.case != DatPost,
-            Self::Provider => match spec.case {
+            Self::Libmlx5Lock | Self::Libmlx5Nolock | Self::Mlx5Direct => !spec.case.through_libdat(),
+            Self::Provider | Self::ProviderVerbs => match spec.case {
                 Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
-                DatPost => true,
-                _ => false,
+                case => case.through_libdat(),
             },
-            Self::Libdaplofa => spec.case == DatPost,
+            // It takes no endpoint without EVDs onto its SRQ.
+            Self::Libdaplofa => spec.case.through_libdat() && spec.case != DatPostCrowd,
         }
     }
 }
@@ -156,7 +180,12 @@ pub fn plan(quick: bool) -> Vec<Spec> {
     }
     plan.push(spec(EmptyPoll, 1, 1, 1023));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
+        let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));
+    }
+    plan.extend([DatReap, DatMessage].map(|case| spec(case, 1, 1, 1023)));
+    if !quick {
+        plan.push(spec(DatPostCrowd, 1, 1, 1023));
     }
     plan
 }

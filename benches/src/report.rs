@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io, path::Path};
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
-    plan::{CaseName, Spec, Subject},
+    plan::{Spec, Subject},
     sample::Timing,
 };
 
@@ -29,7 +29,7 @@ pub fn find(rows: &[Row], subject: Subject, spec: Spec) -> Option<&Row> {
 
 /// The row that a row is compared with: libmlx5 with its lock, or libdaplofa.
 pub fn reference(rows: &[Row], row: &Row) -> Option<Row> {
-    let subject = if row.spec.case == CaseName::DatPost { Subject::Libdaplofa } else { Subject::Libmlx5Lock };
+    let subject = if row.spec.case.through_libdat() { Subject::Libdaplofa } else { Subject::Libmlx5Lock };
     if subject == row.subject { None } else { find(rows, subject, row.spec).copied() }
 }
 
@@ -81,7 +81,7 @@ pub fn table(header: &[&str], left: usize) -> Table {
     table
 }
 
-/// The rows as a table; `x lock` is how many times faster than libmlx5 with its lock (`dat-post`: than libdaplofa).
+/// The rows as a table; `x lock` is how many times faster than libmlx5 with its lock (through libdat2: than libdaplofa).
 pub fn to_table(rows: &[Row]) -> Table {
     let header = [
         "case", "subject", "batch", "segs", "depth", "ns/op", "x lock", "x nolock", "p50", "p99", "p99.9",
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn row(subject: Subject, ns: f64) -> Row {
-        let spec = Spec { case: CaseName::Poll, batch: 1, segments: 1, depth: 7 };
+        let spec = Spec { case: crate::plan::CaseName::Poll, batch: 1, segments: 1, depth: 7 };
         let timing = Timing { mean: ns, p50: 1.0, p99: 2.0, p999: 3.25 };
         Row { spec, subject, timing, instructions: None }
     }

@@ -110,6 +110,13 @@ impl Cq {
         Ok(None)
     }
 
+    /// The next completion if it is a finished receive; `None`, with nothing consumed, if there is none or it is anything else,
+    /// which [`poll`](Self::poll) tells. For loops that take nothing but receives: less to be taken apart by the caller.
+    #[inline(always)]
+    pub fn poll_if_receive(&mut self) -> Option<RecvCqe> {
+        self.poll_receive().ok()
+    }
+
     /// The rest of [`poll`](Self::poll), for an entry that is there but is not a finished receive.
     #[inline(never)]
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {

@@ -17,6 +17,8 @@ pub(crate) struct SrqDbRec {
 
 // SAFETY: the record is only stored to through `&mut self` and holds no thread-bound state.
 unsafe impl Send for SrqDbRec {}
+// SAFETY: a shared reference only loads the word, which nobody stores to meanwhile: stores need `&mut self`.
+unsafe impl Sync for SrqDbRec {}
 
 impl SrqDbRec {
     /// # Safety

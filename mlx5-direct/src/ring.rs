@@ -282,6 +282,30 @@ impl Ring {
         true
     }
 
+    /// Returns the slots of a word that have their bit set; the first one that is not in use, and no change, if there is one.
+    #[inline]
+    pub(crate) fn put_word(&mut self, at: u32, slots: u64, tail: u32, run_end: u32) -> Result<u32, u32> {
+        let first = at * 64;
+        let w = word(first);
+        // The tail and the run.
+        let ahead = |slot: u32| {
+            if slot >= first { u64::MAX.checked_shl(slot - first).unwrap_or(0) } else { u64::MAX }
+        };
+        let reserved = ahead(tail) & !ahead(run_end + 1);
+        let refused = slots & (self.free.words[w] | reserved | ahead(self.window));
+        if refused != 0 {
+            return Err(first + refused.trailing_zeros() % 64);
+        }
+        let before = self.free.words[w];
+        self.free.words[w] = before | slots;
+        if before == 0 && slots != 0 {
+            self.free.summary[w / 64] |= 1 << (w % 64);
+            self.free.top |= 1 << (w / 64);
+        }
+        self.returned = self.returned.wrapping_add(slots.count_ones());
+        Ok(slots.count_ones())
+    }
+
     /// How far slots from `run_end` on are in use and linked in sequence, within a word: a slot up to there that is
     /// returned can join the run, as long as none was returned before it.
     pub(crate) fn straight_from(&self, run_end: u32) -> u32 {
@@ -336,6 +360,56 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Words take and refuse exactly what slots one by one would.
+    #[test]
+    fn a_word_returns_what_its_slots_would_return_one_by_one() {
+        let mut seed = 1_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed >> 20
+        };
+        for round in 0..400 {
+            let (mut one, mut many) = (Ring::new(256, 200), Ring::new(256, 200));
+            let (mut tail, mut run_end, mut count) = (0, 0, 0);
+            for _ in 0..random() % 100 {
+                let step = |ring: &mut Ring| {
+                    let mut walk = ring.walk(tail);
+                    ring.step::<true>(&mut walk, tail, ring.room(count) - 1)
+                };
+                let Step { next, run, .. } = step(&mut one);
+                assert_eq!((next, run), {
+                    let s = step(&mut many);
+                    (s.next, s.run)
+                });
+                count += 1;
+                (tail, run_end) = (next, next + run);
+                let pass = (random() as u32 % 70).min(run);
+                (tail, count) = (tail + pass, count + pass);
+                if one.room(count) == 0 || tail < run_end {
+                    break;
+                }
+            }
+            for _ in 0..6 {
+                let at = (random() % 5) as u32;
+                let slots =
+                    (random() | random() << 32) & (random() | random() << 32) & (u64::MAX >> (random() % 64));
+                let wanted = (0..64).filter(|n| slots >> n & 1 == 1).map(|n| at * 64 + n);
+                let refused = wanted.clone().find(|s| *s >= 256 || !one.in_use(*s, tail, run_end));
+                match many.put_word(at, slots, tail, run_end) {
+                    Ok(n) => {
+                        assert_eq!(refused, None, "round {round}");
+                        assert_eq!(wanted.filter(|s| one.put(*s, tail, run_end)).count() as u32, n);
+                    }
+                    Err(slot) if at < 4 => assert_eq!(refused, Some(slot), "round {round}"),
+                    Err(_) => assert_eq!(at, 4),
+                }
+                one.check(count, tail, run_end);
+                many.check(count, tail, run_end);
+                assert_eq!(one.posted(count), many.posted(count));
+            }
+        }
+    }
 
     /// Sequence bits that are too high would send the device astray; too low, they would cost the cheap way from then on.
     #[test]

@@ -161,6 +161,16 @@ impl Srq {
         self.post_body(seg, cookie)
     }
 
+    /// As [`post_one`](Self::post_one), but only where that takes no search for the next free slot: `None`, and nothing was
+    /// written, otherwise. For callers that keep the whole of this straight-line and go another way for the rest.
+    #[inline(always)]
+    pub fn post_one_in_run(&mut self, seg: DataSeg, cookie: u64) -> Option<WqeIndex> {
+        let (index, mut slot) = self.wqes.pass_plain()?;
+        (seg, cookie).fill(&mut slot, true);
+        self.dbrec.publish(self.wqes.count_with(index) as u16);
+        Some(WqeIndex(index as u16))
+    }
+
     /// Posts one buffer of 0 to [`max_segments`](Srq::max_segments) data segments.
     ///
     /// # Errors
@@ -415,6 +425,26 @@ impl<M> Srq<M> {
         self.ring.in_use(index, self.wqes.tail(), self.wqes.run_end())
     }
 
+    /// Takes completed slots back, up to 64 at once: bit `n` of `slots` stands for slot `64 * word + n`. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`NotInUse`] with the first slot that is not in use, and nothing changes.
+    #[inline]
+    pub fn complete_word(&mut self, word: u32, slots: u64) -> Result<u32, NotInUse> {
+        let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
+        let outcome = self.ring.put_word(word, slots, tail, run_end);
+        // None of them can join the run any more.
+        self.wqes.set_straight(run_end);
+        outcome.map_err(|slot| NotInUse(WqeIndex(slot as u16)))
+    }
+
+    /// The slot that the next post will fill.
+    #[inline(always)]
+    pub fn next_slot(&self) -> WqeIndex {
+        WqeIndex(self.wqes.tail() as u16)
+    }
+
     /// The cookie of a slot in use.
     ///
     /// # Errors
@@ -483,7 +513,9 @@ impl<M> Srq<M> {
         self.ring.check(self.wqes.count(), self.wqes.tail(), self.wqes.run_end());
     }
 
-    pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
+    /// The cookies of all slots, for whoever polls on another thread. A slot's cookie is there before the slot is posted,
+    /// and stays until it is posted again.
+    pub fn cookies(&self) -> &Arc<[AtomicU64]> {
         self.wqes.cookies()
     }
 

@@ -135,7 +135,18 @@ impl Ep {
     /// # References
     /// dat_ep_create_with_srq(3DAT).
     pub fn create_with_srq(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Srq, attr: &EpAttr) -> Result<Self> {
-        let plan = Plan::new(&ia.inner, &pz.inner, evds, Some(&srq.inner), attr.clone())?;
+        Self::create_on(ia, pz, evds, &srq.inner, attr)
+    }
+
+    /// As [`Ep::create_with_srq`], without the half that posts.
+    pub(crate) fn create_on(
+        ia: &Ia,
+        pz: &Pz,
+        evds: EpEvds<'_>,
+        srq: &Arc<SrqInner>,
+        attr: &EpAttr,
+    ) -> Result<Self> {
+        let plan = Plan::new(&ia.inner, &pz.inner, evds, Some(srq), attr.clone())?;
         Ok(Self { inner: plan.make(7)? })
     }
 

@@ -4,6 +4,7 @@
 //! enums and a sentence for people; [`Error::code`] makes the number that a C consumer sees.
 //! The hot path uses [`PostError`], which is `Copy` and holds no text.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// The type part of a `DAT_RETURN` (dat_error.h, `DAT_RETURN_TYPE`).
@@ -285,13 +286,13 @@ pub const CLASS_ERROR: u32 = 0x8000_0000;
 pub struct Error {
     ty: ReturnType,
     sub: Subtype,
-    text: String,
+    text: Cow<'static, str>,
     source: Option<rxe_fallback::Error>,
 }
 
 impl Error {
     /// An error of this type and subtype; `text` says what was wrong and what to do.
-    pub fn new(ty: ReturnType, sub: Subtype, text: impl Into<String>) -> Self {
+    pub fn new(ty: ReturnType, sub: Subtype, text: impl Into<Cow<'static, str>>) -> Self {
         Self { ty, sub, text: text.into(), source: None }
     }
 
@@ -325,15 +326,15 @@ impl Error {
         )
     }
 
-    pub(crate) fn arg(n: u16, text: impl Into<String>) -> Self {
+    pub(crate) fn arg(n: u16, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ReturnType::InvalidParameter, Subtype::arg(n), text)
     }
 
-    pub(crate) fn state(sub: Subtype, text: impl Into<String>) -> Self {
+    pub(crate) fn state(sub: Subtype, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ReturnType::InvalidState, sub, text)
     }
 
-    pub(crate) fn resources(sub: Subtype, text: impl Into<String>) -> Self {
+    pub(crate) fn resources(sub: Subtype, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ReturnType::InsufficientResources, sub, text)
     }
 

@@ -14,7 +14,7 @@ mod wait;
 pub(crate) use harvest::Aftermath;
 
 use crate::cno::CnoInner;
-use crate::datapath::{CqPath, SrqPath};
+use crate::datapath::{Completion, CqPath, SrqPath};
 use crate::ep::EpInner;
 use crate::event::{Event, EventData};
 use crate::ia::IaInner;
@@ -22,11 +22,13 @@ use crate::srq::SrqInner;
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, DtoCompletion, Error, Ia, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::{Mutex, MutexGuard};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const BATCH: usize = 32;
@@ -79,7 +81,6 @@ pub(crate) struct EvdInner {
     pub(crate) ia: Arc<IaInner>,
     pub(crate) flags: EvdFlags,
     pub(crate) context: AtomicU64,
-    pub(crate) cq: Option<CqPath>,
     channel: Option<CompChannel>,
     /// The consumer gave no EVD for this stream: completions are seen and forgotten (R87).
     discards: bool,
@@ -92,14 +93,20 @@ pub(crate) struct EvdInner {
 
 #[derive(Debug)]
 struct Queue {
+    /// Of an EVD that takes completions.
+    cq: Option<CqPath>,
+    /// Whether anything but receives from SRQs completes here.
+    takes_requests: bool,
+    /// Completions on their way from the CQ, empty between harvests.
+    batch: Vec<Completion>,
     qlen: usize,
     dtos: VecDeque<Queued>,
     /// Everything but completions, in order of arrival.
     others: VecDeque<EventData>,
     /// Completions queued before the connection end at the front of `others` was first looked at: they go first (R185).
     before_end: Option<usize>,
-    eps: HashMap<u32, Arc<EpInner>>,
-    srqs: HashMap<u32, Arc<SrqInner>>,
+    eps: Numbered<EpInner>,
+    srqs: Numbered<SrqInner>,
     streams: Vec<Stream>,
     /// Something arrived that may wake a waiter, since it last looked.
     notified: bool,
@@ -118,27 +125,60 @@ struct Queued {
 
 impl Queued {
     /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
-    fn abandon(self, ia: &IaInner) {
+    fn abandon(self, ia: &IaInner, srqs: &Numbered<SrqInner>) {
         ia.stray(self.dto.pool, self.dto.cookie);
-        self.held.release();
+        self.held.release(srqs);
     }
 }
 
 /// What reaping this event gives back.
 #[derive(Debug)]
 pub(crate) enum Held {
+    /// An entry of the SRQ with this token, whose EPs receive here.
+    Entry {
+        srq: u32,
+        entry: u32,
+    },
+    /// An entry of an SRQ that may have no EP here any more.
     Srq(Arc<SrqInner>, u32),
     Request(Arc<EpInner>),
     Nothing,
 }
 
 impl Held {
-    fn release(self) {
+    #[inline]
+    fn release(self, srqs: &Numbered<SrqInner>) {
         match self {
+            Held::Entry { srq, entry } => srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry)),
             Held::Srq(srq, entry) => srq.path.release(entry),
             Held::Request(ep) => ep.request_reaped(),
             Held::Nothing => {}
         }
+    }
+}
+
+/// Objects by their number on this EVD, which is a QP's or an SRQ's: found once for each completion.
+type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
+
+/// Numbers that a device or this process hands out need no defence against collisions, only spreading.
+#[derive(Debug, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(self.0 as u32 ^ u32::from(byte));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        // 2^64 divided by the golden ratio.
+        self.0 = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
@@ -238,24 +278,40 @@ impl Evd {
     /// # References
     /// dat_evd_dequeue(3DAT).
     pub fn dequeue(&self) -> Result<Event> {
+        match self.inner.dequeue_quickly(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
+            Quick::Dto(event) => return Ok(event),
+            Quick::Empty => return Err(empty()),
+            Quick::Unknown => {}
+        }
         self.inner.check()?;
         if self.inner.waiting.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.inner.queue();
-        let mut after = Aftermath::default();
-        if queue.dtos.is_empty() || !queue.others.is_empty() {
-            after = self.inner.harvest(&mut queue)?;
+        if queue.others.is_empty() {
+            // One batch is enough: what comes out is the oldest of all.
+            if queue.dtos.is_empty() {
+                let after = self.inner.harvest_batch(&mut queue)?;
+                if !after.is_nothing() {
+                    drop(queue);
+                    self.inner.settle(after);
+                    queue = self.inner.queue();
+                }
+            }
+        } else {
+            let after = self.inner.harvest(&mut queue)?;
+            drop(queue);
+            self.inner.settle(after);
+            queue = self.inner.queue();
         }
         let event = queue.pop();
         drop(queue);
-        self.inner.settle(after);
         match event {
             Some(data) => {
                 self.inner.left(&data);
                 Ok(Event { evd: self.inner.id, data })
             }
-            None => Err(Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")),
+            None => Err(empty()),
         }
     }
 
@@ -294,7 +350,7 @@ impl Evd {
         } else {
             queue.qlen = round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen);
             let depth = queue.depth();
-            inner.cq.as_ref().map_or(Ok(()), |cq| cq.ensure(depth))
+            queue.cq.as_mut().map_or(Ok(()), |cq| cq.ensure(depth))
         };
         drop(queue);
         inner.settle(after);
@@ -400,6 +456,19 @@ impl Evd {
     }
 }
 
+fn empty() -> Error {
+    Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
+}
+
+/// What [`EvdInner::dequeue_quickly`] found.
+#[derive(Debug)]
+pub(crate) enum Quick<T> {
+    Dto(T),
+    Empty,
+    /// It is not for the quick way to say.
+    Unknown,
+}
+
 /// A little longer than asked, within what the device can.
 fn round_up(qlen: usize, most: Count) -> usize {
     qlen.max(8).next_power_of_two().min(qlen.max(most.max(8) as usize))
@@ -436,9 +505,10 @@ impl Queue {
         self.others.pop_front().or_else(|| self.pop_dto())
     }
 
+    #[inline]
     fn pop_dto(&mut self) -> Option<EventData> {
         let queued = self.dtos.pop_front()?;
-        queued.held.release();
+        queued.held.release(&self.srqs);
         Some(EventData::completed(queued.dto))
     }
 
@@ -480,19 +550,21 @@ impl EvdInner {
             ia: ia.clone(),
             flags,
             context: AtomicU64::new(0),
-            cq,
             channel,
             discards,
             live: AtomicBool::new(true),
             waiting: AtomicBool::new(false),
             wake,
             queue: Mutex::new(Queue {
+                cq,
+                takes_requests: discards,
+                batch: Vec::with_capacity(2 * BATCH),
                 qlen,
                 dtos: VecDeque::with_capacity(if discards { 0 } else { qlen.min(1 << 16) }),
                 others: VecDeque::new(),
                 before_end: None,
-                eps: HashMap::new(),
-                srqs: HashMap::new(),
+                eps: HashMap::default(),
+                srqs: HashMap::default(),
                 streams: Vec::new(),
                 notified: false,
                 waitable: true,
@@ -517,8 +589,19 @@ impl EvdInner {
         }
     }
 
+    #[inline(always)]
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap()
+        self.queue.lock()
+    }
+
+    /// The verbs CQ of requests, and of receives of plain EPs; `None` on an EVD that takes no completions.
+    pub(crate) fn request_cq(&self) -> Option<Cq> {
+        self.queue().cq.as_ref().map(|cq| cq.verbs().clone())
+    }
+
+    /// The verbs CQ of receives from this SRQ, which is tied to the EVD.
+    pub(crate) fn receive_cq(&self, srq: u32) -> Option<Cq> {
+        self.queue().cq.as_ref()?.receives(srq)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -557,7 +640,7 @@ impl EvdInner {
         let threshold = |s: &Stream| s.flags.contains(CompletionFlags::EVD_THRESHOLD);
         let threshold_srq = |s: &Stream| matches!(s.kind, StreamKind::Recv { srq: true }) && threshold(s);
         let mixed = self.flags.intersects(!(EvdFlags::DTO | EvdFlags::RMR_BIND));
-        let refuse = |text: &str| Err(Error::arg(arg, text));
+        let refuse = |text: &'static str| Err(Error::arg(arg, text));
         if mixed && (unsignalled(&new) || solicited(&new)) {
             return refuse("an EVD with streams other than DTOs takes only completions that always notify");
         }
@@ -581,13 +664,17 @@ impl EvdInner {
     pub(crate) fn attach(&self, streams: &[Stream], room: u32) -> Result<()> {
         let mut queue = self.queue();
         let demand = queue.demand.saturating_add(room);
-        if let Some(cq) = &self.cq
+        let depth = demand.max(queue.qlen as u32);
+        if let Some(cq) = &mut queue.cq
             && room > 0
         {
-            cq.ensure(demand.max(queue.qlen as u32))?;
+            cq.ensure(depth)?;
         }
         queue.demand = demand;
         queue.streams.extend_from_slice(streams);
+        let beside_srqs =
+            |s: &Stream| matches!(s.kind, StreamKind::Recv { srq: false } | StreamKind::Request);
+        queue.takes_requests |= streams.iter().any(beside_srqs);
         drop(queue);
         if streams.is_empty() { Ok(()) } else { self.watch() }
     }
@@ -622,19 +709,20 @@ impl EvdInner {
 
     /// CQ room for the entries of an SRQ, of which there was room for `before`; 0 opens it.
     pub(crate) fn make_room(&self, srq: &SrqInner, before: u32, depth: u32) -> Result<()> {
-        match (&self.cq, &srq.path) {
-            (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) if before == 0 => cqs.open(srq),
-            (Some(CqPath::Direct(_)), SrqPath::Direct(_)) => Ok(()),
-            _ => self.attach(&[], depth - before),
+        if let (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) = (&mut self.queue().cq, &srq.path) {
+            return if before == 0 { cqs.open(srq) } else { Ok(()) };
         }
+        self.attach(&[], depth - before)
     }
 
     /// No EP of this SRQ receives here any more.
     pub(crate) fn forget_srq(&self, srq: &SrqInner, room: u32) {
         let mut queue = self.queue();
         queue.srqs.remove(&srq.token());
-        match &self.cq {
-            Some(CqPath::Direct(cqs)) => cqs.close(srq.token(), |left| self.give_back(srq, &left)),
+        match &mut queue.cq {
+            Some(CqPath::Direct(cqs)) => {
+                cqs.close(srq.token()).iter().for_each(|left| self.give_back(srq, left));
+            }
             _ => queue.demand = queue.demand.saturating_sub(room),
         }
     }
@@ -649,10 +737,10 @@ impl EvdInner {
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
         queue.eps.clear();
-        queue.srqs.clear();
+        let srqs = std::mem::take(&mut queue.srqs);
         let cno = queue.cno.take();
         drop(queue);
-        events.into_iter().for_each(|queued| queued.abandon(&self.ia));
+        events.into_iter().for_each(|queued| queued.abandon(&self.ia, &srqs));
         self.give_back_lost(after);
         // Connection requests are rejected as they go.
         drop(others);

@@ -35,10 +35,12 @@ struct Slot {
     end: AtomicU64,
 }
 
+type Chunk = [Slot; CHUNK];
+
 /// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
 /// with the free of its own LMR may see either, as the device might.
 pub(crate) struct LmrTable {
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    chunks: Box<[OnceLock<Arc<Chunk>>]>,
     free: Mutex<FreeSlots>,
 }
 
@@ -62,6 +64,10 @@ impl LmrTable {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
         }
+    }
+
+    fn chunk(&self, n: usize) -> &Arc<Chunk> {
+        self.chunks[n].get_or_init(|| Arc::new(std::array::from_fn(|_| Slot::default())))
     }
 
     fn slot(&self, context: u32) -> Option<&Slot> {
@@ -141,7 +147,7 @@ impl LmrTable {
             (free.next - 1, 1)
         };
         let at = index as usize;
-        let chunk = self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        let chunk = self.chunk(at / CHUNK);
         let slot = &chunk[at % CHUNK];
         let context = generation << INDEX_BITS | index;
         slot.lkey.store(mr.lkey(), Ordering::Relaxed);
@@ -160,6 +166,49 @@ impl LmrTable {
         }
         let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
         free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
+    }
+}
+
+/// The LMR that a queue's last buffer was in, for a queue that always uses its memory the same way: most buffers come from
+/// the same LMR as the one before, and need no look at the table.
+#[derive(Debug)]
+pub(crate) struct LastLmr {
+    chunk: Arc<Chunk>,
+    context: u32,
+    lkey: u32,
+    start: u64,
+    len: u64,
+}
+
+impl LastLmr {
+    /// None yet.
+    pub(crate) fn none(table: &LmrTable) -> Self {
+        // No segment is inside of nothing.
+        Self { chunk: table.chunk(0).clone(), context: 0, lkey: 0, start: 0, len: 0 }
+    }
+
+    /// The device's key for a segment of one byte or more that [`LmrTable::check`] would let pass; `None` if that is for
+    /// the table to say.
+    #[inline(always)]
+    pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
+        let slot = &self.chunk[(self.context & ((1 << INDEX_BITS) - 1)) as usize % CHUNK];
+        let alive = slot.context.load(Ordering::Acquire) == self.context;
+        let len = u64::from(segment.segment_length);
+        let offset = segment.virtual_address.wrapping_sub(self.start);
+        // 1 to self.len.
+        let fits = len.wrapping_sub(1) < self.len;
+        (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
+            .then_some(self.lkey)
+    }
+
+    /// This context has just passed the check.
+    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
+        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
+        let chunk = table.chunk(index / CHUNK);
+        let slot = &chunk[index % CHUNK];
+        let (start, end) = (slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed));
+        let lkey = slot.lkey.load(Ordering::Relaxed);
+        *self = Self { chunk: chunk.clone(), context, lkey, start, len: end - start };
     }
 }
 

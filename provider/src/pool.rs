@@ -44,7 +44,7 @@ mod sealed {
     impl Sealed for Srq {
         #[expect(private_interfaces, reason = "only pools make tags")]
         fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError> {
-            self.inner.post_recv(&[buffer], tag)
+            Srq::post(self, &[buffer], tag.cookie, tag.pool)
         }
     }
 

@@ -1,14 +1,15 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, ledger::Tag};
+use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, ledger::Tag, verbs::VerbsSrq};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::IaInner;
-use crate::lmr::Use;
+use crate::lmr::{LastLmr, Use};
 use crate::pz::PzInner;
 use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, Pz, Refused, Result, SrqAttr, Subtype};
+use mlx5_direct::DataSeg;
 use rxe_fallback::{Sge, SrqInit};
 use std::collections::{HashMap, hash_map::Entry};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub(crate) const MAX_IOV: usize = 32;
 #[derive(Debug)]
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
+    poster: SrqPoster,
+    last: LastLmr,
 }
 
 /// What a query tells (`DAT_SRQ_PARAM`). Exact whenever no message is half arrived (R36-R38).
@@ -126,11 +129,12 @@ impl Srq {
         let srq = rxe_fallback::Srq::create(&pz.inner.pd, init)
             .map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
         let max_iov = srq.max_sge().min(MAX_IOV as u32).min(ia.attr.max_iov_segments_per_dto as u32);
+        let (path, poster) = ia.kind.srq(srq, id as u32, depth, room, resizable)?;
         let inner = Arc::new(SrqInner {
             id: SrqId(id),
             ia: ia.clone(),
             pz: pz.inner.clone(),
-            path: ia.kind.srq(srq, id as u32, depth, room, resizable)?,
+            path,
             context: AtomicU64::new(0),
             max_iov,
             live: AtomicBool::new(true),
@@ -140,7 +144,8 @@ impl Srq {
         });
         pz.inner.enter();
         ia.objects.lock().unwrap().srqs.insert(id, Arc::downgrade(&inner));
-        Ok(Self { inner })
+        let last = LastLmr::none(&inner.ia.lmrs);
+        Ok(Self { inner, poster, last })
     }
 
     /// Names it in events.
@@ -164,7 +169,104 @@ impl Srq {
     /// dat_srq_post_recv(3DAT), R48-R71.
     #[inline]
     pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.inner.post_recv(iov, Tag { cookie, ..Tag::default() })
+        self.post(iov, cookie, 0)
+    }
+
+    /// As [`Srq::post_recv`], for this pool; 0 is none.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, iov: &[LmrTriplet], cookie: u64, pool: u32) -> Result<(), PostError> {
+        if self.post_quick(iov, cookie, pool) {
+            return Ok(());
+        }
+        self.post_checked(iov, Tag { cookie, pool, ..Tag::default() })
+    }
+
+    /// The common case: with room in the queue, one segment (on the direct path a few) of the same LMR as the last one. All
+    /// checks are made: that the SRQ is alive follows from the LMR, since a closed IA has none. False, and nothing was done,
+    /// where any fails: [`Srq::post_checked`] says which.
+    #[inline(always)]
+    pub(crate) fn post_quick(&mut self, iov: &[LmrTriplet], cookie: u64, pool: u32) -> bool {
+        let poster = match &mut self.poster {
+            SrqPoster::Direct(poster) => poster,
+            SrqPoster::Verbs(poster) => {
+                return Self::post_one_by_verbs(poster, &self.last, iov, cookie, pool);
+            }
+        };
+        let [one] = iov else {
+            return Self::post_few(poster, &self.last, self.inner.max_iov, iov, cookie, pool);
+        };
+        let Some(lkey) = self.last.key(one) else { return false };
+        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, pool)
+    }
+
+    /// As [`Srq::post_quick`] for one segment, only where the next slot is known: straight-line code.
+    #[inline(always)]
+    pub(crate) fn post_in_run(&mut self, one: &LmrTriplet, cookie: u64) -> bool {
+        let SrqPoster::Direct(poster) = &mut self.poster else { return false };
+        let Some(lkey) = self.last.key(one) else { return false };
+        poster.post_one_in_run(one.virtual_address, one.segment_length, lkey, cookie)
+    }
+
+    #[inline(never)]
+    fn post_one_by_verbs(
+        poster: &VerbsSrq,
+        last: &LastLmr,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        pool: u32,
+    ) -> bool {
+        let [one] = iov else { return false };
+        let Some(lkey) = last.key(one) else { return false };
+        let sge = Sge { addr: one.virtual_address, len: one.segment_length, lkey };
+        poster.post(&[sge], Tag { cookie, pool, ..Tag::default() }.over(iov)).is_ok()
+    }
+
+    #[inline(never)]
+    fn post_few(
+        poster: &mut DirectPoster,
+        last: &LastLmr,
+        max_iov: u32,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        pool: u32,
+    ) -> bool {
+        const FEW: usize = 8;
+        let mut segments = [DataSeg::new(0, 0, 0); FEW];
+        // No segment, no LMR that would say whether the SRQ is alive.
+        if iov.is_empty() || iov.len() > max_iov as usize {
+            return false;
+        }
+        let Some(segments) = segments.get_mut(..iov.len()) else { return false };
+        for (to, from) in segments.iter_mut().zip(iov) {
+            let Some(lkey) = last.key(from) else { return false };
+            *to = DataSeg::new(from.virtual_address, from.segment_length, lkey);
+        }
+        poster.post_encoded(segments, cookie, pool).is_ok()
+    }
+
+    #[inline(never)]
+    fn post_checked(&mut self, iov: &[LmrTriplet], tag: Tag) -> Result<(), PostError> {
+        let inner = &self.inner;
+        if !inner.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
+        }
+        if iov.len() > inner.max_iov as usize {
+            return Err(PostError::TooManySegments {
+                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
+                most: inner.max_iov,
+            });
+        }
+        let using = Use { pz: inner.pz.number, direction: Direction::Write };
+        let mut sges = [Sge::default(); MAX_IOV];
+        let n = inner.ia.lmrs.check_all(iov, using, &mut sges)?;
+        if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
+            self.last.remember(&inner.ia.lmrs, segment.lmr_context);
+        }
+        let tag = tag.over(iov);
+        match self.poster.post(&sges[..n], tag) {
+            Err(PostError::Full(_)) if inner.ia.harvest_discards() => self.poster.post(&sges[..n], tag),
+            outcome => outcome,
+        }
     }
 
     /// Where the buffers are. Harvests the EVDs of all EPs first, so that both counts are exact.
@@ -178,7 +280,7 @@ impl Srq {
         let inner = &self.inner;
         inner.check()?;
         inner.harvest()?;
-        let counts = inner.path.counts();
+        let counts = self.poster.counts();
         Ok(SrqParam {
             state: inner.state(),
             max_recv_dtos: counts.depth as Count,
@@ -206,7 +308,7 @@ impl Srq {
         }
         let depth = depth as u32;
         inner.harvest()?;
-        let counts = inner.path.counts();
+        let counts = self.poster.counts();
         if depth < counts.outstanding {
             return Err(Error::state(
                 Subtype::None,
@@ -226,7 +328,7 @@ impl Srq {
                 Error::resources(Subtype::ResourceMemory, text)
             })?;
         }
-        inner.path.resize(depth)
+        self.poster.resize(&inner.path, depth)
     }
 
     /// Arms one event for the first time that fewer than `value` buffers are available; 0 is off.
@@ -242,11 +344,11 @@ impl Srq {
     pub fn set_low_watermark(&mut self, value: Count) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        let depth = inner.path.counts().depth;
+        let depth = inner.path.depth();
         if value < 0 || value as u32 > depth {
             return Err(Error::arg(2, format!("the low watermark is 0 to {depth} here, not {value}")));
         }
-        inner.arm_low(value as u32)
+        inner.arm_low(value as u32, &self.poster)
     }
 
     /// Frees it. Buffers still posted are given up without a completion (R26); the device writes to none of them any
@@ -257,6 +359,10 @@ impl Srq {
     ///
     /// # References
     /// dat_srq_free(3DAT).
+    #[expect(
+        clippy::result_large_err,
+        reason = "the SRQ comes back, and its state is kept flat for the sake of posts"
+    )]
     pub fn free(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.inner.check() {
             return Err(Refused { object: self, error });
@@ -314,36 +420,6 @@ impl SrqInner {
         if self.failed.load(Ordering::Acquire) { SrqState::Error } else { SrqState::Operational }
     }
 
-    #[inline]
-    pub(crate) fn post_recv(&self, iov: &[LmrTriplet], tag: Tag) -> Result<(), PostError> {
-        if !self.live.load(Ordering::Acquire) {
-            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
-        }
-        if iov.len() > self.max_iov as usize {
-            return Err(PostError::TooManySegments {
-                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
-                most: self.max_iov,
-            });
-        }
-        let using = Use { pz: self.pz.number, direction: Direction::Write };
-        let tag = tag.over(iov);
-        // Most buffers have one segment: no need for room for all there could be.
-        if let [one] = iov {
-            return self.post_checked(self.ia.lmrs.check(0, one, using)?.as_slice(), tag);
-        }
-        let mut sges = [Sge::default(); MAX_IOV];
-        let n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
-        self.post_checked(&sges[..n], tag)
-    }
-
-    #[inline]
-    fn post_checked(&self, sges: &[Sge], tag: Tag) -> Result<(), PostError> {
-        match self.path.post(sges, tag) {
-            Err(PostError::Full(_)) if self.ia.harvest_discards() => self.path.post(sges, tag),
-            outcome => outcome,
-        }
-    }
-
     /// Brings the completions of all its EPs in.
     pub(crate) fn harvest(&self) -> Result<()> {
         let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|fed| fed.evd.clone()).collect();
@@ -364,7 +440,7 @@ impl SrqInner {
             Entry::Occupied(mut fed) => fed.get_mut().eps += 1,
             Entry::Vacant(none) => {
                 let mut fed = Fed { evd: evd.clone(), eps: 1, room: 0 };
-                fed.make_room(self, self.path.counts().depth)?;
+                fed.make_room(self, self.path.depth())?;
                 none.insert(fed);
             }
         }
@@ -391,7 +467,7 @@ impl SrqInner {
         }
     }
 
-    fn arm_low(&self, value: u32) -> Result<()> {
+    fn arm_low(&self, value: u32, poster: &SrqPoster) -> Result<()> {
         let mut low = self.low.lock().unwrap();
         if low.armed && self.path.armed_limit()? == 0 {
             // The former setting has fired and its event is on its way here: it was first, so it counts.
@@ -406,7 +482,7 @@ impl SrqInner {
         }
         self.harvest()?;
         let mut low = self.low.lock().unwrap();
-        if low.armed && self.path.counts().available < value {
+        if low.armed && poster.counts().available < value {
             low.armed = false;
             self.push_low_event();
             // If the device fires all the same, nothing is armed any more and its event is ignored.

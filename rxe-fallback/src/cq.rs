@@ -116,19 +116,37 @@ impl Cq {
     /// # References
     /// ibv_poll_cq(3)
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
+        let most = into.len();
+        let mut out = into.iter_mut();
+        self.poll_each(most, |completion| {
+            if let Some(place) = out.next() {
+                *place = completion;
+            }
+        })
+    }
+
+    /// Hands up to `most` completions to `each`, oldest first, and says how many; 0 when there are none.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    ///
+    /// # References
+    /// ibv_poll_cq(3)
+    #[inline]
+    pub fn poll_each(&self, most: usize, mut each: impl FnMut(Completion)) -> Result<usize> {
         let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
         let mut total = 0;
-        while total < into.len() {
-            let want = BATCH.min(into.len() - total);
+        while total < most {
+            let want = BATCH.min(most - total);
             // SAFETY: the CQ is alive and `batch` has room for `want` entries.
             let got = unsafe { sys::ibv_poll_cq(self.as_raw(), want as i32, batch.as_mut_ptr().cast()) };
             let Ok(got) = usize::try_from(got) else {
                 // Completions already moved are worth more than the error, which will come again.
                 return if total > 0 { Ok(total) } else { Err(poll_failed(got)) };
             };
-            for (wc, out) in batch[..got.min(want)].iter().zip(&mut into[total..]) {
+            for wc in &batch[..got.min(want)] {
                 // SAFETY: the device library has written the first `got` entries.
-                *out = Completion::from_wc(unsafe { wc.assume_init_ref() }, self.inner.invalidate_flags);
+                each(Completion::from_wc(unsafe { wc.assume_init_ref() }, self.inner.invalidate_flags));
             }
             total += got.min(want);
             if got < want {

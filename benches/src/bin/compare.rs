@@ -10,7 +10,7 @@ use doorbell_benches::{
     chart, count,
     dat::DatPost,
     device, libmlx5,
-    plan::{CaseName, Spec, Subject, plan},
+    plan::{Spec, Subject, plan},
     report,
     report::Row,
     sample::{self, Effort, Timing},
@@ -126,7 +126,7 @@ struct Job {
 
 impl Job {
     fn through_libdat(&self) -> bool {
-        self.spec.case == CaseName::DatPost
+        self.spec.case.through_libdat()
     }
 }
 
@@ -135,11 +135,10 @@ fn measure(args: &Args) -> Result<()> {
         // What is wrong with it is better known before a hundred processes fail.
         doorbell::Ia::open(name)?;
     }
-    let dat = DatPost::new().map_err(|e| println!("dat-post is left out: {e:#}")).ok();
+    let dat = DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
     let mut jobs = vec![];
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
-        let wanted =
-            spec.case.name().contains(&args.only) && (spec.case != CaseName::DatPost || dat.is_some());
+        let wanted = spec.case.name().contains(&args.only) && (!spec.case.through_libdat() || dat.is_some());
         // A real device completes what an SRQ holds in order.
         let possible = device::named().is_none() || !spec.case.is_random();
         let wanted = wanted && possible;

@@ -17,7 +17,7 @@ use crate::objects::{Ah, Cq, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
 
 /// Low bits of a QP number that index the process's own table; the bits above name the process.
-pub(crate) const QPN_INDEX_BITS: u32 = 13;
+pub(crate) const QPN_INDEX_BITS: u32 = 15;
 /// QPs of one process.
 pub(crate) const MAX_QP: usize = 1 << QPN_INDEX_BITS;
 /// SRQs of one process.

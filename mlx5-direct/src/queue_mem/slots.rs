@@ -41,6 +41,8 @@ pub(crate) struct WqeMem {
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for WqeMem {}
+// SAFETY: a shared reference reaches the sizes and the cookies only, which are atomics.
+unsafe impl Sync for WqeMem {}
 
 impl WqeMem {
     /// # Safety

@@ -157,9 +157,7 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
     let attr = if srq.is_some() { Some(attr.need(attr_arg)?) } else { attr.get() };
     out.need(attr_arg + 1)?;
     let ep = match (&srq, attr) {
-        (Some(srq), Some(attr)) => {
-            Ep::create_with_srq(&ia.ia, &pz, evds, &srq.srq, &attr_from(&attr, attr_arg)?)?
-        }
+        (Some(srq), Some(attr)) => Ep::create_on(&ia.ia, &pz, evds, &srq.srq, &attr_from(&attr, attr_arg)?)?,
         (_, Some(attr)) => Ep::create(&ia.ia, &pz, evds, Some(&attr_from(&attr, attr_arg)?))?,
         (_, None) => {
             let a = ia.ia.attributes();

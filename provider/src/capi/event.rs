@@ -11,20 +11,8 @@ use crate::{AsyncObject, DtoCompletion, DtoOp, EventData};
 /// The event as C reads it, from this EVD. All 120 bytes are written.
 pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
     let number = data.number();
-    let mut extension = [0; 8];
     let data = match data {
-        EventData::Dto(dto) => {
-            if dto.op.is_extension() {
-                extension = ib_data(&dto);
-            }
-            [
-                dto.ep_context,
-                dto.cookie,
-                two(dto.status as u32, dto.length),
-                two(dto.op as u32, dto.invalidated.unwrap_or(0)),
-                0,
-            ]
-        }
+        EventData::Dto(dto) => return completion(evd, &dto),
         EventData::RmrBind(bind) => {
             [Handle::of_id(bind.rmr.0).0 as u64, bind.cookie, two(bind.status as u32, 0), 0, 0]
         }
@@ -50,8 +38,27 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
         EventData::Software(pointer) => [pointer, 0, 0, 0, 0],
     };
     tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
+    abi::Event { number, pad: 0, evd: evd.0, data, extension: [0; 8] }
+}
+
+/// The event of a DTO.
+#[inline(always)]
+pub(super) fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
+    let (number, extension) = if dto.op.is_extension() { (EXTENSION, ib_data(dto)) } else { (DTO, [0; 8]) };
+    let data = [
+        dto.ep_context,
+        dto.cookie,
+        two(dto.status as u32, dto.length),
+        two(dto.op as u32, dto.invalidated.unwrap_or(0)),
+        0,
+    ];
+    tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
     abi::Event { number, pad: 0, evd: evd.0, data, extension }
 }
+
+/// `DAT_DTO_COMPLETION_EVENT` and `DAT_IB_DTO_EVENT`.
+const DTO: u32 = 1;
+const EXTENSION: u32 = 0x4_0000;
 
 /// Private data stays readable until the EP has another event with some.
 fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {

@@ -1,7 +1,8 @@
 //! Handles: what C holds instead of objects.
 //!
-//! A handle is the address of a [`Shell`], whose first word is the provider table: libdat2 loads it without asking.
-//! Shells are never given back to the allocator; one whose object is gone answers INVALID_HANDLE and is used
+//! A handle is an address in a [`Shell`]: of one of its first words, which all hold the provider table, so that libdat2
+//! finds that without asking. Which of them is the shell's generation, so a handle of a former object is told from one of the
+//! present. Shells are never given back to the allocator; one whose object is gone answers INVALID_HANDLE and is used
 //! again only after [`QUARANTINE`] others have died. A handle that comes in is looked for among the shells before anything
 //! of it is touched, so any number that C passes is safe.
 //!
@@ -9,12 +10,14 @@
 //! are forgotten, since what the kernel and the device hold for them is the parent's.
 //!
 //! Calls read-lock a shell, so different threads use one object at once; what takes an object away, or changes it, write-locks.
-//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first.
+//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first. Posting to an SRQ
+//! takes no lock: see [`Lane`].
 
 use super::code::Code;
+use super::lane::{InUse, Lane};
 use super::objects::Object;
 use super::table::Table;
-use crate::Subtype;
+use crate::{Srq, Subtype};
 use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -24,27 +27,39 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuar
 /// As many shells die before one is used again.
 const QUARANTINE: usize = 1 << 16;
 
-/// Chunk `k` has this many shells, shifted by `k`.
-const FIRST_CHUNK: usize = 1024;
-const CHUNKS: usize = 20;
+/// Shells that are always there, without memory behind them before they are used.
+const FIRST_CHUNK: usize = 1 << 15;
+/// Later chunk `k` has as many, shifted by `k`.
+const LATER_CHUNKS: usize = 15;
 
-/// What a handle points to.
-#[repr(C)]
+/// Words that a handle may point to, each a generation.
+const GENERATIONS: usize = 7;
+const WORD: u32 = size_of::<usize>() as u32;
+const SHELL: usize = size_of::<Shell>();
+const _: () = assert!(SHELL.is_power_of_two() && align_of::<Shell>() == SHELL);
+
+/// What a handle points into.
+#[repr(C, align(128))]
 pub(super) struct Shell {
     /// Read by libdat2.
-    provider: AtomicPtr<Table>,
+    provider: [AtomicPtr<Table>; GENERATIONS],
+    /// Where in the shell handles of the present generation point, in bytes.
+    generation: AtomicU32,
+    /// The process that made the object.
+    process: AtomicU32,
+    /// The SRQ, where this is an SRQ's.
+    srq: Lane<Srq>,
     /// The consumer's number (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
     /// The IA it belongs to.
     ia: AtomicUsize,
     /// The core's number for it, 0 for none.
     id: AtomicU64,
-    /// The process that made the object.
-    process: AtomicU32,
-    object: RwLock<Option<Object>>,
+    object: RwLock<Option<Box<Object>>>,
 }
 
-static SHELLS: [OnceLock<Box<[Shell]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+static FIRST: [Shell; FIRST_CHUNK] = [const { Shell::new() }; FIRST_CHUNK];
+static LATER: [OnceLock<Box<[Shell]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
 static FREE: Mutex<Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
 /// EVDs and service points by the number that the core names them by.
 static BY_ID: OnceLock<Mutex<HashMap<u64, Handle>>> = OnceLock::new();
@@ -52,7 +67,38 @@ static BY_ID: OnceLock<Mutex<HashMap<u64, Handle>>> = OnceLock::new();
 struct Free {
     /// Shells that were ever used.
     used: usize,
-    dead: VecDeque<Handle>,
+    dead: VecDeque<&'static Shell>,
+}
+
+impl Shell {
+    /// All zeroes, so that shells that were never used take no room in a file or in memory.
+    const fn new() -> Self {
+        Self {
+            provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
+            generation: AtomicU32::new(0),
+            process: AtomicU32::new(0),
+            srq: Lane::new(),
+            context: AtomicU64::new(0),
+            ia: AtomicUsize::new(0),
+            id: AtomicU64::new(0),
+            object: RwLock::new(None),
+        }
+    }
+
+    /// This shell, if the handle, which leads here, is of the present generation.
+    #[inline(always)]
+    fn of(&self, handle: Handle) -> Option<&Self> {
+        ((handle.0 % SHELL) as u32 == self.generation.load(Ordering::Relaxed)).then_some(self)
+    }
+
+    fn handle(&self) -> Handle {
+        Handle(std::ptr::from_ref(self) as usize + self.generation.load(Ordering::Relaxed) as usize)
+    }
+}
+
+/// The shell at this place of a chunk's memory.
+fn at(chunk: &'static [Shell], address: usize) -> Option<&'static Shell> {
+    chunk.get(address.wrapping_sub(chunk.as_ptr() as usize) / SHELL)
 }
 
 /// A handle as C passes it: an address of ours, or anything at all.
@@ -76,13 +122,13 @@ pub(super) trait Kind: Sized + 'static {
 
 /// An object in use by this call.
 pub(super) struct Ref<K> {
-    guard: RwLockReadGuard<'static, Option<Object>>,
+    guard: RwLockReadGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
 }
 
 /// An object that this call changes.
 pub(super) struct RefMut<K> {
-    guard: RwLockWriteGuard<'static, Option<Object>>,
+    guard: RwLockWriteGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
 }
 
@@ -90,7 +136,7 @@ impl<K: Kind> Deref for Ref<K> {
     type Target = K;
 
     fn deref(&self) -> &K {
-        self.guard.as_ref().and_then(K::of).expect("the kind was checked, and the lock is held since")
+        self.guard.as_deref().and_then(K::of).expect("the kind was checked, and the lock is held since")
     }
 }
 
@@ -98,13 +144,16 @@ impl<K: Kind> Deref for RefMut<K> {
     type Target = K;
 
     fn deref(&self) -> &K {
-        self.guard.as_ref().and_then(K::of).expect("the kind was checked, and the lock is held since")
+        self.guard.as_deref().and_then(K::of).expect("the kind was checked, and the lock is held since")
     }
 }
 
 impl<K: Kind> DerefMut for RefMut<K> {
     fn deref_mut(&mut self) -> &mut K {
-        self.guard.as_mut().and_then(K::of_mut).expect("the kind was checked, and the lock is held since")
+        self.guard
+            .as_deref_mut()
+            .and_then(K::of_mut)
+            .expect("the kind was checked, and the lock is held since")
     }
 }
 
@@ -116,11 +165,11 @@ fn by_id() -> MutexGuard<'static, HashMap<u64, Handle>> {
     BY_ID.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(shell: &Shell) -> RwLockReadGuard<'_, Option<Object>> {
+fn read(shell: &Shell) -> RwLockReadGuard<'_, Option<Box<Object>>> {
     shell.object.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write(shell: &Shell) -> RwLockWriteGuard<'_, Option<Object>> {
+fn write(shell: &Shell) -> RwLockWriteGuard<'_, Option<Box<Object>>> {
     shell.object.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -144,12 +193,47 @@ impl Handle {
         (!self.is_null()).then_some(self)
     }
 
-    /// The shell at this address, if there is one.
+    /// The shell that this is a handle of: its own address, and its generation.
+    #[inline(always)]
     pub(super) fn shell(self) -> Option<&'static Shell> {
-        SHELLS.iter().map_while(OnceLock::get).find_map(|chunk| {
-            let offset = self.0.checked_sub(chunk.as_ptr() as usize)?;
-            (offset % size_of::<Shell>() == 0).then(|| chunk.get(offset / size_of::<Shell>()))?
-        })
+        at(&FIRST, self.0).or_else(|| self.later_shell())?.of(self)
+    }
+
+    #[cold]
+    fn later_shell(self) -> Option<&'static Shell> {
+        LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
+    }
+
+    /// The SRQ behind this handle, if it is one of the first and no other call is using it: the quick way, without a lock.
+    #[inline(always)]
+    pub(super) fn srq_quickly(self) -> Option<InUse<'static, Srq>> {
+        at(&FIRST, self.0)?.of(self)?.srq.enter()
+    }
+
+    /// The SRQ behind this handle, or INVALID_HANDLE.
+    pub(super) fn srq(self) -> Result<InUse<'static, Srq>, Code> {
+        let invalid = || Code::handle(Subtype::InvalidHandleSrq);
+        self.shell().ok_or_else(invalid)?.srq.enter_patiently().ok_or_else(invalid)
+    }
+
+    /// Puts the SRQ behind its handle.
+    pub(super) fn put_srq(self, srq: Srq) {
+        if let Some(shell) = self.shell() {
+            shell.srq.put(Box::new(srq));
+        }
+    }
+
+    /// Takes the SRQ away, once no call uses it any more.
+    pub(super) fn take_srq(self) -> Option<Box<Srq>> {
+        self.shell()?.srq.take()
+    }
+
+    /// The object, if it is of this kind, one of the first, and not about to be changed.
+    #[inline(always)]
+    pub(super) fn get_quickly<K: Kind>(self) -> Option<Ref<K>> {
+        let guard = at(&FIRST, self.0)?.of(self)?.object.try_read().ok()?;
+        guard.as_deref().and_then(K::of)?;
+        Some(Ref { guard, kind: PhantomData })
     }
 
     /// The object, or INVALID_HANDLE with the subtype of its kind.
@@ -162,7 +246,7 @@ impl Handle {
     #[inline]
     pub(super) fn get_as<K: Kind>(self, sub: Subtype) -> Result<Ref<K>, Code> {
         let guard = self.shell().map(read).ok_or_else(|| Code::handle(sub))?;
-        if guard.as_ref().and_then(K::of).is_none() {
+        if guard.as_deref().and_then(K::of).is_none() {
             return Err(Code::handle(sub));
         }
         Ok(Ref { guard, kind: PhantomData })
@@ -171,7 +255,7 @@ impl Handle {
     /// The object, to change.
     pub(super) fn get_mut<K: Kind>(self) -> Result<RefMut<K>, Code> {
         let guard = self.shell().map(write).ok_or_else(|| Code::handle(K::SUBTYPE))?;
-        if guard.as_ref().and_then(K::of).is_none() {
+        if guard.as_deref().and_then(K::of).is_none() {
             return Err(Code::handle(K::SUBTYPE));
         }
         Ok(RefMut { guard, kind: PhantomData })
@@ -179,7 +263,7 @@ impl Handle {
 
     /// The kind of a live object, as `DAT_HANDLE_TYPE`.
     pub(super) fn kind(self) -> Option<u32> {
-        self.shell().and_then(|shell| read(shell).as_ref().map(Object::kind))
+        self.shell().and_then(|shell| read(shell).as_deref().map(Object::kind))
     }
 
     /// Takes the object away and ends it; one that refuses to end comes back. Other threads see nothing of a refusal, but
@@ -188,30 +272,31 @@ impl Handle {
         let invalid = || Code::handle(K::SUBTYPE);
         let shell = self.shell().ok_or_else(invalid)?;
         let mut guard = write(shell);
-        let waits = guard.as_ref().is_some_and(Object::end_waits);
-        let object = match guard.take().map(K::into) {
+        let waits = guard.as_deref().is_some_and(Object::end_waits);
+        let object = match guard.take().map(|object| K::into(*object)) {
             Some(Ok(object)) => object,
             Some(Err(other)) => {
-                *guard = Some(other);
+                *guard = Some(Box::new(other));
                 return Err(invalid());
             }
             None => return Err(invalid()),
         };
         if shell.is_inherited() {
             std::mem::forget(object);
+            shell.srq.forget();
             drop(guard);
-            self.bury();
+            bury(shell);
             return Ok(());
         }
         let held = (!waits).then_some(guard);
         match end(object) {
             Ok(()) => {
                 drop(held);
-                self.bury();
+                bury(shell);
                 Ok(())
             }
             Err((object, code)) => {
-                *held.unwrap_or_else(|| write(shell)) = Some(object.wrap());
+                *held.unwrap_or_else(|| write(shell)) = Some(Box::new(object.wrap()));
                 Err(code)
             }
         }
@@ -224,20 +309,23 @@ impl Handle {
 
     /// A new handle of the same provider.
     pub(super) fn sibling(self, object: impl Kind) -> Self {
-        let table = self.shell().map_or(std::ptr::null_mut(), |shell| shell.provider.load(Ordering::Relaxed));
+        let table =
+            self.shell().map_or(std::ptr::null_mut(), |shell| shell.provider[0].load(Ordering::Relaxed));
         let ia = self.ia();
         Self::new(table, ia, object)
     }
 
     /// A new handle. An IA is its own owner: `ia` is NULL then.
     pub(super) fn new(table: *mut Table, ia: Self, object: impl Kind) -> Self {
-        let handle = fresh();
-        let shell = handle.shell().expect("fresh handles are ours");
-        shell.provider.store(table, Ordering::Relaxed);
+        let shell = fresh();
+        let handle = shell.handle();
+        for word in &shell.provider {
+            word.store(table, Ordering::Relaxed);
+        }
         shell.context.store(0, Ordering::Relaxed);
         shell.process.store(std::process::id(), Ordering::Relaxed);
         shell.ia.store(ia.given().unwrap_or(handle).0, Ordering::Relaxed);
-        *write(shell) = Some(object.wrap());
+        *write(shell) = Some(Box::new(object.wrap()));
         handle
     }
 
@@ -254,61 +342,57 @@ impl Handle {
         by_id().get(&id).copied().unwrap_or(Self::NULL)
     }
 
-    fn bury(self) {
-        let id = self.shell().map_or(0, |shell| shell.id.swap(0, Ordering::Relaxed));
-        if id != 0 {
-            by_id().remove(&id);
-        }
-        free().dead.push_back(self);
-    }
-
     /// Empties all shells of this IA but its own, and drops what was in them.
     pub(super) fn end_all_of_ia(self) {
         let used = free().used;
-        let mut gone = Vec::new();
-        for shell in SHELLS.iter().map_while(OnceLock::get).flatten().take(used) {
-            let handle = Self(std::ptr::from_ref(shell) as usize);
-            if handle != self
-                && shell.ia.load(Ordering::Relaxed) == self.0
+        let (mut gone, mut srqs) = (Vec::new(), Vec::new());
+        for shell in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
+            if shell.ia.load(Ordering::Relaxed) == self.0
+                && shell.handle() != self
                 && let Some(object) = write(shell).take()
             {
                 if shell.is_inherited() {
                     std::mem::forget(object);
+                    shell.srq.forget();
                 } else {
                     gone.push(object);
+                    srqs.extend(shell.srq.take());
                 }
-                handle.bury();
+                bury(shell);
             }
         }
         drop(gone);
     }
 }
 
-fn fresh() -> Handle {
+/// No handle leads to this shell any more.
+fn bury(shell: &'static Shell) {
+    let id = shell.id.swap(0, Ordering::Relaxed);
+    if id != 0 {
+        by_id().remove(&id);
+    }
+    let generation = shell.generation.load(Ordering::Relaxed);
+    shell.generation.store((generation + WORD) % (GENERATIONS as u32 * WORD), Ordering::Relaxed);
+    free().dead.push_back(shell);
+}
+
+fn fresh() -> &'static Shell {
     let mut free = free();
     if free.dead.len() > QUARANTINE
-        && let Some(handle) = free.dead.pop_front()
+        && let Some(shell) = free.dead.pop_front()
     {
-        return handle;
+        return shell;
     }
     let mut index = free.used;
     free.used += 1;
-    for (k, chunk) in SHELLS.iter().enumerate() {
+    if let Some(shell) = FIRST.get(index) {
+        return shell;
+    }
+    index -= FIRST_CHUNK;
+    for (k, chunk) in LATER.iter().enumerate() {
         let len = FIRST_CHUNK << k;
         if index < len {
-            let chunk = chunk.get_or_init(|| {
-                (0..len)
-                    .map(|_| Shell {
-                        provider: AtomicPtr::default(),
-                        context: AtomicU64::new(0),
-                        ia: AtomicUsize::new(0),
-                        id: AtomicU64::new(0),
-                        process: AtomicU32::new(0),
-                        object: RwLock::new(None),
-                    })
-                    .collect()
-            });
-            return Handle(std::ptr::from_ref(&chunk[index]) as usize);
+            return &chunk.get_or_init(|| (0..len).map(|_| Shell::new()).collect())[index];
         }
         index -= len;
     }

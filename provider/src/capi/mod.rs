@@ -21,6 +21,7 @@ mod event;
 mod extension;
 mod handle;
 mod ia;
+mod lane;
 mod libdat;
 mod lmr;
 mod objects;

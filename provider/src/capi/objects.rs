@@ -3,10 +3,11 @@
 use super::abi::{Agent, Comm, NamedAttr, Region};
 use super::handle::{Handle, Kind};
 use super::raw::SockAddr;
-use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Srq, Subtype};
+use crate::srq::SrqInner;
+use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
 use std::ffi::CString;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex};
 
 /// Anything a handle stands for.
 pub(super) enum Object {
@@ -215,8 +216,9 @@ pub(super) struct CnoObject {
     pub(super) agent: Agent,
 }
 
+/// The SRQ itself is in the shell's [`Lane`](super::lane::Lane).
 pub(super) struct SrqObject {
-    pub(super) srq: Srq,
+    pub(super) srq: Arc<SrqInner>,
     pub(super) pz: Handle,
 }
 

@@ -1,8 +1,8 @@
 //! Posting: the slots that carry data. No lock but the handle's, no allocation.
 
-use super::code::{Code, guard};
+use super::code::{Code, SUCCESS, guard};
 use super::handle::Handle;
-use super::objects::{EpObject, SrqObject};
+use super::objects::EpObject;
 use super::raw::In;
 use crate::datapath::ledger::Tag;
 use crate::ep::What;
@@ -127,10 +127,36 @@ pub(super) extern "C" fn ep_post_rdma_write(
     })
 }
 
+/// Three ways. This one is straight-line code for what nearly every post is; it has no lock, no allocation, and nothing that
+/// could panic. Whatever it does not cover, the next one does.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if count == 1
+        && let Some(mut quick) = srq.srq_quickly()
+        && let Some([segment]) = iov.few(1)
+        && quick.post_in_run(segment, cookie)
+    {
+        return SUCCESS;
+    }
+    srq_post_recv_quick(srq, count, iov, cookie)
+}
+
+/// The second way: a few segments, and slots that have to be searched for. The third has the guard, and says what was wrong.
+#[inline(never)]
+extern "C" fn srq_post_recv_quick(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if let Some(mut quick) = srq.srq_quickly()
+        && let Some(segments) = iov.few(count)
+        && quick.post_quick(segments, cookie, 0)
+    {
+        return SUCCESS;
+    }
+    srq_post_recv_guarded(srq, count, iov, cookie)
+}
+
+#[inline(never)]
+fn srq_post_recv_guarded(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     guard("dat_srq_post_recv", || {
-        let object = srq.get::<SrqObject>()?;
+        let mut object = srq.srq()?;
         let segments = iov.segments(count)?;
-        object.srq.inner.post_recv(segments, tag(cookie)).map_err(|e| Code::post(e, 5))
+        object.post_recv(segments, cookie).map_err(|e| Code::post(e, 5))
     })
 }

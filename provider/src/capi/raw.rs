@@ -74,6 +74,15 @@ impl In<u8> {
 }
 
 impl In<LmrTriplet> {
+    /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count, and for NULL and misaligned pointers.
+    #[inline(always)]
+    pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
+        let count = count as usize;
+        // SAFETY: as in `segments`.
+        ((1..=MAX_IOV).contains(&count) && !self.0.is_null() && self.0.is_aligned())
+            .then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
+    }
+
     /// `count` segments. Of more than any queue takes none is looked at; their number alone makes the post fail.
     pub(super) fn segments<'a>(self, count: i32) -> Result<&'a [LmrTriplet], Code> {
         const TOO_MANY: &[LmrTriplet] =
@@ -132,6 +141,7 @@ impl In<SockAddrHead> {
 
 impl<T> Out<T> {
     /// Writes, if C wants to know.
+    #[inline(always)]
     pub(super) fn set(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not NULL, so C points to room for a T, initialised or not, that nobody else uses during the call.
@@ -139,9 +149,33 @@ impl<T> Out<T> {
         }
     }
 
+    pub(super) fn goes_nowhere(self) -> bool {
+        self.0.is_null()
+    }
+
     /// INVALID_PARAMETER for this argument if it is NULL.
     pub(super) fn need(self, arg: u16) -> Result<(), Code> {
         if self.0.is_null() { Err(Code::null(arg)) } else { Ok(()) }
+    }
+}
+
+impl Out<super::abi::Event> {
+    /// As [`Out::set`], field by field: an event that is in registers goes to where C wants it without a copy in between.
+    #[inline(always)]
+    pub(super) fn set_fields(self, event: &super::abi::Event) {
+        let to = self.0;
+        if !to.is_null() {
+            // SAFETY: as in `set`; these are all fields.
+            unsafe {
+                (&raw mut (*to).number).write_unaligned(event.number);
+                (&raw mut (*to).pad).write_unaligned(event.pad);
+                (&raw mut (*to).evd).write_unaligned(event.evd);
+                for (n, word) in event.data.iter().enumerate() {
+                    (&raw mut (*to).data).cast::<u64>().add(n).write_unaligned(*word);
+                }
+                (&raw mut (*to).extension).write_unaligned(event.extension);
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::handle::Handle;
 use super::ia::ia_of;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
-use crate::{Pz, Srq};
+use crate::{Pz, Refused, Srq};
 
 pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, out: Out<Handle>) -> u32 {
     guard("dat_srq_create", || {
@@ -20,9 +20,9 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
             low_watermark: attr.low_watermark,
         };
         let srq = Srq::create(&object.ia, &zone, attr)?;
-        let inner = srq.inner.clone();
-        let handle = ia.sibling(SrqObject { srq, pz });
-        inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
+        let handle = ia.sibling(SrqObject { srq: srq.inner.clone(), pz });
+        srq.set_context(handle.0 as u64);
+        handle.put_srq(srq);
         out.set(handle);
         Ok(())
     })
@@ -30,9 +30,12 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
 
 pub(super) extern "C" fn srq_free(srq: Handle) -> u32 {
     guard("dat_srq_free", || {
-        srq.end::<SrqObject>(|object| match object.srq.free() {
-            Ok(()) => Ok(()),
-            Err(refused) => Err((SrqObject { srq: refused.object, pz: object.pz }, refused.error.into())),
+        srq.end::<SrqObject>(|object| {
+            let Some(taken) = srq.take_srq() else { return Ok(()) };
+            taken.free().map_err(|Refused { object: kept, error }| {
+                srq.put_srq(kept);
+                (object, error.into())
+            })
         })
     })
 }
@@ -44,7 +47,7 @@ pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>)
             return Err(Code::arg(2));
         }
         param.need(3)?;
-        let is = object.srq.query()?;
+        let is = srq.srq()?.query()?;
         param.set(SrqParam {
             ia_handle: ia_of(srq),
             srq_state: is.state as u32,
@@ -62,9 +65,9 @@ pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>)
 }
 
 pub(super) extern "C" fn srq_resize(srq: Handle, depth: i32) -> u32 {
-    guard("dat_srq_resize", || Ok(srq.get_mut::<SrqObject>()?.srq.resize(depth)?))
+    guard("dat_srq_resize", || Ok(srq.srq()?.resize(depth)?))
 }
 
 pub(super) extern "C" fn srq_set_lw(srq: Handle, low_watermark: i32) -> u32 {
-    guard("dat_srq_set_lw", || Ok(srq.get_mut::<SrqObject>()?.srq.set_low_watermark(low_watermark)?))
+    guard("dat_srq_set_lw", || Ok(srq.srq()?.set_low_watermark(low_watermark)?))
 }

@@ -1,7 +1,8 @@
 //! The direct path of mlx5 devices: SRQs, and the CQs of their receives, driven without libmlx5.
 //!
 //! An entry of an SRQ is a slot of its ring, from the post until the consumer has reaped the completion; so a slot that is
-//! posted again never has an unreaped completion, and the ring's own count is the SRQ's `outstanding`.
+//! posted again never has an unreaped completion, and the ring's own count is the SRQ's `outstanding`. The thread that posts
+//! owns the ring and takes no lock; those that reap tell it through [`Slots`] which slots are back.
 //!
 //! What an EVD polls is split. Send queues, and receive queues of plain EPs, are libmlx5's, which only `ibv_poll_cq`
 //! keeps up to date: they have one verbs CQ. For each SRQ whose EPs receive here there is one direct CQ. All report to
@@ -11,19 +12,22 @@
 //! The device gives everything back when a QP fails: there are no lost buffers to look for.
 
 mod handover;
+mod slots;
 
 use self::handover::Taken;
-use super::ledger::{Lost, Tag};
+use self::slots::{Counts, Slots};
+use super::ledger::Tag;
 use super::verbs::{VerbsCq, status};
-use super::{Completion, CompletionQueue, ReceiveQueue, SrqCounts, Token};
+use super::{Completion, SrqCounts, Token};
 use crate::error::PostError;
 use crate::srq::MAX_IOV;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, DataSeg, DepthError, Payload, RecvOp, Syndrome, WqeIndex};
+use mlx5_direct::{ArmFor, CqeError, DataSeg, DepthError, Payload, RecvCqe, RecvOp, Syndrome, WqeIndex};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
 use std::collections::TryReserveError;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most entries that a ring can have.
 pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;
@@ -42,145 +46,174 @@ pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::
     handover::qp(pd, init)
 }
 
-/// An SRQ of the device, with its entries.
+/// An SRQ of the device: what all share.
 #[derive(Debug)]
 pub(crate) struct DirectSrq {
     /// Names it in completions.
     id: u32,
-    state: Mutex<State>,
+    slots: Arc<Slots>,
+    depth: AtomicU32,
+    /// The most entries that it can be made to have.
+    room: u32,
     verbs: Srq,
 }
 
+/// The posting half: the ring itself.
 #[derive(Debug)]
-struct State {
+pub(crate) struct DirectPoster {
     ring: Taken<mlx5_direct::Srq, Srq>,
-    entries: Vec<Entry>,
-    available: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    tag: Tag,
-    place: Place,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
-    #[default]
-    Free,
-    Posted,
-    Completed,
+    slots: Arc<Slots>,
+    /// Those of `slots`.
+    marks: Arc<[AtomicU64]>,
+    /// Slots taken back so far, modulo 2^32.
+    reclaimed: u32,
+    srq: u32,
 }
 
 impl DirectSrq {
     /// Takes over an SRQ to which nothing was posted; up to `depth` entries of it are used at first.
-    pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<Self> {
+    pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<(Self, DirectPoster)> {
         // What the ring needs beside the device's memory is given back at once: this only asks whether it is there.
         let no_memory = |e| no_memory(Subtype::ResourceSrq, &e);
-        drop(reserved::<u8>(RING_TABLES).map_err(no_memory)?);
-        let mut entries = Vec::new();
-        make_room(&mut entries, depth).map_err(no_memory)?;
+        drop(reserved::<u8>(RING_TABLES + Slots::bytes(MAX_DEPTH as usize)).map_err(no_memory)?);
         let verbs = srq.clone();
         let ring = handover::srq(srq, depth)?;
-        Ok(Self { id, state: Mutex::new(State { ring, entries, available: 0 }), verbs })
+        let slots = Arc::new(Slots::new(ring.cookies().clone()));
+        let poster =
+            DirectPoster { marks: slots.marks().clone(), slots: slots.clone(), reclaimed: 0, srq: id, ring };
+        Ok((Self { id, slots, depth: depth.into(), room: poster.ring.max_depth(), verbs }, poster))
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
         &self.verbs
     }
 
-    /// The most entries that it can be made to have.
-    fn room(&self) -> u32 {
-        self.state().ring.max_depth()
+    #[inline]
+    pub(crate) fn complete(&self, entry: u32) -> Option<Tag> {
+        let (cookie, pool) = self.slots.complete(entry)?;
+        // Why a receive failed is in the completion itself: no need to know its LMRs.
+        Some(Tag { cookie, pool, ..Tag::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+    /// [`DirectSrq::complete`] and [`DirectSrq::release`] in one: cookie and pool.
+    #[inline(always)]
+    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
+        self.slots.reap(entry)
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, entry: u32) {
+        self.slots.release(entry);
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
     }
 }
 
-impl ReceiveQueue for DirectSrq {
+impl DirectPoster {
+    /// Posts one segment of nobody's pool, where the ring knows its next slot; false, and nothing was done, otherwise.
+    #[inline(always)]
+    pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
+        slots::mark_posted(&self.marks, self.ring.next_slot(), 0);
+        self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
+    }
+
+    /// Posts one segment; false, and nothing was done, if the SRQ is full.
+    #[inline(always)]
+    pub(crate) fn post_one(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
+        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
+        self.ring.post_one(DataSeg::new(addr, len, lkey), cookie).is_ok()
+            || self.post_one_after_reclaim(addr, len, lkey, cookie, pool)
+    }
+
+    #[inline(never)]
+    fn post_one_after_reclaim(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
+        self.reclaim();
+        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
+        self.ring.post_one(DataSeg::new(addr, len, lkey), cookie).is_ok()
+    }
+
+    /// Posts any number of segments.
+    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
+        let mut encoded = [DataSeg::new(0, 0, 0); MAX_IOV];
+        let given = segments.len() as u32;
+        let too_many = PostError::TooManySegments { given, most: self.ring.max_segments() };
+        let encoded = encoded.get_mut(..segments.len()).ok_or(too_many)?;
+        for (to, from) in encoded.iter_mut().zip(segments) {
+            *to = DataSeg::new(from.addr, from.len, from.lkey);
+        }
+        self.post_encoded(encoded, tag.cookie, tag.pool)
+    }
+
+    /// The same, in the device's form already.
     #[inline]
-    fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
-        let mut state = self.state();
-        let slot = match segments {
-            [one] => state.ring.post_one(segment(one), 0).map_err(Into::into),
-            many => {
-                let mut segs = [DataSeg::new(0, 0, 0); MAX_IOV];
-                for (to, from) in segs.iter_mut().zip(many) {
-                    *to = segment(from);
+    pub(crate) fn post_encoded(
+        &mut self,
+        segments: &[DataSeg],
+        cookie: u64,
+        pool: u32,
+    ) -> Result<(), PostError> {
+        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
+        let mut outcome = self.ring.post(segments, cookie);
+        if outcome == Err(mlx5_direct::PostError::Full) {
+            self.reclaim();
+            slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
+            outcome = self.ring.post(segments, cookie);
+        }
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(mlx5_direct::PostError::Full) => Err(PostError::Full(Subtype::ResourceSrq)),
+            Err(mlx5_direct::PostError::TooManySegments) => Err(PostError::TooManySegments {
+                given: segments.len() as u32,
+                most: self.ring.max_segments(),
+            }),
+        }
+    }
+
+    /// Takes slots back that were reaped: those of one word, so that a call costs the same at any depth. True if there were
+    /// any.
+    fn reclaim(&mut self) -> bool {
+        let Some((word, bits)) = self.slots.take_returned(self.ring.next_slot()) else { return false };
+        // A lone slot may join the ring's run, and then needs no search.
+        if bits.is_power_of_two()
+            && self.ring.complete(WqeIndex((word * u64::BITS + bits.trailing_zeros()) as u16)).is_ok()
+        {
+            self.reclaimed = self.reclaimed.wrapping_add(1);
+            return true;
+        }
+        match self.ring.complete_word(word, bits) {
+            Ok(n) => self.reclaimed = self.reclaimed.wrapping_add(n),
+            Err(error) => {
+                tracing::error!(%error, srq = self.srq, "a slot came back twice: is the device well?");
+                let slots = (0..u64::BITS).filter(|bit| bits >> bit & 1 == 1);
+                for slot in slots.map(|bit| WqeIndex((word * u64::BITS + bit) as u16)) {
+                    self.reclaimed = self.reclaimed.wrapping_add(self.ring.complete(slot).is_ok().into());
                 }
-                state.ring.post(&segs[..many.len()], 0)
             }
-        };
-        let slot = slot.map_err(|reason| match reason {
-            mlx5_direct::PostError::Full => PostError::Full(Subtype::ResourceSrq),
-            mlx5_direct::PostError::TooManySegments => {
-                PostError::TooManySegments { given: segments.len() as u32, most: state.ring.max_segments() }
-            }
-        })?;
-        // Whoever harvests its completion meanwhile waits for the lock.
-        state.entries[slot.0 as usize] = Entry { tag, place: Place::Posted };
-        state.available += 1;
-        Ok(())
-    }
-
-    fn counts(&self) -> SrqCounts {
-        let state = self.state();
-        let ring = &state.ring;
-        SrqCounts { depth: ring.depth(), available: state.available, outstanding: ring.posted() }
-    }
-
-    fn complete(&self, entry: u32, _ep: u64) -> Option<Tag> {
-        let mut state = self.state();
-        let slot = state.entries.get_mut(entry as usize)?;
-        if slot.place != Place::Posted {
-            return None;
         }
-        slot.place = Place::Completed;
-        let tag = slot.tag;
-        state.available -= 1;
-        Some(tag)
+        true
     }
 
-    fn release(&self, entry: u32) {
-        let mut state = self.state();
-        let Some(slot) = state.entries.get_mut(entry as usize) else { return };
-        if slot.place != Place::Completed {
-            return;
-        }
-        slot.place = Place::Free;
-        if let Err(error) = state.ring.complete(WqeIndex(entry as u16)) {
-            tracing::error!(%error, srq = self.id, "an entry was free before it was released");
-        }
+    /// Exact counts (R36, R37).
+    pub(crate) fn counts(&self) -> SrqCounts {
+        let Counts { released, unreaped } = self.slots.counts();
+        let outstanding = self.ring.posted() - released.wrapping_sub(self.reclaimed);
+        SrqCounts { depth: self.ring.depth(), available: outstanding - unreaped, outstanding }
     }
 
-    fn ep_connected(&self, _ep: u64) {}
-
-    fn ep_drained(&self, _ep: u64) {}
-
-    fn next_lost(&self) -> Option<Lost> {
-        None
-    }
-
-    fn resize(&self, depth: u32) -> Result<()> {
-        let mut state = self.state();
-        make_room(&mut state.entries, depth).map_err(|e| no_memory(Subtype::ResourceMemory, &e))?;
-        state.ring.set_depth(depth).map_err(|error| match error {
+    /// A new depth, not below what is outstanding.
+    pub(crate) fn resize(&mut self, srq: &DirectSrq, depth: u32) -> Result<()> {
+        while self.reclaim() {}
+        self.ring.set_depth(depth).map_err(|error| match error {
             DepthError::OutOfRange { max, .. } => Error::resources(
                 Subtype::ResourceMemory,
                 format!("this device cannot deepen an SRQ, and this one has room for {max}"),
             ),
             other => Error::new(ReturnType::InvalidState, Subtype::None, other.to_string()),
-        })
-    }
-
-    fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.verbs.arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
-    }
-
-    fn armed_limit(&self) -> Result<u32> {
-        self.verbs.query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
+        })?;
+        srq.depth.store(depth, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -194,22 +227,8 @@ fn reserved<T>(n: usize) -> Result<Vec<T>, TryReserveError> {
     Ok(memory)
 }
 
-/// A place for each slot that a ring of this depth uses: one more than it posts.
-fn make_room(entries: &mut Vec<Entry>, depth: u32) -> Result<(), TryReserveError> {
-    let slots = depth as usize + 1;
-    if slots > entries.len() {
-        entries.try_reserve_exact(slots - entries.len())?;
-        entries.resize(slots, Entry::default());
-    }
-    Ok(())
-}
-
 fn no_memory(sub: Subtype, error: &TryReserveError) -> Error {
     Error::resources(sub, format!("no memory for the entries of the SRQ: {error}"))
-}
-
-fn segment(sge: &Sge) -> DataSeg {
-    DataSeg::new(sge.addr, sge.len, sge.lkey)
 }
 
 /// The CQs of one EVD.
@@ -220,22 +239,28 @@ pub(crate) struct DirectCqs {
     context: Context,
     channel: Option<CompChannel>,
     token: u64,
-    receives: Mutex<Receives>,
-}
-
-#[derive(Debug, Default)]
-struct Receives {
-    cqs: Vec<ReceiveCq>,
-    /// CQs made so far: their tokens are never used twice.
+    receives: Vec<ReceiveCq>,
+    /// CQs of receives made so far: their tokens are never used twice.
     made: u64,
 }
 
 /// The CQ of receives from one SRQ.
 #[derive(Debug)]
-struct ReceiveCq {
+pub(crate) struct ReceiveCq {
     srq: u32,
     token: u64,
     cq: Taken<mlx5_direct::Cq, Cq>,
+}
+
+/// The operation of a receive.
+#[inline]
+pub(crate) fn operation(op: RecvOp) -> DtoOp {
+    match op {
+        RecvOp::Send => DtoOp::Receive,
+        RecvOp::SendImm => DtoOp::ReceiveImmediate,
+        RecvOp::SendInval => DtoOp::ReceiveWithInvalidate,
+        RecvOp::WriteImm => DtoOp::ReceiveRdmaWriteImmediate,
+    }
 }
 
 /// The tokens of one EVD's CQs differ above these bits.
@@ -254,7 +279,8 @@ impl DirectCqs {
             token: requests.token(),
             requests: VerbsCq { cq: requests },
             channel,
-            receives: Mutex::default(),
+            receives: Vec::new(),
+            made: 0,
         }
     }
 
@@ -264,90 +290,131 @@ impl DirectCqs {
 
     /// The CQ of receives from this SRQ, while it is open.
     pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
-        self.lock().cqs.iter().find(|cq| cq.srq == srq).map(|cq| cq.cq.verbs().clone())
+        self.receives.iter().find(|cq| cq.srq == srq).map(|cq| cq.cq.verbs().clone())
     }
 
     /// Makes the CQ of receives from this SRQ.
-    pub(crate) fn open(&self, srq: &DirectSrq) -> Result<()> {
-        let mut receives = self.lock();
-        receives.made += 1;
-        let token = self.token | receives.made << EVD_BITS;
-        let cq = Cq::create(&self.context, srq.room(), self.channel.as_ref(), 0, token)
+    pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
+        self.made += 1;
+        let token = self.token | self.made << EVD_BITS;
+        let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        receives.cqs.push(ReceiveCq { srq: srq.id, token, cq: handover::cq(cq)? });
+        self.receives.push(ReceiveCq { srq: srq.id, token, cq: handover::cq(cq)? });
         Ok(())
     }
 
-    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; what it still has goes to `each`.
-    pub(crate) fn close(&self, srq: u32, mut each: impl FnMut(Completion)) {
-        let mut receives = self.lock();
-        let Some(at) = receives.cqs.iter().position(|cq| cq.srq == srq) else { return };
-        let mut gone = receives.cqs.swap_remove(at);
-        drop(receives);
-        let mut one = [None];
-        while gone.poll(&mut one).is_ok_and(|n| n > 0) {
-            one[0].take().into_iter().for_each(&mut each);
+    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; gives what it still has.
+    pub(crate) fn close(&mut self, srq: u32) -> Vec<Completion> {
+        let mut left = Vec::new();
+        if let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) {
+            let mut gone = self.receives.swap_remove(at);
+            while gone.poll(&mut left, CLOSE_BATCH).is_ok_and(|n| n == CLOSE_BATCH) {}
         }
+        left
     }
 
-    fn lock(&self) -> MutexGuard<'_, Receives> {
-        self.receives.lock().unwrap()
-    }
-}
-
-impl CompletionQueue for DirectCqs {
-    fn poll(&self, into: &mut [Option<Completion>]) -> Result<usize> {
-        let mut received = 0;
-        for cq in &mut self.lock().cqs {
-            received += cq.poll(&mut into[received..])?;
+    /// Adds up to `most` completions of receives, and as many of the verbs CQ if `requests` says so.
+    #[inline]
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
+        let start = into.len();
+        let mut room = most;
+        for cq in &mut self.receives {
+            room -= cq.poll(into, room)?;
         }
-        let requests = self.requests.poll(&mut into[received..])?;
-        // A request that was done before a message came stands before it, as on a CQ that both share.
-        if received > 0 && requests > 0 {
-            into[..received + requests].rotate_left(received);
+        if requests {
+            let received = into.len() - start;
+            self.requests.poll(into, most)?;
+            // A request that was done before a message came stands before it, as on a CQ that both share.
+            into[start..].rotate_left(received);
         }
-        Ok(received + requests)
+        Ok(())
     }
 
-    fn arm(&self, solicited_only: bool) -> Result<()> {
+    /// The CQs of receives.
+    #[inline(always)]
+    pub(crate) fn receive_cqs(&mut self) -> &mut [ReceiveCq] {
+        &mut self.receives
+    }
+
+    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
         let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
-        for cq in &mut self.lock().cqs {
+        for cq in &mut self.receives {
             cq.cq.arm(what);
         }
         self.requests.arm(solicited_only)
     }
 
-    fn ensure(&self, depth: u32) -> Result<()> {
+    /// Room for the completions of the verbs CQ.
+    pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
         self.requests.ensure(depth)
     }
 
-    fn event(&self, token: u64) {
-        if let Some(cq) = self.lock().cqs.iter_mut().find(|cq| cq.token == token) {
+    /// An event with this CQ token was read from the channel.
+    pub(crate) fn event(&mut self, token: u64) {
+        if let Some(cq) = self.receives.iter_mut().find(|cq| cq.token == token) {
             cq.cq.event_received();
         }
     }
 }
 
+const CLOSE_BATCH: usize = 64;
+
 impl ReceiveCq {
-    /// Takes up to `into.len()` completions; an error only if there is none before it.
-    fn poll(&mut self, into: &mut [Option<Completion>]) -> Result<usize> {
-        let mut n = 0;
-        while n < into.len() {
+    /// The next completion if it is a message, given back to the device at once: its slot may be posted again. In the device's
+    /// words, so that nothing is copied before it is known to be wanted.
+    #[inline(always)]
+    pub(crate) fn next_message(&mut self) -> Option<RecvCqe> {
+        let cqe = self.cq.poll_if_receive()?;
+        self.cq.release();
+        Some(cqe)
+    }
+
+    /// Whether there is something that [`ReceiveCq::next_message`] does not take.
+    #[inline(always)]
+    pub(crate) fn has_other(&self) -> bool {
+        self.cq.is_ready()
+    }
+
+    /// What the message of that CQE is in general.
+    pub(crate) fn translate(&self, cqe: &RecvCqe) -> Completion {
+        received(self.srq, cqe)
+    }
+
+    /// The next completion; those that say nothing are skipped.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Completion>> {
+        loop {
             match self.cq.poll() {
-                Ok(Some(completion)) => {
-                    if let Some(translated) = translate(self.srq, &completion) {
-                        into[n] = Some(translated);
-                        n += 1;
+                Ok(Some(mlx5_direct::Completion::Recv(cqe))) => return Ok(Some(received(self.srq, &cqe))),
+                // Polling has given everything back to the device.
+                Ok(None) => return Ok(None),
+                Ok(Some(other)) => {
+                    if let Some(completion) = translate(self.srq, &other) {
+                        return Ok(Some(completion));
                     }
                 }
-                Ok(None) => return Ok(n),
                 Err(error @ CqeError::Opcode { .. }) => tracing::error!(%error, "a completion was skipped"),
-                Err(_) if n > 0 => break,
                 Err(error) => {
                     let text = format!("the completion queue is broken: {error}");
                     return Err(Error::new(ReturnType::InternalError, Subtype::None, text));
                 }
             }
+        }
+    }
+
+    /// Adds up to `most` completions and says how many; an error only if there is none before it.
+    #[inline]
+    fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<usize> {
+        let mut n = 0;
+        while n < most {
+            match self.next() {
+                Ok(Some(completion)) => into.push(completion),
+                Ok(None) => return Ok(n),
+                Err(_) if n > 0 => break,
+                Err(error) => return Err(error),
+            }
+            n += 1;
         }
         // The slots polled here are posted again before the queue is found empty.
         self.cq.release();
@@ -355,24 +422,25 @@ impl ReceiveCq {
     }
 }
 
+/// What a receive CQE says.
+#[inline]
+fn received(srq: u32, cqe: &RecvCqe) -> Completion {
+    Completion {
+        token: Token::Srq { srq, entry: u32::from(cqe.slot.0) },
+        qpn: cqe.qpn,
+        // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
+        status: if cqe.payload == Payload::Buffer { DtoStatus::Success } else { DtoStatus::LocalEp },
+        op: operation(cqe.op),
+        length: cqe.byte_count,
+        immediate: cqe.immediate(),
+        invalidated: cqe.invalidated_rkey(),
+    }
+}
+
 fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completion> {
     let token = |slot: u16| Token::Srq { srq, entry: u32::from(slot) };
     match completion {
-        mlx5_direct::Completion::Recv(cqe) => Some(Completion {
-            token: token(cqe.slot.0),
-            qpn: cqe.qpn,
-            // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
-            status: if cqe.payload == Payload::Buffer { DtoStatus::Success } else { DtoStatus::LocalEp },
-            op: match cqe.op {
-                RecvOp::Send => DtoOp::Receive,
-                RecvOp::SendImm => DtoOp::ReceiveImmediate,
-                RecvOp::SendInval => DtoOp::ReceiveWithInvalidate,
-                RecvOp::WriteImm => DtoOp::ReceiveRdmaWriteImmediate,
-            },
-            length: cqe.byte_count,
-            immediate: cqe.immediate(),
-            invalidated: cqe.invalidated_rkey(),
-        }),
+        mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
         mlx5_direct::Completion::RecvError(error) => Some(Completion {
             token: token(error.wqe_counter),
             qpn: error.qpn,

@@ -4,8 +4,8 @@
 //! written by hand ([`direct`]). The choice is made once per IA, logged, and can be forced or refused with
 //! `DOORBELL_DATAPATH=auto|direct|verbs`.
 //!
-//! What a path owes the objects above it is [`ReceiveQueue`] and [`CompletionQueue`]; nothing above this module knows
-//! which one it is talking to.
+//! An SRQ has two halves: [`SrqPoster`] belongs to the thread that posts, [`SrqPath`] to all. [`CqPath`] is an EVD's. Nothing
+//! above this module knows which path it is talking to, but for the quickest way to post (`Srq::post_quick`).
 
 pub(crate) mod direct;
 pub(crate) mod ledger;
@@ -16,6 +16,7 @@ use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
+use std::sync::Arc;
 
 /// Which queue a completion belongs to, as told by the token posted with the work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,47 +74,22 @@ pub(crate) struct SrqCounts {
     pub(crate) outstanding: u32,
 }
 
-/// What an SRQ needs from its path.
-pub(crate) trait ReceiveQueue {
-    /// Posts one buffer; all or nothing.
-    fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError>;
-    /// Where the entries are.
-    fn counts(&self) -> SrqCounts;
-    /// A completion names this entry; gives its tag.
-    fn complete(&self, entry: u32, ep: u64) -> Option<Tag>;
-    /// The entry's completion was reaped or dropped.
-    fn release(&self, entry: u32);
-    /// An EP begins to take buffers.
-    fn ep_connected(&self, ep: u64);
-    /// An EP takes no more and its completions are in; the device may have swallowed the buffer it held.
-    fn ep_drained(&self, ep: u64);
-    /// The next entry that is known to be swallowed, now completed.
-    fn next_lost(&self) -> Option<ledger::Lost>;
-    /// A new depth, not below what is outstanding.
-    fn resize(&self, depth: u32) -> Result<()>;
-    /// Asks the device for one event when fewer than this many are available; 0 takes the wish back.
-    fn arm_limit(&self, limit: u32) -> Result<()>;
-    /// The limit that is still armed in the device; 0 once its event has been made.
-    fn armed_limit(&self) -> Result<u32>;
-}
-
-/// What an EVD needs from its path.
-pub(crate) trait CompletionQueue {
-    /// Takes up to `into.len()` completions.
-    fn poll(&self, into: &mut [Option<Completion>]) -> Result<usize>;
-    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
-    fn arm(&self, solicited_only: bool) -> Result<()>;
-    /// Makes room for at least this many, beside the receives of SRQs that have a CQ of their own.
-    fn ensure(&self, depth: u32) -> Result<()>;
-    /// An event with this CQ token was read from the channel.
-    fn event(&self, _token: u64) {}
-}
-
-/// An SRQ on one of the paths.
+/// An SRQ on one of the paths: what its poster, those who reap and the progress thread share.
 #[derive(Debug)]
 pub(crate) enum SrqPath {
-    Verbs(verbs::VerbsSrq),
+    Verbs(Arc<verbs::VerbsSrq>),
     Direct(direct::DirectSrq),
+}
+
+/// The posting half of an SRQ, for one thread at a time.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are few, and a box would be one more load for each post"
+)]
+pub(crate) enum SrqPoster {
+    Verbs(Arc<verbs::VerbsSrq>),
+    Direct(direct::DirectPoster),
 }
 
 impl SrqPath {
@@ -124,20 +100,96 @@ impl SrqPath {
             Self::Direct(srq) => srq.verbs(),
         }
     }
+
+    /// How many entries it may have.
+    pub(crate) fn depth(&self) -> u32 {
+        match self {
+            Self::Verbs(srq) => srq.counts().depth,
+            Self::Direct(srq) => srq.depth(),
+        }
+    }
+
+    /// A completion names this entry; gives its tag. `None` for one that is not posted.
+    #[inline]
+    pub(crate) fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
+        match self {
+            Self::Verbs(srq) => srq.complete(entry, ep),
+            Self::Direct(srq) => srq.complete(entry),
+        }
+    }
+
+    /// The entry's completion was reaped or dropped.
+    #[inline]
+    pub(crate) fn release(&self, entry: u32) {
+        match self {
+            Self::Verbs(srq) => srq.release(entry),
+            Self::Direct(srq) => srq.release(entry),
+        }
+    }
+
+    /// An EP begins to take buffers.
+    pub(crate) fn ep_connected(&self, ep: u64) {
+        if let Self::Verbs(srq) = self {
+            srq.ep_connected(ep);
+        }
+    }
+
+    /// An EP takes no more and its completions are in; the device may have swallowed the buffer it held.
+    pub(crate) fn ep_drained(&self, ep: u64) {
+        if let Self::Verbs(srq) = self {
+            srq.ep_drained(ep);
+        }
+    }
+
+    /// The next entry that is known to be swallowed, now completed.
+    #[inline]
+    pub(crate) fn next_lost(&self) -> Option<ledger::Lost> {
+        match self {
+            Self::Verbs(srq) => srq.next_lost(),
+            // The device gives everything back when a QP fails.
+            Self::Direct(_) => None,
+        }
+    }
+
+    /// Asks the device for one event when fewer than this many are available; 0 takes the wish back.
+    pub(crate) fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.verbs().arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
+    }
+
+    /// The limit that is still armed in the device; 0 once its event has been made.
+    pub(crate) fn armed_limit(&self) -> Result<u32> {
+        self.verbs().query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
+    }
 }
 
-impl std::ops::Deref for SrqPath {
-    type Target = dyn ReceiveQueue;
-
-    fn deref(&self) -> &Self::Target {
+impl SrqPoster {
+    /// Posts one buffer; all or nothing.
+    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
         match self {
-            Self::Verbs(srq) => srq,
-            Self::Direct(srq) => srq,
+            Self::Verbs(srq) => srq.post(segments, tag),
+            Self::Direct(srq) => srq.post(segments, tag),
+        }
+    }
+
+    /// Where the entries are.
+    pub(crate) fn counts(&self) -> SrqCounts {
+        match self {
+            Self::Verbs(srq) => srq.counts(),
+            Self::Direct(srq) => srq.counts(),
+        }
+    }
+
+    /// A new depth, not below what is outstanding.
+    pub(crate) fn resize(&mut self, path: &SrqPath, depth: u32) -> Result<()> {
+        match (self, path) {
+            (Self::Direct(poster), SrqPath::Direct(srq)) => poster.resize(srq, depth),
+            (Self::Verbs(srq), _) => srq.resize(depth),
+            (Self::Direct(_), SrqPath::Verbs(_)) => unreachable!("both halves are made together"),
         }
     }
 }
 
-/// A CQ on one of the paths.
+/// The CQs of an EVD on one of the paths.
 #[derive(Debug)]
 pub(crate) enum CqPath {
     Verbs(verbs::VerbsCq),
@@ -160,15 +212,37 @@ impl CqPath {
             Self::Direct(cqs) => cqs.receives(srq),
         }
     }
-}
 
-impl std::ops::Deref for CqPath {
-    type Target = dyn CompletionQueue;
-
-    fn deref(&self) -> &Self::Target {
+    /// Adds up to `most` completions; `requests` says whether anything but receives from SRQs completes here. Fewer than
+    /// `most` are all there were.
+    #[inline]
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
         match self {
-            Self::Verbs(cq) => cq,
-            Self::Direct(cqs) => cqs,
+            Self::Verbs(cq) => cq.poll(into, most),
+            Self::Direct(cqs) => cqs.poll(into, most, requests),
+        }
+    }
+
+    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
+        match self {
+            Self::Verbs(cq) => cq.arm(solicited_only),
+            Self::Direct(cqs) => cqs.arm(solicited_only),
+        }
+    }
+
+    /// Makes room for at least this many, beside the receives of SRQs that have a CQ of their own.
+    pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
+        match self {
+            Self::Verbs(cq) => cq.ensure(depth),
+            Self::Direct(cqs) => cqs.ensure(depth),
+        }
+    }
+
+    /// An event with this CQ token was read from the channel.
+    pub(crate) fn event(&mut self, token: u64) {
+        if let Self::Direct(cqs) = self {
+            cqs.event(token);
         }
     }
 }
@@ -197,10 +271,23 @@ impl Kind {
     }
 
     /// An SRQ with `depth` entries, from a verbs one with room for `room`.
-    pub(crate) fn srq(self, srq: Srq, id: u32, depth: u32, room: u32, resizable: bool) -> Result<SrqPath> {
+    pub(crate) fn srq(
+        self,
+        srq: Srq,
+        id: u32,
+        depth: u32,
+        room: u32,
+        resizable: bool,
+    ) -> Result<(SrqPath, SrqPoster)> {
         Ok(match self {
-            Self::Verbs => SrqPath::Verbs(verbs::VerbsSrq::new(srq, id, depth, room, resizable)),
-            Self::Direct => SrqPath::Direct(direct::DirectSrq::new(srq, id, depth)?),
+            Self::Verbs => {
+                let srq = Arc::new(verbs::VerbsSrq::new(srq, id, depth, room, resizable));
+                (SrqPath::Verbs(srq.clone()), SrqPoster::Verbs(srq))
+            }
+            Self::Direct => {
+                let (srq, poster) = direct::DirectSrq::new(srq, id, depth)?;
+                (SrqPath::Direct(srq), SrqPoster::Direct(poster))
+            }
         })
     }
 

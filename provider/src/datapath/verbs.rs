@@ -4,7 +4,7 @@
 //! poster and the reaper of one SRQ). The work request's id is the entry, so completions may come in any order (R93).
 
 use super::ledger::{Ledger, Lost, Tag};
-use super::{Completion, CompletionQueue, ReceiveQueue, SrqCounts, Token};
+use super::{Completion, SrqCounts, Token};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -42,8 +42,8 @@ impl VerbsSrq {
     }
 }
 
-impl ReceiveQueue for VerbsSrq {
-    fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
+impl VerbsSrq {
+    pub(crate) fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
         let mut state = self.state();
         let entry = state.ledger.post(tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
         let token = Token::Srq { srq: self.id, entry }.pack();
@@ -53,32 +53,32 @@ impl ReceiveQueue for VerbsSrq {
         })
     }
 
-    fn counts(&self) -> SrqCounts {
+    pub(crate) fn counts(&self) -> SrqCounts {
         let ledger = &self.state().ledger;
         SrqCounts { depth: ledger.limit(), available: ledger.available(), outstanding: ledger.outstanding() }
     }
 
-    fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
+    pub(crate) fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
         self.state().ledger.complete(entry, ep)
     }
 
-    fn release(&self, entry: u32) {
+    pub(crate) fn release(&self, entry: u32) {
         self.state().ledger.release(entry);
     }
 
-    fn ep_connected(&self, ep: u64) {
+    pub(crate) fn ep_connected(&self, ep: u64) {
         self.state().ledger.ep_connected(ep);
     }
 
-    fn ep_drained(&self, ep: u64) {
+    pub(crate) fn ep_drained(&self, ep: u64) {
         self.state().ledger.ep_drained(ep);
     }
 
-    fn next_lost(&self) -> Option<Lost> {
+    pub(crate) fn next_lost(&self) -> Option<Lost> {
         self.state().ledger.next_lost()
     }
 
-    fn resize(&self, depth: u32) -> Result<()> {
+    pub(crate) fn resize(&self, depth: u32) -> Result<()> {
         let mut state = self.state();
         if depth > state.room {
             if !self.resizable {
@@ -100,14 +100,6 @@ impl ReceiveQueue for VerbsSrq {
         state.ledger.set_limit(depth);
         Ok(())
     }
-
-    fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.srq.arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
-    }
-
-    fn armed_limit(&self) -> Result<u32> {
-        self.srq.query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
-    }
 }
 
 /// A CQ of the device.
@@ -116,23 +108,20 @@ pub(crate) struct VerbsCq {
     pub(crate) cq: Cq,
 }
 
-impl CompletionQueue for VerbsCq {
-    fn poll(&self, into: &mut [Option<Completion>]) -> Result<usize> {
-        const BATCH: usize = 32;
-        let mut raw = [rxe_fallback::Completion::default(); BATCH];
-        let want = into.len().min(BATCH);
-        let n = self.cq.poll(&mut raw[..want]).map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        for (to, from) in into.iter_mut().zip(&raw[..n]) {
-            *to = Some(translate(from));
-        }
-        Ok(n)
+impl VerbsCq {
+    /// Adds up to `most` completions.
+    pub(crate) fn poll(&self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
+        self.cq
+            .poll_each(most, |completion| into.push(translate(&completion)))
+            .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
+        Ok(())
     }
 
-    fn arm(&self, solicited_only: bool) -> Result<()> {
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
         self.cq.arm(solicited_only).map_err(|e| Error::verb(Subtype::ResourceTevd, e))
     }
 
-    fn ensure(&self, depth: u32) -> Result<()> {
+    pub(crate) fn ensure(&self, depth: u32) -> Result<()> {
         if depth <= self.cq.depth() {
             return Ok(());
         }

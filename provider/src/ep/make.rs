@@ -142,16 +142,17 @@ impl Plan {
     fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<Qp> {
         let (ia, attr) = (&self.ia, &self.attr);
         let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
-        let (Some(recv_path), Some(request_path)) = (&recv.cq, &request.cq) else { return Err(no_cq()) };
+        let send_cq = request.request_cq().ok_or_else(no_cq)?;
         let recv_cq = match &self.srq {
-            Some(srq) => recv_path.receives(srq.token()).ok_or_else(no_cq)?,
-            None => recv_path.verbs().clone(),
-        };
+            Some(srq) => recv.receive_cq(srq.token()),
+            None => recv.request_cq(),
+        }
+        .ok_or_else(no_cq)?;
         let on_srq = self.srq.is_some();
         let iov = attr.max_request_iov.max(attr.max_rdma_read_iov).max(attr.max_rdma_write_iov).max(1);
         let init = QpInit {
             kind: QpKind::Rc,
-            send_cq: request_path.verbs(),
+            send_cq: &send_cq,
             recv_cq: &recv_cq,
             srq: self.srq.as_ref().map(|srq| srq.path.verbs()),
             max_send_wr: attr.max_request_dtos.max(1) as u32,

@@ -1,9 +1,9 @@
 //! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
 
-use super::{BATCH, EvdInner, Held, Queue, Queued};
+use super::{BATCH, EvdInner, Held, Queue, Queued, Quick};
 use crate::Result;
 use crate::datapath::{
-    Completion, Token,
+    Completion, CqPath, SrqPath, Token, direct,
     ledger::{Lost, Tag},
 };
 use crate::ep::EpInner;
@@ -11,6 +11,8 @@ use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::srq::SrqInner;
 use crate::types::{CompletionFlags, DtoStatus};
 use crate::{DtoCompletion, DtoOp};
+use mlx5_direct::{Payload, RecvOp};
+use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +28,11 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        self.failed.is_empty() && self.received.is_empty() && self.lost.is_empty() && !self.overflowed
+    }
+
     pub(super) fn merge(&mut self, other: Self) {
         self.failed.extend(other.failed);
         self.received.extend(other.received);
@@ -58,8 +65,7 @@ impl EvdInner {
             }
         }
         queue.dtos = kept;
-        drop(queue);
-        dropped.into_iter().for_each(|queued| queued.abandon(&self.ia));
+        dropped.into_iter().for_each(|queued| queued.abandon(&self.ia, &queue.srqs));
     }
 
     /// No EP has a QP of this number any more; events of the EP that had it stay.
@@ -80,23 +86,94 @@ impl EvdInner {
         Ok(())
     }
 
+    /// Takes everything that has completed.
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Aftermath> {
         let mut after = Aftermath::default();
-        let Some(cq) = &self.cq else { return Ok(after) };
-        let mut batch = [None; BATCH];
-        loop {
-            let n = cq.poll(&mut batch)?;
-            for completion in batch[..n].iter().flatten() {
-                self.take(queue, completion, &mut after);
-            }
-            if n < BATCH {
-                return Ok(after);
-            }
+        while self.harvest_into(queue, &mut after)? >= BATCH {}
+        Ok(after)
+    }
+
+    /// Takes what has completed, up to a batch.
+    #[inline]
+    pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Aftermath> {
+        let mut after = Aftermath::default();
+        self.harvest_into(queue, &mut after)?;
+        Ok(after)
+    }
+
+    /// The common case of a dequeue: the EVD takes nothing but receives from direct SRQs, and what is next is one that went
+    /// well and means no more than that. Straight from the CQ to the consumer, who makes of it what he wants.
+    #[inline(always)]
+    pub(crate) fn dequeue_quickly<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Quick<T> {
+        if !self.live.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) {
+            return Quick::Unknown;
         }
+        let mut locked = self.queue();
+        let queue = &mut *locked;
+        if queue.takes_requests || !queue.others.is_empty() || !queue.dtos.is_empty() {
+            return Quick::Unknown;
+        }
+        let Some(CqPath::Direct(cqs)) = &mut queue.cq else { return Quick::Unknown };
+        for cq in cqs.receive_cqs() {
+            let Some(cqe) = cq.next_message() else {
+                if cq.has_other() {
+                    return Quick::Unknown;
+                }
+                continue;
+            };
+            if cqe.payload == Payload::Buffer
+                && cqe.op != RecvOp::SendInval
+                && let Some(ep) = queue.eps.get(&cqe.qpn)
+                && let Some(SrqPath::Direct(path)) = ep.srq.as_ref().map(|srq| &srq.path)
+                && !ep.watches_receives()
+                && let Some((cookie, pool)) = path.reap(cqe.slot.0.into())
+            {
+                let (ep, ep_context) = (ep.id, ep.context.load(Ordering::Relaxed));
+                drop(locked);
+                return Quick::Dto(make(DtoCompletion {
+                    ep,
+                    ep_context,
+                    cookie,
+                    pool,
+                    status: DtoStatus::Success,
+                    length: cqe.byte_count,
+                    op: direct::operation(cqe.op),
+                    immediate: cqe.immediate(),
+                    invalidated: None,
+                }));
+            }
+            let completion = cq.translate(&cqe);
+            self.queue_one(locked, &completion);
+            return Quick::Unknown;
+        }
+        Quick::Empty
+    }
+
+    #[inline(never)]
+    fn queue_one(&self, mut queue: MutexGuard<'_, Queue>, completion: &Completion) {
+        let mut after = Aftermath::default();
+        self.take(&mut queue, completion, &mut after);
+        drop(queue);
+        self.settle(after);
+    }
+
+    #[inline]
+    fn harvest_into(&self, queue: &mut Queue, after: &mut Aftermath) -> Result<usize> {
+        let Some(cq) = &mut queue.cq else { return Ok(0) };
+        cq.poll(&mut queue.batch, BATCH, queue.takes_requests)?;
+        let n = queue.batch.len();
+        if n > 0 {
+            let mut batch = std::mem::take(&mut queue.batch);
+            for completion in batch.drain(..) {
+                self.take(queue, &completion, after);
+            }
+            queue.batch = batch;
+        }
+        Ok(n)
     }
 
     fn take(&self, queue: &mut Queue, completion: &Completion, after: &mut Aftermath) {
-        let Some(ep) = queue.eps.get(&completion.qpn).cloned() else {
+        let Some(ep) = queue.eps.get(&completion.qpn) else {
             // The EP is gone; what it held goes back.
             if let Token::Srq { srq, .. } = completion.token
                 && let Some(srq) = queue.srqs.get(&srq)
@@ -110,18 +187,19 @@ impl EvdInner {
         }
         match completion.token {
             Token::Srq { entry, .. } => {
-                let Some(srq) = ep.srq.clone() else { return };
+                let Some(srq) = &ep.srq else { return };
                 let Some(tag) = srq.path.complete(entry, ep.id.0) else { return };
                 if ep.watches_receives() {
                     after.received.push(ep.clone());
                 }
                 let notify = completion.status != DtoStatus::Success
                     || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
-                let dto = received(&ep, completion, tag);
-                self.put(queue, dto, Held::Srq(srq.clone(), entry), notify, after);
+                let dto = received(ep, completion, tag);
+                let held = Held::Entry { srq: srq.token(), entry };
                 while let Some(lost) = srq.path.next_lost() {
                     after.lost.push((srq.clone(), lost));
                 }
+                self.put(queue, dto, held, notify, after);
             }
             Token::Recv => {
                 let Some(recv) = ep.receive_done() else { return };
@@ -132,7 +210,7 @@ impl EvdInner {
                 let notify = completion.status != DtoStatus::Success
                     || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
                         || recv.flags.contains(CompletionFlags::UNSIGNALLED));
-                let dto = received(&ep, completion, recv.tag);
+                let dto = received(ep, completion, recv.tag);
                 self.put(queue, dto, Held::Nothing, notify, after);
             }
             Token::Request(seq) => {
@@ -154,7 +232,8 @@ impl EvdInner {
                     immediate: None,
                     invalidated: None,
                 };
-                self.put(queue, dto, Held::Request(ep), notify, after);
+                let held = Held::Request(ep.clone());
+                self.put(queue, dto, held, notify, after);
             }
         }
     }
@@ -170,9 +249,9 @@ impl EvdInner {
 
     fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {
         if self.discards {
-            Queued { dto, held }.abandon(&self.ia);
+            Queued { dto, held }.abandon(&self.ia, &queue.srqs);
         } else if queue.len() >= queue.qlen {
-            Queued { dto, held }.abandon(&self.ia);
+            Queued { dto, held }.abandon(&self.ia, &queue.srqs);
             after.overflowed = true;
         } else {
             queue.dtos.push_back(Queued { dto, held });

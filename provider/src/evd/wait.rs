@@ -67,17 +67,14 @@ impl EvdInner {
     /// Tells the progress thread to watch the channel, or not, according to CNO and waiter. Without a DTO stream there is
     /// nothing to watch, nor is it known which completions notify.
     pub(super) fn watch(&self) -> Result<()> {
-        let (Some(channel), Some(cq)) = (&self.channel, &self.cq) else { return Ok(()) };
+        let Some(channel) = &self.channel else { return Ok(()) };
         let queue = self.queue();
         let on =
             queue.cno.is_some() && queue.enabled && queue.has_dtos() && !self.waiting.load(Ordering::Acquire);
         let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
         drop(queue);
         self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
-        if on {
-            cq.arm(solicited)?;
-        }
-        Ok(())
+        if on { self.arm(solicited) } else { Ok(()) }
     }
 
     /// The progress thread saw the channel readable: trigger the CNO, and arm again first so that nothing is missed.
@@ -85,7 +82,6 @@ impl EvdInner {
     /// A waiter may have come and gone with what the channel told of, and unsignalled completions trigger nothing; which
     /// ones are solicited only the device knows.
     pub(crate) fn channel_ready(&self) {
-        let Some(cq) = &self.cq else { return };
         let told = self.drain_channel();
         let mut queue = self.queue();
         let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
@@ -98,7 +94,7 @@ impl EvdInner {
         let cno = queue.cno_if_enabled();
         drop(queue);
         let Some(cno) = cno else { return };
-        if let Err(error) = cq.arm(solicited) {
+        if let Err(error) = self.arm(solicited) {
             tracing::error!(%error, "could not arm a CQ");
         }
         if (told && solicited) || self.cno_with_news().is_some() {
@@ -125,6 +121,10 @@ impl EvdInner {
             tracing::error!(%error, "could not watch an EVD again");
         }
         outcome
+    }
+
+    fn arm(&self, solicited: bool) -> Result<()> {
+        self.queue().cq.as_mut().map_or(Ok(()), |cq| cq.arm(solicited))
     }
 
     fn check_threshold(&self, threshold: Count) -> Result<usize> {
@@ -157,8 +157,7 @@ impl EvdInner {
         let outcome = loop {
             let solicited = self.queue().has(CompletionFlags::SOLICITED_WAIT);
             if timeout != Some(Duration::ZERO)
-                && let Some(cq) = &self.cq
-                && let Err(error) = cq.arm(solicited)
+                && let Err(error) = self.arm(solicited)
             {
                 break Err(bare(error));
             }
@@ -205,7 +204,7 @@ impl EvdInner {
         let mut any = false;
         if let Some(channel) = &self.channel {
             while let Ok(Some(token)) = channel.next_event() {
-                if let Some(cq) = &self.cq {
+                if let Some(cq) = &mut self.queue().cq {
                     cq.event(token);
                 }
                 any = true;
