@@ -480,10 +480,7 @@ impl IaInner {
 
     /// A peer has invalidated this RMR context.
     pub(crate) fn invalidated(&self, rkey: u32) {
-        if let Some(Key::Rmr(id)) = self.key(rkey) {
-            let rmr = self.objects.lock().unwrap().rmrs.get(&id).and_then(Weak::upgrade);
-            rmr.into_iter().for_each(|rmr| rmr.invalidated(rkey));
-        }
+        self.rmrs().iter().for_each(|rmr| rmr.invalidated(rkey));
     }
 
     /// The event of a bind has left.

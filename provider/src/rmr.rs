@@ -309,6 +309,13 @@ impl RmrInner {
             // The window cannot be moved from here, or nobody knows which key it has: leave it.
             self.renew(&mut state)?;
         }
+        if self.scope == RmrScope::Ep && state.bound.is_some() {
+            // Has the peer taken it back? Devices do not put up with a second time; rxe takes its kernel down.
+            ep.recv_evd.harvest_now()?;
+            if self.ia.key(state.rkey).is_none() {
+                state.bound = None;
+            }
+        }
         let Some(window) = state.window.clone() else { return Err(freed()) };
         let bind = target.as_ref().map(|(_, mr)| BindMw {
             mw: &window,

@@ -332,7 +332,12 @@ impl EpInner {
 
 impl Requests {
     fn is_full(&self) -> bool {
-        self.ring.len() + self.unreaped >= self.capacity
+        self.room() == 0
+    }
+
+    /// Requests that can be posted now.
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.ring.len() + self.unreaped)
     }
 }
 

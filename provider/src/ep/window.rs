@@ -5,8 +5,8 @@ use super::post::Request;
 use crate::datapath::ledger::Tag;
 use crate::error::PostError;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
-use crate::{Direction, ia::Key};
-use rxe_fallback::{BindMw, SendFlags, SendOp, SendWr};
+use crate::{Direction, Subtype, ia::Key};
+use rxe_fallback::{BindMw, SendOp, SendWr};
 use std::sync::Arc;
 
 /// What to do with a window.
@@ -34,13 +34,23 @@ impl EpInner {
         if flags.contains(CompletionFlags::SOLICITED_WAIT) {
             return Err(PostError::Flags);
         }
-        let outcome = self.submit_window(state, what, tag, flags);
-        if outcome != Err(PostError::Device(libc::ENOMEM)) {
-            return outcome;
+        if let Window::Type2(_, Some(old)) = what {
+            // Two requests, of which only the second makes an event; both or none.
+            if !self.has_room(2) {
+                return Err(PostError::Full(Subtype::ResourceCredits));
+            }
+            let silent = flags | CompletionFlags::SUPPRESS;
+            self.submit_window(state, Window::Invalidate(old), tag, silent)?;
         }
-        // Moving a window takes two of the device's entries for one of ours; harvesting gives them back.
-        let _ = self.request_evd.harvest_now();
         self.submit_window(state, what, tag, flags)
+    }
+
+    fn has_room(&self, entries: usize) -> bool {
+        let fits = || self.requests.lock().unwrap().room() >= entries;
+        fits() || {
+            let _ = self.request_evd.harvest_now();
+            fits()
+        }
     }
 
     fn submit_window(
@@ -55,13 +65,7 @@ impl EpInner {
             let wr = |op| SendWr { wr_id, op, sges: &[], flags, inline: None, ud: None };
             match what {
                 Window::Type1(bind) => bind.mw.bind(qp, wr_id, bind, flags),
-                Window::Type2(bind, None) => qp.post_send(&wr(SendOp::BindMw(*bind))),
-                Window::Type2(bind, Some(old)) => {
-                    // Only the second completes; if the first fails, it completes in the second's name.
-                    let unsignalled = flags - SendFlags::SIGNALLED;
-                    let first = SendWr { flags: unsignalled, ..wr(SendOp::LocalInv(old)) };
-                    qp.post_send_list(&[first, wr(SendOp::BindMw(*bind))]).map_err(|stopped| stopped.reason)
-                }
+                Window::Type2(bind, _) => qp.post_send(&wr(SendOp::BindMw(*bind))),
                 Window::Invalidate(key) => qp.post_send(&wr(SendOp::LocalInv(key))),
                 // A write of no bytes touches no memory, whatever the key.
                 Window::Nothing => qp.post_send(&wr(SendOp::Write { remote_addr: 0, rkey: 0 })),

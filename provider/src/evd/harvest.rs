@@ -317,6 +317,10 @@ fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
         status => status,
     };
     let success = status == DtoStatus::Success;
+    if success && let Some(rkey) = completion.invalidated {
+        // The window is free from now on, and must not be taken back a second time.
+        ep.ia.forget_key(rkey);
+    }
     DtoCompletion {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
