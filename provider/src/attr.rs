@@ -25,6 +25,12 @@ pub struct IaAttr {
     pub max_rdma_read_per_ep_in: Count,
     /// RDMA Reads under way at once that one EP can ask.
     pub max_rdma_read_per_ep_out: Count,
+    /// RDMA Reads under way at once that all EPs together can answer.
+    pub max_rdma_read_in: Count,
+    /// RDMA Reads under way at once that all EPs together can ask.
+    pub max_rdma_read_out: Count,
+    /// Whether each EP can answer its maximum, whatever the others do.
+    pub rdma_reads_guaranteed: bool,
     /// EVDs at most.
     pub max_evds: Count,
     /// Longest EVD.
@@ -104,7 +110,7 @@ pub struct EpAttr {
     pub max_message_size: u32,
     /// Not enforced.
     pub max_rdma_size: u32,
-    /// Carried as best effort.
+    /// Kept and told back; connections are best effort.
     pub qos: Qos,
     /// How receive completions notify (the table in section O of the rules).
     pub recv_completion_flags: CompletionFlags,

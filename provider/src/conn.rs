@@ -101,11 +101,11 @@ impl Control {
 impl Ep {
     /// Asks to connect to a service; the outcome is an event on the connect EVD.
     ///
-    /// `timeout` bounds the whole attempt; `None` leaves it to the transport, which gives up too. Quality of service other
-    /// than best effort is carried as best effort.
+    /// `timeout` bounds the whole attempt; `None` leaves it to the transport, which gives up too.
     ///
     /// # Errors
-    /// INVALID_STATE unless UNCONNECTED; INVALID_PARAMETER (ARG5) for over 56 bytes of private data.
+    /// INVALID_STATE unless UNCONNECTED; INVALID_PARAMETER (ARG5) for over 56 bytes of private data; MODEL_NOT_SUPPORTED for a
+    /// quality of service other than best effort.
     ///
     /// # References
     /// dat_ep_connect(3DAT).
@@ -115,8 +115,12 @@ impl Ep {
         conn_qual: ConnQual,
         timeout: Option<Duration>,
         private_data: &[u8],
-        _qos: Qos,
+        qos: Qos,
     ) -> Result<()> {
+        if qos != Qos::BestEffort {
+            let text = format!("{qos:?}: connections are best effort");
+            return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
+        }
         self.inner.connect(remote, conn_qual, timeout, private_data)
     }
 

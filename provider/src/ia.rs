@@ -14,7 +14,7 @@ use crate::psp::SpInner;
 use crate::pz::PzInner;
 use crate::rmr::RmrInner;
 use crate::srq::{MAX_IOV, SrqInner};
-use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, next_id};
+use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, LmrTriplet, next_id};
 use crate::{
     DtoOp, DtoStatus, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, RmrBindCompletion,
     Subtype,
@@ -22,7 +22,7 @@ use crate::{
 use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Selector};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -85,6 +85,7 @@ pub(crate) struct IaInner {
     order: Mutex<()>,
     thread: Mutex<Option<JoinHandle<()>>>,
     live: AtomicBool,
+    consumer_context: AtomicU64,
     /// Dropped after everything that hangs on them.
     pub(crate) cm: EventChannel,
     pub(crate) context: Context,
@@ -139,6 +140,14 @@ struct CmEntry {
     _id: Option<Arc<CmId>>,
 }
 
+/// Where asynchronous events go.
+enum AsyncEvents {
+    /// To an EVD of the IA's own, for this many.
+    New(usize),
+    /// To this one.
+    To(Arc<EvdInner>),
+}
+
 impl Ia {
     /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an address.
     ///
@@ -160,7 +169,28 @@ impl Ia {
         if async_qlen < 1 {
             return Err(Error::arg(2, format!("the asynchronous EVD has 1 event or more, not {async_qlen}")));
         }
-        Self::open_device(name, async_qlen, settings).map_err(|error| {
+        let qlen = (async_qlen as usize).max(ASYNC_QLEN);
+        Self::open_telling(name, &AsyncEvents::New(qlen), settings)
+    }
+
+    /// The same, with asynchronous events to an EVD that exists: that of another open IA, or one made with the stream for them.
+    ///
+    /// Events tell by their objects and contexts which IA they are about ([`Ia::set_context`]). With the EVD, or with the IA
+    /// that it belongs to, they end.
+    ///
+    /// # Errors
+    /// As [`Ia::open`]; INVALID_HANDLE (EVD_ASYNC) for an EVD that is freed or without the stream.
+    ///
+    /// # References
+    /// dat_ia_open(3DAT).
+    pub fn open_sharing(name: &str, async_evd: &Evd, settings: IaSettings) -> Result<Self> {
+        let evd = &async_evd.inner;
+        evd.check_for(&evd.ia, EvdFlags::ASYNC, Subtype::InvalidHandleEvdAsync)?;
+        Self::open_telling(name, &AsyncEvents::To(evd.clone()), settings)
+    }
+
+    fn open_telling(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
+        Self::open_device(name, events, settings).map_err(|error| {
             if descriptors_left() >= DESCRIPTORS {
                 return error;
             }
@@ -173,7 +203,7 @@ impl Ia {
         })
     }
 
-    fn open_device(name: &str, async_qlen: Count, settings: IaSettings) -> Result<Self> {
+    fn open_device(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
         // A link-local address is good on its own link only, and the connection manager does not take it.
@@ -203,11 +233,14 @@ impl Ia {
             order: Mutex::new(()),
             thread: Mutex::new(None),
             live: AtomicBool::new(true),
+            consumer_context: AtomicU64::new(0),
             cm,
             context,
         });
-        let qlen = (async_qlen as usize).max(ASYNC_QLEN);
-        let async_evd = EvdInner::new(&inner, qlen, EvdFlags::ASYNC, false)?;
+        let async_evd = match events {
+            AsyncEvents::New(qlen) => EvdInner::new(&inner, *qlen, EvdFlags::ASYNC, false)?,
+            AsyncEvents::To(evd) => evd.clone(),
+        };
         inner.own.lock().unwrap().async_evd = Some(async_evd.clone());
         let weak = Arc::downgrade(&inner);
         let thread = std::thread::Builder::new()
@@ -237,6 +270,38 @@ impl Ia {
     /// The EVD of asynchronous events.
     pub fn async_evd(&self) -> &Evd {
         &self.async_evd
+    }
+
+    /// Makes this side's writes to these segments visible to peers' RDMA Reads. On the coherent machines that devices are in,
+    /// there is nothing to do (R272).
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) for a segment that is not inside a live LMR; INVALID_HANDLE after the IA was closed.
+    ///
+    /// # References
+    /// dat_lmr_sync_rdma_read(3DAT).
+    pub fn sync_rdma_read(&self, segments: &[LmrTriplet]) -> Result<()> {
+        self.inner.check()?;
+        match segments.iter().position(|s| s.segment_length > 0 && !self.inner.lmrs.covers(s)) {
+            Some(n) => Err(Error::arg(2, format!("segment {n} is not inside a live LMR"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes peers' RDMA Writes to these segments visible to this side; as [`Ia::sync_rdma_read`].
+    ///
+    /// # Errors
+    /// As [`Ia::sync_rdma_read`].
+    ///
+    /// # References
+    /// dat_lmr_sync_rdma_write(3DAT).
+    pub fn sync_rdma_write(&self, segments: &[LmrTriplet]) -> Result<()> {
+        self.sync_rdma_read(segments)
+    }
+
+    /// A number of the consumer's, 0 at first; it comes back in asynchronous events about the IA itself.
+    pub fn set_context(&self, context: u64) {
+        self.inner.consumer_context.store(context, Ordering::Relaxed);
     }
 
     /// Closes it. Graceful only if nothing is left (R273); abrupt ends and frees everything, SRQs after EPs and before PZs
@@ -311,6 +376,15 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
         max_dto_per_ep: count(a.max_qp_wr),
         max_rdma_read_per_ep_in: count(a.max_qp_rd_atom.min(255)),
         max_rdma_read_per_ep_out: count(a.max_qp_init_rd_atom.min(255)),
+        // 0: the device does not count them all together.
+        max_rdma_read_in: if a.max_res_rd_atom == 0 {
+            count(a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp))
+        } else {
+            count(a.max_res_rd_atom)
+        },
+        max_rdma_read_out: count(a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp)),
+        rdma_reads_guaranteed: a.max_res_rd_atom == 0
+            || a.max_res_rd_atom / a.max_qp.max(1) >= a.max_qp_rd_atom.min(255),
         max_evds: count(a.max_cq),
         max_evd_qlen: count(a.max_cqe),
         max_iov_segments_per_dto: sge,
@@ -398,6 +472,10 @@ impl IaInner {
     pub(crate) fn harvest_discards(&self) -> bool {
         let evd = self.own.lock().unwrap().discards.clone();
         evd.is_some_and(|evd| evd.harvest_now().is_ok())
+    }
+
+    pub(crate) fn consumer_context(&self) -> u64 {
+        self.consumer_context.load(Ordering::Relaxed)
     }
 
     pub(crate) fn push_async(&self, event: AsyncEvent) {
@@ -529,13 +607,15 @@ impl IaInner {
     }
 
     fn what_is_left(&self) -> Option<String> {
+        let own = self.own.lock().unwrap().async_evd.clone();
         let objects = self.objects.lock().unwrap();
-        // The asynchronous EVD is the IA's own.
+        // The asynchronous EVD is the IA's own, unless it is another's.
+        let own_evds = usize::from(own.is_some_and(|evd| objects.evds.contains_key(&evd.id.0)));
         let counts = [
             ("EPs", objects.eps.len()),
             ("SRQs", objects.srqs.len()),
             ("PSPs or RSPs", objects.sps.len()),
-            ("EVDs", objects.evds.len().saturating_sub(1)),
+            ("EVDs", objects.evds.len() - own_evds),
             ("LMRs", objects.lmrs.len()),
             ("RMRs", objects.rmrs.len()),
             ("PZs", objects.pzs.len()),

@@ -129,6 +129,15 @@ impl LmrTable {
         Ok(n)
     }
 
+    /// Whether a segment is inside the live LMR that it names.
+    pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
+        let Some(slot) = self.slot(segment.lmr_context) else { return false };
+        let live = segment.lmr_context != 0 && slot.context.load(Ordering::Acquire) == segment.lmr_context;
+        let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
+        live && segment.virtual_address >= slot.start.load(Ordering::Relaxed)
+            && end <= u128::from(slot.end.load(Ordering::Relaxed))
+    }
+
     /// Whether all these contexts (0 is none) name live LMRs.
     pub(crate) fn are_live(&self, contexts: &[u32]) -> bool {
         contexts.iter().filter(|&&context| context != 0).all(|&context| {
@@ -295,6 +304,37 @@ impl Lmr {
         Self::create_with(ia, pz, len, privileges, va_type, |pz, access| unsafe {
             Mr::register_raw(&pz.pd, start, len, access)
         })
+    }
+
+    /// Registers memory that other processes share: every sharer registers its own mapping of it.
+    ///
+    /// Devices have no registration that processes share, so each takes an entry of the device's table of its own.
+    ///
+    /// # Errors
+    /// As [`Lmr::create_over`]; INVALID_STATE (LMR_FREE) where the memory is not mapped as shared.
+    ///
+    /// # Safety
+    /// As [`Lmr::create_over`].
+    ///
+    /// # References
+    /// dat_lmr_create(3DAT), `DAT_MEM_TYPE_SHARED_VIRTUAL`.
+    #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
+    pub unsafe fn create_shared_over(
+        ia: &Ia,
+        pz: &Pz,
+        start: *mut u8,
+        len: usize,
+        privileges: MemPriv,
+        va_type: VaType,
+    ) -> Result<Self> {
+        let first = start.addr() as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        if !is_shared(&maps, first, first.saturating_add(len as u64)) {
+            let text = "this memory is not mapped as shared: see mmap(2), MAP_SHARED, and shmat(2)";
+            return Err(Error::state(Subtype::InvalidStateLmrFree, text));
+        }
+        // SAFETY: promised by our caller.
+        unsafe { Self::create_over(ia, pz, start, len, privileges, va_type) }
     }
 
     fn create_with(
@@ -490,6 +530,25 @@ impl LmrInner {
     }
 }
 
+/// Whether all of these addresses are mapped as shared, by what /proc/self/maps says (proc(5)): lines in order of addresses,
+/// such as `7f5a1000-7f5a3000 rw-s 00000000 00:01 5 /dev/shm/x`.
+fn is_shared(maps: &str, mut start: u64, end: u64) -> bool {
+    for line in maps.lines() {
+        let mut fields = line.split_whitespace();
+        let range = fields.next().and_then(|range| range.split_once('-'));
+        let Some((from, to)) = range else { continue };
+        let hex = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+        let shared = fields.next().is_some_and(|rights| rights.ends_with('s'));
+        if shared && (hex(from)..hex(to)).contains(&start) {
+            start = hex(to);
+        }
+        if start >= end {
+            return true;
+        }
+    }
+    false
+}
+
 /// The access flags that carry these privileges. Verbs devices always allow local reads, and ask for local write
 /// under remote write; the table keeps what the consumer said, so R59 holds all the same.
 fn access_of(privileges: MemPriv) -> Access {
@@ -507,5 +566,27 @@ fn access_of(privileges: MemPriv) -> Access {
 impl std::fmt::Debug for LmrTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LmrTable").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_only_if_all_of_it_is() {
+        let maps = "1000-2000 rw-p 00000000 00:00 0\n2000-3000 rw-s 00000000 00:01 5 /dev/shm/a\n\
+                    3000-5000 r--s 00000000 00:01 6 /dev/shm/b\n6000-7000 rw-s 00000000 00:01 7 /SYSV00\n";
+        for (start, end, shared) in [
+            (0x2000, 0x3000, true),
+            (0x2800, 0x4800, true),
+            (0x2000, 0x5000, true),
+            (0x1fff, 0x2001, false),
+            (0x4000, 0x5001, false),
+            (0x6000, 0x7000, true),
+            (0x7000, 0x7001, false),
+        ] {
+            assert_eq!(is_shared(maps, start, end), shared, "{start:#x} to {end:#x}");
+        }
     }
 }

@@ -303,14 +303,14 @@ impl IaInner {
             Object::Device => self.push_async(AsyncEvent {
                 kind: AsyncKind::IaCatastrophic,
                 object: AsyncObject::Ia,
-                context: 0,
+                context: self.consumer_context(),
                 reason: reason::IA_CATASTROPHIC,
             }),
             Object::Port(port) if port == self.port && event.kind == Device::PortError => {
                 self.push_async(AsyncEvent {
                     kind: AsyncKind::Notice,
                     object: AsyncObject::Ia,
-                    context: 0,
+                    context: self.consumer_context(),
                     reason: reason::IA_OTHER,
                 });
             }

@@ -221,7 +221,7 @@ impl DtoOp {
     }
 }
 
-/// Quality of service (`DAT_QOS`); anything but best effort is carried as best effort.
+/// Quality of service (`DAT_QOS`). Connections are best effort: as an attribute of an EP another is kept and told back, no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Qos {

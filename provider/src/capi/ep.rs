@@ -365,7 +365,9 @@ pub(super) extern "C" fn ep_dup_connect(
         }
         let other = other.get::<EpObject>()?;
         let private_data = private_data.bytes(size, 4, 5)?;
-        qos(service, 6)?;
+        if qos(service, 6)? != Qos::BestEffort {
+            return Err(Code::not_supported());
+        }
         Ok(object.ep.dup_connect(&other.ep, timeout(micros), &private_data)?)
     })
 }

@@ -30,7 +30,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
         }
         EventData::Async(event) => {
             let handle = match event.object {
-                AsyncObject::Ia => consumer_ia(evd.ia()) as u64,
+                AsyncObject::Ia => consumer_ia(Handle(event.context as usize)) as u64,
                 AsyncObject::Ep(_) | AsyncObject::Evd(_) | AsyncObject::Srq(_) => event.context,
             };
             [handle, two(event.reason, 0), 0, 0, 0]

@@ -60,7 +60,7 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
                 let (ia_mask, ia_attr) = (args.next(), args.next_out());
                 let (provider_mask, provider_attr) = (args.next(), args.next_out());
                 out.need(2)?;
-                let ia = ia::open(&name, 8, false)?;
+                let ia = ia::open(&name, 8, ia::AsyncEvents::Elsewhere)?;
                 let outcome =
                     ia::query(ia, In::<Handle>::nowhere(), ia_mask, ia_attr, provider_mask, provider_attr);
                 if outcome.is_err() {

@@ -2,6 +2,7 @@
 
 use super::abi::{IaAttr, ProviderAttr, name};
 use super::code::{Code, guard};
+use super::evd::optional;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
@@ -32,12 +33,12 @@ pub(super) extern "C" fn ia_open(
         async_evd.need(3)?;
         ia.need(4)?;
         let wanted = async_evd.get().unwrap_or(Handle::NULL);
-        if !wanted.is_null() && wanted != EVD_ASYNC_EXISTS {
-            wanted.get_as::<EvdObject>(Subtype::InvalidHandleEvdAsync)?;
-            tracing::error!("IA {name}: an asynchronous EVD of another IA cannot be used; pass NULL");
-            return Err(Code::not_supported());
-        }
-        let handle = open(&name, async_qlen, wanted != EVD_ASYNC_EXISTS)?;
+        let events = match wanted {
+            Handle::NULL => AsyncEvents::New,
+            EVD_ASYNC_EXISTS => AsyncEvents::Elsewhere,
+            evd => AsyncEvents::To(evd),
+        };
+        let handle = open(&name, async_qlen, events)?;
         if wanted.is_null() {
             async_evd.set(handle.get::<IaObject>()?.async_evd);
         }
@@ -46,23 +47,45 @@ pub(super) extern "C" fn ia_open(
     })
 }
 
+/// Where the consumer wants asynchronous events.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AsyncEvents {
+    /// On an EVD made for them.
+    New,
+    /// Somewhere that it does not say.
+    Elsewhere,
+    /// On this EVD.
+    To(Handle),
+}
+
 /// Opens the device that dat.conf names for this IA.
-pub(super) fn open(name: &str, async_qlen: i32, with_async_evd: bool) -> Result<Handle, Code> {
+pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<Handle, Code> {
     let line = super::line(name).ok_or_else(|| {
         tracing::error!("IA {name}: not registered");
         Code::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
     })?;
     let device = if line.parameters.trim().is_empty() { name } else { line.parameters.trim() };
-    let ia = Ia::open_with(device, async_qlen, IaSettings::default()).map_err(|error| {
+    let shared = match events {
+        AsyncEvents::To(evd) => optional(evd, Subtype::InvalidHandleEvdAsync)?,
+        _ => None,
+    };
+    let settings = IaSettings::default();
+    let opened = match &shared {
+        Some(evd) => Ia::open_sharing(device, evd, settings),
+        None => Ia::open_with(device, async_qlen, settings),
+    };
+    let ia = opened.map_err(|error| {
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");
         Code(error.code())
     })?;
     let address = SockAddr::kept(SocketAddr::new(ia.address(), 0));
     let named = named_attrs(&ia);
     let evd = ia.async_evd().clone();
-    let object = IaObject { ia, async_evd: Handle::NULL, address, named };
+    let async_evd = if let AsyncEvents::To(evd) = events { evd } else { Handle::NULL };
+    let object = IaObject { ia, async_evd, address, named };
     let handle = Handle::new(std::ptr::from_ref(line.table).cast_mut(), Handle::NULL, object);
-    if with_async_evd {
+    handle.get::<IaObject>()?.ia.set_context(handle.0 as u64);
+    if events == AsyncEvents::New {
         let evd_handle = handle.sibling(EvdObject { evd: evd.clone(), cno: Handle::NULL });
         evd.set_context(evd_handle.0 as u64);
         evd_handle.known_as(evd.id().0);
@@ -159,9 +182,9 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
         max_recv_per_srq: a.max_recv_per_srq,
         max_iov_segments_per_rdma_read: a.max_iov_segments_per_rdma_read,
         max_iov_segments_per_rdma_write: a.max_iov_segments_per_rdma_write,
-        max_rdma_read_in: a.max_rdma_read_per_ep_in,
-        max_rdma_read_out: a.max_rdma_read_per_ep_out,
-        max_rdma_read_per_ep_in_guaranteed: 1,
+        max_rdma_read_in: a.max_rdma_read_in,
+        max_rdma_read_out: a.max_rdma_read_out,
+        max_rdma_read_per_ep_in_guaranteed: u32::from(a.rdma_reads_guaranteed),
         max_rdma_read_per_ep_out_guaranteed: 1,
         zb_supported: u32::from(a.zero_based),
         extension_supported: 1,
@@ -187,7 +210,8 @@ fn provider_attributes(object: &IaObject) -> ProviderAttr {
         // libdat2 makes the registry's key of this and the next: 2.0, not thread safe.
         dapl_version: [2, 0],
         is_thread_safe: 0,
-        lmr_mem_types_supported: 1,
+        // All of the enumeration; DAT_MEM_TYPE_VIRTUAL is 0.
+        lmr_mem_types_supported: 3,
         iov_ownership_on_return: a.iov_ownership_on_return,
         dat_qos_supported: 0,
         completion_flags_supported: a.completion_flags_supported.bits(),

@@ -5,13 +5,16 @@ use super::code::{Code, guard};
 use super::handle::Handle;
 use super::ia::ia_of;
 use super::objects::{IaObject, LmrObject};
-use super::raw::{In, Out, register};
-use crate::{LmrTriplet, MemPriv, Pz};
+use super::raw::{In, Memory, Out, register};
+use crate::{Lmr, LmrTriplet, MemPriv, Pz};
 
 /// `DAT_MEM_TYPE_VIRTUAL` and `DAT_MEM_TYPE_LMR`.
 const VIRTUAL: u32 = 0;
 const LMR: u32 = 1;
 const SHARED_VIRTUAL: u32 = 2;
+
+/// `DAT_LMR_COOKIE`.
+pub(super) type Cookie = [u8; 40];
 
 pub(super) extern "C" fn lmr_create(
     ia: Handle,
@@ -41,9 +44,10 @@ pub(super) extern "C" fn lmr_create(
         lmr.need(8)?;
         let flags = MemPriv::from_bits(privileges).ok_or_else(|| Code::arg(6))?;
         let va_type = super::raw::va_type(va_type, 7)?;
-        if mem_type == SHARED_VIRTUAL {
-            return Err(Code::not_supported());
-        }
+        let cookie = match mem_type {
+            SHARED_VIRTUAL => Some(In::<Cookie>::at(region.second).need(3)?),
+            _ => None,
+        };
         // The memory of another LMR: all of it, whatever length is given.
         let (start, len) = match whole {
             Some(whole) => whole,
@@ -55,14 +59,25 @@ pub(super) extern "C" fn lmr_create(
         if start.checked_add(len as u64).is_none() {
             return Err(Code::arg(4));
         }
-        let made = register(&object.ia, &zone, start, len, flags, va_type)?;
+        let how = if cookie.is_some() { Memory::Shared } else { Memory::Private };
+        let made = register(&object.ia, &zone, (start, len), flags, va_type, how)?;
         lmr_context.set(made.context());
-        rmr_context.set(made.rmr_context());
+        rmr_context.set(context_for_peers(&made));
         registered_length.set(made.len() as u64);
         registered_address.set(made.address());
-        lmr.set(ia.sibling(LmrObject { lmr: made, pz, mem_type, region, privileges }));
+        // The query gives the cookie back: from memory of ours, since the consumer's may be gone by then.
+        let cookie = cookie.map(Box::new);
+        let second = cookie.as_ref().map_or(region.second, |cookie| cookie.as_ptr() as usize);
+        let region = Region { second, ..region };
+        lmr.set(ia.sibling(LmrObject { lmr: made, pz, mem_type, region, _cookie: cookie, privileges }));
         Ok(())
     })
+}
+
+/// Without a remote privilege there is none for them.
+fn context_for_peers(lmr: &Lmr) -> u32 {
+    let remote = MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC;
+    if lmr.privileges().intersects(remote) { lmr.rmr_context() } else { 0 }
 }
 
 pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>) -> u32 {
@@ -82,7 +97,7 @@ pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>)
             mem_priv: object.privileges,
             va_type: object.lmr.va_type() as u32,
             lmr_context: object.lmr.context(),
-            rmr_context: object.lmr.rmr_context(),
+            rmr_context: context_for_peers(&object.lmr),
             registered_size: object.lmr.len() as u64,
             registered_address: object.lmr.address(),
         });
@@ -102,9 +117,9 @@ pub(super) extern "C" fn lmr_free(lmr: Handle) -> u32 {
 /// `dat_lmr_sync_rdma_read` and `_write`: nothing to do on coherent machines (R272).
 pub(super) extern "C" fn lmr_sync(ia: Handle, segments: In<LmrTriplet>, count: u64) -> u32 {
     guard("dat_lmr_sync", || {
-        ia.get::<IaObject>()?;
-        if count > 0 {
-            segments.need(2)?;
+        let object = ia.get::<IaObject>()?;
+        for n in 0..count {
+            object.ia.sync_rdma_read(&[segments.nth(n, 2)?])?;
         }
         Ok(())
     })

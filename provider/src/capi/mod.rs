@@ -5,6 +5,19 @@
 //! the outcome into a `DAT_RETURN` ([`code`]). Checks go in the order of the rules: handles, pointers, values, then what
 //! the core checks.
 //!
+//! All 79 slots do what they are for. `MODEL_NOT_SUPPORTED` is left for what no connection of verbs devices can be asked:
+//!
+//! | slot | declined | why |
+//! |---|---|---|
+//! | `dat_ep_connect`, `dat_ep_dup_connect` | a quality of service other than best effort | nothing on the way would keep it (`dat_qos_supported` is 0) |
+//! | `dat_ep_connect` | multipath flags | one IA is one port (`supports_multipath`, `ha_supported` are FALSE) |
+//! | `dat_ep_create`, `dat_ep_create_with_srq`, `dat_ep_modify` | service type UD | datagrams need a set-up of their own (`DAT_IB_UD` is FALSE) |
+//! | `dat_rmr_create`, `dat_rmr_create_for_ep` | all | where the device has no memory windows of that kind (`max_rmrs`, `rmr_scope_supported`) |
+//! | `dat_rmr_bind` | zero-based addresses of an RMR of a PZ; zero-based LMRs | devices bind neither |
+//! | `dat_ep_post_send_with_invalidate` | all | where the device cannot invalidate a peer's key |
+//! | extension: atomics | all | where the device has none (`DAT_IB_FETCH_AND_ADD`, `DAT_IB_CMP_AND_SWAP`) |
+//! | extension: UD, counters, collectives | all | not made here |
+//!
 //! # References
 //! udat.h, udat_redirection.h, dat_registry.h; dat.conf(5).
 

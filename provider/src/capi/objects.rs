@@ -182,6 +182,8 @@ pub(super) struct LmrObject {
     pub(super) pz: Handle,
     pub(super) mem_type: u32,
     pub(super) region: Region,
+    /// Of shared memory; C holds its address.
+    pub(super) _cookie: Option<Box<super::lmr::Cookie>>,
     /// As given, extension bits and all.
     pub(super) privileges: u32,
 }

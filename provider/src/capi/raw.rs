@@ -39,6 +39,20 @@ impl<T: Copy> In<T> {
         self.0 as usize
     }
 
+    /// A pointer that C keeps in a structure.
+    pub(super) fn at(address: usize) -> Self {
+        Self(address as *const T)
+    }
+
+    /// Element `n` of what it points to, an array; INVALID_PARAMETER for this argument if it is NULL.
+    pub(super) fn nth(self, n: u64, arg: u16) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::null(arg));
+        }
+        // Not past the array: callers ask for as many elements as C says there are.
+        In(self.0.wrapping_add(n as usize)).need(arg)
+    }
+
     /// A result that nobody wants to know.
     pub(super) fn nowhere() -> Out<T> {
         Out(std::ptr::null_mut())
@@ -325,16 +339,31 @@ pub(super) fn va_type(va_type: u32, arg: u16) -> Result<crate::VaType, Code> {
     }
 }
 
+/// Whose memory it is.
+#[derive(Clone, Copy)]
+pub(super) enum Memory {
+    /// This process's.
+    Private,
+    /// Other processes' too.
+    Shared,
+}
+
 /// An LMR over memory of the consumer's.
 pub(super) fn register(
     ia: &crate::Ia,
     pz: &crate::Pz,
-    start: u64,
-    len: usize,
+    (start, len): (u64, usize),
     privileges: crate::MemPriv,
     va_type: crate::VaType,
+    memory: Memory,
 ) -> crate::Result<crate::Lmr> {
+    let start = start as usize as *mut u8;
     // SAFETY: dat_lmr_create makes the consumer promise what create_over asks: mapped memory until the LMR is freed,
     // and that it expects the device to read and write posted parts of it. Rust has no references to it.
-    unsafe { crate::Lmr::create_over(ia, pz, start as usize as *mut u8, len, privileges, va_type) }
+    unsafe {
+        match memory {
+            Memory::Private => crate::Lmr::create_over(ia, pz, start, len, privileges, va_type),
+            Memory::Shared => crate::Lmr::create_shared_over(ia, pz, start, len, privileges, va_type),
+        }
+    }
 }

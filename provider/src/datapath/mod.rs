@@ -300,9 +300,13 @@ impl Kind {
     }
 
     pub(crate) fn qp(self, pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
+        // Without scatter to CQE: libmlx5 copies small messages from there to the address that was posted, also where that
+        // counts from the start of a zero-based region.
         match self {
-            Self::Direct if init.srq.is_some() => direct::create_qp(pd, init),
-            _ => Qp::create(pd, init),
+            Self::Direct => direct::create_qp(pd, init),
+            // A machine without the library for it has no direct path either.
+            Self::Verbs if direct::obstacle(pd.context()).is_none() => direct::create_qp(pd, init),
+            Self::Verbs => Qp::create(pd, init),
         }
     }
 

@@ -1,0 +1,276 @@
+//! What is advertised is what happens: limits, kinds of memory, quality of service, where asynchronous events go.
+
+use doorbell::{
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia,
+    IaSettings, Lmr, LmrTriplet, MemPriv, Psp, Qos, ReturnType, Rmr, RmrTriplet, Srq, SrqAttr, VaType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, devices, tests};
+use memmap2::MmapMut;
+
+fn main() {
+    doorbell_hw_tests::run(tests![
+        eps_can_have_what_is_advertised_and_no_more,
+        srqs_can_have_what_is_advertised_and_no_more,
+        evds_can_be_as_long_as_advertised_and_no_longer,
+        private_data_can_be_as_long_as_advertised_and_no_longer,
+        messages_can_have_as_many_segments_as_advertised_and_no_more,
+        totals_are_no_less_than_what_one_ep_can_have,
+        quality_of_service_is_best_effort,
+        zero_based_memory_is_named_from_0,
+        zero_based_memory_ends_where_it_ends,
+        segments_to_be_synced_have_to_be_there,
+        shared_memory_can_be_registered_as_such,
+        two_ias_tell_one_evd,
+        an_ia_closes_although_another_tells_its_evd,
+        an_evd_for_other_streams_is_not_told,
+    ])
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+fn eps_can_have_what_is_advertised_and_no_more() {
+    let side = one_side();
+    let a = side.ia.attributes().clone();
+    type Set = fn(&mut EpAttr, Count);
+    let limits: [(&str, Set, Count); 8] = [
+        ("max_recv_dtos", |attr, n| attr.max_recv_dtos = n, a.max_dto_per_ep),
+        ("max_request_dtos", |attr, n| attr.max_request_dtos = n, a.max_dto_per_ep),
+        ("max_recv_iov", |attr, n| attr.max_recv_iov = n, a.max_iov_segments_per_dto),
+        ("max_request_iov", |attr, n| attr.max_request_iov = n, a.max_iov_segments_per_dto),
+        ("max_rdma_read_in", |attr, n| attr.max_rdma_read_in = n, a.max_rdma_read_per_ep_in),
+        ("max_rdma_read_out", |attr, n| attr.max_rdma_read_out = n, a.max_rdma_read_per_ep_out),
+        ("max_rdma_read_iov", |attr, n| attr.max_rdma_read_iov = n, a.max_iov_segments_per_rdma_read),
+        ("max_rdma_write_iov", |attr, n| attr.max_rdma_write_iov = n, a.max_iov_segments_per_rdma_write),
+    ];
+    for (name, set, most) in limits {
+        assert!(most > 0, "{name}");
+        let make = |n| {
+            let mut attr = EpAttr { max_request_dtos: 1, max_recv_dtos: 1, ..EpAttr::default() };
+            set(&mut attr, n);
+            Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr))
+        };
+        // How many requests fit depends on their segments too: a device may say no, but not that it was asked too much.
+        match make(most) {
+            Ok(_) => {}
+            Err(e) => assert_eq!(e.return_type(), ReturnType::InsufficientResources, "{name} {most}: {e}"),
+        }
+        assert_eq!(code(make(most + 1)), 0x8006_002a, "{name}");
+    }
+}
+
+fn srqs_can_have_what_is_advertised_and_no_more() {
+    let side = one_side();
+    let a = side.ia.attributes();
+    let make = |attr| Srq::create(&side.ia, &side.pz, attr);
+    assert!(
+        make(SrqAttr::depth(a.max_recv_per_srq)).unwrap().query().unwrap().max_recv_dtos
+            >= a.max_recv_per_srq
+    );
+    assert_eq!(code(make(SrqAttr::depth(a.max_recv_per_srq + 1))), 0x8006_0027);
+    let with_iov = |max_recv_iov| SrqAttr { max_recv_iov, ..SrqAttr::depth(1) };
+    make(with_iov(a.max_iov_segments_per_dto)).unwrap();
+    assert_eq!(code(make(with_iov(a.max_iov_segments_per_dto + 1))), 0x8006_0027);
+}
+
+fn evds_can_be_as_long_as_advertised_and_no_longer() {
+    let side = one_side();
+    let most = side.ia.attributes().max_evd_qlen;
+    let software = Evd::create(&side.ia, most, None, EvdFlags::SOFTWARE).unwrap();
+    assert!(software.query().unwrap().qlen >= most);
+    assert_eq!(code(Evd::create(&side.ia, most + 1, None, EvdFlags::SOFTWARE)), 0x8006_0026);
+    assert_eq!(code(software.resize(most + 1)), 0x8006_0026);
+}
+
+fn private_data_can_be_as_long_as_advertised_and_no_longer() {
+    let rig = Rig::new();
+    let most = rig.server.ia.provider_attributes().max_private_data_size as usize;
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    let connect =
+        |data: &[u8]| client.connect(rig.server.ia.address(), qual, Some(LONG), data, Qos::BestEffort);
+    assert_eq!(code(connect(&vec![7; most + 1])), 0x8006_0029);
+    connect(&vec![7; most]).unwrap();
+    assert_eq!(connection_request(&rig.server.cr).cr.private_data(), vec![7; most]);
+}
+
+fn messages_can_have_as_many_segments_as_advertised_and_no_more() {
+    let rig = Rig::new();
+    let most = rig.client.ia.attributes().max_iov_segments_per_dto;
+    let attr = EpAttr { max_request_iov: most, max_recv_dtos: 2, max_request_dtos: 2, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 4096)], 0, NONE).unwrap();
+    let pieces: Vec<_> = (0..=most as usize).map(|i| rig.client.lmr.triplet(16 * i, 1)).collect();
+    pair.client.post_send(&pieces[..most as usize], 0, NONE).unwrap();
+    assert_eq!(dto(&rig.server.recv).length, most as u32);
+    assert_eq!(code(pair.client.post_send(&pieces, 0, NONE)), 0x8006_0026);
+}
+
+fn totals_are_no_less_than_what_one_ep_can_have() {
+    let side = one_side();
+    let a = side.ia.attributes();
+    assert!(a.max_rdma_read_in >= a.max_rdma_read_per_ep_in);
+    assert!(a.max_rdma_read_out >= a.max_rdma_read_per_ep_out);
+    for n in [a.max_eps, a.max_evds, a.max_lmrs, a.max_pzs, a.max_srqs, a.max_ep_per_srq] {
+        assert!(n > 0);
+    }
+}
+
+fn quality_of_service_is_best_effort() {
+    let rig = Rig::new();
+    let client = rig.client.ep(&EpAttr::default());
+    let to = rig.server.ia.address();
+    for qos in [Qos::HighThroughput, Qos::LowLatency, Qos::Economy, Qos::Premium] {
+        assert_eq!(code(client.connect(to, 1, None, &[], qos)), 0x8009_0000);
+    }
+}
+
+/// Here and at the peer, for messages and RDMA.
+fn zero_based_memory_is_named_from_0() {
+    let rig = Rig::new();
+    assert!(rig.server.ia.attributes().zero_based);
+    let server = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 8192, all_privileges()).unwrap();
+    let client = Lmr::create_zero_based(&rig.client.ia, &rig.client.pz, 8192, all_privileges()).unwrap();
+    assert_eq!((server.va_type(), server.triplet(5, 1).virtual_address), (VaType::ZeroBased, 5));
+    assert_ne!(server.address(), 0);
+    client.write(100, b"from zero").unwrap();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    pair.server.post_recv(&[server.triplet(200, 64)], 1, NONE).unwrap();
+    pair.client.post_send(&[client.triplet(100, 9)], 2, NONE).unwrap();
+    assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    let bytes = |lmr: &Lmr, at| {
+        let mut bytes = [0; 9];
+        lmr.read(at, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!(&bytes(&server, 200), b"from zero");
+    let there = |at| RmrTriplet { virtual_address: at, segment_length: 9, rmr_context: server.rmr_context() };
+    pair.client.post_rdma_write(&[client.triplet(100, 9)], 3, there(4096), NONE).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    assert_eq!(&bytes(&server, 4096), b"from zero");
+    pair.client.post_rdma_read(&[client.triplet(0, 9)], 4, there(200), NONE).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    assert_eq!(&bytes(&client, 0), b"from zero");
+    // Memory windows are not for it.
+    if rig.server.ia.attributes().max_rmrs > 0 {
+        let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+        let to = doorbell::RmrBind {
+            lmr: &server,
+            segment: server.triplet(0, 64),
+            privileges: MemPriv::REMOTE_READ,
+            va_type: VaType::ZeroBased,
+        };
+        assert_eq!(code(rmr.bind(&mut pair.server, to, 0, NONE)), 0x8009_0000);
+    }
+}
+
+fn zero_based_memory_ends_where_it_ends() {
+    let rig = Rig::new();
+    let lmr = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 4096, all_privileges()).unwrap();
+    let mut ep = rig.server.ep(&EpAttr::default());
+    ep.post_recv(&[lmr.triplet(0, 4096)], 0, NONE).unwrap();
+    assert_eq!(code(ep.post_recv(&[lmr.triplet(1, 4096)], 0, NONE)), 0x8006_0027);
+    let real = LmrTriplet { virtual_address: lmr.address(), ..lmr.triplet(0, 1) };
+    assert_eq!(code(ep.post_recv(&[real], 0, NONE)), 0x8006_0027);
+}
+
+fn segments_to_be_synced_have_to_be_there() {
+    let side = one_side();
+    let good = side.lmr.triplet(0, 64);
+    side.ia.sync_rdma_read(&[good, LmrTriplet::default()]).unwrap();
+    side.ia.sync_rdma_write(&[good]).unwrap();
+    let outside = side.lmr.triplet(side.lmr.len() - 1, 2);
+    assert_eq!(code(side.ia.sync_rdma_read(&[good, outside])), 0x8006_0026);
+    let freed = Lmr::create(&side.ia, &side.pz, 64, MemPriv::LOCAL_READ).unwrap();
+    let stale = freed.triplet(0, 64);
+    freed.free().unwrap();
+    assert_eq!(code(side.ia.sync_rdma_write(&[stale])), 0x8006_0026);
+}
+
+#[expect(unsafe_code, reason = "registers memory that the test owns")]
+fn shared_memory_can_be_registered_as_such() {
+    let side = one_side();
+    let file = tempfile();
+    // SAFETY: nobody else has this file.
+    let mut shared = unsafe { MmapMut::map_mut(&file).unwrap() };
+    let mut private = MmapMut::map_anon(8192).unwrap();
+    let register = |memory: &mut MmapMut| {
+        // SAFETY: both mappings outlive the LMRs, and nothing is posted.
+        unsafe {
+            let start = memory.as_mut_ptr();
+            Lmr::create_shared_over(&side.ia, &side.pz, start, 8192, all_privileges(), VaType::Virtual)
+        }
+    };
+    let lmr = register(&mut shared).unwrap();
+    lmr.write(0, b"shared").unwrap();
+    assert_eq!(code(register(&mut private)), 0x8007_0052);
+    drop(lmr);
+}
+
+/// A file of 8 KiB that has no name.
+fn tempfile() -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let folder = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let file = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder).unwrap();
+    file.set_len(8192).unwrap();
+    file
+}
+
+fn sharing(other: &Evd) -> Ia {
+    Ia::open_sharing(&devices().unwrap().0, other, IaSettings::default()).unwrap()
+}
+
+/// Trips the soft watermark of an EP of this IA.
+fn make_news(ia: &Ia) -> (Ep, doorbell::Pz) {
+    let pz = doorbell::Pz::create(ia).unwrap();
+    let mut ep = Ep::create(ia, &pz, doorbell::EpEvds::default(), None).unwrap();
+    ep.post_recv(&[], 0, NONE).unwrap();
+    ep.set_watermark(0, -1).unwrap();
+    (ep, pz)
+}
+
+fn two_ias_tell_one_evd() {
+    let first = one_side();
+    let second = sharing(first.ia.async_evd());
+    assert_eq!(second.async_evd().id(), first.ia.async_evd().id());
+    for ia in [&second, &first.ia] {
+        let (ep, _pz) = make_news(ia);
+        let event = asynchronous(&first.ia);
+        assert_eq!((event.kind, event.object), (AsyncKind::Notice, AsyncObject::Ep(ep.id())));
+    }
+    // Nothing is left of it, so it closes gracefully; the EVD stays.
+    second.close(CloseFlags::Graceful).unwrap();
+    let (_ep, _pz) = make_news(&first.ia);
+    asynchronous(&first.ia);
+    // An EVD made for the stream serves as well.
+    let made = first.evd(EvdFlags::ASYNC);
+    let third = sharing(&made);
+    let (ep, _pz) = make_news(&third);
+    match next(&made).data {
+        doorbell::EventData::Async(event) => assert_eq!(event.object, AsyncObject::Ep(ep.id())),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn an_ia_closes_although_another_tells_its_evd() {
+    let first = Ia::open(&devices().unwrap().0).unwrap();
+    let evd = first.async_evd().clone();
+    let second = sharing(&evd);
+    first.close(CloseFlags::Graceful).unwrap();
+    assert_eq!(code(evd.dequeue()), 0x8005_0015);
+    let (_ep, _pz) = make_news(&second);
+    second.close(CloseFlags::Abrupt).unwrap();
+}
+
+fn an_evd_for_other_streams_is_not_told() {
+    let side = one_side();
+    let name = devices().unwrap().0;
+    let refused = Ia::open_sharing(&name, &side.recv, IaSettings::default());
+    assert_eq!(code(refused), 0x8005_0018);
+    let freed = side.evd(EvdFlags::ASYNC);
+    freed.free().unwrap();
+    assert_eq!(code(Ia::open_sharing(&name, &freed, IaSettings::default())), 0x8005_0018);
+}
