@@ -130,6 +130,27 @@ fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
     assert_eq!(srq.posted(), 0);
 }
 
+/// Slots that come back in order right behind those to be posted next are told from those that came back before.
+#[test]
+fn a_slot_returned_twice_is_refused_wherever_it_is() {
+    let (layout, _mem) = SrqLayout::on_heap(128, 32).unwrap();
+    let mut srq = Srq::new(layout, 127).unwrap();
+    let one = |n: u64| (DataSeg::new(n, 1, 1), n);
+    assert_eq!(srq.post_batch((0..127).map(one)), 127);
+    assert_eq!(srq.complete(WqeIndex(0)), Ok(0));
+    assert_eq!(srq.post_batch([one(127)]), 1);
+    for (slot, cookie) in
+        [(1, Some(1)), (3, Some(3)), (5, Some(5)), (2, Some(2)), (3, None), (4, Some(4)), (5, None)]
+    {
+        assert_eq!(srq.complete(WqeIndex(slot)).ok(), cookie, "slot {slot}");
+        srq.check();
+    }
+    for slot in [0, 1, 2, 128, 4000] {
+        assert!(srq.complete(WqeIndex(slot)).is_err(), "slot {slot}");
+    }
+    assert_eq!((srq.posted(), srq.post_batch((200..300).map(one))), (122, 5));
+}
+
 #[test]
 fn full_srq_is_refused_and_record_untouched() {
     let (layout, mem) = SrqLayout::on_heap(8, 32).unwrap();

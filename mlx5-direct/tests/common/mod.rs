@@ -343,6 +343,8 @@ impl Session {
                 assert_eq!(self.srq.depth(), if possible { asked } else { before });
             }
             Op::Bogus(slot) => {
+                // Mostly inside the ring, where it may be next to one that is in use.
+                let slot = slot % (2 * self.srq.max_depth() as u16 + 3);
                 let taken = self.at_qp.iter().map(|e| e.0).chain(self.in_cq.iter().map(|e| e.0));
                 let in_use =
                     taken.chain(self.device.look().clone().iter().map(|w| w.slot)).any(|s| s == slot);
