@@ -199,7 +199,9 @@ fn report(case: &Case, ends: &Ends, runs: usize, times: &mut [Duration], failure
     times.sort_unstable();
     let median =
         times.get(times.len() / 2).map_or("-".to_owned(), |time| format!("{:.1}", time.as_secs_f64()));
-    let why = failure.and_then(|what| what.lines().next()).unwrap_or("").replace('\t', " ");
+    let complains = |line: &&str| ["rror", "ERR", "hangs", "failed"].iter().any(|word| line.contains(word));
+    let why = failure.and_then(|what| what.lines().find(complains).or(what.lines().next()));
+    let why = why.unwrap_or("").trim().replace('\t', " ");
     let by = if ends.server == Provider::Doorbell {
         format!("{} {}", ends.name(), ends.path)
     } else {
