@@ -132,9 +132,11 @@ impl Mr {
 
     fn register(pd: &Pd, addr: *mut u8, len: usize, access: Access, memory: Option<MmapRaw>) -> Result<Self> {
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr.addr() as u64 };
+        // The start says it all; rxe knows no flag for it.
+        let bits = (access - Access::ZERO_BASED).bits();
         // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory` owns it, and is dropped
         // after that (see Drop), or the caller of register_raw promised it. The kernel refuses what is not mapped.
-        let raw = unsafe { sys::ibv_reg_mr_iova2(pd.as_raw(), addr.cast(), len, iova, access.bits()) };
+        let raw = unsafe { sys::ibv_reg_mr_iova2(pd.as_raw(), addr.cast(), len, iova, bits) };
         let raw = NonNull::new(raw).ok_or_else(|| register_failed(len))?;
         let memory = ManuallyDrop::new(memory);
         let inner = MrInner { raw, addr, len, access, memory, deregistered: false, pd: pd.clone() };
