@@ -23,7 +23,7 @@ pub(crate) fn trials() -> [Trial; 5] {
             || says(&["doorbell-a"], &[("LD_PRELOAD", ""), ("SYSFS_PATH", "")], 0x800A_0064, &["ib_uverbs"]),
         ),
         trial("says_that_descriptors_are_short".to_owned(), None, || {
-            says(&["prlimit", "--nofile=9", "doorbell-a"], &[], 0x8003_0003, &["ulimit -n"])
+            says(&["prlimit", "--nofile=7", "doorbell-a"], &[], 0x8003_0003, &["ulimit -n"])
         }),
         trial(
             "says_that_memlock_is_too_small".to_owned(),
