@@ -288,18 +288,15 @@ impl Evd {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.inner.queue();
-        if queue.others.is_empty() {
+        let after = if !queue.others.is_empty() {
+            self.inner.harvest(&mut queue)?
+        } else if queue.dtos.is_empty() {
             // One batch is enough: what comes out is the oldest of all.
-            if queue.dtos.is_empty() {
-                let after = self.inner.harvest_batch(&mut queue)?;
-                if !after.is_nothing() {
-                    drop(queue);
-                    self.inner.settle(after);
-                    queue = self.inner.queue();
-                }
-            }
+            self.inner.harvest_batch(&mut queue)?
         } else {
-            let after = self.inner.harvest(&mut queue)?;
+            Aftermath::default()
+        };
+        if !after.is_nothing() {
             drop(queue);
             self.inner.settle(after);
             queue = self.inner.queue();

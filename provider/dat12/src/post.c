@@ -60,42 +60,50 @@ static bool rmr_triplet_to_v2(const DAT_RMR_TRIPLET *from, struct v2_rmr_triplet
     return from->segment_length <= UINT32_MAX;
 }
 
+/* The arguments of an RDMA operation. */
+struct rdma {
+    struct iov iov;
+    struct v2_lmr_triplet *local;
+    struct v2_rmr_triplet space, *remote;
+};
+
+static DAT_RETURN rdma_to_v2(DAT_COUNT num_segments, const DAT_LMR_TRIPLET *local_iov,
+                             const DAT_RMR_TRIPLET *remote_buffer, DAT_COMPLETION_FLAGS completion_flags, struct rdma *to)
+{
+    int wrong = iov_to_v2(num_segments, local_iov, &to->iov, &to->local);
+
+    if (wrong != 0)
+        return INVALID_ARG(1 + wrong);
+    if (!rmr_triplet_to_v2(remote_buffer, &to->space))
+        return INVALID_ARG(5);
+    if (OUTSIDE(completion_flags, COMPLETION_FLAGS))
+        return INVALID_ARG(6);
+    to->remote = remote_buffer == NULL ? NULL : &to->space;
+    return DAT_SUCCESS;
+}
+
 DAT_RETURN dat_ep_post_rdma_read(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT_LMR_TRIPLET *local_iov,
                                  DAT_DTO_COOKIE user_cookie, const DAT_RMR_TRIPLET *remote_buffer,
                                  DAT_COMPLETION_FLAGS completion_flags)
 {
-    struct iov iov;
-    struct v2_lmr_triplet *local;
-    struct v2_rmr_triplet remote;
-    int wrong = iov_to_v2(num_segments, local_iov, &iov, &local);
+    struct rdma rdma;
+    DAT_RETURN wrong = rdma_to_v2(num_segments, local_iov, remote_buffer, completion_flags, &rdma);
 
-    if (wrong != 0)
-        return INVALID_ARG(1 + wrong);
-    if (!rmr_triplet_to_v2(remote_buffer, &remote))
-        return INVALID_ARG(5);
-    if (OUTSIDE(completion_flags, COMPLETION_FLAGS))
-        return INVALID_ARG(6);
-    return CALL(dat_ep_post_rdma_read, ep_handle, num_segments, local, user_cookie,
-                remote_buffer == NULL ? NULL : &remote, completion_flags);
+    if (wrong != DAT_SUCCESS)
+        return wrong;
+    return CALL(dat_ep_post_rdma_read, ep_handle, num_segments, rdma.local, user_cookie, rdma.remote, completion_flags);
 }
 
 DAT_RETURN dat_ep_post_rdma_write(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT_LMR_TRIPLET *local_iov,
                                   DAT_DTO_COOKIE user_cookie, const DAT_RMR_TRIPLET *remote_buffer,
                                   DAT_COMPLETION_FLAGS completion_flags)
 {
-    struct iov iov;
-    struct v2_lmr_triplet *local;
-    struct v2_rmr_triplet remote;
-    int wrong = iov_to_v2(num_segments, local_iov, &iov, &local);
+    struct rdma rdma;
+    DAT_RETURN wrong = rdma_to_v2(num_segments, local_iov, remote_buffer, completion_flags, &rdma);
 
-    if (wrong != 0)
-        return INVALID_ARG(1 + wrong);
-    if (!rmr_triplet_to_v2(remote_buffer, &remote))
-        return INVALID_ARG(5);
-    if (OUTSIDE(completion_flags, COMPLETION_FLAGS))
-        return INVALID_ARG(6);
-    return CALL(dat_ep_post_rdma_write, ep_handle, num_segments, local, user_cookie,
-                remote_buffer == NULL ? NULL : &remote, completion_flags);
+    if (wrong != DAT_SUCCESS)
+        return wrong;
+    return CALL(dat_ep_post_rdma_write, ep_handle, num_segments, rdma.local, user_cookie, rdma.remote, completion_flags);
 }
 
 DAT_RETURN dat_srq_create(DAT_IA_HANDLE ia_handle, DAT_PZ_HANDLE pz_handle, DAT_SRQ_ATTR *srq_attr,

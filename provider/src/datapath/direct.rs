@@ -386,12 +386,11 @@ impl ReceiveCq {
     fn next(&mut self) -> Result<Option<Completion>> {
         loop {
             match self.cq.poll() {
-                Ok(Some(mlx5_direct::Completion::Recv(cqe))) => return Ok(Some(received(self.srq, &cqe))),
                 // Polling has given everything back to the device.
                 Ok(None) => return Ok(None),
-                Ok(Some(other)) => {
-                    if let Some(completion) = translate(self.srq, &other) {
-                        return Ok(Some(completion));
+                Ok(Some(completion)) => {
+                    if let Some(translated) = translate(self.srq, &completion) {
+                        return Ok(Some(translated));
                     }
                 }
                 Err(error @ CqeError::Opcode { .. }) => tracing::error!(%error, "a completion was skipped"),
