@@ -411,6 +411,10 @@ impl Device {
         let Some(index) = self.qp_by_number(qpn) else { return };
         let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
         self.scan_page(context, page, false);
+        // Another thread's QP may have rung the same register since, which keeps one doorbell.
+        if self.qps[index].was_rung() {
+            self.mark_ready(index);
+        }
         self.run_ready();
         self.background();
         self.hooked_steps = self.hooked_steps.wrapping_add(1);

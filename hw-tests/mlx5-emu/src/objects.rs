@@ -269,3 +269,11 @@ pub(crate) struct Qp {
     /// Handles open on it (OPEN_QP).
     pub(crate) opens: u32,
 }
+
+impl Qp {
+    /// Whether the program has announced requests that the engine does not know of.
+    #[inline]
+    pub(crate) fn was_rung(&self) -> bool {
+        !self.queued && self.record.is_some_and(|record| record.be32(4) as u16 != self.sq_posted)
+    }
+}

@@ -140,12 +140,7 @@ impl Device {
 
     /// A register holds one doorbell: when several QPs share it, those whose record moved were overwritten.
     fn find_overwritten(&mut self, context: usize, page: u32) {
-        let moved = |qp: &Qp| {
-            qp.context == context
-                && qp.uar_page == page
-                && !qp.queued
-                && qp.record.is_some_and(|record| record.be32(4) as u16 != qp.sq_posted)
-        };
+        let moved = |qp: &Qp| qp.context == context && qp.uar_page == page && qp.was_rung();
         let rung: Vec<usize> = self.qps.iter().filter(|(_, qp)| moved(qp)).map(|(index, _)| index).collect();
         for index in rung {
             self.mark_ready(index);
