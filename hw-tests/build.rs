@@ -21,6 +21,7 @@ fn main() {
 /// Programs of DAT 1.2 know nothing but its headers and `-ldat`.
 fn dat12(out: &Path) {
     println!("cargo::rerun-if-changed=c12");
+    println!("cargo::rerun-if-changed=c/common.h");
     println!("cargo::rerun-if-changed=../provider/dat12");
     let made = Command::new("make")
         .args(["--silent", "-C", "../provider/dat12"])

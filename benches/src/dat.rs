@@ -1,6 +1,7 @@
 //! `dat_srq_post_recv` and `dat_evd_dequeue` as a C program sees them, through libdat2 and with any provider: runs `c/dat_post.c`.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -74,11 +75,24 @@ impl DatPost {
         spec.depth.min(256)
     }
 
+    /// For DAT programs in the shell: variables that name the provider's dat.conf and its IA, the device's library to preload
+    /// (empty for a real device), and a fabric of their own.
+    pub fn environment(&self, subject: Subject) -> Vec<(&'static str, OsString)> {
+        let device = if device::named().is_none() { self.device.as_os_str() } else { OsStr::new("") };
+        let mut all = vec![
+            ("DAT_OVERRIDE", self.conf().into_os_string()),
+            ("IA", ia(subject).into()),
+            ("DEVICE_LIBRARY", device.to_owned()),
+            ("SERVER_OUTPUT", self.folder.path().join("server").into_os_string()),
+            ("MLX5_EMU_SESSION", session().into()),
+        ];
+        all.extend(subject.environment().iter().map(|(name, value)| (*name, OsString::from(value))));
+        all
+    }
+
     /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs only when the program sends
     /// or polls, which it does not while it is timed.
     fn command(&self, subject: Subject, spec: &Spec, millis: u128, samples: usize) -> Command {
-        static RUN: AtomicU32 = AtomicU32::new(0);
-        let run = RUN.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(self.program());
         let (mode, endpoints) = match spec.case {
             CaseName::DatReap => ("reap", 0),
@@ -87,7 +101,7 @@ impl DatPost {
             _ => ("post", 0),
         };
         command
-            .arg(if subject == Subject::Libdaplofa { "libdaplofa" } else { "provider" })
+            .arg(ia(subject))
             .arg(mode)
             .args([spec.segments, spec.depth, Self::group(spec), endpoints].map(|n| n.to_string()))
             .args([millis.to_string(), samples.to_string()])
@@ -97,7 +111,7 @@ impl DatPost {
             command
                 .env("LD_PRELOAD", &self.device)
                 .env("MLX5_EMU_MODE", "stepped")
-                .env("MLX5_EMU_SESSION", format!("bench-{}-{run}", std::process::id()));
+                .env("MLX5_EMU_SESSION", session());
         }
         command
     }
@@ -130,6 +144,17 @@ impl DatPost {
         let total = count::instructions(&command, "measured", None)?;
         Ok(total[0] / (GROUPS as f64 * f64::from(Self::group(spec))))
     }
+}
+
+/// The IA of a subject in our dat.conf.
+fn ia(subject: Subject) -> &'static str {
+    if subject == Subject::Libdaplofa { "libdaplofa" } else { "provider" }
+}
+
+/// Names a fabric that nobody else uses.
+fn session() -> String {
+    static RUN: AtomicU32 = AtomicU32::new(0);
+    format!("bench-{}-{}", std::process::id(), RUN.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A library that was built with this program.

@@ -10,6 +10,7 @@ pub mod count;
 pub mod dat;
 pub mod device;
 pub mod direct;
+pub mod dtest;
 pub mod libmlx5;
 pub mod nothing;
 pub mod path;

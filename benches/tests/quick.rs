@@ -11,9 +11,14 @@ fn main() {
     let with_dat = Path::new("/usr/include/dat2/udat.h").exists();
     let why = if with_dat { "" } else { " (ignored: no libdat2; package libdapl-dev)" };
     let dat = format!("quick_mode_reports_dat_post_of_both_providers{why}");
+    let with_dtest = with_dat && doorbell_benches::dtest::available();
+    let why =
+        if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
+    let dtest = format!("dtest_says_its_latencies_on_every_provider{why}");
     let trials = vec![
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
+        Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("a_device_that_is_not_there_is_refused_by_its_name", no_such_device),
     ];
@@ -92,6 +97,29 @@ fn dat_post() -> Result<(), Failed> {
     let rows = quick(&["--only", "dat-post", "--rounds", "1"])?;
     let subjects: BTreeSet<_> = rows.iter().map(|row| names(row).1).collect();
     assert_eq!(subjects, BTreeSet::from(["libdaplofa", "provider", "provider-verbs"].map(str::to_owned)));
+    Ok(())
+}
+
+fn dtest_latencies() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let output = compare()
+        .args(["--quick", "--only", "dtest", "--rounds", "1", "--out"])
+        .arg(folder.path().join("report.json"))
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let Value::Array(figures) =
+        serde_json::from_str(&std::fs::read_to_string(folder.path().join("dtest.json"))?)?
+    else {
+        return Err("the figures are not a list".into());
+    };
+    assert_eq!(figures.len(), 4 * 3, "{printed}");
+    for figure in &figures {
+        let (name, us) = (figure["figure"].as_str().unwrap(), figure["us"].as_f64().unwrap());
+        assert!(us > 0.0 && printed.contains(name), "{figure} in\n{printed}");
+    }
     Ok(())
 }
 

@@ -197,6 +197,7 @@ static void open_everything(void)
     DAT_RSP_HANDLE rsp;
     DAT_CNO_HANDLE cno;
     DAT_EVD_HANDLE evd;
+    DAT_CR_HANDLE cr;
     DAT_EVENT event;
 
     fill(srq, 0, 16);
@@ -212,9 +213,8 @@ static void open_everything(void)
     OK(dat_ep_connect(asking, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
     NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
     OK(dat_rsp_create(a.ia, other, reserved, a.cr, &rsp));
-    OK(dat_ep_connect(asking_too, a.attr.ia_address_ptr, other, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
-    CHECK(event.event_data.cr_arrival_event_data.cr_handle != DAT_HANDLE_NULL);
+    cr = request(&a, asking_too, other);
+    CHECK(cr != DAT_HANDLE_NULL);
     /* Nobody listens there. */
     OK(dat_ep_connect(lonely, b.attr.ia_address_ptr, next_qual(), LONG_TIME, 0, NULL, 0, 0));
     OK(dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
@@ -484,7 +484,7 @@ TEST(no_descriptors_left)
 /* What an agent does when it is called: everything that it could want to. */
 static DAT_CNO_HANDLE agents_cno;
 static DAT_RETURN agents_close;
-static unsigned agent_called, agent_took;
+static unsigned agent_entered, agent_called, agent_took;
 static int agent_closes;
 
 static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
@@ -495,6 +495,7 @@ static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
     DAT_EVD_HANDLE triggered;
     DAT_EVENT event;
 
+    __atomic_add_fetch(&agent_entered, 1, __ATOMIC_RELEASE);
     OK(dat_evd_query(evd, DAT_EVD_FIELD_ALL, &evd_param));
     OK(dat_cno_query(agents_cno, DAT_CNO_FIELD_ALL, &cno_param));
     EXPECT(STATE(DAT_INVALID_STATE_CNO_IN_USE), dat_cno_free(agents_cno));
@@ -502,7 +503,7 @@ static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
     while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
         __atomic_add_fetch(&agent_took, 1, __ATOMIC_RELEASE);
     dat_cno_wait(agents_cno, 0, &triggered);
-    if (agent_closes)
+    if (__atomic_load_n(&agent_closes, __ATOMIC_ACQUIRE))
         agents_close = dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG);
     __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
 }
@@ -525,7 +526,7 @@ TEST(agent_may_call_anything)
     struct pair pair;
     DAT_EVENT event;
 
-    agent_called = agent_took = 0;
+    agent_entered = agent_called = agent_took = 0;
     agent_closes = 0;
     OK(dat_cno_create(a.ia, agent, &agents_cno));
     OK(dat_evd_create(a.ia, 16, agents_cno, DAT_EVD_SOFTWARE_FLAG, &software));
@@ -540,15 +541,57 @@ TEST(agent_may_call_anything)
         SEND(pair, 8);
         until(&agent_took, 1 + i);
     }
-    agent_closes = 1;
+    /* The agent that took the last one is done before the next is told to close. */
+    until(&agent_called, __atomic_load_n(&agent_entered, __ATOMIC_ACQUIRE));
     agents_close = 77;
     unsigned before = __atomic_load_n(&agent_called, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&agent_closes, 1, __ATOMIC_RELEASE);
     SEND(pair, 8);
     until(&agent_called, before + 1);
     EXPECT(DAT_SUCCESS, agents_close);
     EXPECT(HANDLE(IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
     a.ia = DAT_HANDLE_NULL;
     NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+static int closing;
+static unsigned while_closing;
+
+static void counting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    (void)data;
+    (void)evd;
+    __atomic_add_fetch(&while_closing, __atomic_load_n(&closing, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+}
+
+/* What the close of an IA stirs up is not for its agents: flushed receives, ended connections. */
+TEST(agent_is_not_called_by_a_closing_ia)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, counting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EVD_HANDLE recv;
+    DAT_CNO_HANDLE cno;
+    DAT_EP_HANDLE ep;
+
+    closing = 0;
+    while_closing = 0;
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_create(a.ia, 16, cno, DAT_EVD_DTO_FLAG, &recv));
+    OK(dat_ep_create(a.ia, a.pz, recv, a.req, a.conn, &attr, &ep));
+    for (int i = 0; i < 4; i++) {
+        DAT_LMR_TRIPLET iov = piece(&a, i * ROOM, ROOM);
+
+        OK(dat_ep_post_recv(ep, 1, &iov, as_cookie(i), 0));
+    }
+    joined(ep, plain_ep(&b));
+    fill(srq, 4, 4);
+    joined(ep_on(&a, srq, recv, NULL), plain_ep(&b));
+    OK(dat_evd_modify_cno(a.conn, cno));
+    __atomic_store_n(&closing, 1, __ATOMIC_RELEASE);
+    OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    a.ia = DAT_HANDLE_NULL;
+    CHECK(__atomic_load_n(&while_closing, __ATOMIC_ACQUIRE) == 0);
 }
 
 static void on_signal(int sig)

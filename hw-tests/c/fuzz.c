@@ -10,6 +10,7 @@
  * says its seed, and the same seed with the same program makes the same calls (the device's events may come at other times). */
 #include "tests.h"
 #include <dat2/dat_registry.h>
+#include <dat2/dat_ib_extensions.h>
 #include <limits.h>
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
@@ -325,8 +326,7 @@ static DAT_EP_ATTR *attributes(void)
         e.max_rdma_read_out = any_count();
     if (nonsense())
         e.srq_soft_hw = any_count();
-    if (nonsense())
-        e.service_type = rnd(4);
+    e.service_type = nonsense() ? rnd(4) : percent(25);
     if (nonsense())
         e.qos = any_flags(0);
     return in(&e, sizeof e);
@@ -419,13 +419,46 @@ static DAT_RETURN extension(DAT_HANDLE handle, int op, ...)
     return code;
 }
 
+/* Where datagrams of some UD EP go, as events have told. */
+#define WAYS 64
+static __thread struct way {
+    DAT_HANDLE ep;
+    DAT_IB_ADDR_HANDLE ah;
+    DAT_CONTEXT cm;
+} ways[WAYS];
+static __thread unsigned ways_told;
+
+static struct way *some_way(void)
+{
+    return &ways[rnd(ways_told < WAYS ? ways_told + 1 : WAYS)];
+}
+
+/* Of an EP that may send there, mostly. */
+static DAT_IB_ADDR_HANDLE *address_handle(struct way *way)
+{
+    static __thread DAT_IB_ADDR_HANDLE ah;
+
+    ah = way->ah;
+    if (nonsense())
+        ah.ah = percent(50) ? (void *)(uintptr_t)next() : (void *)(uintptr_t)rnd(1000);
+    if (nonsense())
+        ah.qpn = percent(50) ? (unsigned)next() : rnd(1 << 24);
+    return in(&ah, sizeof ah);
+}
+
 static void event_taken(DAT_EVENT *at, DAT_HANDLE ia)
 {
     DAT_EVENT event;
+    DAT_IB_EXTENSION_EVENT_DATA data;
 
     memcpy(&event, at, sizeof event);
-    if (event.event_number == DAT_CONNECTION_REQUEST_EVENT)
+    memcpy(&data, event.event_extension_data, sizeof data);
+    if (event.event_number == DAT_CONNECTION_REQUEST_EVENT ||
+        event.event_number == (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_REQUEST_EVENT)
         born(event.event_data.cr_arrival_event_data.cr_handle, CR, ia);
+    if (event.event_number == (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_EVENT_ESTABLISHED)
+        ways[ways_told++ % WAYS] =
+            (struct way){event.event_data.connect_event_data.ep_handle, data.remote_ah, data.context};
 }
 
 static DAT_HANDLE ia_of(DAT_HANDLE handle)
@@ -440,6 +473,7 @@ static DAT_HANDLE ia_of(DAT_HANDLE handle)
 static void connect_two(void)
 {
     DAT_HANDLE ia[2] = {current, NULL}, ep[2], evd, psp, cr;
+    int datagrams = percent(30);
     DAT_EVENT event;
     DAT_COUNT more;
     uint64_t qual = 46100;
@@ -451,6 +485,7 @@ static void connect_two(void)
         DAT_EP_ATTR attr = ep_attr();
         DAT_HANDLE srq = NULL;
 
+        attr.service_type = datagrams;
         if (!other)
             return;
         current = ia[i] = i ? other->handle : current;
@@ -475,12 +510,46 @@ static void connect_two(void)
             return;
         event_taken(&event, ia[1]);
         cr = event.event_data.cr_arrival_event_data.cr_handle;
-        if (event.event_number != DAT_CONNECTION_REQUEST_EVENT ||
+        if ((event.event_number != DAT_CONNECTION_REQUEST_EVENT &&
+             event.event_number != (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_REQUEST_EVENT) ||
             event.event_data.cr_arrival_event_data.sp_handle.psp_handle != psp)
             continue;
         if (DID(12, cr_accept, CR, cr, OF_CREATE | OF_GONE, cr, ep[1], 3, garbage))
             died(cr, CR);
         return;
+    }
+}
+
+/* Counters: of an EP, an EVD, an IA or anything else. */
+static void counter_call(void *to)
+{
+    static const int all[] = {DCNT_IA_ALL_COUNTERS, DCNT_EP_ALL_COUNTERS, DCNT_EVD_ALL_COUNTERS};
+    enum kind kind = (enum kind[]){IA, EP, EVD, PZ}[rnd(nonsense() ? 4 : 3)];
+    DAT_HANDLE h = any_handle(kind);
+    int n = nonsense() ? any_count() : percent(40) ? (int)rnd(90) : all[rnd(3)];
+    int reset = percent(50) ? 0 : (int)next();
+    int is_counted = find(h, IA) || find(h, EP) || find(h, EVD);
+
+    switch (rnd(4)) {
+    case 0:
+        now_calling = "query counters";
+        judge(78, extension(h, DAT_IB_QUERY_COUNTERS_OP, n, to, reset), OF_QUERY, is_counted, DAT_INVALID_HANDLE1);
+        break;
+    case 1:
+        now_calling = "print counters";
+        /* Its lines are of no interest, and there are many of them. */
+        if (percent(10))
+            judge(78, extension(h, DAT_IB_PRINT_COUNTERS_OP, n, reset), OF_QUERY, is_counted, DAT_INVALID_HANDLE1);
+        break;
+    case 2:
+        now_calling = "start counters";
+        judge(78, extension(h, DAT_IB_START_COUNTERS_OP, !nonsense() ? (int)rnd(3) : any_count()), OF_QUERY,
+              find(h, IA) != NULL, DAT_INVALID_HANDLE_IA);
+        break;
+    default:
+        now_calling = "stop counters";
+        judge(78, extension(h, DAT_IB_STOP_COUNTERS_OP, !nonsense() ? (int)rnd(3) : any_count()), OF_QUERY,
+              find(h, IA) != NULL, DAT_INVALID_HANDLE_IA);
     }
 }
 
@@ -946,14 +1015,33 @@ static void one_call(void)
         CALL(77, ia_ha_related, IA, h, OF_HANDLE | OF_ARGUMENT, h, ia_names[0], o);
         break;
     case 78: {
-        int op = percent(90) ? (int)rnd(3) : percent(50) ? (int)rnd(40) : any_count();
+        static const int ops[] = {0, 1, 2, DAT_IB_UD_SEND_OP, DAT_IB_UD_SEND_OP, DAT_IB_UD_SEND_OP, DAT_IB_UD_CM_FREE_OP,
+                                  DAT_IB_UD_AH_FREE_OP};
+        int op = percent(90) ? ops[rnd(8)] : percent(50) ? (int)rnd(40) : any_count();
+        struct way *way = some_way();
 
+        if (percent(30)) {
+            counter_call(o);
+            break;
+        }
         h = any_handle(EP);
-        if (op == DAT_IB_OPEN_QUERY_OP || op == DAT_IB_CLOSE_QUERY_OP)
+        /* A pointer among these arguments might be taken for somewhere to write to. */
+        if (op == DAT_IB_OPEN_QUERY_OP || op == DAT_IB_CLOSE_QUERY_OP || op == DAT_IB_QUERY_COUNTERS_OP)
             break;
         now_calling = "handle_extendedop";
         is_live = find(h, EP) != NULL;
-        if (op == 2)
+        if ((op == DAT_IB_UD_SEND_OP || op == DAT_IB_UD_CM_FREE_OP || op == DAT_IB_UD_AH_FREE_OP) && !nonsense() && way->ep) {
+            h = way->ep;
+            is_live = find(h, EP) != NULL;
+        }
+        if (op == DAT_IB_UD_SEND_OP)
+            judge(78, extension(h, op, some_segments(), segments(), address_handle(way), cookie(), post_flags()),
+                  OF_POST | OF_MODEL, is_live, subtype[EP]);
+        else if (op == DAT_IB_UD_CM_FREE_OP)
+            judge(78, extension(h, op, nonsense() ? next() : way->cm.as_64), OF_HANDLE | OF_ARGUMENT, is_live, subtype[EP]);
+        else if (op == DAT_IB_UD_AH_FREE_OP)
+            judge(78, extension(h, op, address_handle(way)), OF_HANDLE | OF_ARGUMENT, is_live, subtype[EP]);
+        else if (op == 2)
             judge(78, extension(h, op, some_segments(), segments(), cookie(), remote(), (unsigned)next(), post_flags()),
                   OF_POST | OF_MODEL, is_live, subtype[EP]);
         else

@@ -1,8 +1,6 @@
 /* NULL, wrong, stale and foreign handles: INVALID_HANDLE with the subtype of what was asked for, and no crash. */
 #include "check.h"
 
-#define INVALID(sub) (DAT_CLASS_ERROR | DAT_INVALID_HANDLE | (sub))
-
 int main(int argc, char **argv)
 {
     struct side a;
@@ -46,57 +44,57 @@ int main(int argc, char **argv)
     CHECK(context.as_64 == 0x1122334455667788);
 
     /* Wrong kinds. */
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ), dat_srq_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ), dat_srq_post_recv(a.pz, 1, &iov, cookie));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ), dat_srq_resize(a.recv, 8));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ), dat_srq_set_lw(a.lmr, 1));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_free(srq));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_post_recv(srq, 1, &iov, cookie, 0));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_recv_query(srq, &n, &n));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_set_watermark(srq, 1, 1));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_pz_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_srq_create(a.ia, ep, &srq_attr, &srq));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_LMR), dat_lmr_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PSP), dat_psp_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_RSP), dat_rsp_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_CR), dat_cr_reject(ep, 0, NULL));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_CNO), dat_cno_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EVD_RECV), dat_ep_create(a.ia, a.pz, a.pz, a.req, a.conn, &attr, &ep2));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EVD_REQUEST), dat_ep_create(a.ia, a.pz, a.recv, a.pz, a.conn, &attr, &ep2));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EVD_CONN), dat_ep_create(a.ia, a.pz, a.recv, a.req, a.recv, &attr, &ep2));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ),
+    EXPECT(HANDLE(SRQ), dat_srq_free(ep));
+    EXPECT(HANDLE(SRQ), dat_srq_post_recv(a.pz, 1, &iov, cookie));
+    EXPECT(HANDLE(SRQ), dat_srq_resize(a.recv, 8));
+    EXPECT(HANDLE(SRQ), dat_srq_set_lw(a.lmr, 1));
+    EXPECT(HANDLE(EP), dat_ep_free(srq));
+    EXPECT(HANDLE(EP), dat_ep_post_recv(srq, 1, &iov, cookie, 0));
+    EXPECT(HANDLE(EP), dat_ep_recv_query(srq, &n, &n));
+    EXPECT(HANDLE(EP), dat_ep_set_watermark(srq, 1, 1));
+    EXPECT(HANDLE(PZ), dat_pz_free(ep));
+    EXPECT(HANDLE(PZ), dat_srq_create(a.ia, ep, &srq_attr, &srq));
+    EXPECT(HANDLE(LMR), dat_lmr_free(ep));
+    EXPECT(HANDLE(PSP), dat_psp_free(ep));
+    EXPECT(HANDLE(RSP), dat_rsp_free(ep));
+    EXPECT(HANDLE(CR), dat_cr_reject(ep, 0, NULL));
+    EXPECT(HANDLE(CNO), dat_cno_free(ep));
+    EXPECT(HANDLE(EVD_RECV), dat_ep_create(a.ia, a.pz, a.pz, a.req, a.conn, &attr, &ep2));
+    EXPECT(HANDLE(EVD_REQUEST), dat_ep_create(a.ia, a.pz, a.recv, a.pz, a.conn, &attr, &ep2));
+    EXPECT(HANDLE(EVD_CONN), dat_ep_create(a.ia, a.pz, a.recv, a.req, a.recv, &attr, &ep2));
+    EXPECT(HANDLE(SRQ),
            dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, ep, &attr, &ep2));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EVD_CR), dat_psp_create(a.ia, 45300, a.recv, 0, &ep2));
+    EXPECT(HANDLE(EVD_CR), dat_psp_create(a.ia, 45300, a.recv, 0, &ep2));
 
     /* Memory that was never a handle, behind arguments that libdat2 does not look at; and with a table in front. */
     memset(&foreign, 0x5A, sizeof foreign);
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)&foreign, &srq_attr, &srq));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)((char *)ep + 8), &srq_attr, &srq));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)(uintptr_t)3, &srq_attr, &srq));
+    EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)&foreign, &srq_attr, &srq));
+    EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)((char *)ep + 8), &srq_attr, &srq));
+    EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)(uintptr_t)3, &srq_attr, &srq));
     foreign.table = *(void **)ep;
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_free((DAT_EP_HANDLE)&foreign));
+    EXPECT(HANDLE(EP), dat_ep_free((DAT_EP_HANDLE)&foreign));
 
     /* Stale ones stay stale, however many come after them. */
     OK(dat_ep_free(ep));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_free(ep));
+    EXPECT(HANDLE(EP), dat_ep_free(ep));
     for (i = 0; i < 1000; i++) {
         DAT_PZ_HANDLE pz;
         if (dat_pz_create(a.ia, &pz) != DAT_SUCCESS || pz == (DAT_PZ_HANDLE)ep || dat_pz_free(pz) != DAT_SUCCESS)
             break;
     }
     CHECK(i == 1000);
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EP), dat_ep_get_status(ep, NULL, NULL, NULL));
+    EXPECT(HANDLE(EP), dat_ep_get_status(ep, NULL, NULL, NULL));
     OK(dat_srq_free(srq));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_SRQ), dat_srq_free(srq));
+    EXPECT(HANDLE(SRQ), dat_srq_free(srq));
 
     /* A graceful close is refused with objects left, and everything goes on; an abrupt one ends everything. */
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE, dat_ia_close(a.ia, DAT_CLOSE_GRACEFUL_FLAG));
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(a.conn, &event));
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_EVD_REQUEST), dat_evd_dequeue(a.recv, &event));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_PZ), dat_pz_free(a.pz));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_LMR), dat_lmr_free(a.lmr));
-    EXPECT(INVALID(DAT_INVALID_HANDLE_IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    EXPECT(HANDLE(EVD_REQUEST), dat_evd_dequeue(a.recv, &event));
+    EXPECT(HANDLE(PZ), dat_pz_free(a.pz));
+    EXPECT(HANDLE(LMR), dat_lmr_free(a.lmr));
+    EXPECT(HANDLE(IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
 
     /* Once more, and with nothing left graceful is possible. */
     side_open(&a, argv[1]);

@@ -2,9 +2,6 @@
 #include "check.h"
 #include <sys/mman.h>
 
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
-#define BAD(sub) (DAT_CLASS_ERROR | DAT_INVALID_HANDLE | (sub))
-
 static void kinds(struct side *a)
 {
     DAT_PROVIDER_ATTR provider;
@@ -99,10 +96,10 @@ static void sharing(struct side *a, char *name)
     OK(dat_ia_close(second, DAT_CLOSE_GRACEFUL_FLAG));
     news(a->ia, a->async);
     evd = a->recv;
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_ASYNC), dat_ia_open(name, 8, &evd, &second));
+    EXPECT(HANDLE(EVD_ASYNC), dat_ia_open(name, 8, &evd, &second));
     CHECK(evd == a->recv);
     evd = a->pz;
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_ASYNC), dat_ia_open(name, 8, &evd, &second));
+    EXPECT(HANDLE(EVD_ASYNC), dat_ia_open(name, 8, &evd, &second));
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,6 @@
 /* dat_ep_modify: every field that the mask can name, told back by the query, and in effect. */
 #include "check.h"
-
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
-#define BAD(sub) (DAT_CLASS_ERROR | DAT_INVALID_HANDLE | (sub))
-#define STATE(sub) (DAT_CLASS_ERROR | DAT_INVALID_STATE | (sub))
+#include "emu.h"
 
 static DAT_EP_PARAM query(DAT_EP_HANDLE ep)
 {
@@ -27,15 +24,15 @@ static void refusals(struct side *a, DAT_EP_HANDLE ep)
     for (i = 0; i < sizeof never / sizeof *never; i++)
         EXPECT(ARG(2), dat_ep_modify(ep, never[i], &param));
     EXPECT(ARG(3), dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, NULL));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EP), dat_ep_modify(a->pz, DAT_EP_FIELD_PZ_HANDLE, &param));
+    EXPECT(HANDLE(EP), dat_ep_modify(a->pz, DAT_EP_FIELD_PZ_HANDLE, &param));
     param.pz_handle = a->recv;
     param.recv_evd_handle = a->conn;
     param.request_evd_handle = ep;
     param.connect_evd_handle = a->pz;
-    EXPECT(BAD(DAT_INVALID_HANDLE_PZ), dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_RECV), dat_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_REQUEST), dat_ep_modify(ep, DAT_EP_FIELD_REQUEST_EVD_HANDLE, &param));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_CONN), dat_ep_modify(ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, &param));
+    EXPECT(HANDLE(PZ), dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
+    EXPECT(HANDLE(EVD_RECV), dat_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
+    EXPECT(HANDLE(EVD_REQUEST), dat_ep_modify(ep, DAT_EP_FIELD_REQUEST_EVD_HANDLE, &param));
+    EXPECT(HANDLE(EVD_CONN), dat_ep_modify(ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, &param));
     param = before;
     param.ep_attr.service_type = 99;
     EXPECT(ARG(3), dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_SERVICE_TYPE, &param));
@@ -90,7 +87,8 @@ int main(int argc, char **argv)
     param.ep_attr.max_message_size = 1000;
     param.ep_attr.max_rdma_size = 2000;
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
-    param.ep_attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG;
+    /* The second says nothing: each request may be suppressed. */
+    param.ep_attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG | DAT_COMPLETION_SUPPRESS_FLAG;
     param.ep_attr.max_recv_dtos = 100;
     param.ep_attr.max_request_dtos = 90;
     param.ep_attr.max_recv_iov = 3;
@@ -111,7 +109,7 @@ int main(int argc, char **argv)
     CHECK(is.connect_evd_handle == conn);
     CHECK(is.ep_attr.max_message_size == 1000 && is.ep_attr.max_rdma_size == 2000);
     CHECK(is.ep_attr.recv_completion_flags == DAT_COMPLETION_EVD_THRESHOLD_FLAG);
-    CHECK(is.ep_attr.request_completion_flags == DAT_COMPLETION_UNSIGNALLED_FLAG);
+    CHECK(is.ep_attr.request_completion_flags == (DAT_COMPLETION_UNSIGNALLED_FLAG | DAT_COMPLETION_SUPPRESS_FLAG));
     CHECK(is.ep_attr.max_recv_dtos >= 100 && is.ep_attr.max_request_dtos >= 90);
     CHECK(is.ep_attr.max_recv_iov >= 3 && is.ep_attr.max_request_iov >= 4);
     CHECK(is.ep_attr.max_rdma_read_in == 2 && is.ep_attr.max_rdma_read_out == 1);
@@ -124,15 +122,33 @@ int main(int argc, char **argv)
     OK(dat_evd_free(a.conn));
     a.pz = pz, a.recv = recv, a.req = request, a.conn = conn, a.lmr = lmr, a.lmr_context = context;
 
-    for (i = 0; i < 100; i++) {
+    for (i = 0; i < 90; i++) {
         iov = piece(&a, 64 * i, 64);
         cookie.as_64 = i;
         OK(dat_ep_post_recv(ep, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     }
-    /* The same again is no change; with receives posted another would be too late. */
+    /* Receives that are posted go along, in their order; flags of theirs and queues that do not hold them come too late. */
     OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
+    param.ep_attr.recv_completion_flags = DAT_COMPLETION_DEFAULT_FLAG;
+    EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED),
+           dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, &param));
+    param.ep_attr.max_recv_dtos = 89;
+    EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED), dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, &param));
     param.recv_evd_handle = DAT_HANDLE_NULL;
-    EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED), dat_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
+    param.ep_attr.max_recv_dtos = 500;
+    OK(dat_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, &param));
+    param.recv_evd_handle = recv;
+    OK(dat_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
+    if (emu("fault cmd.create_qp=12") == 0) {
+        param.ep_attr.max_request_dtos = 3000;
+        CHECK(DAT_GET_TYPE(dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS, &param)) == DAT_INSUFFICIENT_RESOURCES);
+        CHECK(emu("no faults") == 0 && query(ep).ep_attr.max_request_dtos < 3000);
+    }
+    for (; i < 100; i++) {
+        iov = piece(&a, 64 * i, 64);
+        cookie.as_64 = i;
+        OK(dat_ep_post_recv(ep, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    }
     join(&a, ep, &b, peer, 45341);
     for (i = 0; i < 100; i++) {
         iov = piece(&b, 0, 8);

@@ -2,8 +2,6 @@
 #include "check.h"
 #include <dat2/dat_registry.h>
 
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
-#define BAD(sub) (DAT_CLASS_ERROR | DAT_INVALID_HANDLE | (sub))
 /* Slots that libdat2 has no function for. */
 #define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
@@ -60,20 +58,20 @@ static void refusals(struct side *a, DAT_EP_HANDLE ep, DAT_RMR_HANDLE rmr)
     DAT_RMR_HANDLE other;
 
     EXPECT(ARG(2), dat_rmr_create(a->pz, NULL));
-    EXPECT(BAD(DAT_INVALID_HANDLE_PZ), dat_rmr_create(a->cr, &other));
+    EXPECT(HANDLE(PZ), dat_rmr_create(a->cr, &other));
     EXPECT(ARG(2), dat_rmr_query(rmr, 0x80, &param));
     EXPECT(ARG(3), dat_rmr_query(rmr, DAT_RMR_FIELD_ALL, NULL));
-    EXPECT(BAD(DAT_INVALID_HANDLE_RMR), dat_rmr_query(a->pz, DAT_RMR_FIELD_ALL, &param));
-    EXPECT(BAD(DAT_INVALID_HANDLE_RMR), dat_rmr_free(a->pz));
+    EXPECT(HANDLE(RMR), dat_rmr_query(a->pz, DAT_RMR_FIELD_ALL, &param));
+    EXPECT(HANDLE(RMR), dat_rmr_free(a->pz));
     OK(dat_get_handle_type(rmr, &type));
     CHECK(type == DAT_HANDLE_TYPE_RMR);
     OK(dat_set_consumer_context(rmr, mine));
     OK(dat_get_consumer_context(rmr, &back));
     CHECK(back.as_64 == 77);
 #define BIND(lmr, part, priv, va, ep, flags) dat_rmr_bind(rmr, lmr, part, priv, va, ep, cookie, flags, &context)
-    EXPECT(BAD(DAT_INVALID_HANDLE_LMR), BIND(a->pz, &part, 2, DAT_VA_TYPE_VA, ep, 0));
-    EXPECT(BAD(DAT_INVALID_HANDLE_LMR), BIND(DAT_HANDLE_NULL, &part, 2, DAT_VA_TYPE_VA, ep, 0));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EP), BIND(a->lmr, &part, 2, DAT_VA_TYPE_VA, a->pz, 0));
+    EXPECT(HANDLE(LMR), BIND(a->pz, &part, 2, DAT_VA_TYPE_VA, ep, 0));
+    EXPECT(HANDLE(LMR), BIND(DAT_HANDLE_NULL, &part, 2, DAT_VA_TYPE_VA, ep, 0));
+    EXPECT(HANDLE(EP), BIND(a->lmr, &part, 2, DAT_VA_TYPE_VA, a->pz, 0));
     EXPECT(ARG(3), BIND(a->lmr, NULL, 2, DAT_VA_TYPE_VA, ep, 0));
     EXPECT(ARG(3), BIND(a->lmr, &outside, 2, DAT_VA_TYPE_VA, ep, 0));
     EXPECT(ARG(4), BIND(a->lmr, &part, 0x1000, DAT_VA_TYPE_VA, ep, 0));
@@ -159,7 +157,7 @@ static void windows(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HAN
     /* A freed RMR's context is dead. */
     again = bind_to(a, ea, rmr, piece(a, 0, 64));
     OK(dat_rmr_free(rmr));
-    EXPECT(BAD(DAT_INVALID_HANDLE_RMR), dat_rmr_free(rmr));
+    EXPECT(HANDLE(RMR), dat_rmr_free(rmr));
     write_there(b, eb, there(a, 0, 19, again), DAT_DTO_ERR_REMOTE_ACCESS);
     NEXT(b->conn, DAT_CONNECTION_EVENT_BROKEN);
     OK(dat_evd_wait(a->conn, LONG_TIME, 1, &event, &more));

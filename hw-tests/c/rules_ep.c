@@ -106,7 +106,6 @@ TEST(r134_epsrq_null_evds_allowed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     DAT_EP_HANDLE ep, client = plain_ep(&b);
-    DAT_EVENT event;
     DAT_PSP_HANDLE psp;
     DAT_CONN_QUAL qual = next_qual();
     struct pair pair;
@@ -116,9 +115,7 @@ TEST(r134_epsrq_null_evds_allowed)
     OK(create(a.recv, a.req, DAT_HANDLE_NULL, srq, NULL, &ep));
     OK(create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, NULL, &ep));
     OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
-    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+    OK(dat_cr_accept(request(&a, client, qual), ep, 0, NULL));
     NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
     OK(post(srq, 0, 64));
     pair.server = ep;
@@ -618,15 +615,14 @@ TEST(r171_ep_free_states)
     DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL), client = plain_ep(&b);
     DAT_CONN_QUAL qual = next_qual();
     DAT_RSP_HANDLE rsp;
-    DAT_EVENT event;
+    DAT_CR_HANDLE cr;
     struct pair pair;
 
     OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
     EXPECT(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_ep_free(ep));
-    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    cr = request(&a, client, qual);
     EXPECT(STATE(DAT_INVALID_STATE_EP_PASSCONNPENDING), dat_ep_free(ep));
-    OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+    OK(dat_cr_reject(cr, 0, NULL));
     NEXT(b.conn, DAT_CONNECTION_EVENT_PEER_REJECTED);
     OK(dat_rsp_free(rsp));
     OK(dat_ep_free(ep));
@@ -817,18 +813,17 @@ TEST(r187_disconnect_forbidden_states)
     DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
     DAT_CONN_QUAL qual = next_qual();
     DAT_RSP_HANDLE rsp;
-    DAT_EVENT event;
+    DAT_CR_HANDLE cr;
 
     for (unsigned how = 0; how < 2; how++)
         EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED), dat_ep_disconnect(ep, how));
     OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
     for (unsigned how = 0; how < 2; how++)
         EXPECT(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_ep_disconnect(ep, how));
-    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    cr = request(&a, client, qual);
     for (unsigned how = 0; how < 2; how++)
         EXPECT(STATE(DAT_INVALID_STATE_EP_PASSCONNPENDING), dat_ep_disconnect(ep, how));
-    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, DAT_HANDLE_NULL, 0, NULL));
+    OK(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
     NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 

@@ -315,7 +315,7 @@ TEST(r207_recv_query_any_state)
     DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
     DAT_CONN_QUAL qual = next_qual();
     DAT_RSP_HANDLE rsp;
-    DAT_EVENT event;
+    DAT_CR_HANDLE cr;
 
 #define VISIT(state)                                                                                             \
     CHECK(state_of(ep) == (state) || ((state) == DAT_EP_STATE_CONNECTED && connected(ep)));                      \
@@ -326,10 +326,9 @@ TEST(r207_recv_query_any_state)
     HOLDS(ep, 0);
     OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
     VISIT(DAT_EP_STATE_RESERVED);
-    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+    cr = request(&a, client, qual);
     VISIT(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
-    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, DAT_HANDLE_NULL, 0, NULL));
+    OK(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
     NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
     VISIT(DAT_EP_STATE_CONNECTED);
     OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
@@ -556,9 +555,7 @@ TEST(r226_hw_null_connect_evd)
     OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, DAT_HANDLE_NULL, &attr, &ep));
     receives(ep, 0, 2);
     OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
-    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+    OK(dat_cr_accept(request(&a, client, qual), ep, 0, NULL));
     NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
     /* There is no event to wait for. */
     while (!connected(ep) && now_ms() < end)

@@ -322,6 +322,65 @@ TEST(r23_srq_create_thread_safe)
     }
 }
 
+enum { POSTERS = 3, POSTS = 400 };
+
+static DAT_SRQ_HANDLE shared;
+
+/* Buffers of this thread's own, as often as there is room. */
+static void *post_many(void *which)
+{
+    unsigned first = (uintptr_t)which * POSTS;
+    uintptr_t wrong = 0;
+
+    for (unsigned i = 0; i < POSTS;) {
+        DAT_LMR_TRIPLET iov = piece(&a, (i % 32) * ROOM, 64);
+        DAT_RETURN code = dat_srq_post_recv(shared, 1, &iov, as_cookie(first + i));
+
+        i += code == DAT_SUCCESS;
+        if (code != DAT_SUCCESS && DAT_GET_TYPE(code) != DAT_INSUFFICIENT_RESOURCES) {
+            wrong++;
+            break;
+        }
+        if (code != DAT_SUCCESS || i % 16 == 0)
+            poll(NULL, 0, 0);
+    }
+    return (void *)wrong;
+}
+
+/* Several threads post to one SRQ at once, while another reaps and looks: no buffer is lost or comes twice. */
+TEST(r71_srq_post_thread_rule)
+{
+    static unsigned char came[POSTERS * POSTS];
+    pthread_t threads[POSTERS];
+    struct pair pair;
+
+    memset(came, 0, sizeof came);
+    shared = srq_of(&a, 24);
+    pair = pair_on(shared);
+    for (uintptr_t i = 0; i < POSTERS; i++)
+        CHECK(pthread_create(&threads[i], NULL, post_many, (void *)i) == 0);
+    for (unsigned i = 0; i < POSTERS * POSTS; i++) {
+        DAT_DTO_COOKIE cookie;
+        DAT_SRQ_PARAM now;
+
+        SEND(pair, 8);
+        cookie = TAKEN(a.recv, pair.server, 8).user_cookie;
+        CHECK(cookie.as_64 < sizeof came && !came[cookie.as_64]);
+        if (cookie.as_64 < sizeof came)
+            came[cookie.as_64] = 1;
+        now = look(shared);
+        CHECK(now.available_dto_count >= 0 && now.available_dto_count <= 24);
+    }
+    for (int i = 0; i < POSTERS; i++) {
+        void *wrong;
+
+        CHECK(pthread_join(threads[i], &wrong) == 0);
+        CHECK(wrong == NULL);
+    }
+    COUNTS(shared, 0, 0);
+    EMPTIED(a.recv);
+}
+
 /* Whatever state the EP is in, until it is freed (R25, R170). */
 TEST(r24_srq_free_refused_while_ep_attached)
 {

@@ -2,9 +2,6 @@
 #include "check.h"
 #include <dat2/dat_registry.h>
 
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
-#define BAD(sub) (DAT_CLASS_ERROR | DAT_INVALID_HANDLE | (sub))
-#define STATE(sub) (DAT_CLASS_ERROR | DAT_INVALID_STATE | (sub))
 #define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
@@ -25,17 +22,14 @@ static void establish(struct side *a, struct side *b)
 }
 
 /* A request at a PSP of the provider's kind, and its EP. */
-static DAT_CR_HANDLE ask(struct side *a, struct side *b, DAT_EP_HANDLE ep, DAT_CONN_QUAL qual, DAT_EP_HANDLE *provided)
+static DAT_CR_HANDLE ask(struct side *a, DAT_EP_HANDLE ep, DAT_CONN_QUAL qual, DAT_EP_HANDLE *provided)
 {
+    DAT_CR_HANDLE cr = request(a, ep, qual);
     DAT_CR_PARAM param;
     DAT_EP_PARAM is;
-    DAT_EVENT event;
 
-    (void)b;
-    OK(dat_ep_connect(ep, a->attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
-    event = NEXT(a->cr, DAT_CONNECTION_REQUEST_EVENT);
     memset(&param, 0xA5, sizeof param);
-    OK(dat_cr_query(event.event_data.cr_arrival_event_data.cr_handle, DAT_CR_FIELD_ALL, &param));
+    OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
     *provided = param.local_ep_handle;
     CHECK(*provided != DAT_HANDLE_NULL);
     memset(&is, 0xA5, sizeof is);
@@ -43,7 +37,7 @@ static DAT_CR_HANDLE ask(struct side *a, struct side *b, DAT_EP_HANDLE ep, DAT_C
     CHECK(is.ep_state == DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING && is.ia_handle == a->ia);
     CHECK(is.pz_handle == DAT_HANDLE_NULL && is.recv_evd_handle == DAT_HANDLE_NULL);
     CHECK(is.request_evd_handle == DAT_HANDLE_NULL && is.connect_evd_handle == DAT_HANDLE_NULL);
-    return event.event_data.cr_arrival_event_data.cr_handle;
+    return cr;
 }
 
 static void provided(struct side *a, struct side *b)
@@ -65,7 +59,7 @@ static void provided(struct side *a, struct side *b)
     OK(dat_psp_query(psp, DAT_PSP_FIELD_ALL, &psp_param));
     CHECK(psp_param.psp_flags == DAT_PSP_PROVIDER_FLAG && psp_param.conn_qual == 45351);
     EXPECT(ARG(4), dat_psp_create(a->ia, 45352, a->cr, 2, &plain));
-    cr = ask(a, b, eb, 45351, &ea);
+    cr = ask(a, eb, 45351, &ea);
     EXPECT(STATE(DAT_INVALID_STATE_EP_TENTCONNPENDING), dat_ep_free(ea));
     param.pz_handle = a->pz;
     param.recv_evd_handle = a->recv;
@@ -90,16 +84,16 @@ static void provided(struct side *a, struct side *b)
 
     /* Rejected, or accepted with another: the EP is gone. */
     eb = client(b);
-    cr = ask(a, b, eb, 45351, &ea);
+    cr = ask(a, eb, 45351, &ea);
     OK(dat_cr_reject(cr, 0, NULL));
     NEXT(b->conn, DAT_CONNECTION_EVENT_PEER_REJECTED);
-    EXPECT(BAD(DAT_INVALID_HANDLE_EP), dat_ep_free(ea));
+    EXPECT(HANDLE(EP), dat_ep_free(ea));
     OK(dat_ep_reset(eb));
-    cr = ask(a, b, eb, 45351, &ea);
+    cr = ask(a, eb, 45351, &ea);
     other = client(a);
     OK(dat_cr_accept(cr, other, 0, NULL));
     establish(a, b);
-    EXPECT(BAD(DAT_INVALID_HANDLE_EP), dat_ep_free(ea));
+    EXPECT(HANDLE(EP), dat_ep_free(ea));
     OK(dat_ep_free(other));
     NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_free(eb));
@@ -108,11 +102,11 @@ static void provided(struct side *a, struct side *b)
     qual = 0;
     OK(dat_psp_create_any(a->ia, &qual, a->cr, DAT_PSP_CONSUMER_FLAG, &plain));
     eb = client(b);
-    cr = ask(a, b, eb, 45351, &ea);
+    cr = ask(a, eb, 45351, &ea);
     EXPECT(ARG(2), dat_cr_handoff(cr, 45399));
     OK(dat_cr_handoff(cr, qual));
-    EXPECT(BAD(DAT_INVALID_HANDLE_CR), dat_cr_handoff(cr, qual));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EP), dat_ep_free(ea));
+    EXPECT(HANDLE(CR), dat_cr_handoff(cr, qual));
+    EXPECT(HANDLE(EP), dat_ep_free(ea));
     event = NEXT(a->cr, DAT_CONNECTION_REQUEST_EVENT);
     CHECK(event.event_data.cr_arrival_event_data.sp_handle.psp_handle == plain);
     CHECK(event.event_data.cr_arrival_event_data.conn_qual == qual);
@@ -124,6 +118,54 @@ static void provided(struct side *a, struct side *b)
     OK(dat_ep_free(eb));
     OK(dat_psp_free(plain));
     OK(dat_psp_free(psp));
+}
+
+/* A service point of another IA of the same device takes a request as well: the event has that IA's handles. */
+static void elsewhere(struct side *a, struct side *b, char *name)
+{
+    struct side other;
+    DAT_PSP_HANDLE here, there;
+    DAT_EP_HANDLE eb = client(b), ea, wrong = client(a);
+    DAT_CONN_QUAL from = 0, to = 0;
+    DAT_CR_HANDLE first, cr;
+    DAT_CR_PARAM param;
+    DAT_EVENT event;
+    DAT_LMR_TRIPLET iov;
+    DAT_DTO_COOKIE cookie = {.as_64 = 9};
+
+    side_open(&other, name);
+    ea = client(&other);
+    OK(dat_psp_create_any(a->ia, &from, a->cr, DAT_PSP_CONSUMER_FLAG, &here));
+    OK(dat_psp_create_any(other.ia, &to, other.cr, DAT_PSP_CONSUMER_FLAG, &there));
+    first = request(a, eb, from);
+    EXPECT(ARG(2), dat_cr_handoff(first, 45399));
+    OK(dat_cr_handoff(first, to));
+    EXPECT(HANDLE(CR), dat_cr_reject(first, 0, NULL));
+    event = NEXT(other.cr, DAT_CONNECTION_REQUEST_EVENT);
+    CHECK(event.event_data.cr_arrival_event_data.sp_handle.psp_handle == there);
+    CHECK(event.event_data.cr_arrival_event_data.conn_qual == to);
+    CHECK(event.event_data.cr_arrival_event_data.local_ia_address_ptr == other.attr.ia_address_ptr);
+    cr = event.event_data.cr_arrival_event_data.cr_handle;
+    memset(&param, 0xA5, sizeof param);
+    OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
+    CHECK(param.private_data_size >= 5 && memcmp(param.private_data, "hello", 5) == 0);
+    EXPECT(HANDLE(EP), dat_cr_accept(cr, wrong, 0, NULL));
+    /* The request's own buffer may be written to, and goes back as the answer. */
+    ((char *)param.private_data)[0] = 'H';
+    OK(dat_cr_accept(cr, ea, 5, param.private_data));
+    both_established(&other, ea, b, eb, "Hello");
+    iov = piece(&other, 0, 64);
+    OK(dat_ep_post_recv(ea, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    iov = piece(b, 0, 9);
+    OK(dat_ep_post_send(eb, 1, &iov, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
+    event = NEXT(other.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(event.event_data.dto_completion_event_data.ep_handle == ea);
+    OK(dat_psp_free(here));
+    OK(dat_ia_close(other.ia, DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_ep_free(eb));
+    OK(dat_ep_free(wrong));
+    free(other.memory);
 }
 
 static void common(struct side *a, struct side *b)
@@ -146,7 +188,7 @@ static void common(struct side *a, struct side *b)
     EXPECT(ARG(2), table->csp_create_func(raw, NULL, where, a->cr, &csp));
     EXPECT(ARG(3), table->csp_create_func(raw, &comm, NULL, a->cr, &csp));
     EXPECT(ARG(5), table->csp_create_func(raw, &comm, where, a->cr, NULL));
-    EXPECT(BAD(DAT_INVALID_HANDLE_EVD_CR), table->csp_create_func(raw, &comm, where, a->conn, &csp));
+    EXPECT(HANDLE(EVD_CR), table->csp_create_func(raw, &comm, where, a->conn, &csp));
     EXPECT(DAT_CLASS_ERROR | DAT_COMM_NOT_SUPPORTED, table->csp_create_func(raw, &udp, where, a->cr, &csp));
     OK(table->csp_create_func(raw, &comm, where, a->cr, &csp));
     OK(dat_get_handle_type(csp, &type));
@@ -171,8 +213,8 @@ static void common(struct side *a, struct side *b)
     OK(dat_ep_query(eb, DAT_EP_FIELD_ALL, &is));
     CHECK(is.comm.type == SOCK_STREAM && is.comm.domain == comm.domain);
     OK(table->csp_free_func(csp));
-    EXPECT(BAD(DAT_INVALID_HANDLE_CSP), table->csp_free_func(csp));
-    EXPECT(BAD(DAT_INVALID_HANDLE_CSP), table->csp_query_func(csp, DAT_CSP_FIELD_ALL, &param));
+    EXPECT(HANDLE(CSP), table->csp_free_func(csp));
+    EXPECT(HANDLE(CSP), table->csp_query_func(csp, DAT_CSP_FIELD_ALL, &param));
     OK(dat_ep_free(ea));
     OK(dat_ep_free(eb));
 }
@@ -185,6 +227,7 @@ int main(int argc, char **argv)
     side_open(&a, argv[1]);
     side_open(&b, argv[2]);
     provided(&a, &b);
+    elsewhere(&a, &b, argv[1]);
     common(&a, &b);
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
     OK(dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG));

@@ -3,7 +3,6 @@
 #include <dat2/dat_registry.h>
 #include <poll.h>
 
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
 #define NOT_SUPPORTED (DAT_CLASS_ERROR | DAT_MODEL_NOT_SUPPORTED)
 
 /* Exported by libdat2 and declared in no header that it installs. */
@@ -133,7 +132,6 @@ static void events(struct side *a)
     OK(dat_evd_dequeue(evd, &event));
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(evd, &event));
     EXPECT(ARG(2), dat_evd_dequeue(evd, NULL));
-
 
     /* Waiting. */
     OK(dat_evd_set_unwaitable(evd));

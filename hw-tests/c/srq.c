@@ -1,8 +1,6 @@
 /* The nine SRQ calls, through libdat2. */
 #include "check.h"
 
-#define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
-
 static DAT_SRQ_PARAM query(DAT_SRQ_HANDLE srq)
 {
     DAT_SRQ_PARAM param;

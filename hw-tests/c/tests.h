@@ -17,10 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ERROR(type, sub) (DAT_CLASS_ERROR | (type) | (sub))
-#define ARG(n) ERROR(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + (n)-1)
-#define HANDLE(kind) ERROR(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_##kind)
-#define STATE(sub) ERROR(DAT_INVALID_STATE, sub)
 #define FULL_SRQ ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ)
 #define TIMEOUT ERROR(DAT_TIMEOUT_EXPIRED, 0)
 /* Of an EVD that takes completions; dtest compares with just that. */

@@ -63,7 +63,7 @@ static void refusals(struct side *s, DAT_EP_HANDLE ep, DAT_RMR_HANDLE rmr)
     EXPECT(ARG(2), BIND(&outside, 2, ep, 0));
     EXPECT(ARG(2), BIND(&wide, 2, ep, 0));
     EXPECT(ARG(3), BIND(&part, 0x40, ep, 0));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_EP), BIND(&part, 2, s->pz, 0));
+    EXPECT(HANDLE(EP), BIND(&part, 2, s->pz, 0));
     EXPECT(ARG(6), BIND(&part, 2, ep, 0x20));
     EXPECT(ARG(6), BIND(&part, 2, ep, DAT_COMPLETION_UNSIGNALLED_FLAG));
 #undef BIND
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     first = bound(&s, es, rmr, piece(&s, 1024, 64));
     strcpy(c.memory, "by way of an RMR");
     write_there(&c, ec, &s, 1024, first);
-    EXPECT(ERROR(INVALID_STATE, INVALID_STATE_LMR_IN_USE), dat_lmr_free(s.lmr));
+    EXPECT(STATE(DAT_INVALID_STATE_LMR_IN_USE), dat_lmr_free(s.lmr));
     second = bound(&s, es, rmr, piece(&s, 2048, 64));
     CHECK(first != second);
     write_there(&c, ec, &s, 2048, second);

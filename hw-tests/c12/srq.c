@@ -61,8 +61,8 @@ static void creation(struct side *s, DAT_SRQ_HANDLE *srq)
     attr.max_recv_dtos = s->attr.max_recv_per_srq + 1;
     EXPECT(ARG(3), dat_srq_create(s->ia, s->pz, &attr, srq));
     attr.max_recv_dtos = 10;
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_PZ), dat_srq_create(s->ia, DAT_HANDLE_NULL, &attr, srq));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_IA), dat_srq_create(DAT_HANDLE_NULL, s->pz, &attr, srq));
+    EXPECT(HANDLE(PZ), dat_srq_create(s->ia, DAT_HANDLE_NULL, &attr, srq));
+    EXPECT(HANDLE(IA), dat_srq_create(DAT_HANDLE_NULL, s->pz, &attr, srq));
     OK(dat_srq_create(s->ia, s->pz, &attr, srq));
 
     param = query(*srq);
@@ -72,8 +72,8 @@ static void creation(struct side *s, DAT_SRQ_HANDLE *srq)
     CHECK(param.available_dto_count == 0 && param.outstanding_dto_count == 0);
     EXPECT(ARG(2), dat_srq_query(*srq, 0x100, &param));
     EXPECT(ARG(3), dat_srq_query(*srq, DAT_SRQ_FIELD_ALL, NULL));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ), dat_srq_query(DAT_HANDLE_NULL, DAT_SRQ_FIELD_ALL, &param));
-    EXPECT(ERROR(INVALID_STATE, INVALID_STATE_PZ_IN_USE), dat_pz_free(s->pz));
+    EXPECT(HANDLE(SRQ), dat_srq_query(DAT_HANDLE_NULL, DAT_SRQ_FIELD_ALL, &param));
+    EXPECT(STATE(DAT_INVALID_STATE_PZ_IN_USE), dat_pz_free(s->pz));
 
     OK(dat_get_handle_type(*srq, &type));
     CHECK(type == DAT_HANDLE_TYPE_SRQ);
@@ -100,8 +100,8 @@ static void refused_posts(struct side *s, DAT_SRQ_HANDLE srq)
     EXPECT(ARG(3), dat_srq_post_recv(srq, 1, &iov, cookie));
     iov = piece(s, 0, 64);
     iov.lmr_context ^= 0x00f00000;
-    EXPECT(ERROR(PRIVILEGES_VIOLATION, PRIVILEGES_WRITE), dat_srq_post_recv(srq, 1, &iov, cookie));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ), dat_srq_post_recv(DAT_HANDLE_NULL, 1, &iov, cookie));
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 1, &iov, cookie));
+    EXPECT(HANDLE(SRQ), dat_srq_post_recv(DAT_HANDLE_NULL, 1, &iov, cookie));
     COUNTS(srq, 0, 0);
 }
 
@@ -124,7 +124,7 @@ static void endpoints(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DAT_EP
     attr.recv_completion_flags = (DAT_COMPLETION_FLAGS)0x20;
     EXPECT(ARG(7), dat_ep_create_with_srq(s->ia, s->pz, s->recv, s->req, s->conn, srq, &attr, &server[0]));
     attr = ep_attr();
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ),
+    EXPECT(HANDLE(SRQ),
            dat_ep_create_with_srq(s->ia, s->pz, s->recv, s->req, s->conn, DAT_HANDLE_NULL, &attr, &server[0]));
     for (i = 0; i < CLIENTS; i++) {
         OK(dat_ep_create_with_srq(s->ia, s->pz, s->recv, s->req, s->conn, srq, &attr, &server[i]));
@@ -150,13 +150,13 @@ static void endpoints(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DAT_EP
     CHECK(state == DAT_EP_STATE_UNCONNECTED && recv_idle == DAT_TRUE && request_idle == DAT_TRUE);
 
     cookie.as_64 = 1;
-    EXPECT(ERROR(INVALID_STATE, INVALID_STATE_SRQ_IN_USE),
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE),
            dat_ep_post_recv(server[0], 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-    EXPECT(ERROR(INVALID_STATE, INVALID_STATE_SRQ_IN_USE), dat_srq_free(srq));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_srq_free(srq));
     CHECK(DAT_INVALID_STATE_SRQ_IN_USE == 86);
     OK(dat_ep_recv_query(server[0], &held, &span));
     CHECK(held == 0 && span == 0);
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_EP), dat_ep_recv_query(DAT_HANDLE_NULL, &held, &span));
+    EXPECT(HANDLE(EP), dat_ep_recv_query(DAT_HANDLE_NULL, &held, &span));
 
     for (i = 0; i < CLIENTS; i++)
         join(s, server[i], c, client[i], QUAL + (DAT_CONN_QUAL)i);
@@ -224,7 +224,7 @@ static void counts_of_the_manual(struct side *s, struct side *c, DAT_SRQ_HANDLE 
         DAT_DTO_COOKIE cookie;
 
         cookie.as_64 = 0;
-        EXPECT(ERROR(INSUFFICIENT_RESOURCES, RESOURCE_SRQ), dat_srq_post_recv(srq, 1, &iov, cookie));
+        EXPECT(ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ), dat_srq_post_recv(srq, 1, &iov, cookie));
     }
 }
 
@@ -250,7 +250,7 @@ static void low_watermark(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DA
 
     EXPECT(ARG(2), dat_srq_set_lw(srq, -1));
     EXPECT(ARG(2), dat_srq_set_lw(srq, 11));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ), dat_srq_set_lw(DAT_HANDLE_NULL, 1));
+    EXPECT(HANDLE(SRQ), dat_srq_set_lw(DAT_HANDLE_NULL, 1));
     OK(dat_srq_set_lw(srq, 9));
     CHECK(query(srq).low_watermark == 9);
     EXPECT_TYPE(DAT_QUEUE_EMPTY, dat_evd_dequeue(s->async, &event));
@@ -279,7 +279,7 @@ static void resizing(struct side *s, DAT_SRQ_HANDLE srq)
     for (int i = 10; i < 20; i++)
         post(s, srq, i);
     COUNTS(srq, 20, 20);
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ), dat_srq_resize(DAT_HANDLE_NULL, 20));
+    EXPECT(HANDLE(SRQ), dat_srq_resize(DAT_HANDLE_NULL, 20));
 }
 
 static void threshold(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DAT_EP_HANDLE *server, DAT_EP_HANDLE *client)
@@ -308,7 +308,7 @@ static void high_watermark(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, D
 
     EXPECT(ARG(2), dat_ep_set_watermark(server[2], -2, DAT_WATERMARK_INFINITE));
     EXPECT(ARG(3), dat_ep_set_watermark(server[2], DAT_WATERMARK_INFINITE, -2));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_EP), dat_ep_set_watermark(DAT_HANDLE_NULL, 1, 1));
+    EXPECT(HANDLE(EP), dat_ep_set_watermark(DAT_HANDLE_NULL, 1, 1));
     OK(dat_ep_set_watermark(server[2], 0, DAT_WATERMARK_INFINITE));
     send_one(c, client[2], "one too many");
     post(s, srq, receive(s, server[2], "one too many"));
@@ -346,7 +346,7 @@ static void names(void)
 {
     const char *major = NULL, *minor = NULL;
 
-    OK(dat_strerror(ERROR(INVALID_STATE, INVALID_STATE_SRQ_IN_USE), &major, &minor));
+    OK(dat_strerror(STATE(DAT_INVALID_STATE_SRQ_IN_USE), &major, &minor));
     CHECK(major != NULL && strcmp(major, "DAT_INVALID_STATE") == 0);
     CHECK(minor != NULL && strcmp(minor, "DAT_INVALID_STATE_SRQ_IN_USE") == 0);
     OK(dat_strerror(DAT_CLASS_ERROR | DAT_NOT_IMPLEMENTED, &major, &minor));
@@ -386,7 +386,7 @@ int main(int argc, char **argv)
         OK(dat_ep_free(client[i]));
     }
     OK(dat_srq_free(srq));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_SRQ), dat_srq_free(srq));
+    EXPECT(HANDLE(SRQ), dat_srq_free(srq));
     side_close(&s);
     side_close(&c);
     return finish();

@@ -23,8 +23,8 @@ static void opening(char *name)
     EXPECT_TYPE(DAT_INVALID_PARAMETER, dat_registry_list_providers(64, NULL, list));
 
     EXPECT_TYPE(DAT_PROVIDER_NOT_FOUND, dat_ia_open("there is none", 8, &async, &ia));
-    EXPECT(ERROR(PROVIDER_NOT_FOUND, MAJOR_NOT_FOUND), dat_ia_openv(name, 8, &async, &ia, 2, 0, DAT_FALSE));
-    EXPECT(ERROR(PROVIDER_NOT_FOUND, MINOR_NOT_FOUND), dat_ia_openv(name, 8, &async, &ia, 1, 1, DAT_FALSE));
+    EXPECT(ERROR(DAT_PROVIDER_NOT_FOUND, DAT_MAJOR_NOT_FOUND), dat_ia_openv(name, 8, &async, &ia, 2, 0, DAT_FALSE));
+    EXPECT(ERROR(DAT_PROVIDER_NOT_FOUND, DAT_MINOR_NOT_FOUND), dat_ia_openv(name, 8, &async, &ia, 1, 1, DAT_FALSE));
     EXPECT(ARG(1), dat_ia_open(NULL, 8, &async, &ia));
     EXPECT(ARG(3), dat_ia_open(name, 8, NULL, &ia));
     EXPECT(ARG(4), dat_ia_open(name, 8, &async, NULL));
@@ -32,7 +32,7 @@ static void opening(char *name)
     snprintf(aware, sizeof aware, "RO_AWARE_%s", name);
     OK(dat_ia_open(aware, 8, &async, &ia));
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
-    EXPECT(ERROR(INVALID_HANDLE, INVALID_HANDLE_IA), dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    EXPECT(HANDLE(IA), dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
 }
 
 static void queries(struct side *s)

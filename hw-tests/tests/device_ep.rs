@@ -2,7 +2,8 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
-    EpChange, EpEvds, EpState, Evd, EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, Srq, SrqAttr, reason,
+    EpChange, EpEvds, EpState, Evd, EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, ServiceType, Srq, SrqAttr,
+    reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -183,6 +184,7 @@ fn r139_epsrq_request_limits_at_least() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
     let asked = EpAttr {
+        service_type: ServiceType::Rc,
         max_message_size: 12_345,
         max_rdma_size: 54_321,
         qos: Qos::LowLatency,

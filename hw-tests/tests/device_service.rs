@@ -5,11 +5,11 @@ use doorbell::{
     EpChange, EpState, EvdFlags, Psp, Qos, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, tests};
+use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 use std::net::{Ipv4Addr, SocketAddr};
 
 fn main() {
-    doorbell_hw_tests::run(tests![
+    let tests = tests![
         a_provided_ep_is_changed_and_accepts,
         a_provided_ep_accepts_as_the_requests_own,
         a_provided_ep_does_nothing_else,
@@ -22,13 +22,23 @@ fn main() {
         a_reserved_ep_is_free_after_its_request_went_on,
         a_provided_ep_goes_when_its_request_goes_on,
         a_request_is_not_handed_on_to_nobody,
+        a_request_is_handed_on_to_another_ia_of_its_device,
+        a_request_is_handed_on_to_a_reserved_ep_of_another_ia,
+        a_request_is_handed_on_to_an_ia_of_another_name_and_back,
+        a_request_outlives_the_ia_that_handed_it_on,
+        a_request_does_not_leave_its_device,
         a_common_service_point_takes_requests,
         a_common_service_point_listens_where_it_says,
         other_communicators_and_addresses_are_refused,
         the_reserved_ep_of_a_request_that_another_accepts_is_free,
         an_ep_follows_another_to_its_service,
-    ])
-    .exit();
+    ];
+    let (server, client) = devices().unwrap_or_default();
+    let one_device = |name: &str| {
+        (name == "a_request_does_not_leave_its_device" && server == client)
+            .then_some("needs two devices in DOORBELL_TEST_DEVICES")
+    };
+    doorbell_hw_tests::run_unless(tests, 4, one_device).exit();
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
@@ -246,6 +256,113 @@ fn a_request_is_not_handed_on_to_nobody() {
     let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), 0x8006_0026);
     // The request is as good as before.
+    let server = rig.server.ep(&EpAttr::default());
+    refused.object.accept(&server, &[]).unwrap();
+    established(&rig, Pair { server, client });
+}
+
+/// The server's device, opened once more under this name.
+fn again(rig: &Rig, name: &str) -> Side {
+    let again = Side::open(name);
+    assert_eq!(again.ia.address(), rig.server.ia.address());
+    again
+}
+
+fn server_device() -> String {
+    devices().expect("DOORBELL_TEST_DEVICES names the devices").0
+}
+
+fn a_request_is_handed_on_to_another_ia_of_its_device() {
+    let mut rig = Rig::new();
+    let other = again(&rig, &server_device());
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (there, to) = Psp::create_any(&other.ia, &other.cr).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    let arrival = ask_at(&rig, &client, qual);
+    let remote = arrival.cr.remote();
+    arrival.cr.hand_off(to).unwrap();
+    expect_nothing(&rig.server.cr);
+    let arrival = connection_request(&other.cr);
+    assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
+    assert_eq!(arrival.cr.remote(), remote);
+    assert_eq!(&arrival.cr.private_data()[..3], b"who");
+    // It is the other IA's now.
+    let wrong = rig.server.ep(&EpAttr::default());
+    let refused = arrival.cr.accept(&wrong, &[]).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8005_000c);
+    let server = other.ep(&EpAttr::default());
+    refused.object.accept(&server, &[]).unwrap();
+    rig.server = other;
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+    rig.disconnect(&pair);
+}
+
+fn a_request_is_handed_on_to_a_reserved_ep_of_another_ia() {
+    let mut rig = Rig::new();
+    let other = again(&rig, &server_device());
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = other.ep(&EpAttr::default());
+    let (_rsp, to) = other.reserve(&server);
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    assert_eq!(server.state(), EpState::PassiveConnectionPending);
+    // It takes one request; the second is as good as before, where it was.
+    let second = rig.client.ep(&EpAttr::default());
+    let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8006_0026);
+    refused.object.reject(b"no").unwrap();
+    expect_connection(&rig.client.connect, &second, ConnectionEventKind::PeerRejected);
+    connection_request(&other.cr).cr.accept_reserved(&[]).unwrap();
+    rig.server = other;
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+fn a_request_is_handed_on_to_an_ia_of_another_name_and_back() {
+    let rig = Rig::new();
+    let other = again(&rig, &rig.server.ia.address().to_string());
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (there, to) = Psp::create_any_providing(&other.ia, &other.cr).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    let arrival = connection_request(&other.cr);
+    assert_eq!(arrival.sp, there.id());
+    let provided = arrival.ep.unwrap();
+    assert_eq!(provided.state(), EpState::TentativeConnectionPending);
+    arrival.cr.hand_off(qual).unwrap();
+    assert_eq!(code(provided.query()), 0x8005_000c);
+    let server = rig.server.ep(&EpAttr::default());
+    connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+fn a_request_outlives_the_ia_that_handed_it_on() {
+    let mut rig = Rig::new();
+    let other = again(&rig, &server_device());
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = other.ep(&EpAttr::default());
+    let (_rsp, to) = other.reserve(&server);
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    std::mem::replace(&mut rig.server, other).ia.close(CloseFlags::Abrupt).unwrap();
+    assert_eq!(server.state(), EpState::PassiveConnectionPending);
+    connection_request(&rig.server.cr).cr.accept_reserved(&[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+fn a_request_does_not_leave_its_device() {
+    let rig = Rig::new();
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (_there, to) = Psp::create_any(&rig.client.ia, &rig.client.cr).unwrap();
+    let client = rig.client.ep(&EpAttr::default());
+    let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
+    assert_eq!(refused.error.code(), 0x8006_0026);
+    let text = refused.error.to_string();
+    assert!(text.contains("cannot leave"), "{text}");
+    expect_nothing(&rig.client.cr);
     let server = rig.server.ep(&EpAttr::default());
     refused.object.accept(&server, &[]).unwrap();
     established(&rig, Pair { server, client });

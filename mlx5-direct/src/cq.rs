@@ -14,7 +14,7 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, RecvCqe},
+    cqe::{self, Completion, CqeError, CqeFields, RecvCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -180,6 +180,12 @@ impl Cq {
     /// the next poll. Returns the bytes copied: at most 32 or 64, and 0 for a 64-byte entry with `wide`.
     pub fn copy_scattered(&self, wide: bool, out: &mut [u8]) -> usize {
         self.cqes.copy_scattered(self.consumer_index.wrapping_sub(1), wide, out)
+    }
+
+    /// The sender's QP number in the last polled entry, if that was a message. Only for datagrams it says what the receiving QP does
+    /// not know itself, so it is no part of every [`RecvCqe`]. Valid until the next poll.
+    pub fn source_qpn(&self) -> u32 {
+        self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
     }
 
     /// Whether [`poll`](Self::poll) would find an entry.

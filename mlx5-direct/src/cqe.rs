@@ -18,7 +18,10 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct RawCqe {
-    head: [u8; 32],
+    head: [u8; 24],
+    /// Of a receive: the sender's QP number in the low 24 bits; above them, for datagrams, whether a GRH came along.
+    pub flags_rqpn: Be32,
+    tail: [u8; 4],
     /// SRQ number (CQE version 0) or user index (version 1), low 24 bits.
     pub srqn_uidx: Be32,
     /// Immediate data, invalidated rkey or pkey.
@@ -42,6 +45,7 @@ pub const VENDOR_SYNDROME_OFFSET: usize = 54;
 
 const _: () = {
     assert!(size_of::<RawCqe>() == 64);
+    assert!(offset_of!(RawCqe, flags_rqpn) == 24);
     assert!(offset_of!(RawCqe, srqn_uidx) == 32);
     assert!(offset_of!(RawCqe, imm_inval_pkey) == 36);
     assert!(offset_of!(RawCqe, byte_cnt) == 44);
@@ -65,6 +69,8 @@ pub trait CqeFields {
     fn byte_count(&self) -> u32;
     /// Immediate data or invalidated rkey.
     fn imm_inval_pkey(&self) -> u32;
+    /// The sender's QP number and flags.
+    fn flags_rqpn(&self) -> u32;
     /// SRQ number or user index.
     fn srqn_uidx(&self) -> u32;
     /// Device clock.
@@ -89,6 +95,9 @@ impl CqeFields for RawCqe {
     fn imm_inval_pkey(&self) -> u32 {
         self.imm_inval_pkey.get()
     }
+    fn flags_rqpn(&self) -> u32 {
+        self.flags_rqpn.get()
+    }
     fn srqn_uidx(&self) -> u32 {
         self.srqn_uidx.get()
     }
@@ -105,10 +114,12 @@ impl RawCqe {
     /// Lays out an entry, as a device would write it, from its 64 bytes.
     pub fn from_bytes(bytes: &[u8; 64]) -> Self {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let mut head = [0; 32];
-        head.copy_from_slice(&bytes[..32]);
+        let mut head = [0; 24];
+        head.copy_from_slice(&bytes[..24]);
         Self {
             head,
+            flags_rqpn: Be32::new(word(24)),
+            tail: [bytes[28], bytes[29], bytes[30], bytes[31]],
             srqn_uidx: Be32::new(word(32)),
             imm_inval_pkey: Be32::new(word(36)),
             app: [bytes[40], bytes[41], bytes[42], bytes[43]],

@@ -171,6 +171,21 @@ impl Srq {
         Some(WqeIndex(index as u16))
     }
 
+    /// Lets [`post_one_in_run`](Self::post_one_in_run) post `n` more receives at most, until another post had to search or a
+    /// slot is returned; returns how many it will post. For callers with a limit of their own that changes rarely: there is
+    /// nothing to compare it with at each post.
+    #[inline(always)]
+    pub fn limit_run(&mut self, n: u32) -> u32 {
+        self.wqes.limit_plain(n);
+        self.plain_run()
+    }
+
+    /// How many receives [`post_one_in_run`](Self::post_one_in_run) will post now, one after the other.
+    #[inline(always)]
+    pub fn plain_run(&self) -> u32 {
+        self.wqes.plain_run()
+    }
+
     /// Posts one buffer of 0 to [`max_segments`](Srq::max_segments) data segments.
     ///
     /// # Errors
@@ -445,6 +460,19 @@ impl<M> Srq<M> {
         WqeIndex(self.wqes.tail() as u16)
     }
 
+    /// The slots of the posts to come, in order, as far as they are known: the next one, and those after it that are
+    /// reserved. All but the last are posted without a search.
+    #[inline(always)]
+    pub fn next_slots(&self) -> core::ops::RangeInclusive<u32> {
+        self.wqes.tail()..=self.wqes.run_end()
+    }
+
+    /// Receives posted so far, modulo 2^32.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.wqes.count()
+    }
+
     /// The cookie of a slot in use.
     ///
     /// # Errors
@@ -458,15 +486,17 @@ impl<M> Srq<M> {
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
-    /// Has the processor fetch the queue memory of the next `n` posts (x86-64; elsewhere nothing happens).
+    /// Has the processor fetch queue memory and cookies of posts to come, `0..n` for the next `n` (x86-64; elsewhere nothing
+    /// happens).
     ///
-    /// For idle moments, such as after a poll that found nothing. A device that reads WQEs takes their lines away, and a
+    /// For idle moments, such as after a poll that found nothing, and for rings that are larger than the processor's second
+    /// cache. A device that reads WQEs takes their lines away, and a
     /// post waits for them to come back once the store buffer is full. Measured with a second core in the place of the
     /// device: posts one by one took 8.7 ns, with the lines 16 slots ahead fetched beforehand 6.7 ns. A post does not do this
     /// by itself, since with lines at hand it costs more than a tenth of a post (1.17 against 1.33 ns).
     #[inline]
-    pub fn prefetch(&self, n: u32) {
-        self.wqes.prefetch(n);
+    pub fn prefetch(&self, ahead: core::ops::Range<u32>) {
+        self.wqes.prefetch(ahead);
     }
 
     /// Receives in use: posted and not yet returned by [`complete`](Self::complete).

@@ -131,6 +131,21 @@ fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
 }
 
 #[test]
+fn sender_of_a_datagram_is_told_until_the_next_poll() {
+    let (mut cq, mut device) = queue(4, 64);
+    for lap in 0..9u8 {
+        let at = device.next_fields() + 24;
+        // Above the 24 bits of the number is the flag that a GRH came along.
+        for (n, byte) in [0x10, 0xab, 0xcd, lap].into_iter().enumerate() {
+            device.mem().store_u8(at + n, byte);
+        }
+        device.push(Entry { opcode: 2, ..Entry::default() });
+        let Completion::Recv(_) = poll(&mut cq) else { panic!("a receive") };
+        assert_eq!(cq.source_qpn(), 0xab_cd00 | u32::from(lap));
+    }
+}
+
+#[test]
 fn compressed_and_resize_entries_stop_the_queue_with_a_clear_error() {
     for (entry, error) in [
         (Entry { opcode: 2, low_bits: 0x0c, ..Entry::default() }, CqeError::Compressed),

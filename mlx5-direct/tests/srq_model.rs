@@ -166,6 +166,26 @@ fn full_srq_is_refused_and_record_untouched() {
 }
 
 #[test]
+fn a_limited_run_posts_so_many_and_other_posts_go_on() {
+    let (layout, _device) = SrqLayout::on_heap(64, 32).unwrap();
+    let mut srq = Srq::new(layout, 40).unwrap();
+    let seg = DataSeg::new(0x1000, 64, 7);
+    assert_eq!(srq.post_one_in_run(seg, 0), None, "nobody has searched yet");
+    srq.post_one(seg, 0).unwrap();
+    assert_eq!(srq.next_slots(), 1..=40);
+    assert_eq!(srq.limit_run(3), 3);
+    for n in 1..=3 {
+        assert_eq!(srq.post_one_in_run(seg, n), Some(WqeIndex(n as u16)));
+    }
+    assert_eq!((srq.post_one_in_run(seg, 4), srq.plain_run()), (None, 0));
+    assert_eq!(srq.post_one(seg, 4), Ok(WqeIndex(4)));
+    assert_eq!(srq.limit_run(100), 35, "no more than the run has");
+    assert_eq!((srq.count(), srq.posted(), srq.limit_run(0)), (5, 5, 0));
+    assert_eq!(srq.post_one_in_run(seg, 5), None);
+    srq.check();
+}
+
+#[test]
 fn depth_grows_over_posted_receives_up_to_the_ring() {
     let (layout, mem) = SrqLayout::on_heap(64, 64).unwrap();
     let mut device = common::Device::new(mem, 64, 64);

@@ -1,6 +1,6 @@
 //! Attributes: what an IA offers, what an EP or SRQ is made with.
 
-use crate::types::{CompletionFlags, Count, Qos, WATERMARK_INFINITE};
+use crate::types::{CompletionFlags, Count, Qos, ServiceType, WATERMARK_INFINITE};
 use std::net::IpAddr;
 
 /// What an IA offers (`DAT_IA_ATTR`), from the device.
@@ -55,6 +55,8 @@ pub struct IaAttr {
     pub mtu: u32,
     /// Whether there are atomic operations on peers' memory (IB extension).
     pub atomics: bool,
+    /// Whether EPs can be of service type UD (IB extension).
+    pub datagrams: bool,
     /// RMRs at most; 0 where the device has no memory windows.
     pub max_rmrs: Count,
     /// Whether the addresses of LMRs, and of RMRs for an EP, can count from 0.
@@ -106,7 +108,9 @@ pub struct ProviderAttr {
 /// What an EP is made with (`DAT_EP_ATTR`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpAttr {
-    /// Not enforced; 0 means whatever the IA carries.
+    /// Reliable connection or datagrams. For datagrams nothing about RDMA is looked at.
+    pub service_type: ServiceType,
+    /// Not enforced; 0 means whatever the IA carries. A datagram is no longer than [`IaAttr::mtu`].
     pub max_message_size: u32,
     /// Not enforced.
     pub max_rdma_size: u32,
@@ -114,7 +118,8 @@ pub struct EpAttr {
     pub qos: Qos,
     /// How receive completions notify (the table in section O of the rules).
     pub recv_completion_flags: CompletionFlags,
-    /// How request completions notify.
+    /// How request completions notify: UNSIGNALLED or EVD_THRESHOLD, or neither. SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE may be
+    /// there as well and have no effect: each request may carry them anyway.
     pub request_completion_flags: CompletionFlags,
     /// Receives posted at once; an SRQ EP stores it and ignores it (R142).
     pub max_recv_dtos: Count,
@@ -140,6 +145,7 @@ impl Default for EpAttr {
     /// Enough for a control connection: 16 receives, 16 requests, 4 segments, 4 RDMA Reads each way.
     fn default() -> Self {
         Self {
+            service_type: ServiceType::Rc,
             max_message_size: 0,
             max_rdma_size: 0,
             qos: Qos::BestEffort,

@@ -183,7 +183,10 @@ impl CnoInner {
         drop(state);
         self.changed.notify_one();
         let upcall = self.upcall.lock().unwrap().clone();
-        if let Some(upcall) = upcall {
+        // What a closing IA stirs up is not for its consumer, who has let go of everything.
+        if let Some(upcall) = upcall
+            && self.ia.check().is_ok()
+        {
             upcall(evd);
         }
     }

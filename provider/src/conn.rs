@@ -9,14 +9,15 @@
 
 mod end;
 
+use crate::counters::Calls;
 use crate::ep::{Ep, EpInner};
 use crate::event::{ConnectionEvent, ConnectionEventKind, EventData};
 use crate::ia::{CmTarget, IaInner};
 use crate::progress::Task;
 use crate::types::{CloseFlags, ConnQual, Count, EpState, Qos, WATERMARK_INFINITE, port_of};
-use crate::{Error, Refused, Result, ReturnType, Subtype};
+use crate::{Error, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::cm::ConnInfo;
-use rxe_fallback::{AttrMask, CmEvent, CmEventKind, CmId, ConnParam, Qp, QpAttr, QpState};
+use rxe_fallback::{AttrMask, CmEvent, CmEventKind, CmId, ConnParam, Qp, QpAttr, QpKind, QpState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use std::time::Duration;
 pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
 /// One step of address or route resolution is given up after this.
-const RESOLVE_TIME: Duration = Duration::from_millis(4000);
+pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
 
 /// How long an accepted connection may stay unconfirmed.
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
@@ -48,6 +49,9 @@ pub(crate) struct Control {
     pub(crate) drained: bool,
     /// The connection that timers were set for.
     attempt: u64,
+    /// The connection that the peer has ended.
+    left: u64,
+    pub(crate) calls: Calls,
 }
 
 /// A one-shot mark.
@@ -70,6 +74,8 @@ impl Control {
             last_wqe: false,
             drained: true,
             attempt: 0,
+            left: 0,
+            calls: Calls::default(),
         }
     }
 
@@ -102,6 +108,9 @@ impl Ep {
     /// Asks to connect to a service; the outcome is an event on the connect EVD.
     ///
     /// `timeout` bounds the whole attempt; `None` leaves it to the transport, which gives up too.
+    ///
+    /// A UD EP asks where datagrams to an EP of that service go, any number of times and also while earlier answers are awaited; it
+    /// stays UNCONNECTED. Each ends in one [`DatagramEvent`](crate::DatagramEvent).
     ///
     /// # Errors
     /// INVALID_STATE unless UNCONNECTED; INVALID_PARAMETER (ARG5) for over 56 bytes of private data; MODEL_NOT_SUPPORTED for a
@@ -140,6 +149,10 @@ impl Ep {
         if remote.port() == 0 {
             return Err(Error::arg(2, "an address without a port names no service point"));
         }
+        if self.inner.is_ud() {
+            let text = "common service points take reliable connections: connect to a PSP";
+            return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
+        }
         self.inner.connect(remote.ip(), remote.port().into(), timeout, private_data)
     }
 
@@ -152,6 +165,10 @@ impl Ep {
     /// dat_ep_dup_connect(3DAT).
     pub fn dup_connect(&self, other: &Ep, timeout: Option<Duration>, private_data: &[u8]) -> Result<()> {
         other.inner.check()?;
+        if self.inner.is_ud() {
+            let state = self.inner.state();
+            return Err(Error::state(state.subtype(), "an EP for datagrams cannot follow a connection"));
+        }
         let state = other.inner.state();
         let service = other.inner.control.lock().unwrap().service;
         match service {
@@ -173,7 +190,9 @@ impl Ep {
     /// # References
     /// dat_ep_disconnect(3DAT).
     pub fn disconnect(&self, how: CloseFlags) -> Result<()> {
-        self.inner.disconnect(how)
+        self.inner.disconnect(how)?;
+        self.inner.control.lock().unwrap().calls.disconnects += 1;
+        Ok(())
     }
 
     /// From DISCONNECTED back to UNCONNECTED, with the same SRQ and attributes (R167, R168).
@@ -195,22 +214,24 @@ impl Ep {
     /// # References
     /// dat_ep_free(3DAT).
     pub fn free(self) -> Result<(), Refused<Self>> {
-        let state = self.inner.state();
-        let refused = match state {
-            _ if self.inner.check().is_err() => Some(Error::handle(Subtype::InvalidHandleEp, "EP")),
-            EpState::Reserved | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending => {
-                Some(Error::state(
-                    state.subtype(),
-                    "an RSP or a request holds this EP: free or reject that first",
-                ))
-            }
-            _ => None,
-        };
-        if let Some(error) = refused {
+        if let Err(error) = self.can_free() {
             return Err(Refused { object: self, error });
         }
         self.inner.close();
         Ok(())
+    }
+
+    /// What [`Ep::free`] would say. A yes holds as long as nobody gives the EP to an RSP or a request.
+    pub(crate) fn can_free(&self) -> Result<()> {
+        self.inner.check()?;
+        let state = self.inner.state();
+        match state {
+            EpState::Reserved | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending => {
+                let text = "an RSP or a request holds this EP: free or reject that first";
+                Err(Error::state(state.subtype(), text))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -237,6 +258,9 @@ impl EpInner {
     ) -> Result<()> {
         self.check()?;
         check_private_data(private_data, 5)?;
+        if let Some(ud) = &self.ud {
+            return self.connect_datagrams(ud, remote, qual, timeout, private_data);
+        }
         let mut control = self.control.lock().unwrap();
         let state = self.state();
         if state != EpState::Unconnected {
@@ -255,6 +279,8 @@ impl EpInner {
                 return Err(Error::new(ReturnType::InvalidAddress, sub, text).because(error));
             }
             // No route: an outcome of the attempt, told by event.
+            ia.count(IaCounter::CmErr);
+            control.calls.connects += 1;
             self.set_state(EpState::Disconnected);
             control.drained = self.srq.is_some();
             drop(control);
@@ -268,7 +294,9 @@ impl EpInner {
         control.service = Some((remote, qual));
         control.private_data = private_data.to_vec();
         control.attempt += 1;
+        control.calls.connects += 1;
         self.set_state(EpState::ActiveConnectionPending);
+        self.settle_receives();
         let attempt = control.attempt;
         drop(control);
         if let Some(timeout) = timeout {
@@ -302,8 +330,7 @@ impl EpInner {
         let reads_in = reads_in.min(asked.responder_resources);
         let reads_out = reads_out.min(asked.initiator_depth);
         if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
-            let _ = qp.to_reset();
-            let _ = self.ia.to_init(&qp);
+            self.start_over_after_all();
             // An id that has nothing to say about QPs is none that waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
             return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
@@ -319,11 +346,12 @@ impl EpInner {
         // The EP must be known for the id before the peer can answer.
         self.ia.retarget_cm(token, CmTarget::Ep(Arc::downgrade(self)));
         if let Err(error) = id.accept(&param) {
+            self.ia.count(IaCounter::CmErr);
             self.ia.forget_cm(token);
-            let _ = qp.to_reset();
-            let _ = self.ia.to_init(&qp);
+            self.start_over_after_all();
             return Err(failed(error));
         }
+        self.ia.count(IaCounter::CmRepTx);
         control.local = id.local_addr();
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
@@ -334,15 +362,26 @@ impl EpInner {
             srq.path.ep_connected(self.id.0);
         }
         self.set_state(EpState::CompletionPending);
+        self.settle_receives();
         let attempt = control.attempt;
         drop(control);
         self.ia.progress.after(ACCEPT_TIME, Task::ConnectTimeout(Arc::downgrade(self), attempt));
         Ok(())
     }
 
+    /// The request could not be accepted; the EP is as it was.
+    fn start_over_after_all(&self) {
+        if let Err(error) = self.start_over() {
+            tracing::error!(%error, ep = self.id.0, "an EP is not as good as before");
+        }
+    }
+
     /// An event of the connection manager; runs on the progress thread.
     pub(crate) fn on_cm(self: &Arc<Self>, event: &CmEvent) {
         use CmEventKind as K;
+        if let Some(ud) = &self.ud {
+            return self.on_datagram_cm(ud, event);
+        }
         let outcome = match event.kind {
             K::AddrResolved => self.address_resolved(event.token),
             K::RouteResolved => self.route_resolved(event.token),
@@ -382,6 +421,7 @@ impl EpInner {
         };
         if let Err(error) = outcome {
             tracing::warn!(%error, ep = self.id.0, "connection set-up failed");
+            self.ia.count(IaCounter::CmErr);
             self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
         }
     }
@@ -396,6 +436,7 @@ impl EpInner {
     fn address_resolved(self: &Arc<Self>, token: u64) -> Result<(), rxe_fallback::Error> {
         let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
         if id.device_name().is_some_and(|name| name != self.ia.context.name()) {
+            self.ia.count(IaCounter::CmErr);
             self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
@@ -416,7 +457,9 @@ impl EpInner {
             initiator_depth: reads_out,
             srq: self.srq.is_some(),
             ..self.ia.conn_param()
-        })
+        })?;
+        self.ia.count(IaCounter::CmReqTx);
+        Ok(())
     }
 
     fn response(self: &Arc<Self>, event: &CmEvent) -> Result<(), rxe_fallback::Error> {
@@ -426,6 +469,7 @@ impl EpInner {
             srq.path.ep_connected(self.id.0);
         }
         id.establish()?;
+        self.ia.count(IaCounter::CmRtuTx);
         let mut control = self.control.lock().unwrap();
         if self.state() != EpState::ActiveConnectionPending {
             return Ok(());
@@ -434,6 +478,7 @@ impl EpInner {
         control.last_wqe = false;
         self.set_state(EpState::Connected);
         drop(control);
+        self.ia.count(IaCounter::CmActiveEst);
         self.event(ConnectionEventKind::Established, event.private_data.clone());
         self.check_marks();
         Ok(())
@@ -447,6 +492,7 @@ impl EpInner {
         }
         self.set_state(EpState::Connected);
         drop(control);
+        self.ia.count(IaCounter::CmPassiveEst);
         self.event(ConnectionEventKind::Established, private_data);
         self.check_marks();
     }
@@ -485,6 +531,7 @@ impl EpInner {
         if control.cm.as_ref().is_none_or(|(now, _)| *now != token) {
             return;
         }
+        let timed_out = kind == ConnectionEventKind::TimedOut;
         let kind = match state {
             EpState::ActiveConnectionPending => kind,
             EpState::CompletionPending => ConnectionEventKind::AcceptCompletionError,
@@ -495,6 +542,9 @@ impl EpInner {
         control.drained = self.srq.is_some();
         drop(control);
         self.give_up_setup(cm);
+        if timed_out {
+            self.ia.count(IaCounter::CmErrTimeout);
+        }
         self.event(kind, private_data);
     }
 
@@ -526,7 +576,7 @@ impl EpInner {
     }
 }
 
-fn check_private_data(data: &[u8], arg: u16) -> Result<()> {
+pub(crate) fn check_private_data(data: &[u8], arg: u16) -> Result<()> {
     if data.len() > MAX_PRIVATE_DATA {
         return Err(Error::arg(
             arg,
@@ -542,9 +592,13 @@ impl IaInner {
         ConnParam { retry_count: 7, rnr_retry_count: self.settings.rnr_retry, ..ConnParam::default() }
     }
 
-    /// A QP fresh or reset, made ready for receives to be posted.
+    /// A QP fresh or reset, made ready for receives to be posted; a UD one for everything.
     pub(crate) fn to_init(&self, qp: &Qp) -> Result<()> {
         use rxe_fallback::Access;
+        if qp.kind() == QpKind::Ud {
+            let key = rxe_fallback::cm::DATAGRAM_QKEY;
+            return qp.ud_to_rts(self.port, key).map_err(|e| Error::verb(Subtype::ResourceTep, e));
+        }
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         access.set(Access::REMOTE_ATOMIC, self.has_atomics());
         qp.to_init(self.port, access).map_err(|e| Error::verb(Subtype::ResourceTep, e))

@@ -1,9 +1,11 @@
 //! Connection requests.
 
+use crate::datagram::ask::{Answer, Answers, Asker};
 use crate::ep::EpInner;
 use crate::ia::{CmTarget, IaInner};
-use crate::types::{ConnQual, EpState};
-use crate::{Ep, Error, Result, ReturnType, Subtype};
+use crate::psp::SpInner;
+use crate::types::{ConnQual, EpState, ServiceType};
+use crate::{Ep, Error, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::CmId;
 use rxe_fallback::cm::ConnInfo;
 use std::net::SocketAddr;
@@ -11,6 +13,8 @@ use std::sync::{Arc, Mutex};
 
 /// Private data that a reject can carry.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
+/// The same where datagrams were asked for.
+const MAX_UD_REJECT_DATA: usize = 136;
 
 /// A request to connect (`DAT_CR_HANDLE`). Accepting or rejecting it uses it up; dropping it rejects.
 #[derive(Debug)]
@@ -25,8 +29,12 @@ pub(crate) struct CrInner {
     remote: Option<SocketAddr>,
     private_data: Vec<u8>,
     asked: ConnInfo,
+    /// Who asks for datagrams.
+    asker: Option<Asker>,
     /// The id, until the request is answered or the peer has given up; and the EP of an RSP.
     open: Mutex<Option<Open>>,
+    /// Held while it is being answered; true once it was.
+    answered: Mutex<bool>,
 }
 
 /// What a request brings.
@@ -34,6 +42,14 @@ pub(crate) struct Asks {
     pub(crate) id: Arc<CmId>,
     pub(crate) private_data: Vec<u8>,
     pub(crate) asked: ConnInfo,
+    /// Who asks, if it is for datagrams.
+    pub(crate) asker: Option<Asker>,
+}
+
+impl Asks {
+    pub(crate) fn service_type(&self) -> ServiceType {
+        if self.asker.is_some() { ServiceType::Ud } else { ServiceType::Rc }
+    }
 }
 
 #[derive(Debug)]
@@ -53,25 +69,30 @@ impl Cr {
         &self.inner.private_data
     }
 
+    /// What it asks for; an EP of the same service type can accept it.
+    pub fn service_type(&self) -> ServiceType {
+        if self.inner.asker.is_some() { ServiceType::Ud } else { ServiceType::Rc }
+    }
+
     /// The consumer context of the EP that an RSP has reserved for it.
     pub(crate) fn reserved_context(&self) -> Option<u64> {
         let open = self.inner.open.lock().unwrap();
         Some(open.as_ref()?.ep.as_ref()?.context.load(std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// Accepts with this EP; ESTABLISHED on its connect EVD follows.
+    /// Accepts with this EP; ESTABLISHED on its connect EVD follows. A UD EP can accept any number of requests for datagrams, and gets
+    /// a [`DatagramEvent`](crate::DatagramEvent) for each.
     ///
     /// # Errors
-    /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT when the peer has given up. The
+    /// INVALID_PARAMETER (ARG2) for an EP of another service type than the request's; INVALID_STATE unless the EP is
+    /// UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT when the peer has given up. The
     /// request comes back with the error, to be tried with another EP or rejected.
     ///
     /// # References
     /// dat_cr_accept(3DAT).
     pub fn accept(self, ep: &Ep, private_data: &[u8]) -> Result<(), crate::Refused<Self>> {
-        match self.inner.accept(&ep.inner, private_data) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(crate::Refused { object: self, error }),
-        }
+        let outcome = self.inner.accept(&ep.inner, private_data);
+        outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
     /// Accepts with the EP that an RSP had reserved, or that the provider has made.
@@ -82,46 +103,47 @@ impl Cr {
     /// # References
     /// dat_cr_accept(3DAT), dat_rsp_create(3DAT).
     pub fn accept_reserved(self, private_data: &[u8]) -> Result<(), crate::Refused<Self>> {
-        let ep = self.inner.open.lock().unwrap().as_ref().and_then(|open| open.ep.clone());
-        let outcome = match ep {
-            Some(ep) => self.inner.accept(&ep, private_data),
-            None => Err(Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)")),
-        };
+        let outcome = self.inner.accept_reserved(private_data);
         outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
-    /// Hands the request on to the service point of this IA that listens at another qualifier; there it arrives as if the
-    /// peer had asked there. An EP that the request had here is free again, or gone if the provider had made it.
+    /// Hands the request on to the service point that listens at another qualifier; there it arrives as if the peer had asked
+    /// there. An EP that the request had here is free again, or gone if the provider had made it.
+    ///
+    /// The service point is this IA's, or else that of another IA which this process has open on the same port of the same
+    /// device: the same one opened twice, or under another name. From then on the request is the other IA's, which accepts it
+    /// with an EP of its own. A connection stays with the device that its request came through, so nothing leads to another.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) where nobody of this IA listens there, or an RSP there has had its request; ABORT when the peer
-    /// has given up. The request comes back with the error.
+    /// INVALID_PARAMETER (ARG2) where nobody listens there, or only on another device or port, or an RSP there has had its
+    /// request; ABORT when the peer has given up; INSUFFICIENT_RESOURCES where there is no EP for it or the connection manager
+    /// does not let go of it. The request comes back with the error.
     ///
     /// # References
-    /// dat_cr_handoff(3DAT).
+    /// dat_cr_handoff(3DAT), which asks for a service point of the same IA; rdma_migrate_id(3).
     pub fn hand_off(self, to: ConnQual) -> Result<(), crate::Refused<Self>> {
-        match self.inner.hand_off(to) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(crate::Refused { object: self, error }),
-        }
+        let outcome = self.inner.hand_off(to);
+        outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
     /// Says no; the peer gets PEER_REJECTED with the private data.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for over 148 bytes of private data; ABORT when the peer has given up.
+    /// INVALID_PARAMETER (ARG2) for over 148 bytes of private data (136 for datagrams); ABORT when the peer has given up.
     ///
     /// # References
     /// dat_cr_reject(3DAT).
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
-        if private_data.len() > MAX_REJECT_DATA {
-            let text = format!("{} bytes of private data, at most {MAX_REJECT_DATA} fit", private_data.len());
-            return Err(Error::arg(2, text));
-        }
-        let open = self.inner.open.lock().unwrap().take().ok_or_else(gone)?;
-        let outcome = open.id.reject(private_data);
-        self.inner.release(open);
-        outcome.map_err(|e| gone().because(e))
+        self.inner.reject(private_data)
+    }
+}
+
+impl Asks {
+    /// From now on this IA hears what becomes of the request.
+    pub(crate) fn move_to(&mut self, ia: &IaInner) -> Result<()> {
+        let busy = || Error::new(ReturnType::InternalError, Subtype::None, "the request is in use");
+        let id = Arc::get_mut(&mut self.id).ok_or_else(busy)?;
+        id.migrate(&ia.cm).map_err(|e| Error::verb(Subtype::None, e))
     }
 }
 
@@ -132,7 +154,7 @@ pub(crate) fn gone() -> Error {
 
 impl CrInner {
     pub(crate) fn new(ia: &Arc<IaInner>, asks: Asks, ep: Option<Arc<EpInner>>) -> Arc<Self> {
-        let Asks { id, private_data, asked } = asks;
+        let Asks { id, private_data, asked, asker } = asks;
         let token = crate::types::next_id();
         let inner = Arc::new(Self {
             ia: ia.clone(),
@@ -140,14 +162,66 @@ impl CrInner {
             remote: id.peer_addr(),
             private_data,
             asked,
+            asker,
             open: Mutex::new(Some(Open { id: id.clone(), ep })),
+            answered: Mutex::new(false),
         });
         ia.retarget_cm(token, CmTarget::Request(Arc::downgrade(&inner)));
         id.set_token(token);
         inner
     }
 
-    fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
+    /// One answer at a time, and one in all: another that comes meanwhile waits, and finds the request gone or as it was.
+    fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut answered = self.answered.lock().unwrap();
+        if *answered {
+            return Err(Error::handle(Subtype::InvalidHandleCr, "CR (it has been answered)"));
+        }
+        how()?;
+        *answered = true;
+        Ok(())
+    }
+
+    pub(crate) fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
+        self.answer(|| self.accept_with(ep, private_data))
+    }
+
+    pub(crate) fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
+        self.answer(|| {
+            let ep = self.open.lock().unwrap().as_ref().and_then(|open| open.ep.clone());
+            let none = || Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)");
+            self.accept_with(&ep.ok_or_else(none)?, private_data)
+        })
+    }
+
+    /// The request is used up, also where nobody waits for the answer any more.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let most = if self.asker.is_some() { MAX_UD_REJECT_DATA } else { MAX_REJECT_DATA };
+        if private_data.len() > most {
+            let text = format!("{} bytes of private data, at most {most} fit", private_data.len());
+            return Err(Error::arg(2, text));
+        }
+        let mut outcome = Err(gone());
+        self.answer(|| {
+            if let Some(open) = self.open.lock().unwrap().take() {
+                self.remember_rejection(private_data);
+                outcome = open.id.reject(private_data).map_err(|e| gone().because(e));
+                if outcome.is_ok() {
+                    self.ia.count(IaCounter::SpCrRejected);
+                    self.ia.count(IaCounter::CmUserRejTx);
+                }
+                self.release(open);
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+
+    pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
+        self.answer(|| self.move_on(to))
+    }
+
+    fn accept_with(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
         if !Arc::ptr_eq(&ep.ia, &self.ia) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
@@ -156,11 +230,26 @@ impl CrInner {
             let open = open.as_ref().ok_or_else(gone)?;
             (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, ep)))
         };
+        if self.asker.is_some() != ep.is_ud() {
+            let text = if ep.is_ud() {
+                "the request is for a connection, and this EP for datagrams"
+            } else {
+                "the request is for datagrams, and this EP for a connection"
+            };
+            return Err(Error::arg(2, text));
+        }
         let state = ep.state();
         if !own && matches!(state, EpState::PassiveConnectionPending | EpState::TentativeConnectionPending) {
             return Err(Error::state(state.subtype(), "this EP waits for the answer to another request"));
         }
-        ep.accept(self.token, id, &self.asked, private_data)?;
+        match self.asker {
+            Some(asker) => {
+                ep.accept_datagrams(&id, asker, &self.private_data, private_data)?;
+                self.ia.forget_cm(self.token);
+            }
+            None => ep.accept(self.token, id, &self.asked, private_data)?,
+        }
+        self.ia.count(IaCounter::SpCrAccepted);
         // An EP that it had and did not need is free again.
         let open = self.open.lock().unwrap().take();
         if let Some(Open { ep: Some(ep), .. }) = open {
@@ -178,20 +267,22 @@ impl CrInner {
         }
     }
 
-    fn hand_off(&self, to: ConnQual) -> Result<()> {
-        let nobody = || {
-            let text = format!("nobody of this IA waits for a request at connection qualifier {to}");
-            Error::arg(2, text)
-        };
-        let sp = self.ia.service_point(to).ok_or_else(nobody)?;
+    fn move_on(&self, to: ConnQual) -> Result<()> {
         let mut open = self.open.lock().unwrap();
-        let id = open.as_ref().ok_or_else(gone)?.id.clone();
-        let asks = Asks { id, private_data: self.private_data.clone(), asked: self.asked };
-        let arrival = sp.take(asks).map_err(|_| nobody())?;
-        let left = open.take();
+        let Open { id, ep } = open.take().ok_or_else(gone)?;
+        let private_data = self.private_data.clone();
+        let asks = Asks { id, private_data, asked: self.asked, asker: self.asker };
+        let (sp, arrival) = match SpInner::take_anywhere(&self.ia, to, asks) {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                let (asks, error) = *refusal;
+                *open = Some(Open { id: asks.id, ep });
+                return Err(error);
+            }
+        };
         drop(open);
         self.ia.forget_cm(self.token);
-        if let Some(Open { ep: Some(ep), .. }) = left {
+        if let Some(ep) = ep {
             Self::let_go(&ep);
         }
         sp.announce(arrival);
@@ -205,6 +296,14 @@ impl CrInner {
             // A request that came meanwhile has told the old one.
             new.set_state(old.state());
             open.ep = Some(new.clone());
+        }
+    }
+
+    /// A peer that does not get to know asks again.
+    fn remember_rejection(&self, private_data: &[u8]) {
+        if let (Some(asker), Some(peer)) = (self.asker, self.remote) {
+            let answer = Answer::Rejected(private_data.to_vec());
+            Answers::all().remember(peer.ip(), asker, answer);
         }
     }
 
@@ -226,7 +325,10 @@ impl CrInner {
 impl Drop for CrInner {
     fn drop(&mut self) {
         if let Some(open) = self.open.get_mut().ok().and_then(Option::take) {
-            let _ = open.id.reject(&[]);
+            self.remember_rejection(&[]);
+            if open.id.reject(&[]).is_ok() {
+                self.ia.count(IaCounter::CmErrRejTx);
+            }
             self.release(open);
         }
     }

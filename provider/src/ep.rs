@@ -7,26 +7,32 @@ mod post;
 mod window;
 
 use make::Plan;
+use marks::Watch;
 pub use modify::EpChange;
 pub(crate) use post::What;
 use post::{Receives, Requests};
 pub(crate) use window::Window;
 
 use crate::conn::Control;
+use crate::counters::Received;
+use crate::datagram::Ud;
 use crate::datapath::ledger::Tag;
 use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::ia::IaInner;
 use crate::pz::PzInner;
 use crate::srq::SrqInner;
-use crate::types::{CompletionFlags, Count, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE};
+use crate::types::{
+    CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
+};
 use crate::{EpAttr, Error, Evd, Ia, Pz, Result, Srq, SrqId, Subtype};
-use rxe_fallback::Qp;
+use rxe_fallback::{Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection.
+/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams
+/// from and to any number of others.
 ///
 /// One thread at a time posts, which `&mut self` says. Dropping it ends its connection and frees it.
 #[derive(Debug)]
@@ -61,7 +67,8 @@ pub struct EpParam {
     pub attr: EpAttr,
 }
 
-/// Receives that an EP holds (`dat_ep_recv_query`); each is [`VALUE_UNKNOWN`](crate::VALUE_UNKNOWN) where it cannot be known at this instant.
+/// Receives that an EP holds (`dat_ep_recv_query`); each is [`VALUE_UNKNOWN`](crate::VALUE_UNKNOWN) where it cannot
+/// be known at this instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCounts {
     /// Buffers held.
@@ -86,6 +93,7 @@ pub(crate) struct EpInner {
     pub(crate) id: EpId,
     pub(crate) ia: Arc<IaInner>,
     pub(crate) context: AtomicU64,
+    pub(crate) received: Received,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<Option<Arc<EvdInner>>>,
@@ -93,14 +101,16 @@ pub(crate) struct EpInner {
     pub(crate) control: Mutex<Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,
-    /// A high watermark is set.
-    pub(crate) marked: AtomicBool,
+    /// [`Watch`]: why a receive may mean more than its own completion.
+    watch: AtomicU8,
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
     pz: Mutex<Arc<PzInner>>,
     attr: Mutex<EpAttr>,
     requests: Mutex<Requests>,
     receives: Mutex<Receives>,
+    /// Of an EP of service type UD.
+    pub(crate) ud: Option<Box<Ud>>,
     /// Room in the CQs that goes back with the EP.
     room: Room,
 }
@@ -219,7 +229,8 @@ impl Ep {
 
     /// Sets both high watermarks; -1 is off.
     ///
-    /// Over `soft` an event comes ([`AsyncKind::Notice`](crate::AsyncKind::Notice), [`EP_SOFT_HIGH_WATERMARK`](crate::reason::EP_SOFT_HIGH_WATERMARK)), once per setting; over `hard`
+    /// Over `soft` an event comes ([`AsyncKind::Notice`](crate::AsyncKind::Notice),
+    /// [`EP_SOFT_HIGH_WATERMARK`](crate::reason::EP_SOFT_HIGH_WATERMARK)), once per setting; over `hard`
     /// the connection breaks.
     ///
     /// # Errors
@@ -237,7 +248,7 @@ impl Ep {
         self.inner.recv_evd.harvest_now()?;
         self.inner.control.lock().unwrap().set_marks(soft, hard);
         let marked = soft != WATERMARK_INFINITE || hard != WATERMARK_INFINITE;
-        self.inner.marked.store(marked, Ordering::Release);
+        self.inner.set_watch(Watch::MARKED, marked);
         self.inner.check_marks();
         Ok(())
     }
@@ -428,6 +439,7 @@ impl EpInner {
     }
 
     pub(crate) fn set_state(&self, state: EpState) {
+        self.set_watch(Watch::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -451,6 +463,21 @@ impl EpInner {
 
     pub(crate) fn pz_number(&self) -> u32 {
         self.pz.lock().unwrap().number
+    }
+
+    /// The PZ that receives have to be in; of an SRQ EP it is the SRQ's, which has looked.
+    pub(crate) fn receive_pz(&self) -> Option<u32> {
+        self.srq.is_none().then(|| self.pz_number())
+    }
+
+    /// The protection domain of its QP.
+    pub(crate) fn pd(&self) -> Pd {
+        self.pz.lock().unwrap().pd.clone()
+    }
+
+    /// What its receives are called before anything is known about the message.
+    pub(crate) fn receive_op(&self) -> DtoOp {
+        if self.is_ud() { DtoOp::ReceiveUd } else { DtoOp::Receive }
     }
 
     pub(crate) fn rdma_reads(&self) -> (u8, u8) {

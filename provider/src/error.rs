@@ -432,6 +432,9 @@ pub enum PostError {
     /// Flags that the EP's mode or the operation does not allow (R241).
     #[error("these completion flags are not allowed here")]
     Flags,
+    /// An address handle that is freed, another IA's or another PZ's, or that names a QP of more than 24 bits.
+    #[error("no such address handle in this IA and PZ, or its QP number has more than 24 bits")]
+    AddressHandle,
     /// The message is longer than the IA can carry, or local and remote lengths differ.
     #[error("the length does not fit")]
     Length,
@@ -484,6 +487,7 @@ impl PostError {
             Self::UsesSrq => (T::InvalidState, Subtype::InvalidStateSrqInUse),
             Self::EpState(sub) => (T::InvalidState, sub),
             Self::Flags => (T::InvalidParameter, Subtype::InvalidArg5),
+            Self::AddressHandle => (T::InvalidParameter, Subtype::InvalidArg4),
             Self::Length => (T::LengthError, Subtype::None),
             Self::NotSupported => (T::ModelNotSupported, Subtype::None),
             Self::Device(libc::ENOMEM) => (T::InsufficientResources, Subtype::ResourceMemory),

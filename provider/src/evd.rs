@@ -14,18 +14,19 @@ mod wait;
 pub(crate) use harvest::Aftermath;
 
 use crate::cno::CnoInner;
+use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{Completion, CqPath, SrqPath};
 use crate::ep::EpInner;
 use crate::event::{Event, EventData};
 use crate::ia::IaInner;
 use crate::srq::SrqInner;
-use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
-use crate::{Cno, DtoCompletion, Error, Ia, Result, ReturnType, Subtype};
+use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
+use crate::{Cno, DtoCompletion, Error, Ia, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, MutexGuard};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,8 +96,7 @@ pub(crate) struct EvdInner {
 struct Queue {
     /// Of an EVD that takes completions.
     cq: Option<CqPath>,
-    /// Whether anything but receives from SRQs completes here.
-    takes_requests: bool,
+    unusual: Unusual,
     /// Completions on their way from the CQ, empty between harvests.
     batch: Vec<Completion>,
     qlen: usize,
@@ -115,6 +115,19 @@ struct Queue {
     cno: Option<Arc<CnoInner>>,
     /// CQ entries that everything attached may need at once.
     demand: u32,
+    counts: EvdCounts,
+}
+
+bitflags::bitflags! {
+    /// Why a dequeue may have more to do than to take a receive out of a CQ.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Unusual: u8 {
+        /// Something but receives from SRQs completes here.
+        const REQUESTS = 1;
+        /// A thread is in `wait`.
+        const WAITED = 2;
+        const CLOSED = 4;
+    }
 }
 
 #[derive(Debug)]
@@ -159,28 +172,6 @@ impl Held {
 
 /// Objects by their number on this EVD, which is a QP's or an SRQ's: found once for each completion.
 type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
-
-/// Numbers that a device or this process hands out need no defence against collisions, only spreading.
-#[derive(Debug, Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(self.0 as u32 ^ u32::from(byte));
-        }
-    }
-
-    #[inline]
-    fn write_u32(&mut self, number: u32) {
-        // 2^64 divided by the golden ratio.
-        self.0 = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
 
 /// A stream that feeds this EVD, as the sharing rules see it (R149-R152).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,11 +274,18 @@ impl Evd {
             Quick::Empty => return Err(empty()),
             Quick::Unknown => {}
         }
+        self.dequeue_thoroughly()
+    }
+
+    /// The same for whoever knows that the quick way does not lead there.
+    #[inline(always)]
+    pub(crate) fn dequeue_thoroughly(&self) -> Result<Event> {
         self.inner.check()?;
         if self.inner.waiting.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.inner.queue();
+        let was_empty = queue.len() == 0;
         let after = if !queue.others.is_empty() {
             self.inner.harvest(&mut queue)?
         } else if queue.dtos.is_empty() {
@@ -302,6 +300,7 @@ impl Evd {
             queue = self.inner.queue();
         }
         let event = queue.pop();
+        queue.counts.dequeued(event.is_some(), was_empty);
         drop(queue);
         match event {
             Some(data) => {
@@ -554,7 +553,7 @@ impl EvdInner {
             wake,
             queue: Mutex::new(Queue {
                 cq,
-                takes_requests: discards,
+                unusual: if discards { Unusual::REQUESTS } else { Unusual::empty() },
                 batch: Vec::with_capacity(2 * BATCH),
                 qlen,
                 dtos: VecDeque::with_capacity(if discards { 0 } else { qlen.min(1 << 16) }),
@@ -568,10 +567,11 @@ impl EvdInner {
                 enabled: true,
                 cno: None,
                 demand: 0,
+                counts: EvdCounts::default(),
             }),
         });
         if !discards {
-            ia.objects.lock().unwrap().evds.insert(id.0, Arc::downgrade(&inner));
+            ia.made(IaCounter::EvdCreate, |o| o.evds.insert(id.0, Arc::downgrade(&inner)).is_none());
         }
         Ok(inner)
     }
@@ -584,6 +584,12 @@ impl EvdInner {
             EventData::RmrBind(bind) => self.ia.bind_done(bind),
             _ => {}
         }
+    }
+
+    pub(crate) fn read_counts(&self, reset: &[EvdCounter]) -> Counters<EvdCounter> {
+        let mut queue = self.queue();
+        let has_cq = queue.cq.is_some();
+        queue.counts.read(has_cq, reset)
     }
 
     #[inline(always)]
@@ -671,7 +677,9 @@ impl EvdInner {
         queue.streams.extend_from_slice(streams);
         let beside_srqs =
             |s: &Stream| matches!(s.kind, StreamKind::Recv { srq: false } | StreamKind::Request);
-        queue.takes_requests |= streams.iter().any(beside_srqs);
+        if streams.iter().any(beside_srqs) {
+            queue.unusual |= Unusual::REQUESTS;
+        }
         drop(queue);
         if streams.is_empty() { Ok(()) } else { self.watch() }
     }
@@ -731,6 +739,7 @@ impl EvdInner {
         }
         let mut queue = self.queue();
         let after = self.harvest(&mut queue).unwrap_or_default();
+        queue.unusual |= Unusual::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
         queue.eps.clear();

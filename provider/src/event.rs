@@ -1,6 +1,7 @@
 //! Events, as they leave an EVD.
 
-use crate::{Cr, DtoOp, DtoStatus, Ep, EpId, EvdId, RmrId, SpId, SrqId, types::ConnQual};
+use crate::types::{ConnQual, ServiceType};
+use crate::{AddressHandle, Cr, DtoOp, DtoStatus, Ep, EpId, EvdId, RmrId, SpId, SrqId};
 
 /// One event (`DAT_EVENT`).
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub enum EventData {
     ConnectionRequest(CrArrival),
     /// A connection came up, failed or ended.
     Connection(ConnectionEvent),
+    /// A UD EP has found out about another, or could not. In a box, since it is large and rare.
+    Datagram(Box<DatagramEvent>),
     /// Something outside any one operation.
     Async(AsyncEvent),
     /// Posted by the consumer with [`crate::Evd::post_software_event`].
@@ -48,13 +51,27 @@ pub struct DtoCompletion {
     /// The rkey that a Send with invalidate has invalidated.
     pub invalidated: Option<u32>,
     /// The pool that posted the buffer, 0 for none. Not for others to write: it is what makes a pool believe an event.
+    /// Of a datagram in nobody's pool, [`SOURCE`] and its sender's QP number.
     pub(crate) pool: u32,
 }
+
+/// No pool has a number with this bit.
+pub(crate) const SOURCE: u32 = 1 << 31;
 
 impl DtoCompletion {
     /// Whether the operation succeeded.
     pub fn is_success(&self) -> bool {
         self.status == DtoStatus::Success
+    }
+
+    /// The QP number of a datagram's sender; `None` for all else, and for a datagram in a buffer of a [`RecvPool`](crate::RecvPool).
+    pub fn source_qpn(&self) -> Option<u32> {
+        (self.pool & SOURCE != 0).then_some(self.pool & !SOURCE)
+    }
+
+    /// What stands in the pool's place for a datagram of this QP.
+    pub(crate) fn from_source(pool: u32, qpn: u32) -> u32 {
+        if pool == 0 && qpn != 0 { SOURCE | qpn } else { pool }
     }
 }
 
@@ -123,6 +140,48 @@ impl ConnectionEventKind {
     /// Whether a connection that was up has ended.
     pub fn is_end(self) -> bool {
         matches!(self, Self::Disconnected | Self::Broken)
+    }
+}
+
+/// What became of a UD EP's connect or accept (IB extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramEvent {
+    /// The EP.
+    pub ep: EpId,
+    /// The consumer context of that EP.
+    pub ep_context: u64,
+    /// What happened.
+    pub kind: DatagramEventKind,
+    /// What the peer sent along: with its answer, which the transport pads with zeros; on the EP that answered, with its request.
+    pub private_data: Vec<u8>,
+    /// The CM handle that C frees; 0 for none.
+    pub(crate) cm: u64,
+}
+
+/// Kinds of [`DatagramEvent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramEventKind {
+    /// Datagrams can be sent.
+    Established {
+        /// To there.
+        peer: AddressHandle,
+        /// Whether this EP has asked, and not been asked.
+        active: bool,
+    },
+    /// The peer's consumer said no.
+    Rejected,
+    /// Nobody listens there for datagrams, or nobody answered, or there is no way there.
+    Failed(ConnectionEventKind),
+}
+
+impl DatagramEventKind {
+    /// The event's number (`DAT_IB_EVENT_NUMBER`).
+    fn number(self) -> u32 {
+        match self {
+            Self::Established { .. } => 0x4_0002,
+            Self::Rejected => 0x4_0003,
+            Self::Failed(_) => 0x4_0004,
+        }
     }
 }
 
@@ -205,7 +264,9 @@ impl EventData {
             Self::Dto(dto) if dto.op.is_extension() => 0x4_0000,
             Self::Dto(_) => 1,
             Self::RmrBind(_) => 0x1001,
+            Self::ConnectionRequest(arrival) if arrival.cr.service_type() == ServiceType::Ud => 0x4_0001,
             Self::ConnectionRequest(_) => 0x2001,
+            Self::Datagram(event) => event.kind.number(),
             Self::Connection(event) => event.kind as u32,
             Self::Async(event) => event.kind as u32,
             Self::Software(_) => 0x1_0001,

@@ -2,7 +2,9 @@
 
 use crate::cno::CnoInner;
 use crate::conn::MAX_PRIVATE_DATA;
+use crate::counters::IaCounts;
 use crate::cr::CrInner;
+use crate::datagram::Datagrams;
 use crate::datapath::{Kind, ledger::Lost};
 use crate::ep::EpInner;
 use crate::evd::{EvdInner, Held};
@@ -14,12 +16,11 @@ use crate::psp::SpInner;
 use crate::pz::PzInner;
 use crate::rmr::RmrInner;
 use crate::srq::{MAX_IOV, SrqInner};
-use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, LmrTriplet, next_id};
+use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, EvdId, LmrTriplet, ServiceType, next_id};
 use crate::{
-    DtoOp, DtoStatus, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, RmrBindCompletion,
-    Subtype,
+    DtoStatus, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, RmrBindCompletion, Subtype,
 };
-use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Selector};
+use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, PortSpace, Selector, Transport};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,6 +77,7 @@ pub(crate) struct IaInner {
     pub(crate) settings: IaSettings,
     pub(crate) port: u8,
     pub(crate) lmrs: LmrTable,
+    pub(crate) datagrams: Datagrams,
     pub(crate) objects: Mutex<Objects>,
     pub(crate) progress: Arc<Progress>,
     /// EVDs that the IA itself owns; they hold the IA, so they go at close.
@@ -86,6 +88,7 @@ pub(crate) struct IaInner {
     thread: Mutex<Option<JoinHandle<()>>>,
     live: AtomicBool,
     consumer_context: AtomicU64,
+    pub(crate) counts: IaCounts,
     /// Dropped after everything that hangs on them.
     pub(crate) cm: EventChannel,
     pub(crate) context: Context,
@@ -112,6 +115,13 @@ pub(crate) struct Objects {
     pub(crate) rmrs: HashMap<u64, Weak<RmrInner>>,
     /// What each RMR context in use names.
     keys: HashMap<u32, Key>,
+}
+
+impl Objects {
+    /// How many of the EVDs the consumer has not made, where this is the one for asynchronous events.
+    pub(crate) fn own_evds(&self, async_evd: Option<EvdId>) -> usize {
+        usize::from(async_evd.is_some_and(|evd| self.evds.contains_key(&evd.0)))
+    }
 }
 
 /// What an RMR context of this IA names.
@@ -146,6 +156,16 @@ enum AsyncEvents {
     New(usize),
     /// To this one.
     To(Arc<EvdInner>),
+}
+
+/// IAs that are open, in the order in which they were opened, with the process that opened them.
+static OPEN: Mutex<Vec<(u32, Weak<IaInner>)>> = Mutex::new(Vec::new());
+
+/// Those of this process; of the one that it was forked from there may be others.
+pub(crate) fn open_ones() -> Vec<Arc<IaInner>> {
+    let open = OPEN.lock().unwrap();
+    let own = std::process::id();
+    open.iter().filter(|(process, _)| *process == own).filter_map(|(_, ia)| ia.upgrade()).collect()
 }
 
 impl Ia {
@@ -225,6 +245,7 @@ impl Ia {
             settings,
             port,
             lmrs: LmrTable::new(),
+            datagrams: Datagrams::default(),
             objects: Mutex::default(),
             progress: progress.clone(),
             own: Mutex::default(),
@@ -234,6 +255,7 @@ impl Ia {
             thread: Mutex::new(None),
             live: AtomicBool::new(true),
             consumer_context: AtomicU64::new(0),
+            counts: IaCounts::new(context.sysfs_path(), port),
             cm,
             context,
         });
@@ -242,12 +264,15 @@ impl Ia {
             AsyncEvents::To(evd) => evd.clone(),
         };
         inner.own.lock().unwrap().async_evd = Some(async_evd.clone());
+        // What it made for itself is nobody's business.
+        inner.counts.clear();
         let weak = Arc::downgrade(&inner);
         let thread = std::thread::Builder::new()
             .name("doorbell".to_owned())
             .spawn(move || progress.run(weak))
             .map_err(|e| Error::resources(Subtype::ResourceDevice, format!("no thread: {e}")))?;
         *inner.thread.lock().unwrap() = Some(thread);
+        OPEN.lock().unwrap().push((std::process::id(), Arc::downgrade(&inner)));
         tracing::info!(device = inner.context.name(), port, %address, "IA open");
         Ok(Self { inner, async_evd: Evd { inner: async_evd } })
     }
@@ -397,6 +422,7 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
         max_rdma_size: max_message,
         mtu: context.port(port).map_or(0, |port| port.active_mtu),
         atomics: a.atomic_cap != AtomicCap::None,
+        datagrams: context.transport() == Transport::Ib,
         max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
         // The registration says where addresses begin; every device has to obey it.
         zero_based: true,
@@ -462,10 +488,15 @@ impl IaInner {
         Ok(pz)
     }
 
-    /// The service point that listens at this qualifier.
-    pub(crate) fn service_point(&self, qual: crate::ConnQual) -> Option<Arc<SpInner>> {
+    /// The service point that listens at this qualifier for this.
+    pub(crate) fn service_point(&self, qual: crate::ConnQual, service: ServiceType) -> Option<Arc<SpInner>> {
         let objects = self.objects.lock().unwrap();
-        objects.sps.values().filter_map(Weak::upgrade).find(|sp| sp.listens_at(qual))
+        objects.sps.values().filter_map(Weak::upgrade).find(|sp| sp.listens_at(qual, service))
+    }
+
+    /// Where asynchronous events go: an EVD of the IA's own, unless it is another's.
+    pub(crate) fn own_async_evd(&self) -> Option<EvdId> {
+        self.own.lock().unwrap().async_evd.as_ref().map(|evd| evd.id)
     }
 
     /// Gives entries back that were received for nobody; true if there may be any.
@@ -499,7 +530,7 @@ impl IaInner {
         match ep {
             Some(ep) => {
                 let held = Held::Srq(srq.clone(), lost.entry);
-                ep.recv_evd.put_flushed(&ep, lost.tag, DtoOp::Receive, held);
+                ep.recv_evd.put_flushed(&ep, lost.tag, ep.receive_op(), held);
             }
             None => {
                 self.stray(lost.tag.pool, lost.tag.cookie);
@@ -574,9 +605,14 @@ impl IaInner {
 
     /// A connection id whose events go to `target`.
     pub(crate) fn new_cm_id(&self, target: CmTarget) -> Result<(u64, Arc<CmId>)> {
+        self.new_cm_id_in(PortSpace::Tcp, target)
+    }
+
+    /// The same in either port space.
+    pub(crate) fn new_cm_id_in(&self, space: PortSpace, target: CmTarget) -> Result<(u64, Arc<CmId>)> {
         let token = next_id();
         self.retarget_cm(token, target);
-        match CmId::create(&self.cm, token) {
+        match CmId::create_in(space, &self.cm, token) {
             Ok(id) => Ok((token, Arc::new(id))),
             Err(error) => {
                 self.forget_cm(token);
@@ -607,10 +643,9 @@ impl IaInner {
     }
 
     fn what_is_left(&self) -> Option<String> {
-        let own = self.own.lock().unwrap().async_evd.clone();
+        let own = self.own_async_evd();
         let objects = self.objects.lock().unwrap();
-        // The asynchronous EVD is the IA's own, unless it is another's.
-        let own_evds = usize::from(own.is_some_and(|evd| objects.evds.contains_key(&evd.id.0)));
+        let own_evds = objects.own_evds(own);
         let counts = [
             ("EPs", objects.eps.len()),
             ("SRQs", objects.srqs.len()),
@@ -630,6 +665,7 @@ impl IaInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
+        OPEN.lock().unwrap().retain(|(_, ia)| !std::ptr::eq(ia.as_ptr(), self));
         fn take<K, T>(map: &mut HashMap<K, Weak<T>>) -> Vec<Arc<T>> {
             map.drain().filter_map(|(_, weak)| weak.upgrade()).collect()
         }

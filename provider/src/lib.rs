@@ -2,8 +2,10 @@
 //!
 //! The objects are those of DAT 2.0: an [`Ia`] is an open device; a [`Pz`] says which memory goes with which objects; an
 //! [`Lmr`] is registered memory; an [`Evd`] is a queue of events, a [`Cno`] a place to wait for many of them; an [`Ep`] is
-//! one end of a reliable connection, made through a [`Psp`] and a [`Cr`]; an [`Srq`] is a pool of receive buffers that many
-//! EPs take from. [`RecvPool`] and [`SendPool`] put buffers that only one side can touch at a time on top.
+//! one end of a reliable connection, made through a [`Psp`] and a [`Cr`], or, of [`ServiceType::Ud`], exchanges datagrams with any
+//! number of others; an [`Srq`] is a pool of receive buffers that many EPs take from. [`RecvPool`] and [`SendPool`] put buffers that only one side can touch at a time on top.
+//!
+//! What has happened on an IA, EP or EVD is counted by kind: [`Ia::counters`], [`Ep::counters`], [`Evd::counters`].
 //!
 //! Rule numbers (R1 to R279) in these pages and in the names of tests are those of the table in hw-tests/RULES.md.
 //! `DAT_RETURN` values are at hand through [`Error::code`] and [`PostError::code`].
@@ -14,7 +16,9 @@ mod attr;
 mod capi;
 mod cno;
 mod conn;
+mod counters;
 mod cr;
+mod datagram;
 mod datapath;
 mod ep;
 mod error;
@@ -33,13 +37,15 @@ mod types;
 
 pub use attr::{EpAttr, IaAttr, ProviderAttr, SrqAttr};
 pub use cno::Cno;
+pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
+pub use datagram::{AddressHandle, GRH_LEN};
 pub use ep::{Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError, Waited};
 pub use event::{
-    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, CrArrival, DtoCompletion,
-    Event, EventData, RmrBindCompletion, reason,
+    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, CrArrival, DatagramEvent,
+    DatagramEventKind, DtoCompletion, Event, EventData, RmrBindCompletion, reason,
 };
 pub use ia::{Ia, IaSettings};
 pub use lmr::Lmr;
@@ -50,8 +56,8 @@ pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
 pub use srq::{Srq, SrqParam};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId,
-    LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, SpId, SrqId, SrqState, VALUE_UNKNOWN,
-    VaType, WATERMARK_INFINITE, port_of,
+    LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
+    VALUE_UNKNOWN, VaType, WATERMARK_INFINITE, port_of,
 };
 
 #[cfg(doctest)]

@@ -12,7 +12,7 @@ use crate::error::{Direction, PostError};
 use crate::ia::{IaInner, Key};
 use crate::pz::PzInner;
 use crate::types::{LmrTriplet, MemPriv, VaType};
-use crate::{Error, Ia, Pz, Refused, Result, Subtype};
+use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -40,8 +40,10 @@ type Chunk = [Slot; CHUNK];
 /// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
 /// with the free of its own LMR may see either, as the device might.
 pub(crate) struct LmrTable {
-    chunks: Box<[OnceLock<Arc<Chunk>>]>,
+    chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<FreeSlots>,
+    /// LMRs that are gone: one more after each.
+    gone: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -63,11 +65,12 @@ impl LmrTable {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
+            gone: Arc::default(),
         }
     }
 
-    fn chunk(&self, n: usize) -> &Arc<Chunk> {
-        self.chunks[n].get_or_init(|| Arc::new(std::array::from_fn(|_| Slot::default())))
+    fn chunk(&self, n: usize) -> &Chunk {
+        self.chunks[n].get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())))
     }
 
     fn slot(&self, context: u32) -> Option<&Slot> {
@@ -138,11 +141,14 @@ impl LmrTable {
             && end <= u128::from(slot.end.load(Ordering::Relaxed))
     }
 
-    /// Whether all these contexts (0 is none) name live LMRs.
-    pub(crate) fn are_live(&self, contexts: &[u32]) -> bool {
-        contexts.iter().filter(|&&context| context != 0).all(|&context| {
-            self.slot(context).is_some_and(|slot| slot.context.load(Ordering::Acquire) == context)
-        })
+    /// Whether all these contexts (0 is none) name live LMRs, of this PZ if one is given.
+    pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
+        let live = |slot: &Slot, context| slot.context.load(Ordering::Acquire) == context;
+        let fits = |slot: &Slot| pz.is_none_or(|pz| slot.pz.load(Ordering::Relaxed) == pz);
+        contexts
+            .iter()
+            .filter(|&&context| context != 0)
+            .all(|&context| self.slot(context).is_some_and(|slot| live(slot, context) && fits(slot)))
     }
 
     /// `base` is the address that segments of it count from.
@@ -173,16 +179,20 @@ impl LmrTable {
         if let Some(slot) = self.slot(context) {
             slot.context.store(0, Ordering::Release);
         }
+        // Second: see `LastLmr::remember`.
+        self.gone.fetch_add(1, Ordering::Release);
         let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
         free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
     }
 }
 
 /// The LMR that a queue's last buffer was in, for a queue that always uses its memory the same way: most buffers come from
-/// the same LMR as the one before, and need no look at the table.
+/// the same LMR as the one before, and need no look at the table. Good until any LMR of the IA goes.
 #[derive(Debug)]
 pub(crate) struct LastLmr {
-    chunk: Arc<Chunk>,
+    gone: Arc<AtomicU64>,
+    /// What that was while this LMR was alive.
+    gone_then: u64,
     context: u32,
     lkey: u32,
     start: u64,
@@ -193,15 +203,14 @@ impl LastLmr {
     /// None yet.
     pub(crate) fn none(table: &LmrTable) -> Self {
         // No segment is inside of nothing.
-        Self { chunk: table.chunk(0).clone(), context: 0, lkey: 0, start: 0, len: 0 }
+        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
     }
 
     /// The device's key for a segment of one byte or more that [`LmrTable::check`] would let pass; `None` if that is for
     /// the table to say.
     #[inline(always)]
     pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
-        let slot = &self.chunk[(self.context & ((1 << INDEX_BITS) - 1)) as usize % CHUNK];
-        let alive = slot.context.load(Ordering::Acquire) == self.context;
+        let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
         let len = u64::from(segment.segment_length);
         let offset = segment.virtual_address.wrapping_sub(self.start);
         // 1 to self.len.
@@ -212,12 +221,17 @@ impl LastLmr {
 
     /// This context has just passed the check.
     pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
-        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
-        let chunk = table.chunk(index / CHUNK);
-        let slot = &chunk[index % CHUNK];
-        let (start, end) = (slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed));
-        let lkey = slot.lkey.load(Ordering::Relaxed);
-        *self = Self { chunk: chunk.clone(), context, lkey, start, len: end - start };
+        let gone = table.gone.load(Ordering::Acquire);
+        let Some(slot) = table.slot(context) else { return };
+        // Alive after that look, so it goes, if it does, after it, too.
+        if slot.context.load(Ordering::Acquire) != context {
+            return;
+        }
+        self.start = slot.start.load(Ordering::Relaxed);
+        self.len = slot.end.load(Ordering::Relaxed) - self.start;
+        self.lkey = slot.lkey.load(Ordering::Relaxed);
+        self.context = context;
+        self.gone_then = gone;
     }
 }
 
@@ -382,7 +396,7 @@ impl Lmr {
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
             ia.inner.know_key(inner.rkey, Key::Lmr(context));
         }
-        ia.inner.objects.lock().unwrap().lmrs.insert(context, Arc::downgrade(&inner));
+        ia.inner.made(IaCounter::LmrCreate, |o| o.lmrs.insert(context, Arc::downgrade(&inner)).is_none());
         Ok(Self { inner })
     }
 
@@ -505,6 +519,7 @@ impl LmrInner {
         if self.windows.load(Ordering::Acquire) > 0 {
             return Err(in_use());
         }
+        self.ia.let_datagrams_out();
         let mut mr = self.mr.lock().unwrap();
         if let Some(region) = mr.take()
             && let Err(failed) = region.deregister()

@@ -172,7 +172,7 @@ impl Arena {
             size,
             returned: ArrayQueue::new(buffers as usize),
             strays: Arc::new(Strays::new(buffers as usize)),
-            number: next_id() as u32,
+            number: next_id() as u32 & !crate::event::SOURCE,
             _memory: memory,
         });
         ia.inner.add_pool(arena.number, &arena.strays);

@@ -4,7 +4,7 @@
 
 use crate::datapath::direct;
 use crate::ep::EpInner;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::ia::{CmTarget, IaInner};
 use crate::types::EvdId;
 use crate::{Error, Result, ReturnType, Subtype};
@@ -33,6 +33,8 @@ pub(crate) enum Task {
     Overtaken(Weak<EpInner>, u64),
     /// See whether an ended connection has given everything back; it ended then.
     Drain(Weak<EpInner>, Instant),
+    /// Give up a UD EP's question, by its token.
+    DatagramTimeout(Weak<EpInner>, u64),
     /// Let go of a connection id whose peer never answered.
     Forget(u64),
 }
@@ -140,7 +142,8 @@ impl Progress {
     /// The thread. It holds the IA only while it works for it.
     pub(crate) fn run(self: Arc<Self>, ia: Weak<IaInner>) {
         let mut events = [EpollEvent::empty(); 32];
-        loop {
+        // Looked at before each wait, too: the wake-up that goes with it may be read together with an earlier one.
+        while !self.stop.load(Ordering::Acquire) {
             let n = match self.epoll.wait(&mut events, self.next_date()) {
                 Ok(n) => n,
                 Err(Errno::EINTR) => 0,
@@ -201,6 +204,11 @@ impl IaInner {
                     ep.drain_step(since);
                 }
             }
+            Task::DatagramTimeout(ep, token) => {
+                if let Some(ep) = ep.upgrade() {
+                    ep.datagrams_unanswered(token, ConnectionEventKind::TimedOut);
+                }
+            }
             Task::Forget(token) => self.forget_cm(token),
         }
     }
@@ -226,7 +234,9 @@ impl IaInner {
         } else {
             event.token
         };
-        match self.cm_target(token) {
+        let target = self.cm_target(token);
+        self.count_cm(&event, target.as_ref());
+        match target {
             Some(CmTarget::Ep(ep)) => {
                 if let Some(ep) = ep.upgrade() {
                     ep.on_cm(&event);
@@ -268,6 +278,7 @@ impl IaInner {
 
     fn on_async_event(&self, event: rxe_fallback::AsyncEvent) {
         tracing::debug!(?event, "device");
+        self.count_async(&event);
         match event.object {
             Object::Qp(_, token) => {
                 let Some(ep) = self.objects.lock().unwrap().eps.get(&token).and_then(Weak::upgrade) else {

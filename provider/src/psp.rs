@@ -1,13 +1,14 @@
 //! PSPs, RSPs and CSPs: where connection requests arrive.
 
 use crate::cr::{Asks, CrInner};
+use crate::datagram::ask::{Answers, Asker};
 use crate::ep::EpInner;
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::{CrArrival, EventData};
 use crate::ia::{CmTarget, IaInner};
-use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, SpId, next_id, port_of};
-use crate::{Cr, Ep, EpId, Error, Evd, Ia, Result, ReturnType, Subtype};
-use rxe_fallback::{CmEvent, CmEventKind, CmId};
+use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, ServiceType, SpId, next_id, port_of};
+use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Result, ReturnType, Subtype};
+use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -59,9 +60,14 @@ pub(crate) struct SpInner {
     qual: ConnQual,
     evd: Arc<EvdInner>,
     kind: Kind,
+    /// What it is counted as; CSPs are not.
+    pub(crate) counter: Option<IaCounter>,
     /// The EP of an RSP, until a request has come for it.
     reserved: Mutex<Option<Arc<EpInner>>>,
-    listener: Mutex<Option<(u64, Arc<CmId>)>>,
+    /// One for each port space that it listens in.
+    listeners: Mutex<Vec<(u64, Arc<CmId>)>>,
+    /// What requests may be for.
+    services: &'static [PortSpace],
     live: AtomicBool,
 }
 
@@ -76,7 +82,8 @@ enum Kind {
 }
 
 impl Psp {
-    /// Listens for requests; each becomes an event on `evd`.
+    /// Listens for requests; each becomes an event on `evd`. They may be for connections and, where the device has those, for
+    /// datagrams ([`Cr::service_type`]).
     ///
     /// # Errors
     /// CONN_QUAL_IN_USE where somebody listens there already; INVALID_PARAMETER (ARG2) for qualifier 0; INVALID_HANDLE for the IA
@@ -168,7 +175,7 @@ impl Drop for Psp {
 }
 
 impl Rsp {
-    /// Reserves an unconnected EP for the first request that comes (R154).
+    /// Reserves an unconnected EP for the first request of its service type that comes (R154).
     ///
     /// # Errors
     /// INVALID_STATE unless the EP is UNCONNECTED; otherwise as [`Psp::create`].
@@ -183,8 +190,10 @@ impl Rsp {
             return Err(Error::state(state.subtype(), "only an unconnected EP can be reserved"));
         }
         let at = Place::Qualifier(Some(qual));
-        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(ep.inner.clone()))?;
+        // Before the first request can come.
         ep.inner.set_state(EpState::Reserved);
+        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(ep.inner.clone()))
+            .inspect_err(|_| ep.inner.set_state(EpState::Unconnected))?;
         drop(control);
         Ok(Self { inner })
     }
@@ -312,6 +321,66 @@ impl Place {
     }
 }
 
+/// A request that was not taken, and why.
+type Refusal = Box<(Asks, Error)>;
+
+/// For connections and for datagrams, which have ports of their own.
+const BOTH: &[PortSpace] = &[PortSpace::Tcp, PortSpace::Udp];
+const TCP: &[PortSpace] = &[PortSpace::Tcp];
+const UDP: &[PortSpace] = &[PortSpace::Udp];
+
+/// Ports that are tried where any will do, until one is free in all the spaces.
+const TRIES: usize = 64;
+
+/// Ids that are bound to one port, one for each of these spaces.
+fn bind(ia: &Arc<IaInner>, at: Place, services: &[PortSpace]) -> Result<Vec<(u64, Arc<CmId>)>> {
+    let mut tries = TRIES;
+    loop {
+        let mut bound: Vec<(u64, Arc<CmId>)> = Vec::new();
+        let mut port = at.port();
+        let outcome = services.iter().try_for_each(|&space| {
+            let (token, id) = ia.new_cm_id_in(space, CmTarget::Retired)?;
+            bound.push((token, id.clone()));
+            let address = SocketAddr::new(ia.attr.ia_address, port);
+            id.bind(address).map_err(|error| {
+                let taken = error.errno() == libc::EADDRINUSE;
+                tries -= usize::from(taken);
+                if taken && at.port() == 0 && tries > 0 { Bind::Again } else { Bind::No(at.refused(error)) }
+            })?;
+            port = id.local_addr().map_or(0, |addr| addr.port());
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => return Ok(bound),
+            Err(why) => {
+                bound.iter().for_each(|(token, _)| ia.forget_cm(*token));
+                if let Bind::No(error) = why {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+fn space(service: ServiceType) -> PortSpace {
+    match service {
+        ServiceType::Rc => PortSpace::Tcp,
+        ServiceType::Ud => PortSpace::Udp,
+    }
+}
+
+/// Why there are no bound ids.
+enum Bind {
+    Again,
+    No(Error),
+}
+
+impl From<Error> for Bind {
+    fn from(error: Error) -> Self {
+        Self::No(error)
+    }
+}
+
 impl SpInner {
     fn listen(
         ia: &Arc<IaInner>,
@@ -322,19 +391,23 @@ impl SpInner {
     ) -> Result<Arc<Self>> {
         ia.check()?;
         evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
-        let (token, listener) = ia.new_cm_id(CmTarget::Retired)?;
-        let outcome = (|| {
-            listener.bind(SocketAddr::new(ia.attr.ia_address, at.port()))?;
-            listener.listen(BACKLOG)
-        })();
-        if let Err(error) = outcome {
-            ia.forget_cm(token);
-            return Err(at.refused(error));
-        }
-        let port = listener.local_addr().map_or(0, |addr| addr.port());
+        let services = match (kind, &ep, at) {
+            (_, Some(ep), _) if ep.is_ud() => UDP,
+            (Kind::Reserved, ..) | (.., Place::Port(_)) => TCP,
+            _ if ia.attr.datagrams => BOTH,
+            _ => TCP,
+        };
+        let listeners = bind(ia, at, services)?;
+        let port = listeners.first().and_then(|(_, id)| id.local_addr()).map_or(0, |addr| addr.port());
         let qual = match at {
             Place::Qualifier(Some(qual)) => qual,
             _ => port.into(),
+        };
+        let counter = match (at, kind) {
+            (_, Kind::Reserved) => Some(IaCounter::RspCreate),
+            (Place::Qualifier(Some(_)), _) => Some(IaCounter::PspCreate),
+            (Place::Qualifier(None), _) => Some(IaCounter::PspCreateAny),
+            (Place::Port(_), _) => None,
         };
         let inner = Arc::new(Self {
             id: SpId(next_id()),
@@ -342,18 +415,30 @@ impl SpInner {
             qual,
             evd: evd.clone(),
             kind,
+            counter,
             reserved: Mutex::new(ep),
-            listener: Mutex::new(Some((token, listener))),
+            listeners: Mutex::new(listeners.clone()),
+            services,
             live: AtomicBool::new(true),
         });
         evd.attach(&[inner.stream()], 0)?;
-        ia.retarget_cm(token, CmTarget::Listener(Arc::downgrade(&inner)));
-        ia.objects.lock().unwrap().sps.insert(inner.id.0, Arc::downgrade(&inner));
+        for (token, listener) in listeners {
+            // Before the first request can come.
+            ia.retarget_cm(token, CmTarget::Listener(Arc::downgrade(&inner)));
+            if let Err(error) = listener.listen(BACKLOG) {
+                inner.close();
+                return Err(at.refused(error));
+            }
+        }
+        ia.made(IaCounter::CmListen, |o| {
+            counter.into_iter().for_each(|counter| ia.count(counter));
+            o.sps.insert(inner.id.0, Arc::downgrade(&inner)).is_none()
+        });
         Ok(inner)
     }
 
-    pub(crate) fn listens_at(&self, qual: ConnQual) -> bool {
-        self.qual == qual && self.live.load(Ordering::Acquire)
+    pub(crate) fn listens_at(&self, qual: ConnQual, service: ServiceType) -> bool {
+        self.qual == qual && self.services.contains(&space(service)) && self.live.load(Ordering::Acquire)
     }
 
     /// Service points are told apart from EPs by their ids, which no other object has.
@@ -367,41 +452,85 @@ impl SpInner {
             return;
         }
         let Some(id) = event.new_id.take() else { return };
-        let asks = Asks {
-            id: Arc::new(id),
-            private_data: std::mem::take(&mut event.private_data),
-            asked: event.conn,
-        };
+        let mut private_data = std::mem::take(&mut event.private_data);
+        let mut asker = None;
+        if id.port_space() == PortSpace::Udp {
+            // Whoever drops the id rejects.
+            let (Some(peer), Some((who, data))) = (id.peer_addr(), Asker::decode(&private_data)) else {
+                tracing::debug!("somebody asks for datagrams in other words than Doorbell's");
+                return;
+            };
+            if let Some(answer) = Answers::all().to(peer.ip(), who) {
+                answer.repeat(&id);
+                return;
+            }
+            (private_data, asker) = (data, Some(who));
+        }
+        let asks = Asks { id: Arc::new(id), private_data, asked: event.conn, asker };
         match self.take(asks) {
             Ok(arrival) => self.announce(arrival),
-            Err(asks) => {
-                let _ = asks.id.reject(&[]);
+            Err(refusal) => {
+                let (asks, error) = *refusal;
+                tracing::debug!(%error, "a request is rejected");
+                if asks.id.reject(&[]).is_ok() {
+                    self.ia.count(IaCounter::CmErrRejTx);
+                }
             }
         }
     }
 
+    /// Gives the request to whoever listens there: of this IA, or of another on the same port of the same device.
+    pub(crate) fn take_anywhere(
+        ia: &Arc<IaInner>,
+        qual: ConnQual,
+        asks: Asks,
+    ) -> Result<(Arc<Self>, CrArrival), Refusal> {
+        let (name, port) = (asks.id.device_name(), asks.id.port_num());
+        let mut elsewhere = None;
+        for other in std::iter::once(ia.clone()).chain(crate::ia::open_ones()) {
+            let Some(sp) = other.service_point(qual, asks.service_type()) else { continue };
+            if name.as_deref() == Some(other.context.name()) && port == other.port {
+                return sp.take(asks).map(|arrival| (sp, arrival));
+            }
+            elsewhere = Some(format!("{} port {}", other.context.name(), other.port));
+        }
+        let text = match elsewhere {
+            None => format!("nobody of this process waits for a request at connection qualifier {qual}"),
+            Some(there) => format!(
+                "connection qualifier {qual} is on {there}; the request came through {} port {port} and cannot leave it",
+                name.as_deref().unwrap_or("no device")
+            ),
+        };
+        Err(Box::new((asks, Error::arg(2, text))))
+    }
+
     /// The request as it arrives here, unless there is no EP for it.
-    pub(crate) fn take(&self, asks: Asks) -> Result<CrArrival, Asks> {
+    pub(crate) fn take(&self, mut asks: Asks) -> Result<CrArrival, Refusal> {
         // Held until the request is known: an EP that is made anew meanwhile finds its holder.
         let mut reserved = self.reserved.lock().unwrap();
-        let ep = match self.kind {
-            Kind::Bare => None,
-            // An RSP takes one request; another is refused.
-            Kind::Reserved => match reserved.take() {
-                Some(ep) => {
-                    ep.set_state(EpState::PassiveConnectionPending);
-                    Some(ep)
-                }
-                None => return Err(asks),
-            },
-            Kind::Provides => match Ep::provided(&self.ia, &asks.asked) {
+        let ep = match (self.kind, &*reserved) {
+            (Kind::Bare, _) => None,
+            (Kind::Reserved, Some(ep)) if ep.state() == EpState::Reserved => Some(ep.clone()),
+            // Or its EP has failed.
+            (Kind::Reserved, _) => {
+                let text = format!("the RSP at connection qualifier {} has had its request", self.qual);
+                return Err(Box::new((asks, Error::arg(2, text))));
+            }
+            (Kind::Provides, _) => match Ep::provided(&self.ia, asks.service_type(), &asks.asked) {
                 Ok(ep) => Some(ep),
                 Err(error) => {
                     tracing::warn!(%error, "no EP for a request");
-                    return Err(asks);
+                    return Err(Box::new((asks, error)));
                 }
             },
         };
+        if let Err(error) = asks.move_to(&self.ia) {
+            ep.iter().filter(|_| self.kind == Kind::Provides).for_each(EpInner::close);
+            return Err(Box::new((asks, error)));
+        }
+        if let Some(ep) = reserved.take() {
+            ep.set_state(EpState::PassiveConnectionPending);
+        }
         let cr = CrInner::new(&self.ia, asks, ep.clone());
         drop(reserved);
         let ep = ep.filter(|_| self.kind == Kind::Provides).map(|inner| Ep { inner });
@@ -409,6 +538,7 @@ impl SpInner {
     }
 
     pub(crate) fn announce(&self, arrival: CrArrival) {
+        self.ia.count(IaCounter::SpCr);
         self.evd.push(EventData::ConnectionRequest(arrival));
     }
 
@@ -423,11 +553,14 @@ impl SpInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
-        if let Some((token, id)) = self.listener.lock().unwrap().take() {
+        let listeners = std::mem::take(&mut *self.listeners.lock().unwrap());
+        for (token, id) in listeners {
             self.ia.forget_cm(token);
             drop(id);
         }
-        if let Some(ep) = self.reserved.lock().unwrap().take() {
+        if let Some(ep) = self.reserved.lock().unwrap().take()
+            && ep.state() == EpState::Reserved
+        {
             ep.set_state(EpState::Unconnected);
         }
         self.evd.detach(EpId(self.id.0), 0);

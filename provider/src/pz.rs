@@ -1,7 +1,7 @@
 //! Protection zones: which objects may use which memory. Carried by verbs protection domains.
 
 use crate::ia::IaInner;
-use crate::{Error, Ia, Refused, Result, Subtype};
+use crate::{Error, Ia, IaCounter, Refused, Result, Subtype};
 use rxe_fallback::Pd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,7 +33,7 @@ impl Pz {
     pub fn create(ia: &Ia) -> Result<Self> {
         ia.inner.check()?;
         let inner = PzInner::new(&ia.inner)?;
-        ia.inner.objects.lock().unwrap().pzs.insert(inner.number, Arc::downgrade(&inner));
+        ia.inner.made(IaCounter::PzCreate, |o| o.pzs.insert(inner.number, Arc::downgrade(&inner)).is_none());
         Ok(Self { inner })
     }
 

@@ -14,7 +14,7 @@ use crate::ia::{IaInner, Key};
 use crate::lmr::LmrInner;
 use crate::pz::PzInner;
 use crate::types::{CompletionFlags, EpId, EpState, LmrTriplet, MemPriv, RmrId, VaType, next_id};
-use crate::{Ep, Error, Lmr, PostError, Pz, Result, ReturnType, Subtype};
+use crate::{Ep, Error, IaCounter, Lmr, PostError, Pz, Result, ReturnType, Subtype};
 use rxe_fallback::{Access, BindMw, Mw, MwKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -187,7 +187,7 @@ impl Rmr {
             }),
         });
         pz.inner.enter();
-        ia.objects.lock().unwrap().rmrs.insert(inner.id.0, Arc::downgrade(&inner));
+        ia.made(IaCounter::RmrCreate, |o| o.rmrs.insert(inner.id.0, Arc::downgrade(&inner)).is_none());
         Ok(Self { inner })
     }
 
@@ -203,7 +203,8 @@ impl Rmr {
     ///
     /// # Errors
     /// INVALID_HANDLE for an EP or LMR that is freed or another IA's; INVALID_PARAMETER for a segment that is not inside the
-    /// LMR (ARG3), for unknown privileges (ARG4), flags that the EP does not allow (ARG8), PROTECTION_VIOLATION where RMR, LMR and EP are not in one PZ;
+    /// LMR (ARG3), for unknown privileges (ARG4), flags that the EP does not allow (ARG8), PROTECTION_VIOLATION where
+    /// RMR, LMR and EP are not in one PZ;
     /// PRIVILEGES_VIOLATION where the LMR lacks the local privilege that goes with a remote one; INVALID_STATE unless the EP is
     /// CONNECTED or DISCONNECTED; INSUFFICIENT_RESOURCES for a full queue; MODEL_NOT_SUPPORTED for zero-based addresses of an
     /// RMR that belongs to a PZ, or over a zero-based LMR.

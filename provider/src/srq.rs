@@ -8,7 +8,7 @@ use crate::ia::IaInner;
 use crate::lmr::{LastLmr, Use};
 use crate::pz::PzInner;
 use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
-use crate::{Error, Ia, Pz, Refused, Result, SrqAttr, Subtype};
+use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
 use mlx5_direct::DataSeg;
 use rxe_fallback::{Sge, SrqInit};
 use std::collections::{HashMap, hash_map::Entry};
@@ -126,8 +126,9 @@ impl Srq {
         let room = if resizable { depth } else { ia.attr.max_recv_per_srq as u32 };
         let id = next_id();
         let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };
-        let srq = rxe_fallback::Srq::create(&pz.inner.pd, init)
-            .map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
+        let create =
+            if ia.attr.datagrams { rxe_fallback::Srq::create_for_any } else { rxe_fallback::Srq::create };
+        let srq = create(&pz.inner.pd, init).map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
         let max_iov = srq.max_sge().min(MAX_IOV as u32).min(ia.attr.max_iov_segments_per_dto as u32);
         let (path, poster) = ia.kind.srq(srq, id as u32, depth, room, resizable)?;
         let inner = Arc::new(SrqInner {
@@ -143,7 +144,7 @@ impl Srq {
             low: Mutex::default(),
         });
         pz.inner.enter();
-        ia.objects.lock().unwrap().srqs.insert(id, Arc::downgrade(&inner));
+        ia.made(IaCounter::SrqCreate, |o| o.srqs.insert(id, Arc::downgrade(&inner)).is_none());
         let last = LastLmr::none(&inner.ia.lmrs);
         Ok(Self { inner, poster, last })
     }
@@ -205,6 +206,15 @@ impl Srq {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
         let Some(lkey) = self.last.key(one) else { return false };
         poster.post_one_in_run(one.virtual_address, one.segment_length, lkey, cookie)
+    }
+
+    /// True if [`Srq::post_in_run`] found no room, and now would.
+    #[inline(always)]
+    pub(crate) fn found_room(&mut self) -> bool {
+        match &mut self.poster {
+            SrqPoster::Direct(poster) => poster.found_room(),
+            SrqPoster::Verbs(_) => false,
+        }
     }
 
     #[inline(never)]
@@ -364,18 +374,9 @@ impl Srq {
         reason = "the SRQ comes back, and its state is kept flat for the sake of posts"
     )]
     pub fn free(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.inner.check() {
+        if let Err(error) = self.inner.shut() {
             return Err(Refused { object: self, error });
         }
-        let mut ties = self.inner.eps.lock().unwrap();
-        if ties.eps > 0 {
-            let text = format!("{} EPs use this SRQ: free them first", ties.eps);
-            drop(ties);
-            let error = Error::state(Subtype::InvalidStateSrqInUse, text);
-            return Err(Refused { object: self, error });
-        }
-        ties.shutdown = true;
-        drop(ties);
         self.inner.close();
         Ok(())
     }
@@ -403,6 +404,18 @@ impl SrqInner {
         } else {
             Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ"))
         }
+    }
+
+    /// No EP is tied to it, and none will be (R31).
+    pub(crate) fn shut(&self) -> Result<()> {
+        self.check()?;
+        let mut ties = self.eps.lock().unwrap();
+        if ties.eps > 0 {
+            let text = format!("{} EPs use this SRQ: free them first", ties.eps);
+            return Err(Error::state(Subtype::InvalidStateSrqInUse, text));
+        }
+        ties.shutdown = true;
+        Ok(())
     }
 
     /// Live, and of this IA (R130).

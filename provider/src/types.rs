@@ -1,6 +1,7 @@
 //! Flags, states and small values, with the numbers of the DAT 2.0 headers.
 
 use bitflags::bitflags;
+use std::hash::Hasher;
 
 /// A signed count, as DAT counts (`DAT_COUNT`).
 pub type Count = i32;
@@ -127,6 +128,17 @@ impl EpState {
         }
     }
 
+    /// Neither connected nor connecting, and not since the last reset: the device has taken nothing of what was posted.
+    pub(crate) fn is_before_connection(self) -> bool {
+        matches!(
+            self,
+            Self::Unconnected
+                | Self::Reserved
+                | Self::PassiveConnectionPending
+                | Self::TentativeConnectionPending
+        )
+    }
+
     /// The `INVALID_STATE` subtype that names this state.
     pub(crate) fn subtype(self) -> crate::Subtype {
         use crate::Subtype as S;
@@ -212,6 +224,12 @@ pub enum DtoOp {
     CompareAndSwap = 11,
     /// Receive of a Send with immediate (IB extension).
     ReceiveImmediate = 12,
+    /// Send of a datagram (IB extension).
+    SendUd = 13,
+    /// Receive of a datagram; 40 bytes of header area come first, and the length counts them (IB extension).
+    ReceiveUd = 14,
+    /// Receive of a datagram with immediate (IB extension).
+    ReceiveUdImmediate = 15,
 }
 
 impl DtoOp {
@@ -219,6 +237,17 @@ impl DtoOp {
     pub fn is_extension(self) -> bool {
         self as u32 >= Self::RdmaWriteImmediate as u32
     }
+}
+
+/// What an EP is an end of (`DAT_SERVICE_TYPE`, `DAT_IB_SERVICE_TYPE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u32)]
+pub enum ServiceType {
+    /// One reliable connection.
+    #[default]
+    Rc = 0,
+    /// Nothing: it exchanges datagrams with any number of others (IB extension).
+    Ud = 1,
 }
 
 /// Quality of service (`DAT_QOS`). Connections are best effort: as an attribute of an EP another is kept and told back, no more.
@@ -299,6 +328,33 @@ pub(crate) fn next_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Numbers that a device or this process hands out need no defence against collisions, only spreading.
+#[derive(Debug, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
 }
 
 #[cfg(test)]

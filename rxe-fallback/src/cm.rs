@@ -14,6 +14,10 @@
 //! | `disconnect`, and the QP `to_error` | `Disconnected`: `disconnect` as the answer, and the QP `to_error` |
 //! | `Disconnected`, once the other side has answered | |
 //!
+//! Ids of [`PortSpace::Udp`] make no connection: they ask where datagrams to a service go (SIDR). `connect` ends with `Established`,
+//! which says so ([`CmEvent::datagrams`]), or with `Unreachable`; `accept` answers with the number of a UD QP and makes no event. The
+//! ids are of no more use then, and the QPs are the caller's ([`Qp::ud_to_rts`](crate::Qp::ud_to_rts) with [`DATAGRAM_QKEY`]).
+//!
 //! # Threads
 //!
 //! librdmacm writes an id's fields while it reads an event of that id, and reads them in most other calls, without a
@@ -28,5 +32,5 @@ mod id;
 
 pub use blocking::{Connection, Incoming, Listener, Resolved};
 pub use channel::EventChannel;
-pub use event::{CmEvent, CmEventKind, ConnInfo};
-pub use id::{CmId, ConnParam, MAX_CONNECT_DATA};
+pub use event::{CmEvent, CmEventKind, ConnInfo, DatagramPeer};
+pub use id::{CmId, ConnParam, DATAGRAM_QKEY, MAX_CONNECT_DATA, MAX_RESOLVE_DATA, PortSpace};

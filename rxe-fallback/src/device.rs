@@ -1,10 +1,12 @@
 //! Devices: finding them, opening them, asking what they can do.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -226,10 +228,25 @@ impl Context {
         &self.inner.name
     }
 
+    /// The device's folder in sysfs, where its counters are.
+    #[must_use]
+    pub fn sysfs_path(&self) -> PathBuf {
+        // SAFETY: an open context keeps its device; libibverbs writes the path, with a NUL, before it shows the device.
+        let path = unsafe { CStr::from_ptr((*(*self.as_raw()).device).ibdev_path.as_ptr()) };
+        PathBuf::from(OsStr::from_bytes(path.to_bytes()))
+    }
+
     /// The kernel driver, as in `rdma_rxe` or `mlx5_core`; `unknown` when nothing tells.
     #[must_use]
     pub fn driver(&self) -> &str {
         &self.inner.driver
+    }
+
+    /// Its transport family.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        // SAFETY: an open context has its device.
+        unsafe { (*(*self.as_raw()).device).transport_type }.into()
     }
 
     /// What the device can do, as it said when it was opened.

@@ -57,7 +57,7 @@ pub use rdma_sys as sys;
 
 pub use ah::{Ah, AhAttr};
 pub use channel::CompChannel;
-pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
+pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, DatagramPeer, EventChannel, PortSpace};
 pub use cq::{Completion, Cq, WcOpcode, WcStatus};
 pub use device::{
     AsyncEvent, AsyncKind, AsyncObject, AtomicCap, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, GidKind,

@@ -223,6 +223,17 @@ impl Qp {
         self.post_recv_any(wrs)
     }
 
+    /// Posts one receive to a QP of any kind, as plain segments.
+    ///
+    /// On a UD QP the payload starts after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and the completion's length
+    /// counts those. [`Qp::post_recv_ud`] knows that; this is for callers who get their segments from others who do.
+    ///
+    /// # Errors
+    /// As [`Qp::post_recv`], whatever the kind.
+    pub fn post_recv_raw(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.post_recv_any(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
+    }
+
     fn post_recv_any<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
         if self.inner.srq.is_some() && !wrs.is_empty() {
             return Err(PostListError { index: 0, reason: PostError::HasSrq });
@@ -323,9 +334,11 @@ fn check_init(pd: &Pd, init: &QpInit<'_>) -> Result<()> {
         if !srq.pd().context().same(context) {
             return refuse("the SRQ is on another device or another opening of it".to_owned());
         }
-        if srq.is_ud() != (init.kind == QpKind::Ud) {
+        if !srq.serves(init.kind) {
             return refuse(
-                "UD QPs take SRQs from Srq::create_ud, connected ones from Srq::create".to_owned(),
+                "UD QPs take SRQs from Srq::create_ud, connected ones from Srq::create, either from \
+                 Srq::create_for_any"
+                    .to_owned(),
             );
         }
     }

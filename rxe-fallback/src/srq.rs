@@ -10,6 +10,7 @@ use rdma_sys as sys;
 use crate::cq::create_failed;
 use crate::error::{Error, Result, check};
 use crate::pd::Pd;
+use crate::qp::QpKind;
 use crate::ud::{UdRecvBuffer, UdRecvWr};
 use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives};
 
@@ -35,6 +36,17 @@ pub struct SrqAttr {
     pub srq_limit: u32,
 }
 
+/// Which QPs an SRQ is for, and what is posted to it therefore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    /// Connected ones: plain segments.
+    Connected,
+    /// UD: each receive starts with a GRH area.
+    Datagrams,
+    /// Both: plain segments; whoever posts knows about the GRH area.
+    Any,
+}
+
 /// A shared receive queue; cheap to clone. QPs made with it keep it alive.
 #[derive(Debug, Clone)]
 pub struct Srq {
@@ -47,8 +59,7 @@ struct SrqInner {
     max_wr: AtomicU32,
     max_sge: u32,
     token: u64,
-    /// Serves UD: each receive starts with a GRH area.
-    ud: bool,
+    serves: Serves,
     pd: Pd,
 }
 
@@ -66,7 +77,7 @@ impl Srq {
     /// # References
     /// ibv_create_srq(3)
     pub fn create(pd: &Pd, init: SrqInit) -> Result<Self> {
-        Self::new(pd, init, false)
+        Self::new(pd, init, Serves::Connected)
     }
 
     /// Creates an SRQ for UD QPs, which takes [`UdRecvBuffer`]s only.
@@ -74,10 +85,22 @@ impl Srq {
     /// # Errors
     /// As [`Srq::create`].
     pub fn create_ud(pd: &Pd, init: SrqInit) -> Result<Self> {
-        Self::new(pd, init, true)
+        Self::new(pd, init, Serves::Datagrams)
     }
 
-    fn new(pd: &Pd, init: SrqInit, ud: bool) -> Result<Self> {
+    /// Creates an SRQ for QPs of any kind at the same time, which takes plain segments.
+    ///
+    /// A message that comes through a UD QP has its payload after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and
+    /// those are counted in the completion's length; one through a connected QP starts at the first byte. Nothing but the QP number in
+    /// the completion tells which. Prefer [`Srq::create_ud`] where all QPs are UD.
+    ///
+    /// # Errors
+    /// As [`Srq::create`].
+    pub fn create_for_any(pd: &Pd, init: SrqInit) -> Result<Self> {
+        Self::new(pd, init, Serves::Any)
+    }
+
+    fn new(pd: &Pd, init: SrqInit, serves: Serves) -> Result<Self> {
         let verb = "ibv_create_srq";
         let device = pd.context().attributes();
         for (what, given, max) in
@@ -98,7 +121,7 @@ impl Srq {
         // Some drivers leave the struct as it was; what was asked for is promised in any case.
         let max_wr = AtomicU32::new(attr.attr.max_wr.max(init.max_wr));
         let max_sge = attr.attr.max_sge.max(init.max_sge);
-        let inner = SrqInner { raw, max_wr, max_sge, token: init.token, ud, pd: pd.clone() };
+        let inner = SrqInner { raw, max_wr, max_sge, token: init.token, serves, pd: pd.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -121,7 +144,7 @@ impl Srq {
     /// # References
     /// ibv_post_srq_recv(3)
     pub fn post_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        if self.inner.ud && !wrs.is_empty() {
+        if self.inner.serves == Serves::Datagrams && !wrs.is_empty() {
             return Err(PostListError { index: 0, reason: PostError::NeedsGrhArea });
         }
         self.post(wrs)
@@ -140,7 +163,7 @@ impl Srq {
     /// # Errors
     /// As [`Srq::post_list`]; [`PostError::NoGrhArea`] when the SRQ is not for UD.
     pub fn post_list_ud(&self, wrs: &[UdRecvWr]) -> Result<(), PostListError> {
-        if !self.inner.ud && !wrs.is_empty() {
+        if self.inner.serves == Serves::Connected && !wrs.is_empty() {
             return Err(PostListError { index: 0, reason: PostError::NoGrhArea });
         }
         self.post(wrs)
@@ -246,10 +269,14 @@ impl Srq {
         self.inner.token
     }
 
-    /// Whether it is for UD QPs.
+    /// Whether QPs of this kind can be made on it.
     #[must_use]
-    pub fn is_ud(&self) -> bool {
-        self.inner.ud
+    pub fn serves(&self, kind: QpKind) -> bool {
+        match self.inner.serves {
+            Serves::Connected => kind != QpKind::Ud,
+            Serves::Datagrams => kind == QpKind::Ud,
+            Serves::Any => true,
+        }
     }
 
     /// The PD it is in.

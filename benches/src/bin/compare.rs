@@ -9,7 +9,7 @@ use doorbell_benches::{
     case::counted,
     chart, count,
     dat::DatPost,
-    device, libmlx5,
+    device, dtest, libmlx5,
     plan::{Spec, Subject, plan},
     report,
     report::Row,
@@ -22,7 +22,7 @@ struct Args {
     /// Few shapes, short samples, no instruction counts: under a minute.
     #[arg(long)]
     quick: bool,
-    /// Only cases whose name contains this.
+    /// Only cases whose name contains this; dtest's latencies are the case `dtest`.
     #[arg(long, default_value = "")]
     only: String,
     /// Only this subject: libmlx5-lock, libmlx5-nolock, mlx5-direct, provider or libdaplofa.
@@ -145,6 +145,12 @@ fn measure(args: &Args) -> Result<()> {
         let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
         jobs.extend(subjects.filter(|s| wanted && s.does(&spec)).map(|subject| Job { index, spec, subject }));
     }
+    let with_dtest = "dtest".contains(&args.only) && args.subject.is_none();
+    if with_dtest && !dtest::available() {
+        println!("dtest's latencies are left out: no dtest (package dapl2-utils)");
+    }
+    let with_dtest = with_dtest && dtest::available();
+    let mut latencies = dtest::Latencies::default();
     // Rounds over everything: what disturbs the machine for a while disturbs all subjects of a case.
     let mut timings = vec![vec![]; jobs.len()];
     let mut data_path = None;
@@ -156,6 +162,9 @@ fn measure(args: &Args) -> Result<()> {
                 _ => time_elsewhere(args, *job, &mut data_path)?,
             };
             timings.push(timing);
+        }
+        if let Some(dat) = dat.as_ref().filter(|_| with_dtest) {
+            latencies.measure(dat)?;
         }
     }
     let instructions = if args.quick || args.no_instructions || !count::available() {
@@ -180,6 +189,9 @@ fn measure(args: &Args) -> Result<()> {
     let installed = libmlx5::version();
     let searches = installed.is_some_and(|version| version >= 48);
     println!("{}", aims::to_table(&rows, searches));
+    if with_dtest {
+        println!("{}", latencies.to_table());
+    }
     let version = installed.map_or("unknown".to_owned(), |v| v.to_string());
     println!("device: {}", device::named().unwrap_or("mlx5_0, in software"));
     println!(
@@ -190,6 +202,10 @@ fn measure(args: &Args) -> Result<()> {
         println!("load now: {}", load.trim());
     }
     report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    if with_dtest {
+        let path = args.out.with_file_name("dtest.json");
+        latencies.write_json(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let svg = args.out.with_extension("svg");
     chart::write_svg(&rows, &svg)?;
     println!("written: {} and {}", args.out.display(), svg.display());

@@ -72,6 +72,7 @@ fn table(ia: &Ia) -> Table {
             format!("{}, {}", a.max_rdma_read_per_ep_in, a.max_rdma_read_per_ep_out),
         ),
         ("atomics", yes(a.atomics)),
+        ("datagrams (UD)", yes(a.datagrams)),
         ("private data, bytes", p.max_private_data_size.to_string()),
     ];
     let mut table = Table::new();

@@ -10,6 +10,10 @@ use doorbell::{
 };
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+/// Buffers that connections held which have just ended come back within this time.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// How to serve.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,6 +80,8 @@ struct Client {
 struct Server {
     connections: HashMap<EpId, Connection>,
     clients: HashMap<EpId, Client>,
+    /// Notes whose answer tells the SRQ's counts, and when it has to go out.
+    notes: VecDeque<(EpId, Note, Instant)>,
     /// Connections with messages to send back.
     busy: VecDeque<EpId>,
     shared: Option<(Srq, RecvPool)>,
@@ -137,6 +143,7 @@ impl Server {
         Ok(Self {
             connections: HashMap::new(),
             clients: HashMap::new(),
+            notes: VecDeque::new(),
             busy: VecDeque::new(),
             shared,
             sends,
@@ -151,7 +158,8 @@ impl Server {
 
     fn run(&mut self) -> Result<Infallible, Error> {
         loop {
-            if let Some(event) = self.end.next(None)? {
+            let due = self.notes.front().map(|(.., due)| due.saturating_duration_since(Instant::now()));
+            if let Some(event) = self.end.next(due)? {
                 self.on(event)?;
             }
             // What else is there already; then answer, so that nobody waits for long.
@@ -160,6 +168,7 @@ impl Server {
                 self.on(event)?;
             }
             self.answer()?;
+            self.answer_notes()?;
         }
     }
 
@@ -183,7 +192,7 @@ impl Server {
     fn completed(&mut self, dto: &DtoCompletion) {
         if let Some(client) = self.clients.get_mut(&dto.ep) {
             match client.line.on(dto) {
-                Some(note) if client.up => self.answer_note(dto.ep, note),
+                Some(note) if client.up => self.heard(dto.ep, note),
                 note => client.early = note.or(client.early),
             }
             return;
@@ -284,14 +293,32 @@ impl Server {
         Ok(())
     }
 
-    fn answer_note(&mut self, id: EpId, note: Note) {
-        if let Err(error) = self.try_answer_note(id, note) {
-            eprintln!("a note was not answered: {error}");
-        }
+    fn heard(&mut self, id: EpId, note: Note) {
+        self.notes.push_back((id, note, Instant::now() + SETTLE_TIME));
     }
 
-    fn try_answer_note(&mut self, id: EpId, note: Note) -> Result<(), Error> {
-        let srq = self.counts()?;
+    /// Answers the notes that can be answered now.
+    fn answer_notes(&mut self) -> Result<(), Error> {
+        while let Some(&(id, note, due)) = self.notes.front() {
+            let srq = match self.counts()? {
+                // What other clients hold at this moment says nothing about this one.
+                _ if self.clients.len() > 1 => None,
+                Some((available, outstanding))
+                    if (available, outstanding) != (self.depth, self.depth) && Instant::now() < due =>
+                {
+                    break;
+                }
+                counts => counts,
+            };
+            self.notes.pop_front();
+            if let Err(error) = self.answer_note(id, note, srq) {
+                eprintln!("a note was not answered: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_note(&mut self, id: EpId, note: Note, srq: Option<Counts>) -> Result<(), Error> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         let answer = match note {
             Note::Hello { largest, .. } if largest > self.largest => Note::TooLarge { largest: self.largest },
@@ -337,7 +364,7 @@ impl Server {
         if let Some(client) = self.clients.get_mut(&id) {
             client.up = true;
             if let Some(note) = client.early.take() {
-                self.answer_note(id, note);
+                self.heard(id, note);
             }
         }
     }

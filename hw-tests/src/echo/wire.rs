@@ -46,7 +46,8 @@ pub(super) type Counts = (u32, u32);
 pub(super) enum Note {
     /// The client's wish; window 0 leaves it to the server.
     Hello { connections: u32, window: u32, largest: u32 },
-    /// Credits for all connections together, window for each; the SRQ's counts, if there is one.
+    /// Credits for all connections together, window for each; the SRQ's counts, if there is one and no
+    /// other client uses it.
     Welcome { credits: u32, window: u32, srq: Option<Counts> },
     /// The server's buffers are this small.
     TooLarge { largest: u32 },
@@ -54,7 +55,7 @@ pub(super) enum Note {
     Busy,
     /// Every message is back.
     Finish,
-    /// Where the server ended: the SRQ's counts, and RNR events at its device if that counts them.
+    /// Where the server ended: the SRQ's counts as above, and RNR events at its device if that counts them.
     Summary { srq: Option<Counts>, rnr: Option<u32> },
 }
 

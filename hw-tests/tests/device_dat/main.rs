@@ -29,6 +29,8 @@ struct Setting {
     server: IpAddr,
 }
 
+static SETTING: OnceLock<Setting> = OnceLock::new();
+
 fn main() {
     log();
     let mut args = Arguments::from_args();
@@ -46,7 +48,11 @@ fn main() {
             None => trial,
         })
         .collect();
-    libtest_mimic::run(&args, trials).exit();
+    let conclusion = libtest_mimic::run(&args, trials);
+    if let Some(setting) = SETTING.get() {
+        let _ = std::fs::remove_dir_all(&setting.conf);
+    }
+    conclusion.exit();
 }
 
 /// Why nothing can be tested here.
@@ -72,7 +78,6 @@ fn library() -> PathBuf {
 /// Writes the dat.confs once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa there, and `both` with the IAs
 /// `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
 fn setting() -> &'static Setting {
-    static SETTING: OnceLock<Setting> = OnceLock::new();
     SETTING.get_or_init(|| {
         let (a, b) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
         let conf = std::env::temp_dir().join(format!("doorbell-dat-{}", std::process::id()));

@@ -24,8 +24,8 @@ const MEMCHECK: [&str; 6] = [
     "--errors-for-leak-kinds=definite",
     concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
 ];
-/// Those that wait for wall clock time, or whose processes are not all under valgrind.
-const NOT_UNDER_VALGRIND: &[&str] = &["faults"];
+/// Those that wait for wall clock time, whose processes are not all under valgrind, or whose threads have to run at once.
+const NOT_UNDER_VALGRIND: &[&str] = &["faults", "refused"];
 /// Those that are called by tests of their own.
 const SPECIAL: &[&str] = &["opens"];
 

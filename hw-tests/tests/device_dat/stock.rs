@@ -6,15 +6,38 @@ use crate::pair::{Pair, Ready};
 /// On which dtest, dtestcm and dtestx exchange addresses.
 const SIDE_CHANNEL: Ready = Ready::Tcp(15_828);
 
+/// The test passes, and what it has counted by then is printed: its attempt or its listener, its posts, its events.
+const COUNTED: &[&str] = &[
+    "immed/atomic test PASSED",
+    "DCNT_IA_PZ_CREATE = 1",
+    "DCNT_IA_EVD_CREATE = 3",
+    "DCNT_IA_EP_CREATE = 1",
+    "DCNT_EP_POST_WRITE_IMM = 1",
+    "DCNT_EP_POST_FETCH_ADD = 2",
+    "DCNT_EP_POST_CMP_SWAP = 1",
+    "DCNT_EVD_CONN_CALLBACK = 2",
+    "DCNT_EVD_DTO_CALLBACK = ",
+];
+
 fn pair(program: &'static str, args: &'static str) -> Pair {
-    let (ready, server_args, says) = match program {
-        "dtest" => (SIDE_CHANNEL, "", "Test Complete. PASSED"),
-        "dtestcm" => (SIDE_CHANNEL, "", "Connection Test Complete"),
-        "dtestx" if args == "-q" => (Ready::Says("num_attrs"), "-s", "DAT_IB_CMP_AND_SWAP"),
-        "dtestx" => (SIDE_CHANNEL, "-s", "immed/atomic test PASSED"),
-        _ => (Ready::Says("server ready"), "", "Test Complete"),
+    let (ready, server_args, says): (_, _, &[_]) = match program {
+        "dtest" => (SIDE_CHANNEL, "", &["Test Complete. PASSED"]),
+        "dtestcm" => (SIDE_CHANNEL, "", &["Connection Test Complete"]),
+        "dtestx" if args == "-q" => {
+            (Ready::Says("num_attrs"), "-s", &["DAT_IB_CMP_AND_SWAP", "DAT_COUNTERS"])
+        }
+        "dtestx" if datagrams(args) => (SIDE_CHANNEL, "-s", &["UD test PASSED"]),
+        "dtestx" if args == "-p" => (SIDE_CHANNEL, "-s", COUNTED),
+        "dtestx" => (SIDE_CHANNEL, "-s", &["immed/atomic test PASSED"]),
+        _ => (Ready::Says("server ready"), "", &["Test Complete"]),
     };
-    Pair { program, ready, args, server_args, says }
+    // With datagrams both ends want the other's address, so it does not tell who is who.
+    let client_args = if program == "dtestx" && datagrams(args) { "-c" } else { "" };
+    Pair { program, ready, args, server_args, client_args, says }
+}
+
+fn datagrams(args: &str) -> bool {
+    args.starts_with("-u") || args.starts_with("-U")
 }
 
 /// The name says how the program is called.
@@ -51,7 +74,20 @@ const PAIRS: &[(&str, &str, bool)] = &[
     ("dtestsrq", "-c 4 -B 10 -t 20 -b 65536", false),
     ("dtestsrq", "-c 10 -S 0", true),
     ("dtestsrq", "-c 16 -B 100 -S 0", false),
+    // Datagrams, which libdaplofa over rdma_cm does not have.
+    ("dtestsrq", "-u -c 1", false),
+    ("dtestsrq", "-u -c 2", false),
+    ("dtestsrq", "-u -c 10", false),
+    ("dtestsrq", "-u -c 10 -B 10", false),
+    ("dtestsrq", "-u -c 10 -B 10 -S 0", false),
     ("dtestx", "", true),
+    // So many address handles of one endpoint; with -m one of each of so many.
+    ("dtestx", "-u", false),
+    ("dtestx", "-u -m", false),
+    ("dtestx", "-U 20", false),
+    ("dtestx", "-U 10 -m", false),
+    // Counters, queried and printed.
+    ("dtestx", "-p", false),
     // The attributes of the IB extension.
     ("dtestx", "-q", false),
 ];

@@ -133,6 +133,7 @@ impl CqeFields for CqeRef<'_> {
     cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be, read);
     cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be, read);
     cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be, read);
+    cqe_field!(flags_rqpn, flags_rqpn, u32 => u32, u32::from_be, read);
     cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be, read);
     cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be, read);
 

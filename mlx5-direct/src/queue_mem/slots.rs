@@ -1,6 +1,6 @@
 //! The SRQ's slots: written by us, read by the device, never read back.
 
-use core::ptr::NonNull;
+use core::{ops::Range, ptr::NonNull};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -23,7 +23,8 @@ use crate::{
 pub(crate) struct WqeMem {
     tail: u32,
     run_end: u32,
-    /// `run_end` while all slots are laid out for one data segment, else 0.
+    /// While all slots are laid out for one data segment: `run_end`, or before it where a caller limits what is posted of
+    /// the run. Else 0.
     plain_end: u32,
     /// Slots behind the run up to this one join it when they are returned in order.
     straight: u32,
@@ -132,6 +133,18 @@ impl WqeMem {
         self.plain_end = end & self.plain_mask;
     }
 
+    /// Of the run, [`WqeMem::pass_plain`] gives `n` slots at most, as long as the run ends where it does.
+    #[inline(always)]
+    pub(crate) fn limit_plain(&mut self, n: u32) {
+        self.plain_end = self.tail.saturating_add(n).min(self.run_end) & self.plain_mask;
+    }
+
+    /// How many slots [`WqeMem::pass_plain`] has.
+    #[inline(always)]
+    pub(crate) fn plain_run(&self) -> u32 {
+        self.plain_end.saturating_sub(self.tail)
+    }
+
     /// Gives up the run.
     pub(crate) fn drop_run(&mut self) {
         self.set_run_end(self.tail);
@@ -202,19 +215,28 @@ impl WqeMem {
         }
     }
 
-    /// Has the processor fetch the lines of the next `n` slots, for writing. Beyond the run these may be slots that are not
-    /// free: a hint, which changes nothing.
+    /// Has the processor fetch the lines of slots and their cookies, for writing: of those so far behind the tail. These may be
+    /// slots that are not free: a hint, which changes nothing.
     #[inline]
-    pub(crate) fn prefetch(&self, n: u32) {
+    pub(crate) fn prefetch(&self, ahead: Range<u32>) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for slot in self.tail..=self.tail.saturating_add(n).min(self.mask) {
+        {
             use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            let at = self.base.as_ptr().wrapping_add(slot as usize * self.stride_bytes as usize);
-            // SAFETY: a prefetch reads and writes nothing, whatever the address; this one is inside the ring.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
+            const LINE: usize = 64;
+            let slot = |ahead: u32| self.tail.saturating_add(ahead).min(self.mask + 1) as usize;
+            let (first, end) = (slot(ahead.start), slot(ahead.end));
+            let stride = self.stride_bytes as usize;
+            let fetch = |base: *const u8, bytes: usize| {
+                for at in (first * bytes..end * bytes).step_by(LINE) {
+                    // SAFETY: a prefetch reads and writes nothing, whatever the address; this one is inside the table.
+                    unsafe { _mm_prefetch::<_MM_HINT_ET0>(base.wrapping_add(at).cast()) };
+                }
+            };
+            fetch(self.base.as_ptr(), stride);
+            fetch(self.cookies.as_ptr().cast(), size_of::<AtomicU64>());
         }
         #[cfg(any(not(target_arch = "x86_64"), miri))]
-        let _ = n;
+        let _ = ahead;
     }
 
     /// The tail, to post it, if a run follows it and all slots are laid out for one data segment: the cheap case.

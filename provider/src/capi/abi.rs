@@ -1,9 +1,14 @@
 //! Structures of the DAT 2.0 headers, as C lays them out. Handles and pointers that are only passed on are integers.
 //!
 //! A field's comment is the header's name where ours differs. Sizes are asserted; offsets follow from `repr(C)` and are checked
-//! against the headers by the C programs in hw-tests/c.
+//! against the headers by the C programs in hw-tests/c. Structures that are written to C have names for their padding: it is
+//! written as well ([`IntoBytes`] is for types without any other), so that no byte of ours gets out that nobody meant to give.
 
-use crate::{LmrTriplet, RmrTriplet};
+use super::raw::SockAddr;
+use crate::datagram::Destination;
+use crate::{AddressHandle, LmrTriplet, RmrTriplet};
+use std::net::SocketAddr;
+use zerocopy::IntoBytes;
 
 /// `DAT_NAME_MAX_LENGTH`.
 pub(super) const NAME_LEN: usize = 256;
@@ -33,7 +38,7 @@ macro_rules! sized {
 sized! {
     ProviderInfo 268, IaAttr 688, ProviderAttr 520, EpAttr 88, EpParam 184, SrqAttr 12, SrqParam 48, Event 120, EvdParam 32,
     LmrParam 80, RmrParam 48, CnoParam 32, PspParam 32, RspParam 32, CspParam 32, Comm 12, PzParam 8, CrParam 40, Agent 16, Region 16, NamedAttr 16,
-    LmrTriplet 16, RmrTriplet 16,
+    LmrTriplet 16, RmrTriplet 16, AddrHandle 40,
 }
 
 #[derive(Clone, Copy)]
@@ -52,7 +57,7 @@ pub(super) struct NamedAttr {
     pub(super) value: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct IaAttr {
     pub(super) adapter_name: [u8; NAME_LEN],
@@ -69,6 +74,7 @@ pub(super) struct IaAttr {
     pub(super) max_iov_segments_per_dto: i32,
     pub(super) max_lmrs: i32,
     pub(super) max_lmr_block_size: u32,
+    pub(super) pad: u32,
     pub(super) max_lmr_virtual_address: u64,
     pub(super) max_pzs: i32,
     pub(super) max_message_size: u32,
@@ -88,12 +94,14 @@ pub(super) struct IaAttr {
     pub(super) extension_supported: u32,
     pub(super) extension_version: i32,
     pub(super) num_transport_attr: i32,
+    pub(super) pad_transport: u32,
     pub(super) transport_attr: usize,
     pub(super) num_vendor_attr: i32,
+    pub(super) pad_vendor: u32,
     pub(super) vendor_attr: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct ProviderAttr {
     pub(super) provider_name: [u8; NAME_LEN],
@@ -127,7 +135,7 @@ pub(super) struct ProviderAttr {
     pub(super) provider_specific_attr: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct EpAttr {
     pub(super) service_type: u32,
@@ -152,7 +160,7 @@ pub(super) struct EpAttr {
     pub(super) ep_provider_specific: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct EpParam {
     pub(super) ia_handle: usize,
@@ -178,7 +186,7 @@ pub(super) struct SrqAttr {
     pub(super) low_watermark: i32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct SrqParam {
     pub(super) ia_handle: usize,
@@ -194,7 +202,7 @@ pub(super) struct SrqParam {
 }
 
 /// An event; `data` is a union of structures, `extension` is filled for events of the IB extension.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct Event {
     pub(super) number: u32,
@@ -204,7 +212,7 @@ pub(super) struct Event {
     pub(super) extension: [u64; 8],
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct EvdParam {
     pub(super) ia_handle: usize,
@@ -216,14 +224,14 @@ pub(super) struct EvdParam {
 }
 
 /// `DAT_REGION_DESCRIPTION`: an address, an LMR handle, or an address and a cookie.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct Region {
     pub(super) first: usize,
     pub(super) second: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct LmrParam {
     pub(super) ia_handle: usize,
@@ -240,12 +248,13 @@ pub(super) struct LmrParam {
     pub(super) registered_address: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct RmrParam {
     pub(super) ia_handle: usize,
     pub(super) pz_handle: usize,
-    pub(super) lmr_triplet: LmrTriplet,
+    /// A `DAT_LMR_TRIPLET`.
+    pub(super) lmr_triplet: [u64; 2],
     pub(super) mem_priv: u32,
     pub(super) rmr_context: u32,
     pub(super) rmr_scope: u32,
@@ -260,7 +269,7 @@ pub(super) struct Agent {
     pub(super) function: Option<unsafe extern "C" fn(usize, usize)>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct CnoParam {
     pub(super) ia_handle: usize,
@@ -270,7 +279,7 @@ pub(super) struct CnoParam {
     pub(super) proxy: [u64; 2],
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct PspParam {
     pub(super) ia_handle: usize,
@@ -280,7 +289,7 @@ pub(super) struct PspParam {
     pub(super) pad: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct RspParam {
     pub(super) ia_handle: usize,
@@ -290,7 +299,7 @@ pub(super) struct RspParam {
 }
 
 /// `DAT_COMM`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, IntoBytes)]
 #[repr(C)]
 pub(super) struct Comm {
     pub(super) domain: i32,
@@ -304,7 +313,7 @@ impl Comm {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct CspParam {
     pub(super) ia_handle: usize,
@@ -313,13 +322,13 @@ pub(super) struct CspParam {
     pub(super) evd_handle: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct PzParam {
     pub(super) ia_handle: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct CrParam {
     pub(super) remote_ia_address_ptr: usize,
@@ -328,4 +337,40 @@ pub(super) struct CrParam {
     pub(super) pad: u32,
     pub(super) private_data: usize,
     pub(super) local_ep_handle: usize,
+}
+/// `DAT_IB_ADDR_HANDLE`. What the header says is a pointer is a number here, which is never followed.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct AddrHandle {
+    ah: u64,
+    qpn: u32,
+    /// A sockaddr_in or sockaddr_in6.
+    ia_addr: [u8; 28],
+}
+
+impl AddrHandle {
+    pub(super) fn new(handle: &AddressHandle) -> Self {
+        Self {
+            ah: handle.token,
+            qpn: handle.qpn,
+            ia_addr: SockAddr::new(SocketAddr::new(handle.address, 0)).short(),
+        }
+    }
+
+    /// As part of an event.
+    pub(super) fn words(&self) -> [u64; 5] {
+        let mut bytes = [0; 40];
+        bytes[..8].copy_from_slice(&self.ah.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.qpn.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.ia_addr);
+        let mut words = [0; 5];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("chunks of eight"));
+        }
+        words
+    }
+
+    pub(super) fn destination(&self) -> Destination {
+        Destination { token: self.ah, qpn: self.qpn }
+    }
 }

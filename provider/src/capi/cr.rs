@@ -5,7 +5,8 @@ use super::code::{Code, guard};
 use super::handle::Handle;
 use super::objects::{CrObject, EpObject};
 use super::raw::{In, Out, SockAddr};
-use crate::Cr;
+use crate::cr::CrInner;
+use crate::{Cr, ReturnType};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU8;
 
@@ -36,27 +37,40 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
     })
 }
 
+/// Answers the request, and once that has worked takes it away; gives the EP that the provider had made for it. Others may ask about
+/// the request meanwhile; those who would answer it as well wait.
+fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result<Handle, Code> {
+    let object = cr.get::<CrObject>()?;
+    let (inner, provided) = (object.cr.inner.clone(), object.provided);
+    drop(object);
+    if !cr.is_inherited() {
+        how(&inner)?;
+    }
+    // With the IA it may be gone already.
+    drop(cr.take::<CrObject>(|_| Ok(())));
+    Ok(provided)
+}
+
+/// The EP that the provider made goes with its request.
+fn bury(ep: Handle) {
+    drop(ep.take::<EpObject>(|_| Ok(())));
+}
+
 pub(super) extern "C" fn cr_accept(cr: Handle, ep_handle: Handle, size: i32, private_data: In<u8>) -> u32 {
     guard("dat_cr_accept", || {
         cr.get::<CrObject>()?;
         let ep = ep_handle.given().map(|ep| ep.get::<EpObject>()).transpose()?;
         // It may be the request's own buffer.
         let private_data = private_data.bytes(size, 3, 4)?;
-        cr.end::<CrObject>(|object| {
-            let outcome = match &ep {
-                Some(ep) => object.cr.accept(&ep.ep, &private_data),
-                None => object.cr.accept_reserved(&private_data),
-            };
-            match outcome {
-                Ok(()) => {
-                    if !ep_handle.is_null() && ep_handle != object.provided {
-                        bury(object.provided);
-                    }
-                    Ok(())
-                }
-                Err(refused) => Err((CrObject { cr: refused.object, ..object }, refused.error.into())),
-            }
-        })
+        let provided = answer(cr, |request| match &ep {
+            Some(ep) => request.accept(&ep.ep.inner, &private_data),
+            None => request.accept_reserved(&private_data),
+        })?;
+        drop(ep);
+        if !ep_handle.is_null() && ep_handle != provided {
+            bury(provided);
+        }
+        Ok(())
     })
 }
 
@@ -64,35 +78,23 @@ pub(super) extern "C" fn cr_reject(cr: Handle, size: i32, private_data: In<u8>) 
     guard("dat_cr_reject", || {
         cr.get::<CrObject>()?;
         let private_data = private_data.bytes(size, 2, 3)?;
-        if private_data.len() > crate::cr::MAX_REJECT_DATA {
-            return Err(Code::arg(2));
-        }
-        let mut outcome = Ok(());
-        cr.end::<CrObject>(|object| {
-            outcome = object.cr.reject(&private_data);
-            bury(object.provided);
-            Ok(())
+        // The request is used up also where nobody waits for the answer any more.
+        let mut gone = Ok(());
+        let provided = answer(cr, |request| match request.reject(&private_data) {
+            Err(error) if error.return_type() == ReturnType::Abort => {
+                gone = Err(error);
+                Ok(())
+            }
+            outcome => outcome,
         })?;
-        Ok(outcome?)
+        bury(provided);
+        Ok(gone?)
     })
-}
-
-/// The EP that the provider made goes with its request.
-fn bury(ep: Handle) {
-    let _ = ep.end::<EpObject>(|object| {
-        drop(object);
-        Ok(())
-    });
 }
 
 pub(super) extern "C" fn cr_handoff(cr: Handle, to: u64) -> u32 {
     guard("dat_cr_handoff", || {
-        cr.end::<CrObject>(|object| match object.cr.hand_off(to) {
-            Ok(()) => {
-                bury(object.provided);
-                Ok(())
-            }
-            Err(refused) => Err((CrObject { cr: refused.object, ..object }, refused.error.into())),
-        })
+        bury(answer(cr, |request| request.hand_off(to))?);
+        Ok(())
     })
 }

@@ -8,7 +8,7 @@ use super::handle::Handle;
 use super::ia::{close_flags, ia_of};
 use super::objects::{EpObject, IaObject, SrqObject};
 use super::raw::{In, Out, SockAddr, SockAddrHead};
-use crate::{CompletionFlags, Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
+use crate::{CompletionFlags, Ep, EpChange, EpEvds, Pz, Qos, ServiceType, Subtype, WATERMARK_INFINITE};
 use std::net::SocketAddr;
 
 /// `DAT_EP_FIELD_ALL`.
@@ -74,19 +74,18 @@ pub(super) fn qos(qos: u32, arg: u16) -> Result<Qos, Code> {
     }
 }
 
-fn service_type(service_type: u32, arg: u16) -> Result<(), Code> {
+fn service_type(service_type: u32, arg: u16) -> Result<ServiceType, Code> {
     match service_type {
-        0 => Ok(()),
-        // Datagrams, an extension.
-        1 => Err(Code::not_supported()),
+        0 => Ok(ServiceType::Rc),
+        1 => Ok(ServiceType::Ud),
         _ => Err(Code::arg(arg)),
     }
 }
 
 fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
     let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(arg));
-    service_type(c.service_type, arg)?;
     Ok(crate::EpAttr {
+        service_type: service_type(c.service_type, arg)?,
         max_message_size: c.max_message_size,
         max_rdma_size: c.max_rdma_size,
         qos: qos(c.qos, arg)?,
@@ -113,7 +112,7 @@ fn soft_mark(srq_soft_hw: i32) -> i32 {
 
 fn attr_to(attr: &crate::EpAttr) -> EpAttr {
     EpAttr {
-        service_type: 0,
+        service_type: attr.service_type as u32,
         max_message_size: attr.max_message_size,
         max_rdma_size: attr.max_rdma_size,
         qos: attr.qos as u32,
@@ -263,9 +262,6 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         let recv = evd(field::RECV_EVD, param.recv_evd_handle, Subtype::InvalidHandleEvdRecv)?;
         let request = evd(field::REQUEST_EVD, param.request_evd_handle, Subtype::InvalidHandleEvdRequest)?;
         let connect = evd(field::CONNECT_EVD, param.connect_evd_handle, Subtype::InvalidHandleEvdConn)?;
-        if has(field::SERVICE_TYPE) {
-            service_type(attr.service_type, 3)?;
-        }
         let counts = [
             (field::NUM_TRANSPORT_ATTR, attr.ep_transport_specific_count),
             (field::NUM_PROVIDER_ATTR, attr.ep_provider_specific_count),
@@ -283,6 +279,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             recv: recv.as_ref().map(Option::as_ref),
             request: request.as_ref().map(Option::as_ref),
             connect: connect.as_ref().map(Option::as_ref),
+            service_type: has(field::SERVICE_TYPE).then(|| service_type(attr.service_type, 3)).transpose()?,
             max_message_size: has(field::MAX_MESSAGE_SIZE).then_some(attr.max_message_size),
             max_rdma_size: has(field::MAX_RDMA_SIZE).then_some(attr.max_rdma_size),
             qos: has(field::QOS).then(|| qos(attr.qos, 3)).transpose()?,
@@ -399,11 +396,9 @@ pub(super) extern "C" fn ep_reset(ep: Handle) -> u32 {
 }
 
 pub(super) extern "C" fn ep_free(ep: Handle) -> u32 {
-    guard("dat_ep_free", || {
-        ep.end::<EpObject>(|object| match object.ep.free() {
-            Ok(()) => Ok(()),
-            Err(refused) => Err((EpObject { ep: refused.object, ..object }, refused.error.into())),
-        })
+    guard("dat_ep_free", || match ep.take::<EpObject>(|object| Ok(object.ep.can_free()?))? {
+        Some(object) => Ok(object.ep.free()?),
+        None => Ok(()),
     })
 }
 

@@ -158,7 +158,7 @@ fn evd_dequeue_guarded(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
         let takes = get(evd)?;
         out.need(2)?;
-        match takes.dequeue() {
+        match takes.dequeue_thoroughly() {
             Ok(taken) => {
                 out.set(event(evd, taken.data));
                 Ok(())

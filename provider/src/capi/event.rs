@@ -1,16 +1,17 @@
 //! Events, from the core's to C's.
 
-use super::abi::{self, two};
+use super::abi::{self, AddrHandle, two};
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EpObject, IaObject};
 use super::service::sp_handle;
 use super::{cr, ep};
-use crate::{AsyncObject, DtoCompletion, DtoOp, EventData};
+use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
 /// The event as C reads it, from this EVD. All 120 bytes are written.
 pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
     let number = data.number();
+    let mut extension = [0; 8];
     let data = match data {
         EventData::Dto(dto) => return completion(evd, &dto),
         EventData::RmrBind(bind) => {
@@ -21,11 +22,19 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
             // Before the request, which tells the EP's handle.
             let null = Handle::NULL;
             let provided = arrival.ep.map_or(null, |ep| ep::handle_of(evd, ep, null, [null; 3], null));
+            if arrival.cr.service_type() == ServiceType::Ud {
+                extension[0] = UD_CONNECT_REQUEST;
+            }
             let cr = evd.sibling(cr::object(arrival.cr, provided));
             [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
         }
         EventData::Connection(event) => {
             let (size, at) = keep(Handle(event.ep_context as usize), event.private_data);
+            [event.ep_context, two(size, 0), at as u64, 0, 0]
+        }
+        EventData::Datagram(event) => {
+            extension = ib_datagram(event.kind, event.cm);
+            let (size, at) = keep_for(Handle(event.ep_context as usize), event.cm, event.private_data);
             [event.ep_context, two(size, 0), at as u64, 0, 0]
         }
         EventData::Async(event) => {
@@ -38,7 +47,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
         EventData::Software(pointer) => [pointer, 0, 0, 0, 0],
     };
     tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
-    abi::Event { number, pad: 0, evd: evd.0, data, extension: [0; 8] }
+    abi::Event { number, pad: 0, evd: evd.0, data, extension }
 }
 
 /// The event of a DTO.
@@ -67,21 +76,50 @@ fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {
     }
     let Ok(object) = ep.get::<EpObject>() else { return (0, 0) };
     let mut kept = object.private_data.lock().unwrap();
-    *kept = data;
+    kept.last = data;
+    (kept.last.len() as u32, kept.last.as_ptr() as usize)
+}
+
+/// The same until the CM handle of this event is freed; of events without one until the next of them.
+fn keep_for(ep: Handle, cm: u64, data: Vec<u8>) -> (u32, usize) {
+    if cm == 0 || data.is_empty() {
+        return keep(ep, data);
+    }
+    let Ok(object) = ep.get::<EpObject>() else { return (0, 0) };
+    let mut kept = object.private_data.lock().unwrap();
+    let kept = kept.by_cm.entry(cm).or_insert(data);
     (kept.len() as u32, kept.as_ptr() as usize)
 }
 
-/// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, and the immediate data.
+/// `DAT_IB_UD_CONNECT_REQUEST`.
+const UD_CONNECT_REQUEST: u64 = 5;
+
+/// `DAT_IB_EXTENSION_EVENT_DATA` of what became of a question: type, status, address handle and CM handle.
+fn ib_datagram(kind: DatagramEventKind, cm: u64) -> [u64; 8] {
+    // DAT_OP_SUCCESS and DAT_IB_OP_ERR.
+    let (ty, status, peer) = match kind {
+        DatagramEventKind::Established { peer, active } => (if active { 6 } else { 7 }, 0, Some(peer)),
+        DatagramEventKind::Rejected => (10, 1, None),
+        DatagramEventKind::Failed(_) => (11, 1, None),
+    };
+    let [a, b, c, d, e] = peer.map_or([0; 5], |peer| AddrHandle::new(&peer).words());
+    [two(ty, status), 0, a, b, c, d, e, cm]
+}
+
+/// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, the immediate data, and who has sent a datagram.
+#[inline(always)]
 fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
     let kind = match dto.op {
         DtoOp::FetchAndAdd => 0,
         DtoOp::CompareAndSwap => 1,
         DtoOp::RdmaWriteImmediate => 2,
         DtoOp::ReceiveRdmaWriteImmediate => 3,
+        DtoOp::SendUd => 8,
+        DtoOp::ReceiveUd | DtoOp::ReceiveUdImmediate => 9,
         // The only other operation of the extension.
         _ => 4,
     };
     // The status word is that of the extension (0: the event means what its type says); how the DTO went is in the DTO.
     let immediate = super::extension::immediate(dto.immediate.unwrap_or(0));
-    [two(kind, 0), two(immediate, 0), 0, 0, 0, 0, 0, 0]
+    [two(kind, 0), two(immediate, 0), 0, two(dto.source_qpn().unwrap_or(0), 0), 0, 0, 0, 0]
 }

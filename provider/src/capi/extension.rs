@@ -1,10 +1,11 @@
-//! The one slot with many operations: those of the IB extension that RC connections can carry, and looking at an IA
-//! without opening it.
+//! The one slot with many operations: those of the IB extension, counters among them, and looking at an IA without opening it.
 //!
 //! # References
 //! dat_ib_extensions.h.
 
+use super::abi::AddrHandle;
 use super::code::{Code, guard};
+use super::counters;
 use super::handle::Handle;
 use super::ia;
 use super::objects::EpObject;
@@ -18,6 +19,13 @@ mod op {
     pub(super) const FETCH_AND_ADD: i32 = 0;
     pub(super) const CMP_AND_SWAP: i32 = 1;
     pub(super) const RDMA_WRITE_IMMED: i32 = 2;
+    pub(super) const UD_SEND: i32 = 3;
+    pub(super) const UD_CM_FREE: i32 = 28;
+    pub(super) const UD_AH_FREE: i32 = 29;
+    pub(super) const QUERY_COUNTERS: i32 = 4;
+    pub(super) const PRINT_COUNTERS: i32 = 5;
+    pub(super) const START_COUNTERS: i32 = 26;
+    pub(super) const STOP_COUNTERS: i32 = 27;
     pub(super) const OPEN_QUERY: i32 = 0x1000;
     pub(super) const CLOSE_QUERY: i32 = 0x2000;
 }
@@ -27,7 +35,7 @@ pub(super) fn immediate(data: u32) -> u32 {
     u32::from_be(data)
 }
 
-/// `handle` is an EP; for OPEN_QUERY an IA's name, for CLOSE_QUERY what that gave.
+/// `handle` is an EP; for counters an EP, EVD or IA; for OPEN_QUERY an IA's name, for CLOSE_QUERY what that gave.
 pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, args: VaList) -> u32 {
     guard("dat_extension_op", || {
         let ep = Handle(handle.address());
@@ -54,6 +62,37 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
                 let flags = args.next() as u32;
                 request(ep, What::WriteImmediate(remote, data), count, iov, cookie, flags, 7)
             }
+            op::UD_SEND => {
+                ep.get::<EpObject>()?;
+                let count = args.next() as i32;
+                let iov = args.next_in();
+                let to = args.next_in::<AddrHandle>().need(4)?;
+                let cookie = args.next();
+                let flags = args.next() as u32;
+                request(ep, What::SendUd(to.destination()), count, iov, cookie, flags, 6)
+            }
+            op::UD_CM_FREE => {
+                let object = ep.get::<EpObject>()?;
+                let cm = args.next();
+                object.ep.inner.free_datagram_cm(cm)?;
+                object.private_data.lock().unwrap().by_cm.remove(&cm);
+                Ok(())
+            }
+            op::UD_AH_FREE => {
+                let object = ep.get::<EpObject>()?;
+                let handle = args.next_in::<AddrHandle>().need(2)?;
+                Ok(object.ep.inner.free_address_handle(handle.destination().token)?)
+            }
+            op::QUERY_COUNTERS => {
+                let (counter, out) = (args.next() as i32, args.next_out());
+                counters::query(ep, counter, out, args.next() as i32 != 0)
+            }
+            op::PRINT_COUNTERS => {
+                let counter = args.next() as i32;
+                counters::print(ep, counter, args.next() as i32 != 0)
+            }
+            op::START_COUNTERS => counters::start(ep, args.next() as i32),
+            op::STOP_COUNTERS => counters::stop(ep, args.next() as i32),
             op::OPEN_QUERY => {
                 let name = handle.text().ok_or_else(|| Code::null(1))?;
                 let out = args.next_out::<Handle>();

@@ -10,19 +10,21 @@
 //! are forgotten, since what the kernel and the device hold for them is the parent's.
 //!
 //! Calls read-lock a shell, so different threads use one object at once; what takes an object away, or changes it, write-locks.
-//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first. Posting to an SRQ
+//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first. What may refuse to go
+//! says so under the lock, so that no other thread finds a handle stale that is not going to be. Posting to an SRQ
 //! takes no lock: see [`Lane`].
 
 use super::code::Code;
-use super::lane::{InUse, Lane};
+use super::lane::{InUse, Lane, Unusable};
 use super::objects::Object;
 use super::table::Table;
-use crate::{Srq, Subtype};
+use crate::{ReturnType, Srq, Subtype};
 use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zerocopy::IntoBytes;
 
 /// As many shells die before one is used again.
 const QUARANTINE: usize = 1 << 16;
@@ -33,8 +35,8 @@ const FIRST_CHUNK: usize = 1 << 15;
 const LATER_CHUNKS: usize = 15;
 
 /// Words that a handle may point to, each a generation.
-const GENERATIONS: usize = 7;
-const WORD: u32 = size_of::<usize>() as u32;
+const GENERATIONS: usize = 6;
+const WORD: usize = size_of::<usize>();
 const SHELL: usize = size_of::<Shell>();
 const _: () = assert!(SHELL.is_power_of_two() && align_of::<Shell>() == SHELL);
 
@@ -43,8 +45,8 @@ const _: () = assert!(SHELL.is_power_of_two() && align_of::<Shell>() == SHELL);
 pub(super) struct Shell {
     /// Read by libdat2.
     provider: [AtomicPtr<Table>; GENERATIONS],
-    /// Where in the shell handles of the present generation point, in bytes.
-    generation: AtomicU32,
+    /// Where handles of the present generation point: the low half of that address. 0 before there is one.
+    present: AtomicU32,
     /// The process that made the object.
     process: AtomicU32,
     /// The SRQ, where this is an SRQ's.
@@ -75,7 +77,7 @@ impl Shell {
     const fn new() -> Self {
         Self {
             provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
-            generation: AtomicU32::new(0),
+            present: AtomicU32::new(0),
             process: AtomicU32::new(0),
             srq: Lane::new(),
             context: AtomicU64::new(0),
@@ -88,11 +90,16 @@ impl Shell {
     /// This shell, if the handle, which leads here, is of the present generation.
     #[inline(always)]
     fn of(&self, handle: Handle) -> Option<&Self> {
-        ((handle.0 % SHELL) as u32 == self.generation.load(Ordering::Relaxed)).then_some(self)
+        (handle.0 as u32 == self.present.load(Ordering::Relaxed)).then_some(self)
     }
 
     fn handle(&self) -> Handle {
-        Handle(std::ptr::from_ref(self) as usize + self.generation.load(Ordering::Relaxed) as usize)
+        Handle(std::ptr::from_ref(self) as usize + self.present.load(Ordering::Relaxed) as usize % SHELL)
+    }
+
+    /// From now on handles point there, in bytes from the start of the shell.
+    fn set_generation(&self, offset: usize) {
+        self.present.store((std::ptr::from_ref(self) as usize + offset) as u32, Ordering::Relaxed);
     }
 }
 
@@ -102,7 +109,7 @@ fn at(chunk: &'static [Shell], address: usize) -> Option<&'static Shell> {
 }
 
 /// A handle as C passes it: an address of ours, or anything at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoBytes)]
 #[repr(transparent)]
 pub(super) struct Handle(pub(super) usize);
 
@@ -178,6 +185,12 @@ impl Shell {
     fn is_inherited(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
+
+    /// Lets go of an inherited object without ending anything.
+    fn forget<T>(&self, object: T) {
+        std::mem::forget(object);
+        self.srq.forget();
+    }
 }
 
 impl Handle {
@@ -204,16 +217,20 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
-    /// The SRQ behind this handle, if it is one of the first and no other call is using it: the quick way, without a lock.
+    /// The SRQ behind this handle, if it is one of the first and this thread used it last: the quick way, without a lock.
     #[inline(always)]
     pub(super) fn srq_quickly(self) -> Option<InUse<'static, Srq>> {
         at(&FIRST, self.0)?.of(self)?.srq.enter()
     }
 
-    /// The SRQ behind this handle, or INVALID_HANDLE.
+    /// The SRQ behind this handle, once no other thread uses it; or INVALID_HANDLE, or INVALID_STATE where this thread does already,
+    /// further up its stack.
     pub(super) fn srq(self) -> Result<InUse<'static, Srq>, Code> {
-        let invalid = || Code::handle(Subtype::InvalidHandleSrq);
-        self.shell().ok_or_else(invalid)?.srq.enter_patiently().ok_or_else(invalid)
+        let why = |unusable| match unusable {
+            Unusable::Gone => Code::handle(Subtype::InvalidHandleSrq),
+            Unusable::Busy => Code::new(ReturnType::InvalidState, Subtype::None),
+        };
+        self.shell().ok_or(Unusable::Gone).and_then(|shell| shell.srq.enter_patiently()).map_err(why)
     }
 
     /// Puts the SRQ behind its handle.
@@ -266,13 +283,12 @@ impl Handle {
         self.shell().and_then(|shell| read(shell).as_deref().map(Object::kind))
     }
 
-    /// Takes the object away and ends it; one that refuses to end comes back. Other threads see nothing of a refusal, but
-    /// for objects whose end waits for others: those end without the lock.
+    /// Takes the object away and ends it; one that refuses to end comes back, and other threads see nothing of it. For objects
+    /// whose end waits for nobody; the others are decided on and taken first ([`Handle::take`]).
     pub(super) fn end<K: Kind>(self, end: impl FnOnce(K) -> Result<(), (K, Code)>) -> Result<(), Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let shell = self.shell().ok_or_else(invalid)?;
         let mut guard = write(shell);
-        let waits = guard.as_deref().is_some_and(Object::end_waits);
         let object = match guard.take().map(|object| K::into(*object)) {
             Some(Ok(object)) => object,
             Some(Err(other)) => {
@@ -281,25 +297,46 @@ impl Handle {
             }
             None => return Err(invalid()),
         };
-        if shell.is_inherited() {
-            std::mem::forget(object);
-            shell.srq.forget();
-            drop(guard);
-            bury(shell);
-            return Ok(());
+        let outcome = if shell.is_inherited() {
+            shell.forget(object);
+            Ok(())
+        } else {
+            end(object)
+        };
+        if let Err((object, code)) = outcome {
+            *guard = Some(Box::new(object.wrap()));
+            return Err(code);
         }
-        let held = (!waits).then_some(guard);
-        match end(object) {
-            Ok(()) => {
-                drop(held);
-                bury(shell);
-                Ok(())
-            }
-            Err((object, code)) => {
-                *held.unwrap_or_else(|| write(shell)) = Some(Box::new(object.wrap()));
-                Err(code)
-            }
+        drop(guard);
+        bury(shell);
+        Ok(())
+    }
+
+    /// Takes the object away if `may` has nothing against it, which is to be certain then. What is left to be done is done
+    /// without the lock: it may wait for the progress thread, which may be in an agent of the consumer's that asks
+    /// for the object. Nothing comes of an object of the process that this one was forked from.
+    pub(super) fn take<K: Kind>(self, may: impl FnOnce(&K) -> Result<(), Code>) -> Result<Option<K>, Code> {
+        let invalid = || Code::handle(K::SUBTYPE);
+        let shell = self.shell().ok_or_else(invalid)?;
+        let mut guard = write(shell);
+        let object = guard.as_deref().and_then(K::of).ok_or_else(invalid)?;
+        let inherited = shell.is_inherited();
+        if !inherited {
+            may(object)?;
         }
+        let object = guard.take().and_then(|object| K::into(*object).ok()).ok_or_else(invalid)?;
+        drop(guard);
+        bury(shell);
+        if inherited {
+            shell.forget(object);
+            return Ok(None);
+        }
+        Ok(Some(object))
+    }
+
+    /// Whether the object is of the process that this one was forked from.
+    pub(super) fn is_inherited(self) -> bool {
+        self.shell().is_some_and(Shell::is_inherited)
     }
 
     /// The IA that it belongs to.
@@ -318,6 +355,9 @@ impl Handle {
     /// A new handle. An IA is its own owner: `ia` is NULL then.
     pub(super) fn new(table: *mut Table, ia: Self, object: impl Kind) -> Self {
         let shell = fresh();
+        if shell.present.load(Ordering::Relaxed) == 0 {
+            shell.set_generation(0);
+        }
         let handle = shell.handle();
         for word in &shell.provider {
             word.store(table, Ordering::Relaxed);
@@ -352,8 +392,7 @@ impl Handle {
                 && let Some(object) = write(shell).take()
             {
                 if shell.is_inherited() {
-                    std::mem::forget(object);
-                    shell.srq.forget();
+                    shell.forget(object);
                 } else {
                     gone.push(object);
                     srqs.extend(shell.srq.take());
@@ -371,8 +410,8 @@ fn bury(shell: &'static Shell) {
     if id != 0 {
         by_id().remove(&id);
     }
-    let generation = shell.generation.load(Ordering::Relaxed);
-    shell.generation.store((generation + WORD) % (GENERATIONS as u32 * WORD), Ordering::Relaxed);
+    let offset = shell.present.load(Ordering::Relaxed) as usize % SHELL;
+    shell.set_generation((offset + WORD) % (GENERATIONS * WORD));
     free().dead.push_back(shell);
 }
 

@@ -104,7 +104,8 @@ fn named_attrs(ia: &Ia) -> NamedAttrs {
         ("DAT_IB_IMMED_DATA", yes(true)),
         ("DAT_IB_FETCH_AND_ADD", yes(attr.atomics)),
         ("DAT_IB_CMP_AND_SWAP", yes(attr.atomics)),
-        ("DAT_IB_UD", yes(false)),
+        ("DAT_IB_UD", yes(attr.datagrams)),
+        ("DAT_COUNTERS", yes(true)),
         ("DOORBELL_DATAPATH", ia.provider_attributes().datapath.to_owned()),
     ])
 }
@@ -171,6 +172,7 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
         max_iov_segments_per_dto: a.max_iov_segments_per_dto,
         max_lmrs: a.max_lmrs,
         max_lmr_block_size: block,
+        pad: 0,
         max_lmr_virtual_address: u64::MAX,
         max_pzs: a.max_pzs,
         max_message_size: a.max_message_size,
@@ -190,8 +192,10 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
         extension_supported: 1,
         extension_version: EXTENSION_VERSION,
         num_transport_attr: 0,
+        pad_transport: 0,
         transport_attr: 0,
         num_vendor_attr: 0,
+        pad_vendor: 0,
         vendor_attr: 0,
     }
 }
@@ -249,22 +253,17 @@ pub(super) fn close_flags(flags: u32) -> Result<CloseFlags, Code> {
 
 pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
     guard("dat_ia_close", || {
-        let how = {
-            let object = ia.get::<IaObject>()?;
-            let how = close_flags(flags)?;
-            // Refused here, other threads see nothing of it.
-            object.ia.can_close(how)?;
-            how
-        };
+        ia.get::<IaObject>()?;
+        let how = close_flags(flags)?;
         close(ia, how)
     })
 }
 
 pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
-    ia.end::<IaObject>(|object| match object.ia.close(how) {
-        Ok(()) => Ok(()),
-        Err(refused) => Err((IaObject { ia: refused.object, ..object }, refused.error.into())),
-    })?;
+    if let Some(object) = ia.take::<IaObject>(|object| Ok(object.ia.can_close(how)?))? {
+        // Decided: nobody could make anything on the IA since.
+        object.ia.close(CloseFlags::Abrupt)?;
+    }
     ia.end_all_of_ia();
     Ok(())
 }

@@ -11,12 +11,13 @@
 //! |---|---|---|
 //! | `dat_ep_connect`, `dat_ep_dup_connect` | a quality of service other than best effort | nothing on the way would keep it (`dat_qos_supported` is 0) |
 //! | `dat_ep_connect` | multipath flags | one IA is one port (`supports_multipath`, `ha_supported` are FALSE) |
-//! | `dat_ep_create`, `dat_ep_create_with_srq`, `dat_ep_modify` | service type UD | datagrams need a set-up of their own (`DAT_IB_UD` is FALSE) |
+//! | `dat_ep_create`, `dat_ep_create_with_srq` | service type UD | where the device has no datagrams (`DAT_IB_UD`) |
+//! | `dat_ep_common_connect` | endpoints of service type UD | common service points are for streams |
 //! | `dat_rmr_create`, `dat_rmr_create_for_ep` | all | where the device has no memory windows of that kind (`max_rmrs`, `rmr_scope_supported`) |
 //! | `dat_rmr_bind` | zero-based addresses of an RMR of a PZ; zero-based LMRs | devices bind neither |
 //! | `dat_ep_post_send_with_invalidate` | all | where the device cannot invalidate a peer's key |
 //! | extension: atomics | all | where the device has none (`DAT_IB_FETCH_AND_ADD`, `DAT_IB_CMP_AND_SWAP`) |
-//! | extension: UD, counters, collectives | all | not made here |
+//! | extension: collectives | all | not made here |
 //!
 //! # References
 //! udat.h, udat_redirection.h, dat_registry.h; dat.conf(5).
@@ -27,6 +28,7 @@ mod abi;
 mod cno;
 mod code;
 mod context;
+mod counters;
 mod cr;
 mod ep;
 mod evd;

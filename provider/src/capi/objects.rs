@@ -5,6 +5,7 @@ use super::handle::{Handle, Kind};
 use super::raw::SockAddr;
 use crate::srq::SrqInner;
 use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
@@ -42,11 +43,6 @@ impl EpObject {
 }
 
 impl Object {
-    /// Whether its end may wait for the progress thread, which may be in an agent of the consumer's that uses it.
-    pub(super) fn end_waits(&self) -> bool {
-        matches!(self, Self::Cr(_) | Self::Ep(_) | Self::Ia(_))
-    }
-
     /// `DAT_HANDLE_TYPE`.
     pub(super) fn kind(&self) -> u32 {
         match self {
@@ -166,10 +162,18 @@ pub(super) struct EpObject {
     pub(super) request_evd: Handle,
     pub(super) connect_evd: Handle,
     pub(super) srq: Handle,
-    /// Private data of the last connection event that had some; C holds its address.
-    pub(super) private_data: Mutex<Vec<u8>>,
+    /// Private data of events; C holds its address.
+    pub(super) private_data: Mutex<Box<EventPrivateData>>,
     /// Addresses as last queried; C holds theirs.
     pub(super) addresses: Mutex<[Option<Box<SockAddr>>; 2]>,
+}
+
+#[derive(Default)]
+pub(super) struct EventPrivateData {
+    /// Of the last connection event that had some.
+    pub(super) last: Vec<u8>,
+    /// Of datagram events, each until its CM handle is freed.
+    pub(super) by_cm: HashMap<u64, Vec<u8>>,
 }
 
 pub(super) struct EvdObject {

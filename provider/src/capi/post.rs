@@ -127,7 +127,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
     })
 }
 
-/// Three ways. This one is straight-line code for what nearly every post is; it has no lock, no allocation, and nothing that
+/// Four ways. This one is straight-line code for what nearly every post is; it has no lock, no allocation, and nothing that
 /// could panic. Whatever it does not cover, the next one does.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if count == 1
@@ -140,15 +140,21 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
     srq_post_recv_quick(srq, count, iov, cookie)
 }
 
-/// The second way: a few segments, and slots that have to be searched for. The third has the guard, and says what was wrong.
+/// The second way sees what was reaped since there was no room, and leads back to the first. The third: a few segments, and
+/// slots that have to be searched for. The fourth has the guard, and says what was wrong.
 #[inline(never)]
 extern "C" fn srq_post_recv_quick(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
-    if let Some(mut quick) = srq.srq_quickly()
-        && let Some(segments) = iov.few(count)
+    let Some(mut quick) = srq.srq_quickly() else { return srq_post_recv_guarded(srq, count, iov, cookie) };
+    if count == 1 && quick.found_room() {
+        drop(quick);
+        return srq_post_recv(srq, count, iov, cookie);
+    }
+    if let Some(segments) = iov.few(count)
         && quick.post_quick(segments, cookie, 0)
     {
         return SUCCESS;
     }
+    drop(quick);
     srq_post_recv_guarded(srq, count, iov, cookie)
 }
 

@@ -9,9 +9,10 @@
 use super::code::Code;
 use crate::srq::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
+use zerocopy::IntoBytes;
 
 /// A pointer that may be read from, or NULL.
 #[derive(Clone, Copy)]
@@ -153,8 +154,8 @@ impl In<SockAddrHead> {
     }
 }
 
-impl<T> Out<T> {
-    /// Writes, if C wants to know.
+impl<T: IntoBytes> Out<T> {
+    /// Writes, if C wants to know; all bytes of it, of which none is padding.
     #[inline(always)]
     pub(super) fn set(self, value: T) {
         if !self.0.is_null() {
@@ -163,6 +164,15 @@ impl<T> Out<T> {
         }
     }
 
+    /// The same for element `n` of an array: callers write as many elements as C has made room for.
+    pub(super) fn set_nth(self, n: usize, value: T) {
+        if !self.0.is_null() {
+            Out(self.0.wrapping_add(n)).set(value);
+        }
+    }
+}
+
+impl<T> Out<T> {
     pub(super) fn goes_nowhere(self) -> bool {
         self.0.is_null()
     }
@@ -237,6 +247,13 @@ impl SockAddr {
         let new: &'static Self = Box::leak(Box::new(new));
         kept.push(new);
         new
+    }
+
+    /// As much of it as a sockaddr_in6 is long.
+    pub(super) fn short(&self) -> [u8; 28] {
+        let mut bytes = [0; 28];
+        bytes.copy_from_slice(&self.0[..28]);
+        bytes
     }
 
     /// Where C finds it, as long as this value stays where it is.
@@ -319,6 +336,13 @@ impl VaList {
     pub(super) fn next_out<T>(self) -> Out<T> {
         Out(self.next() as usize as *mut T)
     }
+}
+
+/// Writes a block of lines to the C library's standard output, in turn with what the consumer prints.
+pub(super) fn say(lines: &str) {
+    let text = CString::new(lines.trim_end_matches('\n')).unwrap_or_default();
+    // SAFETY: a string with a NUL that lives during the call. What cannot be written is lost, as with printf(3).
+    unsafe { libc::puts(text.as_ptr()) };
 }
 
 /// Calls a consumer's agent function.

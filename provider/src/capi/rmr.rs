@@ -1,6 +1,6 @@
 //! RMRs.
 
-use super::abi::RmrParam;
+use super::abi::{RmrParam, two};
 use super::code::{Code, guard};
 use super::handle::Handle;
 use super::ia::ia_of;
@@ -50,7 +50,7 @@ pub(super) extern "C" fn rmr_query(rmr: Handle, mask: u32, param: Out<RmrParam>)
         param.set(RmrParam {
             ia_handle: ia_of(rmr),
             pz_handle: object.pz.0,
-            lmr_triplet: is.segment,
+            lmr_triplet: [is.segment.virtual_address, two(is.segment.segment_length, is.segment.lmr_context)],
             mem_priv: is.privileges.bits(),
             rmr_context: is.rmr_context,
             rmr_scope: is.scope as u32,

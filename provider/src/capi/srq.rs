@@ -6,7 +6,7 @@ use super::handle::Handle;
 use super::ia::ia_of;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
-use crate::{Pz, Refused, Srq};
+use crate::{Pz, Srq};
 
 pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, out: Out<Handle>) -> u32 {
     guard("dat_srq_create", || {
@@ -31,11 +31,12 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
 pub(super) extern "C" fn srq_free(srq: Handle) -> u32 {
     guard("dat_srq_free", || {
         srq.end::<SrqObject>(|object| {
-            let Some(taken) = srq.take_srq() else { return Ok(()) };
-            taken.free().map_err(|Refused { object: kept, error }| {
-                srq.put_srq(kept);
-                (object, error.into())
-            })
+            // Decided before another thread's posts find it gone.
+            if let Err(error) = object.srq.shut() {
+                return Err((object, error.into()));
+            }
+            drop(srq.take_srq());
+            Ok(())
         })
     })
 }

@@ -4,7 +4,7 @@ use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::progress::Task;
 use crate::types::{CloseFlags, EpState};
-use crate::{Error, Result, Subtype};
+use crate::{Error, IaCounter, Result, Subtype};
 use rxe_fallback::QpState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ const DRAIN_TIME: Duration = Duration::from_millis(500);
 const ACKNOWLEDGE_TIME: Duration = Duration::from_millis(1);
 
 /// The other half of it: rxe reads acknowledgements in a kernel thread, too, and where programs poll on every processor the peer's
-/// goodbye overtakes them. Requests under way get this long to finish then.
+/// goodbye overtakes them. Requests under way get this long to finish then, and datagrams before their EP goes.
 const OVERTAKEN_TIME: Duration = Duration::from_millis(100);
 
 impl EpInner {
@@ -82,8 +82,11 @@ impl EpInner {
 
     /// The peer ended the connection, or its process did.
     pub(super) fn peer_disconnected(self: &Arc<Self>, token: u64) {
-        let control = self.control.lock().unwrap();
+        let mut control = self.control.lock().unwrap();
         let known = control.cm.as_ref().is_some_and(|(now, _)| *now == token);
+        if known {
+            control.left = control.attempt;
+        }
         drop(control);
         if !known {
             return;
@@ -127,6 +130,9 @@ impl EpInner {
 
     /// A completion or the device says that the connection is broken.
     pub(crate) fn failed(self: &Arc<Self>) {
+        if self.is_ud() {
+            return self.datagrams_failed();
+        }
         if matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
             self.end(ConnectionEventKind::Broken);
         }
@@ -145,42 +151,57 @@ impl EpInner {
         }
         self.set_state(EpState::Disconnected);
         let cm = control.cm.take();
+        let answer = control.left == control.attempt;
         // Events of one EP's end stay in one order on both EVDs: pushed under the lock of nobody but in one place.
         drop(control);
         if let Some((token, id)) = cm {
-            if let Err(error) = id.disconnect() {
+            // First: the answer may be here before the call is back.
+            self.ia.retire_cm(token, id.clone());
+            let said = id.disconnect();
+            self.ia.count_goodbye(said.is_ok(), answer);
+            if let Err(error) = said {
                 tracing::debug!(%error, ep = self.id.0, "the peer was gone before us");
             }
-            self.ia.retire_cm(token, id);
+        }
+        if kind == ConnectionEventKind::Broken {
+            self.ia.count(IaCounter::CmErrReset);
         }
         self.ia.in_order(|| {
             self.event(kind, Vec::new());
             if self.srq.is_some() {
-                self.ia.push_async(AsyncEvent {
-                    kind: AsyncKind::EpBroken,
-                    object: AsyncObject::Ep(self.id),
-                    context: self.context.load(Ordering::Relaxed),
-                    reason: reason::EP_TRANSFER_TO_ERROR,
-                });
+                self.tell_broken();
             }
         });
         self.poke();
         self.drain_soon();
     }
 
+    pub(crate) fn tell_broken(&self) {
+        self.ia.push_async(AsyncEvent {
+            kind: AsyncKind::EpBroken,
+            object: AsyncObject::Ep(self.id),
+            context: self.context.load(Ordering::Relaxed),
+            reason: reason::EP_TRANSFER_TO_ERROR,
+        });
+    }
+
     /// The progress thread looks whether all completions are in.
-    pub(super) fn drain_soon(self: &Arc<Self>) {
+    pub(crate) fn drain_soon(self: &Arc<Self>) {
         self.ia.progress.after(Duration::from_millis(20), Task::Drain(Arc::downgrade(self), Instant::now()));
     }
 
     /// Flushed completions notify, whatever the mode (R238); not every device says so.
-    pub(super) fn poke(&self) {
+    pub(crate) fn poke(&self) {
         self.recv_evd.poke();
         self.request_evd.poke();
     }
 
     /// The device says that an SRQ EP has taken its last buffer.
     pub(crate) fn last_wqe(self: &Arc<Self>) {
+        // That of a UD QP is not waited for, so it may come after a reset.
+        if self.is_ud() {
+            return;
+        }
         self.control.lock().unwrap().last_wqe = true;
         // Only a QP in error gets there: if nobody ended the connection, it broke.
         self.failed();
@@ -200,7 +221,8 @@ impl EpInner {
         if control.drained {
             return;
         }
-        let quiet = self.is_drained() && (self.srq.is_none() || last_wqe);
+        // A UD QP holds no buffer of an SRQ: a message takes it whole or not at all.
+        let quiet = self.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud());
         if quiet || over {
             control.drained = true;
             drop(control);
@@ -246,8 +268,21 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         control.remote = None;
         control.service = None;
+        // A UD QP receives again.
+        control.drained = !self.is_ud();
         self.set_state(EpState::Unconnected);
         Ok(())
+    }
+
+    /// What was posted is to be sent, also where nobody asked to hear of it. Devices send at once, but rxe in a kernel thread.
+    pub(crate) fn let_datagrams_out(&self) {
+        let since = Instant::now();
+        while self.state() != EpState::Disconnected && since.elapsed() < OVERTAKEN_TIME {
+            if self.request_evd.harvest_now().is_err() || self.requests_drained() {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// Ends whatever it is doing and takes it out of everything that knows it.
@@ -255,10 +290,14 @@ impl EpInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
+        if self.is_ud() {
+            self.let_datagrams_out();
+        }
         let mut control = self.control.lock().unwrap();
         let state = self.state();
         let used = !control.drained || !self.is_drained();
         let cm = control.cm.take();
+        let answer = control.left == control.attempt;
         self.set_state(EpState::Disconnected);
         control.drained = !used;
         drop(control);
@@ -267,8 +306,8 @@ impl EpInner {
         }
         if let Some((token, id)) = cm {
             if matches!(state, EpState::Connected | EpState::DisconnectPending) {
-                let _ = id.disconnect();
-                self.ia.retire_cm(token, id);
+                self.ia.retire_cm(token, id.clone());
+                self.ia.count_goodbye(id.disconnect().is_ok(), answer);
             } else {
                 self.ia.forget_cm(token);
             }
@@ -276,6 +315,7 @@ impl EpInner {
         if used {
             self.drain();
         }
+        self.close_datagrams();
         self.detach();
     }
 }

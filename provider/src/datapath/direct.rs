@@ -1,8 +1,9 @@
 //! The direct path of mlx5 devices: SRQs, and the CQs of their receives, driven without libmlx5.
 //!
 //! An entry of an SRQ is a slot of its ring, from the post until the consumer has reaped the completion; so a slot that is
-//! posted again never has an unreaped completion, and the ring's own count is the SRQ's `outstanding`. The thread that posts
-//! owns the ring and takes no lock; those that reap tell it through [`Slots`] which slots are back.
+//! posted again never has an unreaped completion. The thread that posts owns the ring and takes no lock; those that reap tell
+//! it through [`Slots`] which slots are back. The ring goes round more slots than the SRQ has entries: `outstanding` is
+//! what was posted less what was released, one look at a count, and slots that are back can wait until many are.
 //!
 //! What an EVD polls is split. Send queues, and receive queues of plain EPs, are libmlx5's, which only `ibv_poll_cq`
 //! keeps up to date: they have one verbs CQ. For each SRQ whose EPs receive here there is one direct CQ. All report to
@@ -19,15 +20,16 @@ use self::slots::{Counts, Slots};
 use super::ledger::Tag;
 use super::verbs::{VerbsCq, status};
 use super::{Completion, SrqCounts, Token};
+use crate::counters::ReceivedAs;
 use crate::error::PostError;
 use crate::srq::MAX_IOV;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, DataSeg, DepthError, Payload, RecvCqe, RecvOp, Syndrome, WqeIndex};
+use mlx5_direct::{ArmFor, CqeError, DataSeg, Payload, RecvCqe, RecvOp, Syndrome, WqeIndex};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
 use std::collections::TryReserveError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most entries that a ring can have.
 pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;
@@ -63,10 +65,14 @@ pub(crate) struct DirectSrq {
 pub(crate) struct DirectPoster {
     ring: Taken<mlx5_direct::Srq, Srq>,
     slots: Arc<Slots>,
-    /// Those of `slots`.
-    marks: Arc<[AtomicU64]>,
-    /// Slots taken back so far, modulo 2^32.
-    reclaimed: u32,
+    /// How many may be outstanding. The ring has room for more slots.
+    depth: u32,
+    /// Slots that were released although nobody had posted them.
+    never_posted: u32,
+    /// Words of 64 slots that the ring goes round.
+    words: u32,
+    /// Those are too many slots for the processor's caches.
+    far: bool,
     srq: u32,
 }
 
@@ -77,10 +83,20 @@ impl DirectSrq {
         let no_memory = |e| no_memory(Subtype::ResourceSrq, &e);
         drop(reserved::<u8>(RING_TABLES + Slots::bytes(MAX_DEPTH as usize)).map_err(no_memory)?);
         let verbs = srq.clone();
-        let ring = handover::srq(srq, depth)?;
+        let mut ring = handover::srq(srq, depth)?;
+        let goes_round = slots_for(depth, ring.max_depth());
+        ring.set_depth(goes_round)
+            .map_err(|error| Error::new(ReturnType::InternalError, Subtype::None, error.to_string()))?;
         let slots = Arc::new(Slots::new(ring.cookies().clone()));
-        let poster =
-            DirectPoster { marks: slots.marks().clone(), slots: slots.clone(), reclaimed: 0, srq: id, ring };
+        let poster = DirectPoster {
+            slots: slots.clone(),
+            depth,
+            never_posted: 0,
+            words: goes_round / u64::BITS + 1,
+            far: goes_round > FAR,
+            srq: id,
+            ring,
+        };
         Ok((Self { id, slots, depth: depth.into(), room: poster.ring.max_depth(), verbs }, poster))
     }
 
@@ -112,26 +128,26 @@ impl DirectSrq {
 }
 
 impl DirectPoster {
-    /// Posts one segment of nobody's pool, where the ring knows its next slot; false, and nothing was done, otherwise.
+    /// Posts one segment of nobody's pool, where the next slot and the room for it are known; false, and nothing was done,
+    /// otherwise.
     #[inline(always)]
     pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
-        slots::mark_posted(&self.marks, self.ring.next_slot(), 0);
+        // The run is as long as there is room: see `reserved`.
         self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
     }
 
-    /// Posts one segment; false, and nothing was done, if the SRQ is full.
+    /// Looks at what was reaped since: true if [`DirectPoster::post_one_in_run`] had no room and now has.
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
-        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
-        self.ring.post_one(DataSeg::new(addr, len, lkey), cookie).is_ok()
-            || self.post_one_after_reclaim(addr, len, lkey, cookie, pool)
+    pub(crate) fn found_room(&mut self) -> bool {
+        let room = self.room();
+        self.ring.plain_run() == 0 && self.ring.limit_run(room) > 0
     }
 
-    #[inline(never)]
-    fn post_one_after_reclaim(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
-        self.reclaim();
-        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
-        self.ring.post_one(DataSeg::new(addr, len, lkey), cookie).is_ok()
+    /// Posts one segment; false, and nothing was done, if the SRQ is full.
+    #[inline]
+    pub(crate) fn post_one(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
+        let segment = DataSeg::new(addr, len, lkey);
+        self.room() > 0 && self.post_with(pool, |ring| ring.post_one(segment, cookie)).is_ok()
     }
 
     /// Posts any number of segments.
@@ -154,68 +170,149 @@ impl DirectPoster {
         cookie: u64,
         pool: u32,
     ) -> Result<(), PostError> {
-        slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
-        let mut outcome = self.ring.post(segments, cookie);
-        if outcome == Err(mlx5_direct::PostError::Full) {
-            self.reclaim();
-            slots::mark_posted(&self.marks, self.ring.next_slot(), pool);
-            outcome = self.ring.post(segments, cookie);
+        let (given, most) = (segments.len() as u32, self.ring.max_segments());
+        if given > most {
+            return Err(PostError::TooManySegments { given, most });
         }
-        match outcome {
-            Ok(_) => Ok(()),
-            Err(mlx5_direct::PostError::Full) => Err(PostError::Full(Subtype::ResourceSrq)),
-            Err(mlx5_direct::PostError::TooManySegments) => Err(PostError::TooManySegments {
-                given: segments.len() as u32,
-                most: self.ring.max_segments(),
-            }),
+        // The number of segments is not why.
+        let full = PostError::Full(Subtype::ResourceSrq);
+        if self.room() == 0 {
+            return Err(full);
+        }
+        self.post_with(pool, |ring| ring.post(segments, cookie)).map(drop).map_err(|_| full)
+    }
+
+    /// Posts by `post` into the next slot, for which there is room; takes slots back if the ring has none.
+    #[inline(always)]
+    fn post_with<T, E>(
+        &mut self,
+        pool: u32,
+        post: impl Fn(&mut mlx5_direct::Srq) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let next = self.ring.next_slots();
+        if pool != 0 {
+            self.slots.mark_pool(self.ring.next_slot(), pool);
+        }
+        let mut outcome = post(&mut self.ring);
+        if outcome.is_ok() && next.start() < next.end() {
+            return outcome;
+        }
+        if outcome.is_err() {
+            self.reclaim_some();
+            outcome = post(&mut self.ring);
+        }
+        self.reserved();
+        if outcome.is_err() && pool != 0 {
+            self.slots.mark_pool(self.ring.next_slot(), 0);
+        }
+        outcome
+    }
+
+    /// The ring may have reserved other slots for the posts to come.
+    fn reserved(&mut self) {
+        if self.far && self.ring.plain_run() > 1 {
+            // They have the time of as many posts to arrive.
+            self.ring.prefetch(FAR_RUN..2 * FAR_RUN);
+        }
+        let room = self.room();
+        self.ring.limit_run(room);
+    }
+
+    /// Entries that are occupied: posted and not reaped, when so many were released.
+    #[inline(always)]
+    fn outstanding(&self, released: u32) -> u32 {
+        let posted = self.ring.count().wrapping_add(self.never_posted);
+        // Below 0 only until `never_posted` is known.
+        (posted.wrapping_sub(released) as i32).max(0) as u32
+    }
+
+    /// How many more can be posted.
+    #[inline(always)]
+    fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.outstanding(self.slots.released()))
+    }
+
+    /// Takes some slots back that were reaped, so that a call costs the same at any depth.
+    #[inline(never)]
+    fn reclaim_some(&mut self) {
+        // Many at once are fewer searches; but where they have to be fetched from far away, a call should not wait for many.
+        let mut word = u32::from(self.ring.next_slot().0) / u64::BITS;
+        for _ in 0..if self.far { 1 } else { SPARE / u64::BITS } {
+            let Some(taken) = self.reclaim(word) else { return };
+            word = taken + 1;
         }
     }
 
-    /// Takes slots back that were reaped: those of one word, so that a call costs the same at any depth. True if there were
-    /// any.
-    fn reclaim(&mut self) -> bool {
-        let Some((word, bits)) = self.slots.take_returned(self.ring.next_slot()) else { return false };
+    /// Takes slots back that were reaped: those of one word, from `start` on round the ring. Says which.
+    fn reclaim(&mut self, start: u32) -> Option<u32> {
+        let (word, bits) = self.slots.take_returned(start, self.words)?;
         // A lone slot may join the ring's run, and then needs no search.
         if bits.is_power_of_two()
             && self.ring.complete(WqeIndex((word * u64::BITS + bits.trailing_zeros()) as u16)).is_ok()
         {
-            self.reclaimed = self.reclaimed.wrapping_add(1);
-            return true;
+            return Some(word);
         }
-        match self.ring.complete_word(word, bits) {
-            Ok(n) => self.reclaimed = self.reclaimed.wrapping_add(n),
-            Err(error) => {
-                tracing::error!(%error, srq = self.srq, "a slot came back twice: is the device well?");
-                let slots = (0..u64::BITS).filter(|bit| bits >> bit & 1 == 1);
-                for slot in slots.map(|bit| WqeIndex((word * u64::BITS + bit) as u16)) {
-                    self.reclaimed = self.reclaimed.wrapping_add(self.ring.complete(slot).is_ok().into());
-                }
-            }
+        if let Err(error) = self.ring.complete_word(word, bits) {
+            self.reclaim_one_by_one(word, bits, error);
         }
-        true
+        Some(word)
+    }
+
+    #[cold]
+    fn reclaim_one_by_one(&mut self, word: u32, bits: u64, error: mlx5_direct::NotInUse) {
+        tracing::error!(%error, srq = self.srq, "a slot came back that was not posted: is the device well?");
+        let slots = (0..u64::BITS).filter(|bit| bits >> bit & 1 == 1);
+        for slot in slots.map(|bit| WqeIndex((word * u64::BITS + bit) as u16)) {
+            let refused = self.ring.complete(slot).is_err();
+            self.never_posted = self.never_posted.wrapping_add(refused.into());
+        }
     }
 
     /// Exact counts (R36, R37).
     pub(crate) fn counts(&self) -> SrqCounts {
         let Counts { released, unreaped } = self.slots.counts();
-        let outstanding = self.ring.posted() - released.wrapping_sub(self.reclaimed);
-        SrqCounts { depth: self.ring.depth(), available: outstanding - unreaped, outstanding }
+        let outstanding = self.outstanding(released);
+        SrqCounts { depth: self.depth, available: outstanding.saturating_sub(unreaped), outstanding }
     }
 
     /// A new depth, not below what is outstanding.
     pub(crate) fn resize(&mut self, srq: &DirectSrq, depth: u32) -> Result<()> {
-        while self.reclaim() {}
-        self.ring.set_depth(depth).map_err(|error| match error {
-            DepthError::OutOfRange { max, .. } => Error::resources(
+        let max = self.ring.max_depth();
+        if depth > max {
+            return Err(Error::resources(
                 Subtype::ResourceMemory,
                 format!("this device cannot deepen an SRQ, and this one has room for {max}"),
-            ),
-            other => Error::new(ReturnType::InvalidState, Subtype::None, other.to_string()),
-        })?;
+            ));
+        }
+        while self.reclaim(0).is_some() {}
+        let slots = slots_for(depth, max).max(self.ring.posted());
+        self.ring
+            .set_depth(slots)
+            .map_err(|error| Error::new(ReturnType::InvalidState, Subtype::None, error.to_string()))?;
+        self.depth = depth;
+        // A smaller depth leaves the ring as it was; so much of it is enough.
+        self.words = self.words.max(slots / u64::BITS + 1);
+        self.far |= slots > FAR;
+        self.reserved();
         srq.depth.store(depth, Ordering::Relaxed);
         Ok(())
     }
 }
+
+/// Slots that an SRQ of this depth goes round, of at most `max`: more than it has entries, so that slots that come back are
+/// taken back many at a time.
+fn slots_for(depth: u32, max: u32) -> u32 {
+    ((depth + SPARE).next_multiple_of(u64::BITS) - 1).min(max)
+}
+
+/// Slots that may wait to be taken back.
+const SPARE: u32 = 512;
+
+/// From so many slots on their WQEs and cookies, 40 bytes each, fill a third of a second-level cache of 1 MiB, and are fetched ahead.
+const FAR: u32 = 8192;
+
+/// As many are fetched at once.
+const FAR_RUN: u32 = 64;
 
 /// Bytes that the tables of the largest ring take, generously.
 const RING_TABLES: usize = 1 << 20;
@@ -248,6 +345,8 @@ pub(crate) struct DirectCqs {
 #[derive(Debug)]
 pub(crate) struct ReceiveCq {
     srq: u32,
+    /// UD EPs receive here as well: who has sent a message is worth a look.
+    datagrams: bool,
     token: u64,
     cq: Taken<mlx5_direct::Cq, Cq>,
 }
@@ -260,6 +359,16 @@ pub(crate) fn operation(op: RecvOp) -> DtoOp {
         RecvOp::SendImm => DtoOp::ReceiveImmediate,
         RecvOp::SendInval => DtoOp::ReceiveWithInvalidate,
         RecvOp::WriteImm => DtoOp::ReceiveRdmaWriteImmediate,
+    }
+}
+
+/// What a receive is counted as.
+#[inline(always)]
+pub(crate) fn counted_as(op: RecvOp) -> ReceivedAs {
+    match op {
+        RecvOp::WriteImm => ReceivedAs::RdmaImmediate,
+        RecvOp::Send | RecvOp::SendInval => ReceivedAs::Plain,
+        RecvOp::SendImm => ReceivedAs::Immediate,
     }
 }
 
@@ -299,7 +408,7 @@ impl DirectCqs {
         let token = self.token | self.made << EVD_BITS;
         let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        self.receives.push(ReceiveCq { srq: srq.id, token, cq: handover::cq(cq)? });
+        self.receives.push(ReceiveCq { srq: srq.id, datagrams: false, token, cq: handover::cq(cq)? });
         Ok(())
     }
 
@@ -328,6 +437,11 @@ impl DirectCqs {
             into[start..].rotate_left(received);
         }
         Ok(())
+    }
+
+    /// A UD EP receives from this SRQ here.
+    pub(crate) fn expect_datagrams(&mut self, srq: u32) {
+        self.receives.iter_mut().filter(|cq| cq.srq == srq).for_each(|cq| cq.datagrams = true);
     }
 
     /// The CQs of receives.
@@ -376,9 +490,19 @@ impl ReceiveCq {
         self.cq.is_ready()
     }
 
-    /// What the message of that CQE is in general.
+    /// What the message of that CQE, the last one, is in general.
+    #[inline(always)]
     pub(crate) fn translate(&self, cqe: &RecvCqe) -> Completion {
-        received(self.srq, cqe)
+        self.with_source(received(self.srq, cqe))
+    }
+
+    #[inline(always)]
+    fn with_source(&self, completion: Completion) -> Completion {
+        if self.datagrams {
+            Completion { source_qpn: self.cq.source_qpn(), ..completion }
+        } else {
+            completion
+        }
     }
 
     /// The next completion; those that say nothing are skipped.
@@ -390,7 +514,7 @@ impl ReceiveCq {
                 Ok(None) => return Ok(None),
                 Ok(Some(completion)) => {
                     if let Some(translated) = translate(self.srq, &completion) {
-                        return Ok(Some(translated));
+                        return Ok(Some(self.with_source(translated)));
                     }
                 }
                 Err(error @ CqeError::Opcode { .. }) => tracing::error!(%error, "a completion was skipped"),
@@ -433,6 +557,7 @@ fn received(srq: u32, cqe: &RecvCqe) -> Completion {
         length: cqe.byte_count,
         immediate: cqe.immediate(),
         invalidated: cqe.invalidated_rkey(),
+        source_qpn: 0,
     }
 }
 
@@ -448,6 +573,7 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
             length: 0,
             immediate: None,
             invalidated: None,
+            source_qpn: 0,
         }),
         // No QP has this CQ for its requests.
         other => {
@@ -528,6 +654,14 @@ mod tests {
             });
             assert_eq!((got.token, got.status), (Token::Srq { srq: 7, entry: 3 }, expected));
         }
+    }
+
+    #[test]
+    fn the_ring_has_whole_words_beyond_the_depth_where_the_device_has_them() {
+        for (depth, max, slots) in [(1, 32_767, 575), (64, 32_767, 575), (65, 32_767, 639), (16, 31, 31)] {
+            assert_eq!(slots_for(depth, max), slots, "depth {depth} of {max}");
+        }
+        assert_eq!(slots_for(MAX_DEPTH, MAX_DEPTH), MAX_DEPTH);
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
 //! is [`Lost`].
 
-use crate::types::LmrTriplet;
+use crate::types::{LmrTriplet, NumberHasher};
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 
 /// What a buffer is known by to those who posted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub(crate) struct Ledger {
     /// Posted entries, oldest first; completed ones leave when they reach the front.
     order: VecDeque<(u64, u32)>,
     /// Live EPs, each with the youngest entry it has completed, as `seq + 1`.
-    holders: HashMap<u64, u64>,
+    holders: HashMap<u64, u64, BuildHasherDefault<NumberHasher>>,
     /// Ended EPs that may have held an entry.
     suspects: Vec<Suspect>,
 }
@@ -95,7 +96,7 @@ impl Ledger {
             next_seq: 0,
             taken: 0,
             order: VecDeque::new(),
-            holders: HashMap::new(),
+            holders: HashMap::default(),
             suspects: Vec::new(),
         }
         .with_room(limit)
@@ -207,6 +208,11 @@ impl Ledger {
         {
             self.suspects.push(Suspect { ep, from, before: self.next_seq });
         }
+    }
+
+    /// Whether there may be one, now or later.
+    pub(crate) fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
     }
 
     /// The next entry known to have been swallowed with an ended EP; it counts as completed from now on.

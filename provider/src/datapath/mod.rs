@@ -64,6 +64,8 @@ pub(crate) struct Completion {
     pub(crate) length: u32,
     pub(crate) immediate: Option<u32>,
     pub(crate) invalidated: Option<u32>,
+    /// Of a datagram's sender; without meaning for others.
+    pub(crate) source_qpn: u32,
 }
 
 /// Exact counts of an SRQ (R36, R37).

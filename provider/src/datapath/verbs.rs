@@ -9,6 +9,7 @@ use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// An SRQ of the device, with its entries.
@@ -19,6 +20,8 @@ pub(crate) struct VerbsSrq {
     /// Whether the device can change the depth; if not, the SRQ was made as deep as the device allows.
     resizable: bool,
     state: Mutex<State>,
+    /// [`Ledger::has_suspects`], written under the lock.
+    suspects: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -30,7 +33,8 @@ struct State {
 
 impl VerbsSrq {
     pub(crate) fn new(srq: Srq, id: u32, depth: u32, room: u32, resizable: bool) -> Self {
-        Self { srq, id, resizable, state: Mutex::new(State { ledger: Ledger::new(depth), room }) }
+        let state = Mutex::new(State { ledger: Ledger::new(depth), room });
+        Self { srq, id, resizable, state, suspects: AtomicBool::new(false) }
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
@@ -71,11 +75,21 @@ impl VerbsSrq {
     }
 
     pub(crate) fn ep_drained(&self, ep: u64) {
-        self.state().ledger.ep_drained(ep);
+        let ledger = &mut self.state().ledger;
+        ledger.ep_drained(ep);
+        self.suspects.store(ledger.has_suspects(), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn next_lost(&self) -> Option<Lost> {
-        self.state().ledger.next_lost()
+        // Whoever completed an entry under the lock sees what was written under it before.
+        if !self.suspects.load(Ordering::Relaxed) {
+            return None;
+        }
+        let ledger = &mut self.state().ledger;
+        let lost = ledger.next_lost();
+        self.suspects.store(ledger.has_suspects(), Ordering::Relaxed);
+        lost
     }
 
     pub(crate) fn resize(&self, depth: u32) -> Result<()> {
@@ -161,6 +175,7 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
         length: raw.byte_len,
         immediate: raw.imm,
         invalidated: raw.invalidated_rkey,
+        source_qpn: raw.src_qp,
     }
 }
 

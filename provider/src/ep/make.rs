@@ -1,14 +1,19 @@
 //! What an EP is made of: checks, the QP, and everything that gets to know the EP.
 
-use super::post::{Receives, Requests};
+use super::marks::Watch;
+use super::post::{Kept, Receives, Requests};
 use super::{EpEvds, EpInner, Room};
 use crate::conn::Control;
+use crate::counters::{Posted, Received};
+use crate::datagram::{Ud, not_here};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::ia::IaInner;
 use crate::pz::PzInner;
 use crate::srq::{MAX_IOV, SrqInner};
-use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, WATERMARK_INFINITE, next_id};
-use crate::{Ep, EpAttr, Error, Evd, Result, Subtype};
+use crate::types::{
+    CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
+};
+use crate::{Ep, EpAttr, Error, Evd, IaCounter, Result, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
@@ -105,7 +110,7 @@ impl Plan {
     }
 
     fn request_stream(&self, ep: EpId) -> Stream {
-        Stream { ep, kind: StreamKind::Request, flags: self.attr.request_completion_flags }
+        Stream { ep, kind: StreamKind::Request, flags: request_mode(self.attr.request_completion_flags) }
     }
 
     /// Makes the QP, with room in the CQs of its EVDs.
@@ -126,16 +131,16 @@ impl Plan {
         recv.attach(streams.as_slice(), room.recv).inspect_err(|_| untie())?;
         let streams = self.request.is_some().then(|| self.request_stream(id));
         request.attach(streams.as_slice(), room.request).inspect_err(|_| {
-            recv.detach(id, room.recv);
+            recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), room.recv);
             untie();
         })?;
         Ok(Fed { recv, request, qp: Arc::new(qp), room })
     }
 
-    /// Takes back what [`Plan::feed`] has done.
+    /// Takes back what [`Plan::feed`] has done; streams of an EP that is changed stay.
     pub(super) fn starve(&self, id: EpId, fed: &Fed) {
-        fed.recv.detach(id, fed.room.recv);
-        fed.request.detach(id, fed.room.request);
+        fed.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), fed.room.recv);
+        fed.request.detach_one(self.request.is_some().then(|| self.request_stream(id)), fed.room.request);
         self.srq.iter().for_each(|srq| srq.untie(&fed.recv));
     }
 
@@ -149,9 +154,11 @@ impl Plan {
         }
         .ok_or_else(no_cq)?;
         let on_srq = self.srq.is_some();
-        let iov = attr.max_request_iov.max(attr.max_rdma_read_iov).max(attr.max_rdma_write_iov).max(1);
+        let ud = attr.service_type == ServiceType::Ud;
+        let rdma_iov = if ud { 0 } else { attr.max_rdma_read_iov.max(attr.max_rdma_write_iov) };
+        let iov = attr.max_request_iov.max(rdma_iov).max(1);
         let init = QpInit {
-            kind: QpKind::Rc,
+            kind: if ud { QpKind::Ud } else { QpKind::Rc },
             send_cq: &send_cq,
             recv_cq: &recv_cq,
             srq: self.srq.as_ref().map(|srq| srq.path.verbs()),
@@ -169,9 +176,15 @@ impl Plan {
     }
 
     /// The EP, known to its EVDs and its IA, and with the sizes that the QP really has.
-    pub(super) fn assemble(self, id: EpId, fed: Fed, control: Control, state: EpState) -> Arc<EpInner> {
+    pub(super) fn assemble(self, id: EpId, fed: Fed, mut control: Control, state: EpState) -> Arc<EpInner> {
         let Fed { recv, request, qp, room } = fed;
         let mut attr = self.attr;
+        let ud = (attr.service_type == ServiceType::Ud).then(Box::<Ud>::default);
+        // Its QP receives from now on.
+        control.drained = ud.is_none();
+        let mut watch = Watch::empty();
+        watch.set(Watch::MARKED, control.is_marked());
+        watch.set(Watch::DATAGRAMS, ud.is_some());
         attr.max_request_dtos = qp.caps().max_send_wr as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
         if self.srq.is_none() {
@@ -185,11 +198,13 @@ impl Plan {
             context: AtomicU64::new(0),
             srq: self.srq,
             live: AtomicBool::new(true),
+            received: Received::default(),
             state: AtomicU8::new(state as u8),
-            marked: AtomicBool::new(control.is_marked()),
+            watch: AtomicU8::new(watch.bits()),
+            ud,
             control: Mutex::new(control),
             recv_flags: AtomicU32::new(attr.recv_completion_flags.bits()),
-            request_flags: AtomicU32::new(attr.request_completion_flags.bits()),
+            request_flags: AtomicU32::new(request_mode(attr.request_completion_flags).bits()),
             pz: Mutex::new(self.pz),
             requests: Mutex::new(Requests {
                 qp: qp.clone(),
@@ -198,12 +213,16 @@ impl Plan {
                 capacity: attr.max_request_dtos as usize,
                 max_iov: attr.max_request_iov as usize,
                 unreaped: 0,
+                posted: Posted::default(),
             }),
             receives: Mutex::new(Receives {
                 qp,
                 ring: VecDeque::with_capacity(room.recv as usize),
                 capacity: room.recv as usize,
                 max_iov: attr.max_recv_iov.max(0) as usize,
+                kept: Kept::default(),
+                posts: 0,
+                bytes: 0,
             }),
             attr: Mutex::new(attr),
             room,
@@ -213,17 +232,23 @@ impl Plan {
         });
         inner.recv_evd.register(qpn, &inner);
         inner.request_evd.register(qpn, &inner);
-        inner.ia.objects.lock().unwrap().eps.insert(id.0, Arc::downgrade(&inner));
+        // One that is made anew takes a place that there is.
+        inner.ia.made(IaCounter::EpCreate, |o| o.eps.insert(id.0, Arc::downgrade(&inner)).is_none());
         inner
     }
 }
 
 impl Ep {
     /// One for a request that asks this; the consumer gives it a PZ and EVDs.
-    pub(crate) fn provided(ia: &Arc<IaInner>, asked: &ConnInfo) -> Result<Arc<EpInner>> {
+    pub(crate) fn provided(
+        ia: &Arc<IaInner>,
+        service_type: ServiceType,
+        asked: &ConnInfo,
+    ) -> Result<Arc<EpInner>> {
         let a = &ia.attr;
         let attr = EpAttr {
-            max_message_size: a.max_message_size,
+            service_type,
+            max_message_size: if service_type == ServiceType::Ud { a.mtu } else { a.max_message_size },
             max_rdma_size: a.max_rdma_size,
             max_rdma_read_in: Count::from(asked.responder_resources).min(a.max_rdma_read_per_ep_in),
             max_rdma_read_out: Count::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
@@ -275,18 +300,45 @@ pub(super) fn check_attr(ia: &IaInner, attr: &EpAttr, arg: u16, on_srq: bool) ->
     }
     within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
     within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
+    if attr.service_type == ServiceType::Ud {
+        return check_ud_attr(ia, attr, arg);
+    }
     within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
     within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
     within("max_rdma_read_iov", attr.max_rdma_read_iov, a.max_iov_segments_per_rdma_read)?;
     within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
 }
 
+/// What each request may ask for, whatever its EP says.
+const ALWAYS: CompletionFlags =
+    CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT).union(CompletionFlags::BARRIER_FENCE);
+
+/// How requests of an EP with these flags notify. The attribute says which flags posts may carry, so those that they may always
+/// carry have no effect there (dat_ep_modify(3DAT)).
+pub(super) fn request_mode(flags: CompletionFlags) -> CompletionFlags {
+    flags.difference(ALWAYS)
+}
+
+/// What datagrams need beyond other EPs.
+fn check_ud_attr(ia: &IaInner, attr: &EpAttr, arg: u16) -> Result<()> {
+    if !ia.attr.datagrams {
+        return Err(not_here());
+    }
+    let most = ia.attr.mtu;
+    if attr.max_message_size > most {
+        let text = format!("a datagram is one packet, {most} bytes at most, not {}", attr.max_message_size);
+        return Err(Error::arg(arg, text));
+    }
+    Ok(())
+}
+
 /// A stream's mode is one of a few (R148).
 pub(super) fn check_flags(flags: CompletionFlags, recv: bool, arg: u16) -> Result<()> {
-    let legal = flags.is_empty()
-        || flags == CompletionFlags::UNSIGNALLED
-        || flags == CompletionFlags::EVD_THRESHOLD
-        || (recv && flags == CompletionFlags::SOLICITED_WAIT);
+    let mode = if recv { flags } else { request_mode(flags) };
+    let legal = mode.is_empty()
+        || mode == CompletionFlags::UNSIGNALLED
+        || mode == CompletionFlags::EVD_THRESHOLD
+        || (recv && mode == CompletionFlags::SOLICITED_WAIT);
     let stream = if recv { "receive" } else { "request" };
     if legal { Ok(()) } else { Err(Error::arg(arg, format!("illegal {stream} flags {:#x}", flags.bits()))) }
 }

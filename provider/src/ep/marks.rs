@@ -3,8 +3,22 @@
 use super::{EpInner, RecvCounts};
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::types::{Count, EpState, VALUE_UNKNOWN};
+use bitflags::bitflags;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+bitflags! {
+    /// Why a receive may mean more than its own completion.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Watch: u8 {
+        /// A high watermark is set, to compare with.
+        const MARKED = 1;
+        /// The connection is accepted and not confirmed: a message confirms it.
+        const UNCONFIRMED = 2;
+        /// They are datagrams.
+        const DATAGRAMS = 4;
+    }
+}
 
 impl EpInner {
     pub(crate) fn recv_counts(&self) -> RecvCounts {
@@ -13,6 +27,8 @@ impl EpInner {
         } else {
             match self.state() {
                 EpState::Connected | EpState::DisconnectPending => VALUE_UNKNOWN,
+                // Whole messages arrive at once, but between the device's two looks nobody can tell.
+                EpState::Unconnected if self.is_ud() => VALUE_UNKNOWN,
                 EpState::Disconnected if !self.control.lock().unwrap().drained => VALUE_UNKNOWN,
                 _ => 0,
             }
@@ -20,9 +36,17 @@ impl EpInner {
         RecvCounts { buffers: n, span: n }
     }
 
-    /// Whether a receive may mean more than its own completion: a mark to compare with, or a connection to confirm.
+    /// Whether a receive may mean more than its own completion.
     pub(crate) fn watches_receives(&self) -> bool {
-        self.marked.load(Ordering::Acquire) || self.state() == EpState::CompletionPending
+        self.watch.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn set_watch(&self, why: Watch, on: bool) {
+        if on {
+            self.watch.fetch_or(why.bits(), Ordering::AcqRel);
+        } else {
+            self.watch.fetch_and(!why.bits(), Ordering::AcqRel);
+        }
     }
 
     /// An SRQ EP has completed a receive, so it held one.

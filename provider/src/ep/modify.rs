@@ -2,13 +2,14 @@
 //!
 //! Flags, limits that only the connection needs, and the connect EVD change in place. Whatever the QP was made with (PZ, the
 //! EVDs of completions, queue sizes) takes another QP: the EP is made anew around it, under its old name, and takes the
-//! old one's place with everybody who knows it.
+//! old one's place with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
+//! the old one has taken none of them, since a QP that was never connected takes nothing.
 
-use super::make::{Blame, Plan, check_attr, check_flags, connect_evd, dto_evd};
+use super::make::{Blame, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
 use super::{Ep, EpInner};
 use crate::conn::Control;
 use crate::evd::{EvdInner, Stream, StreamKind};
-use crate::types::{CompletionFlags, Count, EpState, Qos, WATERMARK_INFINITE};
+use crate::types::{CompletionFlags, Count, EpState, Qos, ServiceType, WATERMARK_INFINITE};
 use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,8 @@ pub struct EpChange<'a> {
     pub request: Option<Option<&'a Evd>>,
     /// Another EVD for connection events, or none.
     pub connect: Option<Option<&'a Evd>>,
+    /// Another service type: refused unless it is the one that the EP has.
+    pub service_type: Option<ServiceType>,
     /// Another [`EpAttr::max_message_size`].
     pub max_message_size: Option<u32>,
     /// Another [`EpAttr::max_rdma_size`].
@@ -32,7 +35,7 @@ pub struct EpChange<'a> {
     pub qos: Option<Qos>,
     /// Another notification mode for receives (R165).
     pub recv_completion_flags: Option<CompletionFlags>,
-    /// Another notification mode for requests.
+    /// Another [`EpAttr::request_completion_flags`].
     pub request_completion_flags: Option<CompletionFlags>,
     /// Room for at least this many receives.
     pub max_recv_dtos: Option<Count>,
@@ -58,6 +61,7 @@ pub struct EpChange<'a> {
 
 /// Attributes that every IA can fulfil.
 const NOTHING: EpAttr = EpAttr {
+    service_type: ServiceType::Rc,
     max_message_size: 0,
     max_rdma_size: 0,
     qos: Qos::BestEffort,
@@ -99,13 +103,17 @@ impl EpChange<'_> {
 impl Ep {
     /// Changes what may be changed before a connection. All of it, or with an error nothing.
     ///
-    /// Queue sizes become what was asked or more, as at creation; less than an EP has is the same as what it has.
+    /// Queue sizes become what was asked or more, as at creation; less than an EP has is the same as what it has. Receives that are
+    /// posted stay, in their order, and complete on the new EVD; one whose LMR is not of a new PZ fails with LOCAL_PROTECTION
+    /// when a message takes it.
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags, modes that cannot share an EVD, or a
-    /// PZ other than the SRQ's where that is not supported (R164), (ARG3) for sizes out of range; INVALID_HANDLE for a PZ or EVD;
-    /// INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING (R163), for anything once the EP is connecting,
-    /// for flags, PZ, EVDs of completions and larger queues once a receive is posted (R165); INSUFFICIENT_RESOURCES.
+    /// PZ other than the SRQ's where that is not supported (R164), (ARG3) for sizes out of range or another service type;
+    /// INVALID_HANDLE for a PZ or EVD; INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING
+    /// (R163), for anything once the EP is connecting,
+    /// for receive flags once a receive is posted (R165), for a queue that would not hold those posted, and for whatever takes
+    /// another QP once a UD EP has receives posted or has asked or answered somebody; INSUFFICIENT_RESOURCES.
     ///
     /// # References
     /// dat_ep_modify(3DAT).
@@ -130,8 +138,7 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         let state = self.state();
         let quiescent = matches!(state, EpState::Unconnected | EpState::TentativeConnectionPending);
-        let before = quiescent || matches!(state, EpState::Reserved | EpState::PassiveConnectionPending);
-        if !before || (change.pz.is_some() && !quiescent) {
+        if !state.is_before_connection() || (change.pz.is_some() && !quiescent) {
             return Err(Error::state(state.subtype(), "this can be changed only before a connection"));
         }
         if let Some(pz) = change.pz {
@@ -144,11 +151,19 @@ impl EpInner {
             change.request.map(|evd| dto_evd(&self.ia, evd, Subtype::InvalidHandleEvdRequest)).transpose()?;
         let connect = change.connect.map(|evd| connect_evd(&self.ia, evd, on_srq)).transpose()?;
         let old = self.attr.lock().unwrap().clone();
+        if change.service_type.is_some_and(|service_type| service_type != old.service_type) {
+            return Err(Error::arg(3, "the service type of an EP cannot be changed: make another EP"));
+        }
         let new = change.apply(&old);
         check_flags(new.recv_completion_flags, true, 2)?;
         check_flags(new.request_completion_flags, false, 2)?;
         // What stays may be more than can be asked for: devices round up.
-        check_attr(&self.ia, &change.apply(&NOTHING), 3, on_srq)?;
+        check_attr(
+            &self.ia,
+            &change.apply(&EpAttr { service_type: old.service_type, ..NOTHING }),
+            3,
+            on_srq,
+        )?;
         let discards = self.ia.discards()?;
         let given = |evd: &Arc<_>| (!Arc::ptr_eq(evd, &discards)).then(|| evd.clone());
         let plan = Plan {
@@ -161,19 +176,20 @@ impl EpInner {
             attr: new,
         };
         plan.check(Some(self.id), self.id, Blame { recv: 2, request: 2 })?;
+        self.check_posted(change, &old)?;
         let anew = self.needs_another_qp(&plan, &old)?;
-        let posted = !self.receives.lock().unwrap().ring.is_empty();
-        if posted && (anew || plan.attr.recv_completion_flags != old.recv_completion_flags) {
-            return Err(Error::state(state.subtype(), "receives are posted: too late for this change"));
+        if anew && self.is_ud() {
+            self.check_unused(state)?;
         }
         if anew {
             return self.make_anew(plan, &mut control, state).map(Some);
         }
         self.change_connect_evd(plan.connect.as_ref())?;
         self.recv_flags.store(plan.attr.recv_completion_flags.bits(), Ordering::Relaxed);
-        self.request_flags.store(plan.attr.request_completion_flags.bits(), Ordering::Relaxed);
+        let mode = request_mode(plan.attr.request_completion_flags);
+        self.request_flags.store(mode.bits(), Ordering::Relaxed);
         self.recv_evd.change_stream(self.id, true, plan.attr.recv_completion_flags);
-        self.request_evd.change_stream(self.id, false, plan.attr.request_completion_flags);
+        self.request_evd.change_stream(self.id, false, mode);
         let kept = EpAttr {
             max_request_dtos: old.max_request_dtos,
             max_request_iov: old.max_request_iov,
@@ -185,11 +201,47 @@ impl EpInner {
         Ok(None)
     }
 
+    /// Whether the receives that are posted allow this.
+    fn check_posted(&self, change: &EpChange<'_>, old: &EpAttr) -> Result<()> {
+        let receives = self.receives.lock().unwrap();
+        let (posted, most) = (receives.ring.len(), receives.kept.most());
+        drop(receives);
+        let refuse = |text: String| Err(Error::state(self.state().subtype(), text));
+        let fewer = |to: Option<Count>, than: usize| to.filter(|&to| (to.max(0) as usize) < than);
+        if posted > 0 && change.recv_completion_flags.is_some_and(|flags| flags != old.recv_completion_flags)
+        {
+            return refuse(format!("{posted} receives are posted: too late for other flags of theirs"));
+        }
+        if self.srq.is_some() {
+            return Ok(());
+        }
+        if let Some(to) = fewer(change.max_recv_dtos, posted) {
+            return refuse(format!("{posted} receives are posted: a queue for {to} does not hold them"));
+        }
+        if let Some(to) = fewer(change.max_recv_iov, most) {
+            return refuse(format!("a receive of {most} segments is posted: it does not fit into {to}"));
+        }
+        Ok(())
+    }
+
+    /// Whether nobody would miss the QP of a UD EP, which receives from its creation on.
+    fn check_unused(&self, state: EpState) -> Result<()> {
+        if !self.receives.lock().unwrap().ring.is_empty() {
+            let text = "receives are posted, and datagrams may be taking them: too late for another queue";
+            return Err(Error::state(state.subtype(), text));
+        }
+        if self.is_known_to_peers() {
+            return Err(Error::state(state.subtype(), "peers know this EP's QP: too late for another queue"));
+        }
+        Ok(())
+    }
+
     fn needs_another_qp(&self, plan: &Plan, old: &EpAttr) -> Result<bool> {
         let discards = self.ia.discards()?;
         let same = |now: &Arc<_>, new: &Option<Arc<_>>| Arc::ptr_eq(now, new.as_ref().unwrap_or(&discards));
         let new = &plan.attr;
-        let room = new.max_request_iov.max(new.max_rdma_read_iov).max(new.max_rdma_write_iov);
+        let rdma = if self.is_ud() { 0 } else { new.max_rdma_read_iov.max(new.max_rdma_write_iov) };
+        let room = new.max_request_iov.max(rdma);
         Ok(plan.pz.number != self.pz_number()
             || !same(&self.recv_evd, &plan.recv)
             || !same(&self.request_evd, &plan.request)
@@ -219,11 +271,21 @@ impl EpInner {
         Ok(())
     }
 
-    /// Makes the EP anew by another plan. Nothing is posted, so nothing but names and marks goes over.
+    /// Makes the EP anew by another plan: names, marks and posted receives go over.
     fn make_anew(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
         self.change_connect_evd(plan.connect.as_ref())?;
-        let fed = plan.feed(self.id).inspect_err(|_| {
+        // The consumer's one thread that posts is here.
+        let fed =
+            plan.feed(self.id).and_then(|fed| match self.receives.lock().unwrap().kept.post_to(&fed.qp) {
+                Ok(()) => Ok(fed),
+                Err(error) => {
+                    plan.starve(self.id, &fed);
+                    let text = format!("the receives of an EP could not be posted to a new queue: {error}");
+                    Err(Error::resources(Subtype::ResourceTep, text))
+                }
+            });
+        let fed = fed.inspect_err(|_| {
             if let Err(error) = self.change_connect_evd(before.as_ref()) {
                 tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
             }
@@ -249,7 +311,15 @@ impl EpInner {
         self.pz.lock().unwrap().leave();
         let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
         let inner = plan.assemble(self.id, fed, control, state);
+        let mut receives = self.receives.lock().unwrap();
+        let (mut ring, kept) = (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.kept));
+        drop(receives);
+        let mut receives = inner.receives.lock().unwrap();
+        receives.ring.append(&mut ring);
+        receives.kept = kept;
+        drop(receives);
         inner.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
+        inner.follow_counts(self);
         // Whoever still holds this one finds it gone.
         self.live.store(false, Ordering::Release);
         self.ia.replace_reserved(self, &inner);

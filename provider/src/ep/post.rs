@@ -2,6 +2,8 @@
 
 use super::EpInner;
 use crate::Subtype;
+use crate::counters::Posted;
+use crate::datagram::Destination;
 use crate::datapath::{Token, ledger::Tag, verbs::refused};
 use crate::error::{Direction, PostError};
 use crate::evd::Held;
@@ -24,6 +26,8 @@ pub(crate) enum What {
     Read(RmrTriplet),
     FetchAdd(RmrTriplet, u64),
     CompareSwap(RmrTriplet, u64, u64),
+    /// A datagram.
+    SendUd(Destination),
 }
 
 /// Bytes that an atomic operation works on.
@@ -59,6 +63,7 @@ pub(super) struct Requests {
     pub(super) max_iov: usize,
     /// Completed with an event that has not been reaped.
     pub(super) unreaped: usize,
+    pub(super) posted: Posted,
 }
 
 #[derive(Debug)]
@@ -67,6 +72,44 @@ pub(super) struct Receives {
     pub(super) ring: VecDeque<Receive>,
     pub(super) capacity: usize,
     pub(super) max_iov: usize,
+    /// Receives posted so far, and their bytes.
+    pub(super) posts: u64,
+    pub(super) bytes: u64,
+    /// What is in the ring, before a connection.
+    pub(super) kept: Kept,
+}
+
+/// Segments of receives that the device has taken none of, in order: for a queue that has to be filled anew.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    counts: Vec<u8>,
+    sges: Vec<Sge>,
+}
+
+impl Kept {
+    fn push(&mut self, sges: &[Sge]) {
+        self.counts.push(sges.len() as u8);
+        self.sges.extend_from_slice(sges);
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &[Sge]> {
+        let mut rest = &self.sges[..];
+        self.counts.iter().map(move |&count| {
+            let (these, others) = rest.split_at(count.into());
+            rest = others;
+            these
+        })
+    }
+
+    /// Segments of the receive that has the most.
+    pub(super) fn most(&self) -> usize {
+        self.counts.iter().copied().max().unwrap_or(0).into()
+    }
+
+    /// Posts all of them, to a queue that is empty.
+    pub(super) fn post_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
+        self.segments().try_for_each(|sges| qp.post_recv(Token::Recv.pack(), sges))
+    }
 }
 
 impl EpInner {
@@ -105,17 +148,25 @@ impl EpInner {
             }
         }
         let tag = tag.over(iov);
-        if self.state() == EpState::Disconnected {
+        let state = self.state();
+        if state == EpState::Disconnected {
+            receives.count(&sges[..n]);
             if !receives.ring.is_empty() {
                 receives.ring.push_back(Receive { tag, flags, on_device: false });
                 return Ok(());
             }
             drop(receives);
-            self.recv_evd.put_flushed(self, tag, DtoOp::Receive, Held::Nothing);
+            self.recv_evd.put_flushed(self, tag, self.receive_op(), Held::Nothing);
             return Ok(());
         }
-        receives.qp.post_recv(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
+        // Whoever posts to a UD EP knows that 40 bytes come before the message.
+        receives.qp.post_recv_raw(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
         receives.ring.push_back(Receive { tag, flags, on_device: true });
+        // Datagrams may come at any time.
+        if state.is_before_connection() && !self.is_ud() {
+            receives.kept.push(&sges[..n]);
+        }
+        receives.count(&sges[..n]);
         drop(receives);
         self.check_marks();
         Ok(())
@@ -130,6 +181,17 @@ impl EpInner {
     /// Whether a request with these flags can be posted, and in which state.
     #[inline]
     pub(super) fn takes_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
+        self.takes_flags(flags)?;
+        // On a DISCONNECTED EP it is flushed without the device, which may forget: at once, or after what is still under way.
+        let state = self.state();
+        if state == EpState::Connected || state == EpState::Disconnected && !self.is_ud() {
+            return Ok(state);
+        }
+        Err(PostError::EpState(state.subtype()))
+    }
+
+    #[inline]
+    fn takes_flags(&self, flags: CompletionFlags) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleEp));
         }
@@ -140,12 +202,7 @@ impl EpInner {
         if !self.flags_fit(flags, allowed, &self.request_flags) {
             return Err(PostError::Flags);
         }
-        // On a DISCONNECTED EP it is flushed without the device, which may forget: at once, or after what is still under way.
-        let state = self.state();
-        if !matches!(state, EpState::Connected | EpState::Disconnected) {
-            return Err(PostError::EpState(state.subtype()));
-        }
-        Ok(state)
+        Ok(())
     }
 
     pub(crate) fn post_request(
@@ -155,11 +212,19 @@ impl EpInner {
         tag: Tag,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let state = self.takes_requests(flags)?;
-        let direction = match what {
-            What::Send | What::SendInvalidate(_) | What::Write(_) | What::WriteImmediate(..) => {
-                Direction::Read
+        let state = match what {
+            What::SendUd(_) => {
+                self.takes_flags(flags)?;
+                self.takes_datagrams()?
             }
+            _ => self.takes_requests(flags)?,
+        };
+        let direction = match what {
+            What::Send
+            | What::SendInvalidate(_)
+            | What::SendUd(_)
+            | What::Write(_)
+            | What::WriteImmediate(..) => Direction::Read,
             What::Read(_) | What::FetchAdd(..) | What::CompareSwap(..) => Direction::Write,
         };
         let using = Use { pz: self.pz.lock().unwrap().number, direction };
@@ -170,6 +235,9 @@ impl EpInner {
         let mut n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
         let mut length: u64 = sges[..n].iter().map(|sge| u64::from(sge.len)).sum();
         let (op, verb) = match what {
+            What::SendUd(to) => {
+                return self.post_request_ud(state, to, &sges[..n], length, tag, flags, iov.len());
+            }
             What::Send => (DtoOp::Send, SendOp::Send),
             What::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
                 return Err(PostError::NotSupported);
@@ -221,6 +289,38 @@ impl EpInner {
         })
     }
 
+    /// The rest of [`EpInner::post_request`] for a datagram.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call, taken apart so that other requests stay as short as they were"
+    )]
+    fn post_request_ud(
+        self: &Arc<Self>,
+        state: EpState,
+        to: Destination,
+        sges: &[Sge],
+        length: u64,
+        tag: Tag,
+        flags: CompletionFlags,
+        segments: usize,
+    ) -> Result<(), PostError> {
+        let ah = self.way(to, self.pz_number())?;
+        if length > u64::from(self.ia.attr.mtu) {
+            return Err(PostError::Length);
+        }
+        let request = Request { tag, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
+        self.submit(state, request, true, segments, |qp, wr_id, flags| {
+            self.post_datagram(qp, wr_id, sges, flags, (&ah, to.qpn))
+        })?;
+        self.forget_ways_of_done_sends();
+        Ok(())
+    }
+
+    /// Requests before this one are done.
+    pub(crate) fn first_request(&self) -> u64 {
+        self.requests.lock().unwrap().first
+    }
+
     /// Puts a checked request at the end of the ring and has `post` hand it to the device, or flushes it on a DISCONNECTED EP.
     #[inline]
     pub(super) fn submit(
@@ -245,6 +345,7 @@ impl EpInner {
             }
         }
         if state == EpState::Disconnected {
+            requests.posted.add(request.op, request.length.into());
             if !requests.ring.is_empty() {
                 request.on_device = false;
                 requests.ring.push_back(request);
@@ -262,6 +363,7 @@ impl EpInner {
         flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
         let seq = requests.first + requests.ring.len() as u64;
         post(&requests.qp, Token::Request(seq).pack(), flags).map_err(refused)?;
+        requests.posted.add(request.op, request.length.into());
         requests.ring.push_back(request);
         Ok(())
     }
@@ -309,7 +411,7 @@ impl EpInner {
     pub(crate) fn flush_left(self: &Arc<Self>) {
         let receives: Vec<_> = self.receives.lock().unwrap().ring.drain(..).collect();
         for receive in receives {
-            self.recv_evd.put_flushed(self, receive.tag, DtoOp::Receive, Held::Nothing);
+            self.recv_evd.put_flushed(self, receive.tag, self.receive_op(), Held::Nothing);
         }
         let mut requests = self.requests.lock().unwrap();
         let left: Vec<_> = requests.ring.drain(..).collect();
@@ -321,12 +423,56 @@ impl EpInner {
         }
     }
 
+    /// What was posted so far.
+    pub(crate) fn posted(&self) -> Posted {
+        let mut posted = self.requests.lock().unwrap().posted.clone();
+        let receives = self.receives.lock().unwrap();
+        posted.set(DtoOp::Receive, receives.posts, receives.bytes);
+        posted
+    }
+
+    /// Goes on counting where the EP that this one replaces has stopped.
+    pub(super) fn follow_counts(&self, before: &Self) {
+        self.received.follow(&before.received);
+        self.requests.lock().unwrap().posted = before.requests.lock().unwrap().posted.clone();
+        let old = before.receives.lock().unwrap();
+        let mut new = self.receives.lock().unwrap();
+        (new.posts, new.bytes) = (old.posts, old.bytes);
+    }
+
     /// Gives up what never completed; only after the QP was drained or reset.
     pub(crate) fn forget_pending(&self) {
         let mut requests = self.requests.lock().unwrap();
         requests.first += requests.ring.len() as u64;
         requests.ring.clear();
-        self.receives.lock().unwrap().ring.clear();
+        let mut receives = self.receives.lock().unwrap();
+        receives.ring.clear();
+        receives.kept = Kept::default();
+    }
+
+    /// A connection is under way: the device may take receives from now on, and its queue is the one that they stay in.
+    pub(crate) fn settle_receives(&self) {
+        self.receives.lock().unwrap().kept = Kept::default();
+    }
+
+    /// Takes the QP back to where it was before a connection that did not come about. In RESET a device forgets what was
+    /// posted, so that is posted again.
+    pub(crate) fn start_over(&self) -> crate::Result<()> {
+        let receives = self.receives.lock().unwrap();
+        let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
+        receives.qp.to_reset().map_err(failed)?;
+        self.ia.to_init(&receives.qp)?;
+        receives.kept.post_to(&receives.qp).map_err(|error| {
+            let text = format!("the receives of an EP could not be posted again: {error}");
+            crate::Error::resources(Subtype::ResourceTep, text)
+        })
+    }
+}
+
+impl Receives {
+    fn count(&mut self, sges: &[Sge]) {
+        self.posts += 1;
+        self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
     }
 }
 

@@ -1,7 +1,8 @@
 //! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
 
-use super::{BATCH, EvdInner, Held, Queue, Queued, Quick};
+use super::{BATCH, EvdInner, Held, Queue, Queued, Quick, Unusual};
 use crate::Result;
+use crate::counters::ReceivedAs;
 use crate::datapath::{
     Completion, CqPath, SrqPath, Token, direct,
     ledger::{Lost, Tag},
@@ -9,7 +10,7 @@ use crate::datapath::{
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::srq::SrqInner;
-use crate::types::{CompletionFlags, DtoStatus};
+use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
 use crate::{DtoCompletion, DtoOp};
 use mlx5_direct::{Payload, RecvOp};
 use parking_lot::MutexGuard;
@@ -48,6 +49,9 @@ impl EvdInner {
         queue.eps.insert(qpn, ep.clone());
         if let Some(srq) = &ep.srq {
             queue.srqs.insert(srq.token(), srq.clone());
+            if let (true, Some(CqPath::Direct(cqs))) = (ep.is_ud(), &mut queue.cq) {
+                cqs.expect_datagrams(srq.token());
+            }
         }
     }
 
@@ -101,19 +105,17 @@ impl EvdInner {
         Ok(after)
     }
 
-    /// The common case of a dequeue: the EVD takes nothing but receives from direct SRQs, and what is next is one that went
-    /// well and means no more than that. Straight from the CQ to the consumer, who makes of it what he wants.
+    /// The common cases of a dequeue, without events other than completions. Where the EVD takes nothing but receives from
+    /// direct SRQs, and what is next is one that went well and means no more than that, it goes straight from the CQ to the
+    /// consumer, who makes of it what he wants.
     #[inline(always)]
     pub(crate) fn dequeue_quickly<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Quick<T> {
-        if !self.live.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) {
-            return Quick::Unknown;
-        }
         let mut locked = self.queue();
         let queue = &mut *locked;
-        if queue.takes_requests || !queue.others.is_empty() || !queue.dtos.is_empty() {
-            return Quick::Unknown;
+        if !queue.unusual.is_empty() || !queue.others.is_empty() || !queue.dtos.is_empty() {
+            return self.dequeue_queued(locked, make);
         }
-        let Some(CqPath::Direct(cqs)) = &mut queue.cq else { return Quick::Unknown };
+        let Some(CqPath::Direct(cqs)) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
         for cq in cqs.receive_cqs() {
             let Some(cqe) = cq.next_message() else {
                 if cq.has_other() {
@@ -128,6 +130,8 @@ impl EvdInner {
                 && !ep.watches_receives()
                 && let Some((cookie, pool)) = path.reap(cqe.slot.0.into())
             {
+                queue.counts.polled += 1;
+                ep.received.add(direct::counted_as(cqe.op), cqe.byte_count);
                 let (ep, ep_context) = (ep.id, ep.context.load(Ordering::Relaxed));
                 drop(locked);
                 return Quick::Dto(make(DtoCompletion {
@@ -146,13 +150,53 @@ impl EvdInner {
             self.queue_one(locked, &completion);
             return Quick::Unknown;
         }
+        queue.counts.not_found += 1;
         Quick::Empty
+    }
+
+    /// [`EvdInner::dequeue_quickly`] for completions that go through the EVD's own queue, a batch at a time.
+    #[inline(never)]
+    fn dequeue_queued<T>(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        make: impl FnOnce(DtoCompletion) -> T,
+    ) -> Quick<T> {
+        let usual = !queue.unusual.intersects(Unusual::CLOSED | Unusual::WAITED);
+        if !usual || !queue.others.is_empty() || !self.flags.contains(EvdFlags::DTO) {
+            return Quick::Unknown;
+        }
+        let was_empty = queue.dtos.is_empty();
+        if was_empty {
+            let mut after = Aftermath::default();
+            let polled = self.harvest_into(&mut queue, &mut after);
+            if after.is_nothing() && matches!(polled, Ok(0)) {
+                queue.counts.dequeued(false, true);
+                return Quick::Empty;
+            }
+            // For whoever goes on from here: what is queued was found by polling.
+            queue.counts.polling = !queue.dtos.is_empty();
+            if !after.is_nothing() {
+                drop(queue);
+                self.settle(after);
+                return Quick::Unknown;
+            }
+        }
+        let plain = |dto: &DtoCompletion| dto.invalidated.is_none() && dto.op != DtoOp::RmrBind;
+        if !queue.dtos.front().is_some_and(|queued| plain(&queued.dto)) {
+            return Quick::Unknown;
+        }
+        let Some(Queued { dto, held }) = queue.dtos.pop_front() else { return Quick::Unknown };
+        held.release(&queue.srqs);
+        queue.counts.dequeued(true, was_empty);
+        drop(queue);
+        Quick::Dto(make(dto))
     }
 
     #[inline(never)]
     fn queue_one(&self, mut queue: MutexGuard<'_, Queue>, completion: &Completion) {
         let mut after = Aftermath::default();
         self.take(&mut queue, completion, &mut after);
+        queue.counts.polling = !queue.dtos.is_empty();
         drop(queue);
         self.settle(after);
     }
@@ -160,7 +204,8 @@ impl EvdInner {
     #[inline]
     fn harvest_into(&self, queue: &mut Queue, after: &mut Aftermath) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
-        cq.poll(&mut queue.batch, BATCH, queue.takes_requests)?;
+        let requests = queue.unusual.contains(Unusual::REQUESTS);
+        cq.poll(&mut queue.batch, BATCH, requests)?;
         let n = queue.batch.len();
         if n > 0 {
             let mut batch = std::mem::take(&mut queue.batch);
@@ -312,8 +357,11 @@ impl EvdInner {
 
 fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
     let status = match completion.status {
-        // rxe says the same of a message that is too long and of memory that is no longer registered (R270).
-        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&tag.lmrs) => DtoStatus::LocalProtection,
+        // rxe says the same of a message that is too long and of memory that is no longer registered (R270), or that is in
+        // another PZ than the EP, whose PZ was changed since the post.
+        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&tag.lmrs, ep.receive_pz()) => {
+            DtoStatus::LocalProtection
+        }
         status => status,
     };
     let success = status == DtoStatus::Success;
@@ -321,14 +369,22 @@ fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
         // The window is free from now on, and must not be taken back a second time.
         ep.ia.forget_key(rkey);
     }
+    let op = match completion.op {
+        DtoOp::ReceiveImmediate if success && ep.is_ud() => DtoOp::ReceiveUdImmediate,
+        op if success && !ep.is_ud() => op,
+        _ => ep.receive_op(),
+    };
+    if success {
+        ep.received.add(ReceivedAs::of(op), completion.length);
+    }
     DtoCompletion {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
         cookie: tag.cookie,
-        pool: tag.pool,
+        pool: if ep.is_ud() { DtoCompletion::from_source(tag.pool, completion.source_qpn) } else { tag.pool },
         status,
         length: if success { completion.length } else { 0 },
-        op: if success { completion.op } else { crate::DtoOp::Receive },
+        op,
         immediate: completion.immediate.filter(|_| success),
         invalidated: completion.invalidated.filter(|_| success),
     }

@@ -1,6 +1,6 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes it or triggers the CNO.
 
-use super::{Aftermath, EvdInner, WaitError, Waited};
+use super::{Aftermath, EvdInner, Unusual, WaitError, Waited};
 use crate::cno::CnoInner;
 use crate::event::{Event, EventData};
 use crate::types::{CompletionFlags, Count};
@@ -18,6 +18,8 @@ impl EvdInner {
         if !self.live.load(Ordering::Acquire) {
             return;
         }
+        queue.counts.connection +=
+            u64::from(matches!(event, EventData::Connection(_) | EventData::Datagram(_)));
         queue.others.push_back(event);
         queue.notified = true;
         let cno = queue.cno_if_enabled();
@@ -110,12 +112,19 @@ impl EvdInner {
             let error = Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD");
             return Err(bare(error));
         }
-        let has_cno = self.queue().cno.is_some();
-        if has_cno && let Err(error) = self.watch() {
-            self.waiting.store(false, Ordering::Release);
-            return Err(bare(error));
+        let mut queue = self.queue();
+        queue.unusual |= Unusual::WAITED;
+        queue.counts.waits += 1;
+        let has_cno = queue.cno.is_some();
+        drop(queue);
+        let watched = if has_cno { self.watch() } else { Ok(()) };
+        let outcome = match watched {
+            Ok(()) => self.wait_inside(timeout, threshold),
+            Err(error) => Err(bare(error)),
+        };
+        if outcome.is_err() {
+            self.queue().unusual -= Unusual::WAITED;
         }
-        let outcome = self.wait_inside(timeout, threshold);
         self.waiting.store(false, Ordering::Release);
         if has_cno && let Err(error) = self.watch() {
             tracing::error!(%error, "could not watch an EVD again");
@@ -151,16 +160,10 @@ impl EvdInner {
         // A timeout too far away to be a date is for ever.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut after = Aftermath::default();
-        // Whatever was there before the call counts, notifying or not (R246); so the first look is one at everything.
+        // Whatever was there before the call counts, notifying or not (R246); so the first looks are at everything.
         let mut notified = true;
-        self.drain_channel();
+        let mut armed = false;
         let outcome = loop {
-            let solicited = self.queue().has(CompletionFlags::SOLICITED_WAIT);
-            if timeout != Some(Duration::ZERO)
-                && let Err(error) = self.arm(solicited)
-            {
-                break Err(bare(error));
-            }
             let mut queue = self.queue();
             if !self.live.load(Ordering::Acquire) {
                 break Err(bare(Error::new(ReturnType::Abort, Subtype::None, "the EVD was freed")));
@@ -178,12 +181,13 @@ impl EvdInner {
                 let more = queue.len() - 1;
                 // The queue is not empty: the threshold is at least 1.
                 if let Some(data) = queue.pop() {
+                    queue.unusual -= Unusual::WAITED;
+                    queue.counts.polling = false;
                     break Ok(Waited { event: Event { evd: self.id, data }, more });
                 }
             }
-            // From here on a waiter returns only for something that notifies.
-            notified = false;
             let more = queue.len();
+            let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
             drop(queue);
             self.settle(std::mem::take(&mut after));
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
@@ -191,10 +195,26 @@ impl EvdInner {
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over");
                 break Err(WaitError { error, more });
             }
+            if !armed {
+                // Only a wait that finds nothing needs the device's help, and then looks once more: what came before it
+                // was armed raises nothing.
+                let told = self.drain_channel();
+                notified |= told && solicited;
+                if let Err(error) = self.arm(solicited) {
+                    break Err(bare(error));
+                }
+                self.queue().counts.notify += u64::from(self.channel.is_some());
+                armed = true;
+                continue;
+            }
+            // From here on a waiter returns only for something that notifies.
+            notified = false;
+            self.queue().counts.blocked += 1;
             match self.block(left) {
                 Ok(device) => notified |= device && solicited,
                 Err(error) => break Err(WaitError { error, more }),
             }
+            armed = false;
         };
         self.settle(after);
         outcome
@@ -204,7 +224,9 @@ impl EvdInner {
         let mut any = false;
         if let Some(channel) = &self.channel {
             while let Ok(Some(token)) = channel.next_event() {
-                if let Some(cq) = &mut self.queue().cq {
+                let mut queue = self.queue();
+                queue.counts.completion += 1;
+                if let Some(cq) = &mut queue.cq {
                     cq.event(token);
                 }
                 any = true;
@@ -229,7 +251,11 @@ impl EvdInner {
                 return Err(Error::new(ReturnType::InternalError, Subtype::None, text));
             }
         }
-        let _ = self.wake.read();
-        Ok(self.drain_channel())
+        let readable = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        let (woken, device) = (readable(&fds[0]), fds.get(1).is_some_and(readable));
+        if woken {
+            let _ = self.wake.read();
+        }
+        Ok(device && self.drain_channel())
     }
 }

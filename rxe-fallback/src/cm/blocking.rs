@@ -68,8 +68,8 @@ impl Listener {
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Incoming> {
         let wanted = [CmEventKind::ConnectRequest];
         let event = wait(self.id.channel(), "rdma_listen", &wanted, Instant::now() + timeout)?;
-        let id = event.new_id.ok_or_else(|| Error::new("rdma_get_cm_event", libc::EPROTO))?;
-        let id = id.migrate(&EventChannel::create()?)?;
+        let mut id = event.new_id.ok_or_else(|| Error::new("rdma_get_cm_event", libc::EPROTO))?;
+        id.migrate(&EventChannel::create()?)?;
         Ok(Incoming { id, private_data: event.private_data, conn: event.conn })
     }
 }

@@ -5,6 +5,8 @@ use rdma_sys as sys;
 
 use super::channel::EventChannel;
 use super::id::CmId;
+use crate::ah::AhAttr;
+use crate::device::Gid;
 
 /// What happened to an id.
 ///
@@ -74,6 +76,8 @@ pub struct CmEvent {
     pub private_data: Vec<u8>,
     /// What the peer offers; all 0 for events without such data.
     pub conn: ConnInfo,
+    /// Where datagrams to the peer go, once it has said so: `Established` of an id of [`PortSpace::Udp`](super::PortSpace).
+    pub datagrams: Option<DatagramPeer>,
     /// The id of the connection that is asked for; connection requests only. Dropping it rejects.
     pub new_id: Option<CmId>,
 }
@@ -97,6 +101,20 @@ pub struct ConnInfo {
     pub qp_num: u32,
 }
 
+/// Where datagrams to a peer go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramPeer {
+    /// The peer's QP number.
+    pub qp_num: u32,
+    /// The peer's queue key.
+    pub qkey: u32,
+    /// The way there.
+    pub path: AhAttr,
+}
+
+/// The status of an `Unreachable` when the peer's consumer turned a request for datagrams down (IBTA 16.7.2).
+const SIDR_REJECT: i32 = 2;
+
 /// The reject reason when the peer's consumer called `rdma_reject` (IBTA 12.6.7.2).
 const CONSUMER_REJECT: i32 = 28;
 /// The reject reason when nobody listens there.
@@ -116,25 +134,36 @@ impl CmEvent {
             status: raw.status,
             private_data: Vec::new(),
             conn: ConnInfo::default(),
+            datagrams: None,
             new_id: None,
         };
-        // SAFETY: ids here are RC (CmId::create), for which the union holds `conn`, or zeroes.
-        let conn = unsafe { &raw.param.conn };
-        event.conn = ConnInfo {
-            responder_resources: conn.responder_resources,
-            initiator_depth: conn.initiator_depth,
-            flow_control: conn.flow_control != 0,
-            retry_count: conn.retry_count,
-            rnr_retry_count: conn.rnr_retry_count,
-            srq: conn.srq != 0,
-            qp_num: conn.qp_num,
-        };
-        if !conn.private_data.is_null() && conn.private_data_len > 0 {
-            // SAFETY: librdmacm points at that many bytes of the event, which is not yet acknowledged.
-            let data = unsafe {
-                std::slice::from_raw_parts(conn.private_data.cast::<u8>(), usize::from(conn.private_data_len))
+        // SAFETY: as above; the port space of an id does not change.
+        let (data, len) = if unsafe { (*raw.id).ps } == sys::rdma_port_space::RDMA_PS_UDP {
+            // SAFETY: for such ids the union holds `ud`, or zeroes.
+            let ud = unsafe { &raw.param.ud };
+            if kind == CmEventKind::Established {
+                let path = path_of(ud);
+                event.datagrams = Some(DatagramPeer { qp_num: ud.qp_num, qkey: ud.qkey, path });
+            }
+            (ud.private_data, ud.private_data_len)
+        } else {
+            // SAFETY: the other ids here are RC (CmId::create), for which the union holds `conn`, or zeroes.
+            let conn = unsafe { &raw.param.conn };
+            event.conn = ConnInfo {
+                responder_resources: conn.responder_resources,
+                initiator_depth: conn.initiator_depth,
+                flow_control: conn.flow_control != 0,
+                retry_count: conn.retry_count,
+                rnr_retry_count: conn.rnr_retry_count,
+                srq: conn.srq != 0,
+                qp_num: conn.qp_num,
             };
-            event.private_data = data.to_vec();
+            (conn.private_data, conn.private_data_len)
+        };
+        if !data.is_null() && len > 0 {
+            // SAFETY: librdmacm points at that many bytes of the event, which is not yet acknowledged.
+            event.private_data =
+                unsafe { std::slice::from_raw_parts(data.cast::<u8>(), usize::from(len)) }.to_vec();
         }
         if kind == CmEventKind::ConnectRequest && !raw.listen_id.is_null() {
             // SAFETY: as for `raw.id`.
@@ -149,6 +178,8 @@ impl CmEvent {
     #[must_use]
     pub fn rejected_by_consumer(&self) -> bool {
         self.kind == CmEventKind::Rejected && self.status == CONSUMER_REJECT
+            // Requests for datagrams have no event of their own for it; other kinds of `Unreachable` have an errno.
+            || self.kind == CmEventKind::Unreachable && self.status == SIDR_REJECT
     }
 
     /// Whether this is a rejection because nobody listens there.
@@ -175,6 +206,23 @@ impl CmEvent {
     }
 }
 
+/// The way to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no name outside.
+fn path_of(ud: &sys::rdma_ud_param) -> AhAttr {
+    let raw = &ud.ah_attr;
+    AhAttr {
+        port: raw.port_num,
+        dgid: (raw.is_global != 0).then(|| Gid::from_sys(&raw.grh.dgid)),
+        sgid_index: raw.grh.sgid_index,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
+        flow_label: raw.grh.flow_label,
+        dlid: raw.dlid,
+        sl: raw.sl,
+        src_path_bits: raw.src_path_bits,
+        static_rate: raw.static_rate,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +235,7 @@ mod tests {
             status,
             private_data: Vec::new(),
             conn: ConnInfo::default(),
+            datagrams: None,
             new_id: None,
         }
     }
@@ -209,6 +258,8 @@ mod tests {
         assert!(by_consumer.rejected_by_consumer() && !by_consumer.nobody_listens());
         assert!(event(CmEventKind::Rejected, 8).nobody_listens());
         assert!(!event(CmEventKind::Unreachable, 8).nobody_listens());
+        assert!(event(CmEventKind::Unreachable, 2).rejected_by_consumer());
+        assert!(!event(CmEventKind::Unreachable, -libc::ETIMEDOUT).rejected_by_consumer());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys as sys;
 
 use super::channel::EventChannel;
-use crate::device::LinkLayer;
+use crate::ah::AhAttr;
+use crate::device::{Context, Gid, GidKind, LinkLayer};
 use crate::error::{Error, Result, check_errno};
 use crate::qp::{AttrMask, Qp, QpAttr, QpState};
 
@@ -19,6 +20,26 @@ use crate::qp::{AttrMask, Qp, QpAttr, QpState};
 ///
 /// A request has 92, of which rdma_cm takes 36; an answer carries 196 and a rejection 148.
 pub const MAX_CONNECT_DATA: usize = 56;
+
+/// Bytes of private data that `connect` can carry in [`PortSpace::Udp`].
+///
+/// A request has 216, of which rdma_cm takes 36; an answer carries 136, whatever it says.
+pub const MAX_RESOLVE_DATA: usize = 180;
+
+/// The queue key that rdma_cm gives to answers in [`PortSpace::Udp`], and that UD QPs behind them need therefore.
+///
+/// # References
+/// rdma/rdma_cma.h, `RDMA_UDP_QKEY`
+pub const DATAGRAM_QKEY: u32 = 0x0123_4567;
+
+/// What an id is for; each has ports of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PortSpace {
+    /// Reliable connections.
+    Tcp,
+    /// Finding out where datagrams go.
+    Udp,
+}
 
 /// What one side offers when it connects or accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +102,7 @@ impl ConnParam<'_> {
     }
 }
 
-/// An rdma_cm identifier of the TCP port space, for an RC QP of the caller's.
+/// An rdma_cm identifier, for a QP of the caller's.
 ///
 /// Dropping it ends whatever it was doing: a listener stops, a request that was not accepted is rejected, a connection
 /// is taken down.
@@ -97,7 +118,7 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Creates an id whose events arrive on `channel` with `token`.
+    /// Creates an id for a connection, whose events arrive on `channel` with `token`.
     ///
     /// # Errors
     /// `rdma_create_id`'s errno.
@@ -105,11 +126,22 @@ impl CmId {
     /// # References
     /// rdma_create_id(3)
     pub fn create(channel: &EventChannel, token: u64) -> Result<Self> {
+        Self::create_in(PortSpace::Tcp, channel, token)
+    }
+
+    /// The same for what this port space is for.
+    ///
+    /// # Errors
+    /// As [`CmId::create`].
+    pub fn create_in(space: PortSpace, channel: &EventChannel, token: u64) -> Result<Self> {
         let _guard = channel.lock();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is alive and held as long as the id lives.
         let returned = unsafe {
-            let space = sys::rdma_port_space::RDMA_PS_TCP;
+            let space = match space {
+                PortSpace::Tcp => sys::rdma_port_space::RDMA_PS_TCP,
+                PortSpace::Udp => sys::rdma_port_space::RDMA_PS_UDP,
+            };
             sys::rdma_create_id(channel.as_raw(), &mut raw, crate::token_into(token), space)
         };
         check_errno("rdma_create_id", returned)?;
@@ -381,13 +413,13 @@ impl CmId {
     /// Moves the id's events to `channel`.
     ///
     /// # Errors
-    /// `rdma_migrate_id`'s errno; the id is gone then.
+    /// `rdma_migrate_id`'s errno; the id stays where it is then.
     ///
     /// # References
     /// rdma_migrate_id(3)
-    pub fn migrate(mut self, channel: &EventChannel) -> Result<Self> {
+    pub fn migrate(&mut self, channel: &EventChannel) -> Result<()> {
         if channel.same(&self.channel) {
-            return Ok(self);
+            return Ok(());
         }
         let old = self.channel.clone();
         // In the order of addresses, so that two threads that migrate in opposite directions do not wait for each other.
@@ -400,7 +432,7 @@ impl CmId {
             self.channel = channel.clone();
         }
         drop(guards);
-        result.map(|()| self)
+        result
     }
 
     /// This side's address; `None` before there is one.
@@ -417,6 +449,59 @@ impl CmId {
         let (_guard, raw) = self.lock();
         // SAFETY: as in `local_addr`.
         unsafe { socket_addr(&(*raw).route.addr.dst_addr_union.dst_storage) }
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub fn port_space(&self) -> PortSpace {
+        let (_guard, raw) = self.lock();
+        // SAFETY: the id is alive and the lock held.
+        let udp = unsafe { (*raw).ps } == sys::rdma_port_space::RDMA_PS_UDP;
+        if udp { PortSpace::Udp } else { PortSpace::Tcp }
+    }
+
+    /// The way to the peer's port, for an address handle; from `RouteResolved` on.
+    ///
+    /// # Errors
+    /// EINVAL before that; EADDRNOTAVAIL when `context`, which is to be the id's device, has no such address any more.
+    pub fn path(&self, context: &Context) -> Result<AhAttr> {
+        let verb = "rdma_resolve_route";
+        let (guard, raw) = self.lock();
+        // SAFETY: the id is alive and the lock held; librdmacm points to as many records as it says.
+        let (port, record) = unsafe {
+            let route = &(*raw).route;
+            let there = route.num_paths > 0 && !route.path_rec.is_null();
+            ((*raw).port_num, there.then(|| ptr::read(route.path_rec)))
+        };
+        drop(guard);
+        let Some(record) = record else { return Err(Error::invalid(verb, "the route is not resolved yet")) };
+        let attr = context.port(port)?;
+        let ethernet = attr.link_layer == LinkLayer::Ethernet;
+        // Inside one InfiniBand subnet local identifiers do.
+        let global = ethernet || record.hop_limit > 1;
+        let here = Gid::from_sys(&record.sgid);
+        let entries = if global { context.gids(port)? } else { Vec::new() };
+        let mut fitting: Vec<_> = entries.iter().filter(|entry| entry.gid == here).collect();
+        // rdma_cm's own choice among those of one address.
+        fitting.sort_by_key(|entry| entry.kind != GidKind::RoceV2);
+        let sgid_index = match fitting.first() {
+            Some(entry) => entry.index as u8,
+            None if global => return Err(Error::new(verb, libc::EADDRNOTAVAIL)),
+            None => 0,
+        };
+        Ok(AhAttr {
+            port,
+            dgid: global.then(|| Gid::from_sys(&record.dgid)),
+            sgid_index,
+            // A path of Ethernet says 0 or 1 where nothing routes.
+            hop_limit: if record.hop_limit > 1 { record.hop_limit } else { 64 },
+            traffic_class: record.traffic_class,
+            flow_label: u32::from_be(record.flow_label) & 0xf_ffff,
+            dlid: u16::from_be(record.dlid),
+            sl: record.sl,
+            src_path_bits: ((u16::from_be(record.slid) ^ attr.lid) & 0x7f) as u8,
+            static_rate: 0,
+        })
     }
 
     /// The device it goes through, for [`Context::open`](crate::Context::open); `None` before there is one.

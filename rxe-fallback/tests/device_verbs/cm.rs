@@ -309,7 +309,8 @@ fn connections_leave_no_descriptor_behind(ends: &Ends) -> TestResult {
 
 fn ids_move_between_channels_with_their_tokens(ends: &Ends) -> TestResult {
     let (first, second) = (EventChannel::create()?, EventChannel::create()?);
-    let id = CmId::create(&first, 5)?.migrate(&second)?;
+    let mut id = CmId::create(&first, 5)?;
+    id.migrate(&second)?;
     same("token", id.token(), 5)?;
     drop(first);
     id.resolve_addr(Some(ends.a.addr(0)), ends.b.addr(9), LIMIT)?;

@@ -1,11 +1,15 @@
 //! Unreliable datagrams.
 
+use std::net::SocketAddr;
+
+use libtest_mimic::Failed;
+use rxe_fallback::cm::{DATAGRAM_QKEY, MAX_RESOLVE_DATA};
 use rxe_fallback::{
-    Ah, AhAttr, Completion, GRH_LEN, Pd, PostError, QpKind, SendOp, SendWr, Srq, SrqInit, UdDest,
-    UdRecvBuffer,
+    Ah, AhAttr, CmEvent, CmEventKind, CmId, Completion, ConnParam, EventChannel, GRH_LEN, Pd, PortSpace,
+    PostError, QpKind, SendOp, SendWr, Srq, SrqInit, UdDest, UdRecvBuffer,
 };
 
-use crate::support::{Endpoint, Ends, Shape, TestResult, all_good, ensure, same};
+use crate::support::{End, Endpoint, Ends, LIMIT, Shape, TestResult, all_good, cm_event, ensure, same};
 use crate::{Suite, suite};
 
 pub(crate) fn suite() -> Suite {
@@ -15,24 +19,22 @@ pub(crate) fn suite() -> Suite {
         shared_queue_for_datagrams,
         plain_receives_and_missing_destinations_are_refused,
         address_handle_of_a_port_that_does_not_exist_is_refused,
+        one_shared_queue_for_datagrams_and_connections,
+        addresses_are_found_out_both_ways,
+        asking_where_nobody_answers_is_told_apart_from_a_rejection,
     ]
 }
 
 const QKEY: u32 = 0x1122_3344;
 
-fn endpoint(end: &crate::support::End, srq: Option<&Srq>) -> Result<Endpoint, libtest_mimic::Failed> {
+fn endpoint(end: &End, srq: Option<&Srq>) -> Result<Endpoint, Failed> {
     let endpoint = Endpoint::new(end, &Shape { kind: QpKind::Ud, srq, ..Shape::default() })?;
     endpoint.qp.ud_to_rts(end.port, QKEY)?;
     Ok(endpoint)
 }
 
 /// Sends from a to b; b's completion, checked.
-fn deliver(
-    ends: &Ends,
-    a: &Endpoint,
-    b: &Endpoint,
-    text: &[u8],
-) -> Result<Completion, libtest_mimic::Failed> {
+fn deliver(ends: &Ends, a: &Endpoint, b: &Endpoint, text: &[u8]) -> Result<Completion, Failed> {
     let ah = Ah::create(&a.pd, &ends.a.path_to(&ends.b))?;
     a.mr.write_at(0, text)?;
     let ud = Some(UdDest { ah: &ah, qpn: b.qp.num(), qkey: QKEY });
@@ -116,4 +118,128 @@ fn address_handle_of_a_port_that_does_not_exist_is_refused(ends: &Ends) -> TestR
     let attr = AhAttr { port: 99, ..ends.a.path_to(&ends.b) };
     let error = Ah::create(&pd, &attr).err().ok_or("created")?;
     same("verb", error.verb(), "ibv_create_ah")
+}
+
+fn one_shared_queue_for_datagrams_and_connections(ends: &Ends) -> TestResult {
+    let pd = Pd::alloc(&ends.b.context)?;
+    let srq = Srq::create_for_any(&pd, SrqInit { max_wr: 8, max_sge: 1, token: 0 })?;
+    let (a, b) = (endpoint(&ends.a, None)?, endpoint(&ends.b, Some(&srq))?);
+    let c = Endpoint::new(&ends.a, &Shape::default())?;
+    let d = Endpoint::new(&ends.b, &Shape { srq: Some(&srq), ..Shape::default() })?;
+    Endpoint::connect(ends, &c, &d)?;
+    // Whichever is served first takes the first: both have the same memory behind them.
+    for wr_id in [1, 2] {
+        srq.post_one(wr_id, &[b.sge(0, 200)])?;
+    }
+    let got = deliver(ends, &a, &b, b"by datagram")?;
+    same("place", (got.wr_id, b.bytes(GRH_LEN, 11)), (1, b"by datagram".to_vec()))?;
+    let plain = Endpoint::new(&ends.b, &Shape { kind: QpKind::Ud, ..Shape::default() })?;
+    plain.qp.ud_to_rts(ends.b.port, QKEY)?;
+    plain.qp.post_recv_raw(7, &[plain.sge(100, 200)])?;
+    let got = deliver(ends, &a, &plain, b"without a type")?;
+    same("plain", (got.wr_id, plain.bytes(100 + GRH_LEN, 14)), (7, b"without a type".to_vec()))?;
+    c.mr.write_at(0, b"by connection")?;
+    c.qp.post_send(&SendWr::send(3, &[c.sge(0, 13)]))?;
+    all_good(&c.sent(1)?)?;
+    let got = d.received(1)?[0];
+    all_good(&[got])?;
+    same("connected", (got.wr_id, got.byte_len), (2, 13))
+}
+
+fn expect(channel: &EventChannel, kind: CmEventKind) -> Result<CmEvent, Failed> {
+    let event = cm_event(channel)?;
+    ensure(event.kind == kind, || format!("{kind:?} expected, got {event:?}"))?;
+    Ok(event)
+}
+
+/// An id at a, on a channel of its own, that knows the way to this service.
+fn resolved(ends: &Ends, from: &End, to: SocketAddr) -> Result<(EventChannel, CmId), Failed> {
+    let channel = EventChannel::create()?;
+    let id = CmId::create_in(PortSpace::Udp, &channel, 1)?;
+    same("no path yet", id.path(&ends.a.context).map(|_| ()).map_err(|e| e.errno()), Err(libc::EINVAL))?;
+    id.resolve_addr(Some(from.addr(0)), to, LIMIT)?;
+    expect(&channel, CmEventKind::AddrResolved)?;
+    id.resolve_route(LIMIT)?;
+    expect(&channel, CmEventKind::RouteResolved)?;
+    Ok((channel, id))
+}
+
+fn listen(ends: &Ends) -> Result<(EventChannel, CmId, SocketAddr), Failed> {
+    let channel = EventChannel::create()?;
+    let id = CmId::create_in(PortSpace::Udp, &channel, 100)?;
+    id.bind(ends.b.addr(0))?;
+    id.listen(4)?;
+    let address = id.local_addr().ok_or("no address")?;
+    Ok((channel, id, address))
+}
+
+fn addresses_are_found_out_both_ways(ends: &Ends) -> TestResult {
+    let datagrams = |end: &End| -> Result<Endpoint, Failed> {
+        let endpoint = Endpoint::new(end, &Shape { kind: QpKind::Ud, ..Shape::default() })?;
+        endpoint.qp.ud_to_rts(end.port, DATAGRAM_QKEY)?;
+        Ok(endpoint)
+    };
+    let (a, b) = (datagrams(&ends.a)?, datagrams(&ends.b)?);
+    let (passive, listener, address) = listen(ends)?;
+    // The port of the other space is another one.
+    let other = CmId::create(&passive, 101)?;
+    other.bind(address)?;
+    other.listen(4)?;
+
+    let (active, id) = resolved(ends, &ends.a, address)?;
+    same("space", id.port_space(), PortSpace::Udp)?;
+    let data = [7; MAX_RESOLVE_DATA];
+    id.connect(&ConnParam { private_data: &data, ..ConnParam::for_qp(&a.qp) })?;
+    let request = expect(&passive, CmEventKind::ConnectRequest)?;
+    same("listener", request.listener_token, Some(100))?;
+    same("what came along", &request.private_data[..], &data[..])?;
+    let asked = request.new_id.ok_or("no id")?;
+    same("space of the request", asked.port_space(), PortSpace::Udp)?;
+    let peer = asked.peer_addr().ok_or("no address of the peer")?;
+    same("who asks", peer.ip(), ends.a.ip)?;
+    asked.accept(&ConnParam { private_data: b"here", ..ConnParam::for_qp(&b.qp) })?;
+
+    let answer = expect(&active, CmEventKind::Established)?;
+    ensure(answer.private_data.starts_with(b"here"), || format!("{:?}", answer.private_data))?;
+    let to_b = answer.datagrams.ok_or("no address")?;
+    same("QP and key", (to_b.qp_num, to_b.qkey), (b.qp.num(), DATAGRAM_QKEY))?;
+    // And the way back, which no message tells.
+    let (_channel, back) = resolved(ends, &ends.b, peer)?;
+    let to_a = back.path(&ends.b.context)?;
+
+    for (from, to, path) in [(&a, &b, to_b.path), (&b, &a, to_a)] {
+        to.qp.post_recv_ud(0, &UdRecvBuffer::new(&to.mr, 0, 200)?)?;
+        let ah = Ah::create(&from.pd, &path)?;
+        let ud = Some(UdDest { ah: &ah, qpn: to.qp.num(), qkey: DATAGRAM_QKEY });
+        from.qp.post_send(&SendWr { ud, ..SendWr::send(1, &[from.sge(0, 50)]) })?;
+        all_good(&from.sent(1)?)?;
+        let got = to.received(1)?[0];
+        same("length and sender", (got.byte_len as usize, got.src_qp), (50 + GRH_LEN, from.qp.num()))?;
+    }
+    drop(listener);
+    Ok(())
+}
+
+fn asking_where_nobody_answers_is_told_apart_from_a_rejection(ends: &Ends) -> TestResult {
+    let (passive, listener, address) = listen(ends)?;
+    for by_consumer in [true, false] {
+        let (active, id) = resolved(ends, &ends.a, address)?;
+        id.connect(&ConnParam::default())?;
+        let request = expect(&passive, CmEventKind::ConnectRequest)?;
+        let asked = request.new_id.ok_or("no id")?;
+        // What is dropped is rejected, too.
+        if by_consumer {
+            asked.reject(b"go away")?;
+        }
+        drop(asked);
+        let answer = expect(&active, CmEventKind::Unreachable)?;
+        same("by the consumer", answer.rejected_by_consumer(), true)?;
+        same("what it says", answer.private_data.starts_with(b"go away"), by_consumer)?;
+        same("no address", answer.datagrams, None)?;
+    }
+    drop(listener);
+    let (active, id) = resolved(ends, &ends.a, address)?;
+    id.connect(&ConnParam::default())?;
+    let answer = expect(&active, CmEventKind::Unreachable)?;
+    same("by the consumer", answer.rejected_by_consumer(), false)
 }

@@ -1,9 +1,12 @@
 //! What the poster of a ring and those who reap from it share: where each slot is, and which ones are back.
 //!
-//! The poster is one thread, reapers may be many, and neither waits for the other. A slot goes round: the poster marks it
-//! *posted* before the device can know of it, a completion makes it *completed*, reaping the event makes it *free* and sets
-//! its bit in the map of returned slots; the poster clears bits, a word of 64 at a time, and posts those slots again. So
-//! whoever changes a mark is the only one who may at that time.
+//! The poster is one thread, reapers may be many, and neither waits for the other. A slot goes round: the poster posts it, a
+//! completion makes it *completed*, reaping the event sets its bit in the map of *returned* slots; the poster clears bits, a
+//! word of 64 at a time, and posts those slots again. A completion that is reaped at once skips the second state, so that
+//! the common way of a slot writes nothing here but that bit and a count.
+//!
+//! A device that completes a slot twice is found out by the mark or the bit. One that completes what nobody has posted is
+//! believed until the poster takes the slot back, which the ring refuses.
 
 use mlx5_direct::WqeIndex;
 use std::sync::Arc;
@@ -14,11 +17,9 @@ use std::sync::atomic::{
 
 const BITS: u32 = u64::BITS;
 
-/// A mark: where the slot is, and the number of the pool that posted it above these bits.
+/// A mark: the number of the pool that posted the slot above these bits, or [`COMPLETED`]; 0 otherwise.
 const POOL_SHIFT: u32 = 32;
-const FREE: u64 = 0;
-const POSTED: u64 = 1;
-const COMPLETED: u64 = 2;
+const COMPLETED: u64 = 1;
 
 /// Halves of [`Slots::counts`].
 const RELEASED_ONE: u64 = 1 << 32;
@@ -26,7 +27,7 @@ const UNREAPED_ONE: u64 = 1;
 
 #[derive(Debug)]
 pub(super) struct Slots {
-    marks: Arc<[AtomicU64]>,
+    marks: Box<[AtomicU64]>,
     /// Written by the poster before the slot is posted.
     cookies: Arc<[AtomicU64]>,
     /// A bit per slot that is back, and a bit per word of those that may not be 0.
@@ -44,14 +45,6 @@ pub(super) struct Counts {
     pub(super) unreaped: u32,
 }
 
-/// The poster is about to post this slot for this pool (0 for none). Of a slot that then is not posted after all nobody learns.
-#[inline(always)]
-pub(super) fn mark_posted(marks: &[AtomicU64], slot: WqeIndex, pool: u32) {
-    if let Some(mark) = marks.get(usize::from(slot.0)) {
-        mark.store(u64::from(pool) << POOL_SHIFT | POSTED, Release);
-    }
-}
-
 fn zeroes(n: usize) -> Box<[AtomicU64]> {
     (0..n).map(|_| AtomicU64::new(0)).collect()
 }
@@ -61,7 +54,7 @@ impl Slots {
     pub(super) fn new(cookies: Arc<[AtomicU64]>) -> Self {
         let words = cookies.len().div_ceil(BITS as usize);
         Self {
-            marks: zeroes(cookies.len()).into(),
+            marks: zeroes(cookies.len()),
             returned: zeroes(words),
             returned_words: zeroes(words.div_ceil(BITS as usize)),
             counts: AtomicU64::new(0),
@@ -74,17 +67,20 @@ impl Slots {
         slots * size_of::<u64>() + slots / 4
     }
 
-    /// For the poster: a way to [`mark_posted`] that needs no look at this.
-    pub(super) fn marks(&self) -> &Arc<[AtomicU64]> {
-        &self.marks
+    /// The poster is about to post this slot for this pool; 0, which need not be said, takes that back.
+    pub(super) fn mark_pool(&self, slot: WqeIndex, pool: u32) {
+        if let Some(mark) = self.marks.get(usize::from(slot.0)) {
+            mark.store(u64::from(pool) << POOL_SHIFT, Release);
+        }
     }
 
-    /// A completion names this slot: gives its cookie and pool; `None` for one that is not posted.
+    /// A completion names this slot: gives its cookie and pool; `None` for one that has completed.
     #[inline]
     pub(super) fn complete(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
         let was = mark.load(Acquire);
-        if was as u32 != POSTED as u32 {
+        let returned = self.returned.get((slot / BITS) as usize)?.load(Relaxed);
+        if was == COMPLETED || returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
         mark.store(COMPLETED, Relaxed);
@@ -97,7 +93,7 @@ impl Slots {
     pub(super) fn release(&self, slot: u32) {
         let Some(mark) = self.marks.get(slot as usize) else { return };
         if mark.load(Relaxed) == COMPLETED {
-            mark.store(FREE, Relaxed);
+            mark.store(0, Relaxed);
             self.give_back(slot, RELEASED_ONE - UNREAPED_ONE);
         }
     }
@@ -106,34 +102,54 @@ impl Slots {
     #[inline(always)]
     pub(super) fn reap(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
-        let was = mark.load(Acquire);
-        if was as u32 != POSTED as u32 {
-            return None;
-        }
         let cookie = self.cookies.get(slot as usize)?.load(Relaxed);
-        mark.store(FREE, Relaxed);
-        self.give_back(slot, RELEASED_ONE);
-        Some((cookie, (was >> POOL_SHIFT) as u32))
+        let was = mark.load(Acquire);
+        if was != 0 {
+            if was == COMPLETED {
+                return None;
+            }
+            mark.store(0, Relaxed);
+        }
+        self.give_back(slot, RELEASED_ONE).then_some((cookie, (was >> POOL_SHIFT) as u32))
     }
 
+    /// False, and nothing happens, for a slot that was given back already.
     #[inline(always)]
-    fn give_back(&self, slot: u32, counted: u64) {
-        // First, so that whoever counts never finds fewer released than the poster has taken back.
-        self.counts.fetch_add(counted, Relaxed);
+    fn give_back(&self, slot: u32, counted: u64) -> bool {
         let word = (slot / BITS) as usize;
-        if let Some(bits) = self.returned.get(word)
-            && bits.fetch_or(1 << (slot % BITS), Release) == 0
+        let Some(bits) = self.returned.get(word) else { return false };
+        let (bit, before) = (1 << (slot % BITS), bits.fetch_or(1 << (slot % BITS), Release));
+        if before & bit != 0 {
+            return false;
+        }
+        if before == 0
             && let Some(words) = self.returned_words.get(word / BITS as usize)
         {
             words.fetch_or(1 << (word as u32 % BITS), Release);
         }
+        self.counts.fetch_add(counted, Release);
+        true
     }
 
-    /// The poster takes returned slots of one word, the first at or after `slot`'s with any, round the ring: the word's index
-    /// and its bits. `None` when there are none.
+    /// The poster takes returned slots of one word, the first from word `start` on with any, round the `words` that it goes
+    /// round: the word's index and its bits. `None` when there are none.
     #[inline]
-    pub(super) fn take_returned(&self, slot: WqeIndex) -> Option<(u32, u64)> {
-        let start = u32::from(slot.0) / BITS;
+    pub(super) fn take_returned(&self, start: u32, words: u32) -> Option<(u32, u64)> {
+        let start = if start < words { start } else { 0 };
+        let next = if start + 1 < words { start + 1 } else { 0 };
+        // In order, it is this word or the next: no need to look for it.
+        for word in [start, next] {
+            if let Some(bits) = self.returned.get(word as usize)
+                && bits.load(Relaxed) != 0
+            {
+                // Its bit among the words stays: that word may not be 0, it says.
+                return Some((word, bits.swap(0, Acquire)));
+            }
+        }
+        self.search_returned(start)
+    }
+
+    fn search_returned(&self, start: u32) -> Option<(u32, u64)> {
         let groups = self.returned_words.len();
         let group = (start / BITS) as usize;
         // The first group is looked at twice: its words from `start` on, and at last the others.
@@ -160,6 +176,12 @@ impl Slots {
         None
     }
 
+    /// [`Counts::released`].
+    #[inline(always)]
+    pub(super) fn released(&self) -> u32 {
+        (self.counts.load(Acquire) >> 32) as u32
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let both = self.counts.load(Acquire);
         Counts { released: (both >> 32) as u32, unreaped: both as u32 }
@@ -178,35 +200,36 @@ mod tests {
     #[test]
     fn a_slot_completes_once_and_comes_back_once() {
         let slots = slots(128);
-        assert_eq!(slots.complete(70), None);
-        mark_posted(&slots.marks, WqeIndex(70), 9);
+        slots.mark_pool(WqeIndex(70), 9);
         slots.release(70);
-        assert_eq!(slots.take_returned(WqeIndex(0)), None);
+        assert_eq!(slots.take_returned(0, 512), None);
         assert_eq!(slots.complete(70), Some((170, 9)));
         assert_eq!(slots.complete(70), None);
         assert_eq!(slots.counts(), Counts { released: 0, unreaped: 1 });
         slots.release(70);
         slots.release(70);
+        assert_eq!(slots.complete(70), None);
+        assert_eq!(slots.reap(70), None);
         assert_eq!(slots.counts(), Counts { released: 1, unreaped: 0 });
-        assert_eq!(slots.take_returned(WqeIndex(0)), Some((1, 1 << 6)));
-        assert_eq!(slots.take_returned(WqeIndex(0)), None);
+        assert_eq!(slots.take_returned(0, 512), Some((1, 1 << 6)));
+        assert_eq!(slots.take_returned(0, 512), None);
     }
 
     #[test]
     fn reaping_at_once_is_completing_and_releasing() {
         let slots = slots(128);
-        mark_posted(&slots.marks, WqeIndex(3), 4);
+        slots.mark_pool(WqeIndex(3), 4);
         assert_eq!(slots.reap(3), Some((103, 4)));
         assert_eq!((slots.reap(3), slots.complete(3), slots.reap(128)), (None, None, None));
         assert_eq!(slots.counts(), Counts { released: 1, unreaped: 0 });
-        assert_eq!(slots.take_returned(WqeIndex(0)), Some((0, 1 << 3)));
+        assert_eq!(slots.take_returned(0, 512), Some((0, 1 << 3)));
     }
 
     #[test]
     fn slots_that_no_ring_has_change_nothing() {
         let slots = slots(64);
-        mark_posted(&slots.marks, WqeIndex(64), 0);
-        assert_eq!(slots.complete(64), None);
+        slots.mark_pool(WqeIndex(64), 1);
+        assert_eq!((slots.complete(64), slots.reap(64)), (None, None));
         slots.release(u32::MAX);
         assert_eq!(slots.counts(), Counts { released: 0, unreaped: 0 });
     }
@@ -215,12 +238,11 @@ mod tests {
     fn returned_slots_come_in_ring_order_from_where_the_poster_is() {
         let slots = slots(32_768);
         for slot in [5_u16, 70, 8_000, 32_000] {
-            mark_posted(&slots.marks, WqeIndex(slot), 0);
             slots.complete(slot.into()).unwrap();
             slots.release(slot.into());
         }
         let taken: Vec<_> =
-            std::iter::from_fn(|| slots.take_returned(WqeIndex(7_990))).map(|t| t.0).collect();
+            std::iter::from_fn(|| slots.take_returned(7_990 / BITS, 512)).map(|t| t.0).collect();
         assert_eq!(taken, [125, 500, 0, 1]);
     }
 
@@ -228,7 +250,6 @@ mod tests {
     fn the_count_of_released_slots_wraps_and_leaves_the_other_alone() {
         let slots = slots(64);
         slots.counts.store(u64::from(u32::MAX) << 32, Relaxed);
-        mark_posted(&slots.marks, WqeIndex(1), 0);
         slots.complete(1).unwrap();
         slots.release(1);
         assert_eq!(slots.counts(), Counts { released: 0, unreaped: 0 });
@@ -263,12 +284,11 @@ mod tests {
                     && let Some(slot) = order.pop()
                 {
                     assert!(free.remove(&slot));
-                    mark_posted(&slots.marks, WqeIndex(slot), 0);
                     post.push(Some(slot)).unwrap();
                     done += 1;
                     continue;
                 }
-                match slots.take_returned(WqeIndex(7)) {
+                match slots.take_returned(0, 512) {
                     Some((word, bits)) => {
                         for bit in (0..64).filter(|b| bits >> b & 1 == 1) {
                             let slot = (word * 64 + bit) as u16;

@@ -1,0 +1,202 @@
+//! What an EP counts.
+
+use super::{Base, Counters, EpCounter};
+use crate::ep::EpInner;
+use crate::types::DtoOp;
+use crate::{Ep, Result};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Kinds of messages that are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum ReceivedAs {
+    // As a CQE has them, so that nothing has to be translated.
+    RdmaImmediate,
+    Plain,
+    Immediate,
+    Datagram,
+}
+
+const RECEIVED: usize = 4;
+
+impl ReceivedAs {
+    /// Of a receive.
+    #[inline]
+    pub(crate) fn of(op: DtoOp) -> Self {
+        match op {
+            DtoOp::ReceiveImmediate => Self::Immediate,
+            DtoOp::ReceiveRdmaWriteImmediate => Self::RdmaImmediate,
+            DtoOp::ReceiveUd | DtoOp::ReceiveUdImmediate => Self::Datagram,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// Messages that have arrived. Written under the lock of the receive EVD's queue only, where they come from.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    messages: [AtomicU64; RECEIVED],
+    bytes: [AtomicU64; RECEIVED],
+}
+
+impl Received {
+    #[inline(always)]
+    pub(crate) fn add(&self, kind: ReceivedAs, bytes: u32) {
+        // One thread at a time writes, as the lock has it: no need to lock the bus as well.
+        let add = |to: &AtomicU64, n: u64| to.store(to.load(Relaxed).wrapping_add(n), Relaxed);
+        add(&self.messages[kind as usize], 1);
+        add(&self.bytes[kind as usize], bytes.into());
+    }
+
+    /// Goes on where another has stopped.
+    pub(crate) fn follow(&self, other: &Self) {
+        for (to, from) in [(&self.messages, &other.messages), (&self.bytes, &other.bytes)] {
+            to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        }
+    }
+
+    fn get(&self, kind: ReceivedAs) -> (u64, u64) {
+        let at = kind as usize;
+        (self.messages[at].load(Relaxed), self.bytes[at].load(Relaxed))
+    }
+}
+
+/// Operations that were posted, by their numbers. Binds are among them, and nobody asks for those.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Posted {
+    posts: [u64; OPERATIONS],
+    bytes: [u64; OPERATIONS],
+}
+
+const OPERATIONS: usize = 16;
+
+impl Posted {
+    #[inline]
+    pub(crate) fn add(&mut self, op: DtoOp, bytes: u64) {
+        let at = op as usize % OPERATIONS;
+        self.posts[at] += 1;
+        self.bytes[at] += bytes;
+    }
+
+    pub(crate) fn set(&mut self, op: DtoOp, posts: u64, bytes: u64) {
+        let at = op as usize % OPERATIONS;
+        (self.posts[at], self.bytes[at]) = (posts, bytes);
+    }
+
+    fn get(&self, op: DtoOp) -> (u64, u64) {
+        let at = op as usize % OPERATIONS;
+        (self.posts[at], self.bytes[at])
+    }
+}
+
+/// What is not counted where data passes, under the lock of the EP's control state.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) connects: u64,
+    pub(crate) disconnects: u64,
+    base: Base<EpCounter>,
+}
+
+impl Ep {
+    /// What has happened on it, messages included that have arrived and that nobody has seen yet.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed.
+    pub fn counters(&self) -> Result<Counters<EpCounter>> {
+        self.take_counters(&[])
+    }
+
+    /// The same, and these counters start at 0 again.
+    ///
+    /// # Errors
+    /// As [`Ep::counters`].
+    pub fn take_counters(&self, reset: &[EpCounter]) -> Result<Counters<EpCounter>> {
+        self.inner.check()?;
+        self.inner.recv_evd.harvest_now()?;
+        Ok(self.inner.read_counts(reset))
+    }
+}
+
+impl EpInner {
+    fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
+        use EpCounter as C;
+        let mut totals = Counters::zero();
+        let mut set = |count, data: Option<C>, (n, bytes)| {
+            totals.set(count, n);
+            data.into_iter().for_each(|data| totals.set(data, bytes));
+        };
+        let (posted, received) = (self.posted(), &self.received);
+        for (count, data, op) in [
+            (C::PostSend, Some(C::PostSendData), DtoOp::Send),
+            (C::PostSendUd, Some(C::PostSendUdData), DtoOp::SendUd),
+            (C::PostRecv, Some(C::PostRecvData), DtoOp::Receive),
+            (C::PostWrite, Some(C::PostWriteData), DtoOp::RdmaWrite),
+            (C::PostWriteImm, Some(C::PostWriteImmData), DtoOp::RdmaWriteImmediate),
+            (C::PostRead, Some(C::PostReadData), DtoOp::RdmaRead),
+            (C::PostCmpSwap, None, DtoOp::CompareAndSwap),
+            (C::PostFetchAdd, None, DtoOp::FetchAndAdd),
+        ] {
+            set(count, data, posted.get(op));
+        }
+        for (count, data, kind) in [
+            (C::Recv, C::RecvData, ReceivedAs::Plain),
+            (C::RecvImm, C::RecvImmData, ReceivedAs::Immediate),
+            (C::RecvRdmaImm, C::RecvRdmaImmData, ReceivedAs::RdmaImmediate),
+            (C::RecvUd, C::RecvUdData, ReceivedAs::Datagram),
+        ] {
+            set(count, Some(data), received.get(kind));
+        }
+        let calls = &mut self.control.lock().unwrap().calls;
+        set(C::Connect, None, (calls.connects, 0));
+        set(C::Disconnect, None, (calls.disconnects, 0));
+        calls.base.read(totals, reset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_counted_by_itself_and_goes_over() {
+        let (old, new) = (Received::default(), Received::default());
+        for (op, bytes) in [
+            (DtoOp::Receive, 5),
+            (DtoOp::ReceiveWithInvalidate, 6),
+            (DtoOp::ReceiveImmediate, u32::MAX),
+            (DtoOp::ReceiveImmediate, u32::MAX),
+            (DtoOp::ReceiveRdmaWriteImmediate, 0),
+            (DtoOp::ReceiveUd, 50),
+            (DtoOp::ReceiveUdImmediate, 41),
+        ] {
+            old.add(ReceivedAs::of(op), bytes);
+        }
+        new.follow(&old);
+        assert_eq!(new.get(ReceivedAs::Plain), (2, 11));
+        assert_eq!(new.get(ReceivedAs::Immediate), (2, 2 * u64::from(u32::MAX)));
+        assert_eq!(new.get(ReceivedAs::RdmaImmediate), (1, 0));
+        assert_eq!(new.get(ReceivedAs::Datagram), (2, 91));
+    }
+
+    #[test]
+    fn operations_do_not_share_a_place() {
+        let mut posted = Posted::default();
+        let ops = [
+            DtoOp::Send,
+            DtoOp::RdmaWrite,
+            DtoOp::RdmaRead,
+            DtoOp::Receive,
+            DtoOp::RmrBind,
+            DtoOp::RdmaWriteImmediate,
+            DtoOp::FetchAndAdd,
+            DtoOp::CompareAndSwap,
+            DtoOp::SendUd,
+        ];
+        for (n, op) in ops.into_iter().enumerate() {
+            (0..=n).for_each(|_| posted.add(op, 10));
+        }
+        for (n, op) in ops.into_iter().enumerate() {
+            assert_eq!(posted.get(op), (n as u64 + 1, 10 * (n as u64 + 1)), "{op:?}");
+        }
+    }
+}

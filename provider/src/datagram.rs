@@ -1,0 +1,287 @@
+//! Datagrams (service type UD): address handles, how they are found out, and sending.
+//!
+//! A UD EP sends and receives from its creation on, and stays UNCONNECTED. What connecting means for it is to find out where another UD
+//! EP is: [`Ep::connect`] asks at a service point, as often as it likes, and [`Cr::accept`](crate::Cr::accept) answers. Each of
+//! the two then gets an event with an [`AddressHandle`] of the other. How that is asked is in [`ask`] and [`resolve`].
+//!
+//! A received datagram has 40 bytes in front, which its length counts: the space of a global routing header.
+
+pub(crate) mod ask;
+mod resolve;
+
+use self::resolve::Asking;
+use crate::datapath::{Token, ledger::Tag};
+use crate::ep::{Ep, EpInner, What};
+use crate::error::PostError;
+use crate::event::{DatagramEvent, DatagramEventKind, EventData};
+use crate::ia::IaInner;
+use crate::types::{CompletionFlags, EpState, LmrTriplet};
+use crate::{EpId, Error, Result, ServiceType, Subtype};
+use rxe_fallback::cm::DATAGRAM_QKEY;
+use rxe_fallback::{Ah, ConnParam, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+/// Bytes in front of each received datagram (`DAT_IB`'s GRH).
+pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
+
+/// Where datagrams go: a peer's EP (`DAT_IB_ADDR_HANDLE`).
+///
+/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It is good with every UD EP of its IA and
+/// PZ, until [`Ep::free_address_handle`] or the end of the EP that it was found out for.
+///
+/// # References
+/// dat_ib_extensions.h, `DAT_IB_ADDR_HANDLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressHandle {
+    /// The peer's QP number, 24 bits.
+    pub qpn: u32,
+    /// The peer's address.
+    pub address: IpAddr,
+    /// Names the way; never 0.
+    pub(crate) token: u64,
+}
+
+impl AddressHandle {
+    /// The same way, to another EP behind the same port.
+    #[must_use]
+    pub fn with_qpn(self, qpn: u32) -> Self {
+        Self { qpn, ..self }
+    }
+}
+
+/// The address handles of an IA.
+#[derive(Debug, Default)]
+pub(crate) struct Datagrams {
+    ways: RwLock<HashMap<u64, Way>>,
+}
+
+#[derive(Clone, Debug)]
+struct Way {
+    ah: Ah,
+    pz: u32,
+    /// It goes with this EP.
+    ep: EpId,
+}
+
+/// What a UD EP has beyond others.
+#[derive(Debug, Default)]
+pub(crate) struct Ud(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the tokens of their ids.
+    asking: HashMap<u64, Asking>,
+    /// Handed out with events, and not freed.
+    cms: HashSet<u64>,
+    /// Address handles of sends, by position: a device may need them until the send is done.
+    sending: VecDeque<(u64, Ah)>,
+    /// Peers have been told its QP's number.
+    known: bool,
+}
+
+impl Ep {
+    /// Its service type.
+    pub fn service_type(&self) -> ServiceType {
+        if self.inner.is_ud() { ServiceType::Ud } else { ServiceType::Rc }
+    }
+
+    /// Sends a datagram gathered from these segments; one packet, so at most [`IaAttr::mtu`](crate::IaAttr::mtu) bytes. It may get
+    /// lost, which nobody is told.
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::EpState`] on an EP of another service type, [`PostError::AddressHandle`] for one that is freed,
+    /// or another IA's or PZ's, [`PostError::Length`] for more than a packet.
+    ///
+    /// # References
+    /// dat_ib_extensions.h, `dat_ib_post_send_ud`.
+    pub fn post_send_ud(
+        &mut self,
+        iov: &[LmrTriplet],
+        to: &AddressHandle,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let to = Destination { token: to.token, qpn: to.qpn };
+        self.inner.post_request(What::SendUd(to), iov, Tag { cookie, ..Tag::default() }, flags)
+    }
+
+    /// Frees an address handle that was found out for this EP; sends that are under way are not touched.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) for one that is freed already or another EP's; INVALID_HANDLE after the EP was freed.
+    ///
+    /// # References
+    /// dat_ib_extensions.h, `dat_ib_ud_ah_free`.
+    pub fn free_address_handle(&self, handle: &AddressHandle) -> Result<()> {
+        self.inner.free_address_handle(handle.token)
+    }
+}
+
+/// Where a send goes, in the consumer's words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) token: u64,
+    pub(crate) qpn: u32,
+}
+
+impl EpInner {
+    pub(crate) fn is_ud(&self) -> bool {
+        self.ud.is_some()
+    }
+
+    /// Whether a datagram with these flags can be posted, and in which state.
+    pub(crate) fn takes_datagrams(&self) -> Result<EpState, PostError> {
+        let state = self.state();
+        if self.is_ud() { Ok(state) } else { Err(PostError::EpState(state.subtype())) }
+    }
+
+    /// The way of this address handle, which has to be good here.
+    pub(crate) fn way(&self, to: Destination, pz: u32) -> Result<Ah, PostError> {
+        let ways = self.ia.datagrams.ways.read().unwrap();
+        match ways.get(&to.token) {
+            Some(way) if way.pz == pz && to.qpn < 1 << 24 => Ok(way.ah.clone()),
+            _ => Err(PostError::AddressHandle),
+        }
+    }
+
+    /// Hands a datagram to the device.
+    pub(crate) fn post_datagram(
+        &self,
+        qp: &Qp,
+        wr_id: u64,
+        sges: &[Sge],
+        flags: SendFlags,
+        (ah, qpn): (&Ah, u32),
+    ) -> Result<(), Refusal> {
+        let ud = Some(UdDest { ah, qpn, qkey: DATAGRAM_QKEY });
+        qp.post_send(&SendWr { wr_id, op: SendOp::Send, sges, flags, inline: None, ud })?;
+        if let (Some(ud), Token::Request(seq)) = (&self.ud, Token::unpack(wr_id)) {
+            ud.0.lock().unwrap().sending.push_back((seq, ah.clone()));
+        }
+        Ok(())
+    }
+
+    /// Lets go of the address handles of sends that are done.
+    pub(crate) fn forget_ways_of_done_sends(&self) {
+        let Some(ud) = &self.ud else { return };
+        let first = self.first_request();
+        let mut done = Vec::new();
+        let mut state = ud.0.lock().unwrap();
+        while state.sending.front().is_some_and(|(seq, _)| *seq < first) {
+            done.extend(state.sending.pop_front());
+        }
+        drop(state);
+        // The last one of a handle that was freed: a call into the kernel.
+        drop(done);
+    }
+
+    /// A connection with parameters of this EP's QP.
+    pub(crate) fn datagram_param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
+        let param = ConnParam { private_data, srq: self.srq.is_some(), ..self.ia.conn_param() };
+        ConnParam { qp_num: self.qp().num(), ..param }
+    }
+
+    fn datagram_event(&self, kind: DatagramEventKind, private_data: Vec<u8>, cm: u64) {
+        if let Some(evd) = self.connect_evd() {
+            let ep_context = self.context.load(Ordering::Relaxed);
+            let event = DatagramEvent { ep: self.id, ep_context, kind, private_data, cm };
+            evd.push(EventData::Datagram(Box::new(event)));
+        }
+    }
+
+    /// A new address handle; it goes with this EP.
+    fn hand_out(&self, ah: Ah, qpn: u32, address: IpAddr) -> AddressHandle {
+        let token = crate::types::next_id();
+        let way = Way { ah, pz: self.pz_number(), ep: self.id };
+        self.ia.datagrams.ways.write().unwrap().insert(token, way);
+        AddressHandle { qpn, address, token }
+    }
+
+    pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
+        self.check()?;
+        let mut ways = self.ia.datagrams.ways.write().unwrap();
+        let way =
+            if ways.get(&token).is_some_and(|way| way.ep == self.id) { ways.remove(&token) } else { None };
+        drop(ways);
+        let way = way.ok_or_else(|| {
+            Error::arg(2, "this address handle has been freed, or was not found out for this EP")
+        })?;
+        drop(way);
+        self.forget_ways_of_done_sends();
+        Ok(())
+    }
+
+    /// Frees the CM handle of an event; there is nothing behind it any more.
+    pub(crate) fn free_datagram_cm(&self, cm: u64) -> Result<()> {
+        self.check()?;
+        let known = self.ud.as_ref().is_some_and(|ud| ud.0.lock().unwrap().cms.remove(&cm));
+        if known {
+            Ok(())
+        } else {
+            Err(Error::arg(2, "this CM handle has been freed, or is not one of this EP's"))
+        }
+    }
+
+    /// Peers may know the number of its QP.
+    pub(crate) fn is_known_to_peers(&self) -> bool {
+        self.ud.as_ref().is_some_and(|ud| ud.0.lock().unwrap().known)
+    }
+
+    /// The QP has failed: nothing goes through it any more before a reset.
+    pub(crate) fn datagrams_failed(self: &Arc<Self>) {
+        let mut control = self.control.lock().unwrap();
+        if self.state() == EpState::Disconnected {
+            return;
+        }
+        if let Err(error) = self.qp().to_error() {
+            tracing::warn!(%error, ep = self.id.0, "could not move a QP to the error state");
+        }
+        self.set_state(EpState::Disconnected);
+        control.drained = false;
+        drop(control);
+        self.tell_broken();
+        self.poke();
+        self.drain_soon();
+    }
+
+    /// The EP goes, and what was found out for it.
+    pub(crate) fn close_datagrams(&self) {
+        let Some(ud) = &self.ud else { return };
+        let state = std::mem::take(&mut *ud.0.lock().unwrap());
+        for token in state.asking.keys() {
+            self.ia.forget_cm(*token);
+        }
+        let mut gone = Vec::new();
+        let mut ways = self.ia.datagrams.ways.write().unwrap();
+        ways.retain(|_, way| {
+            let stays = way.ep != self.id;
+            if !stays {
+                gone.push(way.ah.clone());
+            }
+            stays
+        });
+        drop(ways);
+        drop((state, gone));
+    }
+}
+
+impl IaInner {
+    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their completions (of the last message there may
+    /// be none), and rxe reads the memory in a kernel thread of its own.
+    pub(crate) fn let_datagrams_out(&self) {
+        if self.context.driver() != "rdma_rxe" {
+            return;
+        }
+        let eps: Vec<_> = self.objects.lock().unwrap().eps.values().filter_map(Weak::upgrade).collect();
+        eps.iter().filter(|ep| ep.is_ud()).for_each(|ep| ep.let_datagrams_out());
+    }
+}
+
+/// A service type that this device does not have.
+pub(crate) fn not_here() -> Error {
+    let text = "this device has no datagrams (DAT_IB_UD is FALSE)";
+    Error::new(crate::ReturnType::ModelNotSupported, Subtype::None, text)
+}

@@ -1,0 +1,199 @@
+//! What a request for datagrams carries beside the consumer's data, and how requests were answered.
+//!
+//! rdma_cm asks for an address with one message and gets one back (SIDR). Its request does not say which QP asks, and the answer is
+//! not repeated when it gets lost: the peer asks again, and the kernel shows that as a new request. So requests carry a header of
+//! ours with the QP's number and a number that tells requests apart, and answers are remembered for as long as a peer may ask again.
+//!
+//! | byte | what |
+//! |---|---|
+//! | 0 | `DBUD` |
+//! | 4 | version, 1 |
+//! | 5 | length of the consumer's data |
+//! | 6 | 0 |
+//! | 8 | QP number, big-endian |
+//! | 12 | number of the request, big-endian |
+//! | 20 | the consumer's data; zeroes to the end |
+
+use crate::ep::EpInner;
+use rxe_fallback::CmId;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{LazyLock, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+const MAGIC: &[u8; 4] = b"DBUD";
+const VERSION: u8 = 1;
+const HEADER: usize = 20;
+
+/// A peer asks once and 15 times more, every 4.1 s (kernel drivers/infiniband/core/cma.c, CMA_MAX_CM_RETRIES and
+/// CMA_CM_RESPONSE_TIMEOUT).
+const ASKS_AGAIN: Duration = Duration::from_secs(70);
+
+/// Answers that are remembered at most.
+const ANSWERS: usize = 1 << 14;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Asker {
+    pub(crate) qpn: u32,
+    number: u64,
+}
+
+impl Asker {
+    /// A request of this QP that no other is taken for.
+    pub(crate) fn new(qpn: u32) -> Self {
+        static START: OnceLock<u64> = OnceLock::new();
+        let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
+        Self { qpn, number: start.wrapping_add(crate::types::next_id()) }
+    }
+
+    /// The request's private data, with the consumer's.
+    pub(crate) fn encode(self, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + data.len());
+        bytes.extend_from_slice(MAGIC);
+        // The data is checked against a limit far below 256.
+        bytes.extend_from_slice(&[VERSION, data.len() as u8, 0, 0]);
+        bytes.extend_from_slice(&self.qpn.to_be_bytes());
+        bytes.extend_from_slice(&self.number.to_be_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    /// Who asks, and the consumer's data; `None` for what is no request of ours.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let (header, rest) = bytes.split_at_checked(HEADER)?;
+        if !header.starts_with(MAGIC) || header[4] != VERSION {
+            return None;
+        }
+        let qpn = u32::from_be_bytes(header[8..12].try_into().ok()?);
+        let number = u64::from_be_bytes(header[12..20].try_into().ok()?);
+        Some((Self { qpn, number }, rest.get(..usize::from(header[5]))?.to_vec()))
+    }
+}
+
+/// How a request was answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// With this EP's QP and this private data.
+    Accepted(Weak<EpInner>, Vec<u8>),
+    Rejected(Vec<u8>),
+}
+
+impl Answer {
+    /// Says the same again.
+    pub(crate) fn repeat(&self, id: &CmId) {
+        let outcome = match self {
+            Self::Accepted(ep, data) => match ep.upgrade().filter(|ep| ep.check().is_ok()) {
+                Some(ep) => id.accept(&ep.datagram_param(data)),
+                None => id.reject(&[]),
+            },
+            Self::Rejected(data) => id.reject(data),
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "an answer could not be repeated");
+        }
+    }
+}
+
+type Key = (IpAddr, Asker);
+
+/// Answers of this process: a request may have been handed on, and comes again where it came first.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    answers: HashMap<Key, Answer>,
+    /// Oldest first.
+    dates: VecDeque<(Instant, Key)>,
+}
+
+impl Answers {
+    pub(crate) fn all() -> &'static Self {
+        static ALL: LazyLock<Answers> = LazyLock::new(Answers::default);
+        &ALL
+    }
+
+    pub(crate) fn remember(&self, peer: IpAddr, asker: Asker, answer: Answer) {
+        let now = Instant::now();
+        let mut remembered = self.0.lock().unwrap();
+        remembered.forget(|date| now.duration_since(date) > ASKS_AGAIN);
+        while remembered.dates.len() >= ANSWERS {
+            remembered.forget_oldest();
+        }
+        if remembered.answers.insert((peer, asker), answer).is_none() {
+            remembered.dates.push_back((now, (peer, asker)));
+        }
+    }
+
+    /// What this request was answered with, if it was.
+    pub(crate) fn to(&self, peer: IpAddr, asker: Asker) -> Option<Answer> {
+        self.0.lock().unwrap().answers.get(&(peer, asker)).cloned()
+    }
+}
+
+impl Remembered {
+    fn forget(&mut self, old: impl Fn(Instant) -> bool) {
+        while self.dates.front().is_some_and(|&(date, _)| old(date)) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, key)) = self.dates.pop_front() {
+            self.answers.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_says_who_asks_and_carries_data_of_any_length() {
+        for len in [0, 1, 4, 56] {
+            let data: Vec<u8> = (0..len).collect();
+            let asker = Asker::new(0x12_3456);
+            let mut bytes = asker.encode(&data);
+            assert!(bytes.len() <= rxe_fallback::cm::MAX_RESOLVE_DATA);
+            // As the transport pads it.
+            bytes.resize(rxe_fallback::cm::MAX_RESOLVE_DATA, 0);
+            assert_eq!(Asker::decode(&bytes), Some((asker, data)));
+        }
+    }
+
+    #[test]
+    fn requests_of_one_qp_differ() {
+        assert_ne!(Asker::new(7), Asker::new(7));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_no_request() {
+        let good = Asker::new(1).encode(b"data");
+        let mut other_version = good.clone();
+        other_version[4] = 9;
+        let mut too_long = good.clone();
+        too_long[5] = 200;
+        for bytes in [&b""[..], &good[..19], &[0; 180], &other_version, &too_long] {
+            assert_eq!(Asker::decode(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_found_by_who_asked_and_the_oldest_make_room() {
+        let answers = Answers::default();
+        let peer = IpAddr::from([10, 0, 0, 1]);
+        let first = Asker::new(1);
+        answers.remember(peer, first, Answer::Rejected(b"no".to_vec()));
+        assert!(matches!(answers.to(peer, first), Some(Answer::Rejected(data)) if data == b"no"));
+        assert!(answers.to(IpAddr::from([10, 0, 0, 2]), first).is_none());
+        assert!(answers.to(peer, Asker::new(1)).is_none());
+        for qpn in 0..ANSWERS as u32 {
+            answers.remember(peer, Asker::new(qpn), Answer::Rejected(Vec::new()));
+        }
+        assert!(answers.to(peer, first).is_none());
+        assert_eq!(answers.0.lock().unwrap().dates.len(), ANSWERS);
+    }
+}
