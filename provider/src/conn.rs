@@ -359,7 +359,7 @@ impl EpInner {
         control.drained = false;
         control.last_wqe = false;
         if let Some(srq) = &self.srq {
-            srq.path.ep_connected(self.id.0);
+            srq.path.ep_connected(self.id.0, &self.progress);
         }
         self.set_state(EpState::CompletionPending);
         self.settle_receives();
@@ -466,7 +466,7 @@ impl EpInner {
         let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
         self.ia.to_ready(&self.qp(), &id, None, None)?;
         if let Some(srq) = &self.srq {
-            srq.path.ep_connected(self.id.0);
+            srq.path.ep_connected(self.id.0, &self.progress);
         }
         id.establish()?;
         self.ia.count(IaCounter::CmRtuTx);

@@ -16,7 +16,7 @@ pub(crate) use window::Window;
 use crate::conn::Control;
 use crate::counters::Received;
 use crate::datagram::Ud;
-use crate::datapath::ledger::Tag;
+use crate::datapath::ledger::{Progress, Tag};
 use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::ia::IaInner;
@@ -94,6 +94,8 @@ pub(crate) struct EpInner {
     pub(crate) ia: Arc<IaInner>,
     pub(crate) context: AtomicU64,
     pub(crate) received: Received,
+    /// Kept for the ledger of its SRQ.
+    pub(crate) progress: Arc<Progress>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<Option<Arc<EvdInner>>>,

@@ -4,7 +4,7 @@
 //! a query that has to know exactly where every buffer is. The progress thread waits for descriptors and wakes
 //! waiters; it does not poll CQs.
 //!
-//! Lock order: EP control, EVD queue, EP request and receive rings, SRQ ledger. What a harvest finds that needs an EP's
+//! Lock order: EP control, EVD queue, EP request and receive rings, the losses of an SRQ's ledger. What a harvest finds that needs an EP's
 //! control lock (a connection that broke, a watermark) is put into an [`Aftermath`] and done after the queue's lock
 //! is gone.
 
@@ -595,6 +595,11 @@ impl EvdInner {
     #[inline(always)]
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
+    }
+
+    /// Waits until whoever harvests it now is done.
+    pub(crate) fn let_pass(&self) {
+        drop(self.queue());
     }
 
     /// The verbs CQ of requests, and of receives of plain EPs; `None` on an EVD that takes no completions.

@@ -1,6 +1,6 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, ledger::Tag, verbs::VerbsSrq};
+use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, ledger::Tag, verbs::VerbsPoster};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
@@ -219,7 +219,7 @@ impl Srq {
 
     #[inline(never)]
     fn post_one_by_verbs(
-        poster: &VerbsSrq,
+        poster: &mut VerbsPoster,
         last: &LastLmr,
         iov: &[LmrTriplet],
         cookie: u64,
@@ -474,7 +474,13 @@ impl SrqInner {
 
     /// An EP takes no more; what went down with it may be known by now.
     pub(crate) fn ep_drained(self: &Arc<Self>, ep: EpId) {
-        self.path.ep_drained(ep.0);
+        if !self.path.ep_drained(ep.0) {
+            return;
+        }
+        // Whoever was completing an entry holds the lock of its EVD, and is done when that is free; the next one sees that there
+        // may be a lost one, and looks for it itself.
+        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|fed| fed.evd.clone()).collect();
+        evds.iter().for_each(|evd| evd.let_pass());
         while let Some(lost) = self.path.next_lost() {
             self.ia.flush_lost(self, lost);
         }

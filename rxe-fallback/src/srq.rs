@@ -12,7 +12,7 @@ use crate::error::{Error, Result, check};
 use crate::pd::Pd;
 use crate::qp::QpKind;
 use crate::ud::{UdRecvBuffer, UdRecvWr};
-use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives};
+use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives, refused};
 
 /// What an SRQ is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +132,24 @@ impl Srq {
     ///
     /// # References
     /// ibv_post_srq_recv(3)
+    #[inline]
     pub fn post_one(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.post_list(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
+        let max = self.inner.max_sge as usize;
+        if self.inner.serves == Serves::Datagrams {
+            return Err(PostError::NeedsGrhArea);
+        }
+        if sges.len() > max {
+            return Err(PostError::TooManySegments { given: sges.len(), max });
+        }
+        let sg_list = sges.as_ptr().cast_mut().cast();
+        let mut wr =
+            sys::ibv_recv_wr { wr_id, next: std::ptr::null_mut(), sg_list, num_sge: sges.len() as i32 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the SRQ is alive; the request and its segments live for the call, and the verb only reads and copies them.
+        match unsafe { sys::ibv_post_srq_recv(self.as_raw(), &mut wr, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(refused(errno)),
+        }
     }
 
     /// Posts receives in order, up to the first that cannot be posted; allocates nothing.

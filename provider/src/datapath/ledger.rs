@@ -3,15 +3,24 @@
 //! The third place of the model, "at an EP", can't be seen on an in-order transport: a buffer that an EP has taken
 //! shows only when its completion does. Until then it counts as available, and one EP holds at most one.
 //!
+//! One thread posts ([`Posting`]), others may reap, and neither waits for the other. An entry's [`Entry::state`] says which post it
+//! belongs to, counted from the first. Reaping puts the entry on a list that the poster takes as a whole once it has none
+//! left; there are more entries than the SRQ is deep, so that this happens now and then only.
+//!
 //! Some devices (rxe up to Linux 6.12 at least) drop the buffer of a half-received message when its EP fails, without
 //! a completion. Such an entry would be outstanding for ever. It can be told, later: devices take buffers in the order
 //! in which they were posted, so once a younger entry has completed, an older one that has not is *held*; an EP
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
-//! is [`Lost`].
+//! is [`Lost`]. Nothing is kept for this while no EP has ended with entries on the SRQ ([`Losses`]).
 
 use crate::types::{LmrTriplet, NumberHasher};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What a buffer is known by to those who posted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,21 +54,105 @@ pub(crate) struct Lost {
     pub(crate) ep: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Free,
-    Posted,
-    Completed,
-}
+/// Of an entry: its post has completed and not been reaped, or it is free. Below these, the number of its post.
+const COMPLETED: u64 = u64::MAX - 1;
+const FREE: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug)]
+/// The end of a list of entries.
+const NONE: u32 = u32::MAX;
+
+/// Entries of the first chunk; each one is twice as large as that before it.
+const CHUNK: u32 = 1024;
+const CHUNKS: usize = 22;
+
+/// So many entries more than the SRQ is deep, at least.
+const SPARE: u32 = 256;
+
+#[derive(Debug)]
 struct Entry {
-    tag: Tag,
-    seq: u64,
-    place: Place,
+    state: AtomicU64,
+    cookie: AtomicU64,
+    lmrs: [AtomicU32; 4],
+    pool: AtomicU32,
+    /// The next of the list that it is on, while it is free.
+    next: AtomicU32,
 }
 
-/// An ended EP, and the entries (by `seq`) of which it may have held one.
+impl Entry {
+    fn tag(&self) -> Tag {
+        Tag {
+            cookie: self.cookie.load(Relaxed),
+            pool: self.pool.load(Relaxed),
+            lmrs: self.lmrs.each_ref().map(|lmr| lmr.load(Relaxed)),
+        }
+    }
+}
+
+/// The youngest entry that an EP has completed since it was connected, as its post's number + 1: what an EP keeps for the
+/// ledger of its SRQ. Written by whoever holds the lock of the EP's receive EVD.
+#[derive(Debug)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    /// Of an EP that holds nothing.
+    const NOBODYS: u64 = u64::MAX;
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(AtomicU64::new(Self::NOBODYS))
+    }
+}
+
+/// The entries of one SRQ, as all see them.
+pub(crate) struct Ledger {
+    chunks: [OnceLock<Box<[Entry]>>; CHUNKS],
+    /// Posts so far.
+    posted: AtomicU64,
+    /// Completions so far, modulo 2^32.
+    completed: AtomicU32,
+    /// Entries reaped so far, modulo 2^32, above the first of a list of those that the poster has not taken back.
+    returned: AtomicU64,
+    /// [`Progress`] of all that keep none.
+    progress: AtomicU64,
+    /// Whether there are suspects, now; changed under the lock of `losses`.
+    suspects: AtomicBool,
+    losses: Mutex<Losses>,
+}
+
+/// The poster's half.
+#[derive(Debug)]
+pub(crate) struct Posting {
+    limit: u32,
+    /// Entries there are.
+    entries: u32,
+    /// A list of free ones.
+    free: u32,
+    posted: u64,
+}
+
+/// How many entries are where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Whereabouts {
+    pub(crate) available: u32,
+    pub(crate) outstanding: u32,
+}
+
+/// What is known about EPs that may hold an entry.
+#[derive(Default)]
+struct Losses {
+    /// Live EPs.
+    holders: HashMap<u64, Arc<Progress>, BuildHasherDefault<NumberHasher>>,
+    /// Ended ones that may have held an entry.
+    suspects: Vec<Suspect>,
+    /// While there are suspects: posts that had not completed when this was last filled, oldest first, and their entries;
+    /// those that have completed since leave when they reach the front.
+    order: VecDeque<(u64, u32)>,
+    /// Posts before this one are in `order`, if they had not completed.
+    ordered: u64,
+}
+
+/// An ended EP, and the entries (by the number of their posts) of which it may have held one.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     ep: u64,
@@ -67,194 +160,269 @@ struct Suspect {
     before: u64,
 }
 
-/// The entries of one SRQ.
-pub(crate) struct Ledger {
-    limit: u32,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
-    available: u32,
-    outstanding: u32,
-    next_seq: u64,
-    /// The youngest entry known to have been taken, as `seq + 1`; 0 before the first.
-    taken: u64,
-    /// Posted entries, oldest first; completed ones leave when they reach the front.
-    order: VecDeque<(u64, u32)>,
-    /// Live EPs, each with the youngest entry it has completed, as `seq + 1`.
-    holders: HashMap<u64, u64, BuildHasherDefault<NumberHasher>>,
-    /// Ended EPs that may have held an entry.
-    suspects: Vec<Suspect>,
-}
-
 impl Ledger {
-    pub(crate) fn new(limit: u32) -> Self {
-        Self {
-            limit,
-            entries: Vec::new(),
-            free: Vec::new(),
-            available: 0,
-            outstanding: 0,
-            next_seq: 0,
-            taken: 0,
-            order: VecDeque::new(),
-            holders: HashMap::default(),
-            suspects: Vec::new(),
-        }
-        .with_room(limit)
+    /// For an SRQ of this depth.
+    pub(crate) fn new(limit: u32) -> Result<(Self, Posting), TryReserveError> {
+        let ledger = Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            posted: AtomicU64::new(0),
+            completed: AtomicU32::new(0),
+            returned: AtomicU64::new(NONE.into()),
+            progress: AtomicU64::new(0),
+            suspects: AtomicBool::new(false),
+            losses: Mutex::default(),
+        };
+        let mut posting = Posting { limit: 0, entries: 0, free: NONE, posted: 0 };
+        posting.set_limit(&ledger, limit)?;
+        Ok((ledger, posting))
     }
 
-    fn with_room(mut self, limit: u32) -> Self {
-        self.grow(limit);
-        self
+    #[inline]
+    fn entry(&self, entry: u32) -> Option<&Entry> {
+        // Chunk n begins at CHUNK * (2^n - 1).
+        let from_one = u64::from(entry) + u64::from(CHUNK);
+        let chunk = from_one.ilog2() - CHUNK.ilog2();
+        let at = from_one - (u64::from(CHUNK) << chunk);
+        self.chunks.get(chunk as usize)?.get()?.get(at as usize)
     }
 
-    fn grow(&mut self, limit: u32) {
-        let old = self.entries.len() as u32;
-        if limit > old {
-            self.entries.resize(limit as usize, Entry { tag: Tag::default(), seq: 0, place: Place::Free });
-            self.free.reserve(limit as usize - self.free.len());
-            self.free.extend((old..limit).rev());
-            self.order.reserve((2 * limit as usize).saturating_sub(self.order.len()));
-        }
-    }
-
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit
-    }
-
-    pub(crate) fn available(&self) -> u32 {
-        self.available
-    }
-
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
-    /// A new depth; the caller has checked it against `outstanding`.
-    pub(crate) fn set_limit(&mut self, limit: u32) {
-        self.limit = limit;
-        self.grow(limit);
-    }
-
-    /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
-    pub(crate) fn post(&mut self, tag: Tag) -> Option<u32> {
-        if self.outstanding >= self.limit {
-            return None;
-        }
-        let entry = self.free.pop()?;
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.entries[entry as usize] = Entry { tag, seq, place: Place::Posted };
-        while let Some(&oldest) = self.order.front()
-            && !is_posted(&self.entries, oldest)
-        {
-            self.order.pop_front();
-        }
-        // Behind a buffer that is held for long, completed entries pile up; clearing them away now and then keeps this
-        // constant on average and never allocates.
-        if self.order.len() >= 2 * self.entries.len() {
-            self.order.retain(|&at| is_posted(&self.entries, at));
-        }
-        self.order.push_back((seq, entry));
-        self.available += 1;
-        self.outstanding += 1;
-        Some(entry)
-    }
-
-    /// Undoes the latest [`Ledger::post`], which the device refused.
-    pub(crate) fn unpost(&mut self, entry: u32) {
-        self.order.pop_back();
-        self.next_seq -= 1;
-        self.available -= 1;
-        self.outstanding -= 1;
-        self.entries[entry as usize].place = Place::Free;
-        self.free.push(entry);
+    /// Of those that others look at meanwhile none is ahead of the other: completed entries are those that were posted, and reaped ones
+    /// those that were completed.
+    pub(crate) fn counts(&self) -> Whereabouts {
+        let reaped = (self.returned.load(Acquire) >> 32) as u32;
+        let completed = self.completed.load(Acquire);
+        let posted = self.posted.load(Acquire) as u32;
+        Whereabouts { available: posted.wrapping_sub(completed), outstanding: posted.wrapping_sub(reaped) }
     }
 
     /// A completion names this entry; gives its tag. `None` for one that is not posted.
-    pub(crate) fn complete(&mut self, entry: u32, ep: u64) -> Option<Tag> {
-        let slot = self.entries.get_mut(entry as usize)?;
-        if slot.place != Place::Posted {
+    #[inline]
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
+        let entry = self.entry(entry)?;
+        let post = entry.state.load(Acquire);
+        if post >= COMPLETED {
             return None;
         }
-        slot.place = Place::Completed;
-        let (tag, seq) = (slot.tag, slot.seq);
-        self.available -= 1;
-        self.taken = self.taken.max(seq + 1);
-        if let Some(last) = self.holders.get_mut(&ep) {
-            *last = (*last).max(seq + 1);
+        entry.state.store(COMPLETED, Relaxed);
+        self.completed.fetch_add(1, Release);
+        match ep {
+            Some(ep) if ep.0.load(Relaxed) != Progress::NOBODYS => {
+                if ep.0.load(Relaxed) <= post {
+                    ep.0.store(post + 1, Relaxed);
+                }
+            }
+            _ => {
+                self.progress.fetch_max(post + 1, Relaxed);
+            }
         }
-        Some(tag)
+        Some(entry.tag())
     }
 
     /// The consumer has reaped the completion, or it was dropped: the entry is free.
-    pub(crate) fn release(&mut self, entry: u32) {
-        let slot = &mut self.entries[entry as usize];
-        if slot.place == Place::Completed {
-            slot.place = Place::Free;
-            self.outstanding -= 1;
-            self.free.push(entry);
+    #[inline]
+    pub(crate) fn release(&self, number: u32) {
+        let Some(entry) = self.entry(number) else { return };
+        if entry.state.load(Relaxed) != COMPLETED {
+            return;
         }
+        entry.state.store(FREE, Relaxed);
+        let mut returned = self.returned.load(Relaxed);
+        loop {
+            entry.next.store(returned as u32, Relaxed);
+            let new = u64::from(((returned >> 32) as u32).wrapping_add(1)) << 32 | u64::from(number);
+            match self.returned.compare_exchange_weak(returned, new, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => returned = now,
+            }
+        }
+    }
+
+    fn losses(&self) -> MutexGuard<'_, Losses> {
+        self.losses.lock().unwrap()
     }
 
     /// This EP may take entries from now on.
-    pub(crate) fn ep_connected(&mut self, ep: u64) {
-        self.holders.insert(ep, 0);
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
+        progress.0.store(0, Relaxed);
+        self.losses().holders.insert(ep, progress.clone());
     }
 
-    /// This EP takes no more, and all its completions have been seen.
-    pub(crate) fn ep_drained(&mut self, ep: u64) {
-        if let Some(from) = self.holders.remove(&ep)
-            && self.available > 0
-        {
-            self.suspects.push(Suspect { ep, from, before: self.next_seq });
+    /// This EP takes no more, and all its completions have been seen. True if it may have held an entry: then, as soon as all that
+    /// complete entries have seen so, [`Ledger::next_lost`] may find one.
+    pub(crate) fn ep_drained(&self, ep: u64) -> bool {
+        let mut losses = self.losses();
+        let Some(progress) = losses.holders.remove(&ep) else { return false };
+        let from = progress.0.swap(Progress::NOBODYS, Relaxed);
+        self.progress.fetch_max(from, Relaxed);
+        if self.counts().available == 0 {
+            return false;
         }
-    }
-
-    /// Whether there may be one, now or later.
-    pub(crate) fn has_suspects(&self) -> bool {
-        !self.suspects.is_empty()
+        losses.suspects.push(Suspect { ep, from, before: self.posted.load(Acquire) });
+        self.suspects.store(true, Relaxed);
+        true
     }
 
     /// The next entry known to have been swallowed with an ended EP; it counts as completed from now on.
-    pub(crate) fn next_lost(&mut self) -> Option<Lost> {
+    #[inline]
+    pub(crate) fn next_lost(&self) -> Option<Lost> {
+        if self.suspects.load(Relaxed) { self.look_for_lost() } else { None }
+    }
+
+    #[inline(never)]
+    fn look_for_lost(&self) -> Option<Lost> {
+        let mut losses = self.losses();
+        let lost = losses.next(self);
+        if losses.suspects.is_empty() {
+            losses.order.clear();
+            losses.ordered = 0;
+            self.suspects.store(false, Relaxed);
+        }
+        lost
+    }
+
+    /// Posts from `from` on, before `before`, that have not completed, in order.
+    fn pending(&self, from: u64, before: u64) -> VecDeque<(u64, u32)> {
+        let entries = self.chunks.iter().map_while(OnceLock::get).flatten();
+        let mut found: Vec<_> = (0..)
+            .zip(entries)
+            .map(|(number, entry)| (entry.state.load(Acquire), number))
+            .filter(|(post, _)| (from..before).contains(post))
+            .collect();
+        found.sort_unstable();
+        found.into()
+    }
+}
+
+impl Losses {
+    fn next(&mut self, ledger: &Ledger) -> Option<Lost> {
+        let last_before = self.suspects.iter().map(|suspect| suspect.before).max()?;
         while !self.suspects.is_empty() {
-            let &(seq, entry) = self.order.front()?;
-            let slot = self.entries[entry as usize];
-            if slot.place != Place::Posted || slot.seq != seq {
+            let Some(&(post, number)) = self.order.front() else {
+                if self.ordered >= last_before {
+                    // Everything that they could have held has completed.
+                    self.suspects.clear();
+                    return None;
+                }
+                let posted = ledger.posted.load(Acquire);
+                self.order = ledger.pending(self.ordered, posted);
+                self.ordered = posted;
+                continue;
+            };
+            let entry = ledger.entry(number)?;
+            if entry.state.load(Acquire) != post {
                 self.order.pop_front();
                 continue;
             }
-            self.suspects.retain(|suspect| seq < suspect.before);
-            if seq + 1 > self.taken || self.holders.values().any(|&last| last <= seq) {
+            self.suspects.retain(|suspect| post < suspect.before);
+            let progress = |holder: &Arc<Progress>| holder.0.load(Relaxed);
+            let youngest = self.holders.values().map(progress).max().unwrap_or(0);
+            if post + 1 > youngest.max(ledger.progress.load(Relaxed))
+                || self.holders.values().any(|holder| progress(holder) <= post)
+            {
                 return None;
             }
             // Each suspect held one at most. The one with the fewest younger entries to answer for takes this, so that
             // none is left without a suspect.
-            let fits = |&at: &usize| self.suspects[at].from <= seq;
+            let fits = |&at: &usize| self.suspects[at].from <= post;
             let at = (0..self.suspects.len()).filter(fits).min_by_key(|&at| self.suspects[at].before)?;
+            if entry.state.compare_exchange(post, COMPLETED, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            ledger.completed.fetch_add(1, Release);
             let ep = self.suspects.swap_remove(at).ep;
-            self.entries[entry as usize].place = Place::Completed;
-            self.available -= 1;
-            return Some(Lost { entry, tag: slot.tag, ep });
+            return Some(Lost { entry: number, tag: entry.tag(), ep });
         }
         None
     }
 }
 
-impl std::fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger")
-            .field("limit", &self.limit)
-            .field("available", &self.available)
-            .field("outstanding", &self.outstanding)
-            .finish_non_exhaustive()
+impl Posting {
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// A new depth, for which there is room; the caller has checked it against what is outstanding.
+    pub(crate) fn limit_to(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// The same, with room made for it.
+    pub(crate) fn set_limit(&mut self, ledger: &Ledger, limit: u32) -> Result<(), TryReserveError> {
+        for (n, chunk) in ledger.chunks.iter().enumerate() {
+            if self.entries >= limit.saturating_add(SPARE) {
+                break;
+            }
+            if chunk.get().is_some() {
+                continue;
+            }
+            let size = CHUNK << n;
+            let end = self.entries.saturating_add(size);
+            let mut entries = Vec::new();
+            entries.try_reserve_exact(size as usize)?;
+            entries.extend((self.entries..end).map(|number| Entry {
+                state: AtomicU64::new(FREE),
+                cookie: AtomicU64::new(0),
+                lmrs: [const { AtomicU32::new(0) }; 4],
+                pool: AtomicU32::new(0),
+                next: AtomicU32::new(if number + 1 < end { number + 1 } else { self.free }),
+            }));
+            // It was not there, and nobody else makes any.
+            let _ = chunk.set(entries.into());
+            self.free = self.entries;
+            self.entries = end;
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
+    #[inline]
+    pub(crate) fn post(&mut self, ledger: &Ledger, tag: Tag) -> Option<u32> {
+        let reaped = (ledger.returned.load(Acquire) >> 32) as u32;
+        if (self.posted as u32).wrapping_sub(reaped) >= self.limit {
+            return None;
+        }
+        if self.free == NONE {
+            self.free = take_returned(ledger);
+        }
+        let number = self.free;
+        let entry = ledger.entry(number)?;
+        self.free = entry.next.load(Relaxed);
+        entry.cookie.store(tag.cookie, Relaxed);
+        entry.pool.store(tag.pool, Relaxed);
+        for (to, lmr) in entry.lmrs.iter().zip(tag.lmrs) {
+            to.store(lmr, Relaxed);
+        }
+        entry.state.store(self.posted, Release);
+        self.posted += 1;
+        ledger.posted.store(self.posted, Release);
+        Some(number)
+    }
+
+    /// Undoes the latest [`Posting::post`], which the device refused.
+    #[cold]
+    pub(crate) fn unpost(&mut self, ledger: &Ledger, number: u32) {
+        let Some(entry) = ledger.entry(number) else { return };
+        entry.state.store(FREE, Relaxed);
+        entry.next.store(self.free, Relaxed);
+        self.free = number;
+        self.posted -= 1;
+        ledger.posted.store(self.posted, Release);
     }
 }
 
-/// Whether the entry that this post went to still waits for its completion.
-fn is_posted(entries: &[Entry], (seq, entry): (u64, u32)) -> bool {
-    let slot = entries[entry as usize];
-    slot.place == Place::Posted && slot.seq == seq
+/// All entries that were reaped since the last time.
+#[inline(never)]
+fn take_returned(ledger: &Ledger) -> u32 {
+    let none = |returned: u64| returned | u64::from(NONE);
+    let before = ledger.returned.fetch_update(Acquire, Relaxed, |returned| Some(none(returned)));
+    before.unwrap_or_else(none) as u32
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ledger").field("counts", &self.counts()).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
@@ -266,88 +434,231 @@ mod tests {
         Tag { cookie, ..Tag::default() }
     }
 
-    fn posted(n: u32) -> Ledger {
-        let mut ledger = Ledger::new(n);
-        for i in 0..n {
-            ledger.post(tag(u64::from(i) + 100)).unwrap();
+    /// Both halves, and what the EPs keep.
+    struct Both {
+        ledger: Ledger,
+        posting: Posting,
+        eps: HashMap<u64, Arc<Progress>>,
+    }
+
+    impl Both {
+        fn new(limit: u32) -> Self {
+            let (ledger, posting) = Ledger::new(limit).unwrap();
+            Self { ledger, posting, eps: HashMap::new() }
         }
-        ledger
+
+        /// With as many buffers posted, which have cookies from 100 on.
+        fn posted(n: u32) -> (Self, Vec<u32>) {
+            let mut both = Self::new(n);
+            let entries = (0..n).map(|i| both.post(u64::from(i) + 100).unwrap()).collect();
+            (both, entries)
+        }
+
+        fn post(&mut self, cookie: u64) -> Option<u32> {
+            self.posting.post(&self.ledger, tag(cookie))
+        }
+
+        fn connect(&mut self, ep: u64) {
+            self.ledger.ep_connected(ep, self.eps.entry(ep).or_default());
+        }
+
+        fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
+            self.ledger.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|tag| tag.cookie)
+        }
+
+        /// Available and outstanding.
+        fn counts(&self) -> (u32, u32) {
+            let Whereabouts { available, outstanding } = self.ledger.counts();
+            (available, outstanding)
+        }
     }
 
     #[test]
     fn full_until_a_completion_is_reaped() {
-        let mut ledger = posted(3);
-        assert_eq!(ledger.post(tag(9)), None);
-        let entry = 1;
-        ledger.complete(entry, 7);
-        assert_eq!((ledger.available(), ledger.outstanding()), (2, 3));
-        assert_eq!(ledger.post(tag(9)), None);
-        ledger.release(entry);
-        assert_eq!((ledger.available(), ledger.outstanding()), (2, 2));
-        assert!(ledger.post(tag(9)).is_some());
-        assert_eq!(ledger.post(tag(9)), None);
+        let (mut both, entries) = Both::posted(3);
+        assert_eq!(both.post(9), None);
+        assert_eq!(both.complete(entries[1], 7), Some(101));
+        assert_eq!(both.counts(), (2, 3));
+        assert_eq!(both.post(9), None);
+        both.ledger.release(entries[1]);
+        assert_eq!(both.counts(), (2, 2));
+        assert!(both.post(9).is_some());
+        assert_eq!(both.post(9), None);
+    }
+
+    #[test]
+    fn an_entry_completes_once_and_comes_back_once() {
+        let (both, entries) = Both::posted(2);
+        both.ledger.release(entries[0]);
+        assert_eq!(both.counts(), (2, 2));
+        assert_eq!(both.complete(entries[0], 1), Some(100));
+        assert_eq!((both.complete(entries[0], 1), both.complete(NONE, 1)), (None, None));
+        both.ledger.release(entries[0]);
+        both.ledger.release(entries[0]);
+        assert_eq!((both.counts(), both.complete(entries[0], 1)), ((1, 1), None));
+    }
+
+    #[test]
+    fn a_post_that_is_undone_was_never_there() {
+        let mut both = Both::new(1);
+        let entry = both.post(1).unwrap();
+        both.posting.unpost(&both.ledger, entry);
+        assert_eq!((both.counts(), both.complete(entry, 1)), ((0, 0), None));
+        let entry = both.post(2).unwrap();
+        assert_eq!(both.complete(entry, 1), Some(2));
+    }
+
+    #[test]
+    fn a_deeper_ledger_keeps_its_entries_and_a_flatter_one_holds_no_more() {
+        let (mut both, entries) = Both::posted(4);
+        both.posting.set_limit(&both.ledger, 5_000).unwrap();
+        let more: Vec<_> = (0..4_996).map(|i| both.post(i + 104).unwrap()).collect();
+        assert_eq!((both.post(0), both.counts()), (None, (5_000, 5_000)));
+        for (cookie, &entry) in (100..).zip(entries.iter().chain(&more)) {
+            assert_eq!(both.complete(entry, 1), Some(cookie));
+            both.ledger.release(entry);
+        }
+        both.posting.limit_to(2);
+        assert!(both.post(1).is_some() && both.post(2).is_some() && both.post(3).is_none());
     }
 
     /// While one EP holds a buffer for a long time, the others go round and round without needing more memory.
     #[test]
     fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
-        let mut ledger = posted(4);
-        let capacity = ledger.order.capacity();
-        let held = ledger.order[0].1;
-        for _ in 0..1000 {
-            let next = ledger.order.iter().find(|&&at| at.1 != held && is_posted(&ledger.entries, at));
-            let next = next.unwrap().1;
-            ledger.complete(next, 2).unwrap();
-            ledger.release(next);
-            ledger.post(Tag::default()).unwrap();
+        let (mut both, mut entries) = Both::posted(4);
+        let held = entries.remove(0);
+        let chunks = |both: &Both| both.ledger.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        let before = chunks(&both);
+        for n in 0..10_000 {
+            let next = entries.remove(0);
+            both.complete(next, 2).unwrap();
+            both.ledger.release(next);
+            entries.push(both.post(n).unwrap());
         }
-        assert_eq!(ledger.order.capacity(), capacity);
-        assert_eq!(ledger.complete(held, 1).map(|tag| tag.cookie), Some(100));
+        assert_eq!((chunks(&both), both.ledger.losses().order.capacity()), (before, 0));
+        assert_eq!(both.complete(held, 1), Some(100));
     }
 
     #[test]
     fn a_buffer_swallowed_with_its_ep_is_found_when_younger_ones_complete() {
-        let mut ledger = posted(4);
-        ledger.ep_connected(1);
-        ledger.ep_connected(2);
+        let (mut both, entries) = Both::posted(4);
+        both.connect(1);
+        both.connect(2);
         // EP 1 takes the first buffer and dies half-way.
-        ledger.ep_drained(1);
-        assert_eq!(ledger.next_lost(), None);
-        let second = ledger.order[1].1;
-        ledger.complete(second, 2).unwrap();
-        let lost = ledger.next_lost().unwrap();
+        assert!(both.ledger.ep_drained(1));
+        assert_eq!(both.ledger.next_lost(), None);
+        both.complete(entries[1], 2).unwrap();
+        let lost = both.ledger.next_lost().unwrap();
         assert_eq!((lost.ep, lost.tag), (1, tag(100)));
-        ledger.release(lost.entry);
-        ledger.release(second);
-        assert_eq!((ledger.available(), ledger.outstanding()), (2, 2));
-        assert_eq!(ledger.next_lost(), None);
+        both.ledger.release(lost.entry);
+        both.ledger.release(entries[1]);
+        assert_eq!(both.counts(), (2, 2));
+        assert_eq!(both.ledger.next_lost(), None);
+    }
+
+    /// Not so where the one that completes them holds none itself, as UD EPs.
+    #[test]
+    fn a_swallowed_buffer_is_found_by_completions_of_those_who_hold_none() {
+        let (mut both, entries) = Both::posted(4);
+        both.connect(1);
+        assert!(both.ledger.ep_drained(1));
+        both.eps.insert(2, Arc::default());
+        both.complete(entries[1], 2).unwrap();
+        assert_eq!(both.ledger.next_lost().map(|lost| lost.ep), Some(1));
     }
 
     #[test]
     fn buffers_that_nobody_is_known_to_have_taken_are_not_lost_with_the_last_ep() {
-        let mut ledger = posted(3);
-        ledger.ep_connected(1);
-        let first = ledger.order[0].1;
-        ledger.complete(first, 1).unwrap();
-        ledger.ep_drained(1);
-        assert_eq!(ledger.next_lost(), None);
-        assert_eq!(ledger.available(), 2);
+        let (mut both, entries) = Both::posted(3);
+        both.connect(1);
+        both.complete(entries[0], 1).unwrap();
+        both.ledger.ep_drained(1);
+        assert_eq!(both.ledger.next_lost(), None);
+        assert_eq!(both.counts().0, 2);
     }
 
     #[test]
     fn a_buffer_that_a_live_ep_may_still_fill_is_not_lost() {
-        let mut ledger = posted(4);
+        let (mut both, entries) = Both::posted(4);
         for ep in 1..=3 {
-            ledger.ep_connected(ep);
+            both.connect(ep);
         }
-        ledger.ep_drained(1);
-        let second = ledger.order[1].1;
-        ledger.complete(second, 2).unwrap();
+        both.ledger.ep_drained(1);
+        both.complete(entries[1], 2).unwrap();
         // EP 3 may be the one that holds the first.
-        assert_eq!(ledger.next_lost(), None);
-        let first = ledger.order[0].1;
-        assert_eq!(ledger.complete(first, 3), Some(tag(100)));
-        assert_eq!(ledger.next_lost(), None);
+        assert_eq!(both.ledger.next_lost(), None);
+        assert_eq!(both.complete(entries[0], 3), Some(100));
+        assert_eq!(both.ledger.next_lost(), None);
+    }
+
+    /// An EP that ended without having held anything is under suspicion only until what was posted then has completed.
+    #[test]
+    fn suspicion_ends_after_one_lap() {
+        let (mut both, mut entries) = Both::posted(4);
+        both.connect(1);
+        both.connect(2);
+        assert!(both.ledger.ep_drained(1));
+        for n in 0..4 {
+            let next = entries.remove(0);
+            both.complete(next, 2).unwrap();
+            both.ledger.release(next);
+            entries.push(both.post(n).unwrap());
+            assert_eq!(both.ledger.next_lost(), None);
+        }
+        assert!(!both.ledger.suspects.load(Relaxed));
+        // And begins anew for the next.
+        both.connect(3);
+        assert!(both.ledger.ep_drained(3));
+        both.complete(entries[1], 2).unwrap();
+        assert_eq!(both.ledger.next_lost().map(|lost| (lost.ep, lost.tag.cookie)), Some((3, 0)));
+    }
+
+    /// One poster, several reapers that complete in any order: each cookie comes once, and no entry is lost or given twice.
+    #[test]
+    fn nothing_is_lost_or_doubled_between_threads() {
+        const DEPTH: u32 = 300;
+        const EACH: u64 = 200_000;
+        const REAPERS: usize = 2;
+        let (ledger, mut posting) = Ledger::new(DEPTH).unwrap();
+        let device = crossbeam_queue::ArrayQueue::new(DEPTH as usize + REAPERS);
+        let seen = std::thread::scope(|scope| {
+            let reapers: Vec<_> = (0..REAPERS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mut sum, mut n) = (0, 0);
+                        loop {
+                            match device.pop() {
+                                Some(NONE) => return (sum, n),
+                                Some(entry) => {
+                                    sum += ledger.complete(entry, None).unwrap().cookie;
+                                    n += 1;
+                                    ledger.release(entry);
+                                }
+                                None => std::thread::yield_now(),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for cookie in 0..EACH {
+                let entry = loop {
+                    match posting.post(&ledger, tag(cookie)) {
+                        Some(entry) => break entry,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                device.push(entry).unwrap();
+            }
+            (0..REAPERS).for_each(|_| while device.push(NONE).is_err() {});
+            reapers
+                .into_iter()
+                .map(|reaper| reaper.join().unwrap())
+                .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        });
+        assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
+        assert_eq!(ledger.counts(), Whereabouts { available: 0, outstanding: 0 });
+        // All of them are there again.
+        assert!((0..DEPTH).all(|_| posting.post(&ledger, tag(0)).is_some()));
     }
 
     proptest! {
@@ -357,22 +668,22 @@ mod tests {
         #[test]
         fn every_entry_is_accounted_for(steps in proptest::collection::vec((0u8..5, 0usize..4), 1..400)) {
             const DEPTH: u32 = 8;
-            let mut ledger = Ledger::new(DEPTH);
+            let mut both = Both::new(DEPTH);
             let mut queue: VecDeque<(u32, u64)> = VecDeque::new();
             let mut held: HashMap<u64, (u32, u64)> = HashMap::new();
             let mut live: Vec<u64> = (1..=4).collect();
             let mut swallowed: HashMap<u32, u64> = HashMap::new();
             let mut next_ep = 5;
             let mut cookie = 0;
-            for &ep in &live { ledger.ep_connected(ep); }
+            for &ep in &live { both.connect(ep); }
             for (what, pick) in steps {
                 let ep = live[pick % live.len()];
                 match what {
                     0 | 1 => {
                         cookie += 1;
-                        match ledger.post(tag(cookie)) {
+                        match both.post(cookie) {
                             Some(entry) => queue.push_back((entry, cookie)),
-                            None => prop_assert_eq!(ledger.outstanding(), DEPTH),
+                            None => prop_assert_eq!(both.counts().1, DEPTH),
                         }
                     }
                     2 => if let std::collections::hash_map::Entry::Vacant(none) = held.entry(ep)
@@ -381,45 +692,46 @@ mod tests {
                         none.insert(taken);
                     },
                     3 => if let Some((entry, cookie)) = held.remove(&ep) {
-                        prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
-                        ledger.release(entry);
+                        prop_assert_eq!(both.complete(entry, ep), Some(cookie));
+                        both.ledger.release(entry);
                     },
                     _ => {
                         if let Some((entry, cookie)) = held.remove(&ep) { swallowed.insert(entry, cookie); }
-                        ledger.ep_drained(ep);
+                        both.ledger.ep_drained(ep);
                         live.retain(|&l| l != ep);
                         live.push(next_ep);
-                        ledger.ep_connected(next_ep);
+                        both.connect(next_ep);
                         next_ep += 1;
                     }
                 }
-                while let Some(lost) = ledger.next_lost() {
+                while let Some(lost) = both.ledger.next_lost() {
                     prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
-                    ledger.release(lost.entry);
+                    both.ledger.release(lost.entry);
                 }
-                prop_assert!(ledger.available() <= ledger.outstanding() && ledger.outstanding() <= DEPTH);
+                let (available, outstanding) = both.counts();
+                prop_assert!(available <= outstanding && outstanding <= DEPTH);
             }
             // Everybody finishes; then each live EP takes and completes once more.
             for (ep, (entry, cookie)) in held.drain() {
-                prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
-                ledger.release(entry);
+                prop_assert_eq!(both.complete(entry, ep), Some(cookie));
+                both.ledger.release(entry);
             }
             if swallowed.len() < DEPTH as usize {
                 for &ep in &live {
                     while queue.is_empty() {
                         cookie += 1;
-                        queue.push_back((ledger.post(tag(cookie)).unwrap(), cookie));
+                        queue.push_back((both.post(cookie).unwrap(), cookie));
                     }
                     let (entry, cookie) = queue.pop_front().unwrap();
-                    prop_assert_eq!(ledger.complete(entry, ep), Some(tag(cookie)));
-                    ledger.release(entry);
-                    while let Some(lost) = ledger.next_lost() {
+                    prop_assert_eq!(both.complete(entry, ep), Some(cookie));
+                    both.ledger.release(entry);
+                    while let Some(lost) = both.ledger.next_lost() {
                         prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
-                        ledger.release(lost.entry);
+                        both.ledger.release(lost.entry);
                     }
                 }
                 prop_assert!(swallowed.is_empty());
-                prop_assert_eq!(ledger.outstanding() as usize, queue.len());
+                prop_assert_eq!(both.counts().1 as usize, queue.len());
             }
         }
     }

@@ -11,7 +11,7 @@ pub(crate) mod direct;
 pub(crate) mod ledger;
 pub(crate) mod verbs;
 
-use self::ledger::Tag;
+use self::ledger::{Progress, Tag};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -85,12 +85,8 @@ pub(crate) enum SrqPath {
 
 /// The posting half of an SRQ, for one thread at a time.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are few, and a box would be one more load for each post"
-)]
 pub(crate) enum SrqPoster {
-    Verbs(Arc<verbs::VerbsSrq>),
+    Verbs(verbs::VerbsPoster),
     Direct(direct::DirectPoster),
 }
 
@@ -106,14 +102,15 @@ impl SrqPath {
     /// How many entries it may have.
     pub(crate) fn depth(&self) -> u32 {
         match self {
-            Self::Verbs(srq) => srq.counts().depth,
+            Self::Verbs(srq) => srq.depth(),
             Self::Direct(srq) => srq.depth(),
         }
     }
 
-    /// A completion names this entry; gives its tag. `None` for one that is not posted.
+    /// A completion names this entry; gives its tag. `None` for one that is not posted. With what the EP keeps, if that is still
+    /// around; under the lock of its receive EVD.
     #[inline]
-    pub(crate) fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
         match self {
             Self::Verbs(srq) => srq.complete(entry, ep),
             Self::Direct(srq) => srq.complete(entry),
@@ -130,16 +127,19 @@ impl SrqPath {
     }
 
     /// An EP begins to take buffers.
-    pub(crate) fn ep_connected(&self, ep: u64) {
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
         if let Self::Verbs(srq) = self {
-            srq.ep_connected(ep);
+            srq.ep_connected(ep, progress);
         }
     }
 
-    /// An EP takes no more and its completions are in; the device may have swallowed the buffer it held.
-    pub(crate) fn ep_drained(&self, ep: u64) {
-        if let Self::Verbs(srq) = self {
-            srq.ep_drained(ep);
+    /// An EP takes no more and its completions are in. True if the device may have swallowed the buffer it held, which
+    /// [`SrqPath::next_lost`] tells once everybody who was completing an entry is done.
+    pub(crate) fn ep_drained(&self, ep: u64) -> bool {
+        match self {
+            Self::Verbs(srq) => srq.ep_drained(ep),
+            // The device gives everything back when a QP fails.
+            Self::Direct(_) => false,
         }
     }
 
@@ -148,7 +148,6 @@ impl SrqPath {
     pub(crate) fn next_lost(&self) -> Option<ledger::Lost> {
         match self {
             Self::Verbs(srq) => srq.next_lost(),
-            // The device gives everything back when a QP fails.
             Self::Direct(_) => None,
         }
     }
@@ -283,8 +282,8 @@ impl Kind {
     ) -> Result<(SrqPath, SrqPoster)> {
         Ok(match self {
             Self::Verbs => {
-                let srq = Arc::new(verbs::VerbsSrq::new(srq, id, depth, room, resizable));
-                (SrqPath::Verbs(srq.clone()), SrqPoster::Verbs(srq))
+                let (srq, poster) = verbs::VerbsSrq::new(srq, id, depth, room, resizable)?;
+                (SrqPath::Verbs(srq), SrqPoster::Verbs(poster))
             }
             Self::Direct => {
                 let (srq, poster) = direct::DirectSrq::new(srq, id, depth)?;

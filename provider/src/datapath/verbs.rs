@@ -1,117 +1,127 @@
 //! The portable path: standard verbs on any device.
 //!
-//! Entries live in a [`Ledger`] behind a lock that is held for a few instructions and hardly ever contended (the
-//! poster and the reaper of one SRQ). The work request's id is the entry, so completions may come in any order (R93).
+//! Which buffer is where is kept in a [`Ledger`]. The work request's id is the entry, so completions may come in any order (R93).
+//! No lock of ours is taken to post; the driver takes its own.
 
-use super::ledger::{Ledger, Lost, Tag};
+use super::ledger::{Ledger, Lost, Posting, Progress, Tag, Whereabouts};
 use super::{Completion, SrqCounts, Token};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::TryReserveError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An SRQ of the device, with its entries.
+/// An SRQ of the device, with its entries: what all share.
 #[derive(Debug)]
 pub(crate) struct VerbsSrq {
     srq: Srq,
-    id: u32,
-    /// Whether the device can change the depth; if not, the SRQ was made as deep as the device allows.
-    resizable: bool,
-    state: Mutex<State>,
-    /// [`Ledger::has_suspects`], written under the lock.
-    suspects: AtomicBool,
+    ledger: Ledger,
+    depth: AtomicU32,
 }
 
+/// The posting half.
 #[derive(Debug)]
-struct State {
-    ledger: Ledger,
+pub(crate) struct VerbsPoster {
+    shared: Arc<VerbsSrq>,
+    posting: Posting,
+    id: u32,
     /// How many buffers the device's queue takes.
     room: u32,
+    /// Whether the device can change that; if not, the SRQ was made as deep as the device allows.
+    resizable: bool,
+}
+
+fn no_memory(error: &TryReserveError) -> Error {
+    Error::resources(Subtype::ResourceMemory, format!("no memory for the entries of the SRQ: {error}"))
 }
 
 impl VerbsSrq {
-    pub(crate) fn new(srq: Srq, id: u32, depth: u32, room: u32, resizable: bool) -> Self {
-        let state = Mutex::new(State { ledger: Ledger::new(depth), room });
-        Self { srq, id, resizable, state, suspects: AtomicBool::new(false) }
+    pub(crate) fn new(
+        srq: Srq,
+        id: u32,
+        depth: u32,
+        room: u32,
+        resizable: bool,
+    ) -> Result<(Arc<Self>, VerbsPoster)> {
+        let (ledger, posting) = Ledger::new(depth).map_err(|e| no_memory(&e))?;
+        let shared = Arc::new(Self { srq, ledger, depth: depth.into() });
+        Ok((shared.clone(), VerbsPoster { shared, posting, id, room, resizable }))
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
         &self.srq
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
+        self.ledger.complete(entry, ep)
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, entry: u32) {
+        self.ledger.release(entry);
+    }
+
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
+        self.ledger.ep_connected(ep, progress);
+    }
+
+    pub(crate) fn ep_drained(&self, ep: u64) -> bool {
+        self.ledger.ep_drained(ep)
+    }
+
+    #[inline]
+    pub(crate) fn next_lost(&self) -> Option<Lost> {
+        self.ledger.next_lost()
     }
 }
 
-impl VerbsSrq {
-    pub(crate) fn post(&self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
-        let mut state = self.state();
-        let entry = state.ledger.post(tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
-        let token = Token::Srq { srq: self.id, entry }.pack();
-        self.srq.post_one(token, segments).map_err(|reason| {
-            state.ledger.unpost(entry);
+impl VerbsPoster {
+    #[inline]
+    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
+        let Self { shared, posting, id, .. } = self;
+        let entry = posting.post(&shared.ledger, tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
+        let token = Token::Srq { srq: *id, entry }.pack();
+        shared.srq.post_one(token, segments).map_err(|reason| {
+            posting.unpost(&shared.ledger, entry);
             refused(reason)
         })
     }
 
     pub(crate) fn counts(&self) -> SrqCounts {
-        let ledger = &self.state().ledger;
-        SrqCounts { depth: ledger.limit(), available: ledger.available(), outstanding: ledger.outstanding() }
+        let Whereabouts { available, outstanding } = self.shared.ledger.counts();
+        SrqCounts { depth: self.posting.limit(), available, outstanding }
     }
 
-    pub(crate) fn complete(&self, entry: u32, ep: u64) -> Option<Tag> {
-        self.state().ledger.complete(entry, ep)
-    }
-
-    pub(crate) fn release(&self, entry: u32) {
-        self.state().ledger.release(entry);
-    }
-
-    pub(crate) fn ep_connected(&self, ep: u64) {
-        self.state().ledger.ep_connected(ep);
-    }
-
-    pub(crate) fn ep_drained(&self, ep: u64) {
-        let ledger = &mut self.state().ledger;
-        ledger.ep_drained(ep);
-        self.suspects.store(ledger.has_suspects(), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn next_lost(&self) -> Option<Lost> {
-        // Whoever completed an entry under the lock sees what was written under it before.
-        if !self.suspects.load(Ordering::Relaxed) {
-            return None;
+    pub(crate) fn resize(&mut self, depth: u32) -> Result<()> {
+        if depth > self.room && !self.resizable {
+            return Err(Error::resources(
+                Subtype::ResourceMemory,
+                format!("this device cannot deepen an SRQ, and this one has room for {}", self.room),
+            ));
         }
-        let ledger = &mut self.state().ledger;
-        let lost = ledger.next_lost();
-        self.suspects.store(ledger.has_suspects(), Ordering::Relaxed);
-        lost
-    }
-
-    pub(crate) fn resize(&self, depth: u32) -> Result<()> {
-        let mut state = self.state();
-        if depth > state.room {
-            if !self.resizable {
-                return Err(Error::resources(
-                    Subtype::ResourceMemory,
-                    format!("this device cannot deepen an SRQ, and this one has room for {}", state.room),
-                ));
-            }
-            self.srq.resize(depth).map_err(|e| {
-                Error::new(
+        let before = self.posting.limit();
+        self.posting.set_limit(&self.shared.ledger, depth).map_err(|e| no_memory(&e))?;
+        if depth > self.room {
+            if let Err(error) = self.shared.srq.resize(depth) {
+                // What was made for more entries stays, for the next time.
+                self.posting.limit_to(before);
+                return Err(Error::new(
                     ReturnType::InsufficientResources,
                     Subtype::ResourceMemory,
                     format!("the device could not make the SRQ {depth} deep"),
                 )
-                .because(e)
-            })?;
-            state.room = depth;
+                .because(error));
+            }
+            self.room = depth;
         }
-        state.ledger.set_limit(depth);
+        self.shared.depth.store(depth, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -199,6 +199,7 @@ impl Plan {
             srq: self.srq,
             live: AtomicBool::new(true),
             received: Received::default(),
+            progress: Arc::default(),
             state: AtomicU8::new(state as u8),
             watch: AtomicU8::new(watch.bits()),
             ud,

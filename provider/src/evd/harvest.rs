@@ -233,7 +233,7 @@ impl EvdInner {
         match completion.token {
             Token::Srq { entry, .. } => {
                 let Some(srq) = &ep.srq else { return };
-                let Some(tag) = srq.path.complete(entry, ep.id.0) else { return };
+                let Some(tag) = srq.path.complete(entry, Some(&ep.progress)) else { return };
                 if ep.watches_receives() {
                     after.received.push(ep.clone());
                 }
@@ -286,7 +286,7 @@ impl EvdInner {
     /// Nobody will see this completion: its entry is free.
     pub(super) fn give_back(&self, srq: &SrqInner, completion: &Completion) {
         let Token::Srq { entry, .. } = completion.token else { return };
-        if let Some(tag) = srq.path.complete(entry, 0) {
+        if let Some(tag) = srq.path.complete(entry, None) {
             self.ia.stray(tag.pool, tag.cookie);
         }
         srq.path.release(entry);
