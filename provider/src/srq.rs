@@ -228,7 +228,7 @@ impl Srq {
         let [one] = iov else { return false };
         let Some(lkey) = last.key(one) else { return false };
         let sge = Sge { addr: one.virtual_address, len: one.segment_length, lkey };
-        poster.post(&[sge], Tag { cookie, pool, ..Tag::default() }.over(iov)).is_ok()
+        poster.post(&[sge], Tag { cookie, pool, lmrs: [one.lmr_context, 0, 0, 0] }).is_ok()
     }
 
     #[inline(never)]

@@ -177,7 +177,7 @@ impl Ledger {
         Ok((ledger, posting))
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self, entry: u32) -> Option<&Entry> {
         // Chunk n begins at CHUNK * (2^n - 1).
         let from_one = u64::from(entry) + u64::from(CHUNK);
@@ -376,7 +376,7 @@ impl Posting {
     }
 
     /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, ledger: &Ledger, tag: Tag) -> Option<u32> {
         let reaped = (ledger.returned.load(Acquire) >> 32) as u32;
         if (self.posted as u32).wrapping_sub(reaped) >= self.limit {

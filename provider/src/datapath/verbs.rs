@@ -83,7 +83,7 @@ impl VerbsSrq {
 }
 
 impl VerbsPoster {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
         let Self { shared, posting, id, .. } = self;
         let entry = posting.post(&shared.ledger, tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
