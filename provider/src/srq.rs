@@ -182,7 +182,7 @@ impl Srq {
         self.post_checked(iov, Tag { cookie, pool, ..Tag::default() })
     }
 
-    /// The common case: with room in the queue, one segment (on the direct path a few) of the same LMR as the last one. All
+    /// The common case: with room in the queue, a few segments of the same LMR as the last one. All
     /// checks are made: that the SRQ is alive follows from the LMR, since a closed IA has none. False, and nothing was done,
     /// where any fails: [`Srq::post_checked`] says which.
     #[inline(always)]
@@ -190,7 +190,7 @@ impl Srq {
         let poster = match &mut self.poster {
             SrqPoster::Direct(poster) => poster,
             SrqPoster::Verbs(poster) => {
-                return Self::post_one_by_verbs(poster, &self.last, iov, cookie, pool);
+                return Self::post_by_verbs(poster, &self.last, self.inner.max_iov, iov, cookie, pool);
             }
         };
         let [one] = iov else {
@@ -218,17 +218,24 @@ impl Srq {
     }
 
     #[inline(never)]
-    fn post_one_by_verbs(
+    fn post_by_verbs(
         poster: &mut VerbsPoster,
         last: &LastLmr,
+        max_iov: u32,
         iov: &[LmrTriplet],
         cookie: u64,
         pool: u32,
     ) -> bool {
-        let [one] = iov else { return false };
-        let Some(lkey) = last.key(one) else { return false };
-        let sge = Sge { addr: one.virtual_address, len: one.segment_length, lkey };
-        poster.post(&[sge], Tag { cookie, pool, lmrs: [one.lmr_context, 0, 0, 0] }).is_ok()
+        let sge =
+            |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
+        if let [one] = iov {
+            let Some(lkey) = last.key(one) else { return false };
+            let tag = Tag { cookie, pool, lmrs: [one.lmr_context, 0, 0, 0] };
+            return poster.post(&[sge(one, lkey)], tag).is_ok();
+        }
+        let mut segments = [Sge::default(); FEW];
+        let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
+        poster.post(segments, Tag { cookie, pool, ..Tag::default() }.over(iov)).is_ok()
     }
 
     #[inline(never)]
@@ -240,17 +247,9 @@ impl Srq {
         cookie: u64,
         pool: u32,
     ) -> bool {
-        const FEW: usize = 8;
         let mut segments = [DataSeg::new(0, 0, 0); FEW];
-        // No segment, no LMR that would say whether the SRQ is alive.
-        if iov.is_empty() || iov.len() > max_iov as usize {
-            return false;
-        }
-        let Some(segments) = segments.get_mut(..iov.len()) else { return false };
-        for (to, from) in segments.iter_mut().zip(iov) {
-            let Some(lkey) = last.key(from) else { return false };
-            *to = DataSeg::new(from.virtual_address, from.segment_length, lkey);
-        }
+        let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
+        let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
         poster.post_encoded(segments, cookie, pool).is_ok()
     }
 
@@ -395,6 +394,29 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Segments that are quick to post.
+const FEW: usize = 8;
+
+/// Segments that all lie in this LMR, in a device's form; `None` where one does not, or where there are none, or too many.
+#[inline(always)]
+fn few<'a, T>(
+    last: &LastLmr,
+    max_iov: u32,
+    iov: &[LmrTriplet],
+    into: &'a mut [T; FEW],
+    form: impl Fn(&LmrTriplet, u32) -> T,
+) -> Option<&'a [T]> {
+    // No segment, no LMR that would say whether the SRQ is alive.
+    if iov.is_empty() || iov.len() > max_iov as usize {
+        return None;
+    }
+    let into = into.get_mut(..iov.len())?;
+    for (to, from) in into.iter_mut().zip(iov) {
+        *to = form(from, last.key(from)?);
+    }
+    Some(into)
 }
 
 impl SrqInner {
