@@ -257,8 +257,14 @@ impl Ledger {
         if self.counts().available == 0 {
             return false;
         }
-        losses.suspects.push(Suspect { ep, from, before: self.posted.load(Acquire) });
-        self.suspects.store(true, Relaxed);
+        let before = self.posted.load(Acquire);
+        losses.suspects.push(Suspect { ep, from, before });
+        if !self.suspects.load(Relaxed) {
+            // The only long look, and nobody waits for it: who completes an entry takes the lock only once there are suspects.
+            losses.order = self.pending(0, before);
+            losses.ordered = before;
+            self.suspects.store(true, Relaxed);
+        }
         true
     }
 
@@ -273,8 +279,7 @@ impl Ledger {
         let mut losses = self.losses();
         let lost = losses.next(self);
         if losses.suspects.is_empty() {
-            losses.order.clear();
-            losses.ordered = 0;
+            losses.order = VecDeque::new();
             self.suspects.store(false, Relaxed);
         }
         lost
