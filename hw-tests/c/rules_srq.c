@@ -405,13 +405,16 @@ TEST(r24_srq_free_refused_while_ep_attached)
 
 static DAT_SRQ_HANDLE raced;
 static int racing;
+static long long race_ends;
 
 static void *free_in_vain(void *unused)
 {
     uintptr_t wrong = 0;
 
     (void)unused;
-    while (__atomic_load_n(&racing, __ATOMIC_ACQUIRE))
+    /* Not for as long as the other thread takes, which may not get a turn meanwhile: valgrind runs one thread at a time, and may find
+     * this one inside the call whenever it looks. */
+    while (__atomic_load_n(&racing, __ATOMIC_ACQUIRE) && now_ms() < race_ends)
         wrong += dat_srq_free(raced) != STATE(DAT_INVALID_STATE_SRQ_IN_USE);
     return (void *)wrong;
 }
@@ -423,14 +426,14 @@ TEST(r24_srq_free_refused_while_ep_attached_beside_other_calls)
     DAT_EP_HANDLE ep, other;
     DAT_EP_ATTR attr = ep_attr();
     DAT_SRQ_PARAM param;
-    long long end = now_ms() + 500;
     void *wrong;
 
     raced = srq_of(&a, 4);
     ep = ep_on(&a, raced, a.recv, NULL);
     racing = 1;
+    race_ends = now_ms() + 500;
     CHECK(pthread_create(&thread, NULL, free_in_vain, NULL) == 0);
-    for (int i = 0; now_ms() < end && !failures; i++) {
+    for (int i = 0; now_ms() < race_ends && !failures; i++) {
         OK(dat_srq_query(raced, DAT_SRQ_FIELD_ALL, &param));
         if (i % 200 == 0) {
             OK(dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, raced, &attr, &other));
