@@ -11,7 +11,7 @@
 //! a completion. Such an entry would be outstanding for ever. It can be told, later: devices take buffers in the order
 //! in which they were posted, so once a younger entry has completed, an older one that has not is *held*; an EP
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
-//! is [`Lost`]. Nothing is kept for this while no EP has ended with entries on the SRQ ([`Losses`]).
+//! is [`Lost`]. For this each EP keeps its [`Progress`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
 
 use crate::types::{LmrTriplet, NumberHasher};
 use std::collections::{HashMap, TryReserveError, VecDeque};
@@ -616,6 +616,26 @@ mod tests {
         assert!(both.ledger.ep_drained(3));
         both.complete(entries[1], 2).unwrap();
         assert_eq!(both.ledger.next_lost().map(|lost| (lost.ep, lost.tag.cookie)), Some((3, 0)));
+    }
+
+    /// An EP that ended before a buffer was posted cannot have taken that one.
+    #[test]
+    fn a_swallowed_buffer_is_not_put_on_an_ep_that_ended_before_its_post() {
+        let (mut both, mut entries) = Both::posted(4);
+        for ep in 1..=3 {
+            both.connect(ep);
+        }
+        assert!(both.ledger.ep_drained(1));
+        for n in 0..4 {
+            let next = entries.remove(0);
+            both.complete(next, 3).unwrap();
+            both.ledger.release(next);
+            entries.push(both.post(n).unwrap());
+        }
+        // EP 2 takes the first of the new ones.
+        assert!(both.ledger.ep_drained(2));
+        both.complete(entries[1], 3).unwrap();
+        assert_eq!(both.ledger.next_lost().map(|lost| (lost.ep, lost.tag.cookie)), Some((2, 0)));
     }
 
     /// One poster, several reapers that complete in any order: each cookie comes once, and no entry is lost or given twice.
