@@ -44,7 +44,7 @@ TEST(loaded_and_unloaded_a_thousand_times)
 
     side_close(&a);
     side_close(&b);
-    before = holdings();
+    before = holdings_at_rest();
     for (int i = 0; i < times; i++) {
         DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
         DAT_IA_HANDLE ia = DAT_HANDLE_NULL;

@@ -1220,7 +1220,7 @@ int main(int argc, char **argv)
     seed = argc > 4 ? strtoull(argv[4], NULL, 0) : (uint64_t)time(NULL);
     end = now_ms() + seconds * 1000LL;
     warm_up();
-    before = holdings();
+    before = holdings_at_rest();
     do {
         alarm(300);
         life(++seed);

@@ -82,6 +82,39 @@ static struct holdings holdings(void)
     return h;
 }
 
+/* Threads of the provider: an IA has one, and one that is joined may still take a moment to leave the list. */
+static unsigned provider_threads(void)
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    unsigned n = 0;
+
+    while ((entry = readdir(dir))) {
+        char path[300], name[20] = "";
+        FILE *file;
+
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        file = fopen(path, "r");
+        if (!file)
+            continue;
+        n += fgets(name, sizeof name, file) && strcmp(name, "doorbell\n") == 0;
+        fclose(file);
+    }
+    closedir(dir);
+    return n;
+}
+
+/* What is held while no IA is open. */
+static struct holdings holdings_at_rest(void)
+{
+    long long end = now_ms() + 5000;
+
+    while (provider_threads() > 0 && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(provider_threads() == 0);
+    return holdings();
+}
+
 /* Back to what it was; threads that have ended may take a moment to leave the list. */
 static void check_holdings(struct holdings before)
 {
@@ -118,6 +151,8 @@ static void warm_up(void)
     OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &server));
     OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &client));
     join(&a, server, &b, client, 46999);
+    /* They are known by their name. */
+    CHECK(provider_threads() > 0);
     side_close(&a);
     side_close(&b);
 }
@@ -143,7 +178,7 @@ static int run_tests(int argc, char **argv)
             chosen |= strncmp(test->name, argv[i], strlen(argv[i])) == 0;
         if (!chosen)
             continue;
-        before = holdings();
+        before = holdings_at_rest();
         side_open(&a, argv[1]);
         side_open(&b, argv[2]);
         printf("%s ...\n", test->name);

@@ -74,6 +74,16 @@ impl Holdings {
     }
 }
 
+/// Threads of the provider: an IA has one, and one that is joined may still take a moment to leave the list.
+fn provider_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks
+        .filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "doorbell\n")
+        })
+        .count()
+}
+
 /// One batch for all kinds: each line that comes back is one object, with the kind's own word for its number.
 fn device_objects() -> Option<Vec<(&'static str, usize)>> {
     const KINDS: [(&str, &str); 6] = [
@@ -111,6 +121,7 @@ fn leaks_nothing(body: impl FnOnce()) {
         let rig = Rig::new();
         let srq = rig.server.srq(1);
         let pair = rig.connect_srq(&srq);
+        assert!(provider_threads() > 0, "they are known by their name");
         match Holdings::now().objects {
             None => {
                 eprintln!("objects of the devices are not counted: `rdma resource show` does not work here");
@@ -120,10 +131,15 @@ fn leaks_nothing(body: impl FnOnce()) {
         }
         rig.disconnect(&pair);
     });
+    // No IA is open before the body, nor after it. What the kernel clears up behind a call, and threads that have ended, may take
+    // a moment to leave the lists.
+    let start = Instant::now();
+    while provider_threads() > 0 {
+        assert!(start.elapsed() < LONG, "{} threads of IAs that are closed", provider_threads());
+    }
     let before = Holdings::now();
     body();
     let mut after = Holdings::now();
-    // What the kernel clears up behind a call, and threads that have ended, may take a moment to leave the lists.
     let start = Instant::now();
     while after != before {
         assert!(start.elapsed() < LONG, "left behind: {after:?}, before: {before:?}");
