@@ -256,6 +256,11 @@ TEST(r145_epsrq_too_many_eps)
     CHECK(DAT_GET_TYPE(create(a.recv, a.req, a.conn, srq, NULL, &ep)) == DAT_INSUFFICIENT_RESOURCES);
     CHECK(emu("no faults") == 0);
     CHECK(ep == DAT_HANDLE_NULL);
+    /* 32,768 EPs take a minute there, and each is like the first. */
+    if (getenv("UNDER_VALGRIND")) {
+        printf("r145_epsrq_too_many_eps: the limit is left out under valgrind\n");
+        return;
+    }
     attr.max_request_dtos = attr.max_request_iov = 1;
     for (n = 0; ret == DAT_SUCCESS; n++) {
         last = ep;

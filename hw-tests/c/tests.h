@@ -107,7 +107,7 @@ static unsigned provider_threads(void)
 /* What is held while no IA is open. */
 static struct holdings holdings_at_rest(void)
 {
-    long long end = now_ms() + 5000;
+    long long end = now_ms() + 20000;
 
     while (provider_threads() > 0 && now_ms() < end)
         poll(NULL, 0, 1);
@@ -118,7 +118,7 @@ static struct holdings holdings_at_rest(void)
 /* Back to what it was; threads that have ended may take a moment to leave the list. */
 static void check_holdings(struct holdings before)
 {
-    long long end = now_ms() + 5000;
+    long long end = now_ms() + 20000;
     struct holdings h = holdings();
 
     while (memcmp(&h, &before, sizeof h) != 0 && now_ms() < end) {

@@ -126,12 +126,15 @@ fn execute(
     checked: bool,
 ) -> Result<(), Failed> {
     let mut command = program;
+    // An empty variable is not set.
+    let under_valgrind = if checked { "1" } else { "" };
     if checked {
         let memcheck = MEMCHECK.iter().map(|&option| option.to_owned());
         args = memcheck.chain([program.to_owned()]).chain(args).collect();
         command = VALGRIND;
     }
-    let mut running = Running::start_with(command, &args, conf, &[("DOORBELL_DATAPATH", path)]);
+    let variables = [("DOORBELL_DATAPATH", path), ("UNDER_VALGRIND", under_valgrind)];
+    let mut running = Running::start_with(command, &args, conf, &variables);
     let (said, status) = running.finish();
     if status.success() && said.contains("checks passed") {
         Ok(())
