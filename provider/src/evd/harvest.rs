@@ -46,6 +46,10 @@ impl EvdInner {
     /// Completions with this QP number belong to this EP.
     pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) {
         let mut queue = self.queue();
+        // One that has been closed meanwhile lets go of nothing any more.
+        if !self.live.load(Ordering::Acquire) {
+            return;
+        }
         queue.eps.insert(qpn, ep.clone());
         if let Some(srq) = &ep.srq {
             queue.srqs.insert(srq.token(), srq.clone());
