@@ -133,10 +133,7 @@ fn leaks_nothing(body: impl FnOnce()) {
     });
     // No IA is open before the body, nor after it. What the kernel clears up behind a call, and threads that have ended, may take
     // a moment to leave the lists.
-    let start = Instant::now();
-    while provider_threads() > 0 {
-        assert!(start.elapsed() < LONG, "{} threads of IAs that are closed", provider_threads());
-    }
+    until("no thread of an IA is left", || provider_threads() == 0);
     let before = Holdings::now();
     body();
     let mut after = Holdings::now();

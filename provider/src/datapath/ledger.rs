@@ -463,6 +463,14 @@ mod tests {
             self.posting.post(&self.ledger, tag(cookie))
         }
 
+        /// This EP completes the oldest entry, and another is posted.
+        fn go_on(&mut self, entries: &mut Vec<u32>, ep: u64, cookie: u64) {
+            let oldest = entries.remove(0);
+            self.complete(oldest, ep).unwrap();
+            self.ledger.release(oldest);
+            entries.push(self.post(cookie).unwrap());
+        }
+
         fn connect(&mut self, ep: u64) {
             self.ledger.ep_connected(ep, self.eps.entry(ep).or_default());
         }
@@ -535,10 +543,7 @@ mod tests {
         let chunks = |both: &Both| both.ledger.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         let before = chunks(&both);
         for n in 0..10_000 {
-            let next = entries.remove(0);
-            both.complete(next, 2).unwrap();
-            both.ledger.release(next);
-            entries.push(both.post(n).unwrap());
+            both.go_on(&mut entries, 2, n);
         }
         assert_eq!((chunks(&both), both.ledger.losses().order.capacity()), (before, 0));
         assert_eq!(both.complete(held, 1), Some(100));
@@ -604,10 +609,7 @@ mod tests {
         both.connect(2);
         assert!(both.ledger.ep_drained(1));
         for n in 0..4 {
-            let next = entries.remove(0);
-            both.complete(next, 2).unwrap();
-            both.ledger.release(next);
-            entries.push(both.post(n).unwrap());
+            both.go_on(&mut entries, 2, n);
             assert_eq!(both.ledger.next_lost(), None);
         }
         assert!(!both.ledger.suspects.load(Relaxed));
@@ -626,11 +628,9 @@ mod tests {
             both.connect(ep);
         }
         assert!(both.ledger.ep_drained(1));
+        // Nobody looks meanwhile, so that the first is still under suspicion.
         for n in 0..4 {
-            let next = entries.remove(0);
-            both.complete(next, 3).unwrap();
-            both.ledger.release(next);
-            entries.push(both.post(n).unwrap());
+            both.go_on(&mut entries, 3, n);
         }
         // EP 2 takes the first of the new ones.
         assert!(both.ledger.ep_drained(2));
