@@ -1,12 +1,15 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test hw-test bench lint doc install clean
+.PHONY: help setup build run test soak hw-test bench lint doc install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
 
 # A second one, for make hw-test.
 PEER ?=
+
+# For make soak: a part of hw-tests/soak.d; all of them otherwise.
+PART ?=
 
 # Anything: `make bench` takes seconds, not minutes.
 QUICK ?=
@@ -47,6 +50,9 @@ endif
 
 test: setup ## all tests; those on devices on rxe and on the software mlx5 device (DEVICE=mlx5_0: on a device of this machine)
 	hw-tests/run-tests $(DEVICE)
+
+soak: setup ## the long forms of tests: minutes to hours (PART=fuzz: one of hw-tests/soak.d)
+	hw-tests/soak $(PART)
 
 hw-test: setup ## everything on an mlx5 device of this machine, in one report (DEVICE=mlx5_0, PEER=mlx5_1: a second one that it reaches)
 	QUICK=$(QUICK) hw-tests/hw-test $(DEVICE) $(PEER)
