@@ -1,6 +1,7 @@
 //! Which test shows which of the 279 rules of the SRQ: keeps `hw-tests/RULES.md` true.
 //!
-//! - `rules/rules.txt`: number, section and slug of every rule.
+//! - `rules/rules.txt`: a heading for each section; for every rule its number, slug, sentence and sources.
+//! - `rules/errata.md`: where the sources contradict themselves (E1, E2, ...). RULES.md ends with it.
 //! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and those that its doc
 //!   comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
 //! - Tests are Rust functions and, at the C edge, `TEST(r53_...)` in a C program, whose comment is the one in front of it.
@@ -22,8 +23,11 @@ const SELF: &str = "hw-tests/tests/rules.rs";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
+    /// The heading of its section.
     section: String,
     slug: String,
+    sentence: String,
+    sources: String,
 }
 
 /// A test named after a rule.
@@ -50,14 +54,27 @@ impl Way {
     }
 }
 
+/// Reads `## SECTION` and `R1 slug | sentence | sources`. Sentences may contain " | ".
 fn parse_rules(text: &str) -> BTreeMap<u32, Rule> {
-    let rule = |line: &str| {
-        let mut words = line.split(' ');
-        let number = words.next()?.strip_prefix('R')?.parse().ok()?;
-        let rule = Rule { section: words.next()?.to_owned(), slug: words.next()?.to_owned() };
-        words.next().is_none().then_some((number, rule))
-    };
-    text.lines().map(|line| rule(line).unwrap_or_else(|| panic!("rules.txt: {line:?}"))).collect()
+    let mut section = String::new();
+    let mut rules = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            section = heading.to_owned();
+            continue;
+        }
+        let rule = || {
+            let (head, rest) = line.split_once(" | ")?;
+            let (number, slug) = head.strip_prefix('R')?.split_once(' ')?;
+            let (sentence, sources) = rest.rsplit_once(" | ")?;
+            let [slug, sentence, sources] = [slug, sentence, sources].map(str::to_owned);
+            let rule = Rule { section: section.clone(), slug, sentence, sources };
+            Some((number.parse().ok()?, rule))
+        };
+        let (number, rule) = rule().unwrap_or_else(|| panic!("rules.txt: {line:?}"));
+        assert!(rules.insert(number, rule).is_none(), "rules.txt: R{number} stands there twice");
+    }
+    rules
 }
 
 /// Numbers and reasons; what is wrong with a line goes to `problems`.
@@ -230,13 +247,25 @@ fn table(
     }
     let mut text = String::from(
         "# Rules and their tests\n\n\
-         Every rule of the SRQ and the EPs on it, with the tests that show it, through the Rust API and through libdat2 in C,\n\
-         or the reason why there is none. Written by `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules`, checked by\n\
-         the same without the variable.\n\n\
-         | rule | section | name | in Rust | in C |\n|---|---|---|---|---|\n",
+         Every rule of the SRQ and of the EPs on it, with the tests that show it, through the Rust API and through libdat2 in\n\
+         C, or the reason why there is none. Written by `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` from\n\
+         `rules/` and the sources of the tests; the same command without the variable checks this page.\n\n\
+         Sources of a rule: **M** a manual page of uDAPL 1.2; **H** a header of DAT 2.0; **P** an existing provider or a stock\n\
+         program, where pages and headers are silent; **D** deduced, where the sources leave it open. \"INVALID_STATE (X)\"\n\
+         means the type INVALID_STATE with subtype X, always with the error class bit 0x80000000. To *reap* a completion is\n\
+         to take it off its EVD. The *async EVD* is the one given to or made by `dat_ia_open`. *libdaplofa* is the\n\
+         reference provider. E1, E2, ... are the [errata](#errata-and-contradictions-in-the-sources).\n",
     );
     let (mut by_test, mut in_rust, mut in_c, mut by_reason) = (0, 0, 0, 0);
-    for (number, Rule { section, slug }) in rules {
+    let mut last = "";
+    for (number, Rule { section, slug, sentence, sources }) in rules {
+        if section != last {
+            let columns =
+                "| rule | name | what it says | sources | in Rust | in C |\n|---|---|---|---|---|---|";
+            writeln!(text, "\n## {section}\n\n{columns}").unwrap();
+            last = section;
+        }
+        let [sentence, sources] = [sentence, sources].map(|text| text.replace('|', "\\|"));
         let how = match (covered.get(number), reasons.get(number)) {
             (Some(places), _) => {
                 let ways = [Way::Rust, Way::C].map(|way| {
@@ -253,7 +282,7 @@ fn table(
             }
             (None, None) => "open |".to_owned(),
         };
-        writeln!(text, "| R{number} | {section} | {slug} | {how} |").unwrap();
+        writeln!(text, "| R{number} | {slug} | {sentence} | {sources} | {how} |").unwrap();
     }
     let (all, open) = (rules.len(), rules.len() - by_test - by_reason);
     writeln!(
@@ -289,7 +318,8 @@ fn the_table_of_rules_is_true() {
             Way::C => scan_c(path, &read(file)),
         })
         .collect();
-    let text = table(&rules, &tests, &reasons, &mut problems);
+    let errata = read(&here.join("rules/errata.md"));
+    let text = table(&rules, &tests, &reasons, &mut problems) + "\n" + &errata;
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
     let target = here.join("RULES.md");
     if std::env::var_os("UPDATE_RULES").is_some() {
@@ -306,7 +336,9 @@ fn the_table_of_rules_is_true() {
 }
 
 fn sample() -> BTreeMap<u32, Rule> {
-    parse_rules("R1 A one\nR2 A two\nR3 B three\nR4 B four\n")
+    parse_rules(
+        "## A. First\nR1 one | s | M: p\nR2 two | s, A | B | D\n## B. Second\nR3 three | s | H\nR4 four | s | M\n",
+    )
 }
 
 fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
@@ -320,8 +352,12 @@ fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
 fn each_rule_is_covered_reasoned_or_open() {
     let (text, problems) = outcome("/// Shown.\n#[test]\nfn r1_one() {\n", "R3 C edge: NULL\n");
     assert_eq!(problems, [""; 0]);
-    assert!(text.contains("| R1 | A | one | a.rs::r1_one |  |\n| R2 | A | two | open | |\n"), "{text}");
-    assert!(text.contains("| R3 | B | three | no test: C edge: NULL | |\n"));
+    assert!(
+        text.contains("| R1 | one | s | M: p | a.rs::r1_one |  |\n| R2 | two | s, A \\| B | D | open | |\n"),
+        "{text}"
+    );
+    assert!(text.contains("\n## B. Second\n\n| rule |"));
+    assert!(text.contains("| R3 | three | s | H | no test: C edge: NULL | |\n"));
     assert!(text.ends_with("\ncovered 1 (1 in Rust, 0 in C), reasoned 1, open 2 of 4\n"));
 }
 
@@ -353,7 +389,7 @@ fn tests_in_c_count_with_their_comments() {
         [Found { place: "p.c::r1_one".into(), name: "r1_one".into(), number: 1, more: vec![2, 3] }]
     );
     let text = table(&sample(), &found, &BTreeMap::new(), &mut Vec::new());
-    assert!(text.contains("| R1 | A | one |  | p.c::r1_one |\n"), "{text}");
+    assert!(text.contains("| R1 | one | s | M: p |  | p.c::r1_one |\n"), "{text}");
     assert!(text.ends_with("\ncovered 3 (0 in Rust, 3 in C), reasoned 0, open 1 of 4\n"), "{text}");
 }
 
