@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak hw-test bench lint doc install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
@@ -10,6 +10,9 @@ PEER ?=
 
 # For make soak: a part of hw-tests/soak.d; all of them otherwise.
 PART ?=
+
+# For make judges: some of hw-tests/judges.d; all of them otherwise.
+JUDGE ?=
 
 # Anything: `make bench` takes seconds, not minutes.
 QUICK ?=
@@ -53,6 +56,10 @@ test: setup ## all tests; those on devices on rxe and on the software mlx5 devic
 
 soak: setup ## the long forms of tests: minutes to hours (PART=fuzz: one of hw-tests/soak.d)
 	hw-tests/soak $(PART)
+
+judges: ## programs and test suites that others wrote judge the software mlx5 device (JUDGE=ucx: one of hw-tests/judges.d)
+	@.ci/setup.sh judges
+	hw-tests/judges $(JUDGE)
 
 hw-test: setup ## everything on an mlx5 device of this machine, in one report (DEVICE=mlx5_0, PEER=mlx5_1: a second one that it reaches)
 	QUICK=$(QUICK) hw-tests/hw-test $(DEVICE) $(PEER)

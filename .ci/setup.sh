@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
+# usage: .ci/setup.sh [LIST...]
+#
 # Makes this machine ready to build and test: a Rust that is new enough, the packages of
-# .ci/packages, the test machine's kernel. Does nothing, and quickly, where all is there.
+# .ci/packages (and of .ci/packages.LIST), the test machine's kernel. Does nothing, and quickly,
+# where all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,6 +11,8 @@ die() {
     printf 'make setup: %s\n' "$*" >&2
     exit 1
 }
+
+lists=(.ci/packages "${@/#/.ci/packages.}")
 
 # --- packages ------------------------------------------------------------------------------------
 
@@ -28,7 +33,7 @@ missing_packages() {
             done <<<"$installed"
         done
         [ $found = yes ] || echo "$name"
-    done <.ci/packages
+    done < <(cat "${lists[@]}")
 }
 
 # known PACKAGE...: the package lists have all of these.
