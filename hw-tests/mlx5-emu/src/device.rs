@@ -49,7 +49,7 @@ pub(crate) struct Context {
     /// The engine's mapping of the same pages.
     pub(crate) uar: Area,
     /// UAR pages that may carry doorbells.
-    pub(crate) uar_pages: Vec<u32>,
+    pub(crate) uar_pages: Vec<UarPage>,
     pub(crate) next_uar_page: u32,
     pub(crate) handles: BTreeMap<u32, (ObjectKind, usize)>,
     pub(crate) next_handle: u32,
@@ -58,6 +58,32 @@ pub(crate) struct Context {
     pub(crate) cqe_version: u8,
     /// GET_CONTEXT was called.
     pub(crate) ready: bool,
+}
+
+/// A UAR page that may carry doorbells.
+#[derive(Debug)]
+pub(crate) struct UarPage {
+    /// Its index, which is also its offset in pages.
+    pub(crate) index: u32,
+    /// The QPs that ring their doorbells on this page.
+    pub(crate) qps: Vec<usize>,
+    /// A doorbell was taken from this page since the send records of its QPs were last compared. A register keeps the last
+    /// doorbell only, so other QPs may have been rung as well.
+    pub(crate) compare: bool,
+}
+
+impl UarPage {
+    pub(crate) fn new(index: u32) -> Self {
+        Self { index, qps: Vec::new(), compare: false }
+    }
+}
+
+impl Context {
+    /// Where the page with this index is in the list.
+    #[inline]
+    pub(crate) fn uar_slot(&self, index: u32) -> Option<usize> {
+        self.uar_pages.iter().position(|page| page.index == index)
+    }
 }
 
 /// Bytes of a context's UAR area; sparse.

@@ -142,7 +142,7 @@ fn run() {
         polls = now_polls;
 
         let mut device = device::lock();
-        let found = device.scan_doorbells(true);
+        let found = device.scan_doorbells();
         device.run_ready();
         device.background();
         let by_hook = device.hooked_steps != hooked;

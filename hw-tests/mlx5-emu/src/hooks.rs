@@ -211,8 +211,9 @@ pub(crate) fn cq_created(fd: i32, index: usize, object: u64) {
     }
 }
 
-/// A QP is being created; called with the device locked.
-pub(crate) fn qp_created(fd: i32, index: usize, object: u64) {
+/// A QP is being created, or moves to INIT: libmlx5 fills in the extended entries after the command that creates it. Called with
+/// the device locked.
+pub(crate) fn qp_usable(fd: i32, index: usize, object: u64) {
     if !hooked() {
         return;
     }
@@ -223,7 +224,7 @@ pub(crate) fn qp_created(fd: i32, index: usize, object: u64) {
         && is_function(function)
     {
         let hook: WrComplete = wr_complete;
-        if WR_COMPLETE.insert(object, function) {
+        if function != hook as usize && WR_COMPLETE.insert(object, function) {
             // SAFETY: libmlx5 allocates every QP as the union with the extended form, zeroed; a function pointer there is the
             // entry that rings the doorbell.
             unsafe { replace(object, offset::QP_EX_WR_COMPLETE, hook as usize) };
@@ -410,7 +411,7 @@ impl Device {
     fn send_step(&mut self, qpn: u32) {
         let Some(index) = self.qp_by_number(qpn) else { return };
         let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
-        self.scan_page(context, page, false);
+        self.scan_page(context, page);
         // Another thread's QP may have rung the same register since, which keeps one doorbell.
         if self.qps[index].was_rung() {
             self.mark_ready(index);
@@ -425,10 +426,7 @@ impl Device {
         if self.contexts.get(context).is_none() {
             return;
         }
-        for i in 0..self.contexts[context].uar_pages.len() {
-            let page = self.contexts[context].uar_pages[i];
-            self.scan_page(context, page, false);
-        }
+        self.scan_context(context);
         self.run_ready();
         self.background();
     }
@@ -436,7 +434,7 @@ impl Device {
     /// When a poll found nothing.
     #[inline]
     fn poll_step(&mut self) {
-        self.scan_doorbells(false);
+        self.scan_doorbells();
         self.run_ready();
         self.background();
     }

@@ -274,6 +274,8 @@ impl Qp {
     /// Whether the program has announced requests that the engine does not know of.
     #[inline]
     pub(crate) fn was_rung(&self) -> bool {
-        !self.queued && self.record.is_some_and(|record| record.be32(4) as u16 != self.sq_posted)
+        !self.queued
+            && !self.state.ignores_sends()
+            && self.record.is_some_and(|record| record.be32(4) as u16 != self.sq_posted)
     }
 }

@@ -68,6 +68,12 @@ impl QpState {
     pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
+
+    /// The send queue is not looked at: neither its doorbell nor its record counts.
+    #[inline]
+    pub(crate) fn ignores_sends(self) -> bool {
+        matches!(self, Self::Reset | Self::Init | Self::Rtr)
+    }
 }
 
 /// Bits of `enum ibv_qp_attr_mask`.

@@ -4,66 +4,18 @@
 #![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
 
 mod common;
+#[path = "common/direct.rs"]
+mod direct;
 
 use common::*;
+use direct::*;
 use mlx5_emu::{ComplaintKind, complaints, step};
-
-#[link(name = "mlx5")]
-unsafe extern "C" {
-    fn mlx5dv_init_obj(obj: *mut [u64; 64], kind: u64) -> i32;
-}
-
-const OBJ_QP: u64 = 1;
-const OBJ_CQ: u64 = 2;
-const OBJ_SRQ: u64 = 4;
-
-/// A view that libmlx5 filled in; field offsets as in mlx5dv.h.
-struct View([u64; 32]);
-
-impl View {
-    fn of(kind: u64, object: usize) -> Self {
-        let mut view = Self([0; 32]);
-        let mut obj = [0u64; 64];
-        let at = match kind {
-            OBJ_QP => 0,
-            OBJ_CQ => 2,
-            _ => 4,
-        };
-        obj[at] = object as u64;
-        obj[at + 1] = view.0.as_mut_ptr() as u64;
-        // SAFETY: in and out pointers of the requested kind are set; the view is larger than any of the structures.
-        assert_eq!(unsafe { mlx5dv_init_obj(&raw mut obj, kind) }, 0);
-        view
-    }
-
-    fn u64(&self, offset: usize) -> u64 {
-        self.0[offset / 8]
-    }
-
-    fn u32(&self, offset: usize) -> u32 {
-        (self.0[offset / 8] >> (offset % 8 * 8)) as u32
-    }
-}
-
-/// # Safety
-/// `at` is a mapped, aligned word of queue memory.
-unsafe fn store32(at: u64, value: u32) {
-    // SAFETY: by contract.
-    unsafe { (at as *mut u32).write_volatile(value.to_be()) };
-}
 
 /// # Safety
 /// `at` is a mapped, aligned half word of queue memory.
 unsafe fn store16(at: u64, value: u16) {
     // SAFETY: by contract.
     unsafe { (at as *mut u16).write_volatile(value.to_be()) };
-}
-
-/// # Safety
-/// `at` is a mapped, aligned word of queue memory.
-unsafe fn load32(at: u64) -> u32 {
-    // SAFETY: by contract.
-    u32::from_be(unsafe { (at as *const u32).read_volatile() })
 }
 
 /// An SRQ that is written directly.
@@ -275,63 +227,6 @@ fn consumer_index_ahead_of_the_device() {
         }
     }
     assert!(seen(ComplaintKind::ConsumerIndexAhead));
-}
-
-/// A send queue that is written directly.
-struct DirectSq {
-    buf: u64,
-    record: u64,
-    register: u64,
-    qpn: u32,
-    count: u32,
-    index: u16,
-}
-
-impl DirectSq {
-    fn new(qp: *mut ibv_qp) -> Self {
-        let view = View::of(OBJ_QP, qp as usize);
-        Self {
-            buf: view.u64(8),
-            record: view.u64(0),
-            register: view.u64(40),
-            qpn: qpn(qp),
-            count: view.u32(16),
-            index: 0,
-        }
-    }
-
-    /// A signalled SEND of 48 bytes; returns the first eight bytes of the WQE.
-    fn write(&self, sge: &ibv_sge) -> (u32, u32) {
-        let at = self.buf + u64::from(u32::from(self.index) & (self.count - 1)) * 64;
-        let words = (u32::from(self.index) << 8 | 0x0a, self.qpn << 8 | 2);
-        // SAFETY: the first 32 bytes of the WQE, inside the ring.
-        unsafe {
-            for (i, word) in
-                [words.0, words.1, 8, 0, sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32]
-                    .iter()
-                    .enumerate()
-            {
-                store32(at + i as u64 * 4, *word);
-            }
-        }
-        words
-    }
-
-    fn send(&mut self, sge: &ibv_sge) {
-        let words = self.write(sge);
-        self.ring(words);
-    }
-
-    fn ring(&mut self, words: (u32, u32)) {
-        self.index = self.index.wrapping_add(1);
-        // SAFETY: record and register of the QP.
-        unsafe {
-            store32(self.record + 4, u32::from(self.index));
-            let word = u64::from(words.0) << 32 | u64::from(words.1);
-            (self.register as *mut u64).write_volatile(word.to_be());
-        }
-        step();
-    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod umr;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::events::kind;
-use crate::objects::{Blocked, Qp};
+use crate::objects::Blocked;
 use crate::qp_state::QpState;
 
 use cqe::{Cqe, opcode, syndrome};
@@ -30,7 +30,7 @@ impl Device {
         if self.dead {
             return;
         }
-        self.scan_doorbells(true);
+        self.scan_doorbells();
         self.run_ready();
         self.background();
         if self.faults.active {
@@ -57,26 +57,39 @@ impl Device {
         }
     }
 
-    /// Looks at all UAR pages for doorbells; true when there was one. `thorough` also finds doorbells that a later one to the
-    /// same register overwrote.
-    pub(crate) fn scan_doorbells(&mut self, thorough: bool) -> bool {
+    /// Looks at all UAR pages for doorbells, also for those that a later one to the same register overwrote; true when there
+    /// was one.
+    pub(crate) fn scan_doorbells(&mut self) -> bool {
         let mut found = false;
         for context in 0..self.contexts.capacity() {
-            let Some(state) = self.contexts.get(context) else { continue };
-            for i in 0..state.uar_pages.len() {
-                let page = self.contexts[context].uar_pages[i];
-                found |= self.scan_page(context, page, thorough);
-                if self.contexts.get(context).is_none_or(|state| i + 1 >= state.uar_pages.len()) {
-                    break;
-                }
-            }
+            found |= self.scan_context(context);
         }
         found
     }
 
-    /// Looks at one UAR page.
+    /// As [`Device::scan_doorbells`] for the pages of one context.
+    pub(crate) fn scan_context(&mut self, context: usize) -> bool {
+        let mut found = false;
+        let mut slot = 0;
+        while let Some(page) = self.contexts.get(context).and_then(|state| state.uar_pages.get(slot)) {
+            let index = page.index;
+            found |= self.scan_page(context, index);
+            found |= self.find_overwritten(context, slot);
+            slot += 1;
+        }
+        found
+    }
+
+    /// Takes the doorbells that a UAR page holds, without running the queues they name.
+    pub(crate) fn take_doorbells(&mut self, context: usize, page: u32) {
+        let Some(slot) = self.contexts.get(context).and_then(|state| state.uar_slot(page)) else { return };
+        self.scan_page(context, page);
+        self.find_overwritten(context, slot);
+    }
+
+    /// Takes the doorbells of one UAR page. Those that were overwritten are found by the next [`Device::scan_context`].
     #[inline]
-    pub(crate) fn scan_page(&mut self, context: usize, page: u32, thorough: bool) -> bool {
+    pub(crate) fn scan_page(&mut self, context: usize, page: u32) -> bool {
         let uar = self.contexts[context].uar;
         let base = page as usize * PAGE;
         let mut rung = false;
@@ -89,8 +102,12 @@ impl Device {
                 }
             }
         }
-        if rung && thorough {
-            self.find_overwritten(context, page);
+        if rung {
+            let state = &mut self.contexts[context];
+            if let Some(slot) = state.uar_slot(page) {
+                let page = &mut state.uar_pages[slot];
+                page.compare = page.qps.len() > 1;
+            }
         }
         if uar.load64(base + CQ_DOORBELL) != 0 {
             let word = u64::from_be(uar.take64(base + CQ_DOORBELL));
@@ -119,6 +136,9 @@ impl Device {
             );
             return;
         }
+        if qp.state.ignores_sends() {
+            return;
+        }
         let at = (first >> 8) as u16;
         if let Some(ring) = qp.sq
             && qp.sq_count > 0
@@ -138,13 +158,26 @@ impl Device {
         self.mark_ready(index);
     }
 
-    /// A register holds one doorbell: when several QPs share it, those whose record moved were overwritten.
-    fn find_overwritten(&mut self, context: usize, page: u32) {
-        let moved = |qp: &Qp| qp.context == context && qp.uar_page == page && qp.was_rung();
-        let rung: Vec<usize> = self.qps.iter().filter(|(_, qp)| moved(qp)).map(|(index, _)| index).collect();
-        for index in rung {
-            self.mark_ready(index);
+    /// A register holds one doorbell: when several QPs share the page, those whose record moved were rung too. True when there
+    /// was one that nobody knew of.
+    #[inline]
+    fn find_overwritten(&mut self, context: usize, slot: usize) -> bool {
+        let page = &mut self.contexts[context].uar_pages[slot];
+        if !page.compare {
+            return false;
         }
+        page.compare = false;
+        let mut found = false;
+        for &index in &page.qps {
+            if let Some(qp) = self.qps.get_mut(index)
+                && qp.was_rung()
+            {
+                qp.queued = true;
+                self.ready.push_back(index);
+                found = true;
+            }
+        }
+        found
     }
 
     /// An arm doorbell: arm word and CQ number.

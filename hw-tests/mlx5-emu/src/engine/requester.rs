@@ -59,7 +59,9 @@ impl Device {
 
     #[inline]
     fn run_send_queue(&mut self, index: usize) {
-        if !self.refresh_sq(index) {
+        // The hardware ignores doorbells of a queue that cannot send, and does not read its record: after RESET that still
+        // holds the counter of the connection before, until the driver clears it.
+        if self.qps[index].state.ignores_sends() || !self.refresh_sq(index) {
             return;
         }
         match self.qps[index].state {
@@ -68,7 +70,6 @@ impl Device {
                 self.flush_sq(index);
                 return;
             }
-            // The hardware ignores doorbells of a queue that cannot send.
             _ => return,
         }
         for _ in 0..TURN {

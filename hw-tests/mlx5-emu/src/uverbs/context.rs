@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use crate::device::{Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA};
+use crate::device::{Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA, UarPage};
 use crate::objects::{Ah, Pd, Xrcd};
 use crate::{config, gids, sys};
 
@@ -42,7 +42,7 @@ impl Device {
         state.ready = true;
         let tot_bfregs = if static_uars { bfregs.next_multiple_of(2).min(512) } else { 0 };
         if static_uars {
-            state.uar_pages.extend(0..tot_bfregs / 2);
+            state.uar_pages.extend((0..tot_bfregs / 2).map(UarPage::new));
         }
 
         let mut core = Answer::default();
@@ -82,23 +82,23 @@ impl Device {
             return Err(sys::errno(libc::ENOMEM));
         }
         context.next_uar_page += 1;
-        context.uar_pages.push(page);
+        context.uar_pages.push(UarPage::new(page));
         Ok(page)
     }
 
     pub(super) fn free_uar_page(&mut self, context: usize, page: u32) {
-        self.contexts[context].uar_pages.retain(|&known| known != page);
+        self.contexts[context].uar_pages.retain(|known| known.index != page);
     }
 
     /// True when `page` is a UAR page of this context.
     pub(super) fn has_uar_page(&self, context: usize, page: u32) -> bool {
-        self.contexts[context].uar_pages.contains(&page)
+        self.contexts[context].uar_slot(page).is_some()
     }
 
     /// A page that the program maps on its own in static mode (blue flame registers beyond the first ones).
     pub(super) fn note_static_page(&mut self, context: usize, page: u32) {
         if page < FIRST_DYNAMIC_UAR && !self.has_uar_page(context, page) {
-            self.contexts[context].uar_pages.push(page);
+            self.contexts[context].uar_pages.push(UarPage::new(page));
         }
     }
 

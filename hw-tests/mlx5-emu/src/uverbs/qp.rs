@@ -181,8 +181,12 @@ impl Device {
         let qpn = self.net.number_base() | index as u32;
         self.qps[index].qpn = qpn;
         self.count_qp_users(index, 1);
+        let pages = &mut self.contexts[context];
+        if let Some(slot) = pages.uar_slot(uar_page) {
+            pages.uar_pages[slot].qps.push(index);
+        }
         let handle = self.add_handle(context, ObjectKind::Qp, index);
-        hooks::qp_created(command.fd, context, user_handle);
+        hooks::qp_usable(command.fd, context, user_handle);
         let mut out = Answer::default();
         out.u32(handle)
             .u32(qpn)
@@ -215,7 +219,7 @@ impl Device {
             return Ok((page, index));
         }
         // Static registers: two usable of four per page; the first is for doorbells only and shared.
-        let pages = self.contexts[context].uar_pages.iter().filter(|&&page| page < 256).count() as u32;
+        let pages = self.contexts[context].uar_pages.iter().filter(|page| page.index < 256).count() as u32;
         if pages == 0 {
             return Ok((0, 0));
         }
@@ -368,6 +372,9 @@ impl Device {
             return Err(invalid());
         }
         self.set_qp_attributes(index, request, attributes)?;
+        if to == QpState::Init {
+            hooks::qp_usable(command.fd, context, self.qps[index].user_handle);
+        }
         self.move_qp(index, from, to, attributes & mask::EN_SQD_ASYNC_NOTIFY != 0 && request.u8(100) != 0);
         Ok(())
     }
@@ -457,6 +464,11 @@ impl Device {
     }
 
     fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
+        if to == QpState::Reset {
+            // Doorbells of the connection that ends here must not be taken for those of the next one.
+            let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
+            self.take_doorbells(context, page);
+        }
         let qp = &mut self.qps[index];
         match to {
             QpState::Err => {
@@ -513,6 +525,13 @@ impl Device {
             return 0;
         }
         hooks::qp_destroyed(qp.user_handle);
+        let (context, page) = (qp.context, qp.uar_page);
+        self.take_doorbells(context, page);
+        if let Some(state) = self.contexts.get_mut(context)
+            && let Some(slot) = state.uar_slot(page)
+        {
+            state.uar_pages[slot].qps.retain(|&known| known != index);
+        }
         self.count_qp_users(index, -1);
         let Some(qp) = self.qps.remove(index) else { return 0 };
         let mut events = qp.async_events;

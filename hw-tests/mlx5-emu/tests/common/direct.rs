@@ -1,0 +1,159 @@
+//! A driver that writes queue memory itself, through the addresses that `mlx5dv_init_obj` gives, at literal offsets.
+#![expect(unsafe_code, reason = "raw queue memory")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
+
+use super::common::*;
+
+#[link(name = "mlx5")]
+unsafe extern "C" {
+    fn mlx5dv_init_obj(obj: *mut [u64; 64], kind: u64) -> i32;
+}
+
+pub const OBJ_QP: u64 = 1;
+pub const OBJ_CQ: u64 = 2;
+pub const OBJ_SRQ: u64 = 4;
+
+/// A view that libmlx5 filled in; field offsets as in mlx5dv.h.
+pub struct View([u64; 32]);
+
+impl View {
+    pub fn of(kind: u64, object: usize) -> Self {
+        let mut view = Self([0; 32]);
+        let mut obj = [0u64; 64];
+        let at = match kind {
+            OBJ_QP => 0,
+            OBJ_CQ => 2,
+            _ => 4,
+        };
+        obj[at] = object as u64;
+        obj[at + 1] = view.0.as_mut_ptr() as u64;
+        // SAFETY: in and out pointers of the requested kind are set; the view is larger than any of the structures.
+        assert_eq!(unsafe { mlx5dv_init_obj(&raw mut obj, kind) }, 0);
+        view
+    }
+
+    pub fn u64(&self, offset: usize) -> u64 {
+        self.0[offset / 8]
+    }
+
+    pub fn u32(&self, offset: usize) -> u32 {
+        (self.0[offset / 8] >> (offset % 8 * 8)) as u32
+    }
+}
+
+/// # Safety
+/// `at` is a mapped, aligned word of queue memory.
+pub unsafe fn store32(at: u64, value: u32) {
+    // SAFETY: by contract.
+    unsafe { (at as *mut u32).write_volatile(value.to_be()) };
+}
+
+/// # Safety
+/// `at` is a mapped, aligned word of queue memory.
+pub unsafe fn load32(at: u64) -> u32 {
+    // SAFETY: by contract.
+    u32::from_be(unsafe { (at as *const u32).read_volatile() })
+}
+
+/// A send queue that is written directly.
+pub struct DirectSq {
+    pub buf: u64,
+    pub record: u64,
+    pub register: u64,
+    pub qpn: u32,
+    pub count: u32,
+    pub index: u16,
+}
+
+impl DirectSq {
+    pub fn new(qp: *mut ibv_qp) -> Self {
+        let view = View::of(OBJ_QP, qp as usize);
+        Self {
+            buf: view.u64(8),
+            record: view.u64(0),
+            register: view.u64(40),
+            qpn: qpn(qp),
+            count: view.u32(16),
+            index: 0,
+        }
+    }
+
+    /// A signalled SEND of 48 bytes; returns the first eight bytes of the WQE.
+    pub fn write(&self, sge: &ibv_sge) -> (u32, u32) {
+        let at = self.buf + u64::from(u32::from(self.index) & (self.count - 1)) * 64;
+        let words = (u32::from(self.index) << 8 | 0x0a, self.qpn << 8 | 2);
+        // SAFETY: the first 32 bytes of the WQE, inside the ring.
+        unsafe {
+            for (i, word) in
+                [words.0, words.1, 8, 0, sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32]
+                    .iter()
+                    .enumerate()
+            {
+                store32(at + i as u64 * 4, *word);
+            }
+        }
+        words
+    }
+
+    pub fn send(&mut self, sge: &ibv_sge) {
+        let words = self.write(sge);
+        self.ring(words);
+    }
+
+    /// Announces the WQE and lets the engine run.
+    pub fn ring(&mut self, words: (u32, u32)) {
+        self.ring_only(words);
+        mlx5_emu::step();
+    }
+
+    /// Announces the WQE: doorbell record and register.
+    pub fn ring_only(&mut self, words: (u32, u32)) {
+        self.index = self.index.wrapping_add(1);
+        // SAFETY: record and register of the QP.
+        unsafe {
+            store32(self.record + 4, u32::from(self.index));
+            let word = u64::from(words.0) << 32 | u64::from(words.1);
+            (self.register as *mut u64).write_volatile(word.to_be());
+        }
+    }
+}
+
+/// A CQ that is read directly.
+pub struct DirectCq {
+    buf: u64,
+    record: u64,
+    count: u32,
+    size: u64,
+    index: u32,
+}
+
+impl DirectCq {
+    pub fn new(cq: *mut ibv_cq) -> Self {
+        let view = View::of(OBJ_CQ, cq as usize);
+        Self {
+            buf: view.u64(0),
+            record: view.u64(8),
+            count: view.u32(16),
+            size: u64::from(view.u32(20)),
+            index: 0,
+        }
+    }
+
+    /// Consumes what is there and tells how many CQEs that were. Every one must be good.
+    pub fn consume(&mut self) -> usize {
+        let mut found = 0;
+        loop {
+            let at = self.buf + u64::from(self.index & (self.count - 1)) * self.size + self.size - 1;
+            // SAFETY: inside the CQ's buffer.
+            let own = unsafe { (at as *const u8).read_volatile() };
+            if own >> 4 == 15 || u32::from(own & 1) != (self.index >> self.count.trailing_zeros()) & 1 {
+                return found;
+            }
+            assert!(own >> 4 < 13, "an error completion");
+            self.index += 1;
+            found += 1;
+            // SAFETY: the CQ's doorbell record.
+            unsafe { store32(self.record, self.index & 0xff_ffff) };
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Send doorbells: none is lost, however many queues share a register, and none counts that came before a RESET.
+#![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
+
+mod common;
+#[path = "common/direct.rs"]
+mod direct;
+
+use common::*;
+use direct::*;
+use std::ptr::null_mut;
+
+use mlx5_emu::step;
+
+/// More QPs than libmlx5 has doorbell registers for.
+const MANY: usize = 40;
+
+/// Pairs whose first QP is driven directly.
+fn many(rig: &mut Rig, cq: *mut ibv_cq) -> Vec<(DirectSq, *mut ibv_qp)> {
+    (0..MANY)
+        .map(|_| {
+            let (a, b) = rig.pair(cq, null_mut());
+            (DirectSq::new(a), b)
+        })
+        .collect()
+}
+
+#[test]
+fn queues_that_share_a_register_are_all_served() {
+    let mut rig = Rig::new();
+    let (cq, empty) = (rig.cq(1024), rig.cq(16));
+    let memory = rig.memory(4096);
+    let mut queues = many(&mut rig, cq);
+    let mut cq = DirectCq::new(cq);
+    for round in 0..3 {
+        for (sq, peer) in &mut queues {
+            assert_eq!(post_recv(*peer, 1, &[memory.sge(1024, 64)]), 0);
+            let words = sq.write(&memory.sge(0, 48));
+            sq.ring_only(words);
+        }
+        // The hook on polling runs the engine.
+        poll(empty, 0);
+        assert_eq!(cq.consume(), 2 * MANY, "round {round}");
+    }
+}
+
+/// A post that is hooked takes the register's doorbell. What that doorbell overwrote has to be found later.
+#[test]
+fn a_doorbell_that_a_hooked_post_overwrites_is_found() {
+    let mut rig = Rig::new();
+    let (cq, other) = (rig.cq(1024), rig.cq(256));
+    let memory = rig.memory(4096);
+    let mut queues = many(&mut rig, cq);
+    let hooked: Vec<_> = (0..MANY).map(|_| rig.pair(other, null_mut())).collect();
+    let mut cq = DirectCq::new(cq);
+    for (sq, peer) in &mut queues {
+        assert_eq!(post_recv(*peer, 1, &[memory.sge(1024, 64)]), 0);
+        let words = sq.write(&memory.sge(0, 48));
+        sq.ring_only(words);
+    }
+    for &(a, b) in &hooked {
+        assert_eq!(post_recv(b, 1, &[memory.sge(2048, 64)]), 0);
+        send(a, 2, SIGNALED, &[memory.sge(0, 48)]);
+    }
+    poll(other, 2 * MANY);
+    assert_eq!(cq.consume(), 2 * MANY);
+}
+
+/// Posts by `ibv_wr_start` and `ibv_wr_complete`, which are not in the tables that `ibv_post_send` goes through.
+#[test]
+fn queues_posted_to_by_the_extended_calls_are_all_served() {
+    const OPS_RDMA_WRITE: u64 = 1;
+    let mut rig = Rig::new();
+    let (cq, peers) = (rig.cq(1024), rig.cq(16));
+    let memory = rig.memory(4096);
+    // SAFETY: live objects; all-zero is a valid attribute structure.
+    let queues: Vec<*mut ibv_qp> = unsafe {
+        (0..MANY)
+            .map(|_| {
+                let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
+                (attr.qp_type, attr.send_cq, attr.recv_cq) = (ibv_qp_type::IBV_QPT_RC, cq, cq);
+                (attr.comp_mask, attr.pd, attr.send_ops_flags) = (1 | 64, rig.pd, OPS_RDMA_WRITE);
+                (attr.cap.max_send_wr, attr.cap.max_send_sge) = (16, 1);
+                let qp = (*extended(rig.ctx)).create_qp_ex.unwrap()(rig.ctx, &raw mut attr);
+                assert!(!qp.is_null(), "create_qp_ex: {}", std::io::Error::last_os_error());
+                rig.later(move || assert_eq!(ibv_destroy_qp(qp), 0));
+                let peer = rig.qp(ibv_qp_type::IBV_QPT_RC, peers, peers, null_mut());
+                connect(qp, peer);
+                connect(peer, qp);
+                qp
+            })
+            .collect()
+    };
+    for (i, &qp) in queues.iter().enumerate() {
+        // SAFETY: the QP was made with the extended form; one request between start and complete.
+        unsafe {
+            let qp: *mut ibv_qp_ex = qp.cast();
+            ((*qp).wr_id, (*qp).wr_flags) = (i as u64, SIGNALED);
+            (*qp).wr_start.unwrap()(qp);
+            (*qp).wr_rdma_write.unwrap()(qp, memory.rkey, memory.at(1024));
+            (*qp).wr_set_sge.unwrap()(qp, memory.lkey, memory.at(0), 64);
+            assert_eq!((*qp).wr_complete.unwrap()(qp), 0);
+        }
+    }
+    let mut seen: Vec<u64> = poll(cq, MANY).iter().map(|wc| wc.wr_id).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..MANY as u64).collect::<Vec<_>>());
+}
+
+/// After RESET the record still holds the old counter until the driver clears it.
+#[test]
+fn the_old_record_of_a_queue_in_reset_is_ignored() {
+    const RESET: u32 = 0;
+    const INIT: u32 = 1;
+    /// A counter that is more than a ring ahead of 0.
+    const OLD: u32 = 5000;
+    let mut rig = Rig::new();
+    let cq = rig.cq(256);
+    let memory = rig.memory(4096);
+    let (a, b) = rig.pair(cq, null_mut());
+    let mut cq = DirectCq::new(cq);
+    let mut sq = DirectSq::new(a);
+    for _ in 0..3 {
+        assert_eq!(post_recv(b, 1, &[memory.sge(1024, 64)]), 0);
+        sq.send(&memory.sge(0, 48));
+        assert_eq!(cq.consume(), 2);
+    }
+    assert_eq!((set_state(a, RESET), set_state(b, RESET)), (0, 0));
+    // As if the driver had not cleared the record yet, with a doorbell that came late.
+    let late = || {
+        // SAFETY: the QP's doorbell record and register.
+        unsafe {
+            store32(sq.record + 4, OLD);
+            (sq.register as *mut u64).write_volatile(u64::from(sq.qpn << 8 | 2).to_be());
+        }
+        step();
+    };
+    late();
+    assert_eq!(state(a), RESET);
+    to_init(a);
+    late();
+    assert_eq!(state(a), INIT);
+    assert_eq!(async_events(rig.ctx), []);
+    // SAFETY: the QP's doorbell record.
+    unsafe { store32(sq.record + 4, 0) };
+    sq.index = 0;
+    // The counters start at 0 again.
+    to_rtr(a, qpn(b));
+    to_rts_with(a, 14, 7, 7);
+    connect(b, a);
+    assert_eq!(post_recv(b, 1, &[memory.sge(1024, 64)]), 0);
+    sq.send(&memory.sge(0, 48));
+    assert_eq!(cq.consume(), 2);
+}
+
+/// A doorbell that nobody looked at before its QP was destroyed is no doorbell for an unknown QP.
+#[test]
+fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(256);
+    let memory = rig.memory(4096);
+    // SAFETY: live objects; all-zero is a valid attribute structure; the QP is destroyed once.
+    unsafe {
+        let mut attr: ibv_qp_init_attr = std::mem::zeroed();
+        (attr.send_cq, attr.recv_cq, attr.qp_type) = (cq, cq, ibv_qp_type::IBV_QPT_RC);
+        (attr.cap.max_send_wr, attr.cap.max_send_sge) = (16, 1);
+        let qp = ibv_create_qp(rig.pd, &raw mut attr);
+        assert!(!qp.is_null());
+        connect(qp, qp);
+        let mut sq = DirectSq::new(qp);
+        let words = sq.write(&memory.sge(0, 48));
+        sq.ring_only(words);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+    }
+    step();
+    assert_eq!(mlx5_emu::complaints(), []);
+}
