@@ -10,8 +10,8 @@
 //! a reference to the bytes, is `unsafe` ([`Mr::slice`], [`Mr::slice_mut`], [`Mr::register_raw`]) and its contract says what the
 //! caller must rule out.
 //!
-//! The memory outlives the registration. When deregistering fails (a window is still bound), owned memory is leaked
-//! rather than unmapped.
+//! The memory outlives the registration. When deregistering fails (a window is still bound), memory that the region owns
+//! or shares is leaked rather than unmapped.
 #![expect(unsafe_code, reason = "memory that a device writes")]
 
 use std::fmt;
@@ -67,8 +67,10 @@ struct MrInner {
     addr: *mut u8,
     len: usize,
     access: Access,
-    /// Owned memory; unmapped only after the region is gone.
-    memory: ManuallyDrop<Option<MmapRaw>>,
+    /// The device's address of the first byte.
+    iova: u64,
+    /// Owned or shared memory; this share of it is given up only after the region is gone.
+    memory: ManuallyDrop<Option<Arc<MmapRaw>>>,
     deregistered: bool,
     pd: Pd,
 }
@@ -106,7 +108,21 @@ impl Mr {
         check_arguments(len, access)?;
         let memory = map(len, huge_pages)?;
         let addr = memory.as_mut_ptr();
-        Self::register(pd, addr, len, access, Some(memory))
+        Self::register(pd, addr, len, access, iova(addr, access), Some(Arc::new(memory)))
+    }
+
+    /// Registers all of a mapping that others may keep as well. For the device it begins at `iova`, which is the address
+    /// that segments name ([`Mr::sge`]).
+    ///
+    /// The region holds the mapping until it has been deregistered. If that fails, the mapping is leaked: it stays mapped
+    /// for good, also when all others have dropped it.
+    ///
+    /// # Errors
+    /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as [`Mr::register_raw`].
+    pub fn register_mapping(pd: &Pd, memory: Arc<MmapRaw>, access: Access, iova: u64) -> Result<Self> {
+        check_arguments(memory.len(), access)?;
+        let (addr, len) = (memory.as_mut_ptr(), memory.len());
+        Self::register(pd, addr, len, access, iova, Some(memory))
     }
 
     /// Registers memory that somebody else owns.
@@ -127,19 +143,25 @@ impl Mr {
     /// ibv_reg_mr(3)
     pub unsafe fn register_raw(pd: &Pd, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
         check_arguments(len, access)?;
-        Self::register(pd, addr, len, access, None)
+        Self::register(pd, addr, len, access, iova(addr, access), None)
     }
 
-    fn register(pd: &Pd, addr: *mut u8, len: usize, access: Access, memory: Option<MmapRaw>) -> Result<Self> {
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr.addr() as u64 };
+    fn register(
+        pd: &Pd,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+        iova: u64,
+        memory: Option<Arc<MmapRaw>>,
+    ) -> Result<Self> {
         // The start says it all; rxe knows no flag for it.
         let bits = (access - Access::ZERO_BASED).bits();
-        // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory` owns it, and is dropped
+        // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory` holds it, and is dropped
         // after that (see Drop), or the caller of register_raw promised it. The kernel refuses what is not mapped.
         let raw = unsafe { sys::ibv_reg_mr_iova2(pd.as_raw(), addr.cast(), len, iova, bits) };
         let raw = NonNull::new(raw).ok_or_else(|| register_failed(len))?;
         let memory = ManuallyDrop::new(memory);
-        let inner = MrInner { raw, addr, len, access, memory, deregistered: false, pd: pd.clone() };
+        let inner = MrInner { raw, addr, len, access, iova, memory, deregistered: false, pd: pd.clone() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -194,11 +216,10 @@ impl Mr {
     /// EINVAL when it does not lie inside the region.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         self.check_range(offset, len)?;
-        let start = if self.access().contains(Access::ZERO_BASED) { 0 } else { self.addr() };
         let len = u32::try_from(len).map_err(|_| {
             Error::invalid("ibv_sge", format!("a segment has at most {} bytes, not {len}", u32::MAX))
         })?;
-        Ok(Sge { addr: start + offset as u64, len, lkey: self.lkey() })
+        Ok(Sge { addr: self.inner.iova + offset as u64, len, lkey: self.lkey() })
     }
 
     /// Copies bytes at `offset` out of the region; torn where the device writes at the same time.
@@ -319,12 +340,18 @@ impl Drop for MrInner {
         if !self.deregistered
             && let Err(error) = self.deregister()
         {
+            // `memory` is a ManuallyDrop: it stays mapped whatever happens from here on.
             tracing::warn!(%error, len = self.len, "an MR could not be deregistered; its memory is leaked");
             return;
         }
         // SAFETY: dropped once, here; the device has no access to the memory any more.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
+}
+
+/// Where a region starts for the device, unless somebody says otherwise.
+fn iova(addr: *mut u8, access: Access) -> u64 {
+    if access.contains(Access::ZERO_BASED) { 0 } else { addr.addr() as u64 }
 }
 
 fn check_arguments(len: usize, access: Access) -> Result<()> {
