@@ -463,6 +463,10 @@ impl EpInner {
         self.connect_evd.lock().unwrap().clone()
     }
 
+    pub(super) fn pz(&self) -> Arc<PzInner> {
+        self.pz.lock().unwrap().clone()
+    }
+
     pub(crate) fn pz_number(&self) -> u32 {
         self.pz.lock().unwrap().number
     }

@@ -21,7 +21,7 @@ use crate::event::{Event, EventData};
 use crate::ia::IaInner;
 use crate::srq::SrqInner;
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
-use crate::{Cno, DtoCompletion, Error, Ia, IaCounter, Result, ReturnType, Subtype};
+use crate::{Cno, DtoCompletion, DtoOp, Error, Ia, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Mutex, MutexGuard};
 use rxe_fallback::{CompChannel, Cq};
@@ -139,7 +139,10 @@ struct Queued {
 impl Queued {
     /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
     fn abandon(self, ia: &IaInner, srqs: &Numbered<SrqInner>) {
-        ia.stray(self.dto.pool, self.dto.cookie);
+        // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
+        if self.dto.op != DtoOp::RmrBind {
+            ia.stray(self.dto.pool, self.dto.cookie);
+        }
         self.held.release(srqs);
     }
 }
@@ -580,7 +583,11 @@ impl EvdInner {
     #[inline]
     fn left(&self, data: &EventData) {
         match data {
-            EventData::Dto(DtoCompletion { invalidated: Some(rkey), .. }) => self.ia.invalidated(*rkey),
+            EventData::Dto(dto) => {
+                if let Some(rkey) = dto.invalidated {
+                    self.ia.invalidated(rkey);
+                }
+            }
             EventData::RmrBind(bind) => self.ia.bind_done(bind),
             _ => {}
         }

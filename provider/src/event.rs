@@ -31,9 +31,13 @@ pub enum EventData {
     Software(u64),
 }
 
-/// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77).
+/// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77). It is read-only: a pool believes what it says about a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DtoCompletion(DtoFields);
+
+/// What a [`DtoCompletion`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DtoCompletion {
+pub struct DtoFields {
     /// The EP it happened on, also where the buffer came from an SRQ.
     pub ep: EpId,
     /// The consumer context of that EP.
@@ -50,7 +54,7 @@ pub struct DtoCompletion {
     pub immediate: Option<u32>,
     /// The rkey that a Send with invalidate has invalidated.
     pub invalidated: Option<u32>,
-    /// The pool that posted the buffer, 0 for none. Not for others to write: it is what makes a pool believe an event.
+    /// The pool that posted the buffer, 0 for none.
     /// Of a datagram in nobody's pool, [`SOURCE`] and its sender's QP number.
     pub(crate) pool: u32,
 }
@@ -58,7 +62,27 @@ pub struct DtoCompletion {
 /// No pool has a number with this bit.
 pub(crate) const SOURCE: u32 = 1 << 31;
 
+impl std::ops::Deref for DtoCompletion {
+    type Target = DtoFields;
+
+    #[inline(always)]
+    fn deref(&self) -> &DtoFields {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for DtoCompletion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl DtoCompletion {
+    #[inline(always)]
+    pub(crate) fn new(fields: DtoFields) -> Self {
+        Self(fields)
+    }
+
     /// Whether the operation succeeded.
     pub fn is_success(&self) -> bool {
         self.status == DtoStatus::Success
@@ -252,7 +276,7 @@ impl EventData {
     /// The event of a completed request or receive. Binds travel as DTOs with the RMR's number in the pool's place.
     pub(crate) fn completed(dto: DtoCompletion) -> Self {
         if dto.op == DtoOp::RmrBind {
-            let DtoCompletion { ep, cookie, status, pool, .. } = dto;
+            let DtoFields { ep, cookie, status, pool, .. } = *dto;
             return Self::RmrBind(RmrBindCompletion { rmr: RmrId(pool.into()), ep, cookie, status });
         }
         Self::Dto(dto)

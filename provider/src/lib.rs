@@ -5,6 +5,9 @@
 //! one end of a reliable connection, made through a [`Psp`] and a [`Cr`], or, of [`ServiceType::Ud`], exchanges datagrams with any
 //! number of others; an [`Srq`] is a pool of receive buffers that many EPs take from. [`RecvPool`] and [`SendPool`] put buffers that only one side can touch at a time on top.
 //!
+//! Programs without `unsafe` cannot make a device touch memory that they use otherwise: [`soundness`] says why, and what the
+//! two `unsafe` functions oblige their callers to.
+//!
 //! What has happened on an IA, EP or EVD is counted by kind: [`Ia::counters`], [`Ep::counters`], [`Evd::counters`].
 //!
 //! Rule numbers (R1 to R279) in these pages and in the names of tests are those of the table in hw-tests/RULES.md.
@@ -45,7 +48,7 @@ pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Su
 pub use evd::{Evd, EvdParam, WaitError, Waited};
 pub use event::{
     AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, CrArrival, DatagramEvent,
-    DatagramEventKind, DtoCompletion, Event, EventData, RmrBindCompletion, reason,
+    DatagramEventKind, DtoCompletion, DtoFields, Event, EventData, RmrBindCompletion, reason,
 };
 pub use ia::{Ia, IaSettings};
 pub use lmr::Lmr;
@@ -59,6 +62,9 @@ pub use types::{
     LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
     VALUE_UNKNOWN, VaType, WATERMARK_INFINITE, port_of,
 };
+
+#[doc = include_str!("../SOUNDNESS.md")]
+pub mod soundness {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

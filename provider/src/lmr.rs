@@ -7,12 +7,16 @@
 //! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting it is safe: no
 //! reference into it can exist while a device writes. Memory that the caller owns comes in through an `unsafe`
 //! constructor, whose contract covers every later post.
+//!
+//! The memory of a pool ([`PoolMemory`]) is lent out as slices. No context names it, so no triplet can: only the pool
+//! posts it. SOUNDNESS.md has the whole argument.
 
 use crate::error::{Direction, PostError};
 use crate::ia::{IaInner, Key};
 use crate::pz::PzInner;
 use crate::types::{LmrTriplet, MemPriv, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
+use memmap2::MmapRaw;
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,6 +32,9 @@ const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
 #[derive(Debug, Default)]
 struct Slot {
     context: AtomicU32,
+    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so that no post finds it, and
+    /// of the fields below only `pz` is set.
+    pool_memory: AtomicU32,
     lkey: AtomicU32,
     pz: AtomicU32,
     privileges: AtomicU32,
@@ -141,9 +148,11 @@ impl LmrTable {
             && end <= u128::from(slot.end.load(Ordering::Relaxed))
     }
 
-    /// Whether all these contexts (0 is none) name live LMRs, of this PZ if one is given.
+    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one is given.
     pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
-        let live = |slot: &Slot, context| slot.context.load(Ordering::Acquire) == context;
+        let live = |slot: &Slot, context| {
+            [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
+        };
         let fits = |slot: &Slot| pz.is_none_or(|pz| slot.pz.load(Ordering::Relaxed) == pz);
         contexts
             .iter()
@@ -153,18 +162,7 @@ impl LmrTable {
 
     /// `base` is the address that segments of it count from.
     fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Option<u32> {
-        let mut free = self.free.lock().unwrap();
-        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
-        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
-            free.list.pop_front()?
-        } else {
-            free.next += 1;
-            (free.next - 1, 1)
-        };
-        let at = index as usize;
-        let chunk = self.chunk(at / CHUNK);
-        let slot = &chunk[at % CHUNK];
-        let context = generation << INDEX_BITS | index;
+        let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.lkey.store(mr.lkey(), Ordering::Relaxed);
         slot.pz.store(pz, Ordering::Relaxed);
         slot.privileges.store(privileges.bits(), Ordering::Relaxed);
@@ -174,10 +172,32 @@ impl LmrTable {
         Some(context)
     }
 
+    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not written: a post that races
+    /// with the free of the slot's former LMR must not find those of a pool.
+    fn insert_pool_memory(&self, pz: u32) -> Option<u32> {
+        let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
+        slot.pz.store(pz, Ordering::Relaxed);
+        slot.pool_memory.store(number, Ordering::Release);
+        Some(number)
+    }
+
+    fn take_slot(&self, free: &mut FreeSlots) -> Option<(u32, &Slot)> {
+        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
+        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
+            free.list.pop_front()?
+        } else {
+            free.next += 1;
+            (free.next - 1, 1)
+        };
+        let at = index as usize;
+        Some((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)[at % CHUNK]))
+    }
+
     fn remove(&self, context: u32) {
         let mut free = self.free.lock().unwrap();
         if let Some(slot) = self.slot(context) {
             slot.context.store(0, Ordering::Release);
+            slot.pool_memory.store(0, Ordering::Release);
         }
         // Second: see `LastLmr::remember`.
         self.gone.fetch_add(1, Ordering::Release);
@@ -298,9 +318,13 @@ impl Lmr {
     /// As [`Lmr::create`]; INVALID_PARAMETER (ARG3) for zero-based memory that does not start at a page.
     ///
     /// # Safety
-    /// The `len` bytes at `start` stay mapped until the LMR is freed, and from the moment one of them is posted, or
-    /// a peer is told the RMR context, until the operation has completed (for a peer: until the LMR is freed) no
-    /// reference to them is used that a write of the device would invalidate.
+    /// The `len` bytes at `start` stay mapped until [`Lmr::free`] has succeeded, or the LMR was dropped with no RMR bound
+    /// to it: a device that refuses to let go of them goes on using them.
+    ///
+    /// From the moment one of them is posted, or a peer is told the RMR context, until the operation has completed (for a
+    /// peer: until the LMR is freed) no reference to them is used that a write of the device would invalidate. Devices
+    /// give a key again: the same goes while a post of an LMR in this PZ that was freed before, and covered one of these
+    /// addresses, has not completed.
     #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
     pub unsafe fn create_over(
         ia: &Ia,
@@ -359,6 +383,33 @@ impl Lmr {
         va_type: VaType,
         register: impl FnOnce(&PzInner, Access) -> Result<Mr, rxe_fallback::Error>,
     ) -> Result<Self> {
+        let mut access = access_of(privileges);
+        access.set(Access::MW_BIND, ia.inner.attr.max_rmrs > 0);
+        access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
+        Self::create_listed(
+            ia,
+            pz,
+            len,
+            privileges,
+            va_type,
+            |pz| register(pz, access),
+            |mr| {
+                let base = if va_type == VaType::ZeroBased { 0 } else { mr.addr() };
+                ia.inner.lmrs.insert(mr, base, pz.inner.number, privileges)
+            },
+        )
+    }
+
+    /// `list` puts the region into the table and gives its context.
+    fn create_listed(
+        ia: &Ia,
+        pz: &Pz,
+        len: usize,
+        privileges: MemPriv,
+        va_type: VaType,
+        register: impl FnOnce(&PzInner) -> Result<Mr, rxe_fallback::Error>,
+        list: impl FnOnce(&Mr) -> Option<u32>,
+    ) -> Result<Self> {
         ia.inner.check()?;
         pz.inner.check(&ia.inner)?;
         if len == 0 || len as u64 > ia.inner.attr.max_lmr_block_size {
@@ -368,15 +419,11 @@ impl Lmr {
         if MemPriv::from_bits(privileges.bits()).is_none() {
             return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
         }
-        let mut access = access_of(privileges);
-        access.set(Access::MW_BIND, ia.inner.attr.max_rmrs > 0);
-        access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
-        let mr = register(&pz.inner, access).map_err(|e| match e.errno() {
+        let mr = register(&pz.inner).map_err(|e| match e.errno() {
             libc::EFAULT => Error::arg(3, "memory that cannot be used so").because(e),
             _ => Error::verb(Subtype::ResourceMemoryRegion, e),
         })?;
-        let base = if va_type == VaType::ZeroBased { 0 } else { mr.addr() };
-        let context = ia.inner.lmrs.insert(&mr, base, pz.inner.number, privileges).ok_or_else(|| {
+        let context = list(&mr).ok_or_else(|| {
             Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
         })?;
         let inner = Arc::new(LmrInner {
@@ -480,6 +527,101 @@ impl Drop for Lmr {
     fn drop(&mut self) {
         self.inner.close();
     }
+}
+
+/// The memory of a pool, registered. What lends slices of it to the consumer rules out that a device writes them
+/// meanwhile; so only the owner of this can post it:
+///
+/// * No LMR context names it, so [`LmrTable::check`] never finds it, and no RMR is bound to it.
+/// * Its region has neither remote privileges nor room for windows: its keys are of no use to a peer.
+/// * The device's addresses of it are used once ([`device_addresses`]). Work requests that outlive their memory name a
+///   key that the device may give again, but never these addresses.
+/// * It stays mapped until the device has let go of it, and if deregistering fails, for good ([`Mr::register_mapping`]).
+#[derive(Debug)]
+pub(crate) struct PoolMemory {
+    /// Its context names nothing.
+    lmr: Lmr,
+    lkey: u32,
+    /// The device's address of the first byte.
+    first: u64,
+}
+
+impl PoolMemory {
+    /// Registers all of this mapping.
+    pub(crate) fn register(ia: &Ia, pz: &Pz, memory: &Arc<MmapRaw>, privileges: MemPriv) -> Result<Self> {
+        debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
+        let start = memory.as_mut_ptr().addr() as u64;
+        // siw looks for the process's addresses, whatever the registration says; it gives a key again only after 2^24 others.
+        let first = match ia.inner.context.driver() {
+            "siw" => start,
+            _ => device_addresses(start, memory.len() as u64).ok_or_else(|| {
+                let text = "all addresses for pools are used up: start the process anew";
+                Error::resources(Subtype::ResourceMemoryRegion, text)
+            })?,
+        };
+        let mut lkey = 0;
+        let lmr = Lmr::create_listed(
+            ia,
+            pz,
+            memory.len(),
+            privileges,
+            VaType::Virtual,
+            |pz| Mr::register_mapping(&pz.pd, memory.clone(), access_of(privileges), first),
+            |mr| {
+                lkey = mr.lkey();
+                ia.inner.lmrs.insert_pool_memory(pz.inner.number)
+            },
+        )?;
+        Ok(Self { lmr, lkey, first })
+    }
+
+    /// The segment of these bytes, which are inside, for a queue of this PZ; `n` is its number in the post.
+    #[inline]
+    pub(crate) fn segment(
+        &self,
+        n: u32,
+        (offset, len): (usize, usize),
+        pz: &Arc<PzInner>,
+        direction: Direction,
+    ) -> Result<Sge, PostError> {
+        let inner = &self.lmr.inner;
+        // Keys of another IA mean something else to this one's device.
+        if !inner.is_live() || !Arc::ptr_eq(&inner.ia, &pz.ia) {
+            return Err(PostError::NoSuchLmr(n, direction));
+        }
+        if !Arc::ptr_eq(&inner.pz, pz) {
+            return Err(PostError::ProtectionZone(n, direction));
+        }
+        let fits = offset.checked_add(len).is_some_and(|end| end <= inner.len);
+        match u32::try_from(len) {
+            Ok(len) if fits => Ok(Sge { addr: self.first + offset as u64, len, lkey: self.lkey }),
+            _ => Err(PostError::OutOfBounds(n)),
+        }
+    }
+
+    /// Names it to [`LmrTable::are_live`].
+    pub(crate) fn number(&self) -> u32 {
+        self.lmr.inner.context
+    }
+
+    /// The IA that it is registered with.
+    pub(crate) fn ia(&self) -> &IaInner {
+        &self.lmr.inner.ia
+    }
+}
+
+/// Device addresses for `len` bytes at `start`, which this process uses for nothing else, now or later; `None` once
+/// there are none left. They are outside of what any process can map, and of what zero-based regions have, which are
+/// shorter. They begin at the same place in a huge page as the memory, so that a device may map it in such pages.
+fn device_addresses(start: u64, len: u64) -> Option<u64> {
+    const HUGE_PAGE: u64 = 2 << 20;
+    const END: u64 = 1 << 63;
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
+    let in_page = start % HUGE_PAGE;
+    let room = in_page.checked_add(len)?.checked_next_multiple_of(HUGE_PAGE)?;
+    let end_of = |next: u64| next.checked_add(room).filter(|end| *end <= END);
+    let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end_of).ok()?;
+    Some(next + in_page)
 }
 
 impl LmrInner {
@@ -587,6 +729,41 @@ impl std::fmt::Debug for LmrTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn device_addresses_of_pools_are_used_once() {
+        let mut before = 1 << 62;
+        for (start, len) in [(0x7f00_0000_1000, 4096), (0x7f00_0000_1000, 4096), (0x1000, 5 << 20), (0, 1)] {
+            let first = device_addresses(start, len).unwrap();
+            assert!(first >= before, "{first:#x} after {before:#x}");
+            assert_eq!(first % (2 << 20), start % (2 << 20));
+            before = first + len;
+        }
+        assert_eq!(device_addresses(0, 1 << 63), None);
+        assert_eq!(device_addresses(4096, u64::MAX - 4096), None);
+        assert!(device_addresses(0, 1).unwrap() >= before);
+    }
+
+    /// Not even a post that races with the free of the LMR that had its slot before finds it.
+    #[test]
+    fn no_context_finds_the_memory_of_a_pool() {
+        let table = LmrTable::new();
+        let number = table.insert_pool_memory(7).unwrap();
+        let segment = LmrTriplet { virtual_address: 0, segment_length: 1, lmr_context: number };
+        for direction in [Direction::Read, Direction::Write] {
+            assert_eq!(
+                table.check(0, &segment, Use { pz: 7, direction }),
+                Err(PostError::NoSuchLmr(0, direction))
+            );
+        }
+        assert!(!table.covers(&segment));
+        let mut last = LastLmr::none(&table);
+        last.remember(&table, number);
+        assert_eq!(last.key(&segment), None);
+        assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
+        table.remove(number);
+        assert!(!table.are_live(&[number], None));
+    }
 
     #[test]
     fn memory_is_shared_only_if_all_of_it_is() {

@@ -3,28 +3,32 @@
 //! A pool owns memory and its registration. Each buffer is in one place at a time: free, posted, or out with the
 //! consumer. Only in the last is there a slice of it, so nobody reads or writes a buffer that a device may use:
 //!
-//! * A completion is believed only if it carries this pool's number, which no code outside this crate can write, and
-//!   the buffer's current generation, which every post renews. So no event gives a buffer out twice.
+//! * A completion is believed only if it carries this pool's number and a cookie with the buffer's current generation,
+//!   which every post renews. Code outside this crate can write neither, and neither comes a second time. So no event
+//!   gives a buffer out twice, whatever was kept or copied.
+//! * No LMR context names the memory ([`PoolMemory`]): nobody but its pool can post it.
+//! * A buffer counts as posted before the device is told, so that no error or panic on the way leaves a guard to it.
 //! * A guard gives its buffer back when it is dropped, from any thread, without a lock; the pool posts it again the
 //!   next time it is refilled.
 //! * What completes without anybody seeing it (the EP was freed, the EVD was full) comes back the same way.
-//! * Guards keep the memory mapped, also when pool and IA are gone.
+//! * Guards keep the memory mapped, also when pool and IA are gone. So does the region, until the device has let go.
+//!
+//! SOUNDNESS.md has the whole argument.
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
 use crate::datapath::ledger::Tag;
-use crate::ep::What;
 use crate::error::PostError;
-use crate::types::VaType;
-use crate::types::{CompletionFlags, MemPriv, next_id};
-use crate::{
-    DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Lmr, LmrTriplet, Pz, Result, Srq,
-};
+use crate::lmr::PoolMemory;
+use crate::types::{CompletionFlags, MemPriv};
+use crate::{DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Pz, Result, Srq};
 use crate::{SrqParam, Subtype, WaitError};
 use crossbeam_queue::ArrayQueue;
-use memmap2::MmapMut;
+use memmap2::{MmapOptions, MmapRaw};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// A queue that a pool can post to: an SRQ, or an EP with a receive queue of its own.
@@ -34,24 +38,25 @@ impl ReceiveQueue for Srq {}
 impl ReceiveQueue for Ep {}
 
 mod sealed {
-    use super::{Ep, LmrTriplet, PostError, Srq, Tag};
+    use super::{Ep, PoolMemory, PostError, Srq, Tag};
 
     pub trait Sealed {
-        #[expect(private_interfaces, reason = "only pools make tags")]
-        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError>;
+        /// Posts these bytes, an offset and a length, of a pool's memory.
+        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
+        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError>;
     }
 
     impl Sealed for Srq {
-        #[expect(private_interfaces, reason = "only pools make tags")]
-        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError> {
-            Srq::post(self, &[buffer], tag.cookie, tag.pool)
+        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
+        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError> {
+            self.post_pool(memory, bytes, tag)
         }
     }
 
     impl Sealed for Ep {
-        #[expect(private_interfaces, reason = "only pools make tags")]
-        fn post(&mut self, buffer: LmrTriplet, tag: Tag) -> Result<(), PostError> {
-            self.inner.post_recv(&[buffer], tag, super::CompletionFlags::empty())
+        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
+        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError> {
+            self.inner.post_recv_pool(memory, bytes, tag)
         }
     }
 }
@@ -64,31 +69,40 @@ enum Place {
     Out,
 }
 
-/// The places of all buffers. A cookie is a buffer and its generation.
+/// The places of all buffers. A cookie is a buffer in the low bits, as many as that takes, and its generation above.
 #[derive(Debug)]
 struct Slots {
-    slots: Vec<(Place, u32)>,
+    slots: Vec<(Place, u64)>,
     free: Vec<u32>,
     posted: usize,
+    /// Bits of a cookie that name the buffer.
+    bits: u32,
 }
 
 impl Slots {
     fn new(n: u32) -> Self {
-        Self { slots: vec![(Place::Free, 0); n as usize], free: (0..n).rev().collect(), posted: 0 }
+        let bits = u32::BITS - (n - 1).leading_zeros();
+        Self { slots: vec![(Place::Free, 0); n as usize], free: (0..n).rev().collect(), posted: 0, bits }
     }
 
     /// A free buffer is about to be posted; gives it and its cookie.
     fn post(&mut self) -> Option<(u32, u64)> {
-        let slot = self.free.pop()?;
-        Some((slot, self.mark_posted(slot)))
+        while let Some(slot) = self.free.pop() {
+            if let Some(cookie) = self.mark_posted(slot) {
+                return Some((slot, cookie));
+            }
+        }
+        None
     }
 
-    fn mark_posted(&mut self, slot: u32) -> u64 {
+    /// `None`, and nothing was done, for a buffer whose generations are used up: 2^32 at least, 2^54 in a pool of 1,024.
+    /// It is never posted again, so that no completion that somebody has kept is good for it once more.
+    fn mark_posted(&mut self, slot: u32) -> Option<u64> {
         let (place, generation) = &mut self.slots[slot as usize];
-        *place = Place::Posted;
-        *generation = generation.wrapping_add(1);
+        let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
+        (*place, *generation) = (Place::Posted, next);
         self.posted += 1;
-        u64::from(*generation) << 32 | u64::from(slot)
+        Some(next << self.bits | u64::from(slot))
     }
 
     /// The post was refused: as before.
@@ -102,9 +116,9 @@ impl Slots {
 
     /// A completion brings this cookie: the buffer is out. `None` for a cookie that names no posted buffer.
     fn complete(&mut self, cookie: u64) -> Option<u32> {
-        let slot = cookie as u32;
+        let slot = (cookie & ((1 << self.bits) - 1)) as u32;
         let entry = self.slots.get_mut(slot as usize)?;
-        if *entry != (Place::Posted, (cookie >> 32) as u32) {
+        if *entry != (Place::Posted, cookie >> self.bits) {
             return None;
         }
         entry.0 = Place::Out;
@@ -129,24 +143,38 @@ impl Slots {
 /// Cookies of completions that nobody has seen, of one pool.
 pub(crate) type Strays = ArrayQueue<u64>;
 
+/// Where a pool's bytes are.
+#[derive(Debug)]
+struct Base(NonNull<u8>);
+
+// SAFETY: the mapping belongs to the arena alone, which moves with it. The pointer is used by guards only, each for its own
+// buffer, of which there is one at a time.
+unsafe impl Send for Base {}
+// SAFETY: as above: `&Base` gives no access to bytes.
+unsafe impl Sync for Base {}
+
 /// The memory of a pool, shared with its guards.
 #[derive(Debug)]
 struct Arena {
-    /// First: the registration ends before the mapping does.
-    lmr: Lmr,
-    base: NonNull<u8>,
+    registered: PoolMemory,
+    base: Base,
     size: usize,
     returned: ArrayQueue<u32>,
     strays: Arc<Strays>,
     number: u32,
-    _memory: MmapMut,
+    /// Keeps the memory mapped for guards; `registered` keeps it for the device.
+    _memory: Arc<MmapRaw>,
 }
 
-// SAFETY: the mapping belongs to the arena alone and moves with it; bytes of it are reached only through guards, of
-// which there is one for a buffer at a time, and through the device, which `Slots` keeps apart from guards.
-unsafe impl Send for Arena {}
-// SAFETY: as above: `&Arena` gives no access to bytes, and everything else in it is Sync.
-unsafe impl Sync for Arena {}
+/// A number that no pool of this process has had: completions are kept, copied and presented to any pool at any time.
+fn new_number() -> Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let next = |number: u32| (number < crate::event::SOURCE).then_some(number + 1);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
+        let text = "this process has made 2^31 pools, which is all it can: start it anew";
+        Error::resources(Subtype::ResourceMemoryRegion, text)
+    })
+}
 
 impl Arena {
     fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize, privileges: MemPriv) -> Result<Arc<Self>> {
@@ -161,26 +189,25 @@ impl Arena {
             Error::resources(Subtype::ResourceMemory, text)
         };
         let len = size.checked_mul(buffers as usize).ok_or_else(out_of_memory)?;
-        let mut memory = MmapMut::map_anon(len).map_err(|_| out_of_memory())?;
-        let start = memory.as_mut_ptr();
-        // SAFETY: the mapping lives in the arena behind the LMR, so it outlasts it. References into it are made by
-        // guards only, for buffers that are not posted, and peers never learn the RMR context.
-        let lmr = unsafe { Lmr::create_over(ia, pz, start, len, privileges, VaType::Virtual)? };
+        // Zeroed, and mapped for as long as anybody holds it: the region until it is deregistered, the arena for guards.
+        let memory = MmapOptions::new().len(len).map_anon().map_err(|_| out_of_memory())?;
+        let memory = Arc::new(MmapRaw::from(memory));
         let arena = Arc::new(Self {
-            lmr,
-            base: NonNull::new(start).ok_or_else(out_of_memory)?,
+            registered: PoolMemory::register(ia, pz, &memory, privileges)?,
+            base: Base(NonNull::new(memory.as_mut_ptr()).ok_or_else(out_of_memory)?),
             size,
             returned: ArrayQueue::new(buffers as usize),
             strays: Arc::new(Strays::new(buffers as usize)),
-            number: next_id() as u32 & !crate::event::SOURCE,
+            number: new_number()?,
             _memory: memory,
         });
         ia.inner.add_pool(arena.number, &arena.strays);
         Ok(arena)
     }
 
-    fn triplet(&self, slot: u32, len: usize) -> LmrTriplet {
-        self.lmr.triplet(slot as usize * self.size, len)
+    /// The bytes of a buffer, from `offset` on, as offset and length in the memory.
+    fn bytes(&self, slot: u32, offset: usize, len: usize) -> (usize, usize) {
+        (slot as usize * self.size + offset, len)
     }
 
     fn tag(&self, cookie: u64) -> Tag {
@@ -205,7 +232,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.lmr.inner.ia.remove_pool(self.number);
+        self.registered.ia().remove_pool(self.number);
     }
 }
 
@@ -220,12 +247,13 @@ struct Buffer {
 impl Buffer {
     fn start(&self) -> *mut u8 {
         // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for each.
-        unsafe { self.arena.base.as_ptr().add(self.slot as usize * self.arena.size) }
+        unsafe { self.arena.base.0.as_ptr().add(self.slot as usize * self.arena.size) }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: in bounds because `len` is at most `size`; alive because the arena is; not written meanwhile because
-        // the slot is out: it is on no queue of a device, and there is no other guard for it.
+        // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the mapping; zeroed at first;
+        // not written meanwhile because the slot is out: there is no other guard for it, it is on no queue of a device
+        // since its completion has come, and nobody but the pool can put it there.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
@@ -318,8 +346,8 @@ impl RecvPool {
         self.arena.collect(&mut self.slots);
         let mut n = 0;
         while let Some((slot, cookie)) = self.slots.post() {
-            let buffer = self.arena.triplet(slot, self.arena.size);
-            match queue.post(buffer, self.arena.tag(cookie)) {
+            let bytes = self.arena.bytes(slot, 0, self.arena.size);
+            match queue.post(&self.arena.registered, bytes, self.arena.tag(cookie)) {
                 Ok(()) => n += 1,
                 Err(error) => {
                     self.slots.unpost(slot, Place::Free);
@@ -515,26 +543,22 @@ impl SendPool {
         if !Arc::ptr_eq(&buf.buffer.arena, &self.arena) {
             return Err((buf, PostError::OutOfBounds(0)));
         }
+        let too_long = |piece: &Range<usize>| piece.start > piece.end || piece.end > self.arena.size;
+        if let Some(i) = pieces.iter().position(too_long) {
+            return Err((buf, PostError::OutOfBounds(i as u32)));
+        }
         let slot = buf.buffer.slot;
-        let mut iov = [LmrTriplet::default(); MOST];
-        for (i, (segment, piece)) in iov.iter_mut().zip(pieces).enumerate() {
-            if piece.start > piece.end || piece.end > self.arena.size {
-                return Err((buf, PostError::OutOfBounds(i as u32)));
-            }
-            *segment = self.arena.lmr.triplet(slot as usize * self.arena.size + piece.start, piece.len());
-        }
-        let cookie = self.slots.mark_posted(slot);
-        match ep.inner.post_request(What::Send, &iov[..pieces.len()], self.arena.tag(cookie), flags) {
-            Ok(()) => {
-                // The queue has it now; the completion gives it back, not this guard.
-                buf.forget();
-                Ok(())
-            }
-            Err(error) => {
-                self.slots.unpost(slot, Place::Out);
-                Err((buf, error))
-            }
-        }
+        let Some(cookie) = self.slots.mark_posted(slot) else {
+            return Err((buf, PostError::Full(Subtype::ResourceMemory)));
+        };
+        // Before the post: if that panics, nobody has the buffer.
+        let slot = buf.into_slot();
+        let pieces = pieces.iter().map(|piece| self.arena.bytes(slot, piece.start, piece.len()));
+        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.tag(cookie), flags);
+        posted.map_err(|error| {
+            self.slots.unpost(slot, Place::Out);
+            (SendBuf { buffer: self.arena.buffer(slot, self.arena.size) }, error)
+        })
     }
 
     /// Takes the buffer of a completed send back; false for a completion that is none of this pool's.
@@ -563,11 +587,12 @@ impl SendPool {
 }
 
 impl SendBuf {
-    /// Drops the guard without giving the buffer back.
-    fn forget(self) {
-        let buffer = std::mem::ManuallyDrop::new(self.buffer);
+    /// The guard goes, and the buffer does not go back: somebody else has it now.
+    fn into_slot(self) -> u32 {
+        let buffer = ManuallyDrop::new(self.buffer);
         // SAFETY: read once, and `buffer` is never dropped; so the arena's count is right and `returned` gets nothing.
         drop(unsafe { std::ptr::read(&raw const buffer.arena) });
+        buffer.slot
     }
 }
 
@@ -589,6 +614,30 @@ impl DerefMut for SendBuf {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_buffer_whose_generations_are_used_up_is_never_posted_again() {
+        for n in [1, 2, 3, 1024, 1025] {
+            let mut slots = Slots::new(n);
+            let last = u64::MAX >> slots.bits;
+            slots.slots[0].1 = last - 1;
+            let (slot, cookie) = slots.post().unwrap();
+            assert_eq!((slot, cookie >> slots.bits), (0, last));
+            assert_eq!(slots.complete(cookie), Some(0));
+            slots.give_back(0);
+            // The others are as good as ever.
+            let others: Vec<_> = std::iter::from_fn(|| slots.post()).map(|(slot, _)| slot).collect();
+            assert_eq!(others, (1..n).collect::<Vec<_>>());
+            assert_eq!(slots.complete(cookie), None);
+        }
+    }
+
+    #[test]
+    fn no_two_pools_have_the_same_number() {
+        let numbers: std::collections::HashSet<_> = (0..100).map(|_| new_number().unwrap()).collect();
+        assert_eq!(numbers.len(), 100);
+        assert!(numbers.iter().all(|&number| number != 0 && number < crate::event::SOURCE));
+    }
 
     #[test]
     fn an_old_cookie_gives_no_buffer_out() {

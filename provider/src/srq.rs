@@ -5,7 +5,7 @@ use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::IaInner;
-use crate::lmr::{LastLmr, Use};
+use crate::lmr::{LastLmr, PoolMemory, Use};
 use crate::pz::PzInner;
 use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
@@ -170,34 +170,49 @@ impl Srq {
     /// dat_srq_post_recv(3DAT), R48-R71.
     #[inline]
     pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.post(iov, cookie, 0)
-    }
-
-    /// As [`Srq::post_recv`], for this pool; 0 is none.
-    #[inline(always)]
-    pub(crate) fn post(&mut self, iov: &[LmrTriplet], cookie: u64, pool: u32) -> Result<(), PostError> {
-        if self.post_quick(iov, cookie, pool) {
+        if self.post_quick(iov, cookie) {
             return Ok(());
         }
-        self.post_checked(iov, Tag { cookie, pool, ..Tag::default() })
+        self.post_checked(iov, Tag { cookie, ..Tag::default() })
+    }
+
+    /// Posts these bytes of a pool's memory.
+    #[inline]
+    pub(crate) fn post_pool(
+        &mut self,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        tag: Tag,
+    ) -> Result<(), PostError> {
+        let inner = &self.inner;
+        if !inner.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
+        }
+        let sge = memory.segment(0, bytes, &inner.pz, Direction::Write)?;
+        if let SrqPoster::Direct(poster) = &mut self.poster
+            && poster.post_one(sge.addr, sge.len, sge.lkey, tag.cookie, tag.pool)
+        {
+            return Ok(());
+        }
+        self.post_segments(&[sge], Tag { lmrs: [memory.number(), 0, 0, 0], ..tag })
     }
 
     /// The common case: with room in the queue, a few segments of the same LMR as the last one. All
     /// checks are made: that the SRQ is alive follows from the LMR, since a closed IA has none. False, and nothing was done,
     /// where any fails: [`Srq::post_checked`] says which.
     #[inline(always)]
-    pub(crate) fn post_quick(&mut self, iov: &[LmrTriplet], cookie: u64, pool: u32) -> bool {
+    pub(crate) fn post_quick(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let poster = match &mut self.poster {
             SrqPoster::Direct(poster) => poster,
             SrqPoster::Verbs(poster) => {
-                return Self::post_by_verbs(poster, &self.last, self.inner.max_iov, iov, cookie, pool);
+                return Self::post_by_verbs(poster, &self.last, self.inner.max_iov, iov, cookie);
             }
         };
         let [one] = iov else {
-            return Self::post_few(poster, &self.last, self.inner.max_iov, iov, cookie, pool);
+            return Self::post_few(poster, &self.last, self.inner.max_iov, iov, cookie);
         };
         let Some(lkey) = self.last.key(one) else { return false };
-        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, pool)
+        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
     }
 
     /// As [`Srq::post_quick`] for one segment, only where the next slot is known: straight-line code.
@@ -224,18 +239,17 @@ impl Srq {
         max_iov: u32,
         iov: &[LmrTriplet],
         cookie: u64,
-        pool: u32,
     ) -> bool {
         let sge =
             |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
         if let [one] = iov {
             let Some(lkey) = last.key(one) else { return false };
-            let tag = Tag { cookie, pool, lmrs: [one.lmr_context, 0, 0, 0] };
+            let tag = Tag { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
             return poster.post(&[sge(one, lkey)], tag).is_ok();
         }
         let mut segments = [Sge::default(); FEW];
         let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
-        poster.post(segments, Tag { cookie, pool, ..Tag::default() }.over(iov)).is_ok()
+        poster.post(segments, Tag { cookie, ..Tag::default() }.over(iov)).is_ok()
     }
 
     #[inline(never)]
@@ -245,12 +259,11 @@ impl Srq {
         max_iov: u32,
         iov: &[LmrTriplet],
         cookie: u64,
-        pool: u32,
     ) -> bool {
         let mut segments = [DataSeg::new(0, 0, 0); FEW];
         let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
         let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
-        poster.post_encoded(segments, cookie, pool).is_ok()
+        poster.post_encoded(segments, cookie, 0).is_ok()
     }
 
     #[inline(never)]
@@ -271,9 +284,13 @@ impl Srq {
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
             self.last.remember(&inner.ia.lmrs, segment.lmr_context);
         }
-        let tag = tag.over(iov);
-        match self.poster.post(&sges[..n], tag) {
-            Err(PostError::Full(_)) if inner.ia.harvest_discards() => self.poster.post(&sges[..n], tag),
+        self.post_segments(&sges[..n], tag.over(iov))
+    }
+
+    /// Segments that were checked.
+    fn post_segments(&mut self, sges: &[Sge], tag: Tag) -> Result<(), PostError> {
+        match self.poster.post(sges, tag) {
+            Err(PostError::Full(_)) if self.inner.ia.harvest_discards() => self.poster.post(sges, tag),
             outcome => outcome,
         }
     }

@@ -150,7 +150,7 @@ extern "C" fn srq_post_recv_quick(srq: Handle, count: i32, iov: In<LmrTriplet>, 
         return srq_post_recv(srq, count, iov, cookie);
     }
     if let Some(segments) = iov.few(count)
-        && quick.post_quick(segments, cookie, 0)
+        && quick.post_quick(segments, cookie)
     {
         return SUCCESS;
     }

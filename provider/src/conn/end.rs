@@ -1,5 +1,6 @@
 //! How a connection ends: disconnect, break, drain, reset, free.
 
+use crate::datapath::SrqPath;
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::progress::Task;
@@ -227,14 +228,30 @@ impl EpInner {
             control.drained = true;
             drop(control);
             self.poke();
-            self.flush_left();
-            if let Some(srq) = &self.srq {
+            let stopped = quiet || self.stop_device();
+            self.flush_left(stopped);
+            if let Some(srq) = self.srq.as_ref().filter(|_| stopped) {
                 srq.ep_drained(self.id);
             }
         } else {
             drop(control);
             self.ia.progress.after(Duration::from_millis(10), Task::Drain(Arc::downgrade(self), since));
         }
+    }
+
+    /// The device has not given everything back in time: it has forgotten some of it, or it is slow. In RESET it forgets all and
+    /// touches nothing any more. False if it may still be at work.
+    fn stop_device(&self) -> bool {
+        // Of a direct SRQ nothing is given back but by completions.
+        let all_by_completions = self.srq.as_ref().is_some_and(|srq| matches!(srq.path, SrqPath::Direct(_)));
+        if all_by_completions && self.is_drained() {
+            return true;
+        }
+        let outcome = self.qp().to_reset();
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, ep = self.id.0, "a QP cannot be reset; buffers of pools that it has stay posted");
+        }
+        outcome.is_ok()
     }
 
     /// Waits, for a bounded time, until the device has given everything back that the EP held.

@@ -7,7 +7,7 @@ use crate::datagram::Destination;
 use crate::datapath::{Token, ledger::Tag, verbs::refused};
 use crate::error::{Direction, PostError};
 use crate::evd::Held;
-use crate::lmr::Use;
+use crate::lmr::{PoolMemory, Use};
 use crate::srq::MAX_IOV;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
@@ -119,6 +119,34 @@ impl EpInner {
         tag: Tag,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        self.post_recv_of(iov.len(), tag.over(iov), flags, |sges| {
+            let using = Use { pz: self.pz_number(), direction: Direction::Write };
+            self.ia.lmrs.check_all(iov, using, sges)
+        })
+    }
+
+    /// Posts these bytes of a pool's memory.
+    pub(crate) fn post_recv_pool(
+        self: &Arc<Self>,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        tag: Tag,
+    ) -> Result<(), PostError> {
+        let tag = Tag { lmrs: [memory.number(), 0, 0, 0], ..tag };
+        self.post_recv_of(1, tag, CompletionFlags::empty(), |sges| {
+            sges[0] = memory.segment(0, bytes, &self.pz(), Direction::Write)?;
+            Ok(1)
+        })
+    }
+
+    /// Posts a receive of so many segments, which `check` checks and writes; it gives how many are left.
+    fn post_recv_of(
+        self: &Arc<Self>,
+        segments: usize,
+        tag: Tag,
+        flags: CompletionFlags,
+        check: impl FnOnce(&mut [Sge]) -> Result<usize, PostError>,
+    ) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleEp));
         }
@@ -128,16 +156,12 @@ impl EpInner {
         if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, &self.recv_flags) {
             return Err(PostError::Flags);
         }
-        let using = Use { pz: self.pz.lock().unwrap().number, direction: Direction::Write };
         let mut receives = self.receives.lock().unwrap();
-        if iov.len() > receives.max_iov {
-            return Err(PostError::TooManySegments {
-                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
-                most: receives.max_iov as u32,
-            });
+        if segments > receives.max_iov {
+            return Err(too_many(segments, receives.max_iov));
         }
         let mut sges = [Sge::default(); MAX_IOV];
-        let n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
+        let n = check(&mut sges)?;
         if receives.ring.len() >= receives.capacity {
             drop(receives);
             // What has completed makes room; nothing else does.
@@ -147,7 +171,6 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
         }
-        let tag = tag.over(iov);
         let state = self.state();
         if state == EpState::Disconnected {
             receives.count(&sges[..n]);
@@ -212,6 +235,42 @@ impl EpInner {
         tag: Tag,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        self.post_request_of(what, iov.len(), tag, flags, |direction, sges| {
+            let using = Use { pz: self.pz_number(), direction };
+            self.ia.lmrs.check_all(iov, using, sges)
+        })
+    }
+
+    /// Sends these pieces, each an offset and a length, of a pool's memory.
+    pub(crate) fn post_send_pool(
+        self: &Arc<Self>,
+        memory: &PoolMemory,
+        pieces: impl ExactSizeIterator<Item = (usize, usize)>,
+        tag: Tag,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        self.post_request_of(What::Send, pieces.len(), tag, flags, |direction, sges| {
+            let pz = self.pz();
+            let mut n = 0;
+            // As with triplets, a segment of length 0 gives nothing (R52).
+            for (i, piece) in (0..).zip(pieces).filter(|(_, (_, len))| *len > 0) {
+                sges[n] = memory.segment(i, piece, &pz, direction)?;
+                n += 1;
+            }
+            Ok(n)
+        })
+    }
+
+    /// Posts a request of so many segments, which `check` checks and writes; it gives how many are left.
+    #[inline(always)]
+    fn post_request_of(
+        self: &Arc<Self>,
+        what: What,
+        segments: usize,
+        tag: Tag,
+        flags: CompletionFlags,
+        check: impl FnOnce(Direction, &mut [Sge]) -> Result<usize, PostError>,
+    ) -> Result<(), PostError> {
         let state = match what {
             What::SendUd(_) => {
                 self.takes_flags(flags)?;
@@ -227,16 +286,15 @@ impl EpInner {
             | What::WriteImmediate(..) => Direction::Read,
             What::Read(_) | What::FetchAdd(..) | What::CompareSwap(..) => Direction::Write,
         };
-        let using = Use { pz: self.pz.lock().unwrap().number, direction };
         let mut sges = [Sge::default(); MAX_IOV];
-        if iov.len() > MAX_IOV {
-            return Err(too_many(iov.len(), MAX_IOV));
+        if segments > MAX_IOV {
+            return Err(too_many(segments, MAX_IOV));
         }
-        let mut n = self.ia.lmrs.check_all(iov, using, &mut sges)?;
+        let mut n = check(direction, &mut sges)?;
         let mut length: u64 = sges[..n].iter().map(|sge| u64::from(sge.len)).sum();
         let (op, verb) = match what {
             What::SendUd(to) => {
-                return self.post_request_ud(state, to, &sges[..n], length, tag, flags, iov.len());
+                return self.post_request_ud(state, to, &sges[..n], length, tag, flags, segments);
             }
             What::Send => (DtoOp::Send, SendOp::Send),
             What::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
@@ -284,7 +342,7 @@ impl EpInner {
         }
         let solicits = matches!(what, What::Send | What::SendInvalidate(_) | What::WriteImmediate(..));
         let request = Request { tag, flags, op, length: length as u32, on_device: true };
-        self.submit(state, request, solicits, iov.len(), |qp, wr_id, flags| {
+        self.submit(state, request, solicits, segments, |qp, wr_id, flags| {
             qp.post_send(&SendWr { wr_id, op: verb, sges: &sges[..n], flags, inline: None, ud: None })
         })
     }
@@ -407,10 +465,15 @@ impl EpInner {
     }
 
     /// Flushes what the device never will: posted when the connection had ended, or to a device that forgets (rxe, for
-    /// receives posted in error).
-    pub(crate) fn flush_left(self: &Arc<Self>) {
+    /// receives posted in error). Unless the device is known to have stopped, buffers of pools that it has are kept from them:
+    /// they could be lent out while it still uses them.
+    pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
+        let unsafe_to_lend = |tag: &Tag, on_device| !stopped && on_device && tag.pool != 0;
         let receives: Vec<_> = self.receives.lock().unwrap().ring.drain(..).collect();
         for receive in receives {
+            if unsafe_to_lend(&receive.tag, receive.on_device) {
+                continue;
+            }
             self.recv_evd.put_flushed(self, receive.tag, self.receive_op(), Held::Nothing);
         }
         let mut requests = self.requests.lock().unwrap();
@@ -419,6 +482,10 @@ impl EpInner {
         requests.unreaped += left.len();
         drop(requests);
         for request in left {
+            if unsafe_to_lend(&request.tag, request.on_device) && request.op != DtoOp::RmrBind {
+                self.request_reaped();
+                continue;
+            }
             self.request_evd.put_flushed(self, request.tag, request.op, Held::Request(self.clone()));
         }
     }

@@ -8,7 +8,7 @@ use crate::datapath::{
     ledger::{Lost, Tag},
 };
 use crate::ep::EpInner;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::event::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
 use crate::srq::SrqInner;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
 use crate::{DtoCompletion, DtoOp};
@@ -138,7 +138,7 @@ impl EvdInner {
                 ep.received.add(direct::counted_as(cqe.op), cqe.byte_count);
                 let (ep, ep_context) = (ep.id, ep.context.load(Ordering::Relaxed));
                 drop(locked);
-                return Quick::Dto(make(DtoCompletion {
+                return Quick::Dto(make(DtoCompletion::new(DtoFields {
                     ep,
                     ep_context,
                     cookie,
@@ -148,7 +148,7 @@ impl EvdInner {
                     op: direct::operation(cqe.op),
                     immediate: cqe.immediate(),
                     invalidated: None,
-                }));
+                })));
             }
             let completion = cq.translate(&cqe);
             self.queue_one(locked, &completion);
@@ -270,7 +270,7 @@ impl EvdInner {
                     return;
                 }
                 let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
-                let dto = DtoCompletion {
+                let dto = DtoCompletion::new(DtoFields {
                     ep: ep.id,
                     ep_context: ep.context.load(Ordering::Relaxed),
                     cookie: request.tag.cookie,
@@ -280,7 +280,7 @@ impl EvdInner {
                     op: request.op,
                     immediate: None,
                     invalidated: None,
-                };
+                });
                 let held = Held::Request(ep.clone());
                 self.put(queue, dto, held, notify, after);
             }
@@ -311,7 +311,7 @@ impl EvdInner {
     /// A completion that no device will make: of a buffer that went down with its EP (R174), or of something posted when the
     /// connection was over already.
     pub(crate) fn put_flushed(&self, ep: &EpInner, tag: Tag, op: DtoOp, held: Held) {
-        let dto = DtoCompletion {
+        let dto = DtoCompletion::new(DtoFields {
             ep: ep.id,
             ep_context: ep.context.load(Ordering::Relaxed),
             cookie: tag.cookie,
@@ -321,7 +321,7 @@ impl EvdInner {
             op,
             immediate: None,
             invalidated: None,
-        };
+        });
         let mut after = Aftermath::default();
         let mut queue = self.queue();
         self.put(&mut queue, dto, held, true, &mut after);
@@ -381,7 +381,7 @@ fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
     if success {
         ep.received.add(ReceivedAs::of(op), completion.length);
     }
-    DtoCompletion {
+    DtoCompletion::new(DtoFields {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
         cookie: tag.cookie,
@@ -391,5 +391,5 @@ fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
         op,
         immediate: completion.immediate.filter(|_| success),
         invalidated: completion.invalidated.filter(|_| success),
-    }
+    })
 }
