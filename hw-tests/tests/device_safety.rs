@@ -1,0 +1,401 @@
+//! Attacks by a program without `unsafe` on the memory of pools: whatever it keeps, forges, forgets or drops too early, a
+//! guard's bytes are its own. provider/SOUNDNESS.md has the argument, this what could be tried against it.
+#![forbid(unsafe_code)]
+
+use doorbell::{
+    CompletionFlags, DtoCompletion, DtoStatus, Ep, EpAttr, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz,
+    RecvBuf, RecvPool, Rmr, RmrBind, RmrTriplet, SendPool, Srq, VaType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, tests};
+use std::any::Any;
+use std::fs;
+use std::mem;
+use std::process::{Command, ExitCode};
+
+/// Set in a process of its own, in which nothing can be deregistered.
+const STUCK: &str = "DOORBELL_SAFETY_STUCK";
+
+fn main() -> ExitCode {
+    if std::env::var_os(STUCK).is_some() {
+        memory_of_a_pool_stays_or_goes(true);
+        return ExitCode::SUCCESS;
+    }
+    let emulated = std::env::var("LD_PRELOAD").is_ok_and(|libraries| libraries.contains("mlx5_emu"));
+    let tests = tests![
+        a_bind_that_nobody_hears_of_frees_no_buffer,
+        forged_triplets_reach_no_buffer,
+        guessed_keys_reach_no_buffer,
+        kept_completions_are_good_once,
+        a_pool_is_refused_by_another_ia_and_another_pz,
+        a_stale_work_request_reaches_no_buffer_of_a_later_pool,
+        memory_goes_with_the_last_guard,
+        memory_that_the_device_keeps_stays_mapped,
+        guards_outlive_everything_in_any_order,
+        forgotten_objects_take_no_buffer_of_others_along,
+        a_panicking_reader_gives_its_buffer_back,
+    ];
+    let reason = |name: &str| {
+        (name == "memory_that_the_device_keeps_stays_mapped" && !emulated)
+            .then_some("only the software device refuses to deregister")
+    };
+    doorbell_hw_tests::run_unless(tests, 4, reason).exit_code()
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+const SIZE: usize = 256;
+
+/// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
+fn pooled(rig: &Rig, depth: u32) -> (Srq, RecvPool, Pair) {
+    let mut srq = rig.server.srq(depth as i32);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, depth, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
+    let pair = rig.connect_srq(&srq);
+    (srq, pool, pair)
+}
+
+/// Sends these bytes from the client.
+fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
+    rig.client.lmr.write(0, bytes).unwrap();
+    assert_eq!(rig.send(pair, 0, bytes.len()).status, DtoStatus::Success);
+}
+
+/// The next message, which is in a buffer of this pool.
+fn message(side: &Side, pool: &mut RecvPool) -> RecvBuf {
+    pool.take(&dto(&side.recv)).expect("a message in a buffer of this pool")
+}
+
+fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
+    RmrTriplet { virtual_address: lmr.address(), segment_length, rmr_context: lmr.rmr_context() }
+}
+
+/// Contexts are an index and a generation: these are all that a new IA can have given.
+fn contexts() -> impl Iterator<Item = u32> {
+    (0..4u32).flat_map(|generation| (0..64).map(move |index| generation << 20 | index))
+}
+
+/// Addresses of guards are no secret, and contexts can be guessed. Yet nothing that takes segments takes such ones.
+fn forged_triplets_reach_no_buffer() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    send(&rig, &mut pair, b"lent out");
+    let guard = message(&rig.server, &mut pool);
+    let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
+    let mut buf = sends.take().unwrap();
+    buf.fill(7);
+    let mut plain = rig.server.ep(&EpAttr::default());
+    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let from = remote(&rig.client.lmr, 8);
+    let refused = |call: &str, outcome: Result<(), PostError>| {
+        let unknown = matches!(outcome, Err(PostError::NoSuchLmr(..) | PostError::OutOfBounds(_)));
+        assert!(unknown, "{call} of a forged triplet: {outcome:?}");
+    };
+    // The last is where device addresses of pools begin.
+    for address in [guard.as_ptr().addr() as u64, buf.as_ptr().addr() as u64, 1 << 62] {
+        for lmr_context in contexts() {
+            let forged = LmrTriplet { virtual_address: address, segment_length: 8, lmr_context };
+            let server = &mut pair.server;
+            refused("SRQ receive", srq.post_recv(&[forged], 1));
+            refused("receive", plain.post_recv(&[forged], 1, NONE));
+            refused("send", server.post_send(&[forged], 1, NONE));
+            refused("invalidating send", server.post_send_with_invalidate(&[forged], 1, 9, NONE));
+            refused("write", server.post_rdma_write(&[forged], 1, from, NONE));
+            refused("immediate write", server.post_rdma_write_immediate(&[forged], 1, from, 1, NONE));
+            refused("read", server.post_rdma_read(&[forged], 1, from, NONE));
+            refused("add", server.post_fetch_and_add(forged, 1, from, 1, NONE));
+            refused("swap", server.post_compare_and_swap(forged, 1, from, 1, 1, NONE));
+            let bind = RmrBind {
+                lmr: &rig.server.lmr,
+                segment: forged,
+                privileges: MemPriv::REMOTE_WRITE,
+                va_type: VaType::Virtual,
+            };
+            assert!(rmr.bind(server, bind, 1, NONE).is_err());
+            assert!(rig.server.ia.sync_rdma_read(&[forged]).is_err());
+        }
+        // RMR contexts are the device's keys, near those that it has given before.
+        let own = rig.server.lmr.rmr_context();
+        for rmr_context in (0..4096).map(|n| own.wrapping_add(n)) {
+            let local = RmrTriplet { virtual_address: address, segment_length: 8, rmr_context };
+            refused("read to RMR", pair.server.post_rdma_read_to_rmr(local, 1, from, NONE));
+        }
+    }
+    assert_eq!(*guard, *b"lent out");
+    assert_eq!(*buf, [7; SIZE]);
+}
+
+/// A key of a pool's memory opens nothing to a peer, nor does any other that a peer may guess.
+fn guessed_keys_reach_no_buffer() {
+    let rig = Rig::new();
+    // Keys are given in a row, and this one is the last before the pools'.
+    let last = Lmr::create(&rig.server.ia, &rig.server.pz, 64, all_privileges()).unwrap().rmr_context();
+    let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
+    let mut buf = sends.take().unwrap();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    send(&rig, &mut pair, b"lent out");
+    let guard = message(&rig.server, &mut pool);
+    rig.disconnect(&pair);
+    buf.fill(7);
+    for key in [1, 0x100, 0x101, 0x102, 0x201, 0x202].map(|step| last.wrapping_add(step)) {
+        for address in [guard.as_ptr().addr() as u64, 1 << 62] {
+            pool.refill(&mut srq).unwrap();
+            let mut pair = rig.connect_srq(&srq);
+            let target = RmrTriplet { virtual_address: address, segment_length: 8, rmr_context: key };
+            let local = [rig.client.lmr.triplet(512, 8)];
+            pair.client.post_rdma_write(&local, 1, target, NONE).unwrap();
+            assert!(!dto(&rig.client.request).is_success(), "a write with the guessed key {key:#x}");
+            while !connection(&rig.server.connect).kind.is_end() {}
+            while !connection(&rig.client.connect).kind.is_end() {}
+        }
+    }
+    assert_eq!(*guard, *b"lent out");
+    assert_eq!(*buf, [7; SIZE]);
+}
+
+/// Completions can be copied and kept. Each is good for one guard of one pool, ever.
+fn kept_completions_are_good_once() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    let mut kept: Vec<DtoCompletion> = Vec::new();
+    for round in 0..20u8 {
+        let mut buf = sends.take().unwrap();
+        buf.fill(round);
+        sends.send(&mut pair.client, buf, SIZE, NONE).unwrap();
+        kept.extend([dto(&rig.client.request), dto(&rig.server.recv)]);
+        let [.., sent, received] = kept[..] else { unreachable!() };
+        assert!(!sends.completed(&received) && pool.take(&sent).is_none());
+        assert!(sends.completed(&sent));
+        let guard = pool.take(&received).unwrap();
+        let mut others = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
+        let mut other_sends = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+        let _posted = others.refill(&mut srq);
+        let mut unsent = sends.take().unwrap();
+        unsent.fill(0xee);
+        for old in &kept {
+            assert!(pool.take(old).is_none() && others.take(old).is_none());
+            assert!(!sends.completed(old) && !other_sends.completed(old));
+        }
+        assert_eq!(*guard, [round; SIZE]);
+        drop(guard);
+        // The other pool's buffer would be next but one.
+        drop((mem::replace(&mut srq, rig.server.srq(2)), others));
+        pair = {
+            rig.disconnect(&pair);
+            pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
+            pool.refill(&mut srq).unwrap();
+            rig.connect_srq(&srq)
+        };
+        for old in &kept {
+            assert!(pool.take(old).is_none());
+        }
+    }
+}
+
+/// Memory is registered with one device and in one PZ. Another device's queue would take its key for another's.
+fn a_pool_is_refused_by_another_ia_and_another_pz() {
+    let rig = Rig::new();
+    let elsewhere = Pz::create(&rig.server.ia).unwrap();
+    let (ia, pz) = (&rig.server.ia, &rig.server.pz);
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    let mut foreign = RecvPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    assert!(matches!(foreign.refill(&mut srq), Err(PostError::NoSuchLmr(..))));
+    assert!(matches!(foreign.refill(&mut pair.server), Err(PostError::NoSuchLmr(..))));
+    let mut outside = RecvPool::new(ia, &elsewhere, 2, SIZE).unwrap();
+    assert!(matches!(outside.refill(&mut srq), Err(PostError::ProtectionZone(..))));
+    assert!(matches!(outside.refill(&mut pair.server), Err(PostError::ProtectionZone(..))));
+    assert_eq!((foreign.posted(), outside.posted()), (0, 0));
+    assert!(RecvPool::new(ia, &rig.client.pz, 2, SIZE).is_err());
+
+    let mut foreign = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let buf = foreign.take().unwrap();
+    let (buf, error) = foreign.send(&mut pair.server, buf, 8, NONE).unwrap_err();
+    assert!(matches!(error, PostError::NoSuchLmr(..)), "{error}");
+    foreign.send(&mut pair.client, buf, 0, NONE).unwrap();
+    let mut outside = SendPool::new(ia, &elsewhere, 1, SIZE).unwrap();
+    let buf = outside.take().unwrap();
+    let (_buf, error) = outside.send(&mut pair.server, buf, 8, NONE).unwrap_err();
+    assert!(matches!(error, PostError::ProtectionZone(..)), "{error}");
+    drop(RecvPool::new(ia, pz, 1, SIZE).unwrap());
+}
+
+/// Devices give keys again, and the system gives addresses again. So a receive that outlives its LMR may name the key and
+/// the address of a buffer of a later pool, while that is lent out.
+fn a_stale_work_request_reaches_no_buffer_of_a_later_pool() {
+    let rig = Rig::new();
+    let Side { ia, pz, .. } = &rig.server;
+    let lmr = || Lmr::create(ia, pz, SIZE, all_privileges()).unwrap();
+    let mut victims = rig.server.srq(1);
+    let mut victim = rig.connect_srq(&victims);
+    let mut srq = rig.server.srq(1);
+    let mut pair = rig.connect_srq(&srq);
+    let first = lmr();
+    let key = first.rmr_context();
+    srq.post_recv(&[first.triplet(0, SIZE)], 1).unwrap();
+    drop(first);
+    // The key before that one, so that the next is that one again, where a device gives them in a row.
+    let before = |key: u32| key & !0xff | (key.wrapping_sub(1) & 0xff);
+    let found = (0..2048).any(|_| lmr().rmr_context() == before(key));
+    let mut pool = RecvPool::new(ia, pz, 1, SIZE).unwrap();
+    pool.refill(&mut victims).unwrap();
+    send(&rig, &mut victim, b"lent out");
+    let guard = message(&rig.server, &mut pool);
+    // The receive of long ago takes this one.
+    pair.client.post_send(&[rig.client.lmr.triplet(4096, SIZE)], 0, NONE).unwrap();
+    let arrived = dto(&rig.server.recv);
+    assert!(!arrived.is_success(), "a dead LMR has received; its key has come again: {found}");
+    assert_eq!(*guard, *b"lent out");
+}
+
+/// Whether all of this memory is mapped, as one piece.
+fn is_mapped(start: usize, len: usize) -> bool {
+    let hex = |text| usize::from_str_radix(text, 16).unwrap();
+    fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
+        let (from, to) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+        hex(from) <= start && start + len <= hex(to)
+    })
+}
+
+/// A pool of 64 MiB and a guard are dropped, and the SRQ that has the other buffers stays: is the memory there?
+fn memory_of_a_pool_stays_or_goes(stays: bool) {
+    const LEN: usize = 64 << 20;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 4, LEN / 4).unwrap();
+    pool.refill(&mut srq).unwrap();
+    let mut pair = rig.connect_srq(&srq);
+    send(&rig, &mut pair, b"lent out");
+    // The first of the pool's buffers.
+    let guard = message(&rig.server, &mut pool);
+    let start = guard.as_ptr().addr();
+    drop(pool);
+    assert!(is_mapped(start, LEN));
+    assert_eq!(*guard, *b"lent out");
+    drop(guard);
+    assert_eq!(is_mapped(start, LEN), stays);
+    drop((srq, pair, rig));
+    assert_eq!(is_mapped(start, LEN), stays);
+}
+
+fn memory_goes_with_the_last_guard() {
+    memory_of_a_pool_stays_or_goes(false);
+}
+
+/// A device that refuses to deregister memory goes on writing it: nobody else may get those pages.
+fn memory_that_the_device_keeps_stays_mapped() {
+    let mut stuck = Command::new(std::env::current_exe().unwrap());
+    stuck.env(STUCK, "1").env("MLX5_EMU_FAULTS", "cmd.dereg_mr=16*0");
+    let output = stuck.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// While messages arrive, pool, SRQ, EP and IA go one by one, in each order in which one comes first or last.
+fn guards_outlive_everything_in_any_order() {
+    for order in [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2], [3, 2, 1, 0], [1, 0, 3, 2]] {
+        let rig = Rig::new();
+        let (srq, mut pool, mut pair) = pooled(&rig, 8);
+        send(&rig, &mut pair, b"lent out");
+        let guard = message(&rig.server, &mut pool);
+        let Rig { server, client } = rig;
+        let Side { ia, lmr, recv, request, connect, cr, pz } = server;
+        let Pair { server: ep, client: mut sender } = pair;
+        let mut objects: Vec<Option<Box<dyn Any>>> =
+            vec![Some(Box::new(pool)), Some(Box::new(srq)), Some(Box::new(ep)), Some(Box::new(ia))];
+        for next in order {
+            // Refused once the connection is known to have ended.
+            let _sent = sender.post_send(&[client.lmr.triplet(4096, SIZE)], 0, NONE);
+            drop(objects[next].take());
+            assert_eq!(*guard, *b"lent out", "in the order {order:?}, at {next}");
+        }
+        drop((lmr, recv, request, connect, cr, pz));
+        assert_eq!(*guard, *b"lent out");
+    }
+}
+
+/// What is forgotten is never dropped: its buffers are nobody's, and those of others are theirs.
+fn forgotten_objects_take_no_buffer_of_others_along() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    send(&rig, &mut pair, b"lent out");
+    let guard = message(&rig.server, &mut pool);
+    mem::forget(pool);
+    let mut second = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
+    assert_eq!(second.refill(&mut srq).unwrap(), 1);
+    // The forgotten pool's other buffer comes first, and its completion is good for nobody.
+    send(&rig, &mut pair, b"one");
+    assert!(second.take(&dto(&rig.server.recv)).is_none());
+    send(&rig, &mut pair, b"two");
+    let two = message(&rig.server, &mut second);
+    assert_eq!((&*guard, &*two), (&b"lent out"[..], &b"two"[..]));
+    // A forgotten guard's buffer is never posted again.
+    mem::forget(two);
+    assert_eq!(second.refill(&mut srq).unwrap(), 1);
+    assert_eq!(second.refill(&mut srq).unwrap(), 0);
+    let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    mem::forget(sends.take().unwrap());
+    assert!(sends.take().is_none());
+    rig.disconnect(&pair);
+    mem::forget((srq, pair, second));
+    let Rig { server, client } = rig;
+    mem::forget(server.ia);
+    drop(client);
+    assert_eq!(*guard, *b"lent out");
+}
+
+/// A guard that goes in a panic is as good as one that is dropped.
+fn a_panicking_reader_gives_its_buffer_back() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
+    let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    for round in 0..3u8 {
+        let mut buf = sends.take().unwrap();
+        buf[0] = round;
+        sends.send(&mut pair.client, buf, 1, NONE).unwrap();
+        assert!(sends.completed(&dto(&rig.client.request)));
+        let guard = message(&rig.server, &mut pool);
+        let unsent = sends.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            assert_eq!((guard[0], unsent[0]), (round, round));
+            // As a panic, without a word about it.
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(reader.join().is_err());
+        assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    }
+}
+
+/// Binds travel as completions with the RMR's number where a pool's stands, and a cookie of the consumer's. One that
+/// nobody sees must not give the buffer with that cookie back to the pool with that number.
+fn a_bind_that_nobody_hears_of_frees_no_buffer() {
+    const POOLS: usize = 128;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(POOLS as i32 + 1);
+    let rmrs: Vec<_> = (0..POOLS / 4).map(|_| Rmr::create(&rig.server.pz).unwrap()).collect();
+    let mut pools: Vec<_> =
+        (0..POOLS).map(|_| RecvPool::new(&rig.server.ia, &rig.server.pz, 1, 64).unwrap()).collect();
+    for pool in &mut pools {
+        assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    }
+    for mut rmr in rmrs {
+        let evds = doorbell::EpEvds {
+            request: Some(&doorbell::Evd::create(&rig.server.ia, 8, None, EvdFlags::DTO).unwrap()),
+            ..rig.server.evds()
+        };
+        let attr = EpAttr::default();
+        let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
+        let mut pair = rig.connect(ep, rig.client.ep(&attr));
+        let bind = RmrBind {
+            lmr: &rig.server.lmr,
+            segment: rig.server.lmr.triplet(0, 64),
+            privileges: MemPriv::REMOTE_READ,
+            va_type: VaType::Virtual,
+        };
+        // The cookie of the only buffer's first post.
+        rmr.bind(&mut pair.server, bind, 1, NONE).unwrap();
+        until("the bind is done", || evds.request.unwrap().query().unwrap().queued == 1);
+        pair.server.free().unwrap();
+        while !connection(&rig.client.connect).kind.is_end() {}
+    }
+    assert!(pools.iter().all(|pool| pool.posted() == 1));
+}
