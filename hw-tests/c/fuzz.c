@@ -6,9 +6,16 @@
  *     fuzz IA IA [SECONDS [SEED]]
  *
  * What has to hold: nothing crashes or hangs; a call on a handle that is not live says INVALID_HANDLE; no other code than those of
- * the call; the IAs can be closed; and nothing is left behind: descriptors, threads, objects of the device. A failure
- * says its seed, and the same seed with the same program makes the same calls (the device's events may come at other times). */
+ * the call; the IAs can be closed; and nothing is left behind: descriptors, threads, objects of the device after each life, and
+ * in a run of more than three minutes mappings, and memory if this is compiled with -DCOUNT_MEMORY. A failure says its seed, and
+ * the same seed with the same program makes the same calls (the device's events may come at other times). */
 #include "tests.h"
+/* Not under valgrind, which has to see the memory of the provider itself. */
+#ifdef COUNT_MEMORY
+#include "counted.h"
+#else
+static const long long counted_bytes = 0;
+#endif
 #include <dat2/dat_registry.h>
 #include <dat2/dat_ib_extensions.h>
 #include <limits.h>
@@ -326,7 +333,7 @@ static DAT_EP_ATTR *attributes(void)
         e.max_rdma_read_out = any_count();
     if (nonsense())
         e.srq_soft_hw = any_count();
-    e.service_type = nonsense() ? rnd(4) : percent(25);
+    e.service_type = nonsense() ? (int)rnd(4) : percent(25);
     if (nonsense())
         e.qos = any_flags(0);
     return in(&e, sizeof e);
@@ -1201,11 +1208,79 @@ static void life(uint64_t number)
     }
 }
 
+static long mappings(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    long lines = 0;
+
+    for (int c; file && (c = getc(file)) != EOF;)
+        lines += c == '\n';
+    if (file)
+        fclose(file);
+    return lines;
+}
+
+static void print_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir))) {
+        char path[300], target[300];
+        ssize_t n;
+
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        n = readlink(path, target, sizeof target - 1);
+        if (n > 0)
+            printf("descriptor %s: %.*s\n", entry->d_name, (int)n, target);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* Memory and mappings while no IA is open, life after life. Both may go up and down, and up at first: the provider keeps dead
+ * handles (98,304 at most) and answers to datagram peers (for 70 s, 16,384 at most). So the least of a block of lives is
+ * compared with the least of the first block after that. */
+#define LIVES_OF_A_BLOCK 100
+#define SETTLED_LIVES 500
+#define SETTLED_MS 150000
+/* The answers, with the EPs' memory that they hold. */
+#define MORE_BYTES (24LL << 20)
+#define MORE_MAPPINGS 64
+
+static struct level {
+    long long bytes;
+    long mappings;
+} settled, least;
+
+static void check_memory(unsigned lives, long long since)
+{
+    static unsigned of_block;
+    struct level now = {counted_bytes, mappings()};
+
+    if (lives < SETTLED_LIVES || now_ms() - since < SETTLED_MS)
+        return;
+    if (of_block++ == 0)
+        least = now;
+    least.bytes = now.bytes < least.bytes ? now.bytes : least.bytes;
+    least.mappings = now.mappings < least.mappings ? now.mappings : least.mappings;
+    if (of_block < LIVES_OF_A_BLOCK)
+        return;
+    of_block = 0;
+    if (settled.mappings == 0)
+        settled = least;
+    printf("after %u lives: at least %lld bytes and %ld mappings in the last %d; %lld and %ld at first; last seed %llu\n", lives,
+           least.bytes, least.mappings, LIVES_OF_A_BLOCK, settled.bytes, settled.mappings, (unsigned long long)seed);
+    CHECK(least.bytes <= settled.bytes + MORE_BYTES);
+    CHECK(least.mappings <= settled.mappings + MORE_MAPPINGS);
+}
+
 int main(int argc, char **argv)
 {
     int seconds = argc > 3 ? atoi(argv[3]) : 10;
-    long long end;
-    unsigned lives = 0, made = 0, done = 0, never = 0;
+    long long start = now_ms(), end = start + seconds * 1000LL;
+    unsigned long long made = 0, done = 0;
+    unsigned lives = 0, never = 0;
     struct holdings before;
     struct sigaction on = {.sa_handler = last_words};
 
@@ -1218,14 +1293,19 @@ int main(int argc, char **argv)
     for (int i = 0; i < 4; i++)
         sigaction((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM}[i], &on, NULL);
     seed = argc > 4 ? strtoull(argv[4], NULL, 0) : (uint64_t)time(NULL);
-    end = now_ms() + seconds * 1000LL;
     warm_up();
     before = holdings_at_rest();
     do {
         alarm(300);
         life(++seed);
-            check_holdings(before);
+        check_holdings(before);
         lives++;
+        check_memory(lives, start);
+        if (failures > 0) {
+            printf("failed in the life with seed %llu (%s, %s)\n", (unsigned long long)seed,
+                   several ? "three threads" : "one thread", seed % 3 == 2 ? "with faults" : "without faults");
+            print_descriptors();
+        }
     } while (now_ms() < end && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
         made += calls_made[i];
@@ -1234,7 +1314,7 @@ int main(int argc, char **argv)
             printf("slot %u was never called\n", i), never++;
     }
     CHECK(never == 0);
-    printf("%u lives, %u calls of which %u succeeded, %u callbacks, last seed %llu\n", lives, made, done, called_back,
+    printf("%u lives, %llu calls of which %llu succeeded, %u callbacks, last seed %llu\n", lives, made, done, called_back,
            (unsigned long long)seed);
     if (getenv("FUZZ_TABLE"))
         for (unsigned i = 0; i < 79; i++)
