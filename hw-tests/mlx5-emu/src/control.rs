@@ -20,6 +20,11 @@ pub fn no_faults() {
     device::lock().faults.clear();
 }
 
+/// Shows receives that are late ([`Fault::LateReceive`](crate::faults::Fault::LateReceive)), and what waits for them.
+pub fn release_late() {
+    device::lock().release_late();
+}
+
 /// Takes the port down or up, with its event. While it is down nothing is answered.
 pub fn set_port(up: bool) {
     let mut device = device::lock();

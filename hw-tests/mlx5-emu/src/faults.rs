@@ -12,11 +12,13 @@
 //! | `hold` | a send completion is held back until completions of another QP passed it |
 //! | `repeat` | a send completion is written twice |
 //! | `stale` | a completion is written whole but for its owner bit, which follows at the next explicit step |
+//! | `late` | the same of a receive, but until the order `release`; a LAST_WQE_REACHED waits for it as well |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`), see `uverbs/command.rs` for the names |
 
 use crate::device::Device;
 use crate::engine::cqe::Cqe;
 use crate::engine::responder::Op;
+use crate::events::kind;
 use crate::mem::Area;
 use crate::uverbs::command_names;
 
@@ -38,6 +40,9 @@ pub enum Fault {
     Repeat,
     /// A completion is written whole but for its owner bit; that follows at the next explicit step.
     StaleOwner,
+    /// A finished receive is written whole but for its owner bit; that, and every LAST_WQE_REACHED from now on, follow at
+    /// [`release_late`](crate::control::release_late).
+    LateReceive,
     /// The command with this name fails with this errno.
     Command(&'static str, i32),
 }
@@ -110,6 +115,10 @@ pub(crate) struct Faults {
     held: Vec<Held>,
     /// Owner bytes still to be written: buffer, offset, value.
     stale: Vec<(Area, usize, u8)>,
+    /// The same of receives, with their CQs.
+    late: Vec<(usize, Area, usize, u8)>,
+    /// QPs whose LAST_WQE_REACHED waits for those.
+    late_last: Vec<usize>,
     /// Any rule or held completion: the fast path looks at nothing else.
     pub(crate) active: bool,
 }
@@ -138,6 +147,7 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
         "hold" => Fault::Hold,
         "repeat" => Fault::Repeat,
         "stale" => Fault::StaleOwner,
+        "late" => Fault::LateReceive,
         "delay" => Fault::Delay(number()?),
         "error" => {
             Fault::Error(u8::try_from(number()?).map_err(|_| format!("{text}: a syndrome is one byte"))?)
@@ -171,7 +181,7 @@ impl Faults {
     }
 
     fn pending(&self) -> bool {
-        !self.held.is_empty() || !self.stale.is_empty()
+        !self.held.is_empty() || !self.stale.is_empty() || !self.late.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -231,15 +241,33 @@ impl Faults {
 
     /// A completion is about to get its owner byte: true when that waits.
     #[cold]
-    pub(crate) fn keep_owner_stale(&mut self, buf: Area, offset: usize, value: u8) -> bool {
-        if self.strike(None, |fault| fault == Fault::StaleOwner).is_none() {
-            return false;
-        }
+    pub(crate) fn keep_owner_stale(&mut self, cq: usize, buf: Area, offset: usize, value: u8) -> bool {
+        let receive = matches!(value >> 4, 1..=4);
+        let applies = |fault| fault == Fault::StaleOwner || fault == Fault::LateReceive && receive;
+        let Some(fault) = self.strike(None, applies) else { return false };
         // The other owner, as the slot had it a lap ago; everything else of the completion is there.
         buf.publish_byte(offset, value ^ 1);
-        self.stale.push((buf, offset, value));
+        if fault == Fault::LateReceive {
+            self.late.push((cq, buf, offset, value));
+        } else {
+            self.stale.push((buf, offset, value));
+        }
         self.active = true;
         true
+    }
+
+    /// A QP is reset or destroyed: it completes nothing any more.
+    pub(crate) fn forget_held(&mut self, qp: usize) {
+        self.held.retain(|held| held.qp != qp);
+    }
+
+    /// A QP has taken its last receive: true when saying so waits for receives that are late.
+    pub(crate) fn keep_last_wqe(&mut self, qp: usize) -> bool {
+        let late = !self.late.is_empty();
+        if late {
+            self.late_last.push(qp);
+        }
+        late
     }
 
     /// At the responder: pretend that there is no receive WQE.
@@ -304,7 +332,23 @@ impl Device {
         for (buf, offset, value) in std::mem::take(&mut self.faults.stale) {
             buf.publish_byte(offset, value);
         }
-        self.faults.active = !self.faults.rules.is_empty();
+        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
+    }
+
+    /// Shows receives that are late, and then what waits for them.
+    pub(crate) fn release_late(&mut self) {
+        for (cq, buf, offset, value) in std::mem::take(&mut self.faults.late) {
+            if self.cqs.get(cq).is_some() {
+                buf.publish_byte(offset, value);
+                self.fire_if_armed(cq);
+            }
+        }
+        for qp in std::mem::take(&mut self.faults.late_last) {
+            if self.qps.get(qp).is_some() {
+                self.qp_event(qp, kind::QP_LAST_WQE_REACHED);
+            }
+        }
+        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
     }
 }
 

@@ -36,7 +36,9 @@ pub mod vfile;
 pub use clock::advance as advance_clock;
 pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};
 pub use config::{Mode, mode, set_cqe_version, set_mode};
-pub use control::{QpInfo, fatal_error, inject, no_faults, qp_info, remove_device, set_port, step};
+pub use control::{
+    QpInfo, fatal_error, inject, no_faults, qp_info, release_late, remove_device, set_port, step,
+};
 pub use faults::{Fault, Rule};
 pub use mem::set_checked as set_checked_memory;
 pub use qp_state::QpState;

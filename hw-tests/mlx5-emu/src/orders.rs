@@ -7,8 +7,9 @@ use crate::complaints;
 use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
-/// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `fault RULES`
-/// (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an order that is none.
+/// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `release` (what
+/// is `late`), `fault RULES` (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an
+/// order that is none.
 ///
 /// # Safety
 /// `order` points to a string with a NUL.
@@ -27,6 +28,7 @@ fn obey(order: &str) -> Option<i64> {
         "remove" => control::remove_device(),
         "srq error" => device::lock().break_srqs(),
         "no faults" => control::no_faults(),
+        "release" => control::release_late(),
         _ => {
             return match order.split_once(' ')? {
                 ("count", kind) => count(kind),

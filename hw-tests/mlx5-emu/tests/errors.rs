@@ -386,6 +386,27 @@ fn nothing_gets_through_while_the_port_is_down() {
     poll(cq, 2);
 }
 
+/// A QP that was reset completes nothing any more; what a fault held back of it is forgotten.
+#[test]
+fn completion_held_back_goes_with_a_reset() {
+    use mlx5_emu::{Fault, Rule, inject};
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(32, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let (c, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    for i in 0..4 {
+        post_srq(srq, 100 + i, &[memory.sge(1024, 64)]);
+    }
+    inject(Rule::once(Fault::Hold).at(qpn(a)));
+    send(a, 4, SIGNALED, &[memory.sge(0, 64)]);
+    poll(cq, 1);
+    assert_eq!(set_state(a, IBV_QPS_RESET), 0);
+    send(c, 5, SIGNALED, &[memory.sge(0, 64)]);
+    let sends: Vec<u64> = poll_all(cq).iter().filter(|wc| wc.wr_id < 100).map(|wc| wc.wr_id).collect();
+    assert_eq!(sends, [5]);
+}
+
 #[test]
 fn faults_strike_as_told() {
     use mlx5_emu::{Fault, Rule, inject};

@@ -130,7 +130,7 @@ impl Device {
         let owner = ((cq.pi >> cq.log_count) & 1) as u8;
         let op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
         cq.buf.write(at, &bytes[..63]);
-        if !self.faults.active || !self.faults.keep_owner_stale(cq.buf, at + 63, op_own) {
+        if !self.faults.active || !self.faults.keep_owner_stale(index, cq.buf, at + 63, op_own) {
             cq.buf.publish_byte(at + 63, op_own);
         }
         cq.pi = cq.pi.wrapping_add(1);
@@ -141,6 +141,13 @@ impl Device {
             Armed::No => {}
             Armed::Solicited if !cqe.solicited && cqe.syndrome == 0 => {}
             _ => self.fire(index),
+        }
+    }
+
+    /// A completion has become visible after its event.
+    pub(crate) fn fire_if_armed(&mut self, index: usize) {
+        if self.cqs.get(index).is_some_and(|cq| !matches!(cq.armed, Armed::No)) {
+            self.fire(index);
         }
     }
 

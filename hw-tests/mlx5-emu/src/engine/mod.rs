@@ -237,7 +237,9 @@ impl Device {
         self.flush_sq(index);
         self.flush_rq(index);
         if self.qps[index].srq.is_some() {
-            self.qp_event(index, kind::QP_LAST_WQE_REACHED);
+            if !self.faults.active || !self.faults.keep_last_wqe(index) {
+                self.qp_event(index, kind::QP_LAST_WQE_REACHED);
+            }
         } else if self.qps[index].rq_count > 0 && !self.in_error.contains(&index) {
             self.in_error.push(index);
         }

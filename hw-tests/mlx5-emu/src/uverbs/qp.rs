@@ -476,6 +476,7 @@ impl Device {
                 return;
             }
             QpState::Reset => {
+                self.faults.forget_held(index);
                 qp.state = QpState::Reset;
                 qp.attr = QpAttr::default();
                 (qp.sq_next, qp.sq_done, qp.sq_posted, qp.rq_next, qp.rq_posted) = (0, 0, 0, 0, 0);
@@ -533,6 +534,7 @@ impl Device {
             state.uar_pages[slot].qps.retain(|&known| known != index);
         }
         self.count_qp_users(index, -1);
+        self.faults.forget_held(index);
         let Some(qp) = self.qps.remove(index) else { return 0 };
         let mut events = qp.async_events;
         if events > 0 {
