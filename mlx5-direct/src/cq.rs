@@ -224,9 +224,17 @@ impl Cq {
     /// Arms, and says whether it is safe to block: false when a completion arrived before the request, for which no event
     /// may come.
     pub fn arm_unless_ready(&mut self, what: ArmFor) -> bool {
+        self.arm_unless_ready_after(what, || ())
+    }
+
+    /// [`arm_unless_ready`](Self::arm_unless_ready) with a step between the first look and the request: a test places a
+    /// completion there.
+    #[doc(hidden)]
+    pub fn arm_unless_ready_after(&mut self, what: ArmFor, before_request: impl FnOnce()) -> bool {
         if self.is_ready() {
             return false;
         }
+        before_request();
         self.arm(what);
         !self.is_ready()
     }

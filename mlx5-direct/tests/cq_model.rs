@@ -105,6 +105,16 @@ fn errors_carry_their_syndrome_and_the_slot_to_free() {
     }
 }
 
+/// The device raises no event for a completion that it wrote before the request, so blocking would last for ever.
+#[test]
+fn completion_between_the_first_look_and_the_request_forbids_blocking() {
+    let (mut cq, mut device) = queue(4, 64);
+    assert!(cq.arm_unless_ready(ArmFor::Any), "nothing is there");
+    let write_one = || device.push(Entry { opcode: 2, ..Entry::default() });
+    assert!(!cq.arm_unless_ready_after(ArmFor::Any, write_one));
+    assert!(matches!(poll(&mut cq), Completion::Recv(_)));
+}
+
 #[test]
 fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
     for (bytes, format, payload, wide, len) in

@@ -29,7 +29,7 @@ use mlx5_direct::{ArmFor, CqeError, DataSeg, Payload, RecvCqe, RecvOp, Syndrome,
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
 use std::collections::TryReserveError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most entries that a ring can have.
 pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;

@@ -1,0 +1,111 @@
+//! What is held on behalf of an EP goes back when the EP goes: room in its receive EVD, buffers whose completion comes late.
+//! One test at a time, since faults and counts of the software device are those of the process.
+#![expect(unsafe_code, reason = "orders to the software device, by its C function")]
+
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, RecvPool, ReturnType};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, tests};
+use std::ffi::{CString, c_char};
+use std::time::Duration;
+
+fn main() {
+    let tests = tests![
+        room_for_an_srq_goes_with_its_last_ep,
+        buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion,
+        late_completion_before_the_last_wqe_event_is_no_flush,
+    ];
+    let software = order("count mr") >= 0;
+    let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
+    doorbell_hw_tests::run_unless(tests, 1, |name| match name {
+        "room_for_an_srq_goes_with_its_last_ep" => None,
+        _ if !software => Some("needs the software device, which can be told to be late"),
+        "buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion" if !direct => {
+            Some("libmlx5 takes no completion of a QP that is gone")
+        }
+        _ => None,
+    })
+    .exit();
+}
+
+/// What the software device says to an order (mlx5-emu/src/orders.rs); -1 on other devices.
+fn order(text: &str) -> i64 {
+    type Control = unsafe extern "C" fn(*const c_char) -> i64;
+    let text = CString::new(text).unwrap();
+    // SAFETY: the name is a string with a NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr()) };
+    if found.is_null() {
+        return -1;
+    }
+    // SAFETY: the device's function of this name has this type.
+    let control = unsafe { std::mem::transmute::<*mut libc::c_void, Control>(found) };
+    // SAFETY: a string with a NUL.
+    unsafe { control(text.as_ptr()) }
+}
+
+/// An EVD holds room for each SRQ that it hears of. EPs that come and go on one SRQ, one at a time, need it once: more of them
+/// than would fit the longest CQ if each kept its room, and no CQ is left on the device.
+fn room_for_an_srq_goes_with_its_last_ep() {
+    let side = one_side();
+    let attr = side.ia.attributes();
+    let (depth, longest) = (attr.max_recv_per_srq, attr.max_evd_qlen);
+    let srq = side.srq(depth);
+    side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
+    let cqs = order("count cq");
+    for _ in 0..=longest / depth {
+        side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
+    }
+    assert_eq!(order("count cq"), cqs);
+}
+
+/// A message has arrived at an EP, and its completion becomes visible only after the EP was freed: nobody hears of it, and its
+/// buffer is the pool's again.
+fn buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 4, 256).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), 4);
+    let mut freed = rig.connect_srq(&srq);
+    // The SRQ stays in use on this EVD.
+    let _other = rig.connect_srq(&srq);
+    assert_eq!(order("fault late"), 0);
+    freed.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::empty()).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    freed.server.free().unwrap();
+    let all_posted = Gauges { posted: 4, out: 0, free: 0, available: 4, unreaped: 0 };
+    assert_eq!(pool.gauges(&srq).unwrap(), all_posted);
+    assert_eq!(order("release"), 0);
+    let one_back = Gauges { posted: 3, out: 0, free: 1, available: 3, unreaped: 0 };
+    assert_eq!(pool.gauges(&srq).unwrap(), one_back, "after the completion");
+    assert_eq!(pool.refill(&mut srq).unwrap(), 1);
+    expect_nothing(&rig.server.recv);
+}
+
+/// A device says when an SRQ EP has taken its last buffer. Until then, for a bounded time, a buffer that an ended EP may have
+/// taken is not given up as swallowed: its completion may be on its way.
+fn late_completion_before_the_last_wqe_event_is_no_flush() {
+    /// Many times what the EP's end takes once all is in, and a part of what is waited for the device.
+    const PART: Duration = Duration::from_millis(100);
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    // Its own EVD, since completions of one CQ do not overtake each other.
+    let recv = rig.server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
+    let attr = EpAttr::default();
+    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
+    let mut ended = rig.connect(ep, rig.client.ep(&attr));
+    let mut other = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 3, 64, 0, 40);
+    assert_eq!(order("fault late"), 0);
+    assert_eq!(rig.send(&mut ended, 0, 8).status, DtoStatus::Success);
+    // A younger buffer completes, so that the older one is known to be taken.
+    assert_eq!(rig.deliver(&mut other, 8).cookie, 41);
+    rig.disconnect(&ended);
+    match recv.wait(Some(PART), 1) {
+        Err(e) => assert_eq!(e.error.return_type(), ReturnType::TimeoutExpired),
+        Ok(got) => panic!("before the last WQE: {got:?}"),
+    }
+    assert_eq!(order("release"), 0);
+    let got = dto(&recv);
+    assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Success, 40, ended.server.id()));
+    assert_eq!(counts(&srq), (1, 1));
+}

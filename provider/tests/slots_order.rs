@@ -1,0 +1,98 @@
+//! Slots between a poster and a reaper (src/datapath/direct/slots.rs, the file itself), explored by loom in every interleaving
+//! and every outcome of relaxed accesses that the memory model allows.
+//!
+//! Without the test harness: the tests inside that file are for the processor's own atomics.
+
+use libtest_mimic::{Arguments, Trial};
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+use mlx5_direct::WqeIndex;
+use std::sync::Arc;
+
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "the tests use a part of it, and not its own tests"
+)]
+#[path = "../src/datapath/direct/slots.rs"]
+mod slots;
+use slots::Slots;
+
+/// Bits of a word of returned slots.
+const BITS: u16 = 64;
+/// The poster stands at word 0, so that slots of word 2 are found by the search only.
+const WORDS: u32 = 3;
+
+fn ring() -> Arc<Slots> {
+    Arc::new(Slots::new((0..u64::from(BITS) * 3).map(|cookie| AtomicU64::new(1000 + cookie)).collect()))
+}
+
+/// Takes what is back until there is nothing.
+fn take_all(slots: &Slots, into: &mut Vec<u16>) {
+    while let Some((word, bits)) = slots.take_returned(0, WORDS) {
+        into.extend((0..BITS).filter(|bit| bits >> bit & 1 == 1).map(|bit| word as u16 * BITS + bit));
+    }
+}
+
+/// A slot comes back while the poster takes another one of the same word: it is found now or by the next search, and once.
+fn slot_that_comes_back_during_a_search_is_found() {
+    const FIRST: u16 = 2 * BITS + 3;
+    const SECOND: u16 = 2 * BITS + 60;
+    loom::model(|| {
+        let slots = ring();
+        assert!(slots.reap(FIRST.into()).is_some());
+        let reaper = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || assert_eq!(slots.reap(SECOND.into()), Some((1000 + u64::from(SECOND), 0))))
+        };
+        let mut taken = Vec::new();
+        if let Some((word, bits)) = slots.take_returned(0, WORDS) {
+            taken.extend((0..BITS).filter(|bit| bits >> bit & 1 == 1).map(|bit| word as u16 * BITS + bit));
+        }
+        reaper.join().unwrap();
+        take_all(&slots, &mut taken);
+        taken.sort_unstable();
+        assert_eq!(taken, [FIRST, SECOND], "slots that came back");
+        assert_eq!(slots.released(), 2);
+    });
+}
+
+/// A poster that has taken a slot writes its cookie and mark for the next round; the reaper of the round before is done with them.
+fn slot_is_taken_after_its_reaper_has_read_it() {
+    const SLOT: u16 = 5;
+    loom::model(|| {
+        let slots = ring();
+        slots.mark_pool(WqeIndex(SLOT), 7);
+        let reaper = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                assert_eq!(slots.complete(SLOT.into()), Some((1000 + u64::from(SLOT), 7)));
+                slots.release(SLOT.into());
+            })
+        };
+        if slots.take_returned(0, WORDS).is_some() {
+            slots.mark_pool(WqeIndex(SLOT), 9);
+            assert_eq!(
+                slots.complete(SLOT.into()),
+                Some((1000 + u64::from(SLOT), 9)),
+                "the new round's mark"
+            );
+        }
+        reaper.join().unwrap();
+    });
+}
+
+fn main() {
+    let tests = [
+        Trial::test("slot_that_comes_back_during_a_search_is_found", || {
+            slot_that_comes_back_during_a_search_is_found();
+            Ok(())
+        }),
+        Trial::test("slot_is_taken_after_its_reaper_has_read_it", || {
+            slot_is_taken_after_its_reaper_has_read_it();
+            Ok(())
+        }),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests.into()).exit();
+}
