@@ -11,19 +11,47 @@ pub const RDMA_CM: (u32, u32) = (10, 58);
 
 static PRESENT: AtomicBool = AtomicBool::new(false);
 
+/// A device node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Node {
+pub(crate) enum Node {
     Uverbs,
     RdmaCm,
 }
 
-fn node(path: &[u8]) -> Option<Node> {
+impl Node {
+    /// Major and minor number.
+    pub(crate) fn number(self) -> (u32, u32) {
+        match self {
+            Self::Uverbs => UVERBS,
+            Self::RdmaCm => RDMA_CM,
+        }
+    }
+}
+
+/// Names of the nodes in `/dev/infiniband`.
+pub(crate) const NAMES: [&str; 2] = ["uverbs0", "rdma_cm"];
+
+/// True for a name that a node has in its folder.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    NAMES.iter().any(|known| known.as_bytes() == name)
+}
+
+/// The node at an absolute path.
+pub(crate) fn node(path: &[u8]) -> Option<Node> {
     match path {
         b"/dev/infiniband/uverbs0" | b"/dev/char/231:192" => Some(Node::Uverbs),
         b"/dev/infiniband/rdma_cm" | b"/dev/char/10:58" => Some(Node::RdmaCm),
         _ => None,
     }
     .filter(|_| present())
+}
+
+/// The node of this name in a folder that the program has open.
+pub(crate) fn node_in(dir: RawFd, name: &[u8]) -> Option<Node> {
+    if !present() || crate::sys::inode_of(dir).ok()? != crate::sysfs::nodes_inode()? {
+        return None;
+    }
+    node(&[b"/dev/infiniband/", name].concat())
 }
 
 /// True once the device was plugged in ([`crate::init`]) and until it is removed.
@@ -35,15 +63,10 @@ pub(crate) fn set_present(present: bool) {
     PRESENT.store(present, Ordering::Release);
 }
 
-/// Major and minor number of the node at `path`, if it is ours.
-pub(crate) fn number(path: &[u8]) -> Option<(u32, u32)> {
-    node(path).map(|node| if node == Node::Uverbs { UVERBS } else { RDMA_CM })
-}
-
-/// Opens the node at `path`; `None` when it is not ours.
-pub(crate) fn open(path: &[u8]) -> Option<io::Result<RawFd>> {
-    node(path).map(|node| match node {
+/// Opens a node.
+pub(crate) fn open(node: Node) -> io::Result<RawFd> {
+    match node {
         Node::Uverbs => crate::uverbs::open(),
         Node::RdmaCm => crate::ucma::open(),
-    })
+    }
 }

@@ -2,19 +2,19 @@
 //!
 //! Exported with their C names: in a cdylib they serve LD_PRELOAD, in an executable that links the rlib the linker
 //! exports them for the shared libraries. Each looks whether the call concerns the software device and otherwise goes
-//! on to the real function. What is not ours costs one comparison or one load.
+//! on to the real function. What is not ours costs one comparison or one load. The functions that take a path are in
+//! [`crate::paths`].
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
-use std::ffi::CStr;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use libc::{c_char, c_int, c_ulong, c_void, mode_t, size_t, ssize_t, stat as StatBuf};
+use libc::{c_int, c_ulong, c_void, size_t, ssize_t, stat as StatBuf};
 
 use crate::{sys, vfile};
 
 /// Runs the driver's side of a call; an error or a panic becomes -1 and an errno.
-fn answer<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
+pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
@@ -28,102 +28,6 @@ fn answer<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
     }
 }
 
-/// The path as bytes when it may be one of ours.
-///
-/// # Safety
-/// `path` is null or a NUL-terminated string.
-unsafe fn our_path<'a>(path: *const c_char) -> Option<&'a [u8]> {
-    if path.is_null() {
-        return None;
-    }
-    // SAFETY: by contract NUL-terminated.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    (bytes.starts_with(b"/dev/infiniband/") || bytes.starts_with(b"/dev/char/")).then_some(bytes)
-}
-
-/// # Safety
-/// As open(2).
-unsafe fn open_any(path: *const c_char, otherwise: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the caller's promise about `path` is that of open(2).
-    if let Some(bytes) = unsafe { our_path(path) }
-        && let Some(opened) = crate::devices::open(bytes)
-    {
-        return answer(|| opened);
-    }
-    otherwise()
-}
-
-/// open(2).
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: arguments are handed on unchanged.
-    unsafe { open_any(path, || sys::open(path, flags, mode)) }
-}
-
-/// open64(2).
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: arguments are handed on unchanged.
-    unsafe { open_any(path, || sys::open(path, flags, mode)) }
-}
-
-/// openat(2).
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: arguments are handed on unchanged.
-    unsafe { open_any(path, || sys::openat(dir, path, flags, mode)) }
-}
-
-/// openat64(2).
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: arguments are handed on unchanged.
-    unsafe { open_any(path, || sys::openat(dir, path, flags, mode)) }
-}
-
-/// Fills in what a character device's stat says.
-///
-/// # Safety
-/// `out` is valid for writing.
-unsafe fn fill_stat(out: *mut StatBuf, (major, minor): (u32, u32)) -> c_int {
-    // SAFETY: valid by contract; all-zero is a valid stat.
-    unsafe {
-        out.write_bytes(0, 1);
-        (*out).st_mode = libc::S_IFCHR | 0o666;
-        (*out).st_nlink = 1;
-        (*out).st_rdev = sys::makedev(major, minor);
-        (*out).st_blksize = 4096;
-    }
-    0
-}
-
-/// # Safety
-/// As stat(2).
-unsafe fn stat_any(path: *const c_char, out: *mut StatBuf) -> c_int {
-    // SAFETY: the caller's promise about `path` is that of stat(2).
-    if let Some(bytes) = unsafe { our_path(path) }
-        && let Some(number) = crate::devices::number(bytes)
-        && !out.is_null()
-    {
-        // SAFETY: `out` is the caller's stat buffer.
-        return unsafe { fill_stat(out, number) };
-    }
-    // SAFETY: arguments are handed on unchanged.
-    unsafe { sys::stat(path, out) }
-}
-
 /// # Safety
 /// As fstat(2).
 unsafe fn fstat_any(fd: c_int, out: *mut StatBuf) -> c_int {
@@ -131,40 +35,10 @@ unsafe fn fstat_any(fd: c_int, out: *mut StatBuf) -> c_int {
         && !out.is_null()
     {
         // SAFETY: `out` is the caller's stat buffer.
-        return unsafe { fill_stat(out, number) };
+        return unsafe { crate::paths::fill_stat(out, number) };
     }
     // SAFETY: arguments are handed on unchanged.
     unsafe { sys::fstat(fd, out) }
-}
-
-/// stat(2).
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn stat(path: *const c_char, out: *mut StatBuf) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { stat_any(path, out) }
-}
-
-/// stat64(2); the same structure on 64-bit Linux.
-///
-/// # Safety
-/// As the C function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn stat64(path: *const c_char, out: *mut StatBuf) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { stat_any(path, out) }
-}
-
-/// `stat` of programs built against a glibc older than 2.33.
-///
-/// # Safety
-/// As stat(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __xstat(_version: c_int, path: *const c_char, out: *mut StatBuf) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { stat_any(path, out) }
 }
 
 /// fstat(2).

@@ -24,6 +24,7 @@ pub mod mem;
 mod net;
 mod objects;
 mod orders;
+pub mod paths;
 mod qp_state;
 mod slab;
 mod start;

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_char, c_int, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
+use libc::{DIR, FILE};
+use libc::{c_char, c_int, c_uint, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
 
 /// A function of the C library, looked up on first use.
 struct Next {
@@ -62,6 +63,39 @@ next_function!(/// openat(2).
     openat as c"openat64" (dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int);
 next_function!(/// stat(2).
     stat as c"stat" (path: *const c_char, out: *mut StatBuf) -> c_int);
+next_function!(/// lstat(2).
+    lstat as c"lstat" (path: *const c_char, out: *mut StatBuf) -> c_int);
+next_function!(/// fstatat(2).
+    fstatat as c"fstatat" (dir: c_int, path: *const c_char, out: *mut StatBuf, flags: c_int) -> c_int);
+next_function!(/// statx(2).
+    statx as c"statx"
+    (dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int);
+next_function!(/// access(2).
+    access as c"access" (path: *const c_char, mode: c_int) -> c_int);
+next_function!(/// faccessat(2).
+    faccessat as c"faccessat" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int);
+next_function!(/// euidaccess(3).
+    euidaccess as c"euidaccess" (path: *const c_char, mode: c_int) -> c_int);
+next_function!(/// readlink(2).
+    readlink as c"readlink" (path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t);
+next_function!(/// readlinkat(2).
+    readlinkat as c"readlinkat"
+    (dir: c_int, path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t);
+next_function!(/// realpath(3).
+    realpath as c"realpath" (path: *const c_char, out: *mut c_char) -> *mut c_char);
+next_function!(/// fopen(3).
+    fopen as c"fopen64" (path: *const c_char, mode: *const c_char) -> *mut FILE);
+next_function!(/// opendir(3).
+    opendir as c"opendir" (path: *const c_char) -> *mut DIR);
+next_function!(/// scandir(3).
+    scandir as c"scandir"
+    (path: *const c_char, list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int);
+next_function!(/// getxattr(2).
+    getxattr as c"getxattr"
+    (path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t);
+next_function!(/// lgetxattr(2).
+    lgetxattr as c"lgetxattr"
+    (path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t);
 next_function!(/// fstat(2).
     fstat as c"fstat" (fd: c_int, out: *mut StatBuf) -> c_int);
 next_function!(/// ioctl(2).
@@ -213,6 +247,13 @@ pub(crate) fn inode_of(fd: RawFd) -> io::Result<(u64, u64)> {
 pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
+}
+
+/// True when the machine itself has a file at this path.
+pub(crate) fn is_there(path: &[u8]) -> bool {
+    let Ok(path) = std::ffi::CString::new(path) else { return false };
+    // SAFETY: NUL-terminated.
+    unsafe { access(path.as_ptr(), libc::F_OK) == 0 }
 }
 
 /// Locks a file as flock(2); false when that fails or another holds it.
