@@ -91,8 +91,9 @@ impl Control {
         trips
     }
 
-    pub(crate) fn is_marked(&self) -> bool {
-        self.soft.value != WATERMARK_INFINITE || self.hard != WATERMARK_INFINITE
+    /// Whether so many receives would exceed a mark.
+    pub(crate) fn exceeds(&self, n: Count) -> bool {
+        self.soft.armed && n > self.soft.value || self.hard_trips(n)
     }
 
     pub(crate) fn attempt(&self) -> u64 {
@@ -365,6 +366,7 @@ impl EpInner {
         self.settle_receives();
         let attempt = control.attempt;
         drop(control);
+        self.expect_failures();
         self.ia.progress.after(ACCEPT_TIME, Task::ConnectTimeout(Arc::downgrade(self), attempt));
         Ok(())
     }
@@ -478,6 +480,7 @@ impl EpInner {
         control.last_wqe = false;
         self.set_state(EpState::Connected);
         drop(control);
+        self.expect_failures();
         self.ia.count(IaCounter::CmActiveEst);
         self.event(ConnectionEventKind::Established, event.private_data.clone());
         self.check_marks();

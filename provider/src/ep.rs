@@ -248,9 +248,13 @@ impl Ep {
             }
         }
         self.inner.recv_evd.harvest_now()?;
-        self.inner.control.lock().unwrap().set_marks(soft, hard);
-        let marked = soft != WATERMARK_INFINITE || hard != WATERMARK_INFINITE;
-        self.inner.set_watch(Watch::MARKED, marked);
+        let mut control = self.inner.control.lock().unwrap();
+        control.set_marks(soft, hard);
+        self.inner.watch_marks(&control);
+        drop(control);
+        if self.inner.is_ud() || !self.inner.state().is_before_connection() {
+            self.inner.recv_evd.watch_and_look();
+        }
         self.inner.check_marks();
         Ok(())
     }

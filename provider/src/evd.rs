@@ -2,17 +2,19 @@
 //!
 //! Completions stay in the CQ until somebody *harvests* them into the EVD's own queue: the consumer's wait or dequeue, or
 //! a query that has to know exactly where every buffer is. The progress thread waits for descriptors and wakes
-//! waiters; it does not poll CQs.
+//! waiters; it harvests an EVD only after the device has raised an event for it (see [`alert`]).
 //!
 //! Lock order: EP control, EVD queue, EP request and receive rings, the losses of an SRQ's ledger. What a harvest finds that needs an EP's
 //! control lock (a connection that broke, a watermark) is put into an [`Aftermath`] and done after the queue's lock
 //! is gone.
 
+mod alert;
 mod harvest;
 mod wait;
 
 pub(crate) use harvest::Aftermath;
 
+use self::alert::Alert;
 use crate::cno::CnoInner;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{Completion, CqPath, SrqPath};
@@ -88,6 +90,8 @@ pub(crate) struct EvdInner {
     live: AtomicBool,
     /// A thread is in `wait` (R248).
     waiting: AtomicBool,
+    /// That thread has armed the CQ for itself.
+    interrupted: AtomicBool,
     wake: EventFd,
     queue: Mutex<Queue>,
 }
@@ -113,6 +117,7 @@ struct Queue {
     waitable: bool,
     enabled: bool,
     cno: Option<Arc<CnoInner>>,
+    alert: Alert,
     /// CQ entries that everything attached may need at once.
     demand: u32,
     counts: EvdCounts,
@@ -381,7 +386,7 @@ impl Evd {
     pub fn enable(&self) -> Result<()> {
         self.inner.check()?;
         self.inner.queue().enabled = true;
-        self.inner.watch()
+        self.inner.watch().map(drop)
     }
 
     /// Arrivals no longer trigger the CNO.
@@ -431,7 +436,7 @@ impl Evd {
         if let Some(old) = old {
             old.leave();
         }
-        self.inner.watch()
+        self.inner.watch().map(drop)
     }
 
     /// Frees it; a waiter returns with ABORT, queued events are gone (R255).
@@ -535,8 +540,7 @@ impl EvdInner {
         let id = EvdId(next_id());
         let device = |e| Error::verb(Subtype::ResourceTevd, e);
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
-        let channel =
-            (with_cq && !discards).then(|| CompChannel::create(&ia.context)).transpose().map_err(device)?;
+        let channel = with_cq.then(|| CompChannel::create(&ia.context)).transpose().map_err(device)?;
         let cq = with_cq
             .then(|| Cq::create(&ia.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
@@ -553,6 +557,7 @@ impl EvdInner {
             discards,
             live: AtomicBool::new(true),
             waiting: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
             wake,
             queue: Mutex::new(Queue {
                 cq,
@@ -569,6 +574,7 @@ impl EvdInner {
                 waitable: true,
                 enabled: true,
                 cno: None,
+                alert: Alert::new(&ia.context),
                 demand: 0,
                 counts: EvdCounts::default(),
             }),
@@ -693,7 +699,7 @@ impl EvdInner {
             queue.unusual |= Unusual::REQUESTS;
         }
         drop(queue);
-        if streams.is_empty() { Ok(()) } else { self.watch() }
+        if streams.is_empty() { Ok(()) } else { self.watch().map(drop) }
     }
 
     pub(crate) fn detach(&self, ep: crate::EpId, room: u32) {
@@ -726,9 +732,15 @@ impl EvdInner {
 
     /// CQ room for the entries of an SRQ, of which there was room for `before`; 0 opens it.
     pub(crate) fn make_room(&self, srq: &SrqInner, before: u32, depth: u32) -> Result<()> {
-        if let (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) = (&mut self.queue().cq, &srq.path) {
-            return if before == 0 { cqs.open(srq) } else { Ok(()) };
+        let mut queue = self.queue();
+        if let (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) = (&mut queue.cq, &srq.path) {
+            if before == 0 {
+                cqs.open(srq)?;
+                queue.alert.disarmed();
+            }
+            return Ok(());
         }
+        drop(queue);
         self.attach(&[], depth - before)
     }
 

@@ -477,6 +477,12 @@ impl IaInner {
         Ok(evd)
     }
 
+    /// The EVD with this number, also the one for streams that the consumer gave none for.
+    pub(crate) fn evd(&self, id: EvdId) -> Option<Arc<EvdInner>> {
+        let made = self.objects.lock().unwrap().evds.get(&id.0).and_then(Weak::upgrade);
+        made.or_else(|| self.own.lock().unwrap().discards.clone().filter(|evd| evd.id == id))
+    }
+
     /// The PZ of EPs that nobody has given one to.
     pub(crate) fn own_pz(self: &Arc<Self>) -> Result<Arc<PzInner>> {
         let mut own = self.own.lock().unwrap();

@@ -1,6 +1,7 @@
 //! The progress thread: one per IA, waits for the async, completion and connection descriptors and for dates.
 //!
-//! It makes events and wakes waiters. Receives never need it: whoever reaps polls the CQ itself.
+//! It makes events and wakes waiters. Receives never need it: whoever reaps polls the CQ itself. Completions that cause
+//! events on other EVDs are the exception, see [`crate::evd`].
 
 use crate::datapath::direct;
 use crate::ep::EpInner;
@@ -15,7 +16,8 @@ use rxe_fallback::{AsyncKind as Device, AsyncObject as Object, CmEvent};
 use std::collections::BinaryHeap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 const WAKE: u64 = u64::MAX;
@@ -37,6 +39,8 @@ pub(crate) enum Task {
     DatagramTimeout(Weak<EpInner>, u64),
     /// Let go of a connection id whose peer never answered.
     Forget(u64),
+    /// Arm the CQ of an EVD again, after an event that only this thread wanted.
+    Rearm(EvdId),
 }
 
 #[derive(Debug)]
@@ -73,6 +77,8 @@ pub(crate) struct Progress {
     wake: EventFd,
     timers: Mutex<BinaryHeap<Timer>>,
     stop: AtomicBool,
+    /// The thread itself.
+    thread: OnceLock<ThreadId>,
 }
 
 fn os(what: &str, errno: Errno) -> Error {
@@ -90,14 +96,18 @@ impl Progress {
         add(std::os::fd::AsFd::as_fd(&wake), WAKE)?;
         add(async_fd, ASYNC)?;
         add(cm_fd, CM)?;
-        Ok(Arc::new(Self { epoll, wake, timers: Mutex::default(), stop: AtomicBool::new(false) }))
+        let (stop, thread) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Arc::new(Self { epoll, wake, timers: Mutex::default(), stop, thread }))
     }
 
     /// Runs `task` after this time, on the progress thread.
     pub(crate) fn after(&self, time: Duration, task: Task) {
         let Some(at) = Instant::now().checked_add(time) else { return };
         self.timers.lock().unwrap().push(Timer { at, task });
-        self.wake();
+        // The thread itself looks at the dates before it waits.
+        if self.thread.get() != Some(&std::thread::current().id()) {
+            self.wake();
+        }
     }
 
     /// Watches an EVD's channel, or stops watching it.
@@ -141,6 +151,7 @@ impl Progress {
 
     /// The thread. It holds the IA only while it works for it.
     pub(crate) fn run(self: Arc<Self>, ia: Weak<IaInner>) {
+        let _ = self.thread.set(std::thread::current().id());
         let mut events = [EpollEvent::empty(); 32];
         // Looked at before each wait, too: the wake-up that goes with it may be read together with an earlier one.
         while !self.stop.load(Ordering::Acquire) {
@@ -164,8 +175,7 @@ impl Progress {
                     ASYNC => ia.async_ready(),
                     CM => ia.cm_ready(),
                     evd => {
-                        let evd = ia.objects.lock().unwrap().evds.get(&evd).and_then(Weak::upgrade);
-                        if let Some(evd) = evd {
+                        if let Some(evd) = ia.evd(EvdId(evd)) {
                             evd.channel_ready();
                         }
                     }
@@ -210,6 +220,11 @@ impl IaInner {
                 }
             }
             Task::Forget(token) => self.forget_cm(token),
+            Task::Rearm(evd) => {
+                if let Some(evd) = self.evd(evd) {
+                    evd.rearm();
+                }
+            }
         }
     }
 

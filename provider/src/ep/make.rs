@@ -183,7 +183,7 @@ impl Plan {
         // Its QP receives from now on.
         control.drained = ud.is_none();
         let mut watch = Watch::empty();
-        watch.set(Watch::MARKED, control.is_marked());
+        watch.set(Watch::MARKED, self.srq.is_some() && control.exceeds(1));
         watch.set(Watch::DATAGRAMS, ud.is_some());
         attr.max_request_dtos = qp.caps().max_send_wr as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;

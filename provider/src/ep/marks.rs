@@ -1,6 +1,7 @@
 //! How many receives an EP holds, and the high watermarks that look at that number.
 
 use super::{EpInner, RecvCounts};
+use crate::conn::Control;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::types::{Count, EpState, VALUE_UNKNOWN};
 use bitflags::bitflags;
@@ -11,7 +12,7 @@ bitflags! {
     /// Why a receive may mean more than its own completion.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Watch: u8 {
-        /// A high watermark is set, to compare with.
+        /// The next receive of this SRQ EP exceeds a high watermark.
         const MARKED = 1;
         /// The connection is accepted and not confirmed: a message confirms it.
         const UNCONFIRMED = 2;
@@ -49,6 +50,30 @@ impl EpInner {
         }
     }
 
+    /// Whether the next receive exceeds a high watermark. Of a plain EP, it is the post that may.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.watch.load(Ordering::Acquire) & Watch::MARKED.bits() != 0
+    }
+
+    /// The marks have changed, or one has been exceeded. An SRQ EP holds at most one buffer.
+    pub(super) fn watch_marks(&self, control: &Control) {
+        let on = self.srq.is_some() && control.exceeds(1);
+        if on != self.is_marked() {
+            self.set_watch(Watch::MARKED, on);
+            self.recv_evd.mark(self.qp().num(), on);
+        }
+    }
+
+    /// A connection comes up. What breaks it is told by failed completions, and of an SRQ EP's receives by the device.
+    pub(crate) fn expect_failures(&self) {
+        if self.srq.is_none() {
+            self.recv_evd.expect_failures();
+        } else if self.is_marked() {
+            self.recv_evd.watch_and_look();
+        }
+        self.request_evd.expect_failures();
+    }
+
     /// An SRQ EP has completed a receive, so it held one.
     pub(crate) fn took_one(self: &Arc<Self>) {
         if self.srq.is_some() {
@@ -68,6 +93,7 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         let soft = control.soft_trips(n);
         let hard = control.hard_trips(n);
+        self.watch_marks(&control);
         drop(control);
         if soft {
             self.ia.push_async(AsyncEvent {

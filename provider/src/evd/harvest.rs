@@ -51,10 +51,21 @@ impl EvdInner {
             return;
         }
         queue.eps.insert(qpn, ep.clone());
+        if ep.recv_evd.id == self.id {
+            queue.alert.mark(qpn, ep.is_marked());
+        }
         if let Some(srq) = &ep.srq {
             queue.srqs.insert(srq.token(), srq.clone());
             if let (true, Some(CqPath::Direct(cqs))) = (ep.is_ud(), &mut queue.cq) {
                 cqs.expect_datagrams(srq.token());
+            }
+        }
+        if ep.is_ud() {
+            // Datagrams need no connection.
+            queue.alert.expect_failures();
+            drop(queue);
+            if let Err(error) = self.watch() {
+                tracing::error!(%error, "could not watch an EVD");
             }
         }
     }
@@ -63,6 +74,7 @@ impl EvdInner {
     pub(crate) fn unregister(&self, qpn: u32, ep: &EpInner) {
         let mut queue = self.queue();
         queue.eps.remove(&qpn);
+        queue.alert.mark(qpn, false);
         let mut kept = VecDeque::with_capacity(queue.dtos.capacity());
         let mut dropped = Vec::new();
         for queued in queue.dtos.drain(..) {
@@ -78,7 +90,9 @@ impl EvdInner {
 
     /// No EP has a QP of this number any more; events of the EP that had it stay.
     pub(crate) fn forget(&self, qpn: u32) {
-        self.queue().eps.remove(&qpn);
+        let mut queue = self.queue();
+        queue.eps.remove(&qpn);
+        queue.alert.mark(qpn, false);
     }
 
     /// Moves finished completions from the CQ into the queue, so that counts are exact.

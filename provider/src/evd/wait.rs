@@ -66,23 +66,10 @@ impl EvdInner {
         let _ = self.wake.write(1);
     }
 
-    /// Tells the progress thread to watch the channel, or not, according to CNO and waiter. Without a DTO stream there is
-    /// nothing to watch, nor is it known which completions notify.
-    pub(super) fn watch(&self) -> Result<()> {
-        let Some(channel) = &self.channel else { return Ok(()) };
-        let queue = self.queue();
-        let on =
-            queue.cno.is_some() && queue.enabled && queue.has_dtos() && !self.waiting.load(Ordering::Acquire);
-        let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
-        drop(queue);
-        self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
-        if on { self.arm(solicited) } else { Ok(()) }
-    }
-
     /// The progress thread saw the channel readable: trigger the CNO, and arm again first so that nothing is missed.
     ///
     /// A waiter may have come and gone with what the channel told of, and unsignalled completions trigger nothing; which
-    /// ones are solicited only the device knows.
+    /// ones are solicited only the device knows. Without CNO the event is for the progress thread itself.
     pub(crate) fn channel_ready(&self) {
         let told = self.drain_channel();
         let mut queue = self.queue();
@@ -95,8 +82,11 @@ impl EvdInner {
         }
         let cno = queue.cno_if_enabled();
         drop(queue);
-        let Some(cno) = cno else { return };
-        if let Err(error) = self.arm(solicited) {
+        let Some(cno) = cno else {
+            self.look();
+            return self.rearm_later();
+        };
+        if let Err(error) = self.watch() {
             tracing::error!(%error, "could not arm a CQ");
         }
         if (told && solicited) || self.cno_with_news().is_some() {
@@ -117,9 +107,9 @@ impl EvdInner {
         queue.counts.waits += 1;
         let has_cno = queue.cno.is_some();
         drop(queue);
-        let watched = if has_cno { self.watch() } else { Ok(()) };
+        let watched = if has_cno { self.watch() } else { Ok(false) };
         let outcome = match watched {
-            Ok(()) => self.wait_inside(timeout, threshold),
+            Ok(_) => self.wait_inside(timeout, threshold),
             Err(error) => Err(bare(error)),
         };
         if outcome.is_err() {
@@ -129,11 +119,8 @@ impl EvdInner {
         if has_cno && let Err(error) = self.watch() {
             tracing::error!(%error, "could not watch an EVD again");
         }
+        self.waited();
         outcome
-    }
-
-    fn arm(&self, solicited: bool) -> Result<()> {
-        self.queue().cq.as_mut().map_or(Ok(()), |cq| cq.arm(solicited))
     }
 
     fn check_threshold(&self, threshold: Count) -> Result<usize> {
@@ -200,10 +187,9 @@ impl EvdInner {
                 // was armed raises nothing.
                 let told = self.drain_channel();
                 notified |= told && solicited;
-                if let Err(error) = self.arm(solicited) {
+                if let Err(error) = self.arm_to_wait(solicited) {
                     break Err(bare(error));
                 }
-                self.queue().counts.notify += u64::from(self.channel.is_some());
                 armed = true;
                 continue;
             }
@@ -225,7 +211,10 @@ impl EvdInner {
         if let Some(channel) = &self.channel {
             while let Ok(Some(token)) = channel.next_event() {
                 let mut queue = self.queue();
-                queue.counts.completion += 1;
+                queue.alert.disarmed();
+                let for_consumer =
+                    queue.cno.is_some() && queue.enabled || self.waiting.load(Ordering::Acquire);
+                queue.counts.completion += u64::from(for_consumer);
                 if let Some(cq) = &mut queue.cq {
                     cq.event(token);
                 }

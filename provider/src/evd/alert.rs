@@ -1,0 +1,209 @@
+//! What the device tells the progress thread about an EVD on which no thread waits.
+//!
+//! A completion can cause events on other EVDs: a failed one breaks its connection, and a receive of
+//! an EP with a high watermark may exceed that mark. A consumer who waits for those events may never
+//! look at this EVD. The progress thread therefore watches the EVD's channel, and the CQ is armed:
+//!
+//! - for failures, once an EP is connected whose requests, or whose own receives, complete here. (The
+//!   device reports a broken SRQ EP by an event of its own, LAST_WQE_REACHED.) This is what verbs call
+//!   solicited events: failed completions, and messages whose sender asked for it. Other completions
+//!   cost nothing.
+//! - for every completion, while an EP here has a high watermark that its next receive exceeds, and on
+//!   rxe, where a failed request is no solicited event.
+//!
+//! Where receives notify only if solicited, the CQ is armed for nothing else: a waiter could not tell
+//! the one event from the other (R234). Nothing is armed before a connection, as until then
+//! dat_ep_modify can still change how receives notify, and rxe cannot disarm a CQ.
+//!
+//! An event disarms the CQ. The progress thread then harvests, and arms the CQ again after
+//! [`REARM_TIME`], so that traffic wakes the thread at most once in that time. Without completions
+//! nothing happens at all. A thread that waits on the EVD sees every completion itself, so a wait that
+//! blocks takes the channel away from the progress thread, and its end gives the channel back.
+
+use super::{EvdInner, Queue, Unusual};
+use crate::Result;
+use crate::progress::Task;
+use crate::types::CompletionFlags;
+use rxe_fallback::Context;
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a CQ stays disarmed after an event that only the progress thread wanted.
+const REARM_TIME: Duration = Duration::from_millis(2);
+
+/// For which completions a CQ is armed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Armed {
+    #[default]
+    Nothing,
+    /// Failed or solicited ones.
+    Failures,
+    All,
+}
+
+impl Armed {
+    /// What a consumer's wait or CNO arms for.
+    pub(super) fn to_notify(solicited: bool) -> Self {
+        if solicited { Self::Failures } else { Self::All }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Alert {
+    /// For which completions the next event comes. All CQs of the EVD are armed for these at least.
+    armed: Armed,
+    /// The progress thread watches the channel.
+    watched: bool,
+    /// An EP has connected whose failures only its completions here tell.
+    failures: bool,
+    /// [`Task::Rearm`] is under way.
+    scheduled: bool,
+    /// QP numbers of EPs whose next receive exceeds a high watermark.
+    marked: HashSet<u32>,
+    /// A failed request raises a solicited event, as verbs have it.
+    failures_are_solicited: bool,
+}
+
+impl Alert {
+    pub(super) fn new(device: &Context) -> Self {
+        Self { failures_are_solicited: device.driver() != "rdma_rxe", ..Self::default() }
+    }
+
+    /// All CQs have to be armed again.
+    pub(super) fn disarmed(&mut self) {
+        self.armed = Armed::Nothing;
+    }
+
+    pub(super) fn expect_failures(&mut self) {
+        self.failures = true;
+    }
+
+    /// Whether the next receive of the EP with this QP exceeds one of its high watermarks.
+    pub(super) fn mark(&mut self, qpn: u32, on: bool) {
+        if on {
+            self.marked.insert(qpn);
+        } else {
+            self.marked.remove(&qpn);
+        }
+    }
+}
+
+impl Queue {
+    /// For which completions the CQ has to be armed while no thread waits, without a CNO.
+    fn wanted(&self) -> Armed {
+        let Alert { failures, ref marked, failures_are_solicited, .. } = self.alert;
+        let marked = !marked.is_empty();
+        if self.unusual.contains(Unusual::CLOSED) || !(marked || failures) {
+            Armed::Nothing
+        } else if (marked || !failures_are_solicited) && !self.has(CompletionFlags::SOLICITED_WAIT) {
+            Armed::All
+        } else {
+            Armed::Failures
+        }
+    }
+
+    fn arm(&mut self, to: Armed) -> Result<()> {
+        if let Some(cq) = &mut self.cq {
+            cq.arm(to == Armed::Failures)?;
+        }
+        self.alert.armed = to;
+        Ok(())
+    }
+}
+
+impl EvdInner {
+    /// Gives the channel to the progress thread and arms the CQ, as CNO, waiter and EPs require. Returns
+    /// whether the CQ was armed for the progress thread alone: then completions that are there
+    /// already raise no event.
+    pub(super) fn watch(&self) -> Result<bool> {
+        let Some(channel) = &self.channel else { return Ok(false) };
+        let mut queue = self.queue();
+        // Without a DTO stream it is not known which completions notify.
+        let for_cno = queue.cno.is_some() && queue.enabled && queue.has_dtos();
+        let wanted = if for_cno {
+            Armed::to_notify(queue.has(CompletionFlags::SOLICITED_WAIT))
+        } else {
+            queue.wanted()
+        };
+        let on = wanted != Armed::Nothing && !self.waiting.load(Ordering::Acquire);
+        if on != queue.alert.watched {
+            self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
+            queue.alert.watched = on;
+        }
+        if !on || (!for_cno && queue.alert.armed >= wanted) {
+            return Ok(false);
+        }
+        queue.arm(wanted)?;
+        Ok(!for_cno)
+    }
+
+    /// Arms the CQ for a thread that is about to block, and takes the channel from the progress thread.
+    pub(super) fn arm_to_wait(&self, solicited: bool) -> Result<()> {
+        let Some(channel) = &self.channel else { return Ok(()) };
+        let mut queue = self.queue();
+        if queue.alert.watched {
+            self.ia.progress.watch_evd(self.id, channel.as_fd(), false)?;
+            queue.alert.watched = false;
+        }
+        queue.counts.notify += 1;
+        self.interrupted.store(true, Ordering::Relaxed);
+        queue.arm(Armed::to_notify(solicited))
+    }
+
+    /// A wait is over: if it has blocked, the progress thread takes the channel again.
+    pub(super) fn waited(&self) {
+        if self.interrupted.load(Ordering::Relaxed) {
+            self.interrupted.store(false, Ordering::Relaxed);
+            self.rearm_later();
+        }
+    }
+
+    /// Lets the progress thread arm the CQ again, if that has to be armed.
+    pub(super) fn rearm_later(&self) {
+        let mut queue = self.queue();
+        if queue.alert.scheduled || queue.wanted() == Armed::Nothing {
+            return;
+        }
+        queue.alert.scheduled = true;
+        drop(queue);
+        self.ia.progress.after(REARM_TIME, Task::Rearm(self.id));
+    }
+
+    /// [`Task::Rearm`]; runs on the progress thread.
+    pub(crate) fn rearm(&self) {
+        self.queue().alert.scheduled = false;
+        // The end of a wait asks for this again.
+        if !self.waiting.load(Ordering::Acquire) {
+            self.watch_and_look();
+        }
+    }
+
+    /// Watches the EVD, and looks for what completed before the CQ was armed.
+    pub(crate) fn watch_and_look(&self) {
+        match self.watch() {
+            Ok(true) => self.look(),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%error, "could not watch an EVD"),
+        }
+    }
+
+    /// Harvests, for what the completions cause elsewhere.
+    pub(super) fn look(&self) {
+        if let Err(error) = self.harvest_now() {
+            tracing::error!(%error, "could not look at an EVD");
+        }
+    }
+
+    /// See [`Alert::mark`].
+    pub(crate) fn mark(&self, qpn: u32, on: bool) {
+        self.queue().alert.mark(qpn, on);
+    }
+
+    /// An EP connects that has no other way to learn of a failure than its completions here.
+    pub(crate) fn expect_failures(&self) {
+        self.queue().alert.expect_failures();
+        self.watch_and_look();
+    }
+}
