@@ -296,17 +296,18 @@ fn message_longer_than_the_buffer_ends_that_connection_only() {
         assert_ne!(rig.send(&mut pair, 0, 65).status, DtoStatus::Success);
         let failed = dto(&rig.server.recv);
         assert_eq!((failed.ep, failed.status), (pair.server.id(), DtoStatus::LocalLength));
-        expect_end(&rig, &pair);
+        expect_end(&rig, &pair, ConnectionEventKind::Broken);
         assert_eq!(rig.deliver(&mut other, 64).ep, other.server.id());
         assert_eq!(counts(&srq), (6, 6));
     });
 }
 
-/// Both ends of this connection have ended, and say so.
-fn expect_end(rig: &Rig, pair: &Pair) {
-    for (side, ep) in [(&rig.server, &pair.server), (&rig.client, &pair.client)] {
-        let end = connection(&side.connect);
-        assert!(end.kind.is_end() && end.ep == ep.id(), "{end:?}");
+/// The connection broke at the client; the server says so, or what its peer's goodbye sounds like.
+#[track_caller]
+fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    expect_connection(&rig.server.connect, &pair.server, at_server);
+    for ep in [&pair.server, &pair.client] {
         assert_eq!(ep.state(), EpState::Disconnected);
     }
 }
@@ -320,7 +321,7 @@ fn empty_srq_ends_the_connection_when_the_retries_are_over() {
         let mut pair = rig.connect_srq(&srq);
         let mut other = rig.connect_srq(&srq);
         assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::ReceiverNotReady);
-        expect_end(&rig, &pair);
+        expect_end(&rig, &pair, ConnectionEventKind::Disconnected);
         assert_eq!(counts(&srq), (0, 0));
         rig.server.post(&mut srq, 1, 64, 0, 3);
         let got = rig.deliver(&mut other, 8);
@@ -397,8 +398,7 @@ fn killed_peer_ends_its_endpoint_only() {
             }
             doomed.state() == EpState::Disconnected
         });
-        let end = connection(&server.connect);
-        assert!(end.kind.is_end() && end.ep == doomed.id(), "{end:?}");
+        expect_connection(&server.connect, &doomed, ConnectionEventKind::Disconnected);
         until("it is drained", || doomed.recv_query().unwrap().buffers == 0);
         let mut served = 0;
         while counts(&srq).0 > 0 {

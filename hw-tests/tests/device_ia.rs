@@ -1,9 +1,9 @@
 //! What the provider advertises, memory under SRQs, IA close, and the IB extension (sections Q to T of the rules).
 
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, Count, DtoCompletion, DtoOp, DtoStatus, Ep, EpAttr,
-    EpChange, EpEvds, EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, Psp, Pz, ReturnType, RmrTriplet,
-    Srq, SrqAttr, reason,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoCompletion, DtoOp,
+    DtoStatus, Ep, EpAttr, EpChange, EpEvds, EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, Psp, Pz,
+    ReturnType, RmrTriplet, Srq, SrqAttr, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, devices, tests};
@@ -211,10 +211,8 @@ fn r270_lmr_free_with_posted_buffer() {
         (failed.cookie, failed.ep, failed.status),
         (66, victim.server.id(), DtoStatus::LocalProtection)
     );
-    let end = connection(&server.connect);
-    assert!(end.kind.is_end() && end.ep == victim.server.id(), "{end:?}");
-    let end = connection(&rig.client.connect);
-    assert!(end.kind.is_end() && end.ep == victim.client.id(), "{end:?}");
+    expect_connection(&server.connect, &victim.server, ConnectionEventKind::Broken);
+    expect_connection(&rig.client.connect, &victim.client, ConnectionEventKind::Broken);
     let got = rig.deliver(&mut other, 8);
     assert_eq!((got.ep, got.status), (other.server.id(), DtoStatus::Success));
     assert_eq!(counts(&srq), (2, 2));
@@ -272,8 +270,7 @@ fn r274_ia_close_abrupt_frees_srq() {
     rig.send(&mut pair, 0, 8);
     let Rig { server, client } = rig;
     server.ia.close(CloseFlags::Abrupt).unwrap();
-    let end = connection(&client.connect);
-    assert!(end.kind.is_end() && end.ep == pair.client.id(), "{end:?}");
+    expect_connection(&client.connect, &pair.client, ConnectionEventKind::Disconnected);
     assert_eq!(srq.query().unwrap_err().code(), 0x8005_0019);
     assert_eq!(pair.server.state(), EpState::Disconnected);
 }
@@ -317,8 +314,7 @@ fn r275_ia_close_drops_handles() {
     stale(server.pz.free().unwrap_err().error.code());
 
     // The other IA is not touched.
-    let end = connection(&client.connect);
-    assert!(end.kind.is_end(), "{end:?}");
+    expect_connection(&client.connect, &pair.client, ConnectionEventKind::Disconnected);
     assert!(Lmr::create(&client.ia, &client.pz, 64, MemPriv::LOCAL_WRITE).is_ok());
 }
 

@@ -94,7 +94,7 @@ fn connection_events_come_to_the_new_evd() {
     let mut pair = connect(&rig, ep, &other);
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 5);
     pair.client.disconnect(CloseFlags::Abrupt).unwrap();
-    assert!(connection(&other).kind.is_end());
+    expect_connection(&other, &pair.server, ConnectionEventKind::Disconnected);
     expect_nothing(&side.connect);
 }
 
@@ -580,9 +580,8 @@ fn receives_of_another_pz_fail_when_taken() {
     ep.post_recv(&buffer(side), 4, NONE).unwrap();
     ep.modify(EpChange { pz: Some(&pz), ..change() }).unwrap();
     ep.modify(EpChange { pz: Some(&side.pz), ..change() }).unwrap();
-    let end = connection(&side.connect);
-    assert!(end.kind.is_end() && end.ep == pair.server.id(), "{end:?}");
-    connection(&rig.client.connect);
+    expect_connection(&side.connect, &pair.server, ConnectionEventKind::Broken);
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
     dto(&rig.client.request);
     let mut pair = connect(&rig, ep, &side.connect);
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 4);

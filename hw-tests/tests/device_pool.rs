@@ -1,8 +1,8 @@
 //! Pools of receive and send buffers: whatever happens to a buffer, it comes back, and only once.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, EventData, Gauges,
-    PostError, Received, RecvBuf, RecvPool, RmrTriplet, SendPool, Srq,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event,
+    EventData, Gauges, PostError, Received, RecvBuf, RecvPool, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -144,8 +144,8 @@ fn a_failed_receive_frees_its_buffer() {
     assert_eq!(pool.refill(&mut srq).unwrap(), 1);
     // It cost the connection; the SRQ is as good as ever.
     assert!(!dto(&rig.client.request).is_success());
-    assert!(connection(&rig.client.connect).kind.is_end());
-    assert!(connection(&rig.server.connect).kind.is_end());
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
     drop(pair);
     let mut again = rig.connect_srq(&srq);
     send(&rig, &mut again, b"and on");

@@ -1,7 +1,7 @@
 //! Freeing SRQs (section C).
 
 use crate::*;
-use doorbell::{EpAttr, EpState, Pz, Srq, SrqAttr};
+use doorbell::{ConnectionEventKind, EpAttr, EpState, Pz, Srq, SrqAttr};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 
@@ -80,7 +80,7 @@ fn r27_srq_free_with_unreaped_completions() {
     }
     pair.server.free().unwrap();
     srq.free().unwrap();
-    assert!(connection(&rig.client.connect).kind.is_end());
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     // What is left of them may come or not.
     while let Ok(event) = rig.server.recv.dequeue() {
         assert!(matches!(event.data.dto(), Some(dto) if dto.cookie == 1 || dto.cookie == 2), "{event:?}");
