@@ -208,6 +208,7 @@ impl Ep {
     }
 
     /// Frees it; a connection is dropped, its events that were not reaped are gone and what they held is free again (R170-R172).
+    /// [`Ep`] says how to see all of them first.
     ///
     /// # Errors
     /// INVALID_STATE in RESERVED and PASSIVE_CONNECTION_PENDING; the EP comes back.

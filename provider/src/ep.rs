@@ -34,7 +34,16 @@ use std::sync::{Arc, Mutex};
 /// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams
 /// from and to any number of others.
 ///
-/// One thread at a time posts, which `&mut self` says. Dropping it ends its connection and frees it.
+/// One thread at a time posts, which `&mut self` says.
+///
+/// Dropping it ends its connection and frees it, **and drops its completions that were not reaped** (R172): the consumer does not
+/// learn which requests and receives succeeded, failed or were flushed. The SRQ entries that they hold are free
+/// again, and buffers of a [`RecvPool`](crate::RecvPool) or [`SendPool`](crate::SendPool) are back. To see every completion:
+///
+/// 1. call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection;
+/// 2. reap until every request and receive posted to the EP has completed; of an EP on an SRQ, until [`Ep::recv_query`] gives 0
+///    and the EVDs are empty;
+/// 3. drop the EP.
 #[derive(Debug)]
 pub struct Ep {
     pub(crate) inner: Arc<EpInner>,
@@ -233,7 +242,11 @@ impl Ep {
     ///
     /// Over `soft` an event comes ([`AsyncKind::Notice`](crate::AsyncKind::Notice),
     /// [`EP_SOFT_HIGH_WATERMARK`](crate::reason::EP_SOFT_HIGH_WATERMARK)), once per setting; over `hard`
-    /// the connection breaks.
+    /// the connection breaks. Both happen within milliseconds, also if nobody looks at the receive EVD; in the mode
+    /// SOLICITED_WAIT, with the next solicited or failed receive on that EVD, or when somebody looks there.
+    ///
+    /// While the next receive of an SRQ EP exceeds a mark, which is a mark of 0, receives on that EVD wake a thread of the
+    /// provider: once, and at most every two milliseconds.
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2 or ARG3) for a value below -1 (R225).
