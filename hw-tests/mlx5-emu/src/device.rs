@@ -48,6 +48,8 @@ pub(crate) enum ObjectKind {
 pub(crate) struct Context {
     /// The engine's mapping of the same pages.
     pub(crate) uar: Area,
+    /// Inode of the memory behind them.
+    pub(crate) inode: u64,
     /// UAR pages that may carry doorbells.
     pub(crate) uar_pages: Vec<UarPage>,
     pub(crate) next_uar_page: u32,
@@ -70,11 +72,13 @@ pub(crate) struct UarPage {
     /// A doorbell was taken from this page since the send records of its QPs were last compared. A register keeps the last
     /// doorbell only, so other QPs may have been rung as well.
     pub(crate) compare: bool,
+    /// A doorbell was taken by a hook on libmlx5 since the helper thread looked last.
+    pub(crate) hooked: bool,
 }
 
 impl UarPage {
     pub(crate) fn new(index: u32) -> Self {
-        Self { index, qps: Vec::new(), compare: false }
+        Self { index, qps: Vec::new(), compare: false, hooked: false }
     }
 }
 
@@ -122,6 +126,8 @@ pub(crate) struct Device {
     pub(crate) key_variant: u8,
     /// QPs in error whose receive rings may still be posted to.
     pub(crate) in_error: Vec<usize>,
+    /// Counts changes of the set of UAR pages.
+    pub(crate) uar_changes: u64,
 }
 
 impl Device {
@@ -151,7 +157,19 @@ impl Device {
             hooked_steps: 0,
             key_variant: 0,
             in_error: Vec::new(),
+            uar_changes: 0,
         }
+    }
+
+    /// The set of UAR pages changed: the helper thread has to know, also when it sleeps.
+    pub(crate) fn uars_changed(&mut self) {
+        self.uar_changes += 1;
+        crate::helper::wake();
+    }
+
+    /// The device has something to do soon that no descriptor, timer or doorbell tells.
+    pub(crate) fn is_restless(&self) -> bool {
+        self.backlogged || !self.in_error.is_empty() || self.faults.active
     }
 
     /// The QP with this number, if it lives in this process.

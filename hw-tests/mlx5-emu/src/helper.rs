@@ -1,9 +1,10 @@
 //! The helper thread: serves what no call of the program makes happen.
 //!
-//! In [`Mode::Auto`] it sleeps on the sockets of other processes and on timers, and looks at the doorbell pages now and then: often
-//! while a driver that bypasses libmlx5 rings them, rarely otherwise. In [`Mode::Thread`] it polls like hardware. Other modes have
-//! no helper.
-#![expect(unsafe_code, reason = "poll(2), signal masks and fork handlers")]
+//! In [`Mode::Auto`] it sleeps on the sockets of other processes, on timers and on the doorbell pages ([`crate::watch`]). After a
+//! doorbell that no hook saw it looks at the pages itself for a while, without sleeping as long as the processor has nothing
+//! else to do. Where the pages cannot be watched it looks at them every two milliseconds. In [`Mode::Thread`] it polls like
+//! hardware. Other modes have no helper.
+#![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::OnceLock;
@@ -11,19 +12,99 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::{Mode, mode};
+use crate::watch::Watch;
 use crate::{device, sys};
 
 static RUNNING_IN: AtomicU32 = AtomicU32::new(0);
 static SLEEPING: AtomicBool = AtomicBool::new(false);
 static POLLS: AtomicU64 = AtomicU64::new(0);
+/// Calls of [`wake`].
+static WAKES: AtomicU64 = AtomicU64::new(0);
 static WAKE: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// Longest nap while a context is open.
+/// Longest nap while a doorbell may come that nothing tells of.
 const LONGEST: Duration = Duration::from_millis(2);
 /// Shortest nap.
 const SHORTEST: Duration = Duration::from_micros(50);
-/// How long after the last doorbell of a direct driver the thread keeps looking without sleeping.
-const HOT: Duration = Duration::from_millis(2);
+/// How long the thread sleeps when everything that can happen wakes it.
+const UNTIL_WOKEN: Duration = Duration::from_secs(10);
+
+/// How long the thread looks at the doorbell pages without sleeping after a doorbell that no hook saw: between these limits,
+/// longer while doorbells come in that time, shorter while they don't.
+const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+/// A yield that takes longer gave the processor to another thread.
+const OTHERS_RAN: Duration = Duration::from_micros(20);
+/// How long the thread does not spin after it found that others want the processor; doubles up to the second.
+const BUSY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Naps that stand in for spinning on a busy machine.
+const BUSY_NAP: Duration = Duration::from_micros(20);
+
+/// How the thread waits for the next doorbell of a driver that keeps ringing.
+struct Spin {
+    until: Instant,
+    time: Duration,
+    /// Doorbells came since spinning began.
+    useful: bool,
+    busy_until: Instant,
+    busy_for: Duration,
+}
+
+impl Spin {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { until: now, time: SPIN.1, useful: false, busy_until: now, busy_for: BUSY.0 }
+    }
+
+    /// A doorbell came that no hook saw.
+    fn rung(&mut self) {
+        let now = Instant::now();
+        if now < self.until {
+            self.useful = true;
+        }
+        self.until = now + self.time;
+    }
+
+    /// Waits a moment if another doorbell is to be expected soon.
+    fn wait(&mut self) -> SpinWait {
+        let now = Instant::now();
+        if now < self.busy_until {
+            // One look after each doorbell, a nap later.
+            return if now < self.until {
+                self.until = now;
+                SpinWait::Nap(BUSY_NAP)
+            } else {
+                SpinWait::Over
+            };
+        }
+        if now >= self.until {
+            if self.time > SPIN.0 && !self.useful {
+                self.time = (self.time / 2).max(SPIN.0);
+            } else if self.useful {
+                self.time = (self.time * 2).min(SPIN.1);
+            }
+            self.useful = false;
+            return SpinWait::Over;
+        }
+        std::thread::yield_now();
+        if now.elapsed() > OTHERS_RAN {
+            self.busy_until = Instant::now() + self.busy_for;
+            self.busy_for = (self.busy_for * 2).min(BUSY.1);
+        } else if self.busy_for > BUSY.0 && now > self.busy_until + self.busy_for {
+            self.busy_for = BUSY.0;
+        }
+        SpinWait::Looked
+    }
+}
+
+/// What [`Spin::wait`] did or wants.
+enum SpinWait {
+    /// It is time for another look.
+    Looked,
+    /// Sleep that long, then look.
+    Nap(Duration),
+    /// No doorbell is expected soon.
+    Over,
+}
 
 /// Starts the thread if the mode wants one and this process has none.
 pub(crate) fn ensure() {
@@ -80,9 +161,10 @@ fn restore_signals(old: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }
 
-/// Ends the helper's sleep.
+/// Ends the helper's sleep, or keeps it from falling asleep before it has looked at everything again.
 pub(crate) fn wake() {
-    if SLEEPING.load(Ordering::Acquire)
+    WAKES.fetch_add(1, Ordering::SeqCst);
+    if SLEEPING.load(Ordering::SeqCst)
         && let Some(Some(fd)) = WAKE.get()
     {
         let one = 1u64.to_ne_bytes();
@@ -122,35 +204,109 @@ pub(crate) fn polled_in_vain(times: u32) {
     wait_for(&descriptors, Duration::from_micros(100));
 }
 
+/// Lets the thread take the processor from a program that spins when something wakes it: a short time slice (Linux 6.12;
+/// older kernels prefer threads that slept anyway) and timers that are exact.
+fn prefer_short_turns() {
+    const SLICE_NS: u64 = 100_000;
+    /// `struct sched_attr` in its first version.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let mut attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: 0,
+        flags: 0,
+        nice: 0,
+        priority: 0,
+        runtime: 0,
+        deadline: 0,
+        period: 0,
+    };
+    let at = &raw mut attributes;
+    // SAFETY: the structure has the size it says; both calls concern the calling thread only, and what fails is left as it was.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, 0, at, size_of::<Attributes>(), 0) == 0
+            && (*at).policy == libc::SCHED_OTHER.cast_unsigned()
+        {
+            (*at).size = size_of::<Attributes>() as u32;
+            (*at).flags = 0;
+            (*at).runtime = SLICE_NS;
+            libc::syscall(libc::SYS_sched_setattr, 0, at, 0);
+        }
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+    }
+}
+
 fn run() {
+    prefer_short_turns();
+    let mut watch = None;
+    // The mode it was tried in.
+    let mut watch_mode = None;
     let mut nap = SHORTEST;
     let mut polls = 0;
     let mut hooked = 0;
-    let mut hot_until = Instant::now();
+    let mut spin = Spin::new();
     let mut idle = 0u32;
     loop {
         let mode = mode();
         if RUNNING_IN.load(Ordering::Acquire) != std::process::id() {
             return;
         }
+        if watch_mode != Some(mode) {
+            watch_mode = Some(mode);
+            // In other modes no thread may wait for this one.
+            watch = if mode == Mode::Auto { Watch::new() } else { None };
+        }
         if !matches!(mode, Mode::Auto | Mode::Thread) {
-            sleep(&[], Duration::from_millis(50));
+            sleep(&[], Duration::from_millis(50), WAKES.load(Ordering::SeqCst));
             continue;
         }
+        let wakes = WAKES.load(Ordering::SeqCst);
         let now_polls = POLLS.load(Ordering::Relaxed);
         let program_polls = now_polls != polls && mode == Mode::Auto;
         polls = now_polls;
 
+        let touched = match watch.as_mut().map(Watch::touched) {
+            None => Vec::new(),
+            Some(Ok(touched)) => touched,
+            Some(Err(_)) => {
+                watch = None;
+                Vec::new()
+            }
+        };
         let mut device = device::lock();
-        let found = device.scan_doorbells();
+        for page in &touched {
+            device.page_touched(page.context, page.index);
+        }
+        let found = device.scan_doorbells() | !touched.is_empty();
         device.run_ready();
         device.background();
         let by_hook = device.hooked_steps != hooked;
         hooked = device.hooked_steps;
         let timer = device.next_timer_ns().map(Duration::from_nanos);
         let contexts = device.contexts.len();
-        let descriptors = if program_polls { Vec::new() } else { device.net.descriptors() };
+        let restless = device.is_restless();
+        let mut descriptors = if program_polls { Vec::new() } else { device.net.descriptors() };
+        if let Some(watch) = &mut watch {
+            watch.note(&mut device);
+        }
         drop(device);
+        if let Some(watching) = &mut watch {
+            if watching.lift(&touched).is_err() {
+                // Closing the descriptor lifts every protection.
+                watch = None;
+            } else {
+                descriptors.push((watching.descriptor(), false));
+            }
+        }
 
         if mode == Mode::Thread {
             idle = if found { 0 } else { idle + 1 };
@@ -159,44 +315,61 @@ fn run() {
                 0..100 => {}
                 100..1000 => std::thread::yield_now(),
                 _ => {
-                    sleep(&descriptors, SHORTEST);
+                    sleep(&descriptors, SHORTEST, wakes);
                 }
             }
             continue;
         }
         if found && !by_hook {
-            hot_until = Instant::now() + HOT;
+            spin.rung();
             nap = SHORTEST;
         }
-        if Instant::now() < hot_until {
-            std::thread::yield_now();
-            continue;
+        match spin.wait() {
+            SpinWait::Looked => continue,
+            SpinWait::Nap(time) => {
+                sleep(&descriptors, time, wakes);
+                continue;
+            }
+            SpinWait::Over => {}
+        }
+        let watched = watch.as_mut().is_some_and(Watch::protect);
+        if watch.is_some() {
+            let mut device = device::lock();
+            if device.scan_doorbells() {
+                // Rung before the page was protected.
+                if device.hooked_steps == hooked {
+                    spin.rung();
+                }
+                continue;
+            }
         }
         nap = (nap * 2).min(LONGEST);
         // While the program polls its sockets are left to it, for short times: it may stop any moment, to watch memory say.
         let mut wait = match (contexts, program_polls) {
-            (0, _) => Duration::from_secs(1),
+            (0, _) => UNTIL_WOKEN,
             (_, true) => SHORTEST,
+            _ if watched && !restless => UNTIL_WOKEN,
             _ => nap,
         };
         if let Some(timer) = timer {
             wait = wait.min(timer);
         }
-        if sleep(&descriptors, wait) {
+        if sleep(&descriptors, wait, wakes) {
             nap = SHORTEST;
         }
     }
 }
 
-/// Waits for a descriptor, a wake-up or the time; true when it was not the time.
-fn sleep(descriptors: &[(i32, bool)], time: Duration) -> bool {
+/// Waits for a descriptor, a wake-up or the time; true when it was not the time. `wakes` is what [`WAKES`] was before the
+/// caller looked for work.
+fn sleep(descriptors: &[(i32, bool)], time: Duration, wakes: u64) -> bool {
     let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
     let mut list = descriptors.to_vec();
     list.extend(wake.map(|fd| (fd, false)));
-    SLEEPING.store(true, Ordering::Release);
-    let awoken = wait_for(&list, time);
-    SLEEPING.store(false, Ordering::Release);
-    if let Some(fd) = wake {
+    SLEEPING.store(true, Ordering::SeqCst);
+    let awoken = WAKES.load(Ordering::SeqCst) != wakes || wait_for(&list, time);
+    SLEEPING.store(false, Ordering::SeqCst);
+    if awoken && let Some(fd) = wake {
         let mut drained = [0u8; 8];
         // SAFETY: eight bytes of a local array.
         unsafe { libc::read(fd, drained.as_mut_ptr().cast(), 8) };

@@ -412,6 +412,9 @@ impl Device {
         let Some(index) = self.qp_by_number(qpn) else { return };
         let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
         self.scan_page(context, page);
+        if let Some(slot) = self.contexts[context].uar_slot(page) {
+            self.contexts[context].uar_pages[slot].hooked = true;
+        }
         // Another thread's QP may have rung the same register since, which keeps one doorbell.
         if self.qps[index].was_rung() {
             self.mark_ready(index);
@@ -427,6 +430,9 @@ impl Device {
             return;
         }
         self.scan_context(context);
+        for page in &mut self.contexts[context].uar_pages {
+            page.hooked = true;
+        }
         self.run_ready();
         self.background();
     }

@@ -33,6 +33,7 @@ mod sysfs;
 pub mod ucma;
 mod uverbs;
 pub mod vfile;
+mod watch;
 
 pub use clock::advance as advance_clock;
 pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};

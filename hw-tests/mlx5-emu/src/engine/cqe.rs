@@ -159,18 +159,19 @@ impl Device {
         self.completion_event(index);
     }
 
-    /// Acts on a CQ's arm word: generates the event at once when completions are waiting that no event announced yet.
-    pub(crate) fn arm(&mut self, index: usize) {
+    /// Acts on a CQ's arm word: generates the event at once when completions are waiting that no event announced yet. False when
+    /// the word is the one that was acted on last.
+    pub(crate) fn arm(&mut self, index: usize) -> bool {
         const SOLICITED_ONLY: u32 = 1 << 24;
         let cq = &mut self.cqs[index];
         let word = cq.record.be32_acquire(4);
         if word == cq.arm_seen || word == u32::MAX {
-            return;
+            return false;
         }
         cq.arm_seen = word;
         if (word >> 28) & 3 != cq.arm_sn & 3 {
             // Carries the number of an event that was generated already.
-            return;
+            return true;
         }
         let ci = word & 0xff_ffff;
         let waiting = |pi: u32| pi.wrapping_sub(ci) & 0xff_ffff;
@@ -188,11 +189,12 @@ impl Device {
                 Kind::ConsumerIndexAhead,
                 format!("CQ {}: armed with consumer index {ci:#x}, {:#x} CQEs written", cq.cqn, cq.pi),
             );
-            return;
+            return true;
         }
         if fire {
             self.fire(index);
         }
+        true
     }
 
     /// The CQ is full: an event, and its QPs go to the error state.

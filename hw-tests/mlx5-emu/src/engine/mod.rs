@@ -87,17 +87,26 @@ impl Device {
         self.find_overwritten(context, slot);
     }
 
-    /// Takes the doorbells of one UAR page. Those that were overwritten are found by the next [`Device::scan_context`].
+    /// A doorbell register of this page is being written: the records tell what for.
+    pub(crate) fn page_touched(&mut self, context: usize, page: u32) {
+        let Some(slot) = self.contexts.get(context).and_then(|state| state.uar_slot(page)) else { return };
+        self.contexts[context].uar_pages[slot].compare = true;
+        self.find_overwritten(context, slot);
+        self.arm_all(context);
+    }
+
+    /// Takes the doorbells of one UAR page; true when one told something new. Those that were overwritten are found by the next
+    /// [`Device::scan_context`].
     #[inline]
     pub(crate) fn scan_page(&mut self, context: usize, page: u32) -> bool {
         let uar = self.contexts[context].uar;
         let base = page as usize * PAGE;
-        let mut rung = false;
+        let (mut rung, mut news) = (false, false);
         for register in REGISTERS {
             if uar.load64(base + register) != 0 {
                 let word = u64::from_be(uar.take64(base + register));
                 if word != 0 {
-                    self.doorbell(context, page, word);
+                    news |= self.doorbell(context, page, word);
                     rung = true;
                 }
             }
@@ -112,21 +121,20 @@ impl Device {
         if uar.load64(base + CQ_DOORBELL) != 0 {
             let word = u64::from_be(uar.take64(base + CQ_DOORBELL));
             if word != 0 {
-                self.arm_doorbell(context, word);
-                rung = true;
+                news |= self.arm_doorbell(context, word);
             }
         }
-        rung
+        news
     }
 
-    /// A send doorbell: the first eight bytes of the WQE it announces.
+    /// A send doorbell: the first eight bytes of the WQE it announces. False when the engine knew of that already.
     #[inline]
-    fn doorbell(&mut self, context: usize, page: u32, word: u64) {
+    fn doorbell(&mut self, context: usize, page: u32, word: u64) -> bool {
         let (first, second) = ((word >> 32) as u32, word as u32);
         let qpn = second >> 8;
         let Some(index) = self.qp_by_number(qpn) else {
             complain(Kind::BadDoorbell, format!("a doorbell for QP {qpn:#x}, which does not exist"));
-            return;
+            return true;
         };
         let qp = &self.qps[index];
         if qp.context != context || qp.uar_page != page {
@@ -134,11 +142,12 @@ impl Device {
                 Kind::BadDoorbell,
                 format!("a doorbell for QP {qpn:#x} on UAR page {page:#x}, its own is {:#x}", qp.uar_page),
             );
-            return;
+            return true;
         }
         if qp.state.ignores_sends() {
-            return;
+            return false;
         }
+        let news = qp.was_rung();
         let at = (first >> 8) as u16;
         if let Some(ring) = qp.sq
             && qp.sq_count > 0
@@ -156,6 +165,7 @@ impl Device {
             }
         }
         self.mark_ready(index);
+        news
     }
 
     /// A register holds one doorbell: when several QPs share the page, those whose record moved were rung too. True when there
@@ -181,7 +191,7 @@ impl Device {
     }
 
     /// An arm doorbell: arm word and CQ number.
-    fn arm_doorbell(&mut self, context: usize, word: u64) {
+    fn arm_doorbell(&mut self, context: usize, word: u64) -> bool {
         let (arm, cqn) = ((word >> 32) as u32, word as u32 & 0xff_ffff);
         let index = (cqn as usize).wrapping_sub(1);
         match self.cqs.get(index).filter(|cq| cq.context == context) {
@@ -199,12 +209,18 @@ impl Device {
                 }
             }
         }
-        // The register is shared by all CQs of the context: look at each whose record moved.
+        self.arm_all(context)
+    }
+
+    /// The register is shared by all CQs of a context: looks at each whose record moved; true when one did.
+    fn arm_all(&mut self, context: usize) -> bool {
+        let mut news = false;
         for other in 0..self.cqs.capacity() {
             if self.cqs.get(other).is_some_and(|cq| cq.context == context) {
-                self.arm(other);
+                news |= self.arm(other);
             }
         }
+        news
     }
 
     /// Queues an asynchronous event about a QP.

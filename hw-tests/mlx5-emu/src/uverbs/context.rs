@@ -43,6 +43,7 @@ impl Device {
         let tot_bfregs = if static_uars { bfregs.next_multiple_of(2).min(512) } else { 0 };
         if static_uars {
             state.uar_pages.extend((0..tot_bfregs / 2).map(UarPage::new));
+            self.uars_changed();
         }
 
         let mut core = Answer::default();
@@ -83,11 +84,13 @@ impl Device {
         }
         context.next_uar_page += 1;
         context.uar_pages.push(UarPage::new(page));
+        self.uars_changed();
         Ok(page)
     }
 
     pub(super) fn free_uar_page(&mut self, context: usize, page: u32) {
         self.contexts[context].uar_pages.retain(|known| known.index != page);
+        self.uars_changed();
     }
 
     /// True when `page` is a UAR page of this context.
@@ -99,6 +102,7 @@ impl Device {
     pub(super) fn note_static_page(&mut self, context: usize, page: u32) {
         if page < FIRST_DYNAMIC_UAR && !self.has_uar_page(context, page) {
             self.contexts[context].uar_pages.push(UarPage::new(page));
+            self.uars_changed();
         }
     }
 
@@ -139,6 +143,7 @@ impl Device {
         }
         crate::hooks::context_closed(context);
         if let Some(state) = self.contexts.remove(context) {
+            self.uars_changed();
             crate::mem::unmap(state.uar);
             if let Some(channel) = state.async_channel {
                 self.put_channel(channel);

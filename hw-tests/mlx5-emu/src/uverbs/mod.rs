@@ -51,8 +51,10 @@ pub(crate) fn open() -> io::Result<RawFd> {
 impl Device {
     fn new_context(&mut self, memory: &OwnedFd) -> io::Result<usize> {
         let uar = mem::map_shared(memory.as_raw_fd(), UAR_AREA)?;
+        let (_, inode) = sys::inode_of(memory.as_raw_fd())?;
         let context = Context {
             uar,
+            inode,
             uar_pages: Vec::new(),
             next_uar_page: FIRST_DYNAMIC_UAR,
             handles: std::collections::BTreeMap::new(),

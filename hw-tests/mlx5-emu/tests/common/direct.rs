@@ -95,6 +95,20 @@ impl DirectSq {
         words
     }
 
+    /// A signalled RDMA WRITE; returns the first eight bytes of the WQE.
+    pub fn write_rdma(&self, sge: &ibv_sge, to: u64, rkey: u32) -> (u32, u32) {
+        let at = self.buf + u64::from(u32::from(self.index) & (self.count - 1)) * 64;
+        let words = (u32::from(self.index) << 8 | 0x08, self.qpn << 8 | 3);
+        let remote = [(to >> 32) as u32, to as u32, rkey, 0];
+        let local = [sge.length, sge.lkey, (sge.addr >> 32) as u32, sge.addr as u32];
+        let control = [words.0, words.1, 8, 0];
+        for (i, word) in control.iter().chain(&remote).chain(&local).enumerate() {
+            // SAFETY: the first 48 bytes of the WQE, inside the ring.
+            unsafe { store32(at + i as u64 * 4, *word) };
+        }
+        words
+    }
+
     pub fn send(&mut self, sge: &ibv_sge) {
         let words = self.write(sge);
         self.ring(words);

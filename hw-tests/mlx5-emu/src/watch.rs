@@ -1,0 +1,286 @@
+//! Watching the doorbell pages: a page that is write-protected through userfaultfd(2) tells when it is written.
+//!
+//! A driver rings by a plain store to a page that it mapped from the command descriptor. While nothing happens, the helper
+//! thread protects these mappings and sleeps. The first store blocks its thread and wakes the helper, which runs the queues of
+//! that page and then lifts the protection, so that the store is carried out. The device's own mapping of the same memory
+//! is not protected.
+//!
+//! Why userfaultfd and not mprotect(2) with a SIGSEGV handler: a range has to be registered before it can be protected, and
+//! unmapping ends the registration. So memory that the program maps later at the same address can't be protected by mistake, the
+//! program's signal handlers are not involved, a forked child inherits no protection, and closing the descriptor lifts
+//! every protection at once.
+#![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls")]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::sys;
+
+/// `ioctl` numbers and bits of `linux/userfaultfd.h`.
+mod uffd {
+    pub(super) const API: u64 = 0xc018_aa3f;
+    pub(super) const REGISTER: u64 = 0xc020_aa00;
+    pub(super) const WRITEPROTECT: u64 = 0xc018_aa06;
+    pub(super) const VERSION: u64 = 0xaa;
+    pub(super) const FEATURE_WP: u64 = 1;
+    pub(super) const FEATURE_WP_SHMEM: u64 = 1 << 12;
+    pub(super) const MODE_WP: u64 = 2;
+    pub(super) const PROTECT: u64 = 1;
+    /// Only faults of user code: what an unprivileged process may ask for.
+    pub(super) const USER_MODE_ONLY: i32 = 1;
+    pub(super) const EVENT_PAGEFAULT: u8 = 0x12;
+    pub(super) const MESSAGE: usize = 32;
+}
+
+const PAGE: u64 = 4096;
+/// How long a page stays unprotected after a doorbell that a hook on libmlx5 took: such doorbells need no watching, and a
+/// protected page would make them slow.
+const HOOKED_QUIET: Duration = Duration::from_millis(10);
+
+/// One page of the program's mappings of UAR memory.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    address: u64,
+    context: usize,
+    index: u32,
+    protected: bool,
+    /// Not to be protected before this time.
+    quiet_at: Option<Instant>,
+}
+
+/// A doorbell page that is being written, by a thread that waits for [`Watch::lift`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touched {
+    pub(crate) context: usize,
+    pub(crate) index: u32,
+    address: u64,
+}
+
+/// The watch over this process's doorbell pages.
+pub(crate) struct Watch {
+    fd: OwnedFd,
+    pages: Vec<Page>,
+    /// [`Device::uar_changes`] at the last look at the mappings.
+    changes: Option<u64>,
+    /// Every UAR page of the device was found mapped.
+    complete: bool,
+    next_look: Instant,
+    look_after: Duration,
+}
+
+fn control(fd: RawFd, request: u64, words: &mut [u64]) -> io::Result<()> {
+    let at = words.as_mut_ptr().expose_provenance();
+    // SAFETY: each request reads and writes as many words as its structure has, which is what the callers hand over.
+    match unsafe { sys::ioctl(fd, request, at) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A watcher that the process is run by stops all threads when one of them waits in a page fault.
+fn threads_run_one_at_a_time(maps: &str) -> bool {
+    maps.contains("/vgpreload_") || maps.contains("/valgrind/")
+}
+
+impl Watch {
+    /// Starts watching; `None` where the kernel does not offer it or the process may not use it.
+    pub(crate) fn new() -> Option<Self> {
+        if std::env::var("MLX5_EMU_WATCH").is_ok_and(|value| value == "0") {
+            return None;
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        if threads_run_one_at_a_time(&maps) {
+            return None;
+        }
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | uffd::USER_MODE_ONLY;
+        // SAFETY: no pointers involved.
+        let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let raw = RawFd::try_from(raw).ok().filter(|&raw| raw >= 0)?;
+        // SAFETY: a descriptor just made by the kernel, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let mut api = [uffd::VERSION, uffd::FEATURE_WP | uffd::FEATURE_WP_SHMEM, 0];
+        control(fd.as_raw_fd(), uffd::API, &mut api).ok()?;
+        let now = Instant::now();
+        Some(Self {
+            fd,
+            pages: Vec::new(),
+            changes: None,
+            complete: false,
+            next_look: now,
+            look_after: Duration::from_millis(1),
+        })
+    }
+
+    /// Becomes readable when a protected page is written.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The pages that threads of the program wait to write to.
+    ///
+    /// # Errors
+    /// The descriptor is not ours any more: the program closed it.
+    pub(crate) fn touched(&mut self) -> io::Result<Vec<Touched>> {
+        let mut touched: Vec<Touched> = Vec::new();
+        if self.pages.is_empty() {
+            return Ok(touched);
+        }
+        loop {
+            let mut message = [0u8; uffd::MESSAGE];
+            // SAFETY: pointer and length describe `message`.
+            let n = unsafe { libc::read(self.fd.as_raw_fd(), message.as_mut_ptr().cast(), message.len()) };
+            if n < 0 {
+                let error = io::Error::last_os_error();
+                return match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR) => Ok(touched),
+                    _ => Err(error),
+                };
+            }
+            if usize::try_from(n) != Ok(message.len()) || message[0] != uffd::EVENT_PAGEFAULT {
+                return Err(sys::errno(libc::EBADF));
+            }
+            let mut word = [0; 8];
+            word.copy_from_slice(&message[16..24]);
+            let address = u64::from_ne_bytes(word) & !(PAGE - 1);
+            let found = self.pages.iter().find(|page| page.address == address);
+            if let Some(&Page { context, index, .. }) = found
+                && !touched.iter().any(|known| known.address == address)
+            {
+                touched.push(Touched { context, index, address });
+            } else if found.is_none() {
+                // A mapping that is not in the list any more: nothing to look at, but its writer must go on.
+                self.write_protect(address, false)?;
+            }
+        }
+    }
+
+    /// Lets the writers of these pages go on.
+    ///
+    /// # Errors
+    /// What UFFDIO_WRITEPROTECT says.
+    pub(crate) fn lift(&mut self, touched: &[Touched]) -> io::Result<()> {
+        for &Touched { address, .. } in touched {
+            self.write_protect(address, false)?;
+            for page in self.pages.iter_mut().filter(|page| page.address == address) {
+                page.protected = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_protect(&self, address: u64, protect: bool) -> io::Result<()> {
+        loop {
+            let mut request = [address, PAGE, if protect { uffd::PROTECT } else { 0 }];
+            match control(self.fd.as_raw_fd(), uffd::WRITEPROTECT, &mut request) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
+                // The mapping is gone, and with it whoever waited.
+                Err(error) if !protect && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes note of what the device knows about its pages: called with the device locked.
+    pub(crate) fn note(&mut self, device: &mut Device) {
+        let now = Instant::now();
+        if self.changes != Some(device.uar_changes) {
+            self.changes = Some(device.uar_changes);
+            self.complete = false;
+            self.next_look = now;
+            self.look_after = Duration::from_millis(1);
+        }
+        if !self.complete && now >= self.next_look {
+            self.find_mappings(device);
+            self.next_look = now + self.look_after;
+            self.look_after = (self.look_after * 2).min(Duration::from_secs(1));
+        }
+        for page in &mut self.pages {
+            let Some(state) = device.contexts.get_mut(page.context) else { continue };
+            let Some(slot) = state.uar_slot(page.index) else { continue };
+            if std::mem::take(&mut state.uar_pages[slot].hooked) {
+                page.quiet_at = Some(now + HOOKED_QUIET);
+            }
+        }
+    }
+
+    /// Looks up where the program has the UAR pages mapped.
+    fn find_mappings(&mut self, device: &Device) {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+        let mut found: Vec<Page> = Vec::new();
+        for line in maps.lines().filter(|line| line.contains("mlx5-emu-uar")) {
+            let mut fields = line.split_ascii_whitespace();
+            let (range, _, offset, _, inode) =
+                (fields.next(), fields.next(), fields.next(), fields.next(), fields.next());
+            let number = |text: Option<&str>| u64::from_str_radix(text.unwrap_or(""), 16).ok();
+            let Some((start, end)) = range.and_then(|range| range.split_once('-')) else { continue };
+            let (Some(start), Some(end), Some(offset)) =
+                (number(Some(start)), number(Some(end)), number(offset))
+            else {
+                continue;
+            };
+            let inode = inode.and_then(|text| text.parse().ok());
+            let Some((context, state)) = device.contexts.iter().find(|(_, state)| Some(state.inode) == inode)
+            else {
+                continue;
+            };
+            // The device's own mapping covers all pages; a program maps them one by one.
+            if start <= state.uar.address() && state.uar.address() < end {
+                continue;
+            }
+            for step in 0..(end - start) / PAGE {
+                let Ok(index) = u32::try_from(offset / PAGE + step) else { break };
+                if state.uar_slot(index).is_some() {
+                    let address = start + step * PAGE;
+                    found.push(Page { address, context, index, protected: false, quiet_at: None });
+                }
+            }
+        }
+        // Not taken over: whether a page is protected. What is mapped at an address now may not be what was there before.
+        for page in &mut found {
+            let known = |old: &&Page| {
+                (old.address, old.context, old.index) == (page.address, page.context, page.index)
+            };
+            if let Some(old) = self.pages.iter().find(known) {
+                page.quiet_at = old.quiet_at;
+            }
+        }
+        // Registering does nothing by itself. Should the program have put other memory here meanwhile, it notices nothing.
+        found.retain(|page| {
+            let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
+            control(self.fd.as_raw_fd(), uffd::REGISTER, &mut request).is_ok()
+        });
+        self.complete = device.contexts.iter().all(|(context, state)| {
+            state.uar_pages.iter().all(|page| {
+                found.iter().any(|mapped| (mapped.context, mapped.index) == (context, page.index))
+            })
+        });
+        self.pages = found;
+    }
+
+    /// Protects every page that may be. True when no doorbell can be missed from now on: the pages have to be looked at once
+    /// more after that.
+    pub(crate) fn protect(&mut self) -> bool {
+        let now = Instant::now();
+        let mut all = self.complete;
+        for i in 0..self.pages.len() {
+            let Page { address, protected, quiet_at, .. } = self.pages[i];
+            if protected {
+                continue;
+            }
+            if quiet_at.is_some_and(|at| now < at) {
+                all = false;
+                continue;
+            }
+            if self.write_protect(address, true).is_ok() {
+                self.pages[i].protected = true;
+            } else {
+                // Unmapped, perhaps mapped elsewhere.
+                self.changes = None;
+                all = false;
+            }
+        }
+        all
+    }
+}

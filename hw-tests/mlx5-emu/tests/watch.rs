@@ -1,0 +1,151 @@
+//! The helper thread in mode `auto`: it sleeps while nothing happens, and a doorbell that no hook sees wakes it.
+#![expect(unsafe_code, reason = "raw verbs calls")]
+
+mod common;
+#[path = "common/direct.rs"]
+mod direct;
+
+use common::*;
+use direct::*;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use mlx5_emu::{Mode, set_mode};
+
+/// A device whose engine runs in the helper thread, and a pair with a directly driven sender.
+struct Driver {
+    rig: Rig,
+    memory: Memory,
+    queues: Vec<DirectSq>,
+    cq: DirectCq,
+}
+
+impl Driver {
+    fn new(queues: usize) -> Self {
+        set_mode(Mode::Auto);
+        let mut rig = Rig::new();
+        let memory = rig.memory(4096);
+        let cq = rig.cq(1024);
+        let queues = (0..queues).map(|_| DirectSq::new(rig.pair(cq, null_mut()).0)).collect();
+        Self { rig, memory, queues, cq: DirectCq::new(cq) }
+    }
+
+    /// Rings for one RDMA WRITE on each queue, and waits until all are done without calling anything of libmlx5.
+    fn write_on_all(&mut self) {
+        /// Shorter than the helper sleeps when nothing wakes it.
+        const LIMIT: Duration = Duration::from_secs(8);
+        for sq in &mut self.queues {
+            let words = sq.write_rdma(&self.memory.sge(0, 8), self.memory.at(1024), self.memory.rkey);
+            sq.ring_only(words);
+        }
+        let (mut seen, since) = (0, Instant::now());
+        while seen < self.queues.len() {
+            seen += self.cq.consume();
+            assert!(since.elapsed() < LIMIT, "{seen} of {} writes were done", self.queues.len());
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// How often the helper thread went to sleep so far.
+fn helper_sleeps() -> Option<u64> {
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+        if status.lines().any(|line| line == "Name:\tmlx5-emu") {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            return line.and_then(|count| count.trim().parse().ok());
+        }
+    }
+    None
+}
+
+/// Whether this process may use userfaultfd(2): a sandbox can forbid it.
+fn can_watch() -> bool {
+    const USER_MODE_ONLY: i32 = 1;
+    // SAFETY: no pointers involved; a descriptor that it makes is closed at once.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY);
+        fd >= 0 && libc::close(fd as i32) == 0
+    }
+}
+
+/// Waits until the helper has slept a second without waking.
+fn wait_for_quiet() {
+    if !can_watch() {
+        println!(
+            "userfaultfd is not available here: the helper looks at the pages in turns, which is not measured"
+        );
+        return;
+    }
+    let since = Instant::now();
+    loop {
+        let before = helper_sleeps().expect("a helper thread");
+        std::thread::sleep(Duration::from_secs(1));
+        let woken = helper_sleeps().expect("a helper thread") - before;
+        if woken <= 2 {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "woken {woken} times in a quiet second");
+    }
+}
+
+#[test]
+fn a_doorbell_wakes_the_helper_that_otherwise_sleeps() {
+    let mut driver = Driver::new(1);
+    driver.write_on_all();
+    wait_for_quiet();
+    driver.write_on_all();
+}
+
+#[test]
+fn doorbells_on_many_pages_wake_the_helper() {
+    let mut driver = Driver::new(40);
+    wait_for_quiet();
+    for _ in 0..100 {
+        driver.write_on_all();
+    }
+    // QPs that come later bring pages of their own.
+    let cq = driver.rig.cq(1024);
+    driver.cq = DirectCq::new(cq);
+    driver.queues = (0..40).map(|_| DirectSq::new(driver.rig.pair(cq, null_mut()).0)).collect();
+    driver.write_on_all();
+    wait_for_quiet();
+    driver.write_on_all();
+}
+
+/// A child has the mapping of its parent's doorbell pages, but nobody serves it there.
+#[test]
+fn a_forked_child_may_write_to_a_watched_page() {
+    let mut driver = Driver::new(1);
+    driver.write_on_all();
+    wait_for_quiet();
+    let register = driver.queues[0].register as *mut u64;
+    // SAFETY: the child only stores to a mapped page and exits; the parent waits for it.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            register.write_volatile(0);
+            libc::_exit(3);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status
+    };
+    assert_eq!(libc::WEXITSTATUS(status), 3);
+    driver.write_on_all();
+}
+
+/// A program that leaves the mode in which pages are watched.
+#[test]
+fn a_page_is_released_when_the_mode_changes() {
+    let mut driver = Driver::new(1);
+    wait_for_quiet();
+    set_mode(Mode::Manual);
+    let words =
+        driver.queues[0].write_rdma(&driver.memory.sge(0, 8), driver.memory.at(1024), driver.memory.rkey);
+    driver.queues[0].ring_only(words);
+    mlx5_emu::step();
+    assert_eq!(driver.cq.consume(), 1);
+    set_mode(Mode::Auto);
+    driver.write_on_all();
+}
