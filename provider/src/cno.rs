@@ -1,12 +1,13 @@
 //! CNOs: one place to wait for many EVDs.
 
 use crate::ia::IaInner;
+use crate::sync::{Condvar, Mutex, rank};
 use crate::types::{EvdId, next_id};
 use crate::{Error, Ia, Refused, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// A consumer notification object (`DAT_CNO_HANDLE`). Clones are the same CNO.
@@ -21,9 +22,9 @@ pub(crate) type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
 pub(crate) struct CnoInner {
     id: u64,
     ia: Arc<IaInner>,
-    state: Mutex<State>,
+    state: Mutex<{ rank::TABLE }, State>,
     changed: Condvar,
-    upcall: Mutex<Option<Upcall>>,
+    upcall: Mutex<{ rank::TABLE }, Option<Upcall>>,
     /// Readable while a trigger is kept.
     fd: Option<EventFd>,
     users: AtomicU32,
@@ -137,7 +138,7 @@ impl Cno {
             if left.is_zero() {
                 break Err(Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over"));
             }
-            state = self.inner.changed.wait_timeout(state, left).unwrap().0;
+            state = self.inner.changed.wait_timeout(state, left).unwrap();
         };
         state.waiters -= 1;
         outcome

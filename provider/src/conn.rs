@@ -47,8 +47,6 @@ pub(crate) struct Control {
     pub(crate) last_wqe: bool,
     /// Ended, and every completion is in.
     pub(crate) drained: bool,
-    /// The connection that timers were set for.
-    attempt: u64,
     /// The connection that the peer has ended.
     left: u64,
     pub(crate) calls: Calls,
@@ -73,7 +71,6 @@ impl Control {
             hard: WATERMARK_INFINITE,
             last_wqe: false,
             drained: true,
-            attempt: 0,
             left: 0,
             calls: Calls::default(),
         }
@@ -94,10 +91,6 @@ impl Control {
     /// Whether so many receives would exceed a mark.
     pub(crate) fn exceeds(&self, n: Count) -> bool {
         self.soft.armed && n > self.soft.value || self.hard_trips(n)
-    }
-
-    pub(crate) fn attempt(&self) -> u64 {
-        self.attempt
     }
 
     pub(crate) fn hard_trips(&self, n: Count) -> bool {
@@ -295,11 +288,10 @@ impl EpInner {
         control.local = Some(from);
         control.service = Some((remote, qual));
         control.private_data = private_data.to_vec();
-        control.attempt += 1;
+        let attempt = self.next_attempt();
         control.calls.connects += 1;
         self.set_state(EpState::ActiveConnectionPending);
         self.settle_receives();
-        let attempt = control.attempt;
         drop(control);
         if let Some(timeout) = timeout {
             ia.progress.after(timeout, Task::ConnectTimeout(Arc::downgrade(self), attempt));
@@ -318,6 +310,8 @@ impl EpInner {
         self.check()?;
         check_private_data(private_data, 3)?;
         let mut control = self.control.lock().unwrap();
+        // It may have been made anew, or closed, meanwhile.
+        self.check()?;
         let state = self.state();
         let takes_part = matches!(
             state,
@@ -357,7 +351,7 @@ impl EpInner {
         control.local = id.local_addr();
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
-        control.attempt += 1;
+        let attempt = self.next_attempt();
         control.drained = false;
         control.last_wqe = false;
         if let Some(srq) = &self.srq {
@@ -365,7 +359,6 @@ impl EpInner {
         }
         self.set_state(EpState::CompletionPending);
         self.settle_receives();
-        let attempt = control.attempt;
         drop(control);
         self.expect_failures();
         self.ia.progress.after(ACCEPT_TIME, Task::ConnectTimeout(Arc::downgrade(self), attempt));
@@ -570,7 +563,7 @@ impl EpInner {
     pub(crate) fn connect_timed_out(self: &Arc<Self>, attempt: u64) {
         let control = self.control.lock().unwrap();
         let token = control.cm.as_ref().map(|(token, _)| *token);
-        let same = control.attempt == attempt;
+        let same = self.attempt() == attempt;
         drop(control);
         if let Some(token) = token
             && same

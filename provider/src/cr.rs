@@ -1,15 +1,16 @@
 //! Connection requests.
 
 use crate::datagram::ask::{Answer, Answers, Asker};
-use crate::ep::EpInner;
+use crate::ep::{EpInner, EpPlace};
 use crate::ia::{CmTarget, IaInner};
 use crate::psp::SpInner;
+use crate::sync::{Mutex, rank};
 use crate::types::{ConnQual, EpState, ServiceType};
 use crate::{Ep, Error, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::CmId;
 use rxe_fallback::cm::ConnInfo;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Private data that a reject can carry.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
@@ -32,9 +33,9 @@ pub(crate) struct CrInner {
     /// Who asks for datagrams.
     asker: Option<Asker>,
     /// The id, until the request is answered or the peer has given up; and the EP of an RSP.
-    open: Mutex<Option<Open>>,
+    open: Mutex<{ rank::OPEN }, Option<Open>>,
     /// Held while it is being answered; true once it was.
-    answered: Mutex<bool>,
+    answered: Mutex<{ rank::ANSWERED }, bool>,
 }
 
 /// What a request brings.
@@ -55,7 +56,7 @@ impl Asks {
 #[derive(Debug)]
 struct Open {
     id: Arc<CmId>,
-    ep: Option<Arc<EpInner>>,
+    ep: Option<Arc<EpPlace>>,
 }
 
 impl Cr {
@@ -76,8 +77,8 @@ impl Cr {
 
     /// The consumer context of the EP that an RSP has reserved for it.
     pub(crate) fn reserved_context(&self) -> Option<u64> {
-        let open = self.inner.open.lock().unwrap();
-        Some(open.as_ref()?.ep.as_ref()?.context.load(std::sync::atomic::Ordering::Relaxed))
+        let ep = self.inner.reserved()?.get()?;
+        Some(ep.context.load(std::sync::atomic::Ordering::Relaxed))
     }
 
     /// Accepts with this EP; ESTABLISHED on its connect EVD follows. A UD EP can accept any number of requests for datagrams, and gets
@@ -153,7 +154,7 @@ pub(crate) fn gone() -> Error {
 }
 
 impl CrInner {
-    pub(crate) fn new(ia: &Arc<IaInner>, asks: Asks, ep: Option<Arc<EpInner>>) -> Arc<Self> {
+    pub(crate) fn new(ia: &Arc<IaInner>, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
         let Asks { id, private_data, asked, asker } = asks;
         let token = crate::types::next_id();
         let inner = Arc::new(Self {
@@ -188,9 +189,20 @@ impl CrInner {
 
     pub(crate) fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
         self.answer(|| {
-            let ep = self.open.lock().unwrap().as_ref().and_then(|open| open.ep.clone());
-            let none = || Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)");
-            self.accept_with(&ep.ok_or_else(none)?, private_data)
+            let none = || match self.is_open() {
+                true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
+                false => gone(),
+            };
+            let place = self.reserved().ok_or_else(none)?;
+            loop {
+                let ep = place.get().ok_or_else(none)?;
+                let outcome = self.accept_with(&ep, private_data);
+                let is_same = place.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
+                // An EP that is made anew meanwhile is another try.
+                if outcome.is_ok() || is_same {
+                    return outcome;
+                }
+            }
         })
     }
 
@@ -203,7 +215,8 @@ impl CrInner {
         }
         let mut outcome = Err(gone());
         self.answer(|| {
-            if let Some(open) = self.open.lock().unwrap().take() {
+            let open = self.open.lock().unwrap().take();
+            if let Some(open) = open {
                 self.remember_rejection(private_data);
                 outcome = open.id.reject(private_data).map_err(|e| gone().because(e));
                 if outcome.is_ok() {
@@ -228,7 +241,7 @@ impl CrInner {
         let (id, own) = {
             let open = self.open.lock().unwrap();
             let open = open.as_ref().ok_or_else(gone)?;
-            (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, ep)))
+            (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, &ep.place)))
         };
         if self.asker.is_some() != ep.is_ud() {
             let text = if ep.is_ud() {
@@ -247,7 +260,10 @@ impl CrInner {
                 ep.accept_datagrams(&id, asker, &self.private_data, private_data)?;
                 self.ia.forget_cm(self.token);
             }
-            None => ep.accept(self.token, id, &self.asked, private_data)?,
+            None => {
+                let outcome = ep.accept(self.token, id, &self.asked, private_data);
+                outcome.map_err(|error| if self.is_open() { error } else { gone() })?;
+            }
         }
         self.ia.count(IaCounter::SpCrAccepted);
         // An EP that it had and did not need is free again.
@@ -258,13 +274,19 @@ impl CrInner {
         Ok(())
     }
 
-    /// The EP of a request that did not take it.
-    fn let_go(ep: &Arc<EpInner>) {
-        match ep.state() {
-            EpState::PassiveConnectionPending => ep.set_state(EpState::Unconnected),
-            EpState::TentativeConnectionPending => ep.close(),
-            _ => {}
-        }
+    /// The EP of a request that did not take it. Nobody holds a lock of the request's meanwhile: closing an EP may take its time.
+    fn let_go(place: &EpPlace) {
+        place.release(EpState::PassiveConnectionPending);
+        EpInner::close_if(place, |ep| ep.state() == EpState::TentativeConnectionPending);
+    }
+
+    /// The EP that an RSP had reserved, or that the provider has made.
+    fn reserved(&self) -> Option<Arc<EpPlace>> {
+        self.open.lock().unwrap().as_ref()?.ep.clone()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.lock().unwrap().is_some()
     }
 
     fn move_on(&self, to: ConnQual) -> Result<()> {
@@ -289,16 +311,6 @@ impl CrInner {
         Ok(())
     }
 
-    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
-        if let Some(open) = self.open.lock().unwrap().as_mut()
-            && open.ep.as_ref().is_some_and(|ep| Arc::ptr_eq(ep, old))
-        {
-            // A request that came meanwhile has told the old one.
-            new.set_state(old.state());
-            open.ep = Some(new.clone());
-        }
-    }
-
     /// A peer that does not get to know asks again.
     fn remember_rejection(&self, private_data: &[u8]) {
         if let (Some(asker), Some(peer)) = (self.asker, self.remote) {
@@ -309,7 +321,8 @@ impl CrInner {
 
     /// The peer has given up before an answer; runs on the progress thread.
     pub(crate) fn peer_gone(&self) {
-        if let Some(open) = self.open.lock().unwrap().take() {
+        let open = self.open.lock().unwrap().take();
+        if let Some(open) = open {
             self.release(open);
         }
     }

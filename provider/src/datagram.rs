@@ -15,6 +15,7 @@ use crate::ep::{Ep, EpInner, What};
 use crate::error::PostError;
 use crate::event::{DatagramEvent, DatagramEventKind, EventData};
 use crate::ia::IaInner;
+use crate::sync::{Mutex, RwLock, rank};
 use crate::types::{CompletionFlags, EpState, LmrTriplet};
 use crate::{EpId, Error, Result, ServiceType, Subtype};
 use rxe_fallback::cm::DATAGRAM_QKEY;
@@ -22,7 +23,7 @@ use rxe_fallback::{Ah, ConnParam, PostError as Refusal, Qp, SendFlags, SendOp, S
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// Bytes in front of each received datagram (`DAT_IB`'s GRH).
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
@@ -55,7 +56,7 @@ impl AddressHandle {
 /// The address handles of an IA.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    ways: RwLock<HashMap<u64, Way>>,
+    ways: RwLock<{ rank::TABLE }, HashMap<u64, Way>>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +69,7 @@ struct Way {
 
 /// What a UD EP has beyond others.
 #[derive(Debug, Default)]
-pub(crate) struct Ud(Mutex<State>);
+pub(crate) struct Ud(Mutex<{ rank::DATAGRAMS }, State>);
 
 #[derive(Debug, Default)]
 struct State {

@@ -22,6 +22,7 @@ use crate::evd::EvdInner;
 use crate::ia::IaInner;
 use crate::pz::PzInner;
 use crate::srq::SrqInner;
+use crate::sync::{Mutex, rank};
 use crate::types::{
     CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
 };
@@ -29,7 +30,7 @@ use crate::{EpAttr, Error, Evd, Ia, Pz, Result, Srq, SrqId, Subtype};
 use rxe_fallback::{Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Weak};
 
 /// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams
 /// from and to any number of others.
@@ -101,29 +102,71 @@ pub struct EpStatus {
 pub(crate) struct EpInner {
     pub(crate) id: EpId,
     pub(crate) ia: Arc<IaInner>,
+    /// Where service points and requests look for it.
+    pub(crate) place: Arc<EpPlace>,
+    /// Counts its connections; changed under the lock of `control`.
+    attempt: AtomicU64,
     pub(crate) context: AtomicU64,
     pub(crate) received: Received,
     /// Kept for the ledger of its SRQ.
     pub(crate) progress: Arc<Progress>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
-    connect_evd: Mutex<Option<Arc<EvdInner>>>,
+    connect_evd: Mutex<{ rank::CONNECT_EVD }, Option<Arc<EvdInner>>>,
     pub(crate) srq: Option<Arc<SrqInner>>,
-    pub(crate) control: Mutex<Control>,
+    pub(crate) control: Mutex<{ rank::CONTROL }, Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,
     /// [`Watch`]: why a receive may mean more than its own completion.
     watch: AtomicU8,
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
-    pz: Mutex<Arc<PzInner>>,
-    attr: Mutex<EpAttr>,
-    requests: Mutex<Requests>,
-    receives: Mutex<Receives>,
+    pz: Mutex<{ rank::TABLE }, Arc<PzInner>>,
+    attr: Mutex<{ rank::TABLE }, EpAttr>,
+    requests: Mutex<{ rank::REQUESTS }, Requests>,
+    receives: Mutex<{ rank::RECEIVES }, Receives>,
     /// Of an EP of service type UD.
     pub(crate) ud: Option<Box<Ud>>,
     /// Room in the CQs that goes back with the EP.
     room: Room,
+}
+
+/// Leads to an EP, also after [`Ep::modify`] has made it anew: service points and requests keep this. Dropping an [`Ep`] empties it.
+#[derive(Debug, Default)]
+pub(crate) struct EpPlace(Mutex<{ rank::TABLE }, Weak<EpInner>>);
+
+impl EpPlace {
+    /// The EP as it is now, unless it is gone.
+    pub(crate) fn get(&self) -> Option<Arc<EpInner>> {
+        self.0.lock().unwrap().upgrade()
+    }
+
+    /// From now on it leads there; whoever calls this holds the old EP's `control`.
+    fn set(&self, ep: &Arc<EpInner>) {
+        *self.0.lock().unwrap() = Arc::downgrade(ep);
+    }
+
+    /// Calls `f` under the lock of the EP's `control`, so nobody makes the EP anew meanwhile. `None` if the EP is gone.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Arc<EpInner>, &mut Control) -> T) -> Option<T> {
+        loop {
+            let ep = self.get()?;
+            let mut control = ep.control.lock().unwrap();
+            let now = self.get()?;
+            // Else it was made anew while this thread waited.
+            if Arc::ptr_eq(&now, &ep) {
+                return Some(f(&ep, &mut control));
+            }
+        }
+    }
+
+    /// An RSP, or a request, lets go of the EP: if it is in state `from`, it is UNCONNECTED again.
+    pub(crate) fn release(&self, from: EpState) {
+        self.with(|ep, _| {
+            if ep.state() == from {
+                ep.set_state(EpState::Unconnected);
+            }
+        });
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,11 +260,9 @@ impl Ep {
         inner.check()?;
         inner.recv_evd.harvest_now()?;
         inner.request_evd.harvest_now()?;
-        Ok(EpStatus {
-            state: inner.state(),
-            recv_idle: inner.receives.lock().unwrap().ring.is_empty(),
-            request_idle: inner.requests.lock().unwrap().ring.is_empty(),
-        })
+        let recv_idle = inner.receives.lock().unwrap().ring.is_empty();
+        let request_idle = inner.requests.lock().unwrap().ring.is_empty();
+        Ok(EpStatus { state: inner.state(), recv_idle, request_idle })
     }
 
     /// How many receives it holds. On a plain EP exact; on an SRQ EP 0 and 0 while it can hold none, else unknown, since an
@@ -472,7 +513,12 @@ impl EpInner {
 
     /// Counts its connections.
     pub(crate) fn attempt(&self) -> u64 {
-        self.control.lock().unwrap().attempt()
+        self.attempt.load(Ordering::Acquire)
+    }
+
+    /// Another connection begins; under the lock of `control`.
+    pub(crate) fn next_attempt(&self) -> u64 {
+        self.attempt.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Where its connection events go.

@@ -22,10 +22,10 @@ use crate::ep::EpInner;
 use crate::event::{Event, EventData};
 use crate::ia::IaInner;
 use crate::srq::SrqInner;
+use crate::sync::{FastMutex, FastMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
 use crate::{Cno, DtoCompletion, DtoOp, Error, Ia, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::{Mutex, MutexGuard};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -93,7 +93,7 @@ pub(crate) struct EvdInner {
     /// That thread has armed the CQ for itself.
     interrupted: AtomicBool,
     wake: EventFd,
-    queue: Mutex<Queue>,
+    queue: FastMutex<{ rank::QUEUE }, Queue>,
 }
 
 #[derive(Debug)]
@@ -559,7 +559,7 @@ impl EvdInner {
             waiting: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             wake,
-            queue: Mutex::new(Queue {
+            queue: FastMutex::new(Queue {
                 cq,
                 unusual: if discards { Unusual::REQUESTS } else { Unusual::empty() },
                 batch: Vec::with_capacity(2 * BATCH),
@@ -606,7 +606,7 @@ impl EvdInner {
     }
 
     #[inline(always)]
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> FastMutexGuard<'_, Queue> {
         self.queue.lock()
     }
 

@@ -16,6 +16,7 @@ use crate::psp::SpInner;
 use crate::pz::PzInner;
 use crate::rmr::RmrInner;
 use crate::srq::{MAX_IOV, SrqInner};
+use crate::sync::{Mutex, rank};
 use crate::types::{CloseFlags, CompletionFlags, Count, EvdFlags, EvdId, LmrTriplet, ServiceType, next_id};
 use crate::{
     DtoStatus, Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, RmrBindCompletion, Subtype,
@@ -24,7 +25,7 @@ use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, PortSpace, Selector, 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,14 +79,14 @@ pub(crate) struct IaInner {
     pub(crate) port: u8,
     pub(crate) lmrs: LmrTable,
     pub(crate) datagrams: Datagrams,
-    pub(crate) objects: Mutex<Objects>,
+    pub(crate) objects: Mutex<{ rank::TABLE }, Objects>,
     pub(crate) progress: Arc<Progress>,
     /// EVDs that the IA itself owns; they hold the IA, so they go at close.
-    own: Mutex<Own>,
-    cm_targets: Mutex<HashMap<u64, CmEntry>>,
-    pools: Mutex<HashMap<u32, Weak<Strays>>>,
-    order: Mutex<()>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    own: Mutex<{ rank::OWN }, Own>,
+    cm_targets: Mutex<{ rank::TABLE }, HashMap<u64, CmEntry>>,
+    pools: Mutex<{ rank::TABLE }, HashMap<u32, Weak<Strays>>>,
+    order: Mutex<{ rank::ORDER }, ()>,
+    thread: Mutex<{ rank::TABLE }, Option<JoinHandle<()>>>,
     live: AtomicBool,
     consumer_context: AtomicU64,
     pub(crate) counts: IaCounts,
@@ -159,7 +160,7 @@ enum AsyncEvents {
 }
 
 /// IAs that are open, in the order in which they were opened, with the process that opened them.
-static OPEN: Mutex<Vec<(u32, Weak<IaInner>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<{ rank::TABLE }, Vec<(u32, Weak<IaInner>)>> = Mutex::new(Vec::new());
 
 /// Those of this process; of the one that it was forked from there may be others.
 pub(crate) fn open_ones() -> Vec<Arc<IaInner>> {
@@ -564,16 +565,6 @@ impl IaInner {
             // It has room for each buffer, and none can come twice before the pool has looked.
             let _ = strays.push(cookie);
         }
-    }
-
-    /// An EP was made anew: service points and requests that hold the old one hold the new one from now on.
-    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
-        let sps: Vec<_> = self.objects.lock().unwrap().sps.values().filter_map(Weak::upgrade).collect();
-        sps.iter().for_each(|sp| sp.replace_reserved(old, new));
-        let crs: Vec<_> = (self.cm_targets.lock().unwrap().values())
-            .filter_map(|entry| if let CmTarget::Request(cr) = &entry.target { cr.upgrade() } else { None })
-            .collect();
-        crs.iter().for_each(|cr| cr.replace_reserved(old, new));
     }
 
     /// This RMR context names something of this IA from now on.

@@ -36,6 +36,7 @@ mod psp;
 mod pz;
 mod rmr;
 mod srq;
+mod sync;
 mod types;
 
 pub use attr::{EpAttr, IaAttr, ProviderAttr, SrqAttr};
@@ -57,6 +58,9 @@ pub use psp::{Comm, Csp, Psp, Rsp};
 pub use pz::Pz;
 pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
 pub use srq::{Srq, SrqParam};
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use sync::hook as lock_hook;
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId,
     LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,

@@ -14,12 +14,13 @@
 use crate::error::{Direction, PostError};
 use crate::ia::{IaInner, Key};
 use crate::pz::PzInner;
+use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
 use memmap2::MmapRaw;
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// Address 0 of a region has to be that of a page (ib_uverbs_reg_mr).
 const PAGE: usize = 4096;
@@ -48,7 +49,7 @@ type Chunk = [Slot; CHUNK];
 /// with the free of its own LMR may see either, as the device might.
 pub(crate) struct LmrTable {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
-    free: Mutex<FreeSlots>,
+    free: Mutex<{ rank::TABLE }, FreeSlots>,
     /// LMRs that are gone: one more after each.
     gone: Arc<AtomicU64>,
 }
@@ -265,7 +266,7 @@ pub struct Lmr {
 pub(crate) struct LmrInner {
     pub(crate) ia: Arc<IaInner>,
     pub(crate) pz: Arc<PzInner>,
-    mr: Mutex<Option<Mr>>,
+    mr: Mutex<{ rank::TABLE }, Option<Mr>>,
     live: AtomicBool,
     addr: u64,
     len: usize,

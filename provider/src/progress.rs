@@ -7,6 +7,7 @@ use crate::datapath::direct;
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::ia::{CmTarget, IaInner};
+use crate::sync::{Mutex, rank};
 use crate::types::EvdId;
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::errno::Errno;
@@ -16,7 +17,7 @@ use rxe_fallback::{AsyncKind as Device, AsyncObject as Object, CmEvent};
 use std::collections::BinaryHeap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ impl Ord for Timer {
 pub(crate) struct Progress {
     epoll: Epoll,
     wake: EventFd,
-    timers: Mutex<BinaryHeap<Timer>>,
+    timers: Mutex<{ rank::TABLE }, BinaryHeap<Timer>>,
     stop: AtomicBool,
     /// The thread itself.
     thread: OnceLock<ThreadId>,

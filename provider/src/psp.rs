@@ -2,16 +2,17 @@
 
 use crate::cr::{Asks, CrInner};
 use crate::datagram::ask::{Answers, Asker};
-use crate::ep::EpInner;
+use crate::ep::{EpInner, EpPlace};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::{CrArrival, EventData};
 use crate::ia::{CmTarget, IaInner};
+use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, ServiceType, SpId, next_id, port_of};
 use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Requests that may wait to be answered at one listener.
 const BACKLOG: u32 = 1024;
@@ -63,9 +64,9 @@ pub(crate) struct SpInner {
     /// What it is counted as; CSPs are not.
     pub(crate) counter: Option<IaCounter>,
     /// The EP of an RSP, until a request has come for it.
-    reserved: Mutex<Option<Arc<EpInner>>>,
+    reserved: Mutex<{ rank::RESERVED }, Option<Arc<EpPlace>>>,
     /// One for each port space that it listens in.
-    listeners: Mutex<Vec<(u64, Arc<CmId>)>>,
+    listeners: Mutex<{ rank::TABLE }, Vec<(u64, Arc<CmId>)>>,
     /// What requests may be for.
     services: &'static [PortSpace],
     live: AtomicBool,
@@ -192,9 +193,9 @@ impl Rsp {
         let at = Place::Qualifier(Some(qual));
         // Before the first request can come.
         ep.inner.set_state(EpState::Reserved);
-        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(ep.inner.clone()))
-            .inspect_err(|_| ep.inner.set_state(EpState::Unconnected))?;
         drop(control);
+        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(&ep.inner))
+            .inspect_err(|_| ep.inner.place.release(EpState::Reserved))?;
         Ok(Self { inner })
     }
 
@@ -387,7 +388,7 @@ impl SpInner {
         at: Place,
         evd: &Arc<EvdInner>,
         kind: Kind,
-        ep: Option<Arc<EpInner>>,
+        ep: Option<&Arc<EpInner>>,
     ) -> Result<Arc<Self>> {
         ia.check()?;
         evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
@@ -416,7 +417,7 @@ impl SpInner {
             evd: evd.clone(),
             kind,
             counter,
-            reserved: Mutex::new(ep),
+            reserved: Mutex::new(ep.map(|ep| ep.place.clone())),
             listeners: Mutex::new(listeners.clone()),
             services,
             live: AtomicBool::new(true),
@@ -506,11 +507,12 @@ impl SpInner {
 
     /// The request as it arrives here, unless there is no EP for it.
     pub(crate) fn take(&self, mut asks: Asks) -> Result<CrArrival, Refusal> {
-        // Held until the request is known: an EP that is made anew meanwhile finds its holder.
+        // Held until the request has the EP: a service point that closes meanwhile waits, and then has none.
         let mut reserved = self.reserved.lock().unwrap();
+        let is_reserved = |place: &EpPlace| place.get().is_some_and(|ep| ep.state() == EpState::Reserved);
         let ep = match (self.kind, &*reserved) {
             (Kind::Bare, _) => None,
-            (Kind::Reserved, Some(ep)) if ep.state() == EpState::Reserved => Some(ep.clone()),
+            (Kind::Reserved, Some(place)) if is_reserved(place) => place.get(),
             // Or its EP has failed.
             (Kind::Reserved, _) => {
                 let text = format!("the RSP at connection qualifier {} has had its request", self.qual);
@@ -528,10 +530,14 @@ impl SpInner {
             ep.iter().filter(|_| self.kind == Kind::Provides).for_each(EpInner::close);
             return Err(Box::new((asks, error)));
         }
-        if let Some(ep) = reserved.take() {
-            ep.set_state(EpState::PassiveConnectionPending);
+        if let Some(place) = reserved.take() {
+            place.with(|ep, _| {
+                if ep.state() == EpState::Reserved {
+                    ep.set_state(EpState::PassiveConnectionPending);
+                }
+            });
         }
-        let cr = CrInner::new(&self.ia, asks, ep.clone());
+        let cr = CrInner::new(&self.ia, asks, ep.as_ref().map(|ep| ep.place.clone()));
         drop(reserved);
         let ep = ep.filter(|_| self.kind == Kind::Provides).map(|inner| Ep { inner });
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })
@@ -540,13 +546,6 @@ impl SpInner {
     pub(crate) fn announce(&self, arrival: CrArrival) {
         self.ia.count(IaCounter::SpCr);
         self.evd.push(EventData::ConnectionRequest(arrival));
-    }
-
-    pub(crate) fn replace_reserved(&self, old: &Arc<EpInner>, new: &Arc<EpInner>) {
-        let mut reserved = self.reserved.lock().unwrap();
-        if reserved.as_ref().is_some_and(|ep| Arc::ptr_eq(ep, old)) {
-            *reserved = Some(new.clone());
-        }
     }
 
     pub(crate) fn close(&self) -> bool {
@@ -558,10 +557,9 @@ impl SpInner {
             self.ia.forget_cm(token);
             drop(id);
         }
-        if let Some(ep) = self.reserved.lock().unwrap().take()
-            && ep.state() == EpState::Reserved
-        {
-            ep.set_state(EpState::Unconnected);
+        let reserved = self.reserved.lock().unwrap().take();
+        if let Some(place) = reserved {
+            place.release(EpState::Reserved);
         }
         self.evd.detach(EpId(self.id.0), 0);
         self.ia.objects.lock().unwrap().sps.remove(&self.id.0);

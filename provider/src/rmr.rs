@@ -13,11 +13,12 @@ use crate::ep::{EpInner, Window};
 use crate::ia::{IaInner, Key};
 use crate::lmr::LmrInner;
 use crate::pz::PzInner;
+use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, EpId, EpState, LmrTriplet, MemPriv, RmrId, VaType, next_id};
 use crate::{Ep, Error, IaCounter, Lmr, PostError, Pz, Result, ReturnType, Subtype};
 use rxe_fallback::{Access, BindMw, Mw, MwKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// A remote memory region (`DAT_RMR_HANDLE`): a key for peers that can be moved. Dropping it takes the key back and frees it.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub(crate) struct RmrInner {
     pz: Arc<PzInner>,
     scope: RmrScope,
     live: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<{ rank::WINDOW }, State>,
 }
 
 #[derive(Debug)]

@@ -7,13 +7,14 @@ use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::IaInner;
 use crate::lmr::{LastLmr, PoolMemory, Use};
 use crate::pz::PzInner;
+use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
 use mlx5_direct::DataSeg;
 use rxe_fallback::{Sge, SrqInit};
 use std::collections::{HashMap, hash_map::Entry};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Segments that a buffer can have at most, whatever the device offers.
 pub(crate) const MAX_IOV: usize = 32;
@@ -57,8 +58,8 @@ pub(crate) struct SrqInner {
     live: AtomicBool,
     failed: AtomicBool,
     /// EPs tied to it; the lock also decides free against attach (R31).
-    eps: Mutex<Ties>,
-    low: Mutex<LowWatermark>,
+    eps: Mutex<{ rank::TIES }, Ties>,
+    low: Mutex<{ rank::LOW }, LowWatermark>,
 }
 
 #[derive(Debug, Default)]

@@ -18,12 +18,13 @@ use super::code::Code;
 use super::lane::{InUse, Lane, Unusable};
 use super::objects::Object;
 use super::table::Table;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
 use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{OnceLock, PoisonError};
 use zerocopy::IntoBytes;
 
 /// As many shells die before one is used again.
@@ -57,14 +58,14 @@ pub(super) struct Shell {
     ia: AtomicUsize,
     /// The core's number for it, 0 for none.
     id: AtomicU64,
-    object: RwLock<Option<Box<Object>>>,
+    object: RwLock<{ rank::HANDLE }, Option<Box<Object>>>,
 }
 
 static FIRST: [Shell; FIRST_CHUNK] = [const { Shell::new() }; FIRST_CHUNK];
 static LATER: [OnceLock<Box<[Shell]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
-static FREE: Mutex<Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
+static FREE: Mutex<{ rank::TABLE }, Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
 /// EVDs and service points by the number that the core names them by.
-static BY_ID: OnceLock<Mutex<HashMap<u64, Handle>>> = OnceLock::new();
+static BY_ID: OnceLock<Mutex<{ rank::TABLE }, HashMap<u64, Handle>>> = OnceLock::new();
 
 struct Free {
     /// Shells that were ever used.
@@ -365,7 +366,8 @@ impl Handle {
         shell.context.store(0, Ordering::Relaxed);
         shell.process.store(std::process::id(), Ordering::Relaxed);
         shell.ia.store(ia.given().unwrap_or(handle).0, Ordering::Relaxed);
-        *write(shell) = Some(Box::new(object.wrap()));
+        *shell.object.write_unshared().unwrap_or_else(PoisonError::into_inner) =
+            Some(Box::new(object.wrap()));
         handle
     }
 

@@ -14,10 +14,11 @@
 
 #![expect(unsafe_code, reason = "an object shared by agreement instead of a lock")]
 
+use crate::sync::{Mutex, MutexGuard, rank};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
-use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{LazyLock, OnceLock, PoisonError};
 
 /// So many threads may have had the lane, one after the other, before it becomes a lock.
 const MOST_TURNS: u32 = 16;
@@ -82,7 +83,8 @@ struct Turn {
 }
 
 /// Turns that are on no lane, by thread.
-static SPARE: LazyLock<Mutex<HashMap<usize, Vec<&'static Turn>>>> = LazyLock::new(Mutex::default);
+static SPARE: LazyLock<Mutex<{ rank::TABLE }, HashMap<usize, Vec<&'static Turn>>>> =
+    LazyLock::new(Mutex::default);
 
 fn spare() -> MutexGuard<'static, HashMap<usize, Vec<&'static Turn>>> {
     SPARE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -50,9 +50,10 @@ mod table;
 use self::abi::ProviderInfo;
 use self::raw::In;
 use self::table::Table;
+use crate::sync::{Mutex, MutexGuard, rank};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Once, OnceLock, PoisonError};
 
 /// A line of dat.conf.
 #[derive(Clone)]
@@ -63,7 +64,7 @@ struct Line {
 }
 
 fn lines() -> MutexGuard<'static, HashMap<String, Line>> {
-    static LINES: OnceLock<Mutex<HashMap<String, Line>>> = OnceLock::new();
+    static LINES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, Line>>> = OnceLock::new();
     LINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -4,11 +4,12 @@ use super::abi::{Agent, Comm, NamedAttr, Region};
 use super::handle::{Handle, Kind};
 use super::raw::SockAddr;
 use crate::srq::SrqInner;
+use crate::sync::{Mutex, rank};
 use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex};
 
 /// Anything a handle stands for.
 pub(super) enum Object {
@@ -163,9 +164,9 @@ pub(super) struct EpObject {
     pub(super) connect_evd: Handle,
     pub(super) srq: Handle,
     /// Private data of events; C holds its address.
-    pub(super) private_data: Mutex<Box<EventPrivateData>>,
+    pub(super) private_data: Mutex<{ rank::TABLE }, Box<EventPrivateData>>,
     /// Addresses as last queried; C holds theirs.
-    pub(super) addresses: Mutex<[Option<Box<SockAddr>>; 2]>,
+    pub(super) addresses: Mutex<{ rank::TABLE }, [Option<Box<SockAddr>>; 2]>,
 }
 
 #[derive(Default)]

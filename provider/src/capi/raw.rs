@@ -8,10 +8,11 @@
 
 use super::code::Code;
 use crate::srq::MAX_IOV;
+use crate::sync::{Mutex, rank};
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use zerocopy::IntoBytes;
 
 /// A pointer that may be read from, or NULL.
@@ -238,7 +239,7 @@ impl SockAddr {
     /// One that stays where it is for good: programs use an IA's address after they have closed the IA. There are as many as
     /// there are addresses of devices.
     pub(super) fn kept(addr: SocketAddr) -> &'static Self {
-        static KEPT: Mutex<Vec<&'static SockAddr>> = Mutex::new(Vec::new());
+        static KEPT: Mutex<{ rank::TABLE }, Vec<&'static SockAddr>> = Mutex::new(Vec::new());
         let new = Self::new(addr);
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = kept.iter().find(|old| old.0 == new.0) {

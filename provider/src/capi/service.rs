@@ -7,12 +7,13 @@ use super::handle::Handle;
 use super::ia::ia_of;
 use super::objects::{CspObject, EpObject, IaObject, PspObject, RspObject};
 use super::raw::{In, Out, SockAddr, SockAddrHead};
+use crate::sync::{Mutex, MutexGuard, rank};
 use crate::{Csp, Evd, Psp, Rsp, SpId, Subtype};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Held while a service point listens already and its handle is not known yet.
 fn naming() -> MutexGuard<'static, ()> {
-    static NAMING: Mutex<()> = Mutex::new(());
+    static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
     NAMING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,7 +1,7 @@
 //! How a connection ends: disconnect, break, drain, reset, free.
 
 use crate::datapath::SrqPath;
-use crate::ep::EpInner;
+use crate::ep::{EpInner, EpPlace};
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::progress::Task;
 use crate::types::{CloseFlags, EpState};
@@ -86,7 +86,7 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         let known = control.cm.as_ref().is_some_and(|(now, _)| *now == token);
         if known {
-            control.left = control.attempt;
+            control.left = self.attempt();
         }
         drop(control);
         if !known {
@@ -114,7 +114,7 @@ impl EpInner {
         if self.state() == EpState::Connected {
             self.set_state(EpState::DisconnectPending);
         }
-        let attempt = control.attempt;
+        let attempt = self.attempt();
         drop(control);
         let _ = self.request_evd.harvest_now();
         self.finish_graceful();
@@ -123,8 +123,7 @@ impl EpInner {
 
     /// They did not come.
     pub(crate) fn overtaken(self: &Arc<Self>, attempt: u64) {
-        let same = self.control.lock().unwrap().attempt == attempt;
-        if same && self.state() == EpState::DisconnectPending {
+        if self.attempt() == attempt && self.state() == EpState::DisconnectPending {
             self.end(ConnectionEventKind::Disconnected);
         }
     }
@@ -152,7 +151,7 @@ impl EpInner {
         }
         self.set_state(EpState::Disconnected);
         let cm = control.cm.take();
-        let answer = control.left == control.attempt;
+        let answer = control.left == self.attempt();
         // Events of one EP's end stay in one order on both EVDs: pushed under the lock of nobody but in one place.
         drop(control);
         if let Some((token, id)) = cm {
@@ -304,9 +303,22 @@ impl EpInner {
 
     /// Ends whatever it is doing and takes it out of everything that knows it.
     pub(crate) fn close(self: &Arc<Self>) {
-        if !self.live.swap(false, Ordering::AcqRel) {
-            return;
+        Self::close_if(&self.place, |_| true);
+    }
+
+    /// Closes the EP that this leads to, if it is as wanted. Whoever changes or accepts with it meanwhile either has done so, and the
+    /// EP closes as it is then, or finds it closed.
+    pub(crate) fn close_if(place: &EpPlace, wanted: impl FnOnce(&Self) -> bool) {
+        let closes = place.with(|ep, _| {
+            let closes = wanted(ep) && ep.live.swap(false, Ordering::AcqRel);
+            closes.then(|| ep.clone())
+        });
+        if let Some(Some(ep)) = closes {
+            ep.end_and_detach();
         }
+    }
+
+    fn end_and_detach(self: &Arc<Self>) {
         if self.is_ud() {
             self.let_datagrams_out();
         }
@@ -314,7 +326,7 @@ impl EpInner {
         let state = self.state();
         let used = !control.drained || !self.is_drained();
         let cm = control.cm.take();
-        let answer = control.left == control.attempt;
+        let answer = control.left == self.attempt();
         self.set_state(EpState::Disconnected);
         control.drained = !used;
         drop(control);

@@ -3,15 +3,16 @@
 use super::port::{PortCounters, Samples};
 use super::{Base, Counter, Counters, IaCounter};
 use crate::ia::{CmTarget, IaInner, Objects};
+use crate::sync::{Mutex, rank};
 use crate::{Ia, Result};
 use rxe_fallback::{AsyncEvent, AsyncKind, AsyncObject, CmEvent, CmEventKind, PortSpace};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 #[derive(Debug)]
 pub(crate) struct IaCounts {
     counts: Box<[AtomicU64]>,
-    read: Mutex<Read>,
+    read: Mutex<{ rank::TABLE }, Read>,
 }
 
 #[derive(Debug)]

@@ -15,11 +15,12 @@
 //! | 20 | the consumer's data; zeroes to the end |
 
 use crate::ep::EpInner;
+use crate::sync::{Mutex, rank};
 use rxe_fallback::CmId;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::{LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 4] = b"DBUD";
@@ -100,7 +101,7 @@ type Key = (IpAddr, Asker);
 
 /// Answers of this process: a request may have been handed on, and comes again where it came first.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(Mutex<Remembered>);
+pub(crate) struct Answers(Mutex<{ rank::TABLE }, Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {

@@ -13,6 +13,7 @@
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
 //! is [`Lost`]. For this each EP keeps its [`Progress`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
 
+use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::{LmrTriplet, NumberHasher};
 use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -20,7 +21,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// What a buffer is known by to those who posted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +118,7 @@ pub(crate) struct Ledger {
     progress: AtomicU64,
     /// Whether there are suspects, now; changed under the lock of `losses`.
     suspects: AtomicBool,
-    losses: Mutex<Losses>,
+    losses: Mutex<{ rank::LOSSES }, Losses>,
 }
 
 /// The poster's half.

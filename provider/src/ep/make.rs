@@ -2,7 +2,7 @@
 
 use super::marks::Watch;
 use super::post::{Kept, Receives, Requests};
-use super::{EpEvds, EpInner, Room};
+use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::conn::Control;
 use crate::counters::{Posted, Received};
 use crate::datagram::{Ud, not_here};
@@ -10,6 +10,7 @@ use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::ia::IaInner;
 use crate::pz::PzInner;
 use crate::srq::{MAX_IOV, SrqInner};
+use crate::sync::Mutex;
 use crate::types::{
     CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
 };
@@ -17,8 +18,8 @@ use crate::{Ep, EpAttr, Error, Evd, IaCounter, Result, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex};
 
 /// What an EP is to be made of.
 pub(super) struct Plan {
@@ -78,7 +79,8 @@ impl Plan {
             evd.attach(&[stream], 0).inspect_err(|_| self.starve(id, &fed))?;
         }
         let control = Control::new(self.attr.srq_soft_hw);
-        let inner = self.assemble(id, fed, control, EpState::Unconnected);
+        let inner = self.assemble(id, fed, control, EpState::Unconnected, Arc::default());
+        inner.place.set(&inner);
         inner.pz.lock().unwrap().enter();
         Ok(inner)
     }
@@ -176,7 +178,14 @@ impl Plan {
     }
 
     /// The EP, known to its EVDs and its IA, and with the sizes that the QP really has.
-    pub(super) fn assemble(self, id: EpId, fed: Fed, mut control: Control, state: EpState) -> Arc<EpInner> {
+    pub(super) fn assemble(
+        self,
+        id: EpId,
+        fed: Fed,
+        mut control: Control,
+        state: EpState,
+        place: Arc<EpPlace>,
+    ) -> Arc<EpInner> {
         let Fed { recv, request, qp, room } = fed;
         let mut attr = self.attr;
         let ud = (attr.service_type == ServiceType::Ud).then(Box::<Ud>::default);
@@ -195,6 +204,8 @@ impl Plan {
         let inner = Arc::new(EpInner {
             id,
             ia: self.ia,
+            place,
+            attempt: AtomicU64::new(0),
             context: AtomicU64::new(0),
             srq: self.srq,
             live: AtomicBool::new(true),

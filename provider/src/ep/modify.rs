@@ -2,7 +2,7 @@
 //!
 //! Flags, limits that only the connection needs, and the connect EVD change in place. Whatever the QP was made with (PZ, the
 //! EVDs of completions, queue sizes) takes another QP: the EP is made anew around it, under its old name, and takes the
-//! old one's place with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
+//! old one's place ([`EpPlace`](super::EpPlace)) with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
 //! the old one has taken none of them, since a QP that was never connected takes nothing.
 
 use super::make::{Blame, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
@@ -136,6 +136,8 @@ impl EpInner {
             return Err(Error::arg(2, "the soft high watermark is changed with set_watermark"));
         }
         let mut control = self.control.lock().unwrap();
+        // A request that had brought the EP may have closed it meanwhile.
+        self.check()?;
         let state = self.state();
         let quiescent = matches!(state, EpState::Unconnected | EpState::TentativeConnectionPending);
         if !state.is_before_connection() || (change.pz.is_some() && !quiescent) {
@@ -310,7 +312,7 @@ impl EpInner {
         plan.pz.enter();
         self.pz.lock().unwrap().leave();
         let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
-        let inner = plan.assemble(self.id, fed, control, state);
+        let inner = plan.assemble(self.id, fed, control, state, self.place.clone());
         let mut receives = self.receives.lock().unwrap();
         let (mut ring, kept) = (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.kept));
         drop(receives);
@@ -320,9 +322,10 @@ impl EpInner {
         drop(receives);
         inner.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
         inner.follow_counts(self);
-        // Whoever still holds this one finds it gone.
+        inner.attempt.store(self.attempt(), Ordering::Release);
+        // Whoever still holds this one finds it gone; service points and requests find the new one.
         self.live.store(false, Ordering::Release);
-        self.ia.replace_reserved(self, &inner);
+        self.place.set(&inner);
         Ok(inner)
     }
 }

@@ -501,10 +501,13 @@ impl EpInner {
     /// Goes on counting where the EP that this one replaces has stopped.
     pub(super) fn follow_counts(&self, before: &Self) {
         self.received.follow(&before.received);
-        self.requests.lock().unwrap().posted = before.requests.lock().unwrap().posted.clone();
+        let posted = before.requests.lock().unwrap().posted.clone();
+        self.requests.lock().unwrap().posted = posted;
         let old = before.receives.lock().unwrap();
+        let (posts, bytes) = (old.posts, old.bytes);
+        drop(old);
         let mut new = self.receives.lock().unwrap();
-        (new.posts, new.bytes) = (old.posts, old.bytes);
+        (new.posts, new.bytes) = (posts, bytes);
     }
 
     /// Gives up what never completed; only after the QP was drained or reset.

@@ -10,10 +10,10 @@ use crate::datapath::{
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
 use crate::srq::SrqInner;
+use crate::sync::FastMutexGuard;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
 use crate::{DtoCompletion, DtoOp};
 use mlx5_direct::{Payload, RecvOp};
-use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -176,7 +176,7 @@ impl EvdInner {
     #[inline(never)]
     fn dequeue_queued<T>(
         &self,
-        mut queue: MutexGuard<'_, Queue>,
+        mut queue: FastMutexGuard<'_, Queue>,
         make: impl FnOnce(DtoCompletion) -> T,
     ) -> Quick<T> {
         let usual = !queue.unusual.intersects(Unusual::CLOSED | Unusual::WAITED);
@@ -211,7 +211,7 @@ impl EvdInner {
     }
 
     #[inline(never)]
-    fn queue_one(&self, mut queue: MutexGuard<'_, Queue>, completion: &Completion) {
+    fn queue_one(&self, mut queue: FastMutexGuard<'_, Queue>, completion: &Completion) {
         let mut after = Aftermath::default();
         self.take(&mut queue, completion, &mut after);
         queue.counts.polling = !queue.dtos.is_empty();

@@ -1,0 +1,212 @@
+//! The tests and the places where their threads meet.
+
+use doorbell::lock_hook::before_locks;
+use doorbell::{
+    CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EpState, Psp, Qos,
+    RmrTriplet,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
+use std::thread::ThreadId;
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+const INVALID_EP: u32 = 0x8005_000c;
+
+/// Two threads and the steps that they have come to.
+#[derive(Default)]
+struct Steps {
+    modifier: OnceLock<ThreadId>,
+    other: OnceLock<ThreadId>,
+    reached: Mutex<Vec<&'static str>>,
+    changed: Condvar,
+}
+
+impl Steps {
+    /// True if this is the first time.
+    fn reach(&self, step: &'static str) -> bool {
+        let mut reached = self.reached.lock().unwrap();
+        let first = !reached.contains(&step);
+        if first {
+            reached.push(step);
+            self.changed.notify_all();
+        }
+        first
+    }
+
+    fn has_reached(&self, step: &str) -> bool {
+        self.reached.lock().unwrap().contains(&step)
+    }
+
+    #[track_caller]
+    fn wait_for(&self, step: &'static str) {
+        let reached = self.reached.lock().unwrap();
+        let (reached, _) =
+            self.changed.wait_timeout_while(reached, LONG, |reached| !reached.contains(&step)).unwrap();
+        assert!(reached.contains(&step), "nobody came to step {step:?}");
+    }
+
+    /// The thread that modifies an EP stops where it is about to take `stop` for the first time; it is at step "modify" there, and
+    /// goes on once step `go` is reached. The other thread is the one that takes `first` after that; it is at step "other" where it
+    /// is about to take the EP's `control`.
+    fn place(self: &Arc<Self>, stop: &'static str, go: &'static str, first: &'static str) -> Placed {
+        let steps = self.clone();
+        before_locks(Some(Arc::new(move |lock| {
+            let me = std::thread::current().id();
+            if steps.modifier.get() == Some(&me) {
+                if lock == stop && steps.reach("modify") {
+                    steps.wait_for(go);
+                }
+            } else if lock == first && steps.has_reached("modify") {
+                let _ = steps.other.set(me);
+            } else if lock == "EpInner::control" && steps.other.get() == Some(&me) {
+                steps.reach("other");
+            }
+        })));
+        Placed
+    }
+}
+
+/// While it lives, threads stop at their places.
+struct Placed;
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        before_locks(None);
+    }
+}
+
+/// Another thread modifies the EP, so that it takes another QP; it stops where `steps` say.
+fn modify(steps: &Arc<Steps>, rig: &Arc<Rig>, mut ep: Ep) -> mpsc::Receiver<(Ep, Result<(), u32>)> {
+    let (steps, rig) = (steps.clone(), rig.clone());
+    elsewhere(move || {
+        steps.modifier.set(std::thread::current().id()).unwrap();
+        let side = &rig.server;
+        let result = ep.modify(EpChange {
+            recv: Some(Some(&side.recv)),
+            request: Some(Some(&side.request)),
+            connect: Some(Some(&side.connect)),
+            max_recv_dtos: Some(50),
+            ..EpChange::default()
+        });
+        drop(rig);
+        (ep, result.map_err(|error| error.code()))
+    })
+}
+
+/// Another thread does it.
+fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+    let (done, outcome) = mpsc::channel();
+    std::thread::spawn(move || done.send(what()));
+    outcome
+}
+
+/// What came of it. Where it does not end, the IAs could not be closed any more, so they stay.
+#[track_caller]
+fn outcome<T>(rig: &Arc<Rig>, from: &mpsc::Receiver<T>) -> T {
+    from.recv_timeout(LONG).unwrap_or_else(|error| {
+        std::mem::forget(rig.clone());
+        panic!("two threads wait for each other: {error}");
+    })
+}
+
+#[track_caller]
+fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
+    let client = rig.client.ep(&EpAttr::default());
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    (client, connection_request(&rig.server.cr))
+}
+
+/// A message each way round the new queues.
+#[track_caller]
+fn works(rig: &Rig, pair: &mut Pair) {
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    assert_eq!(rig.deliver(pair, 8).cookie, 3);
+    let there = &rig.server.lmr;
+    let from =
+        RmrTriplet { virtual_address: there.address(), segment_length: 8, rmr_context: there.rmr_context() };
+    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 8)], 0, from, NONE).unwrap();
+    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+}
+
+/// A thread rejects a request while another makes the EP of that request anew: the EP goes with its request, in its new form.
+pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
+    let rig = Arc::new(Rig::new());
+    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, qual);
+    let steps = Arc::new(Steps::default());
+    let placed = steps.place("EpInner::receives", "other", "CrInner::open");
+    let modified = modify(&steps, &rig, ep.unwrap());
+    steps.wait_for("modify");
+    let rejected = elsewhere(move || cr.reject(&[]).map_err(|error| error.code()));
+    let (ep, result) = outcome(&rig, &modified);
+    assert_eq!((result, outcome(&rig, &rejected)), (Ok(()), Ok(())));
+    drop(placed);
+    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, INVALID_EP));
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+}
+
+/// The request is rejected before the other thread has the EP: there is none to modify.
+pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
+    let rig = Arc::new(Rig::new());
+    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, qual);
+    let steps = Arc::new(Steps::default());
+    let placed = steps.place("EpInner::control", "gone", "CrInner::open");
+    let modified = modify(&steps, &rig, ep.unwrap());
+    steps.wait_for("modify");
+    cr.reject(&[]).unwrap();
+    steps.reach("gone");
+    let (ep, result) = outcome(&rig, &modified);
+    drop(placed);
+    assert_eq!(result, Err(INVALID_EP));
+    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, INVALID_EP));
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+}
+
+/// The request that an EP is reserved for comes while the EP is made anew: it gets the new one.
+pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
+    let rig = Arc::new(Rig::new());
+    let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let (_rsp, qual) = rig.server.reserve(&ep);
+    let steps = Arc::new(Steps::default());
+    let placed = steps.place("EpInner::receives", "other", "SpInner::reserved");
+    let modified = modify(&steps, &rig, ep);
+    steps.wait_for("modify");
+    let client = rig.client.ep(&EpAttr::default());
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let (server, result) = outcome(&rig, &modified);
+    drop(placed);
+    assert_eq!(result, Ok(()));
+    let arrival = connection_request(&rig.server.cr);
+    assert_eq!(server.state(), EpState::PassiveConnectionPending);
+    arrival.cr.accept_reserved(&[]).unwrap();
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+/// A thread accepts with the EP of the request while another makes it anew: the connection is the new one's.
+pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
+    let rig = Arc::new(Rig::new());
+    let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let (_rsp, qual) = rig.server.reserve(&ep);
+    let (client, arrival) = ask_at(&rig, qual);
+    let steps = Arc::new(Steps::default());
+    let placed = steps.place("EpInner::receives", "other", "CrInner::answered");
+    let modified = modify(&steps, &rig, ep);
+    steps.wait_for("modify");
+    let accepted = elsewhere(move || arrival.cr.accept_reserved(&[]).map_err(|refused| refused.error.code()));
+    let (server, result) = outcome(&rig, &modified);
+    let accepted = outcome(&rig, &accepted);
+    drop(placed);
+    assert_eq!((result, accepted), (Ok(()), Ok(())));
+    let mut pair = established(&rig, Pair { server, client });
+    works(&rig, &mut pair);
+}
+
+#[track_caller]
+fn established(rig: &Rig, pair: Pair) -> Pair {
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Established);
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Established);
+    pair
+}

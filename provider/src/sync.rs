@@ -1,0 +1,471 @@
+//! Locks, and the order in which a thread may take them.
+//!
+//! Every lock has a rank, a constant of [`rank`] in its type. A thread takes locks from the
+//! outermost rank to the innermost: while it holds a lock, it may take only locks of higher levels.
+//! Two threads that keep to this cannot wait for each other. Debug builds check it: taking a lock
+//! of the same or a lower level than one that the thread holds panics and names both. Release
+//! builds check nothing: the types of this module are then no more than the locks of the standard
+//! library and of parking_lot.
+//!
+//! A lock that is only tried (`try_read`, `try_lock`) waits for nobody, so it is not checked; it
+//! counts as held.
+//!
+//! | level | lock | type | guards | while it is held, these are taken |
+//! |---|---|---|---|---|
+//! | 0 | `capi::handle::Shell::object` | `RwLock` | the object behind a C handle; one call holds several, of which it changes one at most | all below |
+//! | 1 | `NAMING` in `capi::service` | `Mutex` | a new service point until its handle is known by its number | all below but 2 to 5 |
+//! | 2 | `CrInner::answered` | `Mutex` | one answer to a request at a time | 3 and up |
+//! | 3 | `CrInner::open` | `Mutex` | the connection id and the EP of a request that is not answered yet | 4 and up |
+//! | 4 | `SpInner::reserved` | `Mutex` | the EP of an RSP until its request comes | 5 and up |
+//! | 5 | `EpInner::control` | `Mutex` | connection, state changes, marks; who may make the EP anew | 6 and up |
+//! | 6 | `RmrInner::state` | `Mutex` | a memory window and what it is bound to | 7 and up |
+//! | 7 | `SrqInner::eps` | `Mutex` | EPs on an SRQ and the EVDs that they feed | 11 and up |
+//! | 8 | `SrqInner::low` | `Mutex` | the low watermark | 9 and up |
+//! | 9 | `IaInner::order` | `Mutex` | the order of events of one cause on two EVDs | 10 and up |
+//! | 10 | `EpInner::connect_evd` | `Mutex` | where connection events go | 12 and up |
+//! | 11 | `IaInner::own` | `Mutex` | EVDs and the PZ that the IA makes for itself | 12 and up |
+//! | 12 | `EvdInner::queue` | `FastMutex` | CQs, queued events, streams, and the EPs and SRQs that complete here | 13 and up |
+//! | 13 | `EpInner::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
+//! | 14 | `EpInner::receives` | `Mutex` | receives that are posted | 20 |
+//! | 15 | `Ud` | `Mutex` | what a UD EP asks and sends | 20 |
+//! | 16 | `Ledger::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
+//! | 20 | `IaInner::{objects, cm_targets, pools, thread}`, `OPEN`, `Progress::timers`, `IaCounts::read` | `Mutex` | what an IA knows by number, the IAs of the process, timers, samples | none |
+//! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `SpInner::listeners`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
+//! | 20 | `LmrTable::free`, `LmrInner::mr`, `Datagrams::ways` (`RwLock`), `Answers` | `Mutex` | LMR contexts, regions, address handles, answers to datagram requests | none |
+//! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
+//!
+//! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
+//! libibverbs, librdmacm and of the allocator. An SRQ's `Lane` (in `capi::lane`) is no lock of
+//! these: a thread that finds itself inside is refused and does not wait.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::time::Duration;
+
+/// The ranks, from the outermost lock to the innermost.
+pub(crate) mod rank {
+    macro_rules! ranks {
+        ($($(#[$doc:meta])* $name:ident = $rank:literal $text:literal;)+) => {
+            $($(#[$doc])* pub(crate) const $name: u8 = $rank;)+
+
+            /// The lock of this rank in the words of the code.
+            #[cfg(debug_assertions)]
+            pub(crate) const fn name(rank: u8) -> &'static str {
+                match rank {
+                    $($rank => $text,)+
+                    _ => "a lock without a name",
+                }
+            }
+        };
+    }
+
+    ranks! {
+        HANDLE = 0 "Shell::object";
+        NAMING = 1 "NAMING";
+        ANSWERED = 2 "CrInner::answered";
+        OPEN = 3 "CrInner::open";
+        RESERVED = 4 "SpInner::reserved";
+        CONTROL = 5 "EpInner::control";
+        WINDOW = 6 "RmrInner::state";
+        TIES = 7 "SrqInner::eps";
+        LOW = 8 "SrqInner::low";
+        ORDER = 9 "IaInner::order";
+        CONNECT_EVD = 10 "EpInner::connect_evd";
+        OWN = 11 "IaInner::own";
+        QUEUE = 12 "EvdInner::queue";
+        REQUESTS = 13 "EpInner::requests";
+        RECEIVES = 14 "EpInner::receives";
+        DATAGRAMS = 15 "Ud";
+        LOSSES = 16 "Ledger::losses";
+        /// Whoever holds one of these takes no other lock of this crate.
+        TABLE = 20 "a table";
+    }
+}
+
+/// A lock that this thread holds, for as long as this lives.
+#[derive(Debug)]
+struct Held {
+    #[cfg(debug_assertions)]
+    rank: u8,
+}
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    #[inline(always)]
+    fn checked(_: u8) -> Self {
+        Self {}
+    }
+
+    #[inline(always)]
+    fn unchecked(_: u8) -> Self {
+        Self {}
+    }
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use super::{Held, rank};
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Bit `r`: the thread holds a lock of rank `r`.
+        static RANKS: Cell<u32> = const { Cell::new(0) };
+        /// Locks of rank [`rank::HANDLE`] that the thread holds.
+        static HANDLES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    impl Held {
+        /// About to wait for a lock of this rank.
+        ///
+        /// # Panics
+        /// If the thread holds a lock of this rank or of one further in. Handles may be held
+        /// together.
+        #[track_caller]
+        pub(super) fn checked(rank: u8) -> Self {
+            super::hook::call(rank);
+            let held = RANKS.get();
+            let beyond = u32::from(rank != rank::HANDLE);
+            let same_or_inner = held >> rank & !(1 - beyond);
+            assert!(
+                same_or_inner == 0 || std::thread::panicking(),
+                "lock order: {} is taken while the thread holds {}; the table in provider/src/sync.rs has the order",
+                rank::name(rank),
+                rank::name((31 - held.leading_zeros()) as u8),
+            );
+            Self::unchecked(rank)
+        }
+
+        /// Holds a lock of this rank that it has not waited for.
+        pub(super) fn unchecked(rank: u8) -> Self {
+            RANKS.set(RANKS.get() | 1 << rank);
+            if rank == rank::HANDLE {
+                HANDLES.set(HANDLES.get() + 1);
+            }
+            Self { rank }
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            if self.rank == rank::HANDLE {
+                HANDLES.set(HANDLES.get() - 1);
+                if HANDLES.get() > 0 {
+                    return;
+                }
+            }
+            RANKS.set(RANKS.get() & !(1 << self.rank));
+        }
+    }
+}
+
+/// A step of a test at the place where a thread takes a lock.
+#[cfg(debug_assertions)]
+pub mod hook {
+    use super::rank;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, PoisonError, RwLock};
+
+    /// Gets the name of the lock, on the thread that is about to take it.
+    pub type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+    static HOOK: RwLock<Option<Hook>> = RwLock::new(None);
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+
+    /// From now on every thread calls this before it takes a lock of the provider; `None` ends it.
+    /// The hook may wait, which is what it is for.
+    pub fn before_locks(hook: Option<Hook>) {
+        let hooked = hook.is_some();
+        *HOOK.write().unwrap_or_else(PoisonError::into_inner) = hook;
+        HOOKED.store(hooked, Ordering::Release);
+    }
+
+    pub(super) fn call(rank: u8) {
+        if !HOOKED.load(Ordering::Acquire) {
+            return;
+        }
+        let hook = HOOK.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            hook(rank::name(rank));
+        }
+    }
+}
+
+/// A [`std::sync::Mutex`] with a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<const RANK: u8, T>(std::sync::Mutex<T>);
+
+/// The right to use what a [`Mutex`] guards.
+#[derive(Debug)]
+pub(crate) struct MutexGuard<'a, T> {
+    guard: std::sync::MutexGuard<'a, T>,
+    held: Held,
+}
+
+impl<const RANK: u8, T> Mutex<RANK, T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        let held = Held::checked(RANK);
+        match self.0.lock() {
+            Ok(guard) => Ok(MutexGuard { guard, held }),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner(), held })),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> LockResult<&mut T> {
+        self.0.get_mut()
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// A [`std::sync::Condvar`] for a [`Mutex`] with a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    pub(crate) const fn new() -> Self {
+        Self(std::sync::Condvar::new())
+    }
+
+    /// A thread that waits here takes no other lock, so it keeps the rank meanwhile.
+    pub(crate) fn wait<'a, T>(&self, lock: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        let MutexGuard { guard, held } = lock;
+        match self.0.wait(guard) {
+            Ok(guard) => Ok(MutexGuard { guard, held }),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner(), held })),
+        }
+    }
+
+    /// [`Condvar::wait`] for at most this long.
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        lock: MutexGuard<'a, T>,
+        time: Duration,
+    ) -> LockResult<MutexGuard<'a, T>> {
+        let MutexGuard { guard, held } = lock;
+        match self.0.wait_timeout(guard, time) {
+            Ok((guard, _)) => Ok(MutexGuard { guard, held }),
+            Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner().0, held })),
+        }
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A [`parking_lot::Mutex`] with a rank: smaller and quicker than the standard library's.
+#[derive(Debug)]
+pub(crate) struct FastMutex<const RANK: u8, T>(parking_lot::Mutex<T>);
+
+/// The right to use what a [`FastMutex`] guards.
+#[derive(Debug)]
+pub(crate) struct FastMutexGuard<'a, T> {
+    guard: parking_lot::MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<const RANK: u8, T> FastMutex<RANK, T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock(&self) -> FastMutexGuard<'_, T> {
+        let _held = Held::checked(RANK);
+        FastMutexGuard { guard: self.0.lock(), _held }
+    }
+}
+
+impl<T> Deref for FastMutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for FastMutexGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// A [`std::sync::RwLock`] with a rank.
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<const RANK: u8, T>(std::sync::RwLock<T>);
+
+/// The right to look at what an [`RwLock`] guards.
+#[derive(Debug)]
+pub(crate) struct RwLockReadGuard<'a, T> {
+    guard: std::sync::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// The right to change what an [`RwLock`] guards.
+#[derive(Debug)]
+pub(crate) struct RwLockWriteGuard<'a, T> {
+    guard: std::sync::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<const RANK: u8, T> RwLock<RANK, T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::RwLock::new(value))
+    }
+
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+        let _held = Held::checked(RANK);
+        match self.0.read() {
+            Ok(guard) => Ok(RwLockReadGuard { guard, _held }),
+            Err(poisoned) => Err(PoisonError::new(RwLockReadGuard { guard: poisoned.into_inner(), _held })),
+        }
+    }
+
+    /// Waits for nobody, so no order has to be kept.
+    #[inline(always)]
+    pub(crate) fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
+        match self.0.try_read() {
+            Ok(guard) => Ok(RwLockReadGuard { guard, _held: Held::unchecked(RANK) }),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                let guard = RwLockReadGuard { guard: poisoned.into_inner(), _held: Held::unchecked(RANK) };
+                Err(TryLockError::Poisoned(PoisonError::new(guard)))
+            }
+            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+        self.write_as(Held::checked(RANK))
+    }
+
+    /// For an object that only this thread knows: others hold this lock for an instant at most, and
+    /// take no other lock meanwhile. So no order has to be kept.
+    pub(crate) fn write_unshared(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+        self.write_as(Held::unchecked(RANK))
+    }
+
+    #[inline(always)]
+    fn write_as(&self, _held: Held) -> LockResult<RwLockWriteGuard<'_, T>> {
+        match self.0.write() {
+            Ok(guard) => Ok(RwLockWriteGuard { guard, _held }),
+            Err(poisoned) => Err(PoisonError::new(RwLockWriteGuard { guard: poisoned.into_inner(), _held })),
+        }
+    }
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Outer = Mutex<{ rank::OPEN }, u8>;
+    type Inner = Mutex<{ rank::CONTROL }, u8>;
+    type Table = RwLock<{ rank::TABLE }, u8>;
+    type Handle = RwLock<{ rank::HANDLE }, u8>;
+
+    /// Whether this thread may do it.
+    fn allowed(step: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+        std::panic::catch_unwind(step).is_ok()
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn locks_are_taken_from_the_outermost_in() {
+        let (outer, inner, table) = (Outer::default(), Inner::default(), Table::default());
+        assert!(allowed(|| drop((outer.lock(), inner.lock(), table.read()))));
+        assert!(!allowed(|| drop((inner.lock(), outer.lock()))));
+        assert!(!allowed(|| drop((table.write(), inner.lock()))));
+        assert!(!allowed(|| drop((outer.lock(), table.read(), inner.lock()))));
+        // Whatever order they are given back in.
+        let (first, second) = (outer.lock(), inner.lock());
+        drop(first);
+        assert!(!allowed(|| drop(Outer::default().lock())));
+        drop(second);
+        assert!(allowed(|| drop(Outer::default().lock())));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn two_locks_of_one_rank_are_not_held_together_but_for_handles() {
+        let (one, other) = (Inner::default(), Inner::default());
+        assert!(!allowed(|| drop((one.lock(), other.lock()))));
+        assert!(!allowed(|| drop((Table::default().read(), Table::default().read()))));
+        let (one, other, third) = (Handle::default(), Handle::default(), Handle::default());
+        let held = (one.read(), other.read());
+        drop(held.0);
+        assert!(allowed(|| drop(third.write())));
+        let inner = Inner::default();
+        let control = inner.lock();
+        assert!(!allowed(|| drop(third.read())));
+        assert!(allowed(|| drop(third.try_read())) && allowed(|| drop(third.write_unshared())));
+        drop(control);
+        drop(held.1);
+    }
+
+    #[test]
+    #[cfg(not(debug_assertions))]
+    fn ranks_take_no_room() {
+        use std::mem::size_of;
+        assert_eq!(size_of::<MutexGuard<'_, u8>>(), size_of::<std::sync::MutexGuard<'_, u8>>());
+        assert_eq!(size_of::<FastMutexGuard<'_, u8>>(), size_of::<parking_lot::MutexGuard<'_, u8>>());
+        assert_eq!(size_of::<RwLockReadGuard<'_, u8>>(), size_of::<std::sync::RwLockReadGuard<'_, u8>>());
+        assert_eq!(size_of::<Outer>(), size_of::<std::sync::Mutex<u8>>());
+        let (outer, inner) = (Outer::default(), Inner::default());
+        assert!(allowed(|| drop((inner.lock(), outer.lock()))));
+    }
+}
