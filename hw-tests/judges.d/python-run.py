@@ -6,6 +6,7 @@ usage: python-run.py FOLDER DEVICE; FOLDER holds rdma-core's `tests` package. JU
 import ctypes
 import importlib
 import os
+import random
 import sys
 import unittest
 
@@ -35,6 +36,8 @@ class Result(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.name = test.id().removeprefix("tests.")
+        # Some tests choose attributes at random: the same ones in every run.
+        random.seed(self.name)
         self.before = complaints()
         self.said = None
         print(self.name, end=" ... ", flush=True)

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use super::query::MAX_CQE;
+use super::query::{MAX_CQE, MINI_CQE_FORMATS};
 use crate::device::{Device, ObjectKind};
 use crate::events::kind;
 use crate::mem::Area;
@@ -37,14 +37,22 @@ impl Device {
         }
         let driver = command.uhw();
         let (buf_addr, record_addr, cqe_size) = (driver.u64(0), driver.u64(8), driver.u32(16));
-        let (compression, driver_flags, uar_page) = (driver.u8(20), driver.u16(22), driver.u16(24));
+        let (compression, format) = (driver.u8(20), driver.u8(21));
+        let (driver_flags, uar_page) = (driver.u16(22), driver.u16(24));
         const CQE_128B_PAD: u16 = 1;
         const UAR_PAGE_INDEX: u16 = 2;
-        if compression != 0 || driver_flags & !(CQE_128B_PAD | UAR_PAGE_INDEX) != 0 {
+        if compression > 1 || driver_flags & !(CQE_128B_PAD | UAR_PAGE_INDEX) != 0 {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         if cqe_size != 64 && cqe_size != 128 {
             return Err(sys::errno(libc::EINVAL));
+        }
+        // A device may compress CQEs, and never has to: the software device checks the format and writes whole ones.
+        if compression == 1 && (format.count_ones() != 1 || u32::from(format) & MINI_CQE_FORMATS == 0) {
+            return Err(sys::errno(libc::EINVAL));
+        }
+        if driver_flags & CQE_128B_PAD != 0 && cqe_size != 128 {
+            return Err(sys::errno(libc::EOPNOTSUPP));
         }
         if driver_flags & UAR_PAGE_INDEX != 0 && !self.has_uar_page(context, u32::from(uar_page)) {
             return Err(sys::errno(libc::EINVAL));

@@ -16,6 +16,12 @@ const DRIVER: u16 = 1 << 12;
 const OBJECT_UAR: u16 = DRIVER + 8;
 const UAR_ALLOC: u16 = DRIVER;
 const UAR_DESTROY: u16 = DRIVER + 1;
+/// `MLX5_IB_OBJECT_VAR`: doorbell pages of virtio queues, which have the same form here as UAR pages.
+const OBJECT_VAR: u16 = DRIVER + 4;
+const VAR_ALLOC: u16 = DRIVER;
+const VAR_DESTROY: u16 = DRIVER + 1;
+/// `MLX5_IB_METHOD_QUERY_PORT`, of the device.
+const QUERY_PORT: u16 = DRIVER;
 const RDMA_DRIVER_MLX5: u32 = 1;
 
 const HEADER: usize = 24;
@@ -108,8 +114,12 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
         .collect();
     match (object, method) {
         (OBJECT_DEVICE, METHOD_INVOKE_WRITE) => invoke_write(file, fd, &attrs),
+        (OBJECT_DEVICE, QUERY_PORT) => query_port(&attrs),
         (OBJECT_UAR, UAR_ALLOC) => uar_alloc(file, &attrs),
-        (OBJECT_UAR, UAR_DESTROY) => uar_destroy(file, &attrs),
+        (OBJECT_VAR, VAR_ALLOC) => {
+            page_alloc(file, need(&attrs, DRIVER)?, [DRIVER + 1, DRIVER + 2, DRIVER + 3], &attrs)
+        }
+        (OBJECT_UAR, UAR_DESTROY) | (OBJECT_VAR, VAR_DESTROY) => uar_destroy(file, &attrs),
         _ => Err(sys::errno(libc::EPROTONOSUPPORT)),
     }
 }
@@ -152,8 +162,13 @@ fn uar_alloc(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
     if kind > 1 {
         return Err(sys::errno(libc::EOPNOTSUPP));
     }
-    let (offset, length, page_id) =
-        (need(attrs, DRIVER + 2)?, need(attrs, DRIVER + 3)?, need(attrs, DRIVER + 4)?);
+    page_alloc(file, handle, [DRIVER + 2, DRIVER + 3, DRIVER + 4], attrs)
+}
+
+/// Hands out a doorbell page; `answers`: attributes for its offset, its length, its index.
+fn page_alloc(file: &Uverbs, handle: &Attr, answers: [u16; 3], attrs: &[Attr]) -> io::Result<()> {
+    let [offset, length, page_id] = answers;
+    let (offset, length, page_id) = (need(attrs, offset)?, need(attrs, length)?, need(attrs, page_id)?);
     let mut device = crate::device::lock();
     if device.dead {
         return Err(sys::errno(libc::EIO));
@@ -177,4 +192,13 @@ fn uar_destroy(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
     device.drop_handle(file.context, handle);
     device.free_uar_page(file.context, page as u32);
     Ok(())
+}
+
+/// The port as the eswitch has it: there is none.
+fn query_port(attrs: &[Attr]) -> io::Result<()> {
+    if need(attrs, DRIVER)?.data != 1 {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    // No flags, so that nothing of it is valid.
+    need(attrs, DRIVER + 1)?.answer(&[0; 40])
 }

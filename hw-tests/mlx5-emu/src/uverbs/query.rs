@@ -16,6 +16,10 @@ pub(crate) const MAX_SRQ_WR: u32 = 32767;
 pub(crate) const MAX_QP_WR: u32 = 32768;
 /// Most CQEs of a queue.
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
+/// Formats of compressed CQEs: hash, checksum, checksum and stride index.
+pub(super) const MINI_CQE_FORMATS: u32 = 1 | 2 | 4;
+/// Most CQEs in a compressed one.
+const MAX_COMPRESSED_CQES: u32 = 64;
 
 fn device_attributes() -> Answer {
     const BAD_PKEY_CNTR: u32 = 1 << 1;
@@ -116,9 +120,20 @@ impl Device {
         out.0[length_at..length_at + 4].copy_from_slice(&length.to_ne_bytes());
         command.answer(&out.0)?;
         if command.uhw_out.len >= 8 {
-            // No offloads of any kind: everything after the length is zero.
+            // No offloads of any kind: everything but CQE formats is zero.
+            const CQE_128B_COMPRESSION: u32 = 1;
+            const CQE_128B_PAD: u32 = 2;
             let mut uhw = Answer::default();
-            uhw.u32(0).u32(command.uhw_out.len as u32).zeros(command.uhw_out.len - 8);
+            uhw.u32(0) // comp_mask
+                .u32(command.uhw_out.len as u32)
+                .zeros(8) // tso_caps
+                .zeros(16) // rss_caps
+                .u32(MAX_COMPRESSED_CQES)
+                .u32(MINI_CQE_FORMATS)
+                .zeros(16) // packet_pacing_caps
+                .u32(0) // multi-packet send WQEs: none
+                .u32(CQE_128B_COMPRESSION | CQE_128B_PAD);
+            uhw.zeros(command.uhw_out.len.saturating_sub(uhw.0.len()));
             command.answer_uhw(&uhw.0)?;
         }
         Ok(())

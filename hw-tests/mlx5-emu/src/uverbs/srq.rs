@@ -68,7 +68,8 @@ impl Device {
             // Signatures are not modelled.
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
-        if request.max_wr == 0 || request.max_wr > MAX_SRQ_WR || request.max_sge > 31 {
+        // Without a work request it is made as well: its ring has the one entry that stays free.
+        if request.max_wr > MAX_SRQ_WR || request.max_sge > 31 {
             return Err(invalid());
         }
         let count = (request.max_wr + 1).next_power_of_two();
