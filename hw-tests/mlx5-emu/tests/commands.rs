@@ -257,7 +257,7 @@ fn doorbell_pages_of_virtio_queues_can_be_mapped() {
     let (mut offset, mut length, mut page) = (0u64, 0u32, 0u32);
     let made = native(
         fd(&rig),
-        DRIVER + 4,
+        DRIVER + 6,
         DRIVER,
         &[
             (DRIVER, 0, 0),
@@ -282,8 +282,8 @@ fn doorbell_pages_of_virtio_queues_can_be_mapped() {
         at.cast::<u32>().write_volatile(1);
         assert_eq!(libc::munmap(at, length as usize), 0);
     }
-    assert_eq!(native(fd(&rig), DRIVER + 4, DRIVER + 1, &[(DRIVER, 0, made[0])]), Ok(vec![made[0]]));
-    assert_eq!(native(fd(&rig), DRIVER + 4, DRIVER + 1, &[(DRIVER, 0, made[0])]), Err(libc::ENOENT));
+    assert_eq!(native(fd(&rig), DRIVER + 6, DRIVER + 1, &[(DRIVER, 0, made[0])]), Ok(vec![made[0]]));
+    assert_eq!(native(fd(&rig), DRIVER + 6, DRIVER + 1, &[(DRIVER, 0, made[0])]), Err(libc::ENOENT));
 }
 
 #[test]

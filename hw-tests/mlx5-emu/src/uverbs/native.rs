@@ -17,7 +17,7 @@ const OBJECT_UAR: u16 = DRIVER + 8;
 const UAR_ALLOC: u16 = DRIVER;
 const UAR_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_OBJECT_VAR`: doorbell pages of virtio queues, which have the same form here as UAR pages.
-const OBJECT_VAR: u16 = DRIVER + 4;
+const OBJECT_VAR: u16 = DRIVER + 6;
 const VAR_ALLOC: u16 = DRIVER;
 const VAR_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_METHOD_QUERY_PORT`, of the device.
