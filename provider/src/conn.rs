@@ -325,6 +325,8 @@ impl EpInner {
         let (reads_in, reads_out) = self.rdma_reads();
         let reads_in = reads_in.min(asked.responder_resources);
         let reads_out = reads_out.min(asked.initiator_depth);
+        // First: from when the device is ready it may take a buffer, which must not be taken for lost with another EP.
+        self.may_take_buffers();
         if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
             self.start_over_after_all();
             // An id that has nothing to say about QPs is none that waits for an answer.
@@ -354,9 +356,6 @@ impl EpInner {
         let attempt = self.next_attempt();
         control.drained = false;
         control.last_wqe = false;
-        if let Some(srq) = &self.srq {
-            srq.path.ep_connected(self.id.0, &self.progress);
-        }
         self.set_state(EpState::CompletionPending);
         self.settle_receives();
         drop(control);
@@ -367,8 +366,17 @@ impl EpInner {
 
     /// The request could not be accepted; the EP is as it was.
     fn start_over_after_all(&self) {
-        if let Err(error) = self.start_over() {
-            tracing::error!(%error, ep = self.id.0, "an EP is not as good as before");
+        match self.start_over() {
+            // Its QP was in RESET: it holds no buffer.
+            Ok(()) => self.srq.iter().for_each(|srq| srq.ep_drained(self.id)),
+            Err(error) => tracing::error!(%error, ep = self.id.0, "an EP is not as good as before"),
+        }
+    }
+
+    /// The SRQ's buffers may be taken by this EP from now on.
+    fn may_take_buffers(&self) {
+        if let Some(srq) = &self.srq {
+            srq.path.ep_connected(self.id.0, &self.progress);
         }
     }
 
@@ -460,10 +468,8 @@ impl EpInner {
 
     fn response(self: &Arc<Self>, event: &CmEvent) -> Result<(), rxe_fallback::Error> {
         let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        self.may_take_buffers();
         self.ia.to_ready(&self.qp(), &id, None, None)?;
-        if let Some(srq) = &self.srq {
-            srq.path.ep_connected(self.id.0, &self.progress);
-        }
         id.establish()?;
         self.ia.count(IaCounter::CmRtuTx);
         let mut control = self.control.lock().unwrap();
@@ -553,7 +559,11 @@ impl EpInner {
             drop(id);
         }
         if let Some(srq) = &self.srq {
-            srq.ep_drained(self.id);
+            // Its first message may be here already.
+            let _ = self.recv_evd.harvest_now();
+            if self.stop_device() {
+                srq.ep_drained(self.id);
+            }
         } else {
             self.drain_soon();
         }

@@ -17,7 +17,7 @@ use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
-use memmap2::MmapRaw;
+use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -548,14 +548,20 @@ pub(crate) struct PoolMemory {
 }
 
 impl PoolMemory {
-    /// Registers all of this mapping.
-    pub(crate) fn register(ia: &Ia, pz: &Pz, memory: &Arc<MmapRaw>, privileges: MemPriv) -> Result<Self> {
+    /// Registers this mapping of `len` bytes.
+    pub(crate) fn register(
+        ia: &Ia,
+        pz: &Pz,
+        memory: &Arc<Mapping>,
+        len: usize,
+        privileges: MemPriv,
+    ) -> Result<Self> {
         debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
-        let start = memory.as_mut_ptr().addr() as u64;
+        let start = memory.as_ptr().addr() as u64;
         // siw looks for the process's addresses, whatever the registration says; it gives a key again only after 2^24 others.
         let first = match ia.inner.context.driver() {
             "siw" => start,
-            _ => device_addresses(start, memory.len() as u64).ok_or_else(|| {
+            _ => device_addresses(start, len as u64).ok_or_else(|| {
                 let text = "all addresses for pools are used up: start the process anew";
                 Error::resources(Subtype::ResourceMemoryRegion, text)
             })?,
@@ -564,7 +570,7 @@ impl PoolMemory {
         let lmr = Lmr::create_listed(
             ia,
             pz,
-            memory.len(),
+            len,
             privileges,
             VaType::Virtual,
             |pz| Mr::register_mapping(&pz.pd, memory.clone(), access_of(privileges), first),

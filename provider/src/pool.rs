@@ -23,7 +23,7 @@ use crate::types::{CompletionFlags, MemPriv};
 use crate::{DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Pz, Result, Srq};
 use crate::{SrqParam, Subtype, WaitError};
 use crossbeam_queue::ArrayQueue;
-use memmap2::{MmapOptions, MmapRaw};
+use rxe_fallback::mr::Mapping;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -163,7 +163,7 @@ struct Arena {
     strays: Arc<Strays>,
     number: u32,
     /// Keeps the memory mapped for guards; `registered` keeps it for the device.
-    _memory: Arc<MmapRaw>,
+    _memory: Arc<Mapping>,
 }
 
 /// A number that no pool of this process has had: completions are kept, copied and presented to any pool at any time.
@@ -190,11 +190,10 @@ impl Arena {
         };
         let len = size.checked_mul(buffers as usize).ok_or_else(out_of_memory)?;
         // Zeroed, and mapped for as long as anybody holds it: the region until it is deregistered, the arena for guards.
-        let memory = MmapOptions::new().len(len).map_anon().map_err(|_| out_of_memory())?;
-        let memory = Arc::new(MmapRaw::from(memory));
+        let memory = Arc::new(Mapping::new(len, false).map_err(|_| out_of_memory())?);
         let arena = Arc::new(Self {
-            registered: PoolMemory::register(ia, pz, &memory, privileges)?,
-            base: Base(NonNull::new(memory.as_mut_ptr()).ok_or_else(out_of_memory)?),
+            registered: PoolMemory::register(ia, pz, &memory, len, privileges)?,
+            base: Base(NonNull::new(memory.as_ptr()).ok_or_else(out_of_memory)?),
             size,
             returned: ArrayQueue::new(buffers as usize),
             strays: Arc::new(Strays::new(buffers as usize)),

@@ -56,6 +56,26 @@ bitflags::bitflags! {
     }
 }
 
+/// Anonymous memory of this process, zeroed at first, which regions and their owner can share ([`Mr::register_mapping`]).
+#[derive(Debug)]
+pub struct Mapping(MmapRaw);
+
+impl Mapping {
+    /// Maps `len` bytes, in huge pages or not.
+    ///
+    /// # Errors
+    /// `mmap` with ENOMEM when there is no such memory, EINVAL for a length of 0.
+    pub fn new(len: usize, huge_pages: bool) -> Result<Self> {
+        map(len, huge_pages).map(Self)
+    }
+
+    /// The first byte. The memory is readable and writable as long as somebody holds the mapping.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+}
+
 /// A registered region of memory; cheap to clone, deregistered with its last clone.
 #[derive(Clone)]
 pub struct Mr {
@@ -70,7 +90,7 @@ struct MrInner {
     /// The device's address of the first byte.
     iova: u64,
     /// Owned or shared memory; this share of it is given up only after the region is gone.
-    memory: ManuallyDrop<Option<Arc<MmapRaw>>>,
+    memory: ManuallyDrop<Option<Arc<Mapping>>>,
     deregistered: bool,
     pd: Pd,
 }
@@ -106,8 +126,8 @@ impl Mr {
     /// `mmap` with ENOMEM when there are too few (huge) pages; otherwise as [`Mr::register_raw`].
     pub fn register_owned(pd: &Pd, len: usize, access: Access, huge_pages: bool) -> Result<Self> {
         check_arguments(len, access)?;
-        let memory = map(len, huge_pages)?;
-        let addr = memory.as_mut_ptr();
+        let memory = Mapping::new(len, huge_pages)?;
+        let addr = memory.as_ptr();
         Self::register(pd, addr, len, access, iova(addr, access), Some(Arc::new(memory)))
     }
 
@@ -119,9 +139,9 @@ impl Mr {
     ///
     /// # Errors
     /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as [`Mr::register_raw`].
-    pub fn register_mapping(pd: &Pd, memory: Arc<MmapRaw>, access: Access, iova: u64) -> Result<Self> {
-        check_arguments(memory.len(), access)?;
-        let (addr, len) = (memory.as_mut_ptr(), memory.len());
+    pub fn register_mapping(pd: &Pd, memory: Arc<Mapping>, access: Access, iova: u64) -> Result<Self> {
+        let (addr, len) = (memory.as_ptr(), memory.0.len());
+        check_arguments(len, access)?;
         Self::register(pd, addr, len, access, iova, Some(memory))
     }
 
@@ -152,7 +172,7 @@ impl Mr {
         len: usize,
         access: Access,
         iova: u64,
-        memory: Option<Arc<MmapRaw>>,
+        memory: Option<Arc<Mapping>>,
     ) -> Result<Self> {
         // The start says it all; rxe knows no flag for it.
         let bits = (access - Access::ZERO_BASED).bits();

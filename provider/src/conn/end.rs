@@ -240,7 +240,7 @@ impl EpInner {
 
     /// The device has not given everything back in time: it has forgotten some of it, or it is slow. In RESET it forgets all and
     /// touches nothing any more. False if it may still be at work.
-    fn stop_device(&self) -> bool {
+    pub(super) fn stop_device(&self) -> bool {
         // Of a direct SRQ nothing is given back but by completions.
         let all_by_completions = self.srq.as_ref().is_some_and(|srq| matches!(srq.path, SrqPath::Direct(_)));
         if all_by_completions && self.is_drained() {

@@ -279,7 +279,7 @@ impl EpInner {
         self.change_connect_evd(plan.connect.as_ref())?;
         // The consumer's one thread that posts is here.
         let fed =
-            plan.feed(self.id).and_then(|fed| match self.receives.lock().unwrap().kept.post_to(&fed.qp) {
+            plan.feed(self.id).and_then(|fed| match self.receives.lock().unwrap().post_kept_to(&fed.qp) {
                 Ok(()) => Ok(fed),
                 Err(error) => {
                     plan.starve(self.id, &fed);

@@ -105,11 +105,6 @@ impl Kept {
     pub(super) fn most(&self) -> usize {
         self.counts.iter().copied().max().unwrap_or(0).into()
     }
-
-    /// Posts all of them, to a queue that is empty.
-    pub(super) fn post_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
-        self.segments().try_for_each(|sges| qp.post_recv(Token::Recv.pack(), sges))
-    }
 }
 
 impl EpInner {
@@ -532,7 +527,7 @@ impl EpInner {
         let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
         receives.qp.to_reset().map_err(failed)?;
         self.ia.to_init(&receives.qp)?;
-        receives.kept.post_to(&receives.qp).map_err(|error| {
+        receives.post_kept_to(&receives.qp).map_err(|error| {
             let text = format!("the receives of an EP could not be posted again: {error}");
             crate::Error::resources(Subtype::ResourceTep, text)
         })
@@ -540,6 +535,12 @@ impl EpInner {
 }
 
 impl Receives {
+    /// Posts the kept ones that have not completed, to a queue that is empty. Of those that have the buffers may be lent out.
+    pub(super) fn post_kept_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
+        let completed = self.kept.counts.len().saturating_sub(self.ring.len());
+        self.kept.segments().skip(completed).try_for_each(|sges| qp.post_recv(Token::Recv.pack(), sges))
+    }
+
     fn count(&mut self, sges: &[Sge]) {
         self.posts += 1;
         self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
