@@ -288,6 +288,10 @@ fn run() {
         }
         let found = device.scan_doorbells() | !touched.is_empty();
         device.run_ready();
+        if !program_polls {
+            // The listener is one of the descriptors that end the sleep.
+            device.net.accept();
+        }
         device.background();
         let by_hook = device.hooked_steps != hooked;
         hooked = device.hooked_steps;

@@ -32,6 +32,7 @@ impl Device {
         }
         self.scan_doorbells();
         self.run_ready();
+        self.net.accept();
         self.background();
         if self.faults.active {
             self.release_held();
