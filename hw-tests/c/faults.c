@@ -2,8 +2,13 @@
  * IAs from many threads, die, pull the wire, take the device away, have no memory left. Each ends in a code or an event, and leaves
  * nothing behind. */
 #include "rig.h"
+#include <dat2/dat_ib_extensions.h>
+#include <dat2/dat_registry.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+
+/* Exported by libdat2 and declared in no header that it installs. */
+extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
 /* The library as dat.conf names it. */
 static void library(char *path, size_t size)
@@ -80,8 +85,80 @@ TEST(library_opened_and_closed_a_thousand_times)
     }
 }
 
+#define STALE(call)                                                                                              \
+    do {                                                                                                         \
+        DAT_RETURN stale_ = (call);                                                                              \
+        DAT_RETURN type_ = stale_ & 0x3FFF0000;                                                                  \
+        if (type_ != DAT_INVALID_HANDLE && type_ != DAT_INVALID_STATE) {                                         \
+            printf("in a child %s gave %#010x\n", #call, stale_);                                                \
+            fflush(stdout);                                                                                      \
+            _exit(1);                                                                                            \
+        }                                                                                                        \
+    } while (0)
+
+typedef DAT_RETURN (*any_slot)(DAT_UINT64, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *);
+
+/* Every slot of the table but the one that opens IAs, with every handle; whatever else they take points to zeroes. */
+static void every_call_is_refused(DAT_HANDLE *handles, int count, DAT_IA_HANDLE raw_ia)
+{
+    static DAT_UINT64 zeroes[1024];
+    const DAT_PROVIDER *provider = *(const DAT_PROVIDER **)handles[0];
+    const any_slot *slots = (const any_slot *)&provider->ia_open_func;
+    int last = (int)((const any_slot *)&provider->handle_extendedop_func - slots);
+
+    for (int slot = 1; slot < last; slot++)
+        for (int i = 0; i <= count; i++) {
+            DAT_UINT64 handle = i < count ? (DAT_UINT64)(uintptr_t)handles[i] : (DAT_UINT64)raw_ia;
+            DAT_RETURN code = slots[slot](handle, zeroes, zeroes, zeroes, zeroes, zeroes, zeroes, zeroes, zeroes, zeroes,
+                                          zeroes, zeroes);
+
+            if ((code & 0x3FFF0000) != DAT_INVALID_HANDLE && (code & 0x3FFF0000) != DAT_INVALID_STATE) {
+                printf("in a child slot %d gave %#010x for handle %d\n", slot, code, i);
+                fflush(stdout);
+                _exit(1);
+            }
+        }
+}
+
+/* Through libdat2, as programs call. */
+static void what_programs_call_is_refused(struct pair *pair, DAT_SRQ_HANDLE srq)
+{
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    DAT_EVENT event;
+    DAT_COUNT more;
+    DAT_PZ_HANDLE pz;
+    DAT_RMR_TRIPLET remote;
+
+    memset(&remote, 0, sizeof remote);
+    STALE(dat_srq_post_recv(srq, 1, &iov, cookie));
+    STALE(dat_ep_post_send(pair->server, 1, &iov, cookie, 0));
+    STALE(dat_ib_post_fetch_and_add(pair->server, (DAT_UINT64)1, &iov, cookie, &remote, 0));
+    STALE(dat_evd_dequeue(a.recv, &event));
+    STALE(dat_evd_wait(a.recv, DAT_TIMEOUT_INFINITE, 1, &event, &more));
+    STALE(dat_pz_create(a.ia, &pz));
+    STALE(dat_ep_disconnect(pair->server, DAT_CLOSE_ABRUPT_FLAG));
+    STALE(dat_ep_disconnect(pair->client, DAT_CLOSE_GRACEFUL_FLAG));
+}
+
+/* An IA of the child's own works. */
+static void own_ia_works(void)
+{
+    struct side own;
+
+    side_open(&own, ia_names[0]);
+    OK(dat_srq_free(srq_of(&own, 4)));
+    OK(dat_ep_free(plain_ep(&own)));
+    side_close(&own);
+}
+
 /* What a child does with what it has from its parent. */
-enum child { EXITS, LEAVES, CLOSES, FREES, CHILDREN };
+enum child { EXITS, LEAVES, CLOSES, FREES, CALLS, OPENS, CHILDREN };
+
+/* One of each kind. */
+#define INHERITED 11
+static DAT_HANDLE inherited[INHERITED];
+static DAT_IA_HANDLE raw_ia;
 
 static int child_of(enum child how, struct pair *pair, DAT_SRQ_HANDLE srq)
 {
@@ -91,22 +168,38 @@ static int child_of(enum child how, struct pair *pair, DAT_SRQ_HANDLE srq)
     case LEAVES:
         _exit(0);
     case CLOSES:
-        if (dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG) != DAT_SUCCESS || dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG) != DAT_SUCCESS)
-            _exit(1);
+        STALE(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+        STALE(dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG));
         exit(0);
+    case CALLS:
+        what_programs_call_is_refused(pair, srq);
+        every_call_is_refused(inherited, INHERITED, raw_ia);
+        exit(0);
+    case OPENS:
+        own_ia_works();
+        exit(failures != 0);
     default:
-        if (dat_ep_free(pair->server) != DAT_SUCCESS || dat_srq_free(srq) != DAT_SUCCESS || dat_lmr_free(a.lmr) != DAT_SUCCESS)
-            _exit(1);
+        STALE(dat_ep_free(pair->server));
+        STALE(dat_srq_free(srq));
+        STALE(dat_lmr_free(a.lmr));
         exit(0);
     }
 }
 
-/* Whatever it does, the parent's connection goes on. */
+/* Whatever it does, the parent's connection goes on; what is the parent's answers as if it had been freed. */
 TEST(forked_child_does_not_disturb_its_parent)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
     struct pair pair = pair_on(srq);
+    DAT_OS_WAIT_PROXY_AGENT none = DAT_OS_WAIT_PROXY_AGENT_NULL;
+    DAT_HANDLE mine[INHERITED] = {srq, pair.server, pair.client, a.pz, a.lmr, a.recv, a.req, a.cr};
+    DAT_EP_HANDLE reserved = plain_ep(&a);
 
+    OK(dats_get_ia_handle(a.ia, &raw_ia));
+    OK(dat_cno_create(a.ia, none, (DAT_CNO_HANDLE *)&mine[8]));
+    OK(dat_psp_create(a.ia, next_qual(), a.cr, DAT_PSP_CONSUMER_FLAG, (DAT_PSP_HANDLE *)&mine[9]));
+    OK(dat_rsp_create(a.ia, next_qual(), reserved, a.cr, (DAT_RSP_HANDLE *)&mine[10]));
+    memcpy(inherited, mine, sizeof inherited);
     for (enum child how = 0; how < CHILDREN; how++) {
         long long end = now_ms() + 20000;
         int status = -1;

@@ -169,6 +169,19 @@ pub(crate) fn open_ones() -> Vec<Arc<IaInner>> {
     open.iter().filter(|(process, _)| *process == own).filter_map(|(_, ia)| ia.upgrade()).collect()
 }
 
+/// For a fork.
+pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(OPEN.hold())]
+}
+
+/// In a child: the IAs that are open are its parent's.
+pub(crate) fn forget_inherited() {
+    for (_, ia) in std::mem::take(&mut *OPEN.lock().unwrap()) {
+        // For good: whatever the child still drops of it, its last owner stays, and nothing is told to the device.
+        std::mem::forget(ia.upgrade());
+    }
+}
+
 impl Ia {
     /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an address.
     ///
@@ -265,6 +278,7 @@ impl Ia {
             AsyncEvents::To(evd) => evd.clone(),
         };
         inner.own.lock().unwrap().async_evd = Some(async_evd.clone());
+        crate::fork::watch();
         // What it made for itself is nobody's business.
         inner.counts.clear();
         let weak = Arc::downgrade(&inner);

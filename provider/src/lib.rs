@@ -27,6 +27,7 @@ mod ep;
 mod error;
 mod evd;
 mod event;
+mod fork;
 mod ia;
 mod lmr;
 pub mod msn;

@@ -219,6 +219,13 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
     pub(crate) fn get_mut(&mut self) -> LockResult<&mut T> {
         self.0.get_mut()
     }
+
+    /// Takes the lock whatever else this thread holds: for a fork, before which a thread takes all locks that the process shares, the
+    /// outermost first.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, T> {
+        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard { guard, held: Held::unchecked(RANK) }
+    }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {

@@ -6,7 +6,8 @@
 //! again only after [`QUARANTINE`] others have died. A handle that comes in is looked for among the shells before anything
 //! of it is touched, so any number that C passes is safe.
 //!
-//! After a fork the child has copies of its parent's handles. What it ends or closes through them ends for itself alone: the objects
+//! After a fork the child has copies of its parent's handles, all of them stale ([`crate::fork`]). Where no fork handler has
+//! run, what the child ends or closes through them ends for itself alone: the objects
 //! are forgotten, since what the kernel and the device hold for them is the parent's.
 //!
 //! Calls read-lock a shell, so different threads use one object at once; what takes an object away, or changes it, write-locks.
@@ -101,6 +102,11 @@ impl Shell {
     /// From now on handles point there, in bytes from the start of the shell.
     fn set_generation(&self, offset: usize) {
         self.present.store((std::ptr::from_ref(self) as usize + offset) as u32, Ordering::Relaxed);
+    }
+
+    fn next_generation(&self) {
+        let offset = self.present.load(Ordering::Relaxed) as usize % SHELL;
+        self.set_generation((offset + WORD) % (GENERATIONS * WORD));
     }
 }
 
@@ -406,14 +412,27 @@ impl Handle {
     }
 }
 
+/// For a fork.
+pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(FREE.hold()), Box::new(BY_ID.get_or_init(Mutex::default).hold())]
+}
+
+/// In a child: no handle that the parent had leads anywhere any more. What is behind them is not touched, nor used again.
+pub(super) fn forget_inherited() {
+    let used = free().used;
+    for shell in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
+        shell.next_generation();
+    }
+    by_id().clear();
+}
+
 /// No handle leads to this shell any more.
 fn bury(shell: &'static Shell) {
     let id = shell.id.swap(0, Ordering::Relaxed);
     if id != 0 {
         by_id().remove(&id);
     }
-    let offset = shell.present.load(Ordering::Relaxed) as usize % SHELL;
-    shell.set_generation((offset + WORD) % (GENERATIONS * WORD));
+    shell.next_generation();
     free().dead.push_back(shell);
 }
 

@@ -90,6 +90,11 @@ fn spare() -> MutexGuard<'static, HashMap<usize, Vec<&'static Turn>>> {
     SPARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// For a fork.
+pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(SPARE.hold())]
+}
+
 impl Turn {
     /// In use by its thread from the start.
     fn of(thread: usize, before: Option<&'static Turn>) -> &'static Self {

@@ -63,8 +63,32 @@ struct Line {
     parameters: String,
 }
 
+static LINES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, Line>>> = OnceLock::new();
+
+/// Has these called around each fork(2): before it, and after it in the parent and in the child. 0, or an errno.
+pub(crate) fn at_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) -> i32 {
+    let call = |handler: extern "C" fn()| -> Option<unsafe extern "C" fn()> { Some(handler) };
+    // SAFETY: three functions that take nothing and can be called at any time. libc takes them off its list when the library that they
+    // are in is unloaded.
+    unsafe { libc::pthread_atfork(call(before), call(in_parent), call(in_child)) }
+}
+
+/// The locks that all threads of the process share, the outermost first; for a fork.
+pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    let mut held = service::hold_shared_locks();
+    held.push(Box::new(LINES.get_or_init(Mutex::default).hold()));
+    held.extend(handle::hold_shared_locks());
+    held.extend(lane::hold_shared_locks());
+    held.extend(raw::hold_shared_locks());
+    held
+}
+
+/// In a child: the handles are its parent's.
+pub(crate) fn forget_inherited() {
+    handle::forget_inherited();
+}
+
 fn lines() -> MutexGuard<'static, HashMap<String, Line>> {
-    static LINES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, Line>>> = OnceLock::new();
     LINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 

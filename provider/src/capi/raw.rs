@@ -239,7 +239,6 @@ impl SockAddr {
     /// One that stays where it is for good: programs use an IA's address after they have closed the IA. There are as many as
     /// there are addresses of devices.
     pub(super) fn kept(addr: SocketAddr) -> &'static Self {
-        static KEPT: Mutex<{ rank::TABLE }, Vec<&'static SockAddr>> = Mutex::new(Vec::new());
         let new = Self::new(addr);
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = kept.iter().find(|old| old.0 == new.0) {
@@ -261,6 +260,13 @@ impl SockAddr {
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
+}
+
+static KEPT: Mutex<{ rank::TABLE }, Vec<&'static SockAddr>> = Mutex::new(Vec::new());
+
+/// For a fork.
+pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(KEPT.hold())]
 }
 
 /// A C `va_list` whose arguments are all integers or pointers.

@@ -11,9 +11,15 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use crate::{Csp, Evd, Psp, Rsp, SpId, Subtype};
 use std::sync::PoisonError;
 
+static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
+
+/// For a fork.
+pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(NAMING.hold())]
+}
+
 /// Held while a service point listens already and its handle is not known yet.
 fn naming() -> MutexGuard<'static, ()> {
-    static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
     NAMING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -134,6 +134,11 @@ impl Answers {
     }
 }
 
+/// For a fork.
+pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(Answers::all().0.hold())]
+}
+
 impl Remembered {
     fn forget(&mut self, old: impl Fn(Instant) -> bool) {
         while self.dates.front().is_some_and(|&(date, _)| old(date)) {
