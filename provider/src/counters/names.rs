@@ -285,7 +285,7 @@ counters! {
         DequeuePollFound = DCNT_EVD_DEQUEUE_POLL_FOUND,
         /// Connection events that arrived.
         ConnCallback = DCNT_EVD_CONN_CALLBACK,
-        /// Notifications of the device that arrived, read by a wait or by the progress thread.
+        /// Notifications of the device that arrived for a wait or a CNO.
         DtoCallback = DCNT_EVD_DTO_CALLBACK,
     }
 }

@@ -12,13 +12,17 @@
 //!   rxe, where a failed request is no solicited event.
 //!
 //! Where receives notify only if solicited, the CQ is armed for nothing else: a waiter could not tell
-//! the one event from the other (R234). Nothing is armed before a connection, as until then
+//! the one event from the other (R234). A message that exceeds a mark is then noticed with the next
+//! solicited or failed receive. Nothing is armed before a connection, as until then
 //! dat_ep_modify can still change how receives notify, and rxe cannot disarm a CQ.
 //!
 //! An event disarms the CQ. The progress thread then harvests, and arms the CQ again after
 //! [`REARM_TIME`], so that traffic wakes the thread at most once in that time. Without completions
 //! nothing happens at all. A thread that waits on the EVD sees every completion itself, so a wait that
 //! blocks takes the channel away from the progress thread, and its end gives the channel back.
+//!
+//! An EVD that is too short needs no alert: it overflows when completions are harvested, and until then
+//! they are safe in the CQ, which has room for all.
 
 use super::{EvdInner, Queue, Unusual};
 use crate::Result;
