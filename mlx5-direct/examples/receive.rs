@@ -15,7 +15,7 @@ const BUFFERS: u64 = 64;
 const BUFFER_BYTES: u64 = 2048;
 
 /// Takes `messages` messages from an SRQ with its CQ, both fresh, into buffers from `addr` on; calls `send` to have the
-/// next one sent. Returns the bytes received.
+/// next one sent, and `each` with what has arrived.
 ///
 /// # Safety
 ///
@@ -27,12 +27,12 @@ pub(crate) unsafe fn receive(
     (addr, lkey): (u64, u32),
     messages: u32,
     mut send: impl FnMut(u32),
-) -> Result<u64, Box<dyn std::error::Error>> {
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), Box<dyn std::error::Error>> {
     // SAFETY: the caller's promise.
     let (mut srq, mut cq) = unsafe { (Srq::from_verbs(srq, None)?, Cq::from_verbs(cq)?) };
     let buffer = |n: u64| (DataSeg::new(addr + n * BUFFER_BYTES, BUFFER_BYTES as u32, lkey), n);
     srq.post_batch((0..BUFFERS).map(buffer));
-    let mut bytes = 0;
     for n in 0..messages {
         send(n);
         let completion = loop {
@@ -41,13 +41,21 @@ pub(crate) unsafe fn receive(
                 None => std::thread::yield_now(),
             }
         };
-        let Completion::Recv(receive) = completion else { return Err(format!("{completion:?}").into()) };
-        bytes += u64::from(receive.byte_count);
         // The cookie says which buffer it was; it goes back to the end of the line.
-        let (seg, cookie) = buffer(srq.complete(receive.slot)?);
+        let slot = completion.slot().ok_or_else(|| format!("{completion:?}"))?;
+        let (seg, cookie) = buffer(srq.complete(slot)?);
+        // SAFETY: by the caller's promise the buffer is the program's, and no device writes it until it is posted again below.
+        let into = unsafe { std::slice::from_raw_parts_mut(seg.addr() as *mut u8, BUFFER_BYTES as usize) };
+        let len = match completion {
+            Completion::Recv(receive) => receive.byte_count as usize,
+            // A small message, in its completion. The device has not written the buffer: it is done here.
+            Completion::RecvScattered(scattered) => cq.copy_scattered(&scattered, into),
+            other => return Err(format!("{other:?}").into()),
+        };
+        each(&into[..len]);
         srq.post_one(seg, cookie)?;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Two connected QPs on a device; one sends to the other. Returns the bytes received.
@@ -60,10 +68,17 @@ pub(crate) fn run(rig: &Rig, messages: u32) -> u64 {
     let buffers = (rig.addr(0), rig.lkey());
     let send_one = |n: u32| {
         while n > 0 && rig.poll_sends(send).0 == 0 {}
-        rig.send(qps[0], from, 100 + n as usize % 1000, None, false);
+        rig.send(qps[0], from, 1 + n as usize % 1000, None, false);
+    };
+    let text: Vec<u8> = (0..1001u32).map(|n| (n * 7 + 1) as u8).collect();
+    rig.write(from, &text);
+    let mut bytes = 0;
+    let check = |got: &[u8]| {
+        assert!(text.starts_with(got), "other bytes than were sent");
+        bytes += got.len() as u64;
     };
     // SAFETY: made above and destroyed below, used by this call alone; the buffers are the start of the rig's.
-    let bytes = unsafe { receive(srq, recv, buffers, messages, send_one) }.expect("messages");
+    unsafe { receive(srq, recv, buffers, messages, send_one, check) }.expect("messages");
     while rig.poll_sends(send).0 == 0 {}
     rig.destroy(&qps, &[srq], &[recv, send]);
     bytes

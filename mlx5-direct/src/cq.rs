@@ -14,7 +14,7 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, CqeFields, RecvCqe},
+    cqe::{self, Completion, CqeError, CqeFields, RecvCqe, ScatteredRecv},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -110,8 +110,8 @@ impl Cq {
         Ok(None)
     }
 
-    /// The next completion if it is a finished receive; `None`, with nothing consumed, if there is none or it is anything else,
-    /// which [`poll`](Self::poll) tells. For loops that take nothing but receives: less to be taken apart by the caller.
+    /// The next completion if it is a finished receive with its payload in the posted buffer; `None`, with nothing consumed, if
+    /// there is none or it is anything else, which [`poll`](Self::poll) tells. For loops that take nothing but receives: less to be taken apart by the caller.
     #[inline(always)]
     pub fn poll_if_receive(&mut self) -> Option<RecvCqe> {
         self.poll_receive().ok()
@@ -121,7 +121,10 @@ impl Cq {
     #[inline(never)]
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
         barrier::from_device();
-        let decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
+        let mut decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
+        if let Ok(Completion::RecvScattered(scattered)) = &mut decoded {
+            scattered.index = self.consumer_index;
+        }
         if !matches!(decoded, Err(CqeError::Compressed | CqeError::Resized)) {
             self.consumer_index = self.consumer_index.wrapping_add(1);
         }
@@ -129,7 +132,8 @@ impl Cq {
     }
 
     /// Hands up to `max` completions to `each`, oldest first; returns how many. Cheaper than as many calls of
-    /// [`poll`](Self::poll): it goes from entry to entry by pointer, and looks at the release interval once.
+    /// [`poll`](Self::poll): it goes from entry to entry by pointer, and looks at the release interval once. It ends after a
+    /// [`Completion::RecvScattered`], for [`copy_scattered`](Self::copy_scattered) to be called.
     ///
     /// # Errors
     ///
@@ -159,27 +163,40 @@ impl Cq {
                 }
             }
             if let Some(op_own) = other {
-                if !self.each_not_receive(op_own, &mut each)? {
+                let Some(scattered) = self.each_not_receive(op_own, &mut each)? else { break };
+                polled += 1;
+                if scattered {
                     break;
                 }
-                polled += 1;
             }
         }
         Ok(polled)
     }
 
-    /// Hands over what is not a receive; false if there was nothing. Out of line with a copy of `each`, so that the one in
+    /// Hands over what is not a receive with its payload in the buffer, and says whether its payload is in the entry; `None` if
+    /// there was nothing. Out of line with a copy of `each`, so that the one in
     /// [`poll_each`](Self::poll_each) has only receives to handle.
     #[inline(never)]
-    fn each_not_receive(&mut self, op_own: u8, each: &mut impl FnMut(Completion)) -> Result<bool, CqeError> {
-        Ok(self.poll_not_receive(op_own)?.map(each).is_some())
+    fn each_not_receive(
+        &mut self,
+        op_own: u8,
+        each: &mut impl FnMut(Completion),
+    ) -> Result<Option<bool>, CqeError> {
+        let Some(completion) = self.poll_not_receive(op_own)? else { return Ok(None) };
+        let scattered = matches!(completion, Completion::RecvScattered(_));
+        each(completion);
+        Ok(Some(scattered))
     }
 
-    /// Copies the payload that the device put into the last polled entry instead of into the buffer
-    /// ([`Payload::Cqe32`](cqe::Payload::Cqe32): `wide` false, [`Payload::Cqe64`](cqe::Payload::Cqe64): true). Valid until
-    /// the next poll. Returns the bytes copied: at most 32 or 64, and 0 for a 64-byte entry with `wide`.
-    pub fn copy_scattered(&self, wide: bool, out: &mut [u8]) -> usize {
-        self.cqes.copy_scattered(self.consumer_index.wrapping_sub(1), wide, out)
+    /// Copies the payload of a receive that the device put into the completion entry instead of into the posted buffer;
+    /// `into` is that buffer, or wherever it is wanted. To be called before the next poll. Returns the bytes copied: the
+    /// message's, as far as `into` has room; 0 after another poll, and where an entry claims more than it has.
+    pub fn copy_scattered(&self, scattered: &ScatteredRecv, into: &mut [u8]) -> usize {
+        if scattered.index != self.consumer_index.wrapping_sub(1) {
+            return 0;
+        }
+        let len = into.len().min(scattered.receive.byte_count as usize);
+        self.cqes.copy_scattered(scattered.index, scattered.wide, &mut into[..len])
     }
 
     /// The sender's QP number in the last polled entry, if that was a message. Only for datagrams it says what the receiving QP does

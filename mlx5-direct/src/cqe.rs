@@ -146,24 +146,22 @@ pub enum RecvOp {
     SendInval,
 }
 
-/// Where the payload is.
+/// Where the result of a read or an atomic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// In the posted buffer.
+    /// In the buffer of the work request.
     Buffer,
-    /// In the entry's first 32 bytes; the buffer was not written. See [`Cq::copy_scattered`](crate::Cq::copy_scattered).
+    /// In the entry's first 32 bytes; the buffer was not written.
     Cqe32,
     /// In the first half of a 128-byte entry; the buffer was not written.
     Cqe64,
 }
 
-/// A finished receive.
+/// A finished receive, whose payload is in the posted buffer unless it is in a [`ScatteredRecv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCqe {
     /// Kind of message.
     pub op: RecvOp,
-    /// Where the payload is.
-    pub payload: Payload,
     /// The message asked for a solicited event.
     pub solicited: bool,
     /// QP number, 24 bits.
@@ -189,6 +187,18 @@ impl RecvCqe {
     pub fn invalidated_rkey(&self) -> Option<u32> {
         (self.op == RecvOp::SendInval).then_some(self.imm_or_rkey)
     }
+}
+
+/// A finished receive whose payload the device put into the completion entry (scatter to CQE). The posted buffer was
+/// **not written**: take the payload with [`Cq::copy_scattered`](crate::Cq::copy_scattered) before the next poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScatteredRecv {
+    /// All but the payload.
+    pub receive: RecvCqe,
+    /// In the first half of a 128-byte entry, not in the first 32 bytes of the fields.
+    pub(crate) wide: bool,
+    /// Which entry of the queue it was.
+    pub(crate) index: u32,
 }
 
 /// A finished send-queue operation.
@@ -349,8 +359,11 @@ pub struct ErrorCqe {
 /// One completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// A receive finished.
+    /// A receive finished, and its payload is in the posted buffer.
     Recv(RecvCqe),
+    /// A receive finished, and its payload is in the completion entry: the posted buffer was not written. See
+    /// [`Cq::copy_scattered`](crate::Cq::copy_scattered).
+    RecvScattered(ScatteredRecv),
     /// A receive failed; its slot, [`ErrorCqe::wqe_counter`], is free again.
     RecvError(ErrorCqe),
     /// A send-queue operation finished.
@@ -365,6 +378,7 @@ impl Completion {
     pub fn qpn(&self) -> u32 {
         match self {
             Self::Recv(c) => c.qpn,
+            Self::RecvScattered(c) => c.receive.qpn,
             Self::Send(c) => c.qpn,
             Self::RecvError(e) | Self::SendError(e) => e.qpn,
         }
@@ -375,6 +389,7 @@ impl Completion {
     pub fn slot(&self) -> Option<WqeIndex> {
         match self {
             Self::Recv(c) => Some(c.slot),
+            Self::RecvScattered(c) => Some(c.receive.slot),
             Self::RecvError(e) => Some(WqeIndex(e.wqe_counter)),
             Self::Send(_) | Self::SendError(_) => None,
         }
@@ -426,20 +441,20 @@ pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
     }
 }
 
-/// By `op_own` with the owner bit cleared: whether it is a finished receive that is not compressed. False where that bit
-/// is set.
+/// By `op_own` with the owner bit cleared: whether it is a finished receive, not compressed, with its payload in the posted
+/// buffer. False where that bit is set.
 static RECEIVE: [bool; 256] = {
     let mut table = [false; 256];
     let mut op_own = 0x10;
     while op_own < 0x50 {
-        table[op_own] = (op_own >> FORMAT_SHIFT) & 3 != 3;
+        table[op_own] = (op_own >> FORMAT_SHIFT) & 3 == 0;
         op_own += 2;
     }
     table
 };
 
 /// Whether an entry with this `op_own`, of which the owner bit was cleared if the entry is ours (and else set), is a
-/// finished receive, ours, and not compressed.
+/// finished receive, ours, not compressed, and with its payload in the posted buffer.
 #[inline(always)]
 pub(crate) fn is_plain_receive(op_own: u8) -> bool {
     RECEIVE[op_own as usize]
@@ -456,7 +471,6 @@ pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
     };
     RecvCqe {
         op,
-        payload: payload(op_own).unwrap_or(Payload::Buffer),
         solicited: op_own & SOLICITED != 0,
         qpn: cqe.sop_drop_qpn() & QPN_MASK,
         srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
@@ -477,7 +491,7 @@ fn payload(op_own: u8) -> Option<Payload> {
     }
 }
 
-/// Requester entries, errors and what is refused.
+/// Requester entries, receives with their payload in the entry, errors and what is refused.
 #[inline(never)]
 pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
     let sop_qpn = cqe.sop_drop_qpn();
@@ -495,8 +509,20 @@ pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completio
     };
     match op_own >> 4 {
         0..=4 => {
-            // A receive comes here only when it is compressed.
             let payload = payload(op_own).ok_or(CqeError::Compressed)?;
+            if is_responder(op_own) {
+                let receive = decode_receive(cqe, op_own);
+                // The caller knows the index.
+                return Ok(match payload {
+                    Payload::Buffer => Completion::Recv(receive),
+                    Payload::Cqe32 => {
+                        Completion::RecvScattered(ScatteredRecv { receive, wide: false, index: 0 })
+                    }
+                    Payload::Cqe64 => {
+                        Completion::RecvScattered(ScatteredRecv { receive, wide: true, index: 0 })
+                    }
+                });
+            }
             Ok(Completion::Send(SendCqe {
                 op: SendOp::from_opcode((sop_qpn >> 24) as u8),
                 payload,

@@ -222,9 +222,10 @@ impl SrqLayout {
     ///
     /// # Safety
     ///
-    /// `srq` is a live SRQ and outlives the result. From now on nothing is posted to it through verbs, and no CQ of its
+    /// `srq` is a live SRQ, as `*mut ibv_srq` of whatever crate declares that type, and outlives the result. From now on nothing is posted to it through verbs, and no CQ of its
     /// QPs is polled through verbs.
-    pub unsafe fn from_verbs(srq: *mut ibv_srq) -> Result<Self, DvError> {
+    pub unsafe fn from_verbs<T>(srq: *mut T) -> Result<Self, DvError> {
+        let srq: *mut ibv_srq = srq.cast();
         let srq = require(srq, "SRQ")?;
         // SAFETY: `srq` is live by contract.
         let lib = unsafe { lib_for((*srq).context) }?;
@@ -267,7 +268,7 @@ impl Srq {
     ///
     /// As [`SrqLayout::from_verbs`]. The device writes into posted buffers: every buffer posted here later stays
     /// registered, and is neither read nor written nor freed by others, until its completion or the end of the SRQ.
-    pub unsafe fn from_verbs(srq: *mut ibv_srq, depth: Option<u32>) -> Result<Self, DvError> {
+    pub unsafe fn from_verbs<T>(srq: *mut T, depth: Option<u32>) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         let layout = unsafe { SrqLayout::from_verbs(srq) }?;
         let depth = depth.unwrap_or(layout.wqe_count() - 1);
@@ -284,9 +285,10 @@ impl CqLayout {
     ///
     /// # Safety
     ///
-    /// `cq` is a live CQ and outlives the result. From now on it is neither polled, armed nor resized through verbs, and
+    /// `cq` is a live CQ, as `*mut ibv_cq` of whatever crate declares that type, and outlives the result. From now on it is neither polled, armed nor resized through verbs, and
     /// no QP has it as its *send* CQ whose send queue is posted to through verbs (see the crate's page).
-    pub unsafe fn from_verbs(cq: *mut ibv_cq) -> Result<Self, DvError> {
+    pub unsafe fn from_verbs<T>(cq: *mut T) -> Result<Self, DvError> {
+        let cq: *mut ibv_cq = cq.cast();
         let cq = require(cq, "CQ")?;
         // SAFETY: `cq` is live by contract.
         let lib = unsafe { lib_for((*cq).context) }?;
@@ -311,6 +313,10 @@ impl CqLayout {
 impl Cq {
     /// Takes over the entries of a verbs CQ.
     ///
+    /// Look at the QPs that receive into the CQ: unless each was made without scatter to CQE
+    /// ([`create_qp_without_scatter`]), small messages are not in their buffers but in their completions, which come as
+    /// [`Completion::RecvScattered`](crate::Completion::RecvScattered).
+    ///
     /// # Errors
     ///
     /// As [`CqLayout::from_verbs`].
@@ -318,7 +324,7 @@ impl Cq {
     /// # Safety
     ///
     /// As [`CqLayout::from_verbs`].
-    pub unsafe fn from_verbs(cq: *mut ibv_cq) -> Result<Self, DvError> {
+    pub unsafe fn from_verbs<T>(cq: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         unsafe { CqLayout::from_verbs(cq) }.map(Self::new)
     }
@@ -398,9 +404,9 @@ impl EventChannel {
     ///
     /// # Safety
     ///
-    /// `channel` is a live channel and outlives the value.
-    pub unsafe fn from_verbs(channel: *mut ibv_comp_channel) -> Self {
-        Self { channel }
+    /// `channel` is a live channel, as `*mut ibv_comp_channel` of whatever crate declares that type, and outlives the value.
+    pub unsafe fn from_verbs<T>(channel: *mut T) -> Self {
+        Self { channel: channel.cast() }
     }
 
     /// Reads one event, acknowledges it, and returns the CQ's user context (`cq_context` of `ibv_create_cq`). Waits for

@@ -1,10 +1,15 @@
 //! Shared receive queues and completion queues of mlx5 devices (ConnectX, BlueField), driven without libmlx5 on the data
 //! path.
 //!
-//! The queues are made by verbs, with whatever crate you use for it: `rdma-sys`, `sideway`, or libibverbs itself. This
-//! crate takes the raw `*mut ibv_srq` and `*mut ibv_cq`, asks `mlx5dv_init_obj` where their memory is, and from then on
-//! writes WQEs, publishes the doorbell record, reads CQEs and arms for events by itself. Connections, memory registration
-//! and everything else stay with verbs.
+//! The queues are made by verbs. This crate takes the raw `*mut ibv_srq` and `*mut ibv_cq`, asks `mlx5dv_init_obj` where
+//! their memory is, and from then on writes WQEs, publishes the doorbell record, reads CQEs and arms for events by itself.
+//! Connections, memory registration and everything else stay with verbs. The `ibv_` types may be those of any crate:
+//!
+//! - `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the example.
+//! - `sideway`: CQs, by its trait `CompletionQueue`: `Cq::from_verbs(cq.cq().as_ptr())`. As of version 0.4 it makes no SRQs, its
+//!   QPs cannot receive from one, and it cannot switch scatter to CQE off. So make the SRQ and its QPs with `rdma-sys` (or
+//!   `rdma-mummy-sys`, whose types sideway uses) in the same context. For QPs with a receive queue of their own a CQ polled
+//!   here does not do: libmlx5 counts their receives as taken only in `ibv_poll_cq`, so posts fail once the queue was filled.
 //!
 //! ```no_run
 //! use mlx5_direct::{Completion, Cq, DataSeg, Srq};
@@ -28,6 +33,12 @@
 //!     let cookie = srq.complete(slot)?;
 //!     match completion {
 //!         Completion::Recv(c) => println!("{} bytes in buffer {cookie} from QP {:#x}", c.byte_count, c.qpn),
+//!         Completion::RecvScattered(c) => {
+//!             // Small, and not in the buffer: the device put it into the completion.
+//!             let mut bytes = vec![0; c.receive.byte_count as usize];
+//!             cq.copy_scattered(&c, &mut bytes);
+//!             println!("{bytes:?} for buffer {cookie}");
+//!         }
 //!         Completion::RecvError(e) => println!("buffer {cookie}: {}", e.syndrome),
 //!         Completion::Send(_) | Completion::SendError(_) => unreachable!("no slot"),
 //!     }
@@ -65,8 +76,10 @@
 //! - An SRQ or CQ that was used before, SRQ signatures and compressed CQEs are refused with an error that says what to do.
 //! - Memory registered for on-demand paging cannot be told from other memory by its key. Do not post it: a fault completes as
 //!   [`Syndrome::OdpPageFault`].
-//! - Scatter to CQE is best switched off at QP creation (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). If it is on, a small
-//!   payload is in the completion entry and not in the buffer: see [`Payload`] and [`Cq::copy_scattered`].
+//! - Scatter to CQE is on for the QPs that `ibv_create_qp` makes, unless the environment has `MLX5_SCATTER_TO_CQE=0`: the
+//!   payload of a message of up to 32 bytes (64 with 128-byte entries) is then in its completion entry and **not in the
+//!   posted buffer**. Such a receive is [`Completion::RecvScattered`], and [`Cq::copy_scattered`] gives the payload. It is best
+//!   switched off at QP creation: [`dv::create_qp_without_scatter`] does that.
 //!
 //! # Threads
 //!
@@ -96,7 +109,9 @@ pub mod teardown;
 pub mod wqe;
 
 pub use cq::{ArmFor, Cq};
-pub use cqe::{Completion, CqeError, ErrorCqe, Payload, RecvCqe, RecvOp, SendCqe, SendOp, Syndrome};
+pub use cqe::{
+    Completion, CqeError, ErrorCqe, Payload, RecvCqe, RecvOp, ScatteredRecv, SendCqe, SendOp, Syndrome,
+};
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs};
 pub use qp_table::QpTable;
 pub use queue_mem::{CqLayout, HeapMem, LayoutError, SrqLayout};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use common::{CqDevice, Entry, Rng};
 use mlx5_direct::{
-    ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, Payload, RecvOp, SendOp, Srq,
-    SrqLayout, Syndrome, WqeIndex,
+    ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, RecvOp, SendOp, Srq, SrqLayout,
+    Syndrome, WqeIndex,
     cqe::{self, RawCqe},
     teardown::{QpTeardown, TeardownStep},
 };
@@ -38,7 +38,7 @@ fn every_receive_opcode_comes_out_typed() {
         for (opcode, op) in kinds {
             device.push(Entry { opcode, ..base });
             let Completion::Recv(c) = poll(&mut cq) else { panic!("a receive") };
-            assert_eq!((c.op, c.payload, c.solicited), (op, Payload::Buffer, true));
+            assert_eq!((c.op, c.solicited), (op, true));
             assert_eq!((c.qpn, c.srqn_or_user_index), (0xab_cdef, 0x12_3456));
             assert_eq!((c.slot, c.byte_count), (WqeIndex(0x7abc), 0x0102_0304));
             let with_imm = matches!(op, RecvOp::WriteImm | RecvOp::SendImm);
@@ -117,9 +117,7 @@ fn completion_between_the_first_look_and_the_request_forbids_blocking() {
 
 #[test]
 fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
-    for (bytes, format, payload, wide, len) in
-        [(64, 0x04, Payload::Cqe32, false, 24), (128, 0x08, Payload::Cqe64, true, 60)]
-    {
+    for (bytes, format, wide, len) in [(64, 0x04, false, 24), (128, 0x08, true, 60)] {
         let (mut cq, mut device) = queue(4, bytes);
         for lap in 0..9u8 {
             let at = device.next_fields() - if wide { 64 } else { 0 };
@@ -127,17 +125,46 @@ fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
                 device.mem().store_u8(at + n, n as u8 ^ lap);
             }
             // The device lays payload under the leading fields, up to those that a receive needs.
-            let fields = Entry { opcode: 2, low_bits: format, bytes: len as u32, ..Entry::default() };
+            let fields =
+                Entry { opcode: 2, low_bits: format, bytes: len as u32, counter: 9, ..Entry::default() };
             device.push(fields);
-            let Completion::Recv(c) = poll(&mut cq) else { panic!("a receive") };
-            assert_eq!((c.payload, c.byte_count), (payload, len as u32));
-            let mut out = vec![0; len];
-            assert_eq!(cq.copy_scattered(wide, &mut out), len);
-            assert_eq!(out, (0..len).map(|n| n as u8 ^ lap).collect::<Vec<_>>());
+            assert_eq!(cq.poll_if_receive(), None, "not in its buffer");
+            let got = poll(&mut cq);
+            assert_eq!(got.slot(), Some(WqeIndex(9)));
+            let Completion::RecvScattered(c) = got else { panic!("{got:?}") };
+            assert_eq!((c.receive.op, c.receive.byte_count), (RecvOp::Send, len as u32));
+            // No more than the message, whatever the room.
+            let mut out = [0xee; 80];
+            assert_eq!(cq.copy_scattered(&c, &mut out), len);
+            assert!((0..len).all(|n| out[n] == n as u8 ^ lap) && out[len] == 0xee);
+            assert_eq!(cq.copy_scattered(&c, &mut out[..5]), 5);
+            assert_eq!(cq.poll(), Ok(None));
+            if lap == 8 {
+                device.push(Entry { opcode: 2, ..Entry::default() });
+                assert!(matches!(poll(&mut cq), Completion::Recv(_)));
+                assert_eq!(cq.copy_scattered(&c, &mut out), 0, "another was polled since");
+            }
         }
     }
-    let (cq, _device) = queue(4, 64);
-    assert_eq!(cq.copy_scattered(true, &mut [0; 64]), 0, "a 64-byte entry has no room for 64 bytes");
+    // A 64-byte entry has no room for 64 bytes.
+    let (mut cq, mut device) = queue(4, 64);
+    device.push(Entry { opcode: 2, low_bits: 0x08, bytes: 64, ..Entry::default() });
+    let Completion::RecvScattered(c) = poll(&mut cq) else { panic!("scattered") };
+    assert_eq!(cq.copy_scattered(&c, &mut [0; 64]), 0);
+}
+
+/// A batch ends there, while the payload can still be copied.
+#[test]
+fn batch_ends_after_a_payload_in_its_entry() {
+    let (mut cq, mut device) = queue(8, 64);
+    for low_bits in [0, 0x04, 0] {
+        device.push(Entry { opcode: 2, low_bits, bytes: 8, ..Entry::default() });
+    }
+    let mut got = vec![];
+    assert_eq!(cq.poll_each(8, |c| got.push(c)), Ok(2));
+    let [Completion::Recv(_), Completion::RecvScattered(c)] = got[..] else { panic!("{got:?}") };
+    assert_eq!(cq.copy_scattered(&c, &mut [0; 8]), 8);
+    assert_eq!(cq.poll_each(8, |_| ()), Ok(1));
 }
 
 #[test]
@@ -313,6 +340,7 @@ fn decoding_never_panics_and_agrees_with_the_opcode_whatever_the_bytes() {
         match bytes[63] >> 4 {
             0..=4 if compressed => assert_eq!(got, Err(CqeError::Compressed)),
             0 => assert!(matches!(got, Ok(Completion::Send(_)))),
+            1..=4 if bytes[63] & 0x0c != 0 => assert!(matches!(got, Ok(Completion::RecvScattered(_)))),
             1..=4 => assert!(matches!(got, Ok(Completion::Recv(_)))),
             5 => assert_eq!(got, Err(CqeError::Resized)),
             13 => assert!(matches!(got, Ok(Completion::SendError(_)))),

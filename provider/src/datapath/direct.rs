@@ -25,7 +25,7 @@ use crate::error::PostError;
 use crate::srq::MAX_IOV;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, DataSeg, Payload, RecvCqe, RecvOp, Syndrome, WqeIndex};
+use mlx5_direct::{ArmFor, CqeError, DataSeg, RecvCqe, RecvOp, Syndrome, WqeIndex};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
 use std::collections::TryReserveError;
 use std::sync::Arc;
@@ -551,8 +551,7 @@ fn received(srq: u32, cqe: &RecvCqe) -> Completion {
     Completion {
         token: Token::Srq { srq, entry: u32::from(cqe.slot.0) },
         qpn: cqe.qpn,
-        // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
-        status: if cqe.payload == Payload::Buffer { DtoStatus::Success } else { DtoStatus::LocalEp },
+        status: DtoStatus::Success,
         op: operation(cqe.op),
         length: cqe.byte_count,
         immediate: cqe.immediate(),
@@ -565,6 +564,10 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
     let token = |slot: u16| Token::Srq { srq, entry: u32::from(slot) };
     match completion {
         mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
+        // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
+        mlx5_direct::Completion::RecvScattered(cqe) => {
+            Some(Completion { status: DtoStatus::LocalEp, ..received(srq, &cqe.receive) })
+        }
         mlx5_direct::Completion::RecvError(error) => Some(Completion {
             token: token(error.wqe_counter),
             qpn: error.qpn,

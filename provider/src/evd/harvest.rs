@@ -13,7 +13,7 @@ use crate::srq::SrqInner;
 use crate::sync::FastMutexGuard;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
 use crate::{DtoCompletion, DtoOp};
-use mlx5_direct::{Payload, RecvOp};
+use mlx5_direct::RecvOp;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -141,8 +141,7 @@ impl EvdInner {
                 }
                 continue;
             };
-            if cqe.payload == Payload::Buffer
-                && cqe.op != RecvOp::SendInval
+            if cqe.op != RecvOp::SendInval
                 && let Some(ep) = queue.eps.get(&cqe.qpn)
                 && let Some(SrqPath::Direct(path)) = ep.srq.as_ref().map(|srq| &srq.path)
                 && !ep.watches_receives()
