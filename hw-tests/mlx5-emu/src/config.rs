@@ -89,6 +89,15 @@ pub(crate) fn static_uars() -> bool {
     *VALUE.get_or_init(|| env("MLX5_EMU_STATIC_UAR").as_deref() == Some("1"))
 }
 
+/// Whether RLIMIT_MEMLOCK counts: what `MLX5_EMU_MEMLOCK` says, else on a preloaded device.
+pub(crate) fn memlock() -> bool {
+    match env("MLX5_EMU_MEMLOCK").as_deref() {
+        Some("0") => false,
+        Some(_) => true,
+        None => preloaded(),
+    }
+}
+
 /// `MLX5_EMU_STRICT=1`: complaints make a preloaded program exit with status 86.
 pub(crate) fn strict() -> bool {
     env("MLX5_EMU_STRICT").as_deref() == Some("1")

@@ -227,6 +227,7 @@ pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
 /// In a forked child: the parent's device is not ours. What it had is leaked, since its lock may be held for ever.
 pub(crate) fn forget_in_child() {
     DEVICE.store(std::ptr::null_mut(), Ordering::Release);
+    crate::pin::forget_in_child();
 }
 
 /// True once the device was made.

@@ -25,6 +25,7 @@ mod net;
 mod objects;
 mod orders;
 pub mod paths;
+mod pin;
 mod qp_state;
 mod slab;
 mod start;
@@ -43,5 +44,6 @@ pub use control::{
 };
 pub use faults::{Fault, Rule};
 pub use mem::set_checked as set_checked_memory;
+pub use pin::set_memlock;
 pub use qp_state::QpState;
 pub use start::init;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::mem::Area;
+use crate::pin::Pin;
 use crate::qp_state::{QpState, QpType};
 
 /// Access bits of a region (`enum ibv_access_flags`).
@@ -54,6 +55,8 @@ pub(crate) struct Mkey {
     pub(crate) kind: KeyKind,
     /// Windows bound to this region.
     pub(crate) windows: u32,
+    /// Pages pinned for it.
+    pub(crate) pinned: u64,
 }
 
 impl Mkey {
@@ -97,6 +100,8 @@ pub(crate) struct Cq {
     pub(crate) ignore_overrun: bool,
     pub(crate) comp_events: u32,
     pub(crate) async_events: u32,
+    /// Buffer and record.
+    pub(crate) pins: [Pin; 2],
 }
 
 /// Which completions generate an event.
@@ -135,6 +140,8 @@ pub(crate) struct Srq {
     pub(crate) users: u32,
     pub(crate) async_events: u32,
     pub(crate) error: bool,
+    /// Buffer and record.
+    pub(crate) _pins: [Pin; 2],
 }
 
 /// Marker in [`Srq::links`] for a slot that the program owns.
@@ -268,6 +275,8 @@ pub(crate) struct Qp {
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// Handles open on it (OPEN_QP).
     pub(crate) opens: u32,
+    /// Buffer and record.
+    pub(crate) _pins: Vec<Pin>,
 }
 
 impl Qp {

@@ -256,6 +256,28 @@ pub(crate) fn is_there(path: &[u8]) -> bool {
     unsafe { access(path.as_ptr(), libc::F_OK) == 0 }
 }
 
+/// RLIMIT_MEMLOCK of this process in bytes.
+pub(crate) fn memlock_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0 {
+        limit.rlim_cur
+    } else {
+        u64::MAX
+    }
+}
+
+/// True when the calling thread has CAP_IPC_LOCK in effect.
+pub(crate) fn may_lock_all() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set >> CAP_IPC_LOCK & 1 != 0)
+}
+
 /// Locks a file as flock(2); false when that fails or another holds it.
 pub(crate) fn flock(file: &std::fs::File, operation: c_int) -> bool {
     // SAFETY: the descriptor is open as long as `file` lives.

@@ -553,3 +553,98 @@ fn closing_a_device_with_everything_still_open_takes_it_all_away() {
     drop(rig);
     let _ = CREATE_QP;
 }
+
+/// The methods that answer about the GID table: the device object's, in the attribute form.
+fn gid_ioctl(f: i32, method: u16, attrs: &[(u16, u16, u64)]) -> Result<(), i32> {
+    let mut buffer = vec![0u64; 3 + attrs.len() * 2];
+    buffer[0] = (24 + attrs.len() as u64 * 16) | u64::from(method) << 32 | (attrs.len() as u64) << 48;
+    for (i, &(id, len, data)) in attrs.iter().enumerate() {
+        buffer[3 + i * 2] = u64::from(id) | u64::from(len) << 16 | 1 << 32;
+        buffer[4 + i * 2] = data;
+    }
+    // SAFETY: a well-formed command buffer that lives through the call.
+    let rc = unsafe { libc::ioctl(f, 0xc018_1b01, buffer.as_mut_ptr()) };
+    if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
+}
+
+#[test]
+fn gid_table_is_answered_and_an_empty_entry_has_no_data() {
+    const TABLE: u16 = 5;
+    const ENTRY: u16 = 6;
+    let rig = Rig::new();
+    let f = fd(&rig);
+    let valid = mlx5_emu::gids::table().len();
+    let (mut entries, mut count) = ([0u8; 32 * 40], 0u64);
+    let (at, number) = (entries.as_mut_ptr() as u64, &raw mut count as u64);
+    let table =
+        |size: u64, room: u16| gid_ioctl(f, TABLE, &[(0, 8, size), (1, 4, 0), (2, room, at), (3, 8, number)]);
+    // Entries that are longer than the kernel knows are padded.
+    assert_eq!(table(40, 32 * 40), Ok(()));
+    assert_eq!(count, valid as u64);
+    for (i, gid) in mlx5_emu::gids::table().iter().enumerate() {
+        let entry = &entries[i * 40..(i + 1) * 40];
+        assert_eq!(entry[..16], gid.bytes());
+        let word = |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
+        assert_eq!((word(16), word(20), word(24)), (i as u32, 1, 2), "index, port, RoCE v2");
+        let name = std::ffi::CString::new(gid.ndev.as_str()).unwrap();
+        // SAFETY: NUL-terminated.
+        assert_eq!(word(28), unsafe { libc::if_nametoindex(name.as_ptr()) }, "{}", gid.ndev);
+        assert_eq!(entry[32..], [0; 8]);
+    }
+    assert_eq!(table(32, (valid - 1) as u16 * 32), Err(libc::EINVAL), "no room for all");
+    assert_eq!(table(0, 64), Err(libc::EINVAL));
+    let entry = |port: u64, index: u64| {
+        gid_ioctl(f, ENTRY, &[(0, 8, port), (1, 8, index), (2, 4, 0), (3, 32, at)]).err()
+    };
+    assert_eq!(entry(1, 0), None);
+    assert_eq!(entries[..16], mlx5_emu::gids::table()[0].bytes());
+    assert_eq!(entry(1, valid as u64), Some(libc::ENODATA), "an empty entry");
+    assert_eq!(entry(1, 32), Some(libc::EINVAL), "outside the table");
+    assert_eq!(entry(2, 0), Some(libc::EINVAL), "no such port");
+}
+
+#[test]
+fn query_qp_tells_what_the_receive_ring_has() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(8);
+    // SAFETY: live objects; all-zero is valid for the attribute structures.
+    unsafe {
+        let mut init: ibv_qp_init_attr = zeroed();
+        (init.send_cq, init.recv_cq) = (cq, cq);
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (100, 100);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (3, 3);
+        init.qp_type = ibv_qp_type::IBV_QPT_RC;
+        let qp = ibv_create_qp(rig.pd, &raw mut init);
+        assert!(!qp.is_null());
+        let (mut attr, mut found): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
+        assert_eq!(ibv_query_qp(qp, &raw mut attr, 1, &raw mut found), 0);
+        // 3 entries of 16 bytes take a stride of 64, which has room for 4.
+        assert_eq!((attr.cap.max_recv_wr, attr.cap.max_recv_sge), (128, 4));
+        assert_eq!(
+            (attr.cap.max_send_wr, attr.cap.max_send_sge),
+            (init.cap.max_send_wr, init.cap.max_send_sge)
+        );
+        assert_eq!(ibv_destroy_qp(qp), 0);
+    }
+    // Without a receive queue of its own it has neither.
+    let srq = rig.srq(16, 1);
+    let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
+    // SAFETY: as above.
+    unsafe {
+        let (mut attr, mut found): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
+        assert_eq!(ibv_query_qp(qp, &raw mut attr, 1, &raw mut found), 0);
+        assert_eq!((attr.cap.max_recv_wr, attr.cap.max_recv_sge), (0, 0));
+    }
+}
+
+#[test]
+fn srq_without_room_is_an_srq() {
+    let mut rig = Rig::new();
+    let srq = rig.srq(0, 0);
+    // SAFETY: live SRQ; all-zero is a valid attribute structure.
+    unsafe {
+        let mut attr: ibv_srq_attr = zeroed();
+        assert_eq!(ibv_query_srq(srq, &raw mut attr), 0);
+        assert_eq!(attr.max_wr, 0);
+    }
+}

@@ -235,6 +235,7 @@ fn datagrams_arrive_behind_a_global_header_and_only_with_the_right_key() {
     let wcs = poll(cq, 2);
     let recv = wcs.iter().find(|wc| wc.wr_id == 1).unwrap();
     assert_eq!((recv.byte_len, recv.src_qp, recv.wc_flags & 1), (140, qpn(a), 1));
+    assert_eq!(recv.sl, 8 | 2, "over UDP, an IPv4 header: what this field says on RoCE");
     assert_eq!(memory.get(1024 + 40, 100), [9; 100]);
     assert_eq!(memory.get(1024 + 36, 4), [127, 0, 0, 1], "destination of the IPv4 header");
 }

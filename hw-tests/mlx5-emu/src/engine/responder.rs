@@ -321,7 +321,7 @@ impl Device {
                 }
                 let mut small = [0; 64];
                 if let Some(datagram) = &request.datagram {
-                    cqe.flags_rqpn |= 1 << 28;
+                    cqe.flags_rqpn |= datagram_flags(datagram);
                     deliver_datagram(datagram, &list, payload, request.len);
                 } else if len > 0 && len <= scatter_recv {
                     payload.gather(&mut small[..len as usize]);
@@ -492,6 +492,20 @@ fn masked_add(old: u64, add: u64, boundary: u64) -> u64 {
     result
 }
 
+fn is_mapped(gid: &[u8; 16]) -> bool {
+    gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff]
+}
+
+/// What the CQE of a datagram says about its headers: there is one in the buffer, over UDP, and of which kind it is.
+fn datagram_flags(datagram: &Datagram) -> u32 {
+    const IN_BUFFER: u32 = 1 << 28;
+    const UDP: u32 = 1 << 27;
+    const IPV4: u32 = 2 << 24;
+    const IPV6: u32 = 1 << 24;
+    let v4 = is_mapped(&datagram.source_gid) && is_mapped(&datagram.dest_gid);
+    IN_BUFFER | UDP | if v4 { IPV4 } else { IPV6 }
+}
+
 /// Puts header and payload of a datagram into the receive buffers.
 fn deliver_datagram(datagram: &Datagram, list: &[Seg], payload: Payload<'_>, len: u32) {
     let mut bytes = vec![0; 40 + len as usize];
@@ -503,10 +517,9 @@ fn deliver_datagram(datagram: &Datagram, list: &[Seg], payload: Payload<'_>, len
 /// The 40 bytes in front of a datagram's payload: an IPv6 header, or an IPv4 header in the last 20.
 fn global_header(datagram: &Datagram, len: u32) -> [u8; 40] {
     let mut out = [0; 40];
-    let mapped = |gid: &[u8; 16]| gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff];
     // BTH, DETH and ICRC around the payload, and UDP.
     let udp_len = (len + 8 + 12 + 8 + 4) as u16;
-    if mapped(&datagram.source_gid) && mapped(&datagram.dest_gid) {
+    if is_mapped(&datagram.source_gid) && is_mapped(&datagram.dest_gid) {
         let header = &mut out[20..];
         header[0] = 0x45;
         header[1] = datagram.traffic_class;

@@ -81,13 +81,8 @@ impl Device {
                 self.srq_error(index);
                 return;
             }
-            // Bytes 0..2 and 5..16 of the next segment are reserved, byte 4 is a signature that is not used.
-            if srq.buf.be16(offset) != 0 || srq.buf.be64(offset + 8) != 0 {
-                complain(
-                    Kind::ReservedNotZero,
-                    format!("SRQ {:#x}: WQE {at} has a reserved field of its next segment set", srq.srqn),
-                );
-            }
+            // All else in the next segment is reserved, but the hardware does not look at it, and some drivers keep data of
+            // their own there.
             let next = srq.buf.be16(offset + 2);
             if u32::from(next) >= count {
                 complain(

@@ -102,7 +102,10 @@ impl Links {
     fn taken(&self, name: &Name) -> Vec<Name> {
         let prefix = format!("@{}", self.prefix());
         let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        // A connection that was accepted is listed under the listener's name, and takes nothing from it.
+        const CONNECTED: &str = "03";
         list.lines()
+            .filter(|line| line.split_whitespace().nth(5) != Some(CONNECTED))
             .filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix(&prefix).and_then(Name::parse))
             .filter(|other| (other.port_space, other.port) == (name.port_space, name.port))
             .collect()
@@ -244,5 +247,28 @@ impl Net for Links {
             dst.set_port(1);
         }
         socket.connect(dst).and_then(|()| socket.local_addr()).map(|addr| addr.ip()).map_err(|e| errno(&e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_accepted_does_not_hold_the_listeners_port() {
+        let namespace = format!("test-{}", std::process::id());
+        let mut server = Links::new(namespace.clone()).expect("server");
+        let mut client = Links::new(namespace).expect("client");
+        let name = Name::parse("0106/7471/0.0.0.0").expect("name");
+        server.bind(&name).expect("bind");
+        server.listen(&name).expect("listen");
+        assert_eq!(client.bind(&name), Err(libc::EADDRNOTAVAIL), "somebody listens");
+        client.dial(&name).expect("dial");
+        let token = server.bound[&name].token;
+        server.ready(token, &mut Vec::new());
+        assert_eq!(server.links.len(), 1, "accepted");
+        server.unbind(&name);
+        client.bind(&name).expect("the port is free");
+        assert_eq!(server.links.len(), 1, "and the connection is still there");
     }
 }

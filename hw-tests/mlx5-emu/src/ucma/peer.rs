@@ -161,7 +161,7 @@ impl Cm {
             return;
         };
         let (ud, space, comm, psn, expires) = (id.is_ud(), id.port_space, id.comm, id.rq_psn, id.expires);
-        if is_silent(dst) {
+        if is_silent(dst) && !cx.net.is_local(dst.ip()) {
             return self.arm(ctx, Some(expires));
         }
         let mut busy = false;
@@ -426,7 +426,7 @@ impl Cm {
     }
 }
 
-/// Addresses of 192.0.2.0/24 can be resolved and never answer, as a machine that was switched off: the way to an
+/// Addresses of 192.0.2.0/24 that are not the host's own can be resolved and never answer, as a machine that was switched off: the way to an
 /// UNREACHABLE event.
 pub(crate) fn is_silent(dst: std::net::SocketAddr) -> bool {
     matches!(dst.ip(), std::net::IpAddr::V4(v4) if v4.octets()[..3] == [192, 0, 2])

@@ -59,7 +59,8 @@ impl Net for FakeNet {
         }
     }
     fn is_local(&self, ip: IpAddr) -> bool {
-        ip.is_loopback()
+        // One address of the silent network is this host's own.
+        ip.is_loopback() || ip == IpAddr::from([192, 0, 2, 1])
     }
     fn route(&self, dst: SocketAddr) -> Result<IpAddr, Errno> {
         match dst.ip() {
@@ -417,6 +418,15 @@ fn a_silent_peer_is_unreachable_after_the_timeout() {
     let events = sim.events(A);
     assert_eq!(kinds(&events), [EventKind::Unreachable]);
     assert_eq!(events[0].status, -libc::ETIMEDOUT);
+}
+
+#[test]
+fn own_address_in_the_silent_network_answers() {
+    let mut sim = Sim::new();
+    sim.listener(B, port_space::TCP);
+    let active = sim.resolved_to(A, port_space::TCP, "192.0.2.1:7471");
+    sim.connect(A, active, b"").expect("connect");
+    assert_eq!(kinds(&sim.events(B)), [EventKind::ConnectRequest]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::device::{Device, ObjectKind};
 use crate::events::kind;
 use crate::mem::Area;
 use crate::objects::{Armed, Cq};
+use crate::pin::Pin;
 use crate::{hooks, sys};
 
 impl Device {
@@ -63,7 +64,9 @@ impl Device {
             None
         };
         let count = (cqe + 1).next_power_of_two();
-        let buf = Area::checked(buf_addr, count as usize * cqe_size as usize, 64)?;
+        let bytes = count as usize * cqe_size as usize;
+        let pins = [Pin::buffer(buf_addr, bytes)?, Pin::record(context, record_addr)?];
+        let buf = Area::checked(buf_addr, bytes, 64)?;
         let record = Area::checked(record_addr, 8, 8)?;
         // So that the first arm, which writes 0 over 0, can be seen.
         record.set_be32(4, u32::MAX);
@@ -89,6 +92,7 @@ impl Device {
             ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
             comp_events: 0,
             async_events: 0,
+            pins,
         };
         let index = self.cqs.insert(cq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let handle = self.add_handle(context, ObjectKind::Cq, index);
@@ -129,8 +133,11 @@ impl Device {
             return Err(sys::errno(libc::EINVAL));
         }
         let count = (cqe + 1).next_power_of_two();
-        let buf = Area::checked(buf_addr, count as usize * cqe_size as usize, 64)?;
+        let bytes = count as usize * cqe_size as usize;
+        let pin = Pin::buffer(buf_addr, bytes)?;
+        let buf = Area::checked(buf_addr, bytes, 64)?;
         self.resize_cq(index, buf, count, cqe_size)?;
+        self.cqs[index].pins[0] = pin;
         let mut out = Answer::default();
         out.u32(count - 1).u32(0);
         command.answer(&out.0)
@@ -150,6 +157,8 @@ impl Device {
         if self.cqs[index].users > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
+        // An arm of this CQ may still wait in a register.
+        self.scan_context(context);
         let (comp, asynchronous) = self.remove_cq(index);
         self.drop_handle(context, handle);
         let mut out = Answer::default();

@@ -5,7 +5,7 @@ use std::io;
 use super::command::{Answer, Command};
 use crate::device::{Device, ObjectKind};
 use crate::objects::{KeyKind, Mkey, access};
-use crate::{mem, sys};
+use crate::{mem, pin, sys};
 
 /// Index part of the first key: no key is ever 0x100, which marks the end of a scatter list.
 const FIRST_INDEX: u32 = 2;
@@ -44,6 +44,16 @@ fn check_memory(start: u64, len: u64, flags: u32) -> io::Result<()> {
     mem::check_range(start, len, writable)
 }
 
+/// Pins a region's memory; the number of pages.
+fn pin_memory(start: u64, len: u64, flags: u32) -> io::Result<u64> {
+    if len == 0 {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    let pinned = pin::take(start, len)?;
+    check_memory(start, len, flags).inspect_err(|_| pin::release(pinned))?;
+    Ok(pinned)
+}
+
 impl Device {
     fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
         key.key = 0;
@@ -69,6 +79,7 @@ impl Device {
 
     pub(super) fn remove_key(&mut self, index: usize) {
         let Some(key) = self.keys.remove(index) else { return };
+        pin::release(key.pinned);
         if let Some(pd) = self.pds.get_mut(key.pd) {
             pd.users = pd.users.saturating_sub(1);
         }
@@ -95,7 +106,7 @@ impl Device {
         }
         check_access(flags)?;
         let pd = self.pd(context, pd)?;
-        check_memory(start, len, flags)?;
+        let pinned = pin_memory(start, len, flags)?;
         let iova = if flags & access::ZERO_BASED != 0 { start & 0xfff } else { iova };
         let index = self.new_key(Mkey {
             key: 0,
@@ -106,7 +117,9 @@ impl Device {
             access: flags,
             kind: KeyKind::Region,
             windows: 0,
-        })?;
+            pinned,
+        });
+        let index = index.inspect_err(|_| pin::release(pinned))?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mr, index);
         let key = self.keys[index].key;
@@ -140,9 +153,15 @@ impl Device {
                 return Err(sys::errno(libc::EINVAL));
             }
         }
-        check_memory(key.start, key.len, key.access)?;
-        if flags & PD != 0 {
-            let pd = self.pd(context, request.u32(40))?;
+        let pd = if flags & PD != 0 { Some(self.pd(context, request.u32(40))?) } else { None };
+        if flags & TRANSLATION != 0 {
+            let pinned = pin_memory(key.start, key.len, key.access)?;
+            pin::release(key.pinned);
+            key.pinned = pinned;
+        } else {
+            check_memory(key.start, key.len, key.access)?;
+        }
+        if let Some(pd) = pd {
             self.pds[key.pd].users -= 1;
             self.pds[pd].users += 1;
             key.pd = pd;
@@ -183,6 +202,7 @@ impl Device {
             access: 0,
             kind: KeyKind::Window { type2, bound: false, region: 0, qpn: 0 },
             windows: 0,
+            pinned: 0,
         })?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mw, index);

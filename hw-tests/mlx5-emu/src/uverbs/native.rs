@@ -7,10 +7,12 @@ use std::os::fd::RawFd;
 use super::Uverbs;
 use super::command::{Command, Reader, Room};
 use crate::device::ObjectKind;
-use crate::{mem, sys};
+use crate::{gids, mem, sys};
 
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
+const METHOD_QUERY_GID_TABLE: u16 = 5;
+const METHOD_QUERY_GID_ENTRY: u16 = 6;
 const DRIVER: u16 = 1 << 12;
 /// `MLX5_IB_OBJECT_UAR`.
 const OBJECT_UAR: u16 = DRIVER + 8;
@@ -115,6 +117,8 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
     match (object, method) {
         (OBJECT_DEVICE, METHOD_INVOKE_WRITE) => invoke_write(file, fd, &attrs),
         (OBJECT_DEVICE, QUERY_PORT) => query_port(&attrs),
+        (OBJECT_DEVICE, METHOD_QUERY_GID_TABLE) => query_gid_table(&attrs),
+        (OBJECT_DEVICE, METHOD_QUERY_GID_ENTRY) => query_gid_entry(&attrs),
         (OBJECT_UAR, UAR_ALLOC) => uar_alloc(file, &attrs),
         (OBJECT_VAR, VAR_ALLOC) => {
             page_alloc(file, need(&attrs, DRIVER)?, [DRIVER + 1, DRIVER + 2, DRIVER + 3], &attrs)
@@ -154,6 +158,49 @@ fn invoke_write(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// One entry of the GID table as `ib_uverbs_gid_entry`; `None` when the index is empty.
+fn gid_entry(index: usize) -> Option<Vec<u8>> {
+    const ROCE_V2: u32 = 2;
+    let gid = gids::table().get(index)?;
+    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{}/ifindex", gid.ndev));
+    let ifindex: u32 = ifindex.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let mut out = gid.bytes().to_vec();
+    for word in [index as u32, 1, ROCE_V2, ifindex] {
+        out.extend_from_slice(&word.to_ne_bytes());
+    }
+    Some(out)
+}
+
+/// The valid entries of all ports' tables.
+fn query_gid_table(attrs: &[Attr]) -> io::Result<()> {
+    let invalid = || sys::errno(libc::EINVAL);
+    let size = need(attrs, 0)?.data;
+    let (flags, entries, count) = (need(attrs, 1)?.data as u32, need(attrs, 2)?, need(attrs, 3)?);
+    let room = usize::from(entries.len);
+    let size = usize::try_from(size).ok().filter(|&size| size > 0 && size <= 4096).ok_or_else(invalid)?;
+    if flags != 0 || gids::table().len() > room / size {
+        return Err(invalid());
+    }
+    let mut out = Vec::new();
+    for mut entry in (0..gids::table().len()).filter_map(gid_entry) {
+        entry.resize(size, 0);
+        out.extend_from_slice(&entry);
+    }
+    entries.answer(&out)?;
+    count.answer(&(gids::table().len() as u64).to_ne_bytes())
+}
+
+fn query_gid_entry(attrs: &[Attr]) -> io::Result<()> {
+    let (port, index) = (need(attrs, 0)?.data, need(attrs, 1)?.data);
+    let (flags, room) = (need(attrs, 2)?.data as u32, need(attrs, 3)?);
+    if flags != 0 || port != 1 || index >= gids::GID_TABLE_LEN as u64 {
+        return Err(sys::errno(libc::EINVAL));
+    }
+    let mut entry = gid_entry(index as usize).ok_or_else(|| sys::errno(libc::ENODATA))?;
+    entry.resize(usize::from(room.len), 0);
+    room.answer(&entry)
 }
 
 fn uar_alloc(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {

@@ -11,6 +11,7 @@ use crate::device::{Device, ObjectKind};
 use crate::events::kind;
 use crate::mem::Area;
 use crate::objects::{Blocked, Qp, QpAttr, QpCap};
+use crate::pin::Pin;
 use crate::qp_state::{self, QpState, QpType, mask};
 use crate::{hooks, sys};
 
@@ -34,9 +35,10 @@ struct Rings {
     rq_count: u32,
     rq_shift: u32,
     record: Option<Area>,
+    pins: Vec<Pin>,
 }
 
-fn rings(driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
+fn rings(context: usize, driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
     let (buf_addr, record_addr) = (driver.u64(0), driver.u64(8));
     let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
     let mut rings = Rings::default();
@@ -46,6 +48,7 @@ fn rings(driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
             return Err(invalid());
         }
         rq_bytes = (rq_count as usize) << rq_shift;
+        rings.pins.push(Pin::buffer(buf_addr, rq_bytes)?);
         if has_rq {
             rings.rq = Some(Area::checked(buf_addr, rq_bytes, 64)?);
             (rings.rq_count, rings.rq_shift) = (rq_count, rq_shift);
@@ -57,11 +60,15 @@ fn rings(driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
         }
         if has_sq {
             let at = buf_addr.checked_add(rq_bytes as u64).ok_or_else(invalid)?;
+            // One buffer: counted as a whole.
+            rings.pins.clear();
+            rings.pins.push(Pin::buffer(buf_addr, rq_bytes + sq_count as usize * 64)?);
             rings.sq = Some(Area::checked(at, sq_count as usize * 64, 64)?);
             rings.sq_count = u16::try_from(sq_count).map_err(|_| invalid())?;
         }
     }
     if sq_count > 0 || rq_count > 0 {
+        rings.pins.push(Pin::record(context, record_addr)?);
         rings.record = Some(Area::checked(record_addr, 8, 8)?);
     }
     Ok(rings)
@@ -129,6 +136,7 @@ impl Device {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         let rings = rings(
+            context,
             driver,
             kind != QpType::XrcRecv,
             srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend),
@@ -176,6 +184,7 @@ impl Device {
             expect_sn: 0,
             outstanding: VecDeque::new(),
             opens: 1,
+            _pins: rings.pins,
         };
         let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let qpn = self.net.number_base() | index as u32;
@@ -292,10 +301,11 @@ impl Device {
         let mut out = Answer::default();
         out.bytes(&attr.dest)
             .bytes(&attr.alt_dest)
-            .u32(qp.cap.max_send_wr)
-            .u32(qp.cap.max_recv_wr)
-            .u32(qp.cap.max_send_sge)
-            .u32(qp.cap.max_recv_sge)
+            // The kernel knows the receive ring; what the send ring takes is filled in by libmlx5.
+            .u32(0)
+            .u32(qp.rq_count)
+            .u32(0)
+            .u32(if qp.rq_count > 0 { (1 << qp.rq_shift) / 16 } else { 0 })
             .u32(qp.cap.max_inline)
             .u32(attr.qkey)
             .u32(attr.rq_psn)

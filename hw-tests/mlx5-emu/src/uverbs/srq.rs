@@ -8,6 +8,7 @@ use crate::device::{Device, ObjectKind};
 use crate::events::kind;
 use crate::mem::Area;
 use crate::objects::{FREE, Srq};
+use crate::pin::Pin;
 use crate::sys;
 
 /// What CREATE_SRQ and CREATE_XSRQ have in common.
@@ -74,7 +75,9 @@ impl Device {
         }
         let count = (request.max_wr + 1).next_power_of_two();
         let stride = (16 + request.max_sge * 16).max(32).next_power_of_two();
-        let buf = Area::checked(buf_addr, count as usize * stride as usize, 64)?;
+        let bytes = count as usize * stride as usize;
+        let pins = [Pin::buffer(buf_addr, bytes)?, Pin::record(context, record_addr)?];
+        let buf = Area::checked(buf_addr, bytes, 64)?;
         let record = Area::checked(record_addr, 4, 4)?;
         let max_sge = (stride - 16) / 16;
         let srq = Srq {
@@ -98,6 +101,7 @@ impl Device {
             users: 0,
             async_events: 0,
             error: false,
+            _pins: pins,
         };
         let index = self.srqs.insert(srq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let srqn = self.net.number_base() | (index as u32 + 1);
