@@ -41,15 +41,11 @@ fn main() {
         port_going_down_is_told_and_survived,
     ];
     let netdev = client_netdev().is_some();
-    let software = std::env::var_os("MLX5_EMU_SESSION").is_some();
     doorbell_hw_tests::run_unless(tests, 1, |name| match name {
         "port_without_address_is_refused_with_the_cure" | "port_going_down_is_told_and_survived"
             if !netdev =>
         {
             Some("needs a client device on a veth interface, and root")
-        }
-        "small_memlock_limit_is_named_with_the_cure" if software => {
-            Some("the software device locks no memory")
         }
         _ => None,
     })
