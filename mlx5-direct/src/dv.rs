@@ -141,8 +141,13 @@ struct Lib {
 }
 
 fn lib() -> Result<&'static Lib, DvError> {
-    static LIB: OnceLock<Result<Lib, String>> = OnceLock::new();
-    LIB.get_or_init(|| load().map_err(|e| e.to_string())).as_ref().map_err(|e| DvError::Library(e.clone()))
+    static LIB: OnceLock<Lib> = OnceLock::new();
+    if let Some(lib) = LIB.get() {
+        return Ok(lib);
+    }
+    // A failure is not kept: memory or descriptors may be short now and not later.
+    let loaded = load().map_err(|e| DvError::Library(e.to_string()))?;
+    Ok(LIB.get_or_init(|| loaded))
 }
 
 fn load() -> Result<Lib, libloading::Error> {

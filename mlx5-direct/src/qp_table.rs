@@ -3,6 +3,10 @@
 //! QP numbers have 24 bits and a device hands them out in clusters: a directory of 4,096 pages of 4,096 entries, with
 //! only the pages in use allocated.
 
+use std::collections::TryReserveError;
+
+use crate::table::table;
+
 /// Entries of a page, and pages of the directory.
 const PAGE: usize = 1 << 12;
 
@@ -16,12 +20,14 @@ struct Page<T> {
 ///
 /// ```
 /// let mut table = mlx5_direct::QpTable::new();
-/// table.insert(0x00_1234, "endpoint");
+/// table.insert(0x00_1234, "endpoint")?;
 /// assert_eq!(table.get(0x00_1234), Some(&"endpoint"));
 /// assert_eq!(table.get(0x00_1235), None);
+/// # Ok::<(), std::collections::TryReserveError>(())
 /// ```
 #[derive(Debug)]
 pub struct QpTable<T> {
+    /// None before the first QP.
     pages: Box<[Option<Page<T>>]>,
     len: usize,
 }
@@ -33,9 +39,9 @@ impl<T> Default for QpTable<T> {
 }
 
 impl<T> QpTable<T> {
-    /// An empty table (96 KiB of directory).
+    /// An empty table. It has memory (96 KiB of directory) from the first QP on.
     pub fn new() -> Self {
-        Self { pages: (0..PAGE).map(|_| None).collect(), len: 0 }
+        Self { pages: Box::default(), len: 0 }
     }
 
     /// The context of a QP.
@@ -53,16 +59,25 @@ impl<T> QpTable<T> {
     }
 
     /// Sets the context of a QP and returns the one before. Numbers beyond 24 bits are cut to 24.
-    pub fn insert(&mut self, qpn: u32, context: T) -> Option<T> {
+    ///
+    /// # Errors
+    ///
+    /// No memory for the directory or for the QP's page; the table is as before.
+    pub fn insert(&mut self, qpn: u32, context: T) -> Result<Option<T>, TryReserveError> {
         let (page, entry) = split(qpn & 0x00ff_ffff);
-        let page = self.pages[page]
-            .get_or_insert_with(|| Page { entries: (0..PAGE).map(|_| None).collect(), used: 0 });
+        if self.pages.is_empty() {
+            self.pages = table(PAGE, |_| None)?;
+        }
+        let page = match &mut self.pages[page] {
+            Some(page) => page,
+            none => none.insert(Page { entries: table(PAGE, |_| None)?, used: 0 }),
+        };
         let before = page.entries[entry].replace(context);
         if before.is_none() {
             page.used += 1;
             self.len += 1;
         }
-        before
+        Ok(before)
     }
 
     /// Removes the context of a QP.
@@ -102,7 +117,7 @@ mod tests {
         let mut table = QpTable::new();
         let qpns: Vec<u32> = (0..20_000).map(|n| (n * 823 + 7) & 0x00ff_ffff).collect();
         for &q in &qpns {
-            assert_eq!(table.insert(q, q * 2), None);
+            assert_eq!(table.insert(q, q * 2), Ok(None));
         }
         assert_eq!(table.len(), qpns.len());
         for &q in qpns.iter().step_by(2) {

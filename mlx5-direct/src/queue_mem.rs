@@ -20,6 +20,7 @@ mod slots;
 
 pub(crate) use entries::CqeMem;
 pub use heap::HeapMem;
+pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 
 /// Keeps heap-backed queues alive; `None` when the memory belongs to a verbs object.
@@ -68,6 +69,9 @@ pub enum LayoutError {
         /// Bytes of an entry.
         cqe_bytes: u32,
     },
+    /// The queue's memory, or a table that goes with it, cannot be allocated.
+    #[error("no memory for the queue")]
+    NoMemory,
     /// A pointer is null or not aligned as the device needs it.
     #[error("the {what} is null or misaligned")]
     Pointer {
@@ -124,7 +128,7 @@ impl SrqLayout {
     pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, Arc<HeapMem>), LayoutError> {
         check_ring(wqe_count, stride_bytes)?;
         let ring_bytes = wqe_count as usize * stride_bytes as usize;
-        let mem = Arc::new(HeapMem::new(ring_bytes, 64));
+        let mem = Arc::new(HeapMem::new(ring_bytes, 64)?);
         let parts =
             SrqParts { buf: mem.base.as_ptr(), dbrec: mem.tail(0).cast(), wqe_count, stride_bytes, srqn: 0 };
         // SAFETY: both pointers are inside `mem`, which the layout keeps alive; `HeapMem` hands out volatile accesses
@@ -138,7 +142,8 @@ impl SrqLayout {
         let base = aligned(parts.buf, wqe::SEGMENT_BYTES, "SRQ buffer")?;
         let word = aligned(parts.dbrec, 4, "SRQ doorbell record")?;
         // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked above.
-        let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) };
+        let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) }
+            .map_err(|_| LayoutError::NoMemory)?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
         let dbrec = unsafe { SrqDbRec::new(word, keep) };
         match dbrec.load() {
@@ -221,7 +226,7 @@ impl CqLayout {
     pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, Arc<HeapMem>), LayoutError> {
         check_cq(cqe_count, cqe_bytes)?;
         let queue_bytes = cqe_count as usize * cqe_bytes as usize;
-        let mem = Arc::new(HeapMem::new(queue_bytes, 192));
+        let mem = Arc::new(HeapMem::new(queue_bytes, 192)?);
         for n in 1..=cqe_count as usize {
             mem.store_u8(n * cqe_bytes as usize - 1, 0xf0);
         }

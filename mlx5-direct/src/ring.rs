@@ -20,7 +20,9 @@
 //! never goes through the map. Tail and run are kept with the memory they lead to, in
 //! [`WqeMem`](crate::queue_mem::WqeMem); the maps are here.
 
-use crate::wqe::MAX_WQE_COUNT;
+use std::collections::TryReserveError;
+
+use crate::{table::fixed, wqe::MAX_WQE_COUNT};
 
 /// Words of a bit map of slots. Fixed, and indices are cut to it, so that no access needs a bounds check; a small ring
 /// touches the first words only.
@@ -51,8 +53,8 @@ fn above(map: u64, n: usize) -> u64 {
 }
 
 impl FreeMap {
-    pub(crate) fn new() -> Self {
-        Self { words: Box::new([0; WORDS]), summary: [0; WORDS / 64], top: 0 }
+    pub(crate) fn new() -> Result<Self, TryReserveError> {
+        Ok(Self { words: fixed(0)?, summary: [0; WORDS / 64], top: 0 })
     }
 
     /// Marks `slot` free; false, and no change, if it was free already.
@@ -149,18 +151,13 @@ impl Walk {
 impl Ring {
     /// A ring whose links all say "the next slot", the last one "slot 0", and whose tail is slot 0. `depth` is at most
     /// `slots - 1`.
-    pub(crate) fn new(slots: u32, depth: u32) -> Self {
+    pub(crate) fn new(slots: u32, depth: u32) -> Result<Self, TryReserveError> {
         debug_assert!(slots.is_power_of_two() && (1..slots).contains(&depth));
-        let mut ring = Self {
-            returned: 0,
-            depth,
-            window: 1,
-            free: FreeMap::new(),
-            sequential: Box::new([u64::MAX; WORDS]),
-        };
+        let mut ring =
+            Self { returned: 0, depth, window: 1, free: FreeMap::new()?, sequential: fixed(u64::MAX)? };
         ring.sequential[word(slots - 1)] &= !(1 << ((slots - 1) % 64));
         ring.open_to(depth + 1);
-        ring
+        Ok(ring)
     }
 
     fn open_to(&mut self, window: u32) {
@@ -370,7 +367,7 @@ mod tests {
             seed >> 20
         };
         for round in 0..400 {
-            let (mut one, mut many) = (Ring::new(256, 200), Ring::new(256, 200));
+            let (mut one, mut many) = (Ring::new(256, 200).unwrap(), Ring::new(256, 200).unwrap());
             let (mut tail, mut run_end, mut count) = (0, 0, 0);
             for _ in 0..random() % 100 {
                 let step = |ring: &mut Ring| {
@@ -415,7 +412,7 @@ mod tests {
     #[test]
     fn whatever_is_taken_every_link_is_known() {
         for (wanted, third) in (0..60).flat_map(|n| [(n, 3), (n, 70), (n, 7)]) {
-            let mut ring = Ring::new(128, 127);
+            let mut ring = Ring::new(128, 127).unwrap();
             let mut links: Vec<u32> = (1..128).chain([0]).collect();
             let mut tail = 0;
             let mut take = |ring: &mut Ring, tail: &mut u32, n: u32| {

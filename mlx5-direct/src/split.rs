@@ -5,11 +5,12 @@
 //! waits; a slot that a faulty device completes twice is found out when the poster takes it back.
 
 use std::{
+    collections::TryReserveError,
     ops::{Deref, DerefMut},
     sync::{
         Arc,
         atomic::{
-            AtomicU16, AtomicU32, AtomicU64,
+            AtomicU16, AtomicU32,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -17,7 +18,7 @@ use std::{
 
 use crossbeam_utils::CachePadded;
 
-use crate::{srq::Srq, wqe::WqeIndex};
+use crate::{queue_mem::Cookies, srq::Srq, table::table, wqe::WqeIndex};
 
 /// The ring between the two threads. `returned` is written by the poller, `taken` by the poster.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub struct SrqPoster<M> {
 /// The returning half, for the thread that polls.
 #[derive(Debug)]
 pub struct SlotReturner {
-    cookies: Arc<[AtomicU64]>,
+    cookies: Cookies,
     shared: Arc<Shared>,
     /// The poller's own copy of `returned`, and how far the ring is known to be free.
     next: u32,
@@ -58,16 +59,20 @@ pub struct SlotReturner {
 
 impl<M> Srq<M> {
     /// Splits into a posting half and a returning half, for two threads.
-    pub fn split(self) -> (SrqPoster<M>, SlotReturner) {
-        let cookies = Arc::clone(self.cookies());
+    ///
+    /// # Errors
+    ///
+    /// No memory for the way back of slots, two bytes for each; the SRQ is gone then.
+    pub fn split(self) -> Result<(SrqPoster<M>, SlotReturner), TryReserveError> {
+        let cookies = self.cookies().clone();
         let shared = Arc::new(Shared {
-            slots: cookies.iter().map(|_| AtomicU16::new(0)).collect(),
+            slots: table(cookies.len(), |_| AtomicU16::new(0))?,
             returned: CachePadded::default(),
             taken: CachePadded::default(),
         });
         let room_until = cookies.len() as u32;
         let poster = SrqPoster { srq: self, shared: Arc::clone(&shared), refused: 0 };
-        (poster, SlotReturner { cookies, shared, next: 0, room_until })
+        Ok((poster, SlotReturner { cookies, shared, next: 0, room_until }))
     }
 }
 

@@ -12,15 +12,12 @@
 //! | [`AddressOnly`] | 8 bytes | buffers of one size in one memory region |
 //! | [`Bound`] | nothing | a buffer per slot, handed back before its slot is posted again |
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     dbrec::SrqDbRec,
     dv::RecvWrs,
-    queue_mem::{Fill, SrqLayout, WqeMem},
+    queue_mem::{Cookies, Fill, SrqLayout, WqeMem},
     ring::Ring,
     wqe::{DataSeg, WqeIndex},
 };
@@ -73,6 +70,9 @@ pub enum DepthError {
         /// Slots in use.
         in_use: u32,
     },
+    /// The tables that keep track of slots cannot be allocated.
+    #[error("no memory for the tables of the SRQ")]
+    NoMemory,
     /// The mode can only be chosen while nothing is posted.
     #[error("{in_use} slots are in use: choose the mode before posting")]
     NotIdle {
@@ -133,7 +133,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`DepthError::OutOfRange`] unless 1 <= `depth` < slots in the ring.
+    /// [`DepthError::OutOfRange`] unless 1 <= `depth` < slots in the ring; [`DepthError::NoMemory`].
     pub fn new(layout: SrqLayout, depth: u32) -> Result<Self, DepthError> {
         let SrqLayout { mut wqes, dbrec, srqn } = layout;
         let slots = wqes.mask() + 1;
@@ -147,7 +147,7 @@ impl Srq {
             slot.write_one(DataSeg::default(), false);
         }
         wqes.set_plain(true);
-        let ring = Ring::new(slots, depth);
+        let ring = Ring::new(slots, depth).map_err(|_| DepthError::NoMemory)?;
         Ok(Self { ring, wqes, dbrec, srqn, _mode: AnySegments(()) })
     }
 
@@ -545,7 +545,7 @@ impl<M> Srq<M> {
 
     /// The cookies of all slots, for whoever polls on another thread. A slot's cookie is there before the slot is posted,
     /// and stays until it is posted again.
-    pub fn cookies(&self) -> &Arc<[AtomicU64]> {
+    pub fn cookies(&self) -> &Cookies {
         self.wqes.cookies()
     }
 

@@ -11,7 +11,7 @@ use mlx5_direct::{Cq, CqLayout, DataSeg, Srq, SrqLayout, WqeIndex, split::Return
 fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
     const TOTAL: u64 = 300_000;
     let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
-    let (mut poster, mut returner) = Srq::new(layout, 127).unwrap().split();
+    let (mut poster, mut returner) = Srq::new(layout, 127).unwrap().split().unwrap();
 
     // The poller: completes out of order, within a window, and checks each cookie.
     let (to_poller, arrived) = mpsc::channel::<(u16, u64)>();
@@ -56,7 +56,7 @@ fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
 #[test]
 fn a_slot_that_is_returned_twice_is_refused_by_the_poster() {
     let (layout, _mem) = SrqLayout::on_heap(4, 32).unwrap();
-    let (mut poster, mut returner) = Srq::new(layout, 3).unwrap().split();
+    let (mut poster, mut returner) = Srq::new(layout, 3).unwrap().split().unwrap();
     let slot = poster.post_one(DataSeg::new(1, 1, 1), 77).unwrap();
     assert_eq!(returner.complete(slot), Ok(77));
     assert_eq!(returner.complete(slot), Ok(77), "the poller cannot know");

@@ -168,7 +168,7 @@ impl Drop for Alarm<'_> {
 fn ten_million_messages_between_three_threads_and_none_is_lost() {
     let (layout, ring) = SrqLayout::on_heap(SLOTS as u32, 32).unwrap();
     let (cq_layout, entries) = CqLayout::on_heap(SLOTS as u32, 64).unwrap();
-    let (poster, returner) = Srq::new(layout, SLOTS as u32 - 1).unwrap().split();
+    let (poster, returner) = Srq::new(layout, SLOTS as u32 - 1).unwrap().split().unwrap();
     let state: Arc<[AtomicU8]> = (0..SLOTS).map(|_| AtomicU8::new(FREE)).collect();
     let device = Device {
         ring,

@@ -1,6 +1,7 @@
 //! CNOs: one place to wait for many EVDs.
 
 use crate::ia::IaInner;
+use crate::memory::headroom;
 use crate::sync::{Condvar, Mutex, rank};
 use crate::types::{EvdId, next_id};
 use crate::{Error, Ia, Refused, Result, ReturnType, Subtype};
@@ -93,6 +94,7 @@ impl Cno {
 
     fn build(ia: &Ia, fd: Option<EventFd>) -> Result<Self> {
         ia.inner.check()?;
+        headroom()?;
         let inner = Arc::new(CnoInner {
             id: next_id(),
             ia: ia.inner.clone(),
@@ -103,7 +105,10 @@ impl Cno {
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
         });
-        ia.inner.objects.lock().unwrap().cnos.insert(inner.id, Arc::downgrade(&inner));
+        let mut objects = ia.inner.objects.lock().unwrap();
+        objects.cnos.try_reserve(1)?;
+        objects.cnos.insert(inner.id, Arc::downgrade(&inner));
+        drop(objects);
         Ok(Self { inner })
     }
 

@@ -13,6 +13,7 @@ use crate::counters::Calls;
 use crate::ep::{Ep, EpInner};
 use crate::event::{ConnectionEvent, ConnectionEventKind, EventData};
 use crate::ia::{CmTarget, IaInner};
+use crate::memory::headroom;
 use crate::progress::Task;
 use crate::types::{CloseFlags, ConnQual, Count, EpState, Qos, WATERMARK_INFINITE, port_of};
 use crate::{Error, IaCounter, Refused, Result, ReturnType, Subtype};
@@ -262,11 +263,19 @@ impl EpInner {
             return Err(Error::state(state.subtype(), "only an unconnected EP can connect"));
         }
         let ia = &self.ia;
+        headroom()?;
+        let attempt = self.next_attempt();
+        if let Some(timeout) = timeout {
+            ia.progress.after(timeout, Task::ConnectTimeout(Arc::downgrade(self), attempt))?;
+        }
         let (token, id) = ia.new_cm_id(CmTarget::Ep(Arc::downgrade(self)))?;
         let to = SocketAddr::new(remote, port_of(qual));
         let from = SocketAddr::new(ia.attr.ia_address, 0);
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
             ia.forget_cm(token);
+            if error.errno() == libc::ENOMEM {
+                return Err(Error::verb(Subtype::ResourceMemory, error));
+            }
             let malformed = matches!(error.errno(), libc::EINVAL | libc::EAFNOSUPPORT);
             if malformed {
                 let sub = Subtype::InvalidAddressUnsupported;
@@ -288,14 +297,9 @@ impl EpInner {
         control.local = Some(from);
         control.service = Some((remote, qual));
         control.private_data = private_data.to_vec();
-        let attempt = self.next_attempt();
         control.calls.connects += 1;
         self.set_state(EpState::ActiveConnectionPending);
         self.settle_receives();
-        drop(control);
-        if let Some(timeout) = timeout {
-            ia.progress.after(timeout, Task::ConnectTimeout(Arc::downgrade(self), attempt));
-        }
         Ok(())
     }
 
@@ -320,13 +324,16 @@ impl EpInner {
         if !takes_part {
             return Err(Error::state(state.subtype(), "a request needs an unconnected EP, or its own"));
         }
+        headroom()?;
+        let task = Task::ConnectTimeout(Arc::downgrade(self), self.next_attempt());
+        self.ia.progress.after(ACCEPT_TIME, task)?;
         let qp = self.qp();
         let failed = |e| Error::verb(Subtype::ResourceTep, e);
         let (reads_in, reads_out) = self.rdma_reads();
         let reads_in = reads_in.min(asked.responder_resources);
         let reads_out = reads_out.min(asked.initiator_depth);
         // First: from when the device is ready it may take a buffer, which must not be taken for lost with another EP.
-        self.may_take_buffers();
+        self.may_take_buffers()?;
         if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
             self.start_over_after_all();
             // An id that has nothing to say about QPs is none that waits for an answer.
@@ -353,14 +360,12 @@ impl EpInner {
         control.local = id.local_addr();
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
-        let attempt = self.next_attempt();
         control.drained = false;
         control.last_wqe = false;
         self.set_state(EpState::CompletionPending);
         self.settle_receives();
         drop(control);
         self.expect_failures();
-        self.ia.progress.after(ACCEPT_TIME, Task::ConnectTimeout(Arc::downgrade(self), attempt));
         Ok(())
     }
 
@@ -374,10 +379,11 @@ impl EpInner {
     }
 
     /// The SRQ's buffers may be taken by this EP from now on.
-    fn may_take_buffers(&self) {
-        if let Some(srq) = &self.srq {
-            srq.path.ep_connected(self.id.0, &self.progress);
-        }
+    ///
+    /// # Errors
+    /// No memory to keep track of it.
+    fn may_take_buffers(&self) -> Result<()> {
+        self.srq.iter().try_for_each(|srq| srq.path.ep_connected(self.id.0, &self.progress))
     }
 
     /// An event of the connection manager; runs on the progress thread.
@@ -468,7 +474,8 @@ impl EpInner {
 
     fn response(self: &Arc<Self>, event: &CmEvent) -> Result<(), rxe_fallback::Error> {
         let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
-        self.may_take_buffers();
+        let no_memory = |_| rxe_fallback::Error::new("rdma_establish", libc::ENOMEM);
+        self.may_take_buffers().map_err(no_memory)?;
         self.ia.to_ready(&self.qp(), &id, None, None)?;
         id.establish()?;
         self.ia.count(IaCounter::CmRtuTx);

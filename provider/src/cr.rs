@@ -141,10 +141,18 @@ impl Cr {
 
 impl Asks {
     /// From now on this IA hears what becomes of the request.
-    pub(crate) fn move_to(&mut self, ia: &IaInner) -> Result<()> {
+    ///
+    /// Gives the token that it will be known by there.
+    pub(crate) fn move_to(&mut self, ia: &IaInner) -> Result<u64> {
         let busy = || Error::new(ReturnType::InternalError, Subtype::None, "the request is in use");
         let id = Arc::get_mut(&mut self.id).ok_or_else(busy)?;
-        id.migrate(&ia.cm).map_err(|e| Error::verb(Subtype::None, e))
+        let token = crate::types::next_id();
+        ia.expect_cm(token, CmTarget::Retired)?;
+        if let Err(error) = id.migrate(&ia.cm) {
+            ia.forget_cm(token);
+            return Err(Error::verb(Subtype::None, error));
+        }
+        Ok(token)
     }
 }
 
@@ -154,9 +162,8 @@ pub(crate) fn gone() -> Error {
 }
 
 impl CrInner {
-    pub(crate) fn new(ia: &Arc<IaInner>, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
+    pub(crate) fn new(ia: &Arc<IaInner>, token: u64, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
         let Asks { id, private_data, asked, asker } = asks;
-        let token = crate::types::next_id();
         let inner = Arc::new(Self {
             ia: ia.clone(),
             token,

@@ -22,8 +22,8 @@ use rxe_fallback::cm::DATAGRAM_QKEY;
 use rxe_fallback::{Ah, ConnParam, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 /// Bytes in front of each received datagram (`DAT_IB`'s GRH).
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
@@ -70,6 +70,15 @@ struct Way {
 /// What a UD EP has beyond others.
 #[derive(Debug, Default)]
 pub(crate) struct Ud(Mutex<{ rank::DATAGRAMS }, State>);
+
+impl Ud {
+    /// With memory for the address handles of so many sends.
+    pub(crate) fn new(sends: usize) -> crate::Result<Self> {
+        // One more: done sends are forgotten after the next one.
+        let sending = crate::memory::queue(sends + 1)?;
+        Ok(Self(Mutex::new(State { sending, ..State::default() })))
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -169,14 +178,16 @@ impl EpInner {
     pub(crate) fn forget_ways_of_done_sends(&self) {
         let Some(ud) = &self.ud else { return };
         let first = self.first_request();
-        let mut done = Vec::new();
-        let mut state = ud.0.lock().unwrap();
-        while state.sending.front().is_some_and(|(seq, _)| *seq < first) {
-            done.extend(state.sending.pop_front());
+        loop {
+            let mut state = ud.0.lock().unwrap();
+            let is_done = state.sending.front().is_some_and(|(seq, _)| *seq < first);
+            let done = if is_done { state.sending.pop_front() } else { None };
+            drop(state);
+            // The last one of a handle that was freed: a call into the kernel, so without the lock.
+            if done.is_none() {
+                return;
+            }
         }
-        drop(state);
-        // The last one of a handle that was freed: a call into the kernel.
-        drop(done);
     }
 
     /// A connection with parameters of this EP's QP.
@@ -193,12 +204,19 @@ impl EpInner {
         }
     }
 
-    /// A new address handle; it goes with this EP.
-    fn hand_out(&self, ah: Ah, qpn: u32, address: IpAddr) -> AddressHandle {
+    /// A new address handle, for an event with this CM handle; both go with this EP.
+    fn hand_out(&self, ah: Ah, qpn: u32, address: IpAddr, cm: u64) -> crate::Result<AddressHandle> {
+        let Some(ud) = &self.ud else { return Err(not_here()) };
+        let mut state = ud.0.lock().unwrap();
+        state.cms.try_reserve(1)?;
         let token = crate::types::next_id();
         let way = Way { ah, pz: self.pz_number(), ep: self.id };
-        self.ia.datagrams.ways.write().unwrap().insert(token, way);
-        AddressHandle { qpn, address, token }
+        let mut ways = self.ia.datagrams.ways.write().unwrap();
+        ways.try_reserve(1)?;
+        ways.insert(token, way);
+        drop(ways);
+        state.cms.insert(cm);
+        Ok(AddressHandle { qpn, address, token })
     }
 
     pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
@@ -255,11 +273,12 @@ impl EpInner {
         for token in state.asking.keys() {
             self.ia.forget_cm(*token);
         }
-        let mut gone = Vec::new();
         let mut ways = self.ia.datagrams.ways.write().unwrap();
+        // Freed after the lock, since that is a call into the kernel; under it where there is no memory for a list.
+        let mut gone = crate::memory::list(ways.len()).unwrap_or_default();
         ways.retain(|_, way| {
             let stays = way.ep != self.id;
-            if !stays {
+            if !stays && gone.len() < gone.capacity() {
                 gone.push(way.ah.clone());
             }
             stays
@@ -276,8 +295,14 @@ impl IaInner {
         if self.context.driver() != "rdma_rxe" {
             return;
         }
-        let eps: Vec<_> = self.objects.lock().unwrap().eps.values().filter_map(Weak::upgrade).collect();
-        eps.iter().filter(|ep| ep.is_ud()).for_each(|ep| ep.let_datagrams_out());
+        self.each(
+            |o| &o.eps,
+            |ep| {
+                if ep.is_ud() {
+                    ep.let_datagrams_out();
+                }
+            },
+        );
     }
 }
 

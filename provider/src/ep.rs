@@ -20,6 +20,7 @@ use crate::datapath::ledger::{Progress, Tag};
 use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::ia::IaInner;
+use crate::progress::Dates;
 use crate::pz::PzInner;
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
@@ -129,6 +130,8 @@ pub(crate) struct EpInner {
     pub(crate) ud: Option<Box<Ud>>,
     /// Room in the CQs that goes back with the EP.
     room: Room,
+    /// Memory for what it asks of the progress thread.
+    _dates: Dates,
 }
 
 /// Leads to an EP, also after [`Ep::modify`] has made it anew: service points and requests keep this. Dropping an [`Ep`] empties it.

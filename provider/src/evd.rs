@@ -21,6 +21,8 @@ use crate::datapath::{Completion, CqPath, SrqPath};
 use crate::ep::EpInner;
 use crate::event::{Event, EventData};
 use crate::ia::IaInner;
+use crate::memory::{headroom, list, queue};
+use crate::progress::Dates;
 use crate::srq::SrqInner;
 use crate::sync::{FastMutex, FastMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
@@ -35,6 +37,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const BATCH: usize = 32;
+
+/// So many events that are no completions have their memory from the beginning.
+const OTHERS: usize = 4096;
 
 /// An event queue (`DAT_EVD_HANDLE`). Clones are the same EVD; the last one gone frees it.
 #[derive(Clone, Debug)]
@@ -94,6 +99,8 @@ pub(crate) struct EvdInner {
     interrupted: AtomicBool,
     wake: EventFd,
     queue: FastMutex<{ rank::QUEUE }, Queue>,
+    /// Memory for what it asks of the progress thread.
+    _dates: Dates,
 }
 
 #[derive(Debug)]
@@ -104,6 +111,7 @@ struct Queue {
     /// Completions on their way from the CQ, empty between harvests.
     batch: Vec<Completion>,
     qlen: usize,
+    /// At most `qlen`, for which there is memory.
     dtos: VecDeque<Queued>,
     /// Everything but completions, in order of arrival.
     others: VecDeque<EventData>,
@@ -352,9 +360,7 @@ impl Evd {
         let outcome = if queue.len() > min_qlen as usize {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.qlen = round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen);
-            let depth = queue.depth();
-            queue.cq.as_mut().map_or(Ok(()), |cq| cq.ensure(depth))
+            queue.resize(round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen))
         };
         drop(queue);
         inner.settle(after);
@@ -364,16 +370,18 @@ impl Evd {
     /// Puts a software event in (`dat_evd_post_se`).
     ///
     /// # Errors
-    /// INVALID_PARAMETER on an EVD made without the software flag, QUEUE_FULL when it is full.
+    /// INVALID_PARAMETER on an EVD made without the software flag, QUEUE_FULL when it is full, INSUFFICIENT_RESOURCES without
+    /// memory.
     pub fn post_software_event(&self, value: u64) -> Result<()> {
         self.inner.check()?;
         if !self.inner.flags.contains(EvdFlags::SOFTWARE) {
             return Err(Error::arg(1, "this EVD was made without the software stream"));
         }
-        let queue = self.inner.queue();
+        let mut queue = self.inner.queue();
         if queue.len() >= queue.qlen {
             return Err(Error::new(ReturnType::QueueFull, Subtype::None, "the EVD is full"));
         }
+        queue.others.try_reserve(1)?;
         drop(queue);
         self.inner.push(EventData::Software(value));
         Ok(())
@@ -489,8 +497,14 @@ impl Queue {
         self.dtos.len() + self.others.len()
     }
 
-    fn depth(&self) -> u32 {
-        self.demand.max(self.qlen as u32)
+    /// Makes it that long, or leaves it as it is.
+    fn resize(&mut self, qlen: usize) -> Result<()> {
+        if let Some(cq) = &mut self.cq {
+            self.dtos.try_reserve(qlen.saturating_sub(self.dtos.len()))?;
+            cq.ensure(self.demand.max(qlen as u32))?;
+        }
+        self.qlen = qlen;
+        Ok(())
     }
 
     /// The next event: everything but completions first, in the order it came, except that the end of a connection
@@ -536,6 +550,8 @@ impl EvdInner {
         flags: EvdFlags,
         discards: bool,
     ) -> Result<Arc<Self>> {
+        headroom()?;
+        let dates = ia.progress.keep_dates()?;
         let qlen = round_up(min_qlen, ia.attr.max_evd_qlen);
         let id = EvdId(next_id());
         let device = |e| Error::verb(Subtype::ResourceTevd, e);
@@ -559,13 +575,18 @@ impl EvdInner {
             waiting: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             wake,
+            _dates: dates,
             queue: FastMutex::new(Queue {
                 cq,
                 unusual: if discards { Unusual::REQUESTS } else { Unusual::empty() },
-                batch: Vec::with_capacity(2 * BATCH),
+                batch: list(2 * BATCH)?,
                 qlen,
-                dtos: VecDeque::with_capacity(if discards { 0 } else { qlen.min(1 << 16) }),
-                others: VecDeque::new(),
+                dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
+                others: queue(if flags.difference(EvdFlags::DTO | EvdFlags::RMR_BIND).is_empty() {
+                    0
+                } else {
+                    qlen.min(OTHERS)
+                })?,
                 before_end: None,
                 eps: HashMap::default(),
                 srqs: HashMap::default(),
@@ -580,7 +601,7 @@ impl EvdInner {
             }),
         });
         if !discards {
-            ia.made(IaCounter::EvdCreate, |o| o.evds.insert(id.0, Arc::downgrade(&inner)).is_none());
+            ia.made([IaCounter::EvdCreate], |o| &mut o.evds, id.0, &inner)?;
         }
         Ok(inner)
     }
@@ -651,9 +672,7 @@ impl EvdInner {
     /// Whether this stream may be added to those that feed the EVD (R149-R152).
     pub(crate) fn may_feed(&self, new: Stream, but_not: Option<crate::EpId>, arg: u16) -> Result<()> {
         let queue = self.queue();
-        let others: Vec<_> =
-            queue.streams.iter().filter(|s| is_dto(s.kind) && Some(s.ep) != but_not).copied().collect();
-        drop(queue);
+        let others = || queue.streams.iter().filter(|s| is_dto(s.kind) && Some(s.ep) != but_not);
         let unsignalled = |s: &Stream| s.flags.contains(CompletionFlags::UNSIGNALLED);
         let solicited = |s: &Stream| {
             matches!(s.kind, StreamKind::Recv { .. }) && s.flags.contains(CompletionFlags::SOLICITED_WAIT)
@@ -665,14 +684,14 @@ impl EvdInner {
         if mixed && (unsignalled(&new) || solicited(&new)) {
             return refuse("an EVD with streams other than DTOs takes only completions that always notify");
         }
-        if others.iter().any(|s| unsignalled(s) != unsignalled(&new)) {
+        if others().any(|s| unsignalled(s) != unsignalled(&new)) {
             return refuse("if one completion stream on an EVD is unsignalled, all have to be");
         }
-        if others.iter().any(|s| solicited(s) != solicited(&new)) {
+        if others().any(|s| solicited(s) != solicited(&new)) {
             return refuse("if one receive stream on an EVD is solicited wait, it takes only such streams");
         }
-        if (threshold_srq(&new) && others.iter().any(|s| !threshold(s)))
-            || (others.iter().any(threshold_srq) && !threshold(&new))
+        if (threshold_srq(&new) && others().any(|s| !threshold(s)))
+            || (others().any(threshold_srq) && !threshold(&new))
         {
             return refuse(
                 "if an SRQ EP's receives use the threshold on an EVD, all its DTO streams have to",
@@ -686,6 +705,7 @@ impl EvdInner {
         let mut queue = self.queue();
         let demand = queue.demand.saturating_add(room);
         let depth = demand.max(queue.qlen as u32);
+        queue.streams.try_reserve(streams.len())?;
         if let Some(cq) = &mut queue.cq
             && room > 0
         {
@@ -750,7 +770,7 @@ impl EvdInner {
         queue.srqs.remove(&srq.token());
         match &mut queue.cq {
             Some(CqPath::Direct(cqs)) => {
-                cqs.close(srq.token()).iter().for_each(|left| self.give_back(srq, left));
+                cqs.close(srq.token(), |left| self.give_back(srq, left));
             }
             _ => queue.demand = queue.demand.saturating_sub(room),
         }

@@ -10,6 +10,7 @@ use crate::ep::EpInner;
 use crate::evd::{EvdInner, Held};
 use crate::event::{AsyncEvent, EventData};
 use crate::lmr::{LmrInner, LmrTable};
+use crate::memory::{headroom, list};
 use crate::pool::Strays;
 use crate::progress::{Progress, Task};
 use crate::psp::SpInner;
@@ -116,6 +117,8 @@ pub(crate) struct Objects {
     pub(crate) rmrs: HashMap<u64, Weak<RmrInner>>,
     /// What each RMR context in use names.
     keys: HashMap<u32, Key>,
+    /// How many more there is memory for in any case.
+    expected_keys: usize,
 }
 
 impl Objects {
@@ -132,6 +135,22 @@ pub(crate) enum Key {
     Lmr(u32),
     /// The RMR with this number.
     Rmr(u64),
+}
+
+/// See [`IaInner::expect_key`].
+pub(crate) struct ExpectedKey<'a>(&'a IaInner);
+
+impl ExpectedKey<'_> {
+    /// This RMR context names something of the IA from now on.
+    pub(crate) fn is(self, rkey: u32, key: Key) {
+        self.0.objects.lock().unwrap().keys.insert(rkey, key);
+    }
+}
+
+impl Drop for ExpectedKey<'_> {
+    fn drop(&mut self) {
+        self.0.objects.lock().unwrap().expected_keys -= 1;
+    }
 }
 
 /// Who gets the events of a connection id.
@@ -238,11 +257,16 @@ impl Ia {
     }
 
     fn open_device(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
+        headroom()?;
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
         // A link-local address is good on its own link only, and the connection manager does not take it.
         let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let address = address.or_else(|| context.address(port)).filter(usable).ok_or_else(|| {
+        let address = match address {
+            None => context.address(port).map_err(not_found)?,
+            found => found,
+        };
+        let address = address.filter(usable).ok_or_else(|| {
             let text = format!(
                 "port {port} of {} has no GID with an address: give its network interface an IP address",
                 context.name()
@@ -258,7 +282,7 @@ impl Ia {
             kind,
             settings,
             port,
-            lmrs: LmrTable::new(),
+            lmrs: LmrTable::new()?,
             datagrams: Datagrams::default(),
             objects: Mutex::default(),
             progress: progress.clone(),
@@ -287,7 +311,10 @@ impl Ia {
             .spawn(move || progress.run(weak))
             .map_err(|e| Error::resources(Subtype::ResourceDevice, format!("no thread: {e}")))?;
         *inner.thread.lock().unwrap() = Some(thread);
-        OPEN.lock().unwrap().push((std::process::id(), Arc::downgrade(&inner)));
+        let mut open = OPEN.lock().unwrap();
+        open.try_reserve(1)?;
+        open.push((std::process::id(), Arc::downgrade(&inner)));
+        drop(open);
         tracing::info!(device = inner.context.name(), port, %address, "IA open");
         Ok(Self { inner, async_evd: Evd { inner: async_evd } })
     }
@@ -561,8 +588,14 @@ impl IaInner {
     }
 
     /// A pool wants its buffers back also when nobody sees their completions.
-    pub(crate) fn add_pool(&self, number: u32, strays: &Arc<Strays>) {
-        self.pools.lock().unwrap().insert(number, Arc::downgrade(strays));
+    ///
+    /// # Errors
+    /// No memory for the table.
+    pub(crate) fn add_pool(&self, number: u32, strays: &Arc<Strays>) -> Result<()> {
+        let mut pools = self.pools.lock().unwrap();
+        pools.try_reserve(1)?;
+        pools.insert(number, Arc::downgrade(strays));
+        Ok(())
     }
 
     pub(crate) fn remove_pool(&self, number: u32) {
@@ -582,8 +615,22 @@ impl IaInner {
     }
 
     /// This RMR context names something of this IA from now on.
-    pub(crate) fn know_key(&self, rkey: u32, key: Key) {
-        self.objects.lock().unwrap().keys.insert(rkey, key);
+    ///
+    /// # Errors
+    /// No memory for the table.
+    pub(crate) fn know_key(&self, rkey: u32, key: Key) -> Result<()> {
+        let Objects { keys, expected_keys, .. } = &mut *self.objects.lock().unwrap();
+        keys.try_reserve(*expected_keys + 1)?;
+        keys.insert(rkey, key);
+        Ok(())
+    }
+
+    /// Memory for an RMR context that will be known only after something that cannot be undone.
+    pub(crate) fn expect_key(&self) -> Result<ExpectedKey<'_>> {
+        let Objects { keys, expected_keys, .. } = &mut *self.objects.lock().unwrap();
+        keys.try_reserve(*expected_keys + 1)?;
+        *expected_keys += 1;
+        Ok(ExpectedKey(self))
     }
 
     pub(crate) fn forget_key(&self, rkey: u32) {
@@ -594,13 +641,14 @@ impl IaInner {
         self.objects.lock().unwrap().keys.get(&rkey).copied()
     }
 
-    fn rmrs(&self) -> Vec<Arc<RmrInner>> {
-        self.objects.lock().unwrap().rmrs.values().filter_map(Weak::upgrade).collect()
+    /// Calls `f` with each object of a kind that there is now, without the lock of the tables.
+    pub(crate) fn each<T>(&self, table: impl Fn(&Objects) -> &HashMap<u64, Weak<T>>, f: impl FnMut(Arc<T>)) {
+        each_of(&self.objects, table, Weak::upgrade, f);
     }
 
     /// A peer has invalidated this RMR context.
     pub(crate) fn invalidated(&self, rkey: u32) {
-        self.rmrs().iter().for_each(|rmr| rmr.invalidated(rkey));
+        self.each(|o| &o.rmrs, |rmr| rmr.invalidated(rkey));
     }
 
     /// The event of a bind has left.
@@ -611,7 +659,7 @@ impl IaInner {
 
     /// The QP of this EP goes: no window may hang on it any more.
     pub(crate) fn leave_windows(&self, ep: crate::EpId) {
-        self.rmrs().iter().for_each(|rmr| rmr.leave(ep));
+        self.each(|o| &o.rmrs, |rmr| rmr.leave(ep));
     }
 
     /// A connection id whose events go to `target`.
@@ -622,7 +670,7 @@ impl IaInner {
     /// The same in either port space.
     pub(crate) fn new_cm_id_in(&self, space: PortSpace, target: CmTarget) -> Result<(u64, Arc<CmId>)> {
         let token = next_id();
-        self.retarget_cm(token, target);
+        self.expect_cm(token, target)?;
         match CmId::create_in(space, &self.cm, token) {
             Ok(id) => Ok((token, Arc::new(id))),
             Err(error) => {
@@ -632,8 +680,28 @@ impl IaInner {
         }
     }
 
+    /// Events of a new connection id, which has this token or will have it, go to `target`.
+    ///
+    /// # Errors
+    /// No memory for the table.
+    pub(crate) fn expect_cm(&self, token: u64, target: CmTarget) -> Result<()> {
+        let mut targets = self.cm_targets.lock().unwrap();
+        targets.try_reserve(1)?;
+        targets.insert(token, CmEntry { target, _id: None });
+        Ok(())
+    }
+
+    /// Events of this connection id go to `target` from now on, unless it is forgotten.
     pub(crate) fn retarget_cm(&self, token: u64, target: CmTarget) {
-        self.cm_targets.lock().unwrap().insert(token, CmEntry { target, _id: None });
+        self.replace_cm(token, CmEntry { target, _id: None });
+    }
+
+    fn replace_cm(&self, token: u64, entry: CmEntry) {
+        let mut targets = self.cm_targets.lock().unwrap();
+        let old = targets.get_mut(&token).map(|known| std::mem::replace(known, entry));
+        drop(targets);
+        // It may be the last that holds its id.
+        drop(old);
     }
 
     pub(crate) fn cm_target(&self, token: u64) -> Option<CmTarget> {
@@ -647,10 +715,11 @@ impl IaInner {
 
     /// Keeps the id of an ended connection until the peer has answered, or for a while.
     pub(crate) fn retire_cm(&self, token: u64, id: Arc<CmId>) {
-        let entry = CmEntry { target: CmTarget::Retired, _id: Some(id) };
-        let old = self.cm_targets.lock().unwrap().insert(token, entry);
-        drop(old);
-        self.progress.after(GOODBYE_TIME, Task::Forget(token));
+        self.replace_cm(token, CmEntry { target: CmTarget::Retired, _id: Some(id) });
+        if self.progress.after(GOODBYE_TIME, Task::Forget(token)).is_err() {
+            // Nobody would ever let go of it.
+            self.forget_cm(token);
+        }
     }
 
     fn what_is_left(&self) -> Option<String> {
@@ -677,42 +746,36 @@ impl IaInner {
             return;
         }
         OPEN.lock().unwrap().retain(|(_, ia)| !std::ptr::eq(ia.as_ptr(), self));
-        fn take<K, T>(map: &mut HashMap<K, Weak<T>>) -> Vec<Arc<T>> {
-            map.drain().filter_map(|(_, weak)| weak.upgrade()).collect()
-        }
         let mut objects = self.objects.lock().unwrap();
-        let sps = take(&mut objects.sps);
-        // These stay to be found until each has heard from the device that it took its last buffer.
-        let eps: Vec<_> = objects.eps.values().filter_map(Weak::upgrade).collect();
-        let evds = take(&mut objects.evds);
-        let srqs = take(&mut objects.srqs);
-        let rmrs = take(&mut objects.rmrs);
-        let lmrs = take(&mut objects.lmrs);
-        let pzs = take(&mut objects.pzs);
-        let cnos = take(&mut objects.cnos);
+        let sps = std::mem::take(&mut objects.sps);
+        let evds = std::mem::take(&mut objects.evds);
+        let srqs = std::mem::take(&mut objects.srqs);
+        let rmrs = std::mem::take(&mut objects.rmrs);
+        let lmrs = std::mem::take(&mut objects.lmrs);
+        let pzs = std::mem::take(&mut objects.pzs);
+        let cnos = std::mem::take(&mut objects.cnos);
         drop(objects);
-        for sp in &sps {
+        for sp in live(&sps) {
             sp.close();
         }
-        for ep in &eps {
-            ep.close();
-        }
-        for srq in &srqs {
+        // These stay to be found until each has heard from the device that it took its last buffer.
+        self.each(|o| &o.eps, |ep| ep.close());
+        for srq in live(&srqs) {
             srq.close();
         }
-        for evd in &evds {
+        for evd in live(&evds) {
             evd.close();
         }
-        for rmr in &rmrs {
+        for rmr in live(&rmrs) {
             rmr.close();
         }
-        for lmr in &lmrs {
+        for lmr in live(&lmrs) {
             lmr.close();
         }
-        for pz in &pzs {
+        for pz in live(&pzs) {
             pz.close();
         }
-        for cno in &cnos {
+        for cno in live(&cnos) {
             cno.close();
         }
         let own = std::mem::take(&mut *self.own.lock().unwrap());
@@ -739,6 +802,40 @@ impl IaInner {
     /// Whether the device has remote atomics.
     pub(crate) fn has_atomics(&self) -> bool {
         self.context.attributes().atomic_cap != AtomicCap::None
+    }
+}
+
+/// The objects of a table that there still are.
+fn live<K, T>(table: &HashMap<K, Weak<T>>) -> impl Iterator<Item = Arc<T>> {
+    table.values().filter_map(Weak::upgrade)
+}
+
+/// Calls `f` with everything that `of` gives for the entries of a table, without the table's lock: all at once where there
+/// is memory for a list of them, otherwise one after the other, in the order of their numbers.
+fn each_of<const RANK: u8, L, E, T>(
+    locked: &Mutex<RANK, L>,
+    table: impl Fn(&L) -> &HashMap<u64, E>,
+    of: impl Fn(&E) -> Option<T>,
+    mut f: impl FnMut(T),
+) {
+    let guard = locked.lock().unwrap();
+    if let Ok(mut all) = list(table(&guard).len()) {
+        all.extend(table(&guard).values().filter_map(of));
+        drop(guard);
+        all.into_iter().for_each(f);
+        return;
+    }
+    drop(guard);
+    let mut from = 0;
+    loop {
+        let guard = locked.lock().unwrap();
+        let table = table(&guard);
+        let Some(&number) = table.keys().filter(|&&number| number >= from).min() else { return };
+        let found = table.get(&number).and_then(&of);
+        drop(guard);
+        found.into_iter().for_each(&mut f);
+        let Some(next) = number.checked_add(1) else { return };
+        from = next;
     }
 }
 

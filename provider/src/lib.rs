@@ -16,6 +16,7 @@
 //! The program writes its log with `tracing`; install a subscriber to see it.
 
 mod attr;
+mod bounded_queue;
 mod capi;
 mod cno;
 mod conn;
@@ -30,6 +31,7 @@ mod event;
 mod fork;
 mod ia;
 mod lmr;
+mod memory;
 pub mod msn;
 mod pool;
 mod progress;

@@ -13,6 +13,7 @@
 
 use crate::error::{Direction, PostError};
 use crate::ia::{IaInner, Key};
+use crate::memory::{headroom, table};
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv, VaType};
@@ -43,7 +44,7 @@ struct Slot {
     end: AtomicU64,
 }
 
-type Chunk = [Slot; CHUNK];
+type Chunk = [Slot];
 
 /// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
 /// with the free of its own LMR may see either, as the device might.
@@ -69,16 +70,21 @@ pub(crate) struct Use {
 }
 
 impl LmrTable {
-    pub(crate) fn new() -> Self {
-        Self {
-            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            chunks: table(CHUNKS, |_| OnceLock::new())?,
             free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
             gone: Arc::default(),
-        }
+        })
     }
 
-    fn chunk(&self, n: usize) -> &Chunk {
-        self.chunks[n].get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())))
+    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes it.
+    fn chunk(&self, n: usize) -> Result<&Chunk> {
+        if let Some(chunk) = self.chunks[n].get() {
+            return Ok(chunk);
+        }
+        let made = table(CHUNK, |_| Slot::default())?;
+        Ok(self.chunks[n].get_or_init(|| made))
     }
 
     fn slot(&self, context: u32) -> Option<&Slot> {
@@ -162,7 +168,7 @@ impl LmrTable {
     }
 
     /// `base` is the address that segments of it count from.
-    fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Option<u32> {
+    fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Result<u32> {
         let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.lkey.store(mr.lkey(), Ordering::Relaxed);
         slot.pz.store(pz, Ordering::Relaxed);
@@ -170,28 +176,35 @@ impl LmrTable {
         slot.start.store(base, Ordering::Relaxed);
         slot.end.store(base + mr.len() as u64, Ordering::Relaxed);
         slot.context.store(context, Ordering::Release);
-        Some(context)
+        Ok(context)
     }
 
     /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not written: a post that races
     /// with the free of the slot's former LMR must not find those of a pool.
-    fn insert_pool_memory(&self, pz: u32) -> Option<u32> {
+    fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
         let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.pz.store(pz, Ordering::Relaxed);
         slot.pool_memory.store(number, Ordering::Release);
-        Some(number)
+        Ok(number)
     }
 
-    fn take_slot(&self, free: &mut FreeSlots) -> Option<(u32, &Slot)> {
+    fn take_slot(&self, free: &mut FreeSlots) -> Result<(u32, &Slot)> {
+        // For all that can be given back, so that giving back needs no memory.
+        let all = free.next as usize + 1;
+        let given_back = free.list.len();
+        free.list.try_reserve(all - given_back)?;
         // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
         let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
-            free.list.pop_front()?
+            free.list.pop_front().ok_or_else(|| {
+                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
+            })?
         } else {
+            self.chunk(free.next as usize / CHUNK)?;
             free.next += 1;
             (free.next - 1, 1)
         };
         let at = index as usize;
-        Some((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)[at % CHUNK]))
+        Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
     }
 
     fn remove(&self, context: u32) {
@@ -367,7 +380,13 @@ impl Lmr {
         va_type: VaType,
     ) -> Result<Self> {
         let first = start.addr() as u64;
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let maps = match std::fs::read_to_string("/proc/self/maps") {
+            Err(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+                let text = "no memory to read which memory is shared";
+                return Err(Error::resources(Subtype::ResourceMemory, text));
+            }
+            maps => maps.unwrap_or_default(),
+        };
         if !is_shared(&maps, first, first.saturating_add(len as u64)) {
             let text = "this memory is not mapped as shared: see mmap(2), MAP_SHARED, and shmat(2)";
             return Err(Error::state(Subtype::InvalidStateLmrFree, text));
@@ -409,10 +428,11 @@ impl Lmr {
         privileges: MemPriv,
         va_type: VaType,
         register: impl FnOnce(&PzInner) -> Result<Mr, rxe_fallback::Error>,
-        list: impl FnOnce(&Mr) -> Option<u32>,
+        list: impl FnOnce(&Mr) -> Result<u32>,
     ) -> Result<Self> {
         ia.inner.check()?;
         pz.inner.check(&ia.inner)?;
+        headroom()?;
         if len == 0 || len as u64 > ia.inner.attr.max_lmr_block_size {
             let most = ia.inner.attr.max_lmr_block_size;
             return Err(Error::arg(4, format!("an LMR has 1 to {most} bytes, not {len}")));
@@ -424,9 +444,7 @@ impl Lmr {
             libc::EFAULT => Error::arg(3, "memory that cannot be used so").because(e),
             _ => Error::verb(Subtype::ResourceMemoryRegion, e),
         })?;
-        let context = list(&mr).ok_or_else(|| {
-            Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
-        })?;
+        let context = list(&mr)?;
         let inner = Arc::new(LmrInner {
             ia: ia.inner.clone(),
             pz: pz.inner.clone(),
@@ -441,11 +459,14 @@ impl Lmr {
             mr: Mutex::new(Some(mr)),
         });
         pz.inner.enter();
+        // From here on it takes itself back when it is dropped.
+        let made = Self { inner };
+        let inner = &made.inner;
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
-            ia.inner.know_key(inner.rkey, Key::Lmr(context));
+            ia.inner.know_key(inner.rkey, Key::Lmr(context))?;
         }
-        ia.inner.made(IaCounter::LmrCreate, |o| o.lmrs.insert(context, Arc::downgrade(&inner)).is_none());
-        Ok(Self { inner })
+        ia.inner.made([IaCounter::LmrCreate], |o| &mut o.lmrs, context, inner)?;
+        Ok(made)
     }
 
     /// The context that posts name it by.
@@ -754,7 +775,7 @@ mod tests {
     /// Not even a post that races with the free of the LMR that had its slot before finds it.
     #[test]
     fn no_context_finds_the_memory_of_a_pool() {
-        let table = LmrTable::new();
+        let table = LmrTable::new().unwrap();
         let number = table.insert_pool_memory(7).unwrap();
         let segment = LmrTriplet { virtual_address: 0, segment_length: 1, lmr_context: number };
         for direction in [Direction::Read, Direction::Write] {

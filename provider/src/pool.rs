@@ -16,14 +16,16 @@
 //! SOUNDNESS.md has the whole argument.
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
+use crate::bounded_queue::BoundedQueue;
 use crate::datapath::ledger::Tag;
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
+use crate::memory::{headroom, list};
 use crate::types::{CompletionFlags, MemPriv};
 use crate::{DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Pz, Result, Srq};
 use crate::{SrqParam, Subtype, WaitError};
-use crossbeam_queue::ArrayQueue;
 use rxe_fallback::mr::Mapping;
+use std::collections::TryReserveError;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -80,9 +82,12 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(n: u32) -> Self {
+    fn new(n: u32) -> Result<Self, TryReserveError> {
         let bits = u32::BITS - (n - 1).leading_zeros();
-        Self { slots: vec![(Place::Free, 0); n as usize], free: (0..n).rev().collect(), posted: 0, bits }
+        let (mut slots, mut free) = (list(n as usize)?, list(n as usize)?);
+        slots.resize(n as usize, (Place::Free, 0));
+        free.extend((0..n).rev());
+        Ok(Self { slots, free, posted: 0, bits })
     }
 
     /// A free buffer is about to be posted; gives it and its cookie.
@@ -141,7 +146,7 @@ impl Slots {
 }
 
 /// Cookies of completions that nobody has seen, of one pool.
-pub(crate) type Strays = ArrayQueue<u64>;
+pub(crate) type Strays = BoundedQueue;
 
 /// Where a pool's bytes are.
 #[derive(Debug)]
@@ -159,7 +164,7 @@ struct Arena {
     registered: PoolMemory,
     base: Base,
     size: usize,
-    returned: ArrayQueue<u32>,
+    returned: BoundedQueue,
     strays: Arc<Strays>,
     number: u32,
     /// Keeps the memory mapped for guards; `registered` keeps it for the device.
@@ -184,6 +189,7 @@ impl Arena {
                 format!("a pool of {buffers} buffers of {size} bytes: 1 or more of 1 to 4 GiB"),
             ));
         }
+        headroom()?;
         let out_of_memory = || {
             let text = format!("no memory for {buffers} buffers of {size} bytes");
             Error::resources(Subtype::ResourceMemory, text)
@@ -195,12 +201,12 @@ impl Arena {
             registered: PoolMemory::register(ia, pz, &memory, len, privileges)?,
             base: Base(NonNull::new(memory.as_ptr()).ok_or_else(out_of_memory)?),
             size,
-            returned: ArrayQueue::new(buffers as usize),
-            strays: Arc::new(Strays::new(buffers as usize)),
+            returned: BoundedQueue::new(buffers as usize)?,
+            strays: Arc::new(Strays::new(buffers as usize)?),
             number: new_number()?,
             _memory: memory,
         });
-        ia.inner.add_pool(arena.number, &arena.strays);
+        ia.inner.add_pool(arena.number, &arena.strays)?;
         Ok(arena)
     }
 
@@ -215,7 +221,7 @@ impl Arena {
 
     fn collect(&self, slots: &mut Slots) {
         while let Some(slot) = self.returned.pop() {
-            slots.give_back(slot);
+            slots.give_back(slot as u32);
         }
         while let Some(cookie) = self.strays.pop() {
             if let Some(slot) = slots.complete(cookie) {
@@ -265,7 +271,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // The queue has room for every buffer, so this never fails.
-        let _ = self.arena.returned.push(self.slot);
+        let _ = self.arena.returned.push(self.slot.into());
     }
 }
 
@@ -334,7 +340,7 @@ impl RecvPool {
     /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`].
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
-        Ok(Self { arena, slots: Slots::new(buffers), batch: (buffers as usize / 4).clamp(1, 64) })
+        Ok(Self { arena, slots: Slots::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
     }
 
     /// Posts every buffer that is free or has come back, as far as the queue has room; gives how many.
@@ -494,7 +500,7 @@ impl SendPool {
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         Ok(Self {
             arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ)?,
-            slots: Slots::new(buffers),
+            slots: Slots::new(buffers)?,
         })
     }
 
@@ -617,7 +623,7 @@ mod tests {
     #[test]
     fn a_buffer_whose_generations_are_used_up_is_never_posted_again() {
         for n in [1, 2, 3, 1024, 1025] {
-            let mut slots = Slots::new(n);
+            let mut slots = Slots::new(n).unwrap();
             let last = u64::MAX >> slots.bits;
             slots.slots[0].1 = last - 1;
             let (slot, cookie) = slots.post().unwrap();
@@ -640,7 +646,7 @@ mod tests {
 
     #[test]
     fn an_old_cookie_gives_no_buffer_out() {
-        let mut slots = Slots::new(1);
+        let mut slots = Slots::new(1).unwrap();
         let (slot, first) = slots.post().unwrap();
         assert_eq!(slots.complete(first), Some(slot));
         assert_eq!(slots.complete(first), None);
@@ -654,7 +660,7 @@ mod tests {
         /// Whatever cookies arrive, no buffer is out twice or out and posted, and none is lost.
         #[test]
         fn every_buffer_is_in_one_place(steps in proptest::collection::vec((0u8..4, 0usize..64), 1..300)) {
-            let mut slots = Slots::new(8);
+            let mut slots = Slots::new(8).unwrap();
             let mut seen = Vec::new();
             let mut out = Vec::new();
             for (what, pick) in steps {

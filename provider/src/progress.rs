@@ -7,7 +7,7 @@ use crate::datapath::direct;
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::ia::{CmTarget, IaInner};
-use crate::sync::{Mutex, rank};
+use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::EvdId;
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::errno::Errno;
@@ -50,6 +50,57 @@ struct Timer {
     task: Task,
 }
 
+#[derive(Debug, Default)]
+struct Timers {
+    dates: BinaryHeap<Timer>,
+    /// How many of them stand for tasks that may be refused.
+    refusable: usize,
+    /// Dates that there is memory for beyond those.
+    kept: usize,
+}
+
+impl Timers {
+    /// Memory for `more` dates beyond all that may be needed.
+    fn reserve(&mut self, more: usize) -> Result<()> {
+        let all = self.refusable + self.kept + more;
+        Ok(self.dates.try_reserve(all.saturating_sub(self.dates.len()))?)
+    }
+}
+
+/// Memory for the dates of one EP or EVD, while this lives: see [`Progress::keep_dates`].
+#[derive(Debug)]
+pub(crate) struct Dates(Arc<Progress>);
+
+impl Dates {
+    /// An EP or EVD waits for as many things at a time.
+    const MANY: usize = 4;
+}
+
+impl Drop for Dates {
+    fn drop(&mut self) {
+        self.0.timers.lock().unwrap().kept -= Self::MANY;
+    }
+}
+
+impl Task {
+    /// Whoever asks for it can do without.
+    fn is_refusable(&self) -> bool {
+        match self {
+            Self::ConnectTimeout(..) | Self::DatagramTimeout(..) | Self::Forget(_) => true,
+            Self::Graceful(_) | Self::Overtaken(..) | Self::Drain(..) | Self::Rearm(_) => false,
+        }
+    }
+
+    /// A task that makes the other one unnecessary.
+    fn replaces(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Graceful(a), Self::Graceful(b)) | (Self::Drain(a, _), Self::Drain(b, _)) => a.ptr_eq(b),
+            (Self::Rearm(a), Self::Rearm(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
 impl PartialEq for Timer {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at
@@ -76,7 +127,7 @@ impl Ord for Timer {
 pub(crate) struct Progress {
     epoll: Epoll,
     wake: EventFd,
-    timers: Mutex<{ rank::TABLE }, BinaryHeap<Timer>>,
+    timers: Mutex<{ rank::TABLE }, Timers>,
     stop: AtomicBool,
     /// The thread itself.
     thread: OnceLock<ThreadId>,
@@ -101,10 +152,47 @@ impl Progress {
         Ok(Arc::new(Self { epoll, wake, timers: Mutex::default(), stop, thread }))
     }
 
-    /// Runs `task` after this time, on the progress thread.
-    pub(crate) fn after(&self, time: Duration, task: Task) {
+    /// Keeps memory for the tasks of one more EP or EVD that cannot be refused.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn keep_dates(self: &Arc<Self>) -> Result<Dates> {
+        let mut timers = self.timers.lock().unwrap();
+        timers.reserve(Dates::MANY)?;
+        timers.kept += Dates::MANY;
+        Ok(Dates(self.clone()))
+    }
+
+    /// Runs `task`, a time-out, after this time, on the progress thread.
+    ///
+    /// # Errors
+    /// No memory for another date; the task is gone.
+    pub(crate) fn after(&self, time: Duration, task: Task) -> Result<()> {
+        let mut timers = self.timers.lock().unwrap();
+        timers.reserve(1)?;
+        self.set(timers, time, task);
+        Ok(())
+    }
+
+    /// The same for a task of an EP or EVD that cannot be refused.
+    pub(crate) fn certainly_after(&self, time: Duration, task: Task) {
+        let mut timers = self.timers.lock().unwrap();
+        // An EP may ask for the same more than once, so there may be more dates than are kept for them.
+        if timers.dates.try_reserve(1).is_ok() {
+            self.set(timers, time, task);
+        } else if !timers.dates.iter().any(|timer| timer.task.replaces(&task)) {
+            tracing::error!(
+                ?task,
+                "no memory for a date: a connection may not end, or an EVD not tell of failures"
+            );
+        }
+    }
+
+    fn set(&self, mut timers: MutexGuard<'_, Timers>, time: Duration, task: Task) {
         let Some(at) = Instant::now().checked_add(time) else { return };
-        self.timers.lock().unwrap().push(Timer { at, task });
+        timers.refusable += usize::from(task.is_refusable());
+        timers.dates.push(Timer { at, task });
+        drop(timers);
         // The thread itself looks at the dates before it waits.
         if self.thread.get() != Some(&std::thread::current().id()) {
             self.wake();
@@ -135,7 +223,7 @@ impl Progress {
 
     fn next_date(&self) -> EpollTimeout {
         let timers = self.timers.lock().unwrap();
-        let Some(next) = timers.peek() else { return EpollTimeout::NONE };
+        let Some(next) = timers.dates.peek() else { return EpollTimeout::NONE };
         let left = next.at.saturating_duration_since(Instant::now());
         // Up to the next millisecond, so that the date is past when the thread wakes.
         let millis = left.as_micros().div_ceil(1000);
@@ -144,10 +232,12 @@ impl Progress {
 
     fn due(&self) -> Option<Task> {
         let mut timers = self.timers.lock().unwrap();
-        if timers.peek()?.at > Instant::now() {
+        if timers.dates.peek()?.at > Instant::now() {
             return None;
         }
-        timers.pop().map(|timer| timer.task)
+        let task = timers.dates.pop()?.task;
+        timers.refusable -= usize::from(task.is_refusable());
+        Some(task)
     }
 
     /// The thread. It holds the IA only while it works for it.

@@ -6,6 +6,7 @@ use crate::ep::{EpInner, EpPlace};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::{CrArrival, EventData};
 use crate::ia::{CmTarget, IaInner};
+use crate::memory::headroom;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, ServiceType, SpId, next_id, port_of};
 use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Result, ReturnType, Subtype};
@@ -392,6 +393,7 @@ impl SpInner {
     ) -> Result<Arc<Self>> {
         ia.check()?;
         evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
+        headroom()?;
         let services = match (kind, &ep, at) {
             (_, Some(ep), _) if ep.is_ud() => UDP,
             (Kind::Reserved, ..) | (.., Place::Port(_)) => TCP,
@@ -422,7 +424,10 @@ impl SpInner {
             services,
             live: AtomicBool::new(true),
         });
-        evd.attach(&[inner.stream()], 0)?;
+        let close = |_: &Error| {
+            inner.close();
+        };
+        evd.attach(&[inner.stream()], 0).inspect_err(close)?;
         for (token, listener) in listeners {
             // Before the first request can come.
             ia.retarget_cm(token, CmTarget::Listener(Arc::downgrade(&inner)));
@@ -431,10 +436,8 @@ impl SpInner {
                 return Err(at.refused(error));
             }
         }
-        ia.made(IaCounter::CmListen, |o| {
-            counter.into_iter().for_each(|counter| ia.count(counter));
-            o.sps.insert(inner.id.0, Arc::downgrade(&inner)).is_none()
-        });
+        let counters = [IaCounter::CmListen].into_iter().chain(counter);
+        ia.made(counters, |o| &mut o.sps, inner.id.0, &inner).inspect_err(close)?;
         Ok(inner)
     }
 
@@ -526,10 +529,13 @@ impl SpInner {
                 }
             },
         };
-        if let Err(error) = asks.move_to(&self.ia) {
-            ep.iter().filter(|_| self.kind == Kind::Provides).for_each(EpInner::close);
-            return Err(Box::new((asks, error)));
-        }
+        let token = match asks.move_to(&self.ia) {
+            Ok(token) => token,
+            Err(error) => {
+                ep.iter().filter(|_| self.kind == Kind::Provides).for_each(EpInner::close);
+                return Err(Box::new((asks, error)));
+            }
+        };
         if let Some(place) = reserved.take() {
             place.with(|ep, _| {
                 if ep.state() == EpState::Reserved {
@@ -537,7 +543,7 @@ impl SpInner {
                 }
             });
         }
-        let cr = CrInner::new(&self.ia, asks, ep.as_ref().map(|ep| ep.place.clone()));
+        let cr = CrInner::new(&self.ia, token, asks, ep.as_ref().map(|ep| ep.place.clone()));
         drop(reserved);
         let ep = ep.filter(|_| self.kind == Kind::Provides).map(|inner| Ep { inner });
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })

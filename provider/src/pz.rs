@@ -1,6 +1,7 @@
 //! Protection zones: which objects may use which memory. Carried by verbs protection domains.
 
 use crate::ia::IaInner;
+use crate::memory::headroom;
 use crate::{Error, Ia, IaCounter, Refused, Result, Subtype};
 use rxe_fallback::Pd;
 use std::sync::Arc;
@@ -32,8 +33,9 @@ impl Pz {
     /// dat_pz_create(3DAT).
     pub fn create(ia: &Ia) -> Result<Self> {
         ia.inner.check()?;
+        headroom()?;
         let inner = PzInner::new(&ia.inner)?;
-        ia.inner.made(IaCounter::PzCreate, |o| o.pzs.insert(inner.number, Arc::downgrade(&inner)).is_none());
+        ia.inner.made([IaCounter::PzCreate], |o| &mut o.pzs, inner.number, &inner)?;
         Ok(Self { inner })
     }
 

@@ -12,6 +12,7 @@ use crate::datapath::ledger::Tag;
 use crate::ep::{EpInner, Window};
 use crate::ia::{IaInner, Key};
 use crate::lmr::LmrInner;
+use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, EpId, EpState, LmrTriplet, MemPriv, RmrId, VaType, next_id};
@@ -173,6 +174,7 @@ impl Rmr {
         let ia = &pz.inner.ia;
         ia.check()?;
         pz.inner.check(ia)?;
+        headroom()?;
         let window = window(&pz.inner, scope)?;
         let inner = Arc::new(RmrInner {
             id: RmrId(next_id() & 0xffff_ffff),
@@ -188,8 +190,10 @@ impl Rmr {
             }),
         });
         pz.inner.enter();
-        ia.made(IaCounter::RmrCreate, |o| o.rmrs.insert(inner.id.0, Arc::downgrade(&inner)).is_none());
-        Ok(Self { inner })
+        // From here on it takes itself back when it is dropped.
+        let made = Self { inner };
+        ia.made([IaCounter::RmrCreate], |o| &mut o.rmrs, made.inner.id.0, &made.inner)?;
+        Ok(made)
     }
 
     /// Names it in events.
@@ -328,6 +332,7 @@ impl RmrInner {
             rkey: Mw::next_rkey(state.rkey),
         });
         let old = state.bound.is_some().then_some(state.rkey);
+        let expected = bind.as_ref().map(|_| self.ia.expect_key()).transpose()?;
         let posted = match (self.scope, &bind, &state.bound) {
             (_, None, None) => ep.post_window(Window::Nothing, tag, flags),
             (RmrScope::Pz, Some(bind), _) => ep.post_window(Window::Type1(bind), tag, flags),
@@ -353,8 +358,8 @@ impl RmrInner {
             lmr.windows.fetch_add(1, Ordering::AcqRel);
             Bound { lmr: lmr.clone(), segment: to.segment, privileges: to.privileges, va_type: to.va_type }
         });
-        if state.bound.is_some() {
-            self.ia.know_key(state.rkey, Key::Rmr(self.id.0));
+        if let Some(expected) = expected {
+            expected.is(state.rkey, Key::Rmr(self.id.0));
         }
         Ok(state.rkey)
     }

@@ -6,6 +6,7 @@ use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::ia::IaInner;
 use crate::lmr::{LastLmr, PoolMemory, Use};
+use crate::memory::{headroom, list};
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
@@ -109,6 +110,7 @@ impl Srq {
         let ia = &ia.inner;
         ia.check()?;
         pz.inner.check(ia)?;
+        headroom()?;
         let most = ia.attr.max_recv_per_srq;
         if attr.max_recv_dtos < 1 || attr.max_recv_dtos > most {
             let text = format!("the depth of an SRQ is 1 to {most} here, not {}", attr.max_recv_dtos);
@@ -144,8 +146,9 @@ impl Srq {
             eps: Mutex::default(),
             low: Mutex::default(),
         });
+        // If the next line fails, it leaves the PZ when it is dropped.
         pz.inner.enter();
-        ia.made(IaCounter::SrqCreate, |o| o.srqs.insert(id, Arc::downgrade(&inner)).is_none());
+        ia.made([IaCounter::SrqCreate], |o| &mut o.srqs, id, &inner)?;
         let last = LastLmr::none(&inner.ia.lmrs);
         Ok(Self { inner, poster, last })
     }
@@ -475,7 +478,10 @@ impl SrqInner {
 
     /// Brings the completions of all its EPs in.
     pub(crate) fn harvest(&self) -> Result<()> {
-        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|fed| fed.evd.clone()).collect();
+        let ties = self.eps.lock().unwrap();
+        let mut evds = list(ties.evds.len())?;
+        evds.extend(ties.evds.values().map(|fed| fed.evd.clone()));
+        drop(ties);
         evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
@@ -489,6 +495,7 @@ impl SrqInner {
         if ties.eps >= most as u32 {
             return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
         }
+        ties.evds.try_reserve(1)?;
         match ties.evds.entry(evd.id.0) {
             Entry::Occupied(mut fed) => fed.get_mut().eps += 1,
             Entry::Vacant(none) => {
@@ -519,8 +526,7 @@ impl SrqInner {
         }
         // Whoever was completing an entry holds the lock of its EVD, and is done when that is free; the next one sees that there
         // may be a lost one, and looks for it itself.
-        let evds: Vec<_> = self.eps.lock().unwrap().evds.values().map(|fed| fed.evd.clone()).collect();
-        evds.iter().for_each(|evd| evd.let_pass());
+        self.eps.lock().unwrap().evds.values().for_each(|fed| fed.evd.let_pass());
         while let Some(lost) = self.path.next_lost() {
             self.ia.flush_lost(self, lost);
         }

@@ -7,6 +7,7 @@ use libtest_mimic::{Arguments, Trial};
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use mlx5_direct::WqeIndex;
+use std::collections::TryReserveError;
 use std::sync::Arc;
 
 #[allow(
@@ -19,13 +20,21 @@ use std::sync::Arc;
 mod slots;
 use slots::Slots;
 
+/// In the provider they are shared with the ring.
+type Cookies = Box<[AtomicU64]>;
+
+fn table<T>(n: usize, entry: impl FnMut(usize) -> T) -> Result<Box<[T]>, TryReserveError> {
+    Ok((0..n).map(entry).collect())
+}
+
 /// Bits of a word of returned slots.
 const BITS: u16 = 64;
 /// The poster stands at word 0, so that slots of word 2 are found by the search only.
 const WORDS: u32 = 3;
 
 fn ring() -> Arc<Slots> {
-    Arc::new(Slots::new((0..u64::from(BITS) * 3).map(|cookie| AtomicU64::new(1000 + cookie)).collect()))
+    let cookies = table(usize::from(BITS) * 3, |n| AtomicU64::new(1000 + n as u64)).unwrap();
+    Arc::new(Slots::new(cookies).unwrap())
 }
 
 /// Takes what is back until there is nothing.

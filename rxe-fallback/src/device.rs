@@ -298,15 +298,26 @@ impl Context {
     }
 
     /// The index of the GID that stands for `address` on `port`; RoCE v2 before RoCE v1.
-    #[must_use]
-    pub fn find_gid(&self, port: u8, address: IpAddr) -> Option<u8> {
-        gid::find(&self.gids(port).ok()?, address)
+    ///
+    /// # Errors
+    /// ENOMEM; a table that cannot be read has no GID.
+    pub fn find_gid(&self, port: u8, address: IpAddr) -> Result<Option<u8>> {
+        Ok(self.readable_gids(port)?.and_then(|entries| gid::find(&entries, address)))
+    }
+
+    fn readable_gids(&self, port: u8) -> Result<Option<Vec<GidEntry>>> {
+        match self.gids(port) {
+            Err(error) if error.errno() == libc::ENOMEM => Err(error),
+            entries => Ok(entries.ok()),
+        }
     }
 
     /// The address of `port`: that of its first IPv4 RoCE v2 GID, else of its first routable IPv6 one, else any.
-    #[must_use]
-    pub fn address(&self, port: u8) -> Option<IpAddr> {
-        gid::first_address(&self.gids(port).ok()?, None)
+    ///
+    /// # Errors
+    /// ENOMEM; a table that cannot be read has no GID.
+    pub fn address(&self, port: u8) -> Result<Option<IpAddr>> {
+        Ok(self.readable_gids(port)?.and_then(|entries| gid::first_address(&entries, None)))
     }
 
     /// The network interface under `port`, where there is one.

@@ -1,8 +1,9 @@
 //! Queue memory on the heap, for tests, measurements and software devices.
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 
+use super::LayoutError;
 use crate::uar::CQ_DOORBELL_OFFSET;
 
 /// Zeroed heap memory that plays the part of queue memory: a ring, then doorbell records, then a register page.
@@ -38,13 +39,12 @@ macro_rules! heap_access {
 }
 
 impl HeapMem {
-    pub(super) fn new(ring_bytes: usize, tail_bytes: usize) -> Self {
+    pub(super) fn new(ring_bytes: usize, tail_bytes: usize) -> Result<Self, LayoutError> {
         let ring_bytes = ring_bytes.next_multiple_of(64);
         let layout = Layout::from_size_align(ring_bytes + tail_bytes, 4096).expect("queue sizes are bounded");
         // SAFETY: the size is not zero.
-        let base =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { base, layout, ring_bytes }
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(LayoutError::NoMemory)?;
+        Ok(Self { base, layout, ring_bytes })
     }
 
     pub(super) fn tail(&self, offset: usize) -> *mut u8 {

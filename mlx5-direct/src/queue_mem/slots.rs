@@ -1,9 +1,15 @@
 //! The SRQ's slots: written by us, read by the device, never read back.
 
-use core::{ops::Range, ptr::NonNull};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use core::{
+    ops::{Deref, Range},
+    ptr::NonNull,
+};
+use std::{
+    collections::TryReserveError,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use rdma_sys::ibv_sge;
@@ -11,8 +17,42 @@ use rdma_sys::ibv_sge;
 use super::Keep;
 use crate::{
     be::Be16,
+    table::table,
     wqe::{self, DataSeg, WqeIndex},
 };
+
+/// The cookies of a ring, one per slot, shared by all who need them. Clones are the same cookies.
+///
+/// An `Arc<[AtomicU64]>` would be the same, but cannot be created where its memory may be missing.
+#[derive(Clone, Debug)]
+pub struct Cookies {
+    first: NonNull<AtomicU64>,
+    len: usize,
+    _memory: Arc<Box<[AtomicU64]>>,
+}
+
+// SAFETY: a reference to atomics whose memory is shared by an `Arc`; all of these may be used from any thread.
+unsafe impl Send for Cookies {}
+// SAFETY: as above.
+unsafe impl Sync for Cookies {}
+
+impl From<Box<[AtomicU64]>> for Cookies {
+    fn from(memory: Box<[AtomicU64]>) -> Self {
+        let memory = Arc::new(memory);
+        Self { first: NonNull::from(&memory[..]).cast(), len: memory.len(), _memory: memory }
+    }
+}
+
+impl Deref for Cookies {
+    type Target = [AtomicU64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the start and the length of the boxed slice, which `_memory` keeps alive and where it is; nobody has a
+        // mutable reference to it.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
 
 /// The SRQ's ring of slots, write-only, beside it one cookie per slot, and where posting is: the tail, and the run of
 /// slots behind it that are to be posted next.
@@ -36,7 +76,7 @@ pub(crate) struct WqeMem {
     plain_mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` of them.
-    cookies: Arc<[AtomicU64]>,
+    cookies: Cookies,
     _keep: Keep,
 }
 
@@ -50,8 +90,13 @@ impl WqeMem {
     ///
     /// `base` is 16-byte aligned and valid for writes of `wqe_count * stride_bytes` bytes while the value lives, and only
     /// this value writes there. Both numbers are powers of two, the stride at least 32.
-    pub(super) unsafe fn new(base: NonNull<u8>, wqe_count: u32, stride_bytes: u32, keep: Keep) -> Self {
-        Self {
+    pub(super) unsafe fn new(
+        base: NonNull<u8>,
+        wqe_count: u32,
+        stride_bytes: u32,
+        keep: Keep,
+    ) -> Result<Self, TryReserveError> {
+        Ok(Self {
             tail: 0,
             run_end: 0,
             plain_end: 0,
@@ -61,9 +106,9 @@ impl WqeMem {
             stride_bytes,
             plain_mask: 0,
             base,
-            cookies: (0..wqe_count).map(|_| AtomicU64::new(0)).collect(),
+            cookies: table(wqe_count as usize, |_| AtomicU64::new(0))?.into(),
             _keep: keep,
-        }
+        })
     }
 
     pub(crate) fn mask(&self) -> u32 {
@@ -76,7 +121,7 @@ impl WqeMem {
     }
 
     /// All cookies, by slot.
-    pub(crate) fn cookies(&self) -> &Arc<[AtomicU64]> {
+    pub(crate) fn cookies(&self) -> &Cookies {
         &self.cookies
     }
 

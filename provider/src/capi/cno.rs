@@ -30,7 +30,7 @@ pub(super) extern "C" fn cno_create(ia: Handle, agent: Agent, out: Out<Handle>) 
         out.need(3)?;
         let cno = Cno::create(&object.ia)?;
         cno.inner.set_upcall(upcall(agent));
-        out.set(ia.sibling(CnoObject { cno, agent }));
+        out.set(ia.sibling(CnoObject { cno, agent })?);
         Ok(())
     })
 }
@@ -89,8 +89,9 @@ pub(super) extern "C" fn cno_fd_create(ia: Handle, fd: Out<i32>, out: Out<Handle
         fd.need(2)?;
         out.need(3)?;
         let cno = Cno::create_with_fd(&object.ia)?;
-        fd.set(cno.fd().map_or(-1, |fd| fd.as_raw_fd()));
-        out.set(ia.sibling(CnoObject { cno, agent: NO_AGENT }));
+        let number = cno.fd().map_or(-1, |fd| fd.as_raw_fd());
+        out.set(ia.sibling(CnoObject { cno, agent: NO_AGENT })?);
+        fd.set(number);
         Ok(())
     })
 }

@@ -52,7 +52,7 @@ fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result
 }
 
 /// The EP that the provider made goes with its request.
-fn bury(ep: Handle) {
+pub(super) fn bury(ep: Handle) {
     drop(ep.take::<EpObject>(|_| Ok(())));
 }
 

@@ -169,17 +169,23 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
         }
     };
     let evds = [parts.recv, parts.request, parts.connect];
-    out.set(handle_of(parts.ia, ep, parts.pz, evds, parts.srq.unwrap_or(Handle::NULL)));
+    out.set(handle_of(parts.ia, ep, parts.pz, evds, parts.srq.unwrap_or(Handle::NULL))?);
     Ok(())
 }
 
 /// A handle for an EP, next to one of the same IA.
-pub(super) fn handle_of(sibling: Handle, ep: Ep, pz: Handle, evds: [Handle; 3], srq: Handle) -> Handle {
+pub(super) fn handle_of(
+    sibling: Handle,
+    ep: Ep,
+    pz: Handle,
+    evds: [Handle; 3],
+    srq: Handle,
+) -> Result<Handle, Code> {
     let inner = ep.inner.clone();
-    let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq));
+    let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
     // Events of the core carry it.
     inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
-    handle
+    Ok(handle)
 }
 
 pub(super) extern "C" fn ep_create(

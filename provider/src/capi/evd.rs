@@ -32,9 +32,8 @@ pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u
         out.need(5)?;
         let flags = EvdFlags::from_bits(flags & !EXTENSION_FLAG).ok_or_else(|| Code::arg(4))?;
         let evd = Evd::create(&object.ia, qlen, cno_object.as_ref().map(|cno| &cno.cno), flags)?;
-        let handle = ia.sibling(EvdObject { evd: evd.clone(), cno });
+        let handle = ia.sibling_known_as(EvdObject { evd: evd.clone(), cno }, evd.id().0)?;
         evd.set_context(handle.0 as u64);
-        handle.known_as(evd.id().0);
         out.set(handle);
         Ok(())
     })
@@ -109,8 +108,8 @@ pub(super) extern "C" fn evd_wait(
         out.need(4)?;
         match waits.wait(timeout(micros), threshold) {
             Ok(waited) => {
-                out.set(event(evd, waited.event.data));
                 more.set(count(waited.more));
+                out.set(event(evd, waited.event.data)?);
                 Ok(())
             }
             Err(failed) => {
@@ -160,7 +159,7 @@ fn evd_dequeue_guarded(evd: Handle, out: Out<Event>) -> u32 {
         out.need(2)?;
         match takes.dequeue_thoroughly() {
             Ok(taken) => {
-                out.set(event(evd, taken.data));
+                out.set(event(evd, taken.data)?);
                 Ok(())
             }
             Err(error)

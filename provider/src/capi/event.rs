@@ -1,6 +1,7 @@
 //! Events, from the core's to C's.
 
 use super::abi::{self, AddrHandle, two};
+use super::code::Code;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EpObject, IaObject};
@@ -9,11 +10,14 @@ use super::{cr, ep};
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
 /// The event as C reads it, from this EVD. All 120 bytes are written.
-pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
+///
+/// # Errors
+/// INSUFFICIENT_RESOURCES without memory for the handle of a connection request, which is rejected then.
+pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     let number = data.number();
     let mut extension = [0; 8];
     let data = match data {
-        EventData::Dto(dto) => return completion(evd, &dto),
+        EventData::Dto(dto) => return Ok(completion(evd, &dto)),
         EventData::RmrBind(bind) => {
             [Handle::of_id(bind.rmr.0).0 as u64, bind.cookie, two(bind.status as u32, 0), 0, 0]
         }
@@ -21,11 +25,12 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
             // Before the request, which tells the EP's handle.
             let null = Handle::NULL;
-            let provided = arrival.ep.map_or(null, |ep| ep::handle_of(evd, ep, null, [null; 3], null));
+            let provided = arrival.ep.map(|ep| ep::handle_of(evd, ep, null, [null; 3], null));
+            let provided = provided.transpose()?.unwrap_or(null);
             if arrival.cr.service_type() == ServiceType::Ud {
                 extension[0] = UD_CONNECT_REQUEST;
             }
-            let cr = evd.sibling(cr::object(arrival.cr, provided));
+            let cr = evd.sibling(cr::object(arrival.cr, provided)).inspect_err(|_| cr::bury(provided))?;
             [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
         }
         EventData::Connection(event) => {
@@ -47,7 +52,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> abi::Event {
         EventData::Software(pointer) => [pointer, 0, 0, 0, 0],
     };
     tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
-    abi::Event { number, pad: 0, evd: evd.0, data, extension }
+    Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
 /// The event of a DTO.
@@ -87,6 +92,10 @@ fn keep_for(ep: Handle, cm: u64, data: Vec<u8>) -> (u32, usize) {
     }
     let Ok(object) = ep.get::<EpObject>() else { return (0, 0) };
     let mut kept = object.private_data.lock().unwrap();
+    if kept.by_cm.try_reserve(1).is_err() {
+        tracing::error!(ep = ep.0, "no memory to keep the private data of an event");
+        return (0, 0);
+    }
     let kept = kept.by_cm.entry(cm).or_insert(data);
     (kept.len() as u32, kept.as_ptr() as usize)
 }

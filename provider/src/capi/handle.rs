@@ -19,9 +19,10 @@ use super::code::Code;
 use super::lane::{InUse, Lane, Unusable};
 use super::objects::Object;
 use super::table::Table;
+use crate::memory::table;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -66,7 +67,14 @@ static FIRST: [Shell; FIRST_CHUNK] = [const { Shell::new() }; FIRST_CHUNK];
 static LATER: [OnceLock<Box<[Shell]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
 static FREE: Mutex<{ rank::TABLE }, Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
 /// EVDs and service points by the number that the core names them by.
-static BY_ID: OnceLock<Mutex<{ rank::TABLE }, HashMap<u64, Handle>>> = OnceLock::new();
+static BY_ID: OnceLock<Mutex<{ rank::TABLE }, ById>> = OnceLock::new();
+
+#[derive(Default)]
+struct ById {
+    handles: HashMap<u64, Handle>,
+    /// How many more there is memory for in any case.
+    expected: usize,
+}
 
 struct Free {
     /// Shells that were ever used.
@@ -175,7 +183,7 @@ fn free() -> MutexGuard<'static, Free> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn by_id() -> MutexGuard<'static, HashMap<u64, Handle>> {
+fn by_id() -> MutexGuard<'static, ById> {
     BY_ID.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -352,16 +360,43 @@ impl Handle {
     }
 
     /// A new handle of the same provider.
-    pub(super) fn sibling(self, object: impl Kind) -> Self {
+    ///
+    /// # Errors
+    /// INSUFFICIENT_RESOURCES without memory; the object is gone then.
+    pub(super) fn sibling(self, object: impl Kind) -> Result<Self, Code> {
         let table =
             self.shell().map_or(std::ptr::null_mut(), |shell| shell.provider[0].load(Ordering::Relaxed));
         let ia = self.ia();
         Self::new(table, ia, object)
     }
 
+    /// The same for an object that events name by this number.
+    ///
+    /// # Errors
+    /// As [`Handle::sibling`].
+    pub(super) fn sibling_known_as(self, object: impl Kind, id: u64) -> Result<Self, Code> {
+        let mut known = by_id();
+        let expected = known.expected + 1;
+        known.handles.try_reserve(expected).map_err(|_| no_memory())?;
+        known.expected = expected;
+        drop(known);
+        let sibling = self.sibling(object);
+        let mut known = by_id();
+        known.expected -= 1;
+        let handle = sibling?;
+        if let Some(shell) = handle.shell() {
+            shell.id.store(id, Ordering::Relaxed);
+            known.handles.insert(id, handle);
+        }
+        Ok(handle)
+    }
+
     /// A new handle. An IA is its own owner: `ia` is NULL then.
-    pub(super) fn new(table: *mut Table, ia: Self, object: impl Kind) -> Self {
-        let shell = fresh();
+    ///
+    /// # Errors
+    /// As [`Handle::sibling`].
+    pub(super) fn new(table: *mut Table, ia: Self, object: impl Kind) -> Result<Self, Code> {
+        let shell = fresh().map_err(|_| no_memory())?;
         if shell.present.load(Ordering::Relaxed) == 0 {
             shell.set_generation(0);
         }
@@ -374,41 +409,31 @@ impl Handle {
         shell.ia.store(ia.given().unwrap_or(handle).0, Ordering::Relaxed);
         *shell.object.write_unshared().unwrap_or_else(PoisonError::into_inner) =
             Some(Box::new(object.wrap()));
-        handle
-    }
-
-    /// Events name it by this number.
-    pub(super) fn known_as(self, id: u64) {
-        if let Some(shell) = self.shell() {
-            shell.id.store(id, Ordering::Relaxed);
-            by_id().insert(id, self);
-        }
+        Ok(handle)
     }
 
     /// The handle of an object that the core names by this number, NULL for none.
     pub(super) fn of_id(id: u64) -> Self {
-        by_id().get(&id).copied().unwrap_or(Self::NULL)
+        by_id().handles.get(&id).copied().unwrap_or(Self::NULL)
     }
 
     /// Empties all shells of this IA but its own, and drops what was in them.
     pub(super) fn end_all_of_ia(self) {
         let used = free().used;
-        let (mut gone, mut srqs) = (Vec::new(), Vec::new());
         for shell in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
-            if shell.ia.load(Ordering::Relaxed) == self.0
-                && shell.handle() != self
-                && let Some(object) = write(shell).take()
-            {
+            if shell.ia.load(Ordering::Relaxed) == self.0 && shell.handle() != self {
+                // Dropped without the lock.
+                let object = write(shell).take();
+                let Some(object) = object else { continue };
                 if shell.is_inherited() {
                     shell.forget(object);
                 } else {
-                    gone.push(object);
-                    srqs.extend(shell.srq.take());
+                    drop(object);
+                    drop(shell.srq.take());
                 }
                 bury(shell);
             }
         }
-        drop(gone);
     }
 }
 
@@ -423,36 +448,52 @@ pub(super) fn forget_inherited() {
     for shell in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
         shell.next_generation();
     }
-    by_id().clear();
+    by_id().handles.clear();
 }
 
 /// No handle leads to this shell any more.
 fn bury(shell: &'static Shell) {
     let id = shell.id.swap(0, Ordering::Relaxed);
     if id != 0 {
-        by_id().remove(&id);
+        by_id().handles.remove(&id);
     }
     shell.next_generation();
     free().dead.push_back(shell);
 }
 
-fn fresh() -> &'static Shell {
+fn no_memory() -> Code {
+    tracing::error!("no memory for another handle: free objects that are not needed, or raise the limit");
+    Code::new(ReturnType::InsufficientResources, Subtype::ResourceMemory)
+}
+
+fn fresh() -> Result<&'static Shell, TryReserveError> {
     let mut free = free();
     if free.dead.len() > QUARANTINE
         && let Some(shell) = free.dead.pop_front()
     {
-        return shell;
+        return Ok(shell);
     }
+    // For the day when all are dead: so that no end of an object needs memory.
+    let all = free.used + 1;
+    let dead = free.dead.len();
+    free.dead.try_reserve(all - dead)?;
     let mut index = free.used;
-    free.used += 1;
     if let Some(shell) = FIRST.get(index) {
-        return shell;
+        free.used += 1;
+        return Ok(shell);
     }
     index -= FIRST_CHUNK;
     for (k, chunk) in LATER.iter().enumerate() {
         let len = FIRST_CHUNK << k;
         if index < len {
-            return &chunk.get_or_init(|| (0..len).map(|_| Shell::new()).collect())[index];
+            if chunk.get().is_none() {
+                let shells = table(len, |_| Shell::new())?;
+                // Nobody else makes one, since that takes the lock of `FREE`.
+                let _ = chunk.set(shells);
+            }
+            let Some(shell) = chunk.get().and_then(|chunk| chunk.get(index)) else { break };
+            free.used += 1;
+            return Ok(shell);
         }
         index -= len;
     }

@@ -83,12 +83,14 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
     let evd = ia.async_evd().clone();
     let async_evd = if let AsyncEvents::To(evd) = events { evd } else { Handle::NULL };
     let object = IaObject { ia, async_evd, address, named };
-    let handle = Handle::new(std::ptr::from_ref(line.table).cast_mut(), Handle::NULL, object);
+    let handle = Handle::new(std::ptr::from_ref(line.table).cast_mut(), Handle::NULL, object)?;
     handle.get::<IaObject>()?.ia.set_context(handle.0 as u64);
     if events == AsyncEvents::New {
-        let evd_handle = handle.sibling(EvdObject { evd: evd.clone(), cno: Handle::NULL });
+        let object = EvdObject { evd: evd.clone(), cno: Handle::NULL };
+        let evd_handle = handle.sibling_known_as(object, evd.id().0).inspect_err(|_| {
+            let _ = close(handle, CloseFlags::Abrupt);
+        })?;
         evd.set_context(evd_handle.0 as u64);
-        evd_handle.known_as(evd.id().0);
         handle.get_mut::<IaObject>()?.async_evd = evd_handle;
     }
     Ok(handle)

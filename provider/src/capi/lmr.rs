@@ -61,15 +61,17 @@ pub(super) extern "C" fn lmr_create(
         }
         let how = if cookie.is_some() { Memory::Shared } else { Memory::Private };
         let made = register(&object.ia, &zone, (start, len), flags, va_type, how)?;
-        lmr_context.set(made.context());
-        rmr_context.set(context_for_peers(&made));
-        registered_length.set(made.len() as u64);
-        registered_address.set(made.address());
+        let (context, for_peers) = (made.context(), context_for_peers(&made));
+        let (len, address) = (made.len() as u64, made.address());
         // The query gives the cookie back: from memory of ours, since the consumer's may be gone by then.
         let cookie = cookie.map(Box::new);
         let second = cookie.as_ref().map_or(region.second, |cookie| cookie.as_ptr() as usize);
         let region = Region { second, ..region };
-        lmr.set(ia.sibling(LmrObject { lmr: made, pz, mem_type, region, _cookie: cookie, privileges }));
+        lmr.set(ia.sibling(LmrObject { lmr: made, pz, mem_type, region, _cookie: cookie, privileges })?);
+        lmr_context.set(context);
+        rmr_context.set(for_peers);
+        registered_length.set(len);
+        registered_address.set(address);
         Ok(())
     })
 }
@@ -129,7 +131,7 @@ pub(super) extern "C" fn pz_create(ia: Handle, out: Out<Handle>) -> u32 {
     guard("dat_pz_create", || {
         let object = ia.get::<IaObject>()?;
         out.need(2)?;
-        out.set(ia.sibling(Pz::create(&object.ia)?));
+        out.set(ia.sibling(Pz::create(&object.ia)?)?);
         Ok(())
     })
 }

@@ -24,8 +24,7 @@ fn create(
         out.need(2)?;
         let rmr = make(&zone)?;
         let id = rmr.id();
-        let handle = pz.sibling(RmrObject { rmr, pz });
-        handle.known_as(id.0);
+        let handle = pz.sibling_known_as(RmrObject { rmr, pz }, id.0)?;
         out.set(handle);
         Ok(())
     })

@@ -63,7 +63,7 @@ pub(super) extern "C" fn psp_create(
         let naming = naming();
         let create = if provides { Psp::create_providing } else { Psp::create };
         let psp = create(&object.ia, conn_qual, &to)?;
-        out.set(name(ia, psp, evd));
+        out.set(name(ia, psp, evd)?);
         drop(naming);
         Ok(())
     })
@@ -85,18 +85,16 @@ pub(super) extern "C" fn psp_create_any(
         let naming = naming();
         let create = if provides { Psp::create_any_providing } else { Psp::create_any };
         let (psp, qual) = create(&object.ia, &to)?;
+        out.set(name(ia, psp, evd)?);
         conn_qual.set(qual);
-        out.set(name(ia, psp, evd));
         drop(naming);
         Ok(())
     })
 }
 
-fn name(ia: Handle, psp: Psp, evd: Handle) -> Handle {
+fn name(ia: Handle, psp: Psp, evd: Handle) -> Result<Handle, Code> {
     let id = psp.id();
-    let handle = ia.sibling(PspObject { psp, evd });
-    handle.known_as(id.0);
-    handle
+    ia.sibling_known_as(PspObject { psp, evd }, id.0)
 }
 
 pub(super) extern "C" fn psp_query(psp: Handle, mask: u32, param: Out<PspParam>) -> u32 {
@@ -146,8 +144,7 @@ pub(super) extern "C" fn rsp_create(
         let naming = naming();
         let rsp = Rsp::create(&object.ia, conn_qual, &reserved.ep, &to)?;
         let id = rsp.id();
-        let handle = ia.sibling(RspObject { rsp, conn_qual, evd, ep });
-        handle.known_as(id.0);
+        let handle = ia.sibling_known_as(RspObject { rsp, conn_qual, evd, ep }, id.0)?;
         drop(naming);
         out.set(handle);
         Ok(())
@@ -200,8 +197,7 @@ pub(super) extern "C" fn csp_create(
         let id = csp.id();
         let comm = Box::new(Comm::new(csp.comm()));
         let address = Box::new(SockAddr::new(csp.address()));
-        let handle = ia.sibling(CspObject { csp, comm, address, evd });
-        handle.known_as(id.0);
+        let handle = ia.sibling_known_as(CspObject { csp, comm, address, evd }, id.0)?;
         drop(naming);
         out.set(handle);
         Ok(())

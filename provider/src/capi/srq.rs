@@ -20,7 +20,7 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
             low_watermark: attr.low_watermark,
         };
         let srq = Srq::create(&object.ia, &zone, attr)?;
-        let handle = ia.sibling(SrqObject { srq: srq.inner.clone(), pz });
+        let handle = ia.sibling(SrqObject { srq: srq.inner.clone(), pz })?;
         srq.set_context(handle.0 as u64);
         handle.put_srq(srq);
         out.set(handle);

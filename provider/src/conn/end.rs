@@ -77,7 +77,7 @@ impl EpInner {
             self.let_acknowledge();
             self.end(ConnectionEventKind::Disconnected);
         } else {
-            self.ia.progress.after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
+            self.ia.progress.certainly_after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
         }
     }
 
@@ -118,7 +118,7 @@ impl EpInner {
         drop(control);
         let _ = self.request_evd.harvest_now();
         self.finish_graceful();
-        self.ia.progress.after(OVERTAKEN_TIME, Task::Overtaken(Arc::downgrade(self), attempt));
+        self.ia.progress.certainly_after(OVERTAKEN_TIME, Task::Overtaken(Arc::downgrade(self), attempt));
     }
 
     /// They did not come.
@@ -187,7 +187,8 @@ impl EpInner {
 
     /// The progress thread looks whether all completions are in.
     pub(crate) fn drain_soon(self: &Arc<Self>) {
-        self.ia.progress.after(Duration::from_millis(20), Task::Drain(Arc::downgrade(self), Instant::now()));
+        let task = Task::Drain(Arc::downgrade(self), Instant::now());
+        self.ia.progress.certainly_after(Duration::from_millis(20), task);
     }
 
     /// Flushed completions notify, whatever the mode (R238); not every device says so.
@@ -234,7 +235,8 @@ impl EpInner {
             }
         } else {
             drop(control);
-            self.ia.progress.after(Duration::from_millis(10), Task::Drain(Arc::downgrade(self), since));
+            let task = Task::Drain(Arc::downgrade(self), since);
+            self.ia.progress.certainly_after(Duration::from_millis(10), task);
         }
     }
 

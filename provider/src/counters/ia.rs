@@ -6,6 +6,8 @@ use crate::ia::{CmTarget, IaInner, Objects};
 use crate::sync::{Mutex, rank};
 use crate::{Ia, Result};
 use rxe_fallback::{AsyncEvent, AsyncKind, AsyncObject, CmEvent, CmEventKind, PortSpace};
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -84,13 +86,30 @@ impl Ia {
 }
 
 impl IaInner {
-    /// An object that `add` puts where objects are found; true if it is a new one. How many were freed follows from how many
-    /// were made and how many are found, so both change under one lock.
-    pub(crate) fn made(&self, counter: IaCounter, add: impl FnOnce(&mut Objects) -> bool) {
+    /// Puts an object where objects of its kind are found, and counts it as all of these if it is a new one. How many were freed follows from
+    /// how many were made and how many are found, so both change under one lock.
+    ///
+    /// # Errors
+    /// No memory for the table; nothing is counted then, and the object is not found.
+    pub(crate) fn made<K: Eq + Hash, T>(
+        &self,
+        counters: impl IntoIterator<Item = IaCounter>,
+        table: impl FnOnce(&mut Objects) -> &mut HashMap<K, Weak<T>>,
+        key: K,
+        object: &Arc<T>,
+    ) -> Result<()> {
         let mut objects = self.objects.lock().unwrap();
-        if add(&mut objects) {
-            self.count(counter);
+        let table = table(&mut objects);
+        let object = Arc::downgrade(object);
+        // One that is made anew takes a place that there is.
+        if let Some(place) = table.get_mut(&key) {
+            *place = object;
+            return Ok(());
         }
+        table.try_reserve(1)?;
+        table.insert(key, object);
+        counters.into_iter().for_each(|counter| self.count(counter));
+        Ok(())
     }
 
     /// An event of the connection manager.

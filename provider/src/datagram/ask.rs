@@ -123,6 +123,11 @@ impl Answers {
         while remembered.dates.len() >= ANSWERS {
             remembered.forget_oldest();
         }
+        // One that is forgotten is given anew: the peer's question comes as a request again.
+        let Remembered { answers, dates } = &mut *remembered;
+        if answers.try_reserve(1).is_err() || dates.try_reserve(1).is_err() {
+            return;
+        }
         if remembered.answers.insert((peer, asker), answer).is_none() {
             remembered.dates.push_back((now, (peer, asker)));
         }

@@ -9,6 +9,7 @@ use crate::conn::{RESOLVE_TIME, check_private_data};
 use crate::ep::EpInner;
 use crate::event::{ConnectionEventKind as Failure, DatagramEventKind as Kind};
 use crate::ia::CmTarget;
+use crate::memory::headroom;
 use crate::progress::Task;
 use crate::types::{ConnQual, EpState, port_of};
 use crate::{Error, IaCounter, Result, ReturnType, Subtype};
@@ -52,7 +53,10 @@ impl EpInner {
             Ok(token) => {
                 if let Some(timeout) = timeout {
                     let task = Task::DatagramTimeout(Arc::downgrade(self), token);
-                    self.ia.progress.after(timeout, task);
+                    if let Err(error) = self.ia.progress.after(timeout, task) {
+                        drop(self.take_question(ud, token));
+                        return Err(error);
+                    }
                 }
             }
             Err(Unasked::No(error)) => return Err(error),
@@ -76,6 +80,7 @@ impl EpInner {
     ) -> Result<()> {
         self.check()?;
         check_private_data(private_data, 3)?;
+        headroom()?;
         let control = self.control.lock().unwrap();
         let state = self.state();
         let Some(ud) =
@@ -101,14 +106,23 @@ impl EpInner {
 
     /// Starts a question; gives its token.
     fn ask(self: &Arc<Self>, ud: &Ud, to: SocketAddr, side: Side) -> Result<u64, Unasked> {
+        headroom().map_err(Unasked::No)?;
         let target = CmTarget::Ep(Arc::downgrade(self));
         let (token, id) = self.ia.new_cm_id_in(PortSpace::Udp, target).map_err(Unasked::No)?;
         let from = SocketAddr::new(self.ia.attr.ia_address, 0);
         // Held until the question is known: its first event may be here before this call is back.
         let mut state = ud.0.lock().unwrap();
+        if let Err(error) = state.asking.try_reserve(1) {
+            drop(state);
+            self.ia.forget_cm(token);
+            return Err(Unasked::No(error.into()));
+        }
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
             drop(state);
             self.ia.forget_cm(token);
+            if error.errno() == libc::ENOMEM {
+                return Err(Unasked::No(Error::verb(Subtype::ResourceMemory, error)));
+            }
             if matches!(error.errno(), libc::EINVAL | libc::EAFNOSUPPORT) {
                 let sub = Subtype::InvalidAddressUnsupported;
                 let text = format!("{} cannot be reached from {}", to.ip(), from.ip());
@@ -217,13 +231,21 @@ impl EpInner {
             Side::Active(_) => (true, answer.to_vec()),
             Side::Passive(_, data) => (false, data),
         };
-        let peer = self.hand_out(ah, qpn, remote);
+        let handed_out = self.hand_out(ah, qpn, remote, token);
         // An EP that was closed meanwhile has cleared its tables already.
         if self.check().is_err() {
             self.close_datagrams();
             return Ok(());
         }
-        ud.0.lock().unwrap().cms.insert(token);
+        let peer = match handed_out {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::error!(%error, ep = self.id.0, "no memory for an address handle");
+                self.ia.count(IaCounter::CmErr);
+                self.datagram_event(Kind::Failed(Failure::NonPeerRejected), private_data, 0);
+                return Ok(());
+            }
+        };
         self.ia.count(IaCounter::CmAhResolved);
         self.datagram_event(Kind::Established { peer, active }, private_data, token);
         Ok(())

@@ -22,12 +22,12 @@ use super::verbs::{VerbsCq, status};
 use super::{Completion, SrqCounts, Token};
 use crate::counters::ReceivedAs;
 use crate::error::PostError;
+use crate::memory::table;
 use crate::srq::MAX_IOV;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, DataSeg, RecvCqe, RecvOp, Syndrome, WqeIndex};
+use mlx5_direct::{ArmFor, Cookies, CqeError, DataSeg, RecvCqe, RecvOp, Syndrome, WqeIndex};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq, WcStatus};
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -79,15 +79,12 @@ pub(crate) struct DirectPoster {
 impl DirectSrq {
     /// Takes over an SRQ to which nothing was posted; up to `depth` entries of it are used at first.
     pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<(Self, DirectPoster)> {
-        // What the ring needs beside the device's memory is given back at once: this only asks whether it is there.
-        let no_memory = |e| no_memory(Subtype::ResourceSrq, &e);
-        drop(reserved::<u8>(RING_TABLES + Slots::bytes(MAX_DEPTH as usize)).map_err(no_memory)?);
         let verbs = srq.clone();
         let mut ring = handover::srq(srq, depth)?;
         let goes_round = slots_for(depth, ring.max_depth());
         ring.set_depth(goes_round)
             .map_err(|error| Error::new(ReturnType::InternalError, Subtype::None, error.to_string()))?;
-        let slots = Arc::new(Slots::new(ring.cookies().clone()));
+        let slots = Arc::new(Slots::new(ring.cookies().clone()).map_err(|_| no_memory())?);
         let poster = DirectPoster {
             slots: slots.clone(),
             depth,
@@ -314,18 +311,8 @@ const FAR: u32 = 8192;
 /// As many are fetched at once.
 const FAR_RUN: u32 = 64;
 
-/// Bytes that the tables of the largest ring take, generously.
-const RING_TABLES: usize = 1 << 20;
-
-/// Memory that may not be there, which is no reason to end the process.
-fn reserved<T>(n: usize) -> Result<Vec<T>, TryReserveError> {
-    let mut memory = Vec::new();
-    memory.try_reserve_exact(n)?;
-    Ok(memory)
-}
-
-fn no_memory(sub: Subtype, error: &TryReserveError) -> Error {
-    Error::resources(sub, format!("no memory for the entries of the SRQ: {error}"))
+fn no_memory() -> Error {
+    Error::resources(Subtype::ResourceSrq, "no memory for the entries of the SRQ")
 }
 
 /// The CQs of one EVD.
@@ -404,6 +391,7 @@ impl DirectCqs {
 
     /// Makes the CQ of receives from this SRQ.
     pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
+        self.receives.try_reserve(1)?;
         self.made += 1;
         let token = self.token | self.made << EVD_BITS;
         let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
@@ -412,14 +400,18 @@ impl DirectCqs {
         Ok(())
     }
 
-    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; gives what it still has.
-    pub(crate) fn close(&mut self, srq: u32) -> Vec<Completion> {
-        let mut left = Vec::new();
-        if let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) {
-            let mut gone = self.receives.swap_remove(at);
-            while gone.poll(&mut left, CLOSE_BATCH).is_ok_and(|n| n == CLOSE_BATCH) {}
+    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; calls `left` with what it still has.
+    pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
+        let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) else { return };
+        let mut gone = self.receives.swap_remove(at);
+        let mut batch = Vec::new();
+        loop {
+            let polled = gone.poll(&mut batch, CLOSE_BATCH);
+            batch.drain(..).for_each(|completion| left(&completion));
+            if !polled.is_ok_and(|n| n == CLOSE_BATCH) {
+                return;
+            }
         }
-        left
     }
 
     /// Adds up to `most` completions of receives, and as many of the verbs CQ if `requests` says so.
@@ -472,7 +464,7 @@ impl DirectCqs {
     }
 }
 
-const CLOSE_BATCH: usize = 64;
+const CLOSE_BATCH: usize = 8;
 
 impl ReceiveCq {
     /// The next completion if it is a message, given back to the device at once: its slot may be posted again. In the device's

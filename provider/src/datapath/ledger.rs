@@ -13,6 +13,7 @@
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
 //! is [`Lost`]. For this each EP keeps its [`Progress`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
 
+use crate::memory::list;
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::{LmrTriplet, NumberHasher};
 use std::collections::{HashMap, TryReserveError, VecDeque};
@@ -243,9 +244,18 @@ impl Ledger {
     }
 
     /// This EP may take entries from now on.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
+    ///
+    /// # Errors
+    /// No memory for the tables; the EP may take none then.
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<(), TryReserveError> {
+        let mut losses = self.losses();
+        losses.holders.try_reserve(1)?;
+        // Each holder may become a suspect.
+        let holders = losses.holders.len() + 1;
+        losses.suspects.try_reserve(holders)?;
         progress.0.store(0, Relaxed);
-        self.losses().holders.insert(ep, progress.clone());
+        losses.holders.insert(ep, progress.clone());
+        Ok(())
     }
 
     /// This EP takes no more, and all its completions have been seen. True if it may have held an entry: then, as soon as all that
@@ -262,8 +272,7 @@ impl Ledger {
         losses.suspects.push(Suspect { ep, from, before });
         if !self.suspects.load(Relaxed) {
             // The only long look, and nobody waits for it: who completes an entry takes the lock only once there are suspects.
-            losses.order = self.pending(0, before);
-            losses.ordered = before;
+            losses.look(self, 0, before);
             self.suspects.store(true, Relaxed);
         }
         true
@@ -287,19 +296,32 @@ impl Ledger {
     }
 
     /// Posts from `from` on, before `before`, that have not completed, in order.
-    fn pending(&self, from: u64, before: u64) -> VecDeque<(u64, u32)> {
-        let entries = self.chunks.iter().map_while(OnceLock::get).flatten();
-        let mut found: Vec<_> = (0..)
-            .zip(entries)
-            .map(|(number, entry)| (entry.state.load(Acquire), number))
-            .filter(|(post, _)| (from..before).contains(post))
-            .collect();
+    fn pending(&self, from: u64, before: u64) -> Result<VecDeque<(u64, u32)>, TryReserveError> {
+        let all = || {
+            let entries = self.chunks.iter().map_while(OnceLock::get).flatten();
+            (0..)
+                .zip(entries)
+                .map(|(number, entry)| (entry.state.load(Acquire), number))
+                .filter(|(post, _)| (from..before).contains(post))
+        };
+        // Posts complete between the two looks, and no others become such.
+        let mut found = list(all().count())?;
+        found.extend(all());
         found.sort_unstable();
-        found.into()
+        Ok(found.into())
     }
 }
 
 impl Losses {
+    /// Fills `order` with posts from `from` on, before `before`. False without memory, and another look is needed.
+    fn look(&mut self, ledger: &Ledger, from: u64, before: u64) -> bool {
+        let found = ledger.pending(from, before);
+        self.ordered = if found.is_ok() { before } else { from };
+        let looked = found.is_ok();
+        self.order = found.unwrap_or_default();
+        looked
+    }
+
     fn next(&mut self, ledger: &Ledger) -> Option<Lost> {
         let last_before = self.suspects.iter().map(|suspect| suspect.before).max()?;
         while !self.suspects.is_empty() {
@@ -310,8 +332,9 @@ impl Losses {
                     return None;
                 }
                 let posted = ledger.posted.load(Acquire);
-                self.order = ledger.pending(self.ordered, posted);
-                self.ordered = posted;
+                if !self.look(ledger, self.ordered, posted) {
+                    return None;
+                }
                 continue;
             };
             let entry = ledger.entry(number)?;
@@ -473,7 +496,7 @@ mod tests {
         }
 
         fn connect(&mut self, ep: u64) {
-            self.ledger.ep_connected(ep, self.eps.entry(ep).or_default());
+            self.ledger.ep_connected(ep, self.eps.entry(ep).or_default()).unwrap();
         }
 
         fn complete(&self, entry: u32, ep: u64) -> Option<u64> {

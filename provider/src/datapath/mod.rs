@@ -127,9 +127,13 @@ impl SrqPath {
     }
 
     /// An EP begins to take buffers.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
-        if let Self::Verbs(srq) = self {
-            srq.ep_connected(ep, progress);
+    ///
+    /// # Errors
+    /// No memory to keep track of it.
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<()> {
+        match self {
+            Self::Verbs(srq) => srq.ep_connected(ep, progress),
+            Self::Direct(_) => Ok(()),
         }
     }
 

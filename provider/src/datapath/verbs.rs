@@ -9,7 +9,6 @@ use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,10 +32,6 @@ pub(crate) struct VerbsPoster {
     resizable: bool,
 }
 
-fn no_memory(error: &TryReserveError) -> Error {
-    Error::resources(Subtype::ResourceMemory, format!("no memory for the entries of the SRQ: {error}"))
-}
-
 impl VerbsSrq {
     pub(crate) fn new(
         srq: Srq,
@@ -45,7 +40,7 @@ impl VerbsSrq {
         room: u32,
         resizable: bool,
     ) -> Result<(Arc<Self>, VerbsPoster)> {
-        let (ledger, posting) = Ledger::new(depth).map_err(|e| no_memory(&e))?;
+        let (ledger, posting) = Ledger::new(depth)?;
         let shared = Arc::new(Self { srq, ledger, depth: depth.into() });
         Ok((shared.clone(), VerbsPoster { shared, posting, id, room, resizable }))
     }
@@ -68,8 +63,8 @@ impl VerbsSrq {
         self.ledger.release(entry);
     }
 
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) {
-        self.ledger.ep_connected(ep, progress);
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<()> {
+        Ok(self.ledger.ep_connected(ep, progress)?)
     }
 
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
@@ -107,7 +102,7 @@ impl VerbsPoster {
             ));
         }
         let before = self.posting.limit();
-        self.posting.set_limit(&self.shared.ledger, depth).map_err(|e| no_memory(&e))?;
+        self.posting.set_limit(&self.shared.ledger, depth)?;
         if depth > self.room {
             if let Err(error) = self.shared.srq.resize(depth) {
                 // What was made for more entries stays, for the next time.

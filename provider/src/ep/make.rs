@@ -1,13 +1,15 @@
 //! What an EP is made of: checks, the QP, and everything that gets to know the EP.
 
 use super::marks::Watch;
-use super::post::{Kept, Receives, Requests};
+use super::post::{Kept, Receive, Receives, Request, Requests};
 use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::conn::Control;
 use crate::counters::{Posted, Received};
 use crate::datagram::{Ud, not_here};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::ia::IaInner;
+use crate::memory::{headroom, queue};
+use crate::progress::Dates;
 use crate::pz::PzInner;
 use crate::srq::{MAX_IOV, SrqInner};
 use crate::sync::Mutex;
@@ -19,7 +21,7 @@ use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What an EP is to be made of.
 pub(super) struct Plan {
@@ -45,6 +47,10 @@ pub(super) struct Fed {
     pub(super) request: Arc<EvdInner>,
     pub(super) qp: Arc<Qp>,
     pub(super) room: Room,
+    requests: VecDeque<Request>,
+    receives: VecDeque<Receive>,
+    ud: Option<Box<Ud>>,
+    dates: Dates,
 }
 
 impl Plan {
@@ -79,9 +85,14 @@ impl Plan {
             evd.attach(&[stream], 0).inspect_err(|_| self.starve(id, &fed))?;
         }
         let control = Control::new(self.attr.srq_soft_hw);
-        let inner = self.assemble(id, fed, control, EpState::Unconnected, Arc::default());
+        self.pz.enter();
+        let made = self.assemble(id, fed, control, EpState::Unconnected, Arc::default());
+        let inner = made.map_err(|(inner, error)| {
+            inner.live.store(false, Ordering::Release);
+            inner.detach();
+            error
+        })?;
         inner.place.set(&inner);
-        inner.pz.lock().unwrap().enter();
         Ok(inner)
     }
 
@@ -117,6 +128,8 @@ impl Plan {
 
     /// Makes the QP, with room in the CQs of its EVDs.
     pub(super) fn feed(&self, id: EpId) -> Result<Fed> {
+        headroom()?;
+        let dates = self.ia.progress.keep_dates()?;
         let discards = self.ia.discards()?;
         let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
         let request = self.request.clone().unwrap_or(discards);
@@ -129,6 +142,13 @@ impl Plan {
             recv: if self.srq.is_some() { 0 } else { qp.caps().max_recv_wr },
             request: qp.caps().max_send_wr,
         };
+        let memory = || -> Result<_> {
+            let sends = room.request as usize;
+            let ud = self.attr.service_type == ServiceType::Ud;
+            let ud = if ud { Some(Box::new(Ud::new(sends)?)) } else { None };
+            Ok((queue(sends)?, queue(room.recv as usize)?, ud))
+        };
+        let (requests, receives, ud) = memory().inspect_err(|_| untie())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));
         recv.attach(streams.as_slice(), room.recv).inspect_err(|_| untie())?;
         let streams = self.request.is_some().then(|| self.request_stream(id));
@@ -136,7 +156,7 @@ impl Plan {
             recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), room.recv);
             untie();
         })?;
-        Ok(Fed { recv, request, qp: Arc::new(qp), room })
+        Ok(Fed { recv, request, qp: Arc::new(qp), room, requests, receives, ud, dates })
     }
 
     /// Takes back what [`Plan::feed`] has done; streams of an EP that is changed stay.
@@ -178,6 +198,10 @@ impl Plan {
     }
 
     /// The EP, known to its EVDs and its IA, and with the sizes that the QP really has.
+    ///
+    /// # Errors
+    /// No memory for the tables by which it is found; the EP comes back, to be detached. One that is found in them already, with
+    /// this QP, needs none.
     pub(super) fn assemble(
         self,
         id: EpId,
@@ -185,10 +209,9 @@ impl Plan {
         mut control: Control,
         state: EpState,
         place: Arc<EpPlace>,
-    ) -> Arc<EpInner> {
-        let Fed { recv, request, qp, room } = fed;
+    ) -> Result<Arc<EpInner>, (Arc<EpInner>, Error)> {
+        let Fed { recv, request, qp, room, requests, receives, ud, dates } = fed;
         let mut attr = self.attr;
-        let ud = (attr.service_type == ServiceType::Ud).then(Box::<Ud>::default);
         // Its QP receives from now on.
         control.drained = ud.is_none();
         let mut watch = Watch::empty();
@@ -220,7 +243,7 @@ impl Plan {
             pz: Mutex::new(self.pz),
             requests: Mutex::new(Requests {
                 qp: qp.clone(),
-                ring: VecDeque::with_capacity(attr.max_request_dtos as usize),
+                ring: requests,
                 first: 0,
                 capacity: attr.max_request_dtos as usize,
                 max_iov: attr.max_request_iov as usize,
@@ -229,7 +252,7 @@ impl Plan {
             }),
             receives: Mutex::new(Receives {
                 qp,
-                ring: VecDeque::with_capacity(room.recv as usize),
+                ring: receives,
                 capacity: room.recv as usize,
                 max_iov: attr.max_recv_iov.max(0) as usize,
                 kept: Kept::default(),
@@ -241,12 +264,17 @@ impl Plan {
             recv_evd: recv,
             request_evd: request,
             connect_evd: Mutex::new(self.connect),
+            _dates: dates,
         });
-        inner.recv_evd.register(qpn, &inner);
-        inner.request_evd.register(qpn, &inner);
-        // One that is made anew takes a place that there is.
-        inner.ia.made(IaCounter::EpCreate, |o| o.eps.insert(id.0, Arc::downgrade(&inner)).is_none());
-        inner
+        let known = inner
+            .recv_evd
+            .register(qpn, &inner)
+            .and_then(|()| inner.request_evd.register(qpn, &inner))
+            .and_then(|()| inner.ia.made([IaCounter::EpCreate], |o| &mut o.eps, id.0, &inner));
+        match known {
+            Ok(()) => Ok(inner),
+            Err(error) => Err((inner, error)),
+        }
     }
 }
 

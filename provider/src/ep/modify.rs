@@ -5,7 +5,7 @@
 //! old one's place ([`EpPlace`](super::EpPlace)) with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
 //! the old one has taken none of them, since a QP that was never connected takes nothing.
 
-use super::make::{Blame, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
+use super::make::{Blame, Fed, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
 use super::{Ep, EpInner};
 use crate::conn::Control;
 use crate::evd::{EvdInner, Stream, StreamKind};
@@ -273,20 +273,34 @@ impl EpInner {
         Ok(())
     }
 
+    /// Completions of this QP are the EP's.
+    fn known_by(self: &Arc<Self>, fed: &Fed) -> Result<()> {
+        let qpn = fed.qp.num();
+        fed.recv.register(qpn, self).and_then(|()| fed.request.register(qpn, self)).inspect_err(|_| {
+            fed.recv.forget(qpn);
+            fed.request.forget(qpn);
+        })
+    }
+
     /// Makes the EP anew by another plan: names, marks and posted receives go over.
     fn make_anew(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
         self.change_connect_evd(plan.connect.as_ref())?;
         // The consumer's one thread that posts is here.
-        let fed =
-            plan.feed(self.id).and_then(|fed| match self.receives.lock().unwrap().post_kept_to(&fed.qp) {
+        let fed = plan.feed(self.id).and_then(|fed| {
+            let posted = self.receives.lock().unwrap().post_kept_to(&fed.qp).map_err(|error| {
+                let text = format!("the receives of an EP could not be posted to a new queue: {error}");
+                Error::resources(Subtype::ResourceTep, text)
+            });
+            // Completions of the new QP find the EP as it is until they find the new one, in the same place.
+            match posted.and_then(|()| self.known_by(&fed)) {
                 Ok(()) => Ok(fed),
                 Err(error) => {
                     plan.starve(self.id, &fed);
-                    let text = format!("the receives of an EP could not be posted to a new queue: {error}");
-                    Err(Error::resources(Subtype::ResourceTep, text))
+                    Err(error)
                 }
-            });
+            }
+        });
         let fed = fed.inspect_err(|_| {
             if let Err(error) = self.change_connect_evd(before.as_ref()) {
                 tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
@@ -312,7 +326,11 @@ impl EpInner {
         plan.pz.enter();
         self.pz.lock().unwrap().leave();
         let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
-        let inner = plan.assemble(self.id, fed, control, state, self.place.clone());
+        let made = plan.assemble(self.id, fed, control, state, self.place.clone());
+        let inner = made.unwrap_or_else(|(inner, error)| {
+            tracing::error!(%error, ep = self.id.0, "an EP made anew is not found");
+            inner
+        });
         let mut receives = self.receives.lock().unwrap();
         let (mut ring, kept) = (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.kept));
         drop(receives);

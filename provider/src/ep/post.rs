@@ -11,7 +11,7 @@ use crate::lmr::{PoolMemory, Use};
 use crate::srq::MAX_IOV;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -87,6 +87,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Memory for one more receive.
+    fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
+        self.counts.try_reserve(1)?;
+        self.sges.try_reserve(sges.len())
+    }
+
     fn push(&mut self, sges: &[Sge]) {
         self.counts.push(sges.len() as u8);
         self.sges.extend_from_slice(sges);
@@ -177,11 +183,15 @@ impl EpInner {
             self.recv_evd.put_flushed(self, tag, self.receive_op(), Held::Nothing);
             return Ok(());
         }
+        // Datagrams may come at any time.
+        let keep = state.is_before_connection() && !self.is_ud();
+        if keep {
+            receives.kept.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
+        }
         // Whoever posts to a UD EP knows that 40 bytes come before the message.
         receives.qp.post_recv_raw(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
         receives.ring.push_back(Receive { tag, flags, on_device: true });
-        // Datagrams may come at any time.
-        if state.is_before_connection() && !self.is_ud() {
+        if keep {
             receives.kept.push(&sges[..n]);
         }
         receives.count(&sges[..n]);
@@ -464,19 +474,20 @@ impl EpInner {
     /// they could be lent out while it still uses them.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |tag: &Tag, on_device| !stopped && on_device && tag.pool != 0;
-        let receives: Vec<_> = self.receives.lock().unwrap().ring.drain(..).collect();
-        for receive in receives {
+        loop {
+            let left = self.receives.lock().unwrap().ring.pop_front();
+            let Some(receive) = left else { break };
             if unsafe_to_lend(&receive.tag, receive.on_device) {
                 continue;
             }
             self.recv_evd.put_flushed(self, receive.tag, self.receive_op(), Held::Nothing);
         }
-        let mut requests = self.requests.lock().unwrap();
-        let left: Vec<_> = requests.ring.drain(..).collect();
-        requests.first += left.len() as u64;
-        requests.unreaped += left.len();
-        drop(requests);
-        for request in left {
+        loop {
+            let mut requests = self.requests.lock().unwrap();
+            let Some(request) = requests.ring.pop_front() else { break };
+            requests.first += 1;
+            requests.unreaped += 1;
+            drop(requests);
             if unsafe_to_lend(&request.tag, request.on_device) && request.op != DtoOp::RmrBind {
                 self.request_reaped();
                 continue;

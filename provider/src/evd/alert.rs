@@ -29,7 +29,7 @@ use crate::Result;
 use crate::progress::Task;
 use crate::types::CompletionFlags;
 use rxe_fallback::Context;
-use std::collections::HashSet;
+use std::collections::{HashSet, TryReserveError};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -82,6 +82,11 @@ impl Alert {
 
     pub(super) fn expect_failures(&mut self) {
         self.failures = true;
+    }
+
+    /// Memory for marks of so many EPs.
+    pub(super) fn reserve(&mut self, eps: usize) -> Result<(), TryReserveError> {
+        self.marked.try_reserve(eps.saturating_sub(self.marked.len()))
     }
 
     /// Whether the next receive of the EP with this QP exceeds one of its high watermarks.
@@ -172,7 +177,7 @@ impl EvdInner {
         }
         queue.alert.scheduled = true;
         drop(queue);
-        self.ia.progress.after(REARM_TIME, Task::Rearm(self.id));
+        self.ia.progress.certainly_after(REARM_TIME, Task::Rearm(self.id));
     }
 
     /// [`Task::Rearm`]; runs on the progress thread.

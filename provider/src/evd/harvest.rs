@@ -1,6 +1,6 @@
 //! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
 
-use super::{BATCH, EvdInner, Held, Queue, Queued, Quick, Unusual};
+use super::{BATCH, EvdInner, Held, Numbered, Queue, Queued, Quick, Unusual};
 use crate::Result;
 use crate::counters::ReceivedAs;
 use crate::datapath::{
@@ -14,7 +14,7 @@ use crate::sync::FastMutexGuard;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
 use crate::{DtoCompletion, DtoOp};
 use mlx5_direct::RecvOp;
-use std::collections::VecDeque;
+use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,33 +29,56 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
+    /// Of an event that was lost.
+    pub(super) fn overflow() -> Self {
+        Self { overflowed: true, ..Self::default() }
+    }
+
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         self.failed.is_empty() && self.received.is_empty() && self.lost.is_empty() && !self.overflowed
     }
 
     pub(super) fn merge(&mut self, other: Self) {
+        if self.is_nothing() {
+            *self = other;
+            return;
+        }
         self.failed.extend(other.failed);
         self.received.extend(other.received);
         self.lost.extend(other.lost);
         self.overflowed |= other.overflowed;
     }
+
+    /// Memory for what a batch of completions may leave, if others have left something already.
+    fn reserve_batch(&mut self) -> Result<(), TryReserveError> {
+        let Self { failed, received, lost, overflowed: _ } = self;
+        let more = |len: usize| if len == 0 { 0 } else { BATCH };
+        failed.try_reserve(more(failed.len()))?;
+        received.try_reserve(more(received.len()))?;
+        lost.try_reserve(more(lost.len()))
+    }
 }
 
 impl EvdInner {
     /// Completions with this QP number belong to this EP.
-    pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) {
+    ///
+    /// # Errors
+    /// No memory for the table; a number that is in it already needs none.
+    pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) -> Result<()> {
         let mut queue = self.queue();
         // One that has been closed meanwhile lets go of nothing any more.
         if !self.live.load(Ordering::Acquire) {
-            return;
+            return Ok(());
         }
-        queue.eps.insert(qpn, ep.clone());
+        let eps = queue.eps.len() + 1;
+        queue.alert.reserve(eps)?;
+        put(&mut queue.eps, qpn, ep)?;
         if ep.recv_evd.id == self.id {
             queue.alert.mark(qpn, ep.is_marked());
         }
         if let Some(srq) = &ep.srq {
-            queue.srqs.insert(srq.token(), srq.clone());
+            put(&mut queue.srqs, srq.token(), srq)?;
             if let (true, Some(CqPath::Direct(cqs))) = (ep.is_ud(), &mut queue.cq) {
                 cqs.expect_datagrams(srq.token());
             }
@@ -68,6 +91,7 @@ impl EvdInner {
                 tracing::error!(%error, "could not watch an EVD");
             }
         }
+        Ok(())
     }
 
     /// Forgets the EP and drops its events, which gives back what they hold (R172).
@@ -75,17 +99,15 @@ impl EvdInner {
         let mut queue = self.queue();
         queue.eps.remove(&qpn);
         queue.alert.mark(qpn, false);
-        let mut kept = VecDeque::with_capacity(queue.dtos.capacity());
-        let mut dropped = Vec::new();
-        for queued in queue.dtos.drain(..) {
+        // Once round, in place: there may be no memory for another queue.
+        for _ in 0..queue.dtos.len() {
+            let Some(queued) = queue.dtos.pop_front() else { return };
             if queued.dto.ep == ep.id {
-                dropped.push(queued);
+                queued.abandon(&self.ia, &queue.srqs);
             } else {
-                kept.push_back(queued);
+                queue.dtos.push_back(queued);
             }
         }
-        queue.dtos = kept;
-        dropped.into_iter().for_each(|queued| queued.abandon(&self.ia, &queue.srqs));
     }
 
     /// No EP has a QP of this number any more; events of the EP that had it stay.
@@ -111,7 +133,8 @@ impl EvdInner {
     /// Takes everything that has completed.
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Aftermath> {
         let mut after = Aftermath::default();
-        while self.harvest_into(queue, &mut after)? >= BATCH {}
+        // Without memory for what they leave, the rest stays in the CQ until somebody looks again.
+        while self.harvest_into(queue, &mut after)? >= BATCH && after.reserve_batch().is_ok() {}
         Ok(after)
     }
 
@@ -370,6 +393,17 @@ impl EvdInner {
             self.ia.flush_lost(&srq, lost);
         }
     }
+}
+
+/// Puts it in the table, which has memory for it or gets it.
+fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), TryReserveError> {
+    if let Some(place) = table.get_mut(&number) {
+        *place = object.clone();
+        return Ok(());
+    }
+    table.try_reserve(1)?;
+    table.insert(number, object.clone());
+    Ok(())
 }
 
 fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {

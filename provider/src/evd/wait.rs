@@ -3,7 +3,7 @@
 use super::{Aftermath, EvdInner, Unusual, WaitError, Waited};
 use crate::cno::CnoInner;
 use crate::event::{Event, EventData};
-use crate::types::{CompletionFlags, Count};
+use crate::types::{CompletionFlags, Count, EvdFlags};
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::poll::{PollFd, PollFlags};
 use std::os::fd::AsFd;
@@ -18,6 +18,11 @@ impl EvdInner {
         if !self.live.load(Ordering::Acquire) {
             return;
         }
+        if queue.others.try_reserve(1).is_err() {
+            drop(queue);
+            self.lose(event);
+            return;
+        }
         queue.counts.connection +=
             u64::from(matches!(event, EventData::Connection(_) | EventData::Datagram(_)));
         queue.others.push_back(event);
@@ -25,6 +30,17 @@ impl EvdInner {
         let cno = queue.cno_if_enabled();
         drop(queue);
         self.announce(cno);
+    }
+
+    /// There is no memory to queue this event: the EVD has overflowed. A connection request is rejected with it.
+    #[cold]
+    fn lose(&self, event: EventData) {
+        tracing::error!(?event, evd = ?self.id, "no memory for an event");
+        drop(event);
+        // Nothing could be told to an asynchronous EVD that has no memory.
+        if !self.flags.contains(EvdFlags::ASYNC) {
+            self.settle(Aftermath::overflow());
+        }
     }
 
     /// A failed or flushed completion may be in the CQ of an EVD that waits for solicited ones only (R238): look again.

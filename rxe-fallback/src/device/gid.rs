@@ -106,10 +106,21 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     let ethernet = attr.link_layer == LinkLayer::Ethernet;
     let entries = match whole_table(context) {
         Ok(entries) => entries,
+        Err(error) if error.errno() == libc::ENOMEM => return Err(error),
         // Without the kernel's call libibverbs reads sysfs, and gives up at the first entry it cannot read.
-        Err(_) => one_by_one(context, port, attr.gid_tbl_len),
+        Err(_) => one_by_one(context, port, attr.gid_tbl_len)?,
     };
-    Ok(entries.iter().filter(|e| e.port_num == u32::from(port)).map(|e| entry(e, ethernet)).collect())
+    let of_port = || entries.iter().filter(|e| e.port_num == u32::from(port));
+    let mut found = list(of_port().count())?;
+    found.extend(of_port().map(|e| entry(e, ethernet)));
+    Ok(found)
+}
+
+/// An empty list with room for so many entries.
+fn list<T>(room: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(room).map_err(|_| Error::new("ibv_query_gid_table", libc::ENOMEM))?;
+    Ok(list)
 }
 
 fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
@@ -117,7 +128,7 @@ fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
     for number in 1..=context.attributes().phys_port_cnt {
         room += context.port(number)?.gid_tbl_len as usize;
     }
-    let mut entries = Vec::<sys::ibv_gid_entry>::with_capacity(room);
+    let mut entries = list::<sys::ibv_gid_entry>(room)?;
     // SAFETY: the context is open; there is room for `room` entries of the given size.
     let count = unsafe {
         let size = size_of::<sys::ibv_gid_entry>();
@@ -131,7 +142,7 @@ fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
     Ok(entries)
 }
 
-fn one_by_one(context: &Context, port: u8, len: u32) -> Vec<sys::ibv_gid_entry> {
+fn one_by_one(context: &Context, port: u8, len: u32) -> Result<Vec<sys::ibv_gid_entry>> {
     let one = |index| {
         let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
         // SAFETY: the context is open and the entry of the given size; zeroes are valid for it (plain integers).
@@ -143,7 +154,9 @@ fn one_by_one(context: &Context, port: u8, len: u32) -> Vec<sys::ibv_gid_entry> 
         };
         entry.filter(|entry| Gid::from_sys(&entry.gid) != Gid::default())
     };
-    (0..len).filter_map(one).collect()
+    let mut entries = list(len as usize)?;
+    entries.extend((0..len).filter_map(one));
+    Ok(entries)
 }
 
 fn entry(raw: &sys::ibv_gid_entry, ethernet: bool) -> GidEntry {

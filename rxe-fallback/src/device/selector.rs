@@ -101,14 +101,14 @@ fn open_port(name: &str, port: Option<u8>) -> Result<(Context, u8, Option<IpAddr
         None => (1..=context.attributes().phys_port_cnt).find(active).unwrap_or(1),
     };
     context.require_active(port)?;
-    let address = context.address(port);
+    let address = context.address(port)?;
     Ok((context, port, address))
 }
 
 /// The first port of any device whose GIDs satisfy `fits`.
 fn search(
     names: &[String],
-    fits: impl Fn(&Context, u8) -> Option<Option<IpAddr>>,
+    fits: impl Fn(&Context, u8) -> Result<Option<Option<IpAddr>>>,
 ) -> Result<Option<(Context, u8, Option<IpAddr>)>> {
     let mut failed = None;
     for name in names {
@@ -120,7 +120,7 @@ fn search(
             }
         };
         for port in 1..=context.attributes().phys_port_cnt {
-            if let Some(address) = fits(&context, port) {
+            if let Some(address) = fits(&context, port)? {
                 context.require_active(port)?;
                 return Ok(Some((context, port, address)));
             }
@@ -131,9 +131,9 @@ fn search(
 
 fn open_interface(interface: &str, names: &[String]) -> Result<Option<(Context, u8, Option<IpAddr>)>> {
     let by_gid = search(names, |context, port| {
-        let entries = context.gids(port).ok()?;
+        let Some(entries) = context.readable_gids(port)? else { return Ok(None) };
         let here = entries.iter().any(|e| e.netdev.as_deref() == Some(interface));
-        here.then(|| gid::first_address(&entries, Some(interface)))
+        Ok(here.then(|| gid::first_address(&entries, Some(interface))))
     })?;
     if by_gid.is_some() {
         return Ok(by_gid);
@@ -145,12 +145,12 @@ fn open_interface(interface: &str, names: &[String]) -> Result<Option<(Context, 
         .map_or(1, |number| number.saturating_add(1));
     search(names, |context, this| {
         let link = format!("/sys/class/net/{interface}/device/infiniband/{}", context.name());
-        (this == port && std::path::Path::new(&link).exists()).then(|| interface_address(interface))
+        Ok((this == port && std::path::Path::new(&link).exists()).then(|| interface_address(interface)))
     })
 }
 
 fn open_address(address: IpAddr, names: &[String]) -> Result<Option<(Context, u8, Option<IpAddr>)>> {
-    let by_gid = search(names, |context, port| context.find_gid(port, address).map(|_| Some(address)))?;
+    let by_gid = search(names, |context, port| Ok(context.find_gid(port, address)?.map(|_| Some(address))))?;
     if by_gid.is_some() {
         return Ok(by_gid);
     }

@@ -103,7 +103,7 @@ fn gid_of_the_address_is_found(ends: &Ends) -> TestResult {
     same("GID", entry.gid, Gid::from_ip(ends.a.ip))?;
     same("kind", entry.kind, GidKind::RoceV2)?;
     same("address", entry.ip, Some(ends.a.ip))?;
-    same("absent", ends.a.context.find_gid(ends.a.port, "192.0.2.77".parse()?), None)
+    same("absent", ends.a.context.find_gid(ends.a.port, "192.0.2.77".parse()?)?, None)
 }
 
 fn no_asynchronous_event_means_none_and_not_a_wait(ends: &Ends) -> TestResult {

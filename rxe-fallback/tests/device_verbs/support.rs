@@ -44,7 +44,7 @@ impl End {
     fn open(name: &str) -> Result<Self, Failed> {
         let (context, port, ip) = Context::open_selected(&name.parse()?)?;
         let ip = ip.ok_or("the device has no address")?;
-        let gid_index = context.find_gid(port, ip).ok_or("the device has no GID for its address")?;
+        let gid_index = context.find_gid(port, ip)?.ok_or("the device has no GID for its address")?;
         Ok(Self { context, port, ip, gid_index })
     }
 

@@ -2,7 +2,7 @@
 //! Where verbs objects become queues that are driven here: the promises that [`mlx5_direct`] asks for, in one place.
 
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{DvError, dv};
+use mlx5_direct::{DepthError, DvError, LayoutError, dv};
 use rxe_fallback::{Context, Cq, Pd, Qp, QpInit, Srq};
 use std::ops::{Deref, DerefMut};
 
@@ -65,6 +65,9 @@ pub(super) fn qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> 
 }
 
 fn refused(sub: Subtype, error: &DvError) -> Error {
+    if matches!(error, DvError::Layout(LayoutError::NoMemory) | DvError::Depth(DepthError::NoMemory)) {
+        return Error::resources(sub, "no memory for the tables that go with a queue of the device");
+    }
     let text =
         format!("the direct data path cannot take this queue over ({error}): set DOORBELL_DATAPATH=verbs");
     Error::new(ReturnType::InsufficientResources, sub, text)

@@ -8,10 +8,10 @@
 //! A device that completes a slot twice is found out by the mark or the bit. One that completes what nobody has posted is
 //! believed until the poster takes the slot back, which the ring refuses.
 
-// The parent module chooses the atomics: tests/slots_order.rs includes this file with loom's.
-use super::AtomicU64;
+// The parent module chooses the atomics and the memory: tests/slots_order.rs includes this file with loom's atomics.
+use super::{AtomicU64, Cookies, table};
 use mlx5_direct::WqeIndex;
-use std::sync::Arc;
+use std::collections::TryReserveError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const BITS: u32 = u64::BITS;
@@ -28,7 +28,7 @@ const UNREAPED_ONE: u64 = 1;
 pub(super) struct Slots {
     marks: Box<[AtomicU64]>,
     /// Written by the poster before the slot is posted.
-    cookies: Arc<[AtomicU64]>,
+    cookies: Cookies,
     /// A bit per slot that is back, and a bit per word of those that may not be 0.
     returned: Box<[AtomicU64]>,
     returned_words: Box<[AtomicU64]>,
@@ -44,26 +44,21 @@ pub(super) struct Counts {
     pub(super) unreaped: u32,
 }
 
-fn zeroes(n: usize) -> Box<[AtomicU64]> {
-    (0..n).map(|_| AtomicU64::new(0)).collect()
+fn zeroes(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError> {
+    table(n, |_| AtomicU64::new(0))
 }
 
 impl Slots {
     /// For the ring with these cookies, all slots free.
-    pub(super) fn new(cookies: Arc<[AtomicU64]>) -> Self {
+    pub(super) fn new(cookies: Cookies) -> Result<Self, TryReserveError> {
         let words = cookies.len().div_ceil(BITS as usize);
-        Self {
-            marks: zeroes(cookies.len()),
-            returned: zeroes(words),
-            returned_words: zeroes(words.div_ceil(BITS as usize)),
+        Ok(Self {
+            marks: zeroes(cookies.len())?,
+            returned: zeroes(words)?,
+            returned_words: zeroes(words.div_ceil(BITS as usize))?,
             counts: AtomicU64::new(0),
             cookies,
-        }
-    }
-
-    /// Bytes that this takes for a ring of so many slots.
-    pub(super) const fn bytes(slots: usize) -> usize {
-        slots * size_of::<u64>() + slots / 4
+        })
     }
 
     /// The poster is about to post this slot for this pool; 0, which need not be said, takes that back.
@@ -191,9 +186,11 @@ impl Slots {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::sync::Arc;
 
     fn slots(n: usize) -> Slots {
-        Slots::new((0..n as u64).map(|cookie| AtomicU64::new(cookie + 100)).collect())
+        let cookies: Box<[_]> = (0..n as u64).map(|cookie| AtomicU64::new(cookie + 100)).collect();
+        Slots::new(Cookies::from(cookies)).unwrap()
     }
 
     #[test]

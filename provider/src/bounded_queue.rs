@@ -1,0 +1,148 @@
+//! A queue of numbers for any number of threads, without a lock, whose memory is fallible and all there from the beginning.
+//!
+//! Slots go round. The stamp of a slot says whose turn it is: `n` where the push number `n` may write it, `n + 1` where the pop
+//! number `n` may read it. A push or pop takes its number by a compare-exchange, has the slot to itself from then on, and
+//! passes it on by its stamp.
+
+use crate::memory::table;
+use std::collections::TryReserveError;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+#[derive(Debug)]
+struct Slot {
+    stamp: AtomicU64,
+    value: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct BoundedQueue {
+    /// A power of two of them.
+    slots: Box<[Slot]>,
+    pushes: AtomicU64,
+    pops: AtomicU64,
+}
+
+impl BoundedQueue {
+    /// With room for `most` numbers at least.
+    pub(crate) fn new(most: usize) -> Result<Self, TryReserveError> {
+        let slot = |n| Slot { stamp: AtomicU64::new(n as u64), value: AtomicU64::new(0) };
+        let slots = table(most.max(1).next_power_of_two(), slot)?;
+        Ok(Self { slots, pushes: AtomicU64::new(0), pops: AtomicU64::new(0) })
+    }
+
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[number as usize & (self.slots.len() - 1)]
+    }
+
+    /// Puts a number at the end; gives it back if the queue is full.
+    pub(crate) fn push(&self, value: u64) -> Result<(), u64> {
+        let mut number = self.pushes.load(Relaxed);
+        loop {
+            let slot = self.slot(number);
+            let stamp = slot.stamp.load(Acquire);
+            if stamp == number {
+                match self.pushes.compare_exchange_weak(number, number + 1, Relaxed, Relaxed) {
+                    Ok(_) => {
+                        slot.value.store(value, Relaxed);
+                        slot.stamp.store(number + 1, Release);
+                        return Ok(());
+                    }
+                    Err(now) => number = now,
+                }
+            } else if stamp < number {
+                return Err(value);
+            } else {
+                number = self.pushes.load(Relaxed);
+            }
+        }
+    }
+
+    /// Numbers in the queue; exact while nobody pushes or pops.
+    pub(crate) fn len(&self) -> usize {
+        let pops = self.pops.load(Relaxed);
+        self.pushes.load(Relaxed).saturating_sub(pops) as usize
+    }
+
+    /// Takes the number that has waited longest.
+    pub(crate) fn pop(&self) -> Option<u64> {
+        let mut number = self.pops.load(Relaxed);
+        loop {
+            let slot = self.slot(number);
+            let stamp = slot.stamp.load(Acquire);
+            if stamp == number + 1 {
+                match self.pops.compare_exchange_weak(number, number + 1, Relaxed, Relaxed) {
+                    Ok(_) => {
+                        let value = slot.value.load(Relaxed);
+                        slot.stamp.store(number + self.slots.len() as u64, Release);
+                        return Some(value);
+                    }
+                    Err(now) => number = now,
+                }
+            } else if stamp <= number {
+                return None;
+            } else {
+                number = self.pops.load(Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_out_in_order_and_a_full_queue_takes_none() {
+        let queue = BoundedQueue::new(3).unwrap();
+        for lap in 0..5 {
+            assert_eq!(queue.pop(), None);
+            for n in 0..4 {
+                assert_eq!(queue.push(lap * 10 + n), Ok(()));
+                assert_eq!(queue.len() as u64, n + 1);
+            }
+            assert_eq!(queue.push(99), Err(99));
+            for n in 0..4 {
+                assert_eq!(queue.pop(), Some(lap * 10 + n));
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_comes_out_once_whichever_threads_push_and_pop() {
+        const EACH: u64 = 20_000;
+        let queue = BoundedQueue::new(8).unwrap();
+        let seen: Vec<AtomicU64> = (0..4 * EACH).map(|_| AtomicU64::new(0)).collect();
+        let left = AtomicU64::new(4 * EACH);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let queue = &queue;
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        while queue.push(thread * EACH + n).is_err() {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while left.load(Relaxed) > 0 {
+                        match queue.pop() {
+                            Some(n) => {
+                                seen[n as usize].fetch_add(1, Relaxed);
+                                left.fetch_sub(1, Relaxed);
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                });
+            }
+        });
+        assert!(seen.iter().all(|times| times.load(Relaxed) == 1));
+        assert_eq!(queue.pop(), None);
+    }
+}
