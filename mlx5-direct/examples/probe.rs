@@ -2,10 +2,10 @@
 //!
 //! `probe <loop> <rounds>` runs one of them on heap queues.
 
-use std::{hint::black_box, sync::Arc};
+use std::hint::black_box;
 
 use mlx5_direct::{
-    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, Srq, SrqLayout, WqeIndex,
+    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapView, Srq, SrqLayout, WqeIndex,
 };
 
 /// Posts the buffers of a list one by one, a record each.
@@ -102,7 +102,7 @@ fn poll_empty(cq: &mut Cq, n: u32) -> u32 {
 const SLOTS: u32 = 1024;
 const STEP: u32 = 32;
 
-fn srq() -> (Srq<AnySegments>, Arc<HeapMem>) {
+fn srq() -> (Srq<AnySegments>, HeapView) {
     let (layout, mem) = SrqLayout::on_heap(SLOTS, 32).expect("layout");
     (Srq::new(layout, SLOTS - 1).expect("depth"), mem)
 }
@@ -189,6 +189,9 @@ fn main() {
         }
         "poll_receives" | "poll_empty" => {
             let (layout, mem) = CqLayout::on_heap(SLOTS, 64).expect("layout");
+            // SAFETY: there is one thread.
+            #[expect(unsafe_code, reason = "this stands in for a device")]
+            let mem = unsafe { mem.device() };
             let mut cq = Cq::new(layout);
             let mut produced = 0u32;
             for round in 0..2 * rounds {

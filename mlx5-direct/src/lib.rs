@@ -115,7 +115,7 @@ pub use cqe::{
 };
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs};
 pub use qp_table::QpTable;
-pub use queue_mem::{Cookies, CqLayout, HeapMem, LayoutError, SrqLayout};
+pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, SrqLayout};
 pub use split::{SlotReturner, SrqPoster};
 pub use srq::{
     AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, RebindError, Srq,

@@ -19,7 +19,7 @@ mod heap;
 mod slots;
 
 pub(crate) use entries::CqeMem;
-pub use heap::HeapMem;
+pub use heap::{HeapMem, HeapView};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 
@@ -120,21 +120,22 @@ impl SrqLayout {
         unsafe { Self::checked(parts, None) }
     }
 
-    /// A ring on the heap: for tests, measurements and software devices. The second value is the device's view.
+    /// A ring on the heap: for tests, measurements and software devices. The second value is the device's view; to look
+    /// through it is `unsafe` ([`HeapView::device`]).
     ///
     /// # Errors
     ///
     /// A [`LayoutError`] where the size or the stride is not what a device uses.
-    pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, Arc<HeapMem>), LayoutError> {
+    pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_ring(wqe_count, stride_bytes)?;
         let ring_bytes = wqe_count as usize * stride_bytes as usize;
         let mem = Arc::new(HeapMem::new(ring_bytes, 64)?);
         let parts =
             SrqParts { buf: mem.base.as_ptr(), dbrec: mem.tail(0).cast(), wqe_count, stride_bytes, srqn: 0 };
-        // SAFETY: both pointers are inside `mem`, which the layout keeps alive; `HeapMem` hands out volatile accesses
-        // only, as a device would make them.
+        // SAFETY: both pointers are inside `mem`, which the layout keeps alive; whoever uses `HeapMem` has promised in
+        // `HeapView::device` to make the accesses of a device only.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
-        Ok((layout, mem))
+        Ok((layout, HeapView(mem)))
     }
 
     unsafe fn checked(parts: SrqParts, keep: Keep) -> Result<Self, LayoutError> {
@@ -223,7 +224,7 @@ impl CqLayout {
     /// # Errors
     ///
     /// A [`LayoutError`] where the size or the entry size is not what a device uses.
-    pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, Arc<HeapMem>), LayoutError> {
+    pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_cq(cqe_count, cqe_bytes)?;
         let queue_bytes = cqe_count as usize * cqe_bytes as usize;
         let mem = Arc::new(HeapMem::new(queue_bytes, 192)?);
@@ -240,7 +241,7 @@ impl CqLayout {
         };
         // SAFETY: as in `SrqLayout::on_heap`; record and register page are the 192 bytes behind the entries.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
-        Ok((layout, mem))
+        Ok((layout, HeapView(mem)))
     }
 
     unsafe fn checked(parts: CqParts, keep: Keep) -> Result<Self, LayoutError> {

@@ -161,6 +161,7 @@ fn full_srq_is_refused_and_record_untouched() {
     assert_eq!(srq.post_one(DataSeg::new(9, 1, 1), 9), Err(Full));
     assert_eq!(srq.post(&[DataSeg::new(9, 1, 1)], 9), Err(PostError::Full));
     assert_eq!(srq.post_batch([(DataSeg::new(9, 1, 1), 9)]), 0);
+    let mem = common::seen_by_device(mem);
     assert_eq!(mem.load_be32(mem.dbrec_offset()), 3);
     assert_eq!(srq.in_use().collect::<Vec<_>>(), (0..3).map(|n| (WqeIndex(n as u16), n)).collect::<Vec<_>>());
 }

@@ -16,7 +16,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, DataSeg, HeapMem, SlotReturner, Srq, SrqLayout, SrqPoster};
 
 mod common;
-use common::Rng;
+use common::{Rng, seen_by_device};
 
 const MESSAGES: u64 = 10_000_000;
 const SLOTS: usize = 1024;
@@ -171,8 +171,8 @@ fn ten_million_messages_between_three_threads_and_none_is_lost() {
     let (poster, returner) = Srq::new(layout, SLOTS as u32 - 1).unwrap().split().unwrap();
     let state: Arc<[AtomicU8]> = (0..SLOTS).map(|_| AtomicU8::new(FREE)).collect();
     let device = Device {
-        ring,
-        entries,
+        ring: seen_by_device(ring),
+        entries: seen_by_device(entries),
         state: Arc::clone(&state),
         position: 0,
         taken: 0,

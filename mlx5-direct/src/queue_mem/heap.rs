@@ -1,14 +1,17 @@
 //! Queue memory on the heap, for tests, measurements and software devices.
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    sync::Arc,
+};
 
 use super::LayoutError;
 use crate::uar::CQ_DOORBELL_OFFSET;
 
 /// Zeroed heap memory that plays the part of queue memory: a ring, then doorbell records, then a register page.
 ///
-/// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets.
+/// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets. [`HeapView::device`] gives them.
 #[derive(Debug)]
 pub struct HeapMem {
     pub(super) base: NonNull<u8>,
@@ -16,11 +19,54 @@ pub struct HeapMem {
     ring_bytes: usize,
 }
 
-// SAFETY: the memory is only reached through volatile accesses and raw pointers; what is read may be stale, as it may be
-// with a real device, but every value is valid for its type.
+// SAFETY: a block of the heap belongs to no thread.
 unsafe impl Send for HeapMem {}
-// SAFETY: as above.
+// SAFETY: whoever calls the methods has promised, in `HeapView::device`, that no access of another thread conflicts. Every
+// value is valid for its type.
 unsafe impl Sync for HeapMem {}
+
+/// The device's side of queue memory on the heap, before somebody promises to use it as a device does.
+///
+/// Without that promise safe code could race with the queue, whose own accesses are not atomic:
+///
+/// ```
+/// # use mlx5_direct::{DataSeg, Srq, SrqLayout};
+/// let (layout, view) = SrqLayout::on_heap(8, 32)?;
+/// let mut srq = Srq::new(layout, 7)?;
+/// srq.post_one(DataSeg::new(1, 2, 3), 4)?;
+/// // SAFETY: there is one thread.
+/// let mem = unsafe { view.device() };
+/// assert_eq!(mem.load_be64(24), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```compile_fail,E0133
+/// # use mlx5_direct::{DataSeg, Srq, SrqLayout};
+/// let (layout, view) = SrqLayout::on_heap(8, 32)?;
+/// let mut srq = Srq::new(layout, 7)?;
+/// let mem = view.device();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| mem.store_be64(24, 9));
+///     srq.post_one(DataSeg::new(1, 2, 3), 4)
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeapView(pub(super) Arc<HeapMem>);
+
+impl HeapView {
+    /// The memory as the device sees it.
+    ///
+    /// # Safety
+    ///
+    /// The queue reads and writes its memory with ordinary accesses. If one thread uses the queue while another calls
+    /// methods of the memory, the other does what a device does: it reads a slot only after the record has published
+    /// it, writes an entry only while the entry is not handed over, hands it over by its last byte, and has a barrier of
+    /// the processor between the two steps. A single thread may call the methods in any order.
+    pub unsafe fn device(self) -> Arc<HeapMem> {
+        self.0
+    }
+}
 
 macro_rules! heap_access {
     ($load:ident, $store:ident, $int:ty, $what:literal) => {

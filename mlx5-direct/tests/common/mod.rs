@@ -7,8 +7,16 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mlx5_direct::{
-    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, PostError, Srq, SrqLayout,
+    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, PostError, Srq, SrqLayout,
 };
+
+/// Queue memory as the devices here see it.
+#[expect(unsafe_code, reason = "the tests stand in for a device")]
+pub(crate) fn seen_by_device(view: HeapView) -> Arc<HeapMem> {
+    // SAFETY: a device here is on the queue's thread, or it reads only what the record covers and hands each entry over by
+    // its last byte, with a fence before.
+    unsafe { view.device() }
+}
 
 /// Address, length, lkey.
 pub(crate) type Seg = (u64, u32, u32);
@@ -36,9 +44,9 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(mem: Arc<HeapMem>, wqe_count: u32, stride: u32) -> Self {
+    pub(crate) fn new(mem: HeapView, wqe_count: u32, stride: u32) -> Self {
         Self {
-            mem,
+            mem: seen_by_device(mem),
             stride: stride as usize,
             wqe_count,
             position: 0,
@@ -148,8 +156,8 @@ pub(crate) struct Entry {
 }
 
 impl CqDevice {
-    pub(crate) fn new(mem: Arc<HeapMem>, cqe_count: u32, cqe_bytes: u32) -> Self {
-        Self { mem, cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0 }
+    pub(crate) fn new(mem: HeapView, cqe_count: u32, cqe_bytes: u32) -> Self {
+        Self { mem: seen_by_device(mem), cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0 }
     }
 
     pub(crate) fn consumer_index(&self) -> u32 {
@@ -237,8 +245,9 @@ impl Session {
     pub(crate) fn new(wqe_count: u32, stride: u32, depth: u32) -> Self {
         let (layout, mem) = SrqLayout::on_heap(wqe_count, stride).expect("layout");
         // A ring that libmlx5 or an earlier owner left behind: links and segments are not to be relied on.
+        let left_behind = seen_by_device(mem.clone());
         for slot in 0..wqe_count as usize {
-            mem.store_be16(slot * stride as usize + 2, 0x5a5a);
+            left_behind.store_be16(slot * stride as usize + 2, 0x5a5a);
         }
         let cqe_bytes = if wqe_count % 3 == 1 { 128 } else { 64 };
         let (cq_layout, cq_mem) = CqLayout::on_heap(wqe_count.max(2), cqe_bytes).expect("layout");
@@ -452,6 +461,7 @@ pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
     let mut srq = Srq::new(layout, 63).expect("depth");
     let entry_bytes = if kind & 1 == 0 { 64 } else { 128 };
     let (layout, mem) = CqLayout::on_heap(8 << (kind >> 1 & 3), entry_bytes).expect("layout");
+    let mem = seen_by_device(mem);
     let mut cq = Cq::new(layout);
     let (mut posted, mut returned) = (0, 0);
     for part in bytes.chunks(mem.dbrec_offset()) {
