@@ -10,7 +10,6 @@ use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
@@ -494,8 +493,16 @@ fn small_memlock_limit_is_named_with_the_cure() {
     leaks_nothing(|| {
         let mut command = Process::start("locked", "");
         if is_root() {
-            // Nobody: root may lock whatever it likes.
-            command.uid(65_534).gid(65_534);
+            // Root may lock whatever it likes. The child is root without that capability, so that it can still reach its
+            // executable wherever that is.
+            let program = command.get_program().to_owned();
+            let mut limited = Command::new("setpriv");
+            limited.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]).arg(program);
+            for (name, value) in command.get_envs() {
+                limited.env(name, value.unwrap_or_default());
+            }
+            limited.stdin(Stdio::null());
+            command = limited;
         }
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
