@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         guards_outlive_everything_in_any_order,
         forgotten_objects_take_no_buffer_of_others_along,
         a_panicking_reader_gives_its_buffer_back,
+        a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart,
+        an_evd_that_overflows_gives_no_buffer_back_twice,
+        pieces_from_elsewhere_are_refused,
         guards_keep_their_bytes_in_random_programs,
     ];
     let reason = |name: &str| {
@@ -399,6 +402,131 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
         while !connection(&rig.client.connect).kind.is_end() {}
     }
     assert!(pools.iter().all(|pool| pool.posted() == 1));
+}
+
+/// A plain EP tells its receives apart by their order alone. Whatever happens to the EP before and after connections, no buffer
+/// has two owners, and messages are in the guards that they belong to.
+fn a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart() {
+    const BUFFERS: u32 = 4;
+    let rig = Rig::new();
+    let attr = EpAttr { max_recv_dtos: 8, ..EpAttr::default() };
+    let mut ep = rig.server.ep(&attr);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, BUFFERS, SIZE).unwrap();
+    let mut guards: Vec<(RecvBuf, u8)> = vec![];
+    let mut kept = vec![];
+    for round in 0..6u8 {
+        assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
+        // Nobody listens there, so that everything posted is flushed; then the EP starts anew.
+        let (psp, nowhere) = doorbell::Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+        drop(psp);
+        ep.connect(rig.server.ia.address(), nowhere, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
+        assert_eq!(connection(&rig.server.connect).ep, ep.id());
+        ep.reset().unwrap();
+        while let Ok(event) = rig.server.recv.dequeue() {
+            let flushed = *event.data.dto().unwrap();
+            assert!(pool.take(&flushed).is_none(), "a flushed receive is no message");
+            kept.push(flushed);
+        }
+        assert_eq!(pool.posted(), 0);
+        // Posted before the EP gets another QP, one more than before each time.
+        assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
+        let change = doorbell::EpChange { max_recv_dtos: Some(64 << round), ..doorbell::EpChange::default() };
+        ep.modify(change).unwrap();
+        let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+        for i in 0..2 {
+            let byte = round * 2 + i;
+            send(&rig, &mut pair, &[byte; SIZE]);
+            let dto = dto(&rig.server.recv);
+            kept.push(dto);
+            guards.push((pool.take(&dto).unwrap(), byte));
+        }
+        // One of them is given back, and one stays for some rounds.
+        guards.remove(0);
+        if guards.len() > 2 {
+            guards.remove(0);
+        }
+        rig.disconnect(&pair);
+        ep = pair.server;
+        ep.reset().unwrap();
+        while let Ok(event) = rig.server.recv.dequeue() {
+            kept.extend(event.data.dto().inspect(|dto| assert!(pool.take(dto).is_none())));
+        }
+        while rig.client.request.dequeue().is_ok() || rig.client.recv.dequeue().is_ok() {}
+        assert!(kept.iter().all(|old| pool.take(old).is_none()), "a completion was good twice");
+        assert!(
+            guards.iter().all(|(guard, byte)| **guard == [*byte; SIZE]),
+            "bytes have changed under a guard"
+        );
+    }
+}
+
+/// An EVD that is too small loses completions, and the pool gets those buffers back by another way: once.
+fn an_evd_that_overflows_gives_no_buffer_back_twice() {
+    let rig = Rig::new();
+    let small = doorbell::Evd::create(&rig.server.ia, 1, None, EvdFlags::DTO).unwrap();
+    let room = small.query().unwrap().qlen as usize;
+    let buffers = room + 4;
+    let mut srq = rig.server.srq(buffers as i32);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, buffers as u32, SIZE).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), buffers);
+    let evds = doorbell::EpEvds { recv: Some(&small), ..rig.server.evds() };
+    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &EpAttr::default()).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    for i in 0..buffers {
+        send(&rig, &mut pair, &[i as u8; SIZE]);
+    }
+    let mut guards = vec![];
+    let mut kept = vec![];
+    // All are harvested at once, and only so many have room.
+    until("all messages are here", || srq.query().unwrap().available == 0);
+    assert!(small.query().unwrap().queued <= room);
+    while let Ok(event) = small.dequeue() {
+        let dto = *event.data.dto().unwrap();
+        kept.push(dto);
+        guards.push((pool.take(&dto).unwrap(), dto.length as usize));
+    }
+    assert!(!guards.is_empty() && guards.len() < buffers, "{} of {buffers} were not lost", guards.len());
+    assert_eq!(guards.len() + pool.refill(&mut srq).unwrap(), buffers);
+    let starts: std::collections::HashSet<_> = guards.iter().map(|(guard, _)| guard.as_ptr()).collect();
+    assert_eq!(starts.len(), guards.len());
+    let before: Vec<_> = guards.iter().map(|(guard, _)| guard.to_vec()).collect();
+    for _ in guards.len()..buffers {
+        send(&rig, &mut pair, &[0xee; SIZE]);
+        assert!(kept.iter().all(|old| pool.take(old).is_none()), "a completion was good twice");
+        let _taken = small.dequeue().ok().and_then(|event| pool.take(event.data.dto()?));
+    }
+    assert!(guards.iter().zip(&before).all(|((guard, _), bytes)| **guard == **bytes));
+}
+
+/// Pieces that are not inside the buffer are refused, however they are made up, and the buffer comes back as it was.
+fn pieces_from_elsewhere_are_refused() {
+    let rig = Rig::new();
+    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    let mut neighbour = pool.take().unwrap();
+    neighbour.fill(0xbb);
+    let mut buf = pool.take().unwrap();
+    buf.fill(0xaa);
+    let reversed = std::ops::Range { start: 8, end: 4 };
+    for wrong in [0..SIZE + 1, SIZE..SIZE + 8, usize::MAX - 4..usize::MAX, 1..usize::MAX, reversed] {
+        for pieces in [vec![wrong.clone()], vec![0..4, wrong.clone()]] {
+            let refused = pool.send_pieces(&mut pair.client, buf, &pieces, NONE);
+            let (back, error) = refused.expect_err("a piece from elsewhere was sent");
+            assert!(matches!(error, PostError::OutOfBounds(_)), "{pieces:?}: {error:?}");
+            buf = back;
+        }
+    }
+    for len in [SIZE + 1, 1 << 32, (1 << 32) + 4, usize::MAX] {
+        let (back, error) = pool.send(&mut pair.client, buf, len, NONE).expect_err("too long");
+        assert!(matches!(error, PostError::OutOfBounds(0)), "{len}: {error:?}");
+        buf = back;
+    }
+    assert_eq!(*buf, [0xaa; SIZE]);
+    // Of length 0, wherever it is inside, and one twice.
+    pool.send_pieces(&mut pair.client, buf, &[SIZE..SIZE, 0..1, 0..0, 0..1], NONE).unwrap();
+    assert!(pool.completed(&dto(&rig.client.request)));
+    assert_eq!(*message(&rig.server, &mut received), [0xaa; 2]);
+    assert_eq!(*neighbour, [0xbb; SIZE]);
 }
 
 /// Numbers that look random (xorshift).
