@@ -477,6 +477,12 @@ impl<'a> RecvWrs<'a> {
     pub unsafe fn new(first: *const ibv_recv_wr) -> Self {
         Self { next: first, _chain: PhantomData }
     }
+
+    /// The requests that are left are not wanted.
+    #[inline(always)]
+    pub(crate) fn end(&mut self) {
+        self.next = core::ptr::null();
+    }
 }
 
 impl<'a> Iterator for RecvWrs<'a> {

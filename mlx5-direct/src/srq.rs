@@ -289,8 +289,13 @@ impl<'a> Iterator for Fitting<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let wr = self.wrs.next()?;
-        self.too_long = wr.segments.len() > self.most;
-        (!self.too_long).then_some((wr.segments, wr.wr_id))
+        if wr.segments.len() > self.most {
+            self.too_long = true;
+            // A batch may ask once more after the end.
+            self.wrs.end();
+            return None;
+        }
+        Some((wr.segments, wr.wr_id))
     }
 }
 

@@ -4,8 +4,9 @@
 mod common;
 
 use common::{Op, Rng, Session};
-use mlx5_direct::{DataSeg, Full, LayoutError, PostError, Srq, SrqLayout, WqeIndex};
+use mlx5_direct::{BatchError, DataSeg, Full, LayoutError, PostError, RecvWrs, Srq, SrqLayout, WqeIndex};
 use proptest::prelude::*;
+use rdma_sys::{ibv_recv_wr, ibv_sge};
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -216,6 +217,51 @@ fn more_segments_than_fit_are_refused_and_fewer_are_terminated() {
         srq.post(&segs, used).unwrap();
         assert_eq!(device.take().unwrap().segs, (0..used).map(|n| (n, 10, 20)).collect::<Vec<_>>());
     }
+}
+
+/// `bad_wr` of verbs is the request at the place that the error tells.
+#[test]
+#[expect(unsafe_code, reason = "a chain of work requests is made of pointers")]
+fn a_chain_of_verbs_requests_is_posted_up_to_the_first_that_does_not_fit() {
+    let (layout, mem) = SrqLayout::on_heap(16, 64).unwrap();
+    let mut device = common::Device::new(mem, 16, 64);
+    let mut srq = Srq::new(layout, 6).unwrap();
+    // One work request for each number, with so many segments; cookies count from 0.
+    let mut post = |srq: &mut Srq, lens: &[usize]| {
+        let mut sges: Vec<Vec<ibv_sge>> = lens
+            .iter()
+            .map(|len| (0..*len as u64).map(|n| ibv_sge { addr: n, length: 10, lkey: 20 }).collect())
+            .collect();
+        // SAFETY: all zeros is a request without segments, and the last of its chain.
+        let empty = || unsafe { std::mem::zeroed::<ibv_recv_wr>() };
+        let mut chain: Vec<_> = lens.iter().map(|_| empty()).collect();
+        let mut next = std::ptr::null_mut();
+        for (n, wr) in chain.iter_mut().enumerate().rev() {
+            (wr.wr_id, wr.num_sge, wr.next) = (n as u64, lens[n] as i32, next);
+            if lens[n] > 0 {
+                wr.sg_list = sges[n].as_mut_ptr();
+            }
+            next = wr;
+        }
+        // SAFETY: the requests and their segments outlive the call.
+        let outcome = srq.post_recv_wrs(unsafe { RecvWrs::new(next) });
+        let posted = outcome.unwrap_or_else(|e| e.posted);
+        for (n, len) in lens.iter().enumerate().take(posted as usize) {
+            let wqe = device.take().expect("a posted request");
+            assert_eq!(wqe.segs, (0..*len as u64).map(|n| (n, 10, 20)).collect::<Vec<_>>());
+            device.done(wqe.slot);
+            assert_eq!(srq.complete(WqeIndex(wqe.slot)), Ok(n as u64));
+        }
+        assert_eq!(device.available(), 0);
+        outcome
+    };
+    let cut = |posted, error| Err(BatchError { posted, error });
+    assert_eq!(post(&mut srq, &[]), Ok(0));
+    assert_eq!(post(&mut srq, &[1, 3, 0, 2]), Ok(4));
+    assert_eq!(post(&mut srq, &[2, 4, 1]), cut(1, PostError::TooManySegments));
+    assert_eq!(post(&mut srq, &[1; 6]), Ok(6), "as many as there is room for");
+    assert_eq!(post(&mut srq, &[1; 7]), cut(6, PostError::Full));
+    assert_eq!((srq.posted(), srq.free()), (0, 6));
 }
 
 #[test]
