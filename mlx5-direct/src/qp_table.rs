@@ -129,4 +129,17 @@ mod tests {
         }
         assert_eq!(table.get(0x0100_0000), None);
     }
+    #[test]
+    fn a_page_goes_with_the_last_of_its_qps() {
+        let mut table = QpTable::new();
+        assert!(table.is_empty());
+        for qpn in [4, 5] {
+            table.insert(qpn, qpn).unwrap();
+        }
+        assert!(!table.is_empty());
+        assert_eq!(table.remove(4), Some(4));
+        assert_eq!((table.get(5), table.pages[0].is_some()), (Some(&5), true));
+        assert_eq!(table.remove(5), Some(5));
+        assert!(table.is_empty() && table.pages[0].is_none());
+    }
 }

@@ -8,7 +8,7 @@ use common::{CqDevice, Entry, Rng};
 use mlx5_direct::{
     ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, RecvOp, SendOp, Srq, SrqLayout,
     Syndrome, WqeIndex,
-    cqe::{self, RawCqe},
+    cqe::{self, CqeFields, RawCqe},
     teardown::{QpTeardown, TeardownStep},
 };
 
@@ -47,6 +47,66 @@ fn every_receive_opcode_comes_out_typed() {
         }
         assert_eq!(cq.poll(), Ok(None));
     }
+}
+
+/// The same bytes, once decoded from memory that a caller copied and once polled.
+#[test]
+fn an_entry_in_bytes_decodes_as_the_same_entry_in_a_queue() {
+    for low_bits in [0, 2] {
+        for opcode in [0, 1, 2, 3, 4, 13, 14] {
+            let (mut cq, mut device) = queue(16, 64);
+            device.push(Entry {
+                opcode,
+                low_bits,
+                qpn: 0xab_cdef,
+                sop: 0x10,
+                srqn_uidx: 0x0012_3456,
+                counter: 0x7abc,
+                bytes: 0x0102_0304,
+                imm: 0xdead_beef,
+                syndrome: 0x15,
+                vendor: 0x81,
+            });
+            let bytes: [u8; 64] = std::array::from_fn(|at| device.mem().load_u8(at));
+            let polled = poll(&mut cq);
+            assert_eq!(cqe::decode(&RawCqe::from_bytes(&bytes)), Ok(polled));
+            match polled {
+                Completion::Recv(c) => assert_eq!(c.solicited, low_bits == 2),
+                Completion::Send(c) => assert_eq!((c.qpn, c.op), (0xab_cdef, SendOp::Read)),
+                Completion::SendError(e) | Completion::RecvError(e) => {
+                    assert_eq!((e.syndrome, e.vendor_syndrome), (Syndrome::TransportRetries, 0x81));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_entry_in_bytes_has_its_fields_at_the_places_of_the_format() {
+    let cqe = RawCqe::from_bytes(&std::array::from_fn(|at| at as u8));
+    assert_eq!(cqe.flags_rqpn(), 0x1819_1a1b);
+    assert_eq!(cqe.srqn_uidx(), 0x2021_2223);
+    assert_eq!(cqe.imm_inval_pkey(), 0x2425_2627);
+    assert_eq!(cqe.byte_count(), 0x2c2d_2e2f);
+    assert_eq!(cqe.timestamp(), 0x3031_3233_3435_3637);
+    assert_eq!(cqe.error_syndromes(), (0x37, 0x36));
+    assert_eq!(cqe.sop_drop_qpn(), 0x3839_3a3b);
+    assert_eq!((cqe.wqe_counter(), cqe.op_own()), (0x3c3d, 0x3f));
+}
+
+#[test]
+fn a_poll_for_receives_takes_them_and_leaves_the_rest() {
+    let (mut cq, mut device) = queue(16, 64);
+    assert_eq!(cq.poll_if_receive(), None);
+    for (opcode, qpn) in [(2, 1), (0, 2), (3, 3)] {
+        device.push(Entry { opcode, qpn, ..Entry::default() });
+    }
+    assert_eq!(cq.poll_if_receive().map(|c| c.qpn), Some(1));
+    assert_eq!(cq.poll_if_receive(), None, "a send");
+    assert!(matches!(poll(&mut cq), Completion::Send(c) if c.qpn == 2));
+    assert_eq!(cq.poll_if_receive().map(|c| c.qpn), Some(3));
+    assert_eq!(cq.poll_if_receive(), None);
 }
 
 #[test]
@@ -367,6 +427,7 @@ fn a_destroyed_qp_gives_its_slots_back_and_the_srq_lives_on() {
 
     let start = Instant::now();
     let mut teardown = QpTeardown::begin(7, start, Duration::from_secs(5));
+    assert_eq!(teardown.qpn(), 7);
     let mut cookies = vec![];
     let mut give_back =
         |srq: &mut Srq, c: Completion| cookies.push((c.qpn(), srq.complete(c.slot().unwrap()).unwrap()));

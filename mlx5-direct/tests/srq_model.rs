@@ -101,6 +101,28 @@ fn in_order_traffic_keeps_ring_order() {
     }
 }
 
+/// A slot that comes back right behind the slots that are reserved joins them: no search is needed to post it again.
+#[test]
+fn slots_returned_in_order_join_those_to_be_posted_next() {
+    let (layout, _device) = SrqLayout::on_heap(256, 32).unwrap();
+    let mut srq = Srq::new(layout, 200).unwrap();
+    for n in 0..120 {
+        srq.post_one(DataSeg::new(n, 1, 1), n).unwrap();
+    }
+    // The next one is behind the others, then come those that are returned.
+    srq.post_batch((120..200).map(|n| (DataSeg::new(n, 1, 1), n)));
+    for slot in 0..50 {
+        assert_eq!(srq.complete(WqeIndex(slot)), Ok(slot.into()));
+    }
+    srq.post_one(DataSeg::new(0, 1, 1), 0).unwrap();
+    let reserved = *srq.next_slots().end();
+    for slot in 50..60 {
+        assert_eq!(srq.complete(WqeIndex(slot)), Ok(slot.into()));
+    }
+    assert_eq!((reserved, srq.next_slots()), (49, 0..=59));
+    srq.check();
+}
+
 /// One slow peer holds one slot: the ring goes around it, and stays in order otherwise.
 #[test]
 fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
