@@ -105,6 +105,7 @@ impl Cno {
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
         });
+        crate::fork::know(&inner)?;
         let mut objects = ia.inner.objects.lock().unwrap();
         objects.cnos.try_reserve(1)?;
         objects.cnos.insert(inner.id, Arc::downgrade(&inner));
@@ -121,6 +122,9 @@ impl Cno {
     /// # References
     /// dat_cno_wait(3DAT).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<EvdId> {
+        if self.inner.ia.is_inherited() {
+            return Err(Error::state(Subtype::InvalidStateCnoDead, "the CNO belongs to the parent process"));
+        }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut state = self.inner.state.lock().unwrap();
         state.waiters += 1;
@@ -220,6 +224,12 @@ impl CnoInner {
             drop(self.state.lock().unwrap());
             self.changed.notify_all();
         }
+    }
+}
+
+impl crate::fork::Inherit for CnoInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
     }
 }
 

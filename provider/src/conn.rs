@@ -141,6 +141,7 @@ impl Ep {
         timeout: Option<Duration>,
         private_data: &[u8],
     ) -> Result<()> {
+        self.inner.check()?;
         if remote.port() == 0 {
             return Err(Error::arg(2, "an address without a port names no service point"));
         }
@@ -233,7 +234,10 @@ impl Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
-        self.inner.close();
+        // Of one of the parent process the locks may be held for ever.
+        if !self.inner.ia.is_inherited() {
+            self.inner.close();
+        }
     }
 }
 

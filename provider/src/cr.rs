@@ -77,6 +77,9 @@ impl Cr {
 
     /// The consumer context of the EP that an RSP has reserved for it.
     pub(crate) fn reserved_context(&self) -> Option<u64> {
+        if self.inner.ia.is_inherited() {
+            return None;
+        }
         let ep = self.inner.reserved()?.get()?;
         Some(ep.context.load(std::sync::atomic::Ordering::Relaxed))
     }
@@ -181,6 +184,7 @@ impl CrInner {
 
     /// One answer at a time, and one in all: another that comes meanwhile waits, and finds the request gone or as it was.
     fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.ia.check_inherited(Subtype::InvalidHandleCr, "CR")?;
         let mut answered = self.answered.lock().unwrap();
         if *answered {
             return Err(Error::handle(Subtype::InvalidHandleCr, "CR (it has been answered)"));
@@ -344,6 +348,11 @@ impl CrInner {
 
 impl Drop for CrInner {
     fn drop(&mut self) {
+        if self.ia.is_inherited() {
+            // It is the parent's to answer.
+            std::mem::forget(self.open.get_mut().ok().and_then(Option::take));
+            return;
+        }
         if let Some(open) = self.open.get_mut().ok().and_then(Option::take) {
             self.remember_rejection(&[]);
             if open.id.reject(&[]).is_ok() {

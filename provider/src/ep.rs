@@ -488,6 +488,12 @@ impl Ep {
     }
 }
 
+impl crate::fork::Inherit for EpInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+    }
+}
+
 impl EpInner {
     pub(crate) fn check(&self) -> Result<()> {
         if self.live.load(Ordering::Acquire) {

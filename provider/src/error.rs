@@ -319,11 +319,14 @@ impl Error {
     }
 
     pub(crate) fn handle(sub: Subtype, what: &str) -> Self {
-        Self::new(
-            ReturnType::InvalidHandle,
-            sub,
-            format!("this {what} has been freed or belongs to another IA"),
-        )
+        let text = if crate::fork::is_child() {
+            format!(
+                "this {what} belongs to the parent process, which made it before the fork, or has been freed"
+            )
+        } else {
+            format!("this {what} has been freed or belongs to another IA")
+        };
+        Self::new(ReturnType::InvalidHandle, sub, text)
     }
 
     pub(crate) fn arg(n: u16, text: impl Into<Cow<'static, str>>) -> Self {
@@ -397,8 +400,8 @@ impl std::error::Error for Error {
 /// Why a post was refused; nothing of it took place (R60).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The object has been freed.
-    #[error("the handle is stale")]
+    /// The object has been freed, or belongs to the process that this one was forked from.
+    #[error("the handle is stale: the object has been freed, or belongs to the parent process")]
     Stale(Subtype),
     /// More segments than the queue was made for (R54), or a count that is negative at the C edge (R53).
     #[error("{given} segments, the queue was made for at most {most}")]

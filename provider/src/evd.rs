@@ -805,6 +805,14 @@ impl EvdInner {
     }
 }
 
+impl crate::fork::Inherit for EvdInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+        // Whoever dequeues looks at this alone under the lock, and then finds that it is not live.
+        self.queue.lock_anew().unusual |= Unusual::CLOSED;
+    }
+}
+
 impl Drop for EvdInner {
     fn drop(&mut self) {
         self.close();

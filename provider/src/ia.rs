@@ -89,6 +89,8 @@ pub(crate) struct IaInner {
     order: Mutex<{ rank::ORDER }, ()>,
     thread: Mutex<{ rank::TABLE }, Option<JoinHandle<()>>>,
     live: AtomicBool,
+    /// It belongs to the process that this one was forked from.
+    inherited: AtomicBool,
     consumer_context: AtomicU64,
     pub(crate) counts: IaCounts,
     /// Dropped after everything that hangs on them.
@@ -195,10 +197,7 @@ pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
 
 /// In a child: the IAs that are open are its parent's.
 pub(crate) fn forget_inherited() {
-    for (_, ia) in std::mem::take(&mut *OPEN.lock().unwrap()) {
-        // For good: whatever the child still drops of it, its last owner stays, and nothing is told to the device.
-        std::mem::forget(ia.upgrade());
-    }
+    OPEN.lock().unwrap().clear();
 }
 
 impl Ia {
@@ -292,17 +291,19 @@ impl Ia {
             order: Mutex::new(()),
             thread: Mutex::new(None),
             live: AtomicBool::new(true),
+            inherited: AtomicBool::new(false),
             consumer_context: AtomicU64::new(0),
             counts: IaCounts::new(context.sysfs_path(), port),
             cm,
             context,
         });
+        crate::fork::watch();
+        crate::fork::know(&inner)?;
         let async_evd = match events {
             AsyncEvents::New(qlen) => EvdInner::new(&inner, *qlen, EvdFlags::ASYNC, false)?,
             AsyncEvents::To(evd) => evd.clone(),
         };
         inner.own.lock().unwrap().async_evd = Some(async_evd.clone());
-        crate::fork::watch();
         // What it made for itself is nobody's business.
         inner.counts.clear();
         let weak = Arc::downgrade(&inner);
@@ -389,6 +390,7 @@ impl Ia {
 
     /// What [`Ia::close`] would say, as long as nothing changes.
     pub(crate) fn can_close(&self, how: CloseFlags) -> Result<()> {
+        self.inner.check_inherited(Subtype::InvalidHandleIa, "IA")?;
         match self.inner.what_is_left() {
             Some(left) if how == CloseFlags::Graceful => {
                 Err(Error::state(Subtype::InvalidStateIaInUse, format!("still there: {left}")))
@@ -508,6 +510,17 @@ impl IaInner {
         }
     }
 
+    /// Whether it belongs to the process that this one was forked from: its locks may be held for
+    /// ever then.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Acquire)
+    }
+
+    /// Refuses objects of an IA that [`IaInner::is_inherited`].
+    pub(crate) fn check_inherited(&self, sub: Subtype, what: &str) -> Result<()> {
+        if self.is_inherited() { Err(Error::handle(sub, what)) } else { Ok(()) }
+    }
+
     /// The EVD for streams that the consumer gave none for.
     pub(crate) fn discards(self: &Arc<Self>) -> Result<Arc<EvdInner>> {
         let mut own = self.own.lock().unwrap();
@@ -599,6 +612,9 @@ impl IaInner {
     }
 
     pub(crate) fn remove_pool(&self, number: u32) {
+        if self.is_inherited() {
+            return;
+        }
         self.pools.lock().unwrap().remove(&number);
     }
 
@@ -836,6 +852,15 @@ fn each_of<const RANK: u8, L, E, T>(
         found.into_iter().for_each(&mut f);
         let Some(next) = number.checked_add(1) else { return };
         from = next;
+    }
+}
+
+impl crate::fork::Inherit for IaInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+        self.inherited.store(true, Ordering::Release);
+        self.lmrs.disown();
+        self.progress.disown();
     }
 }
 

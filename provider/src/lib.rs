@@ -10,6 +10,10 @@
 //!
 //! What has happened on an IA, EP or EVD is counted by kind: [`Ia::counters`], [`Ep::counters`], [`Evd::counters`].
 //!
+//! After fork(2) all objects belong to the parent process. In the child each call on them fails with
+//! INVALID_HANDLE or INVALID_STATE, and neither calls nor drops touch the device; the child can open
+//! an [`Ia`] of its own.
+//!
 //! Rule numbers (R1 to R279) in these pages and in the names of tests are those of the table in hw-tests/RULES.md.
 //! `DAT_RETURN` values are at hand through [`Error::code`] and [`PostError::code`].
 //!

@@ -207,6 +207,11 @@ impl LmrTable {
         Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
     }
 
+    /// In the child of a fork: whoever goes by the last LMR that it used looks again.
+    pub(crate) fn disown(&self) {
+        self.gone.fetch_add(1, Ordering::Release);
+    }
+
     fn remove(&self, context: u32) {
         let mut free = self.free.lock().unwrap();
         if let Some(slot) = self.slot(context) {
@@ -652,8 +657,15 @@ fn device_addresses(start: u64, len: u64) -> Option<u64> {
     Some(next + in_page)
 }
 
+impl crate::fork::Inherit for LmrInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+    }
+}
+
 impl LmrInner {
     fn with(&self, f: impl FnOnce(&Mr) -> Result<(), rxe_fallback::Error>) -> Result<()> {
+        self.ia.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
         let mr = self.mr.lock().unwrap();
         let mr = mr.as_ref().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))?;
         f(mr).map_err(|e| Error::arg(1, "these bytes are not all inside the LMR").because(e))
@@ -686,6 +698,7 @@ impl LmrInner {
             let text = "an RMR is bound to this LMR: bind it elsewhere or to nothing, or free it, first";
             Error::state(Subtype::InvalidStateLmrInUse, text)
         };
+        self.ia.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
         if self.windows.load(Ordering::Acquire) > 0 {
             return Err(in_use());
         }

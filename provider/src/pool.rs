@@ -219,6 +219,14 @@ impl Arena {
         Tag { cookie, pool: self.number, ..Tag::default() }
     }
 
+    /// Refuses a pool of the process that this one was forked from.
+    fn check_inherited(&self) -> Result<(), PostError> {
+        match self.registered.ia().is_inherited() {
+            true => Err(PostError::Stale(Subtype::InvalidHandleLmr)),
+            false => Ok(()),
+        }
+    }
+
     fn collect(&self, slots: &mut Slots) {
         while let Some(slot) = self.returned.pop() {
             slots.give_back(slot as u32);
@@ -348,6 +356,7 @@ impl RecvPool {
     /// # Errors
     /// What the post says, a full queue apart; buffers not posted stay free.
     pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
+        self.arena.check_inherited()?;
         self.arena.collect(&mut self.slots);
         let mut n = 0;
         while let Some((slot, cookie)) = self.slots.post() {
@@ -504,8 +513,10 @@ impl SendPool {
         })
     }
 
-    /// A buffer to fill, with whatever it held before; `None` while all are under way.
+    /// A buffer to fill, with whatever it held before; `None` while all are under way, and in a
+    /// child of the process that made the pool.
     pub fn take(&mut self) -> Option<SendBuf> {
+        self.arena.check_inherited().ok()?;
         self.arena.collect(&mut self.slots);
         let slot = self.slots.take()?;
         Some(SendBuf { buffer: self.arena.buffer(slot, self.arena.size) })

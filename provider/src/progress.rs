@@ -212,6 +212,11 @@ impl Progress {
         }
     }
 
+    /// In the child of a fork: if the thread itself has forked, it ends there; nobody else is woken.
+    pub(crate) fn disown(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();

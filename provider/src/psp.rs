@@ -383,6 +383,12 @@ impl From<Error> for Bind {
     }
 }
 
+impl crate::fork::Inherit for SpInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+    }
+}
+
 impl SpInner {
     fn listen(
         ia: &Arc<IaInner>,

@@ -47,6 +47,9 @@ impl Pz {
     /// # References
     /// dat_pz_free(3DAT).
     pub fn free(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.inner.ia.check_inherited(Subtype::InvalidHandlePz, "PZ") {
+            return Err(Refused { object: self, error });
+        }
         let users = self.inner.users.load(Ordering::Acquire);
         if users > 0 {
             let error = Error::state(
@@ -66,7 +69,16 @@ impl Pz {
 
 impl Drop for Pz {
     fn drop(&mut self) {
+        if self.inner.ia.is_inherited() {
+            return;
+        }
         self.inner.ia.objects.lock().unwrap().pzs.remove(&self.inner.number);
+    }
+}
+
+impl crate::fork::Inherit for PzInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
     }
 }
 

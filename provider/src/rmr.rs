@@ -279,6 +279,12 @@ fn window(pz: &PzInner, scope: RmrScope) -> Result<Mw> {
     })
 }
 
+impl crate::fork::Inherit for RmrInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+    }
+}
+
 impl RmrInner {
     fn check(&self) -> Result<()> {
         if self.live.load(Ordering::Acquire) { Ok(()) } else { Err(freed()) }

@@ -405,9 +405,15 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // EPs may still hold it; it goes with the last of them.
-        if self.inner.eps.lock().is_ok_and(|ties| ties.eps == 0) {
+        if !self.inner.ia.is_inherited() && self.inner.eps.lock().is_ok_and(|ties| ties.eps == 0) {
             self.inner.close();
         }
+    }
+}
+
+impl crate::fork::Inherit for SrqInner {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
     }
 }
 

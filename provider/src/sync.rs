@@ -31,7 +31,7 @@
 //! | 16 | `Ledger::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
 //! | 20 | `IaInner::{objects, cm_targets, pools, thread}`, `OPEN`, `Progress::timers`, `IaCounts::read` | `Mutex` | what an IA knows by number, the IAs of the process, timers, samples | none |
 //! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `SpInner::listeners`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
-//! | 20 | `LmrTable::free`, `LmrInner::mr`, `Datagrams::ways` (`RwLock`), `Answers` | `Mutex` | LMR contexts, regions, address handles, answers to datagram requests | none |
+//! | 20 | `KNOWN` in `fork`, `LmrTable::free`, `LmrInner::mr`, `Datagrams::ways` (`RwLock`), `Answers` | `Mutex` | objects that a child inherits, LMR contexts, regions, address handles, answers to datagram requests | none |
 //! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
 //!
 //! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
@@ -305,6 +305,12 @@ impl<const RANK: u8, T> FastMutex<RANK, T> {
     pub(crate) fn lock(&self) -> FastMutexGuard<'_, T> {
         let _held = Held::checked(RANK);
         FastMutexGuard { guard: self.0.lock(), _held }
+    }
+
+    /// Takes it away from whoever holds it: for a child after a fork, which has one thread.
+    pub(crate) fn lock_anew(&self) -> FastMutexGuard<'_, T> {
+        crate::capi::free_in_child(&self.0);
+        FastMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::port::{PortCounters, Samples};
 use super::{Base, Counter, Counters, IaCounter};
+use crate::fork::Inherit;
 use crate::ia::{CmTarget, IaInner, Objects};
 use crate::sync::{Mutex, rank};
 use crate::{Ia, Result};
@@ -91,13 +92,14 @@ impl IaInner {
     ///
     /// # Errors
     /// No memory for the table; nothing is counted then, and the object is not found.
-    pub(crate) fn made<K: Eq + Hash, T>(
+    pub(crate) fn made<K: Eq + Hash, T: Inherit + 'static>(
         &self,
         counters: impl IntoIterator<Item = IaCounter>,
         table: impl FnOnce(&mut Objects) -> &mut HashMap<K, Weak<T>>,
         key: K,
         object: &Arc<T>,
     ) -> Result<()> {
+        crate::fork::know(object)?;
         let mut objects = self.objects.lock().unwrap();
         let table = table(&mut objects);
         let object = Arc::downgrade(object);

@@ -76,6 +76,9 @@ impl EpInner {
     /// The segment of an LMR that an RMR triplet of this side names, for a read into it.
     pub(crate) fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
         let dead = PostError::NoSuchLmr(0, Direction::Write);
+        if self.ia.is_inherited() {
+            return Err(PostError::Stale(Subtype::InvalidHandleEp));
+        }
         if to.segment_length == 0 {
             return Ok(LmrTriplet::default());
         }

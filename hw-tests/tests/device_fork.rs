@@ -1,0 +1,401 @@
+//! After a fork, objects belong to the parent: in the child every call refuses them and no drop
+//! touches anything. One test at a time, since each forks.
+#![expect(unsafe_code, reason = "fork, and _exit in the child")]
+
+use doorbell::{
+    CloseFlags, Cno, CompletionFlags, Count, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EvdFlags, Ia,
+    IaSettings, Lmr, MemPriv, PortCounters, Psp, Pz, Qos, RecvPool, ReturnType, Rmr, RmrTriplet, Rsp,
+    SendBuf, SendPool, Srq, SrqAttr, VaType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, tests};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the provider has to say, warnings and worse: a verb that fails in a drop, for one.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn main() {
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new("warn"))
+        .with_writer(|| Log)
+        .try_init();
+    let tests = tests![
+        a_child_is_refused_by_every_object_and_its_drops_touch_nothing,
+        a_child_of_a_busy_process_waits_for_nobody,
+        a_child_has_objects_of_its_own,
+    ];
+    doorbell_hw_tests::run_with_threads(tests, 1).exit();
+}
+
+/// After a fork.
+enum Forked {
+    Child(UnixStream),
+    Parent(libc::pid_t, UnixStream),
+}
+
+fn fork() -> Forked {
+    let (mine, childs) = UnixStream::pair().unwrap();
+    // SAFETY: the child waits for no other thread, reports, and leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => Forked::Child(childs),
+        child => {
+            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+            Forked::Parent(child, mine)
+        }
+    }
+}
+
+/// Runs the child and never comes back.
+fn report(mut to: UnixStream, body: impl FnOnce()) -> ! {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(body));
+    let text = match &outcome {
+        Ok(()) => "done",
+        Err(panic) => panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("a panic"),
+    };
+    let _ = to.write_all(text.as_bytes());
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+/// Waits for the child to be done; one that hangs is killed.
+#[track_caller]
+fn done(child: libc::pid_t, mut from: UnixStream) {
+    from.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    let mut text = String::new();
+    let outcome = from.read_to_string(&mut text);
+    // SAFETY: our child, which nobody has waited for.
+    unsafe {
+        if outcome.is_err() {
+            libc::kill(child, libc::SIGKILL);
+        }
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert!(outcome.is_ok(), "the child hangs");
+    assert_eq!(text, "done", "in the child");
+}
+
+/// The outcome of a call on an object of the parent's.
+#[track_caller]
+fn stale<T: std::fmt::Debug>(outcome: Result<T, impl Refusal>) {
+    let code = code(outcome) & 0x3fff_0000;
+    let types = [ReturnType::InvalidHandle, ReturnType::InvalidState].map(|ty| ty as u32);
+    assert!(types.contains(&code), "{code:#x}");
+}
+
+/// One object of each kind, and a connection.
+struct Objects {
+    pair: Pair,
+    srq: Srq,
+    /// Has a receive queue of its own.
+    plain: Ep,
+    ud: Option<Ep>,
+    recv_pool: RecvPool,
+    send_pool: SendPool,
+    send_buf: SendBuf,
+    lmr: Lmr,
+    pz: Pz,
+    rmr: Option<Rmr>,
+    cno: Cno,
+    psp: Psp,
+    rsp: Rsp,
+    _reserved: Ep,
+    asking: [Ep; 3],
+    arrivals: [CrArrival; 3],
+}
+
+const SIZE: usize = 64;
+
+fn objects(rig: &Rig) -> Objects {
+    let Side { ia, pz, .. } = &rig.server;
+    let mut srq = rig.server.srq(16);
+    let mut recv_pool = RecvPool::new(ia, pz, 4, SIZE).unwrap();
+    let mut send_pool = SendPool::new(ia, pz, 4, SIZE).unwrap();
+    assert_eq!(recv_pool.refill(&mut srq).unwrap(), 4);
+    let reserved = rig.server.ep(&EpAttr::default());
+    let (rsp, _) = rig.server.reserve(&reserved);
+    let asking = [(); 3].map(|()| rig.client.ep(&EpAttr::default()));
+    let arrivals = asking.each_ref().map(|client| rig.ask(client).1);
+    let ud = EpAttr { service_type: doorbell::ServiceType::Ud, ..EpAttr::default() };
+    Objects {
+        pair: rig.connect_srq(&srq),
+        plain: rig.server.ep(&EpAttr::default()),
+        ud: ia.attributes().datagrams.then(|| rig.server.ep(&ud)),
+        send_buf: send_pool.take().unwrap(),
+        lmr: Lmr::create(ia, pz, 4096, all_privileges()).unwrap(),
+        pz: Pz::create(ia).unwrap(),
+        rmr: (ia.attributes().max_rmrs > 0).then(|| Rmr::create(pz).unwrap()),
+        cno: Cno::create(ia).unwrap(),
+        psp: Psp::create_any(ia, &rig.server.cr).unwrap().0,
+        rsp,
+        _reserved: reserved,
+        asking,
+        arrivals,
+        srq,
+        recv_pool,
+        send_pool,
+    }
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+fn everything_is_refused(rig: Rig, objects: Objects) {
+    let Objects { mut pair, mut srq, mut plain, mut ud, mut recv_pool, mut send_pool, send_buf, lmr, .. } =
+        objects;
+    let Side { ia, recv, request, .. } = &rig.server;
+    let iov = [rig.server.lmr.triplet(0, 8)];
+    let remote = RmrTriplet::default();
+    // The SRQ: the LMR of the last post, another, none, and a pool's.
+    stale(srq.post_recv(&iov, 1));
+    stale(srq.post_recv(&[lmr.triplet(0, 8)], 1));
+    stale(srq.post_recv(&[iov[0], iov[0]], 1));
+    stale(srq.post_recv(&[], 1));
+    stale(recv_pool.refill(&mut srq));
+    stale(recv_pool.gauges(&srq));
+    stale(recv_pool.next(&mut srq, recv, None));
+    stale(srq.query());
+    stale(srq.resize(32));
+    stale(srq.set_low_watermark(1));
+    stale(Srq::create(ia, &objects.pz, SrqAttr::depth(4)));
+    // EVDs.
+    for evd in [recv, request, &rig.server.connect, &rig.server.cr, ia.async_evd()] {
+        let error = evd.dequeue().unwrap_err();
+        assert_eq!(error.return_type(), ReturnType::InvalidHandle, "{error}");
+        assert!(error.to_string().contains("parent process"), "{error}");
+        stale(evd.wait(None, 1));
+        stale(evd.query());
+        stale(evd.resize(512));
+        stale(evd.post_software_event(1));
+        stale(evd.enable());
+        stale(evd.disable());
+        stale(evd.set_unwaitable());
+        stale(evd.clear_unwaitable());
+        stale(evd.set_cno(None));
+        stale(evd.counters());
+        stale(evd.free());
+    }
+    stale(Ia::open_sharing(ia.attributes().adapter_name.as_str(), ia.async_evd(), IaSettings::default()));
+    // EPs.
+    let address = ia.address();
+    stale(plain.post_recv(&iov, 1, NONE));
+    stale(recv_pool.refill(&mut plain));
+    let (send_buf, error) = send_pool.send(&mut pair.server, send_buf, 8, NONE).unwrap_err();
+    stale::<()>(Err(error));
+    assert!(send_pool.take().is_none());
+    for ep in [&mut pair.server, &mut pair.client, &mut plain].into_iter().chain(&mut ud) {
+        stale(ep.post_send(&iov, 1, NONE));
+        stale(ep.post_send_with_invalidate(&iov, 1, 1, NONE));
+        stale(ep.post_rdma_write(&iov, 1, remote, NONE));
+        stale(ep.post_rdma_write_immediate(&iov, 1, remote, 1, NONE));
+        stale(ep.post_rdma_read(&iov, 1, remote, NONE));
+        let local = RmrTriplet { rmr_context: lmr.rmr_context(), segment_length: 8, ..remote };
+        stale(ep.post_rdma_read_to_rmr(local, 1, remote, NONE));
+        stale(ep.post_fetch_and_add(iov[0], 1, remote, 1, NONE));
+        stale(ep.post_compare_and_swap(iov[0], 1, remote, 1, 1, NONE));
+        stale(ep.query());
+        stale(ep.status());
+        stale(ep.recv_query());
+        stale(ep.counters());
+        stale(ep.set_watermark(1, 2));
+        stale(ep.modify(EpChange::default()));
+        stale(ep.connect(address, 1, None, &[], Qos::BestEffort));
+        stale(ep.common_connect((address, 1).into(), None, &[]));
+        stale(ep.disconnect(CloseFlags::Graceful));
+        stale(ep.disconnect(CloseFlags::Abrupt));
+        stale(ep.reset());
+    }
+    stale(plain.dup_connect(&pair.client, None, &[]));
+    stale(Ep::create(ia, &objects.pz, rig.server.evds(), None));
+    stale(Ep::create_with_srq(ia, &objects.pz, rig.server.evds(), &srq, &EpAttr::default()));
+    if let Some(mut rmr) = objects.rmr {
+        let to = doorbell::RmrBind {
+            lmr: &lmr,
+            segment: lmr.triplet(0, 8),
+            privileges: MemPriv::REMOTE_READ,
+            va_type: VaType::Virtual,
+        };
+        stale(rmr.bind(&mut pair.server, to, 1, NONE));
+        stale(rmr.query());
+        stale(rmr.free());
+    }
+    stale(Rmr::create(&objects.pz));
+    // Requests and service points.
+    let [first, second, third] = objects.arrivals;
+    stale(first.cr.accept(&plain, &[]));
+    let cr = second.cr.accept_reserved(&[]).unwrap_err();
+    assert_eq!(cr.error.return_type(), ReturnType::InvalidHandle);
+    stale(cr.object.hand_off(objects.psp.conn_qual()));
+    stale(third.cr.reject(&[]));
+    stale(Psp::create_any(ia, &rig.server.cr));
+    stale(Rsp::create(ia, 7777, &plain, &rig.server.cr));
+    stale(objects.psp.free());
+    stale(objects.rsp.free());
+    // Memory.
+    stale(lmr.read(0, &mut [0]));
+    stale(lmr.write(0, &[0]));
+    stale(ia.sync_rdma_read(&iov));
+    stale(Lmr::create(ia, &objects.pz, 4096, all_privileges()));
+    stale(RecvPool::new(ia, &objects.pz, 1, SIZE));
+    stale(SendPool::new(ia, &objects.pz, 1, SIZE));
+    stale(lmr.free());
+    stale(objects.pz.free());
+    stale(Pz::create(ia));
+    // CNOs and the IA.
+    stale(objects.cno.wait(None));
+    stale(objects.cno.take());
+    stale(objects.cno.free());
+    stale(Cno::create(ia));
+    stale(ia.counters());
+    stale(ia.start_counters(PortCounters::Cm));
+    stale(ia.stop_counters(PortCounters::Cm));
+    for asking in objects.asking {
+        stale(asking.free());
+    }
+    stale(srq.free());
+    let Pair { server, client } = pair;
+    stale(server.free());
+    // What is left goes by drops; the IA before what is on it.
+    let Rig { server: Side { ia, lmr, recv, request, connect, cr, pz }, client: peer } = rig;
+    let refused = ia.close(CloseFlags::Abrupt).unwrap_err();
+    assert!(refused.error.to_string().contains("parent process"), "{}", refused.error);
+    drop(refused);
+    drop((send_buf, recv_pool, send_pool, plain, ud, client));
+    drop((lmr, recv, request, connect, cr, pz, peer));
+    let log = std::mem::take(&mut *LOG.lock().unwrap());
+    assert!(log.is_empty(), "{}", String::from_utf8_lossy(&log));
+}
+
+/// The connection and the SRQ go on in the parent, and so does everything that the child has
+/// called.
+fn a_child_is_refused_by_every_object_and_its_drops_touch_nothing() {
+    let rig = Rig::new();
+    let objects = objects(&rig);
+    let (child, from) = match fork() {
+        Forked::Child(to) => report(to, move || everything_is_refused(rig, objects)),
+        Forked::Parent(child, from) => (child, from),
+    };
+    done(child, from);
+    let Objects { mut pair, mut srq, mut recv_pool, mut send_pool, send_buf, arrivals, lmr, pz, .. } =
+        objects;
+    for _ in 0..8 {
+        let dto = rig.deliver(&mut pair, 8);
+        assert!(recv_pool.take(&dto).is_some());
+        assert_eq!(recv_pool.refill(&mut srq).unwrap(), 1);
+    }
+    let receive = [rig.client.lmr.triplet(0, SIZE)];
+    pair.client.post_recv(&receive, 5, NONE).unwrap();
+    send_pool.send(&mut pair.server, send_buf, 8, NONE).map_err(|(_, e)| e).unwrap();
+    assert!(send_pool.completed(&dto(&rig.server.request)));
+    assert_eq!(dto(&rig.client.recv).cookie, 5);
+    // Nobody has answered for the parent.
+    let [first, second, third] = arrivals;
+    first.cr.accept(&objects.plain, &[]).unwrap();
+    expect_connection(&rig.server.connect, &objects.plain, doorbell::ConnectionEventKind::Established);
+    second.cr.reject(&[]).unwrap();
+    third.cr.reject(&[]).unwrap();
+    lmr.write(0, &[1]).unwrap();
+    lmr.free().unwrap();
+    objects.psp.free().unwrap();
+    objects.rsp.free().unwrap();
+    objects.cno.free().unwrap();
+    pz.free().unwrap();
+    pair.server.free().unwrap();
+    srq.free().unwrap();
+}
+
+/// Forks come while another thread posts, sends, dequeues and waits: locks of EVDs may be held, and
+/// no child waits for them.
+fn a_child_of_a_busy_process_waits_for_nobody() {
+    const FORKS: usize = 20;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(16);
+    let mut pair = rig.connect_srq(&srq);
+    let mut idle_srq = rig.server.srq(4);
+    let mut idle = rig.connect_srq(&idle_srq);
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (rig, stop, rounds) = (&rig, &stop, &rounds);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                rig.server.post(&mut srq, 1, SIZE, 1 << 20, 7);
+                pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+                until("the message", || rig.server.recv.dequeue().is_ok());
+                assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut then = 0;
+        let children = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..FORKS {
+                until("another round", || rounds.load(Ordering::Relaxed) > then);
+                then = rounds.load(Ordering::Relaxed);
+                let (child, from) = match fork() {
+                    Forked::Child(to) => report(to, || {
+                        let Side { recv, request, .. } = &rig.server;
+                        for evd in [recv, request, &rig.client.request, &rig.client.recv] {
+                            stale(evd.dequeue());
+                            stale(evd.wait(None, 1));
+                            stale(evd.query());
+                        }
+                        stale(idle_srq.post_recv(&[rig.server.lmr.triplet(0, 8)], 1));
+                        stale(idle_srq.query());
+                        stale(idle.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE));
+                        stale(idle.client.disconnect(CloseFlags::Abrupt));
+                        drop(idle);
+                        drop(idle_srq);
+                    }),
+                    Forked::Parent(child, from) => (child, from),
+                };
+                done(child, from);
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        children.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert!(rounds.load(Ordering::Relaxed) >= FORKS as u64);
+}
+
+/// The child opens an IA, and all of it works.
+fn a_child_has_objects_of_its_own() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_srq(&srq);
+    let (child, from) = match fork() {
+        Forked::Child(to) => report(to, move || {
+            let own = one_side();
+            let mut own_srq = own.srq(4);
+            own.post(&mut own_srq, 2, SIZE, 0, 0);
+            let two: Count = 2;
+            assert_eq!(counts(&own_srq).0, two);
+            stale(own.evd(EvdFlags::DTO).query().and_then(|_| rig.server.recv.query()));
+            stale(Ep::create_with_srq(&own.ia, &own.pz, own.evds(), &srq, &EpAttr::default()));
+            own_srq.free().unwrap();
+        }),
+        Forked::Parent(child, from) => (child, from),
+    };
+    done(child, from);
+    rig.server.post(&mut srq, 1, SIZE, 0, 0);
+    assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
+}
