@@ -714,8 +714,14 @@ impl Program {
 fn guards_keep_their_bytes_in_random_programs() {
     for seed in [1, 0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d] {
         let mut program = Program::new(seed);
-        (0..600).for_each(|_| program.step());
-        assert!(program.received > 20, "seed {seed:#x}: only {} messages", program.received);
+        // A slow device needs more steps until as many messages have come.
+        for step in 0.. {
+            if step >= 600 && program.received > 20 {
+                break;
+            }
+            assert!(step < 60_000, "seed {seed:#x}: only {} messages", program.received);
+            program.step();
+        }
         let Program { guards, .. } = program;
         assert!(guards.iter().all(|(guard, bytes)| **guard == **bytes));
     }
