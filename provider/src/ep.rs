@@ -349,7 +349,7 @@ impl Ep {
     }
 
     /// Sends, and takes one of the peer's RMR contexts back: with the receive of this message it is dead, and the peer's
-    /// completion says so ([`DtoCompletion::invalidated`](crate::DtoCompletion::invalidated)).
+    /// completion says so ([`DtoFields::invalidated`](crate::DtoFields::invalidated)).
     ///
     /// The context has to be that of an RMR bound through the peer's end of this connection;
     /// another breaks the connection.

@@ -345,7 +345,7 @@ impl RecvPool {
     /// A pool of `buffers` buffers of `size` bytes, all free; [`RecvPool::refill`] posts them.
     ///
     /// # Errors
-    /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`].
+    /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`](crate::Lmr::create).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
         Ok(Self { arena, slots: Slots::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })

@@ -1,7 +1,7 @@
 //! The C library's functions that take a path, for the paths of the software device.
 //!
 //! Device nodes under `/dev/infiniband` are answered here. Paths of the device under `/sys`, which programs write out without
-//! asking SYSFS_PATH, lead into the tree of [`crate::sysfs`]. Every other path goes to the real function unchanged, after a look
+//! asking SYSFS_PATH, lead into the tree of `src/sysfs.rs`. Every other path goes to the real function unchanged, after a look
 //! at its first bytes.
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
