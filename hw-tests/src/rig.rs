@@ -4,12 +4,15 @@ use crate::devices;
 use doorbell::{
     AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DtoCompletion,
     DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, Lmr, MemPriv,
-    Psp, Pz, Qos, ReturnType, Rsp, Srq, SrqAttr,
+    Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrTriplet, Rsp, Srq, SrqAttr,
 };
 use rxe_fallback::ConnParam;
 use rxe_fallback::cm::Resolved;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+/// Bytes of a buffer in a pool.
+pub const SIZE: usize = 256;
 
 /// No step of a test takes longer than this, on the slowest device.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -187,6 +190,47 @@ impl Rig {
         expect_connection(&self.client.connect, &pair.client, ConnectionEventKind::Disconnected);
         expect_connection(&self.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     }
+}
+
+/// What tests of pools and of changed EPs do.
+impl Rig {
+    /// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
+    pub fn pooled(&self, depth: u32) -> (Srq, RecvPool, Pair) {
+        let mut srq = self.server.srq(depth as i32);
+        let mut pool = RecvPool::new(&self.server.ia, &self.server.pz, depth, SIZE).unwrap();
+        assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
+        let pair = self.connect_srq(&srq);
+        (srq, pool, pair)
+    }
+
+    /// Sends these bytes from the client.
+    #[track_caller]
+    pub fn send_bytes(&self, pair: &mut Pair, bytes: &[u8]) {
+        self.client.lmr.write(0, bytes).unwrap();
+        assert_eq!(self.send(pair, 0, bytes.len()).status, DtoStatus::Success);
+    }
+
+    /// The client sends a message into a buffer that the server posts, and reads the server's memory.
+    #[track_caller]
+    pub fn send_and_read(&self, pair: &mut Pair) {
+        let there = &self.server.lmr;
+        pair.server.post_recv(&[there.triplet(0, 64)], 3, CompletionFlags::empty()).unwrap();
+        assert_eq!(self.deliver(pair, 8).cookie, 3);
+        let from = RmrTriplet {
+            virtual_address: there.address(),
+            segment_length: 8,
+            rmr_context: there.rmr_context(),
+        };
+        let into = [self.client.lmr.triplet(64, 8)];
+        pair.client.post_rdma_read(&into, 0, from, CompletionFlags::empty()).unwrap();
+        assert_eq!(dto(&self.client.request).status, DtoStatus::Success);
+    }
+}
+
+/// The next message, which is in a buffer of this pool.
+#[track_caller]
+pub fn message(side: &Side, pool: &mut RecvPool) -> RecvBuf {
+    pool.take(&dto(&side.recv)).expect("a message in a buffer of this pool")
 }
 
 impl Default for Rig {

@@ -2,10 +2,10 @@
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event,
-    EventData, Gauges, PostError, Received, RecvBuf, RecvPool, RmrTriplet, SendPool, Srq,
+    EventData, Gauges, PostError, Received, RecvPool, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Side, tests};
+use doorbell_hw_tests::{Rig, tests};
 
 fn main() {
     doorbell_hw_tests::run(tests![
@@ -31,27 +31,6 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
-const SIZE: usize = 256;
-
-/// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
-fn pooled(rig: &Rig, depth: u32) -> (Srq, RecvPool, Pair) {
-    let mut srq = rig.server.srq(depth as i32);
-    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, depth, SIZE).unwrap();
-    assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
-    let pair = rig.connect_srq(&srq);
-    (srq, pool, pair)
-}
-
-/// Sends these bytes from the client.
-fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
-    rig.client.lmr.write(0, bytes).unwrap();
-    assert_eq!(rig.send(pair, 0, bytes.len()).status, DtoStatus::Success);
-}
-
-/// The next message, which is in a buffer of this pool.
-fn message(side: &Side, pool: &mut RecvPool) -> RecvBuf {
-    pool.take(&dto(&side.recv)).expect("a message in a buffer of this pool")
-}
 
 fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
     let Gauges { posted, out, free, .. } = pool.gauges(srq).unwrap();
@@ -61,10 +40,10 @@ fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
 /// Four buffers carry many more than four messages, byte for byte, without a word about giving them back.
 fn a_dropped_message_gives_its_buffer_back() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
     for i in 0..40u8 {
         let bytes: Vec<u8> = (0..usize::from(i) * 6).map(|byte| byte as u8 ^ i).collect();
-        send(&rig, &mut pair, &bytes);
+        rig.send_bytes(&mut pair, &bytes);
         match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
             Received::Message(message) => {
                 assert_eq!(*message, *bytes);
@@ -80,9 +59,9 @@ fn a_dropped_message_gives_its_buffer_back() {
 /// A guard may go to another thread; its buffer comes back from there.
 fn a_message_is_read_and_dropped_on_another_thread() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
     for round in 0..6u8 {
-        send(&rig, &mut pair, &[round; 100]);
+        rig.send_bytes(&mut pair, &[round; 100]);
         let message = message(&rig.server, &mut pool);
         assert_eq!(gauges(&pool, &srq), (1, 1, 0));
         let sum = std::thread::spawn(move || message.iter().map(|byte| usize::from(*byte)).sum::<usize>());
@@ -96,9 +75,9 @@ fn a_message_is_read_and_dropped_on_another_thread() {
 /// Posted, out and free always make the whole pool; available and unreaped are the SRQ's.
 fn gauges_add_up_wherever_the_buffers_are() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
     for i in 0..3 {
-        send(&rig, &mut pair, &[i; 8]);
+        rig.send_bytes(&mut pair, &[i; 8]);
     }
     until("three messages have arrived", || pool.gauges(&srq).unwrap().unreaped == 3);
     let expected = Gauges { posted: 4, out: 0, free: 0, available: 1, unreaped: 3 };
@@ -124,7 +103,7 @@ fn a_full_queue_keeps_the_rest_of_the_pool_free() {
     assert_eq!(pool.refill(&mut srq).unwrap(), 2);
     assert_eq!(gauges(&pool, &srq), (2, 0, 3));
     let mut pair = rig.connect_srq(&srq);
-    send(&rig, &mut pair, b"held");
+    rig.send_bytes(&mut pair, b"held");
     let held = message(&rig.server, &mut pool);
     assert_eq!(pool.refill(&mut srq).unwrap(), 1);
     assert_eq!(gauges(&pool, &srq), (2, 1, 2));
@@ -134,7 +113,7 @@ fn a_full_queue_keeps_the_rest_of_the_pool_free() {
 /// A message that is too long fails, and its buffer is free again.
 fn a_failed_receive_frees_its_buffer() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
     pair.client.post_send(&[rig.client.lmr.triplet(0, SIZE + 1)], 0, NONE).unwrap();
     match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
         Received::Failed(dto) => assert_eq!((dto.status, dto.ep), (DtoStatus::LocalLength, pair.server.id())),
@@ -148,7 +127,7 @@ fn a_failed_receive_frees_its_buffer() {
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
     drop(pair);
     let mut again = rig.connect_srq(&srq);
-    send(&rig, &mut again, b"and on");
+    rig.send_bytes(&mut again, b"and on");
     assert_eq!(*message(&rig.server, &mut pool), *b"and on");
 }
 
@@ -174,9 +153,9 @@ fn flushed_receives_free_their_buffers() {
 /// so do the receives of a plain EP.
 fn buffers_come_back_from_a_freed_ep() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
     for _ in 0..3 {
-        send(&rig, &mut pair, b"never seen");
+        rig.send_bytes(&mut pair, b"never seen");
     }
     until("three messages have arrived", || pool.gauges(&srq).unwrap().unreaped == 3);
     pair.server.free().unwrap();
@@ -197,8 +176,8 @@ fn buffers_come_back_from_a_freed_ep() {
 /// A guard keeps its bytes when the pool is dropped, and when the SRQ goes too.
 fn messages_outlive_their_pool() {
     let rig = Rig::new();
-    let (srq, mut pool, mut pair) = pooled(&rig, 2);
-    send(&rig, &mut pair, b"still here");
+    let (srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"still here");
     let message = message(&rig.server, &mut pool);
     drop(pool);
     assert_eq!(*message, *b"still here");
@@ -210,8 +189,8 @@ fn messages_outlive_their_pool() {
 /// A guard keeps its bytes when the IA is closed abruptly; the pool's posts say that they are too late.
 fn messages_outlive_their_ia() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
-    send(&rig, &mut pair, b"still here");
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"still here");
     let message = message(&rig.server, &mut pool);
     let Rig { server, client } = rig;
     server.ia.close(CloseFlags::Abrupt).unwrap();
@@ -230,7 +209,7 @@ fn a_plain_ep_receives_from_a_pool() {
     assert_eq!(pool.refill(&mut ep).unwrap(), 2);
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for i in 0..10u8 {
-        send(&rig, &mut pair, &[i; 33]);
+        rig.send_bytes(&mut pair, &[i; 33]);
         match pool.next(&mut pair.server, &rig.server.recv, Some(LONG)).unwrap() {
             Received::Message(message) => assert_eq!(*message, [i; 33]),
             other => panic!("{other:?}"),
@@ -242,7 +221,7 @@ fn a_plain_ep_receives_from_a_pool() {
 /// immediate.
 fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
     let rig = Rig::new();
-    let (srq, mut pool, mut pair) = pooled(&rig, 2);
+    let (srq, mut pool, mut pair) = rig.pooled(2);
     let target = RmrTriplet {
         virtual_address: rig.server.lmr.address(),
         segment_length: 64,
@@ -261,8 +240,8 @@ fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
 /// An event is good for its buffer once: not again while the message is out, nor after the buffer was posted anew.
 fn an_old_event_gives_no_buffer() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
-    send(&rig, &mut pair, b"first");
+    let (mut srq, mut pool, mut pair) = rig.pooled(1);
+    rig.send_bytes(&mut pair, b"first");
     let old: DtoCompletion = dto(&rig.server.recv);
     let first = pool.take(&old).unwrap();
     assert!(pool.take(&old).is_none());
@@ -270,7 +249,7 @@ fn an_old_event_gives_no_buffer() {
     assert!(pool.take(&old).is_none());
     assert_eq!(pool.refill(&mut srq).unwrap(), 1);
     assert!(pool.take(&old).is_none());
-    send(&rig, &mut pair, b"second");
+    rig.send_bytes(&mut pair, b"second");
     let second = message(&rig.server, &mut pool);
     assert!(pool.take(&old).is_none());
     assert_eq!(*second, *b"second");
@@ -280,16 +259,16 @@ fn an_old_event_gives_no_buffer() {
 /// A pool hands on what is not its own: another pool's messages, and the consumer's own receives.
 fn an_event_of_another_pool_gives_no_buffer() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
+    let (mut srq, mut pool, mut pair) = rig.pooled(1);
     let mut stranger = RecvPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
-    send(&rig, &mut pair, b"mine");
+    rig.send_bytes(&mut pair, b"mine");
     let event = dto(&rig.server.recv);
     assert!(stranger.take(&event).is_none());
     drop(pool.take(&event).unwrap());
 
     // The cookie is the one that the pool would use next.
     srq.post_recv(&[rig.server.lmr.triplet(0, 64)], event.cookie + (1 << 32)).unwrap();
-    send(&rig, &mut pair, b"the consumer's");
+    rig.send_bytes(&mut pair, b"the consumer's");
     // Nothing is posted, so that the pool posts first; the SRQ is full.
     match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
         Received::Other(Event { data: EventData::Dto(dto), .. }) => assert_eq!(dto.length, 14),
@@ -301,7 +280,7 @@ fn an_event_of_another_pool_gives_no_buffer() {
 /// it is dropped.
 fn send_buffers_come_back() {
     let rig = Rig::new();
-    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let (_srq, mut received, mut pair) = rig.pooled(2);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
     let mut one = pool.take().unwrap();
     let two = pool.take().unwrap();
@@ -323,7 +302,7 @@ fn send_buffers_come_back() {
 /// An EP that is freed with sends under way, or done and not reaped, gives their buffers back.
 fn send_buffers_come_back_from_a_freed_ep() {
     let rig = Rig::patient();
-    let (_srq, _received, mut pair) = pooled(&rig, 1);
+    let (_srq, _received, mut pair) = rig.pooled(1);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 3, SIZE).unwrap();
     // One finds a buffer, the others are tried again and again.
     for _ in 0..3 {
@@ -364,7 +343,7 @@ fn a_refused_send_gives_the_buffer_back() {
 /// The segments of a message may lie anywhere in the buffer; a piece of no bytes is one too.
 fn pieces_are_sent_in_their_order() {
     let rig = Rig::new();
-    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let (_srq, mut received, mut pair) = rig.pooled(2);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
     let mut buf = pool.take().unwrap();
     buf[..9].copy_from_slice(b"worlds__ ");

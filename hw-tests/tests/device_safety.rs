@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use doorbell::{
-    CompletionFlags, DtoCompletion, DtoStatus, Ep, EpAttr, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz,
-    RecvBuf, RecvPool, Rmr, RmrBind, RmrTriplet, SendBuf, SendPool, Srq, VaType,
+    CompletionFlags, DtoCompletion, Ep, EpAttr, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvBuf,
+    RecvPool, Rmr, RmrBind, RmrTriplet, SendBuf, SendPool, Srq, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -47,27 +47,6 @@ fn main() -> ExitCode {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
-const SIZE: usize = 256;
-
-/// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
-fn pooled(rig: &Rig, depth: u32) -> (Srq, RecvPool, Pair) {
-    let mut srq = rig.server.srq(depth as i32);
-    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, depth, SIZE).unwrap();
-    assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
-    let pair = rig.connect_srq(&srq);
-    (srq, pool, pair)
-}
-
-/// Sends these bytes from the client.
-fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
-    rig.client.lmr.write(0, bytes).unwrap();
-    assert_eq!(rig.send(pair, 0, bytes.len()).status, DtoStatus::Success);
-}
-
-/// The next message, which is in a buffer of this pool.
-fn message(side: &Side, pool: &mut RecvPool) -> RecvBuf {
-    pool.take(&dto(&side.recv)).expect("a message in a buffer of this pool")
-}
 
 fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
     RmrTriplet { virtual_address: lmr.address(), segment_length, rmr_context: lmr.rmr_context() }
@@ -81,8 +60,8 @@ fn contexts() -> impl Iterator<Item = u32> {
 /// Addresses of guards are no secret, and contexts can be guessed. Yet nothing that takes segments takes such ones.
 fn forged_triplets_reach_no_buffer() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
-    send(&rig, &mut pair, b"lent out");
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"lent out");
     let guard = message(&rig.server, &mut pool);
     let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let mut buf = sends.take().unwrap();
@@ -135,8 +114,8 @@ fn guessed_keys_reach_no_buffer() {
     let last = Lmr::create(&rig.server.ia, &rig.server.pz, 64, all_privileges()).unwrap().rmr_context();
     let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let mut buf = sends.take().unwrap();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 4);
-    send(&rig, &mut pair, b"lent out");
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
+    rig.send_bytes(&mut pair, b"lent out");
     let guard = message(&rig.server, &mut pool);
     rig.disconnect(&pair);
     buf.fill(7);
@@ -159,7 +138,7 @@ fn guessed_keys_reach_no_buffer() {
 /// Completions can be copied and kept. Each is good for one guard of one pool, ever.
 fn kept_completions_are_good_once() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
     let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
     let mut kept: Vec<DtoCompletion> = Vec::new();
     for round in 0..20u8 {
@@ -243,7 +222,7 @@ fn a_stale_work_request_reaches_no_buffer_of_a_later_pool() {
     let found = (0..512).any(|_| lmr().rmr_context() == before(key));
     let mut pool = RecvPool::new(ia, pz, 1, SIZE).unwrap();
     pool.refill(&mut victims).unwrap();
-    send(&rig, &mut victim, b"lent out");
+    rig.send_bytes(&mut victim, b"lent out");
     let guard = message(&rig.server, &mut pool);
     // The receive of long ago takes this one.
     pair.client.post_send(&[rig.client.lmr.triplet(4096, SIZE)], 0, NONE).unwrap();
@@ -269,7 +248,7 @@ fn memory_of_a_pool_stays_or_goes(stays: bool) {
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 4, LEN / 4).unwrap();
     pool.refill(&mut srq).unwrap();
     let mut pair = rig.connect_srq(&srq);
-    send(&rig, &mut pair, b"lent out");
+    rig.send_bytes(&mut pair, b"lent out");
     // The first of the pool's buffers.
     let guard = message(&rig.server, &mut pool);
     let start = guard.as_ptr().addr();
@@ -298,8 +277,8 @@ fn memory_that_the_device_keeps_stays_mapped() {
 fn guards_outlive_everything_in_any_order() {
     for order in [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2], [3, 2, 1, 0], [1, 0, 3, 2]] {
         let rig = Rig::new();
-        let (srq, mut pool, mut pair) = pooled(&rig, 8);
-        send(&rig, &mut pair, b"lent out");
+        let (srq, mut pool, mut pair) = rig.pooled(8);
+        rig.send_bytes(&mut pair, b"lent out");
         let guard = message(&rig.server, &mut pool);
         let Rig { server, client } = rig;
         let Side { ia, lmr, recv, request, connect, cr, pz } = server;
@@ -320,16 +299,16 @@ fn guards_outlive_everything_in_any_order() {
 /// What is forgotten is never dropped: its buffers are nobody's, and those of others are theirs.
 fn forgotten_objects_take_no_buffer_of_others_along() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 2);
-    send(&rig, &mut pair, b"lent out");
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"lent out");
     let guard = message(&rig.server, &mut pool);
     mem::forget(pool);
     let mut second = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
     assert_eq!(second.refill(&mut srq).unwrap(), 1);
     // The forgotten pool's other buffer comes first, and its completion is good for nobody.
-    send(&rig, &mut pair, b"one");
+    rig.send_bytes(&mut pair, b"one");
     assert!(second.take(&dto(&rig.server.recv)).is_none());
-    send(&rig, &mut pair, b"two");
+    rig.send_bytes(&mut pair, b"two");
     let two = message(&rig.server, &mut second);
     assert_eq!((&*guard, &*two), (&b"lent out"[..], &b"two"[..]));
     // A forgotten guard's buffer is never posted again.
@@ -350,7 +329,7 @@ fn forgotten_objects_take_no_buffer_of_others_along() {
 /// A guard that goes in a panic is as good as one that is dropped.
 fn a_panicking_reader_gives_its_buffer_back() {
     let rig = Rig::new();
-    let (mut srq, mut pool, mut pair) = pooled(&rig, 1);
+    let (mut srq, mut pool, mut pair) = rig.pooled(1);
     let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
     for round in 0..3u8 {
         let mut buf = sends.take().unwrap();
@@ -435,7 +414,7 @@ fn a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart() {
         let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
         for i in 0..2 {
             let byte = round * 2 + i;
-            send(&rig, &mut pair, &[byte; SIZE]);
+            rig.send_bytes(&mut pair, &[byte; SIZE]);
             let dto = dto(&rig.server.recv);
             kept.push(dto);
             guards.push((pool.take(&dto).unwrap(), byte));
@@ -473,7 +452,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &EpAttr::default()).unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for i in 0..buffers {
-        send(&rig, &mut pair, &[i as u8; SIZE]);
+        rig.send_bytes(&mut pair, &[i as u8; SIZE]);
     }
     let mut guards = vec![];
     let mut kept = vec![];
@@ -491,7 +470,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     assert_eq!(starts.len(), guards.len());
     let before: Vec<_> = guards.iter().map(|(guard, _)| guard.to_vec()).collect();
     for _ in guards.len()..buffers {
-        send(&rig, &mut pair, &[0xee; SIZE]);
+        rig.send_bytes(&mut pair, &[0xee; SIZE]);
         assert!(kept.iter().all(|old| pool.take(old).is_none()), "a completion was good twice");
         let _taken = small.dequeue().ok().and_then(|event| pool.take(event.data.dto()?));
     }
@@ -501,7 +480,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
 /// Pieces that are not inside the buffer are refused, however they are made up, and the buffer comes back as it was.
 fn pieces_from_elsewhere_are_refused() {
     let rig = Rig::new();
-    let (_srq, mut received, mut pair) = pooled(&rig, 2);
+    let (_srq, mut received, mut pair) = rig.pooled(2);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
     let mut neighbour = pool.take().unwrap();
     neighbour.fill(0xbb);
@@ -568,7 +547,7 @@ impl Program {
 
     fn new(seed: u64) -> Self {
         let rig = Rig::new();
-        let (srq, pool, pair) = pooled(&rig, Self::DEPTH);
+        let (srq, pool, pair) = rig.pooled(Self::DEPTH);
         let sends = SendPool::new(&rig.client.ia, &rig.client.pz, 3, SIZE).unwrap();
         Self {
             random: Random(seed),

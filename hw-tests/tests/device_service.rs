@@ -1,8 +1,8 @@
 //! Where requests arrive: service points that provide EPs, requests that are handed on, common service points.
 
 use doorbell::{
-    CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, DtoStatus, Ep, EpAttr,
-    EpChange, EpState, EvdFlags, Psp, Qos, RmrTriplet,
+    CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, Ep, EpAttr, EpChange,
+    EpState, EvdFlags, Psp, Qos,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
@@ -80,18 +80,6 @@ fn configure(rig: &Rig, ep: &mut Ep) {
     .unwrap();
 }
 
-/// A message each way, and the reads that the client asked for.
-#[track_caller]
-fn works(rig: &Rig, pair: &mut Pair) {
-    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
-    assert_eq!(rig.deliver(pair, 8).cookie, 3);
-    let there = &rig.server.lmr;
-    let from =
-        RmrTriplet { virtual_address: there.address(), segment_length: 8, rmr_context: there.rmr_context() };
-    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 8)], 0, from, NONE).unwrap();
-    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-}
-
 fn a_provided_ep_is_changed_and_accepts() {
     let rig = Rig::new();
     let (_psp, client, arrival) = ask(&rig);
@@ -102,7 +90,7 @@ fn a_provided_ep_is_changed_and_accepts() {
     assert!(server.query().unwrap().attr.max_recv_dtos >= 50);
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
     rig.disconnect(&pair);
     // From now on it is an EP like any other.
     pair.server.reset().unwrap();
@@ -117,7 +105,7 @@ fn a_provided_ep_accepts_as_the_requests_own() {
     configure(&rig, &mut server);
     arrival.cr.accept_reserved(&[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 fn a_provided_ep_does_nothing_else() {
@@ -154,7 +142,7 @@ fn a_provided_ep_goes_when_another_accepts() {
     let server = rig.server.ep(&EpAttr::default());
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
     assert_eq!(code(provided.query()), 0x8005_000c);
 }
 
@@ -198,7 +186,7 @@ fn a_request_is_handed_on() {
     let server = rig.server.ep(&EpAttr::default());
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
     rig.disconnect(&pair);
 }
 
@@ -294,7 +282,7 @@ fn a_request_is_handed_on_to_another_ia_of_its_device() {
     refused.object.accept(&server, &[]).unwrap();
     rig.server = other;
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
     rig.disconnect(&pair);
 }
 
@@ -316,7 +304,7 @@ fn a_request_is_handed_on_to_a_reserved_ep_of_another_ia() {
     connection_request(&other.cr).cr.accept_reserved(&[]).unwrap();
     rig.server = other;
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 fn a_request_is_handed_on_to_an_ia_of_another_name_and_back() {
@@ -335,7 +323,7 @@ fn a_request_is_handed_on_to_an_ia_of_another_name_and_back() {
     let server = rig.server.ep(&EpAttr::default());
     connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 fn a_request_outlives_the_ia_that_handed_it_on() {
@@ -350,7 +338,7 @@ fn a_request_outlives_the_ia_that_handed_it_on() {
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     connection_request(&rig.server.cr).cr.accept_reserved(&[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 fn a_request_does_not_leave_its_device() {
@@ -384,7 +372,7 @@ fn a_common_service_point_takes_requests() {
     let server = side.ep(&EpAttr::default());
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
     csp.free().unwrap();
     let late = rig.client.ep(&EpAttr::default());
     late.common_connect(at, Some(LONG), &[]).unwrap();

@@ -408,7 +408,7 @@ impl RecvPool {
         evd: &Evd,
         timeout: Option<Duration>,
     ) -> Result<Received, WaitError> {
-        if self.free() >= self.batch || self.posted() < self.batch {
+        if self.free(self.arena.strays.len()) >= self.batch || self.posted() < self.batch {
             self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
         }
         let event = match evd.dequeue() {
@@ -429,7 +429,10 @@ impl RecvPool {
     /// As [`Srq::query`].
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
-        let (posted, free) = (self.posted(), self.free());
+        // Read once: more may come back meanwhile.
+        let strays = self.arena.strays.len();
+        let posted = self.slots.posted - strays;
+        let free = self.free(strays);
         Ok(Gauges {
             posted,
             out: self.slots.slots.len() - posted - free,
@@ -444,9 +447,9 @@ impl RecvPool {
         self.slots.posted - self.arena.strays.len()
     }
 
-    /// Buffers that the next refill can post.
-    fn free(&self) -> usize {
-        self.slots.free.len() + self.arena.returned.len() + self.arena.strays.len()
+    /// Buffers that the next refill can post, when so many have come back unseen.
+    fn free(&self, strays: usize) -> usize {
+        self.slots.free.len() + self.arena.returned.len() + strays
     }
 
     /// Bytes of one buffer.

@@ -1,16 +1,12 @@
 //! The tests and the places where their threads meet.
 
 use doorbell::lock_hook::before_locks;
-use doorbell::{
-    CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EpState, Psp, Qos,
-    RmrTriplet,
-};
+use doorbell::{ConnectionEventKind, CrArrival, Ep, EpAttr, EpChange, EpState, Psp, Qos};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
 
-const NONE: CompletionFlags = CompletionFlags::empty();
 const INVALID_EP: u32 = 0x8005_000c;
 
 /// Two threads and the steps that they have come to.
@@ -117,18 +113,6 @@ fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
     (client, connection_request(&rig.server.cr))
 }
 
-/// A message each way round the new queues.
-#[track_caller]
-fn works(rig: &Rig, pair: &mut Pair) {
-    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
-    assert_eq!(rig.deliver(pair, 8).cookie, 3);
-    let there = &rig.server.lmr;
-    let from =
-        RmrTriplet { virtual_address: there.address(), segment_length: 8, rmr_context: there.rmr_context() };
-    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 8)], 0, from, NONE).unwrap();
-    assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-}
-
 /// A thread rejects a request while another makes the EP of that request anew: the EP goes with its request, in its new form.
 pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
@@ -182,7 +166,7 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     arrival.cr.accept_reserved(&[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 /// A thread accepts with the EP of the request while another makes it anew: the connection is the new one's.
@@ -201,7 +185,7 @@ pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     drop(placed);
     assert_eq!((result, accepted), (Ok(()), Ok(())));
     let mut pair = established(&rig, Pair { server, client });
-    works(&rig, &mut pair);
+    rig.send_and_read(&mut pair);
 }
 
 #[track_caller]
