@@ -11,8 +11,10 @@
 //! every protection at once.
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls")]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
@@ -61,6 +63,8 @@ pub(crate) struct Touched {
 /// The watch over this process's doorbell pages.
 pub(crate) struct Watch {
     fd: OwnedFd,
+    /// The list of the process's mappings. It stays open: programs count their descriptors.
+    maps: File,
     pages: Vec<Page>,
     /// [`Device::uar_changes`] at the last look at the mappings.
     changes: Option<u64>,
@@ -79,6 +83,19 @@ fn control(fd: RawFd, request: u64, words: &mut [u64]) -> io::Result<()> {
     }
 }
 
+/// Reads the list of mappings. The file's position stays where it is: the program may have closed the descriptor, and have a
+/// file of its own there.
+fn read_all(maps: &File) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut block = [0; 4096];
+    loop {
+        match maps.read_at(&mut block, text.len() as u64)? {
+            0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            n => text.extend_from_slice(&block[..n]),
+        }
+    }
+}
+
 /// A watcher that the process is run by stops all threads when one of them waits in a page fault.
 fn threads_run_one_at_a_time(maps: &str) -> bool {
     maps.contains("/vgpreload_") || maps.contains("/valgrind/")
@@ -90,8 +107,8 @@ impl Watch {
         if std::env::var("MLX5_EMU_WATCH").is_ok_and(|value| value == "0") {
             return None;
         }
-        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-        if threads_run_one_at_a_time(&maps) {
+        let maps = File::open("/proc/self/maps").ok()?;
+        if threads_run_one_at_a_time(&read_all(&maps).ok()?) {
             return None;
         }
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | uffd::USER_MODE_ONLY;
@@ -105,6 +122,7 @@ impl Watch {
         let now = Instant::now();
         Some(Self {
             fd,
+            maps,
             pages: Vec::new(),
             changes: None,
             complete: false,
@@ -207,7 +225,7 @@ impl Watch {
 
     /// Looks up where the program has the UAR pages mapped.
     fn find_mappings(&mut self, device: &Device) {
-        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+        let Ok(maps) = read_all(&self.maps) else { return };
         let mut found: Vec<Page> = Vec::new();
         for line in maps.lines().filter(|line| line.contains("mlx5-emu-uar")) {
             let mut fields = line.split_ascii_whitespace();
