@@ -24,6 +24,18 @@ pub enum Kind {
     ReservedNotZero,
     /// What was written to a BlueFlame register is not the WQE in the ring.
     BlueFlameMismatch,
+    /// A BlueFlame copy mixes the WQE with something else, or lacks a part of it.
+    BlueFlameTorn,
+    /// A BlueFlame copy of a WQE that wraps went on past the ring's end.
+    BlueFlamePastEnd,
+    /// Two BlueFlame copies in a row went to the same half of the register.
+    BlueFlameHalfReused,
+    /// A doorbell register announces a WQE that the doorbell record does not cover.
+    RecordAfterRegister,
+    /// A doorbell does not announce the last WQE that the doorbell record covers.
+    DoorbellNotLast,
+    /// A send WQE has completion mode 1, which drivers have taken for "unsignalled".
+    CompletionMode,
     /// A doorbell names a queue that does not exist or belongs to somebody else.
     BadDoorbell,
     /// A send WQE is malformed (its size, opcode, index or segments).

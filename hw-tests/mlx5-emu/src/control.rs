@@ -1,13 +1,20 @@
 //! What a test does to the device from outside.
 
+use crate::config::{Mode, mode};
 use crate::device;
 use crate::events::kind;
 use crate::faults::Rule;
 use crate::qp_state::QpState;
 
 /// Does everything there is to do now: doorbells, send queues, timers that are due, other processes, waiting events.
+///
+/// In the modes without a helper thread what was copied into doorbell registers is checked, too: no other thread may be in
+/// the middle of a post.
 pub fn step() {
-    device::lock().step();
+    let mut device = device::lock();
+    device.settled = matches!(mode(), Mode::Manual | Mode::Stepped);
+    device.step();
+    device.settled = false;
 }
 
 /// Puts a fault into force.

@@ -8,6 +8,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::engine::LastCopy;
 use crate::engine::timer::Timer;
 use crate::events::Channel;
 use crate::faults::Faults;
@@ -74,11 +75,13 @@ pub(crate) struct UarPage {
     pub(crate) compare: bool,
     /// A doorbell was taken by a hook on libmlx5 since the helper thread looked last.
     pub(crate) hooked: bool,
+    /// The last doorbell of each of the two registers, where it is known and was a BlueFlame copy.
+    pub(crate) last_copy: [Option<LastCopy>; 2],
 }
 
 impl UarPage {
     pub(crate) fn new(index: u32) -> Self {
-        Self { index, qps: Vec::new(), compare: false, hooked: false }
+        Self { index, qps: Vec::new(), compare: false, hooked: false, last_copy: [None; 2] }
     }
 }
 
@@ -128,6 +131,8 @@ pub(crate) struct Device {
     pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
     pub(crate) uar_changes: u64,
+    /// Nobody writes to a doorbell register now: the program asked for this step, and no helper thread runs.
+    pub(crate) settled: bool,
 }
 
 impl Device {
@@ -158,6 +163,7 @@ impl Device {
             key_variant: 0,
             in_error: Vec::new(),
             uar_changes: 0,
+            settled: false,
         }
     }
 

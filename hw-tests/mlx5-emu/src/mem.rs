@@ -187,13 +187,6 @@ impl Area {
         u16::from_be(unsafe { at.cast::<u16>().read_volatile() })
     }
 
-    /// One byte.
-    #[inline(always)]
-    pub(crate) fn byte(&self, offset: usize) -> u8 {
-        // SAFETY: in bounds.
-        unsafe { self.at(offset, 1).read_volatile() }
-    }
-
     /// Reads `N` bytes.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {

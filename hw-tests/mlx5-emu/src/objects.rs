@@ -280,6 +280,13 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// Whether the send record covers the WQE at `at`, which is not executed yet.
+    pub(crate) fn covers(&self, at: u16) -> bool {
+        self.record.is_none_or(|record| {
+            at.wrapping_sub(self.sq_next) < (record.be32_acquire(4) as u16).wrapping_sub(self.sq_next)
+        })
+    }
+
     /// Whether the program has announced requests that the engine does not know of.
     #[inline]
     pub(crate) fn was_rung(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
 /// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `release` (what
-/// is `late`), `fault RULES` (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an
+/// is `late`), `step` (as [`control::step`]), `fault RULES` (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an
 /// order that is none.
 ///
 /// # Safety
@@ -29,6 +29,7 @@ fn obey(order: &str) -> Option<i64> {
         "srq error" => device::lock().break_srqs(),
         "no faults" => control::no_faults(),
         "release" => control::release_late(),
+        "step" => control::step(),
         _ => {
             return match order.split_once(' ')? {
                 ("count", kind) => count(kind),

@@ -117,23 +117,41 @@ impl Device {
         let control = wqe.control;
         let blocks = control.blocks();
         let left = qp.sq_posted.wrapping_sub(qp.sq_next);
-        if control.index != qp.sq_next || control.qpn != qp.qpn || blocks == 0 || blocks > left {
+        if control.index != qp.sq_next
+            || control.qpn != qp.qpn
+            || blocks == 0
+            || blocks > left
+            || control.beyond_size != 0
+        {
             complain(
                 Kind::BadSendWqe,
                 format!(
                     "QP {:#x}: WQE {} says index {}, QP {:#x}, {} units; {left} blocks are posted",
-                    qp.qpn, qp.sq_next, control.index, control.qpn, control.units
+                    qp.qpn,
+                    qp.sq_next,
+                    control.index,
+                    control.qpn,
+                    control.units | u16::from(control.beyond_size)
                 ),
             );
             let at = qp.sq_next;
             self.fail(index, at, left.max(1), control.opcode, syndrome::LOCAL_QP_OP);
             return;
         }
-        if wqe.reserved() != 0 {
+        if control.reserved != 0 {
             complain(
                 Kind::ReservedNotZero,
                 format!(
-                    "QP {:#x}: WQE {} has a reserved byte of its control segment set",
+                    "QP {:#x}: WQE {} has reserved bits of its control segment set ({:#08x})",
+                    qp.qpn, qp.sq_next, control.reserved
+                ),
+            );
+        }
+        if control.completion == 1 {
+            complain(
+                Kind::CompletionMode,
+                format!(
+                    "QP {:#x}: WQE {} has completion mode 1; an unsignalled one has 0",
                     qp.qpn, qp.sq_next
                 ),
             );

@@ -32,6 +32,12 @@ pub(crate) struct Control {
     pub(crate) qpn: u32,
     /// Size in 16-byte units.
     pub(crate) units: u16,
+    /// Bits above the size that have to be 0: a size of more than 63 ends up there.
+    pub(crate) beyond_size: u8,
+    /// Reserved bits, from all over the segment.
+    pub(crate) reserved: u32,
+    /// When a completion is written: 0 on errors, 1 on the first error, 2 always, 3 always and with an event.
+    pub(crate) completion: u8,
     pub(crate) signalled: bool,
     pub(crate) solicited: bool,
     pub(crate) fence: bool,
@@ -67,7 +73,10 @@ impl SendWqe {
             index: (first >> 8) as u16,
             qpn: second >> 8,
             units: (second & 0x3f) as u16,
-            signalled: tail[3] & 0x0c == 0x08,
+            beyond_size: second as u8 & 0xc0,
+            reserved: u32::from_be_bytes([0, tail[1], tail[2], tail[3] & 0x11]),
+            completion: tail[3] >> 2 & 3,
+            signalled: tail[3] & 0x08 != 0,
             solicited: tail[3] & 2 != 0,
             fence: tail[3] >> 5 != 0,
             imm: [tail[4], tail[5], tail[6], tail[7]],
@@ -75,10 +84,9 @@ impl SendWqe {
         Self { ring, start, control }
     }
 
-    /// What the two reserved bytes after the signature hold.
-    #[inline(always)]
-    pub(crate) fn reserved(&self) -> u16 {
-        u16::from(self.ring.byte(self.start + 9)) << 8 | u16::from(self.ring.byte(self.start + 10))
+    /// True when a unit lies at the ring's start, because the WQE goes on there.
+    pub(crate) fn is_past_end(&self, unit: usize) -> bool {
+        self.start + unit * 16 >= self.ring.len()
     }
 
     /// Offset of a 16-byte unit, wrapping at the ring's end.

@@ -60,6 +60,8 @@ pub struct DirectSq {
     pub buf: u64,
     pub record: u64,
     pub register: u64,
+    /// Bytes of a half of the register.
+    pub half: u64,
     pub qpn: u32,
     pub count: u32,
     pub index: u16,
@@ -72,6 +74,7 @@ impl DirectSq {
             buf: view.u64(8),
             record: view.u64(0),
             register: view.u64(40),
+            half: u64::from(view.u32(48)),
             qpn: qpn(qp),
             count: view.u32(16),
             index: 0,

@@ -1,0 +1,186 @@
+//! BlueFlame: whether what was copied into a doorbell register is the WQE in the ring, and in which order halves were used.
+//!
+//! On a ConnectX the copy is executed in place of the WQE, so a wrong one sends wrong data. Here a register is memory that may be
+//! seen while it is written, so these checks are made in explicit steps only, when the program says that nobody
+//! posts ([`Device::settled`]).
+//!
+//! Words behind the first are: zero, nothing was copied since the last look; the announced WQE's, a copy; another WQE's, a copy
+//! that was followed by an eight-byte doorbell in the same half, which is legal. Anything else is torn.
+
+use super::swqe::SendWqe;
+use crate::complaints::{Kind, complain};
+use crate::device::Device;
+
+/// 64-bit words in a half of a register.
+pub(super) const WORDS: usize = 32;
+/// Words of a basic block.
+const BLOCK: usize = 8;
+/// Basic blocks of a QP's ring, before the announced WQE, that an earlier copy is looked for in.
+const EARLIER: u16 = 256;
+
+/// The copy that was the last doorbell of a register: its half, its QP, the index after its WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastCopy {
+    half: usize,
+    qp: usize,
+    end: u16,
+}
+
+/// A doorbell that a look at a page found.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    qp: usize,
+    at: u16,
+    blocks: u16,
+    is_copy: bool,
+}
+
+/// What one look at a page found in the halves of its registers.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) rung: bool,
+    halves: [Option<Seen>; 4],
+}
+
+impl Look {
+    pub(super) fn note(&mut self, half: usize, qp: usize, at: u16, blocks: u16, is_copy: bool) {
+        self.halves[half] = Some(Seen { qp, at, blocks: blocks.max(1), is_copy });
+    }
+}
+
+/// The words of a WQE, in host order, as far as a half of a register holds them.
+fn image(wqe: &SendWqe, words: usize) -> [u64; WORDS] {
+    std::array::from_fn(|i| if i < words { wqe.be64(i / 2, i % 2 * 8) } else { 0 })
+}
+
+impl Device {
+    /// Checks the words behind a doorbell; true when they are a copy of the WQE.
+    pub(super) fn check_copy(
+        &self,
+        context: usize,
+        page: u32,
+        index: usize,
+        wqe: &SendWqe,
+        copied: &[u64; WORDS],
+    ) -> bool {
+        if copied[1..BLOCK].iter().all(|&word| word == 0) {
+            return false;
+        }
+        let words = usize::from(wqe.control.units) * 2;
+        let own = image(wqe, words.min(WORDS));
+        let Some(wrong) = (1..words.min(WORDS)).find(|&i| copied[i] != own[i]) else { return true };
+        if self.is_earlier_copy(context, page, wqe, copied) {
+            return false;
+        }
+        let (qpn, at) = (self.qps[index].qpn, wqe.control.index);
+        let (kind, what) = if wqe.is_past_end(wrong / 2) {
+            (Kind::BlueFlamePastEnd, "the copy went on past the ring's end instead of at its start")
+        } else {
+            (Kind::BlueFlameTorn, "the copy holds something else")
+        };
+        complain(
+            kind,
+            format!(
+                "QP {qpn:#x}: WQE {at} differs in the register from byte {} on: {what} ({:#018x}, in the ring {:#018x})",
+                wrong * 8,
+                copied[wrong],
+                own[wrong]
+            ),
+        );
+        true
+    }
+
+    /// True when the words behind a doorbell are those of another WQE of this page's queues.
+    fn is_earlier_copy(&self, context: usize, page: u32, own: &SendWqe, copied: &[u64; WORDS]) -> bool {
+        let state = &self.contexts[context];
+        let Some(slot) = state.uar_slot(page) else { return false };
+        state.uar_pages[slot].qps.iter().filter_map(|&index| self.qps.get(index)).any(|qp| {
+            let Some(ring) = qp.sq else { return false };
+            (0..qp.sq_count.min(EARLIER)).any(|back| {
+                let wqe = SendWqe::read(ring, qp.sq_count, qp.sq_next.wrapping_sub(back).wrapping_add(1));
+                let words = (usize::from(wqe.control.units) * 2).min(BLOCK);
+                let is_own = (wqe.control.qpn, wqe.control.index) == (own.control.qpn, own.control.index);
+                wqe.control.qpn == qp.qpn
+                    && !is_own
+                    && words > 2
+                    && image(&wqe, words)[1..words] == copied[1..words]
+            })
+        })
+    }
+
+    /// Checks the doorbells of one look at a page against each other and against those before: a half that is copied into
+    /// twice in a row, a doorbell that is not the last WQE's.
+    pub(super) fn check_order(&mut self, context: usize, page: u32, look: &Look) {
+        let Some(slot) = self.contexts[context].uar_slot(page) else { return };
+        if !self.settled {
+            self.contexts[context].uar_pages[slot].last_copy = [None; 2];
+            return;
+        }
+        for (register, halves) in look.halves.chunks(2).enumerate() {
+            let last = &mut self.contexts[context].uar_pages[slot].last_copy[register];
+            let (half, seen) = match *halves {
+                [Some(seen), None] => (0, seen),
+                [None, Some(seen)] => (1, seen),
+                [Some(a), Some(b)] if a.qp == b.qp => {
+                    let (half, later) = if b.at.wrapping_sub(a.at) < 1 << 15 { (1, b) } else { (0, a) };
+                    *last = later.is_copy.then(|| LastCopy::of(half, &later));
+                    continue;
+                }
+                [None, None] => continue,
+                _ => {
+                    *last = None;
+                    continue;
+                }
+            };
+            let before = last.replace(LastCopy::of(half, &seen)).filter(|_| seen.is_copy);
+            if !seen.is_copy {
+                *last = None;
+            }
+            if before == Some(LastCopy { half, qp: seen.qp, end: seen.at }) {
+                complain(
+                    Kind::BlueFlameHalfReused,
+                    format!(
+                        "QP {:#x}: WQE {} was copied to the half of the register that held the WQE before it",
+                        self.qps[seen.qp].qpn, seen.at
+                    ),
+                );
+            }
+        }
+        self.check_last(context, slot, look);
+    }
+
+    /// A doorbell announces the last WQE that the record covers. Known only while one QP of the page was rung: others may have
+    /// overwritten its last doorbell.
+    fn check_last(&self, context: usize, slot: usize, look: &Look) {
+        let mut seen = look.halves.iter().flatten();
+        let Some(first) = seen.next() else { return };
+        let qp = &self.qps[first.qp];
+        let others = self.contexts[context].uar_pages[slot].qps.iter().any(|&other| {
+            other != first.qp && self.qps.get(other).is_some_and(|qp| qp.queued || qp.was_rung())
+        });
+        if others || seen.any(|other| other.qp != first.qp) {
+            return;
+        }
+        let Some(record) = qp.record.map(|record| record.be32_acquire(4)) else { return };
+        let posted = record as u16;
+        if record >> 16 != 0 || posted.wrapping_sub(qp.sq_done) > qp.sq_count {
+            // The record itself is wrong, which has a complaint of its own.
+            return;
+        }
+        if !look.halves.iter().flatten().any(|seen| seen.at.wrapping_add(seen.blocks) == posted) {
+            complain(
+                Kind::DoorbellNotLast,
+                format!(
+                    "QP {:#x}: the doorbell announces WQE {}, the record covers up to index {posted}",
+                    qp.qpn, first.at
+                ),
+            );
+        }
+    }
+}
+
+impl LastCopy {
+    fn of(half: usize, seen: &Seen) -> Self {
+        Self { half, qp: seen.qp, end: seen.at.wrapping_add(seen.blocks) }
+    }
+}
