@@ -7,7 +7,7 @@ use std::{
 
 /// Modules of this crate and of the provider, one by one; of the others, folders: rxe-fallback is verbs calls all over,
 /// and mlx5-emu stands in for a kernel.
-const MAY: [&str; 18] = [
+const MAY: [&str; 19] = [
     "mlx5-direct/src/queue_mem.rs",
     "mlx5-direct/src/dbrec.rs",
     "mlx5-direct/src/uar.rs",
@@ -15,6 +15,7 @@ const MAY: [&str; 18] = [
     "mlx5-direct/src/dv.rs",
     "provider/src/pool.rs",
     "provider/src/lmr.rs",
+    "provider/src/process.rs",
     "provider/src/capi/raw.rs",
     "provider/src/capi/lane.rs",
     "provider/src/capi/libdat.rs",

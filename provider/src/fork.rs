@@ -18,10 +18,10 @@
 //! them, except for the lock of an EVD, which the handler makes anew. Handlers do not run for
 //! vfork(2), posix_spawn(3), or a bare clone(2).
 
-use crate::Result;
 use crate::sync::{Mutex, MutexGuard, rank};
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, PoisonError, Weak};
 
@@ -45,6 +45,30 @@ struct Known {
     sweep: usize,
 }
 
+/// A part of the crate that shares locks between all threads of the process. A fork takes them in
+/// this order, which is that of the ranks.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    /// Handles of C.
+    Handles,
+    /// Answers to requests for datagrams.
+    Answers,
+    /// Service points of the process.
+    ServicePoints,
+}
+
+/// What a fork does with a [`Part`].
+#[derive(Clone, Copy)]
+struct Shared {
+    /// Takes the locks, the outermost first.
+    hold: fn() -> Vec<Box<dyn Any>>,
+    /// In a child: what the part knows is the parent's.
+    forget: fn(),
+}
+
+/// By [`Part`].
+static SHARED: Mutex<{ rank::TABLE }, [Option<Shared>; 3]> = Mutex::new([None; 3]);
+
 static KNOWN: Mutex<{ rank::TABLE }, Known> = Mutex::new(Known { all: Vec::new(), sweep: 0 });
 
 /// This process was forked from one that had objects.
@@ -54,11 +78,19 @@ fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// From now on forks look after the shared locks of `part`: `hold` takes them before a fork, and
+/// `forget` runs in the child. To be called before one of them is taken for the first time. A fork
+/// that is under way ends first.
+pub(crate) fn share(part: Part, hold: fn() -> Vec<Box<dyn Any>>, forget: fn()) {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared[part as usize] = Some(Shared { hold, forget });
+}
+
 /// In children of this process the object will be stale.
 ///
 /// # Errors
 /// No memory for the list.
-pub(crate) fn know<T: Inherit + 'static>(object: &Arc<T>) -> Result<()> {
+pub(crate) fn know<T: Inherit + 'static>(object: &Arc<T>) -> Result<(), TryReserveError> {
     let mut known = known();
     if known.all.len() >= known.sweep {
         known.all.retain(|object| object.strong_count() > 0);
@@ -79,7 +111,7 @@ pub(crate) fn is_child() -> bool {
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let code = crate::capi::at_fork(before, in_parent, in_child);
+        let code = crate::process::at_fork(before, in_parent, in_child);
         if code != 0 {
             tracing::warn!(code, "a child of this process must not use its objects: no fork handlers");
         }
@@ -87,10 +119,10 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn before() {
-    let mut held = crate::capi::hold_shared_locks();
-    held.extend(crate::datagram::ask::hold_shared_locks());
-    held.extend(crate::ia::hold_shared_locks());
+    let shared = SHARED.hold();
+    let mut held: Vec<Box<dyn Any>> = shared.iter().flatten().flat_map(|part| (part.hold)()).collect();
     held.push(Box::new(KNOWN.hold()));
+    held.push(Box::new(shared));
     HELD.with(|all| all.replace(held));
 }
 
@@ -108,6 +140,6 @@ extern "C" fn in_child() {
         // to the device.
         std::mem::forget(object);
     }
-    crate::ia::forget_inherited();
-    crate::capi::forget_inherited();
+    let shared = *SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.iter().rev().flatten().for_each(|part| (part.forget)());
 }

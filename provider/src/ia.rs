@@ -191,12 +191,12 @@ pub(crate) fn open_ones() -> Vec<Arc<IaInner>> {
 }
 
 /// For a fork.
-pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(OPEN.hold())]
 }
 
 /// In a child: the IAs that are open are its parent's.
-pub(crate) fn forget_inherited() {
+fn forget_inherited() {
     OPEN.lock().unwrap().clear();
 }
 
@@ -298,6 +298,7 @@ impl Ia {
             context,
         });
         crate::fork::watch();
+        crate::fork::share(crate::fork::Part::ServicePoints, hold_shared_locks, forget_inherited);
         crate::fork::know(&inner)?;
         let async_evd = match events {
             AsyncEvents::New(qlen) => EvdInner::new(&inner, *qlen, EvdFlags::ASYNC, false)?,

@@ -38,6 +38,7 @@ mod lmr;
 mod memory;
 pub mod msn;
 mod pool;
+mod process;
 mod progress;
 mod psp;
 mod pz;

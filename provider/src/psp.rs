@@ -400,6 +400,7 @@ impl SpInner {
         ia.check()?;
         evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
         headroom()?;
+        Answers::share();
         let services = match (kind, &ep, at) {
             (_, Some(ep), _) if ep.is_ud() => UDP,
             (Kind::Reserved, ..) | (.., Place::Port(_)) => TCP,

@@ -309,7 +309,7 @@ impl<const RANK: u8, T> FastMutex<RANK, T> {
 
     /// Takes it away from whoever holds it: for a child after a fork, which has one thread.
     pub(crate) fn lock_anew(&self) -> FastMutexGuard<'_, T> {
-        crate::capi::free_in_child(&self.0);
+        crate::process::free_in_child(&self.0);
         FastMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
     }
 }

@@ -50,6 +50,7 @@ mod table;
 use self::abi::ProviderInfo;
 use self::raw::In;
 use self::table::Table;
+use crate::fork;
 use crate::sync::{Mutex, MutexGuard, rank};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
@@ -65,40 +66,14 @@ struct Line {
 
 static LINES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, Line>>> = OnceLock::new();
 
-/// Has these called around each fork(2): before it, and after it in the parent and in the child. 0, or an errno.
-pub(crate) fn at_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) -> i32 {
-    let call = |handler: extern "C" fn()| -> Option<unsafe extern "C" fn()> { Some(handler) };
-    // SAFETY: three functions that take nothing and can be called at any time. libc takes them off its list when the library that they
-    // are in is unloaded.
-    unsafe { libc::pthread_atfork(call(before), call(in_parent), call(in_child)) }
-}
-
-/// In the child of a fork, before the fork returns there: nobody holds this lock any more, nor
-/// waits for it. What a thread of the parent was changing under it may be half changed.
-pub(crate) fn free_in_child<T>(lock: &parking_lot::Mutex<T>) {
-    use parking_lot::lock_api::RawMutex as _;
-    // SAFETY: the raw lock is only replaced by one that is free, and no guard of it is dropped later:
-    // its holders were threads that this process does not have. It is atomic memory, which may
-    // change behind a shared reference, and no other thread looks at it.
-    unsafe {
-        let raw = std::ptr::from_ref(lock.raw()).cast_mut();
-        raw.write(parking_lot::RawMutex::INIT);
-    }
-}
-
 /// The locks that all threads of the process share, the outermost first; for a fork.
-pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     let mut held = service::hold_shared_locks();
     held.push(Box::new(LINES.get_or_init(Mutex::default).hold()));
     held.extend(handle::hold_shared_locks());
     held.extend(lane::hold_shared_locks());
     held.extend(raw::hold_shared_locks());
     held
-}
-
-/// In a child: the handles are its parent's.
-pub(crate) fn forget_inherited() {
-    handle::forget_inherited();
 }
 
 fn lines() -> MutexGuard<'static, HashMap<String, Line>> {
@@ -120,6 +95,7 @@ fn name_of(info: &ProviderInfo) -> Option<String> {
 extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) {
     code::guard("dat_provider_init", || {
         log();
+        fork::share(fork::Part::Handles, hold_shared_locks, handle::forget_inherited);
         let info = info.need(1)?;
         let Some(name) = name_of(&info) else {
             tracing::error!("an IA name without an end");

@@ -15,6 +15,7 @@
 //! | 20 | the consumer's data; zeroes to the end |
 
 use crate::ep::EpInner;
+use crate::fork;
 use crate::sync::{Mutex, rank};
 use rxe_fallback::CmId;
 use std::collections::{HashMap, VecDeque};
@@ -111,6 +112,11 @@ struct Remembered {
 }
 
 impl Answers {
+    /// Forks look after the lock from now on; before the first request can come.
+    pub(crate) fn share() {
+        fork::share(fork::Part::Answers, hold_shared_locks, || {});
+    }
+
     pub(crate) fn all() -> &'static Self {
         static ALL: LazyLock<Answers> = LazyLock::new(Answers::default);
         &ALL
@@ -140,7 +146,7 @@ impl Answers {
 }
 
 /// For a fork.
-pub(crate) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(Answers::all().0.hold())]
 }
 
