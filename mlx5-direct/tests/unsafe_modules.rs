@@ -20,7 +20,7 @@ const MAY: [&str; 19] = [
     "provider/src/capi/lane.rs",
     "provider/src/capi/libdat.rs",
     "provider/src/capi/mod.rs",
-    "provider/src/datapath/direct/handover.rs",
+    "provider/src/datapath/direct/adopt.rs",
     "rxe-fallback/src/",
     "hw-tests/mlx5-emu/src/",
     "benches/src/",

@@ -303,7 +303,7 @@ impl EpInner {
         control.private_data = private_data.to_vec();
         control.calls.connects += 1;
         self.set_state(EpState::ActiveConnectionPending);
-        self.settle_receives();
+        self.drop_preposted();
         Ok(())
     }
 
@@ -367,7 +367,7 @@ impl EpInner {
         control.drained = false;
         control.last_wqe = false;
         self.set_state(EpState::CompletionPending);
-        self.settle_receives();
+        self.drop_preposted();
         drop(control);
         self.expect_failures();
         Ok(())
@@ -387,7 +387,7 @@ impl EpInner {
     /// # Errors
     /// No memory to keep track of it.
     fn may_take_buffers(&self) -> Result<()> {
-        self.srq.iter().try_for_each(|srq| srq.path.ep_connected(self.id.0, &self.progress))
+        self.srq.iter().try_for_each(|srq| srq.path.ep_connected(self.id.0, &self.completed_up_to))
     }
 
     /// An event of the connection manager; runs on the progress thread.
@@ -578,7 +578,7 @@ impl EpInner {
         } else {
             self.drain_soon();
         }
-        self.poke();
+        self.recheck_notification();
     }
 
     pub(crate) fn connect_timed_out(self: &Arc<Self>, attempt: u64) {

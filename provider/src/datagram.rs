@@ -10,8 +10,8 @@ pub(crate) mod ask;
 mod resolve;
 
 use self::resolve::Asking;
-use crate::datapath::{Token, ledger::Tag};
-use crate::ep::{Ep, EpInner, What};
+use crate::datapath::{WrId, entries::WrInfo};
+use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
 use crate::event::{DatagramEvent, DatagramEventKind, EventData};
 use crate::ia::IaInner;
@@ -115,7 +115,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let to = Destination { token: to.token, qpn: to.qpn };
-        self.inner.post_request(What::SendUd(to), iov, Tag { cookie, ..Tag::default() }, flags)
+        self.inner.post_request(RequestKind::SendUd(to), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
     /// Frees an address handle that was found out for this EP; sends that are under way are not touched.
@@ -168,7 +168,7 @@ impl EpInner {
     ) -> Result<(), Refusal> {
         let ud = Some(UdDest { ah, qpn, qkey: DATAGRAM_QKEY });
         qp.post_send(&SendWr { wr_id, op: SendOp::Send, sges, flags, inline: None, ud })?;
-        if let (Some(ud), Token::Request(seq)) = (&self.ud, Token::unpack(wr_id)) {
+        if let (Some(ud), WrId::Request(seq)) = (&self.ud, WrId::unpack(wr_id)) {
             ud.0.lock().unwrap().sending.push_back((seq, ah.clone()));
         }
         Ok(())
@@ -262,7 +262,7 @@ impl EpInner {
         control.drained = false;
         drop(control);
         self.tell_broken();
-        self.poke();
+        self.recheck_notification();
         self.drain_soon();
     }
 

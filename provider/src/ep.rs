@@ -7,16 +7,16 @@ mod post;
 mod window;
 
 use make::Plan;
-use marks::Watch;
+use marks::RecvHooks;
 pub use modify::EpChange;
-pub(crate) use post::What;
+pub(crate) use post::RequestKind;
 use post::{Receives, Requests};
 pub(crate) use window::Window;
 
 use crate::conn::Control;
 use crate::counters::Received;
 use crate::datagram::Ud;
-use crate::datapath::ledger::{Progress, Tag};
+use crate::datapath::entries::{CompletedUpTo, WrInfo};
 use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::ia::IaInner;
@@ -109,8 +109,8 @@ pub(crate) struct EpInner {
     attempt: AtomicU64,
     pub(crate) context: AtomicU64,
     pub(crate) received: Received,
-    /// Kept for the ledger of its SRQ.
-    pub(crate) progress: Arc<Progress>,
+    /// Kept for the entry table of its SRQ.
+    pub(crate) completed_up_to: Arc<CompletedUpTo>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<{ rank::CONNECT_EVD }, Option<Arc<EvdInner>>>,
@@ -118,7 +118,7 @@ pub(crate) struct EpInner {
     pub(crate) control: Mutex<{ rank::CONTROL }, Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,
-    /// [`Watch`]: why a receive may mean more than its own completion.
+    /// [`RecvHooks`]: why a receive may mean more than its own completion.
     watch: AtomicU8,
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
@@ -329,7 +329,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_recv(iov, Tag { cookie, ..Tag::default() }, flags)
+        self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
     /// Sends a message gathered from these segments.
@@ -345,7 +345,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Send, iov, Tag { cookie, ..Tag::default() }, flags)
+        self.inner.post_request(RequestKind::Send, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
     /// Sends, and takes one of the peer's RMR contexts back: with the receive of this message it is dead, and the peer's
@@ -366,8 +366,8 @@ impl Ep {
         rmr_context: u32,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let tag = Tag { cookie, ..Tag::default() };
-        self.inner.post_request(What::SendInvalidate(rmr_context), iov, tag, flags)
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        self.inner.post_request(RequestKind::SendInvalidate(rmr_context), iov, info, flags)
     }
 
     /// Writes these segments into the peer's memory.
@@ -384,7 +384,12 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Write(remote), iov, Tag { cookie, ..Tag::default() }, flags)
+        self.inner.post_request(
+            RequestKind::Write(remote),
+            iov,
+            WrInfo { cookie, ..WrInfo::default() },
+            flags,
+        )
     }
 
     /// Writes, and takes a receive at the peer, whose completion carries `immediate` (IB extension; R276-R279).
@@ -403,9 +408,9 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         self.inner.post_request(
-            What::WriteImmediate(remote, immediate),
+            RequestKind::WriteImmediate(remote, immediate),
             iov,
-            Tag { cookie, ..Tag::default() },
+            WrInfo { cookie, ..WrInfo::default() },
             flags,
         )
     }
@@ -424,7 +429,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(What::Read(remote), iov, Tag { cookie, ..Tag::default() }, flags)
+        self.inner.post_request(RequestKind::Read(remote), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
     /// Reads the peer's memory into memory of this side that is named as for a peer: by the RMR context of an LMR, or of a bound
@@ -462,8 +467,8 @@ impl Ep {
         add: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let tag = Tag { cookie, ..Tag::default() };
-        self.inner.post_request(What::FetchAdd(remote, add), &[local], tag, flags)
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        self.inner.post_request(RequestKind::FetchAdd(remote, add), &[local], info, flags)
     }
 
     /// Puts `swap` into 8 bytes of the peer's memory, at a multiple of 8, if `compare` is there; the old value arrives in these
@@ -483,8 +488,8 @@ impl Ep {
         swap: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let tag = Tag { cookie, ..Tag::default() };
-        self.inner.post_request(What::CompareSwap(remote, compare, swap), &[local], tag, flags)
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        self.inner.post_request(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
     }
 }
 
@@ -508,7 +513,7 @@ impl EpInner {
     }
 
     pub(crate) fn set_state(&self, state: EpState) {
-        self.set_watch(Watch::UNCONFIRMED, state == EpState::CompletionPending);
+        self.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
     }
 
@@ -575,7 +580,7 @@ impl EpInner {
             evd.detach(self.id, 0);
         }
         if let Some(srq) = &self.srq {
-            srq.untie(&self.recv_evd);
+            srq.detach(&self.recv_evd);
         }
         self.pz.lock().unwrap().leave();
         self.ia.objects.lock().unwrap().eps.remove(&self.id.0);

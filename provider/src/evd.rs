@@ -4,15 +4,15 @@
 //! a query that has to know exactly where every buffer is. The progress thread waits for descriptors and wakes
 //! waiters; it harvests an EVD only after the device has raised an event for it (see [`alert`]).
 //!
-//! Lock order: EP control, EVD queue, EP request and receive rings, the losses of an SRQ's ledger. What a harvest finds that needs an EP's
-//! control lock (a connection that broke, a watermark) is put into an [`Aftermath`] and done after the queue's lock
+//! Lock order: EP control, EVD queue, EP request and receive rings, the losses of an SRQ entry table. What a harvest finds that needs an EP's
+//! control lock (a connection that broke, a watermark) is put into a [`Deferred`] and done after the queue's lock
 //! is gone.
 
 mod alert;
 mod harvest;
 mod wait;
 
-pub(crate) use harvest::Aftermath;
+pub(crate) use harvest::Deferred;
 
 use self::alert::Alert;
 use crate::cno::CnoInner;
@@ -107,7 +107,7 @@ pub(crate) struct EvdInner {
 struct Queue {
     /// Of an EVD that takes completions.
     cq: Option<CqPath>,
-    unusual: Unusual,
+    slow_path: SlowPath,
     /// Completions on their way from the CQ, empty between harvests.
     batch: Vec<Completion>,
     qlen: usize,
@@ -134,7 +134,7 @@ struct Queue {
 bitflags::bitflags! {
     /// Why a dequeue may have more to do than to take a receive out of a CQ.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Unusual: u8 {
+    struct SlowPath: u8 {
         /// Something but receives from SRQs completes here.
         const REQUESTS = 1;
         /// A thread is in `wait`.
@@ -146,7 +146,7 @@ bitflags::bitflags! {
 #[derive(Debug)]
 struct Queued {
     dto: DtoCompletion,
-    held: Held,
+    credit: Credit,
 }
 
 impl Queued {
@@ -154,15 +154,15 @@ impl Queued {
     fn abandon(self, ia: &IaInner, srqs: &Numbered<SrqInner>) {
         // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
         if self.dto.op != DtoOp::RmrBind {
-            ia.stray(self.dto.pool, self.dto.cookie);
+            ia.return_unseen(self.dto.pool, self.dto.cookie);
         }
-        self.held.release(srqs);
+        self.credit.release(srqs);
     }
 }
 
 /// What reaping this event gives back.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum Credit {
     /// An entry of the SRQ with this token, whose EPs receive here.
     Entry {
         srq: u32,
@@ -174,14 +174,16 @@ pub(crate) enum Held {
     Nothing,
 }
 
-impl Held {
+impl Credit {
     #[inline]
     fn release(self, srqs: &Numbered<SrqInner>) {
         match self {
-            Held::Entry { srq, entry } => srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry)),
-            Held::Srq(srq, entry) => srq.path.release(entry),
-            Held::Request(ep) => ep.request_reaped(),
-            Held::Nothing => {}
+            Credit::Entry { srq, entry } => {
+                srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry))
+            }
+            Credit::Srq(srq, entry) => srq.path.release(entry),
+            Credit::Request(ep) => ep.request_reaped(),
+            Credit::Nothing => {}
         }
     }
 }
@@ -263,7 +265,7 @@ impl Evd {
     pub fn query(&self) -> Result<EvdParam> {
         self.inner.check()?;
         let mut queue = self.inner.queue();
-        let after = self.inner.harvest(&mut queue)?;
+        let deferred = self.inner.harvest(&mut queue)?;
         let param = EvdParam {
             qlen: Count::try_from(queue.qlen).unwrap_or(Count::MAX),
             enabled: queue.enabled,
@@ -273,7 +275,7 @@ impl Evd {
             queued: queue.len(),
         };
         drop(queue);
-        self.inner.settle(after);
+        self.inner.run_deferred(deferred);
         Ok(param)
     }
 
@@ -285,34 +287,34 @@ impl Evd {
     /// # References
     /// dat_evd_dequeue(3DAT).
     pub fn dequeue(&self) -> Result<Event> {
-        match self.inner.dequeue_quickly(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
-            Quick::Dto(event) => return Ok(event),
-            Quick::Empty => return Err(empty()),
-            Quick::Unknown => {}
+        match self.inner.dequeue_fast(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
+            Polled::Dto(event) => return Ok(event),
+            Polled::Empty => return Err(empty()),
+            Polled::Slow => {}
         }
-        self.dequeue_thoroughly()
+        self.dequeue_slow()
     }
 
     /// The same for whoever knows that the quick way does not lead there.
     #[inline(always)]
-    pub(crate) fn dequeue_thoroughly(&self) -> Result<Event> {
+    pub(crate) fn dequeue_slow(&self) -> Result<Event> {
         self.inner.check()?;
         if self.inner.waiting.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.inner.queue();
         let was_empty = queue.len() == 0;
-        let after = if !queue.others.is_empty() {
+        let deferred = if !queue.others.is_empty() {
             self.inner.harvest(&mut queue)?
         } else if queue.dtos.is_empty() {
             // One batch is enough: what comes out is the oldest of all.
             self.inner.harvest_batch(&mut queue)?
         } else {
-            Aftermath::default()
+            Deferred::default()
         };
-        if !after.is_nothing() {
+        if !deferred.is_nothing() {
             drop(queue);
-            self.inner.settle(after);
+            self.inner.run_deferred(deferred);
             queue = self.inner.queue();
         }
         let event = queue.pop();
@@ -320,7 +322,7 @@ impl Evd {
         drop(queue);
         match event {
             Some(data) => {
-                self.inner.left(&data);
+                self.inner.on_dequeued(&data);
                 Ok(Event { evd: self.inner.id, data })
             }
             None => Err(empty()),
@@ -339,7 +341,7 @@ impl Evd {
     /// # References
     /// dat_evd_wait(3DAT).
     pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
-        self.inner.wait(timeout, threshold).inspect(|waited| self.inner.left(&waited.event.data))
+        self.inner.wait(timeout, threshold).inspect(|waited| self.inner.on_dequeued(&waited.event.data))
     }
 
     /// A longer or shorter queue; events are never lost.
@@ -356,14 +358,14 @@ impl Evd {
             return Err(Error::arg(2, format!("an EVD has 1 to {} events", inner.ia.attr.max_evd_qlen)));
         }
         let mut queue = inner.queue();
-        let after = inner.harvest(&mut queue)?;
+        let deferred = inner.harvest(&mut queue)?;
         let outcome = if queue.len() > min_qlen as usize {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
             queue.resize(round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen))
         };
         drop(queue);
-        inner.settle(after);
+        inner.run_deferred(deferred);
         outcome
     }
 
@@ -472,13 +474,13 @@ fn empty() -> Error {
     Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
 }
 
-/// What [`EvdInner::dequeue_quickly`] found.
+/// What [`EvdInner::dequeue_fast`] found.
 #[derive(Debug)]
-pub(crate) enum Quick<T> {
+pub(crate) enum Polled<T> {
     Dto(T),
     Empty,
     /// It is not for the quick way to say.
-    Unknown,
+    Slow,
 }
 
 /// A little longer than asked, within what the device can.
@@ -526,7 +528,7 @@ impl Queue {
     #[inline]
     fn pop_dto(&mut self) -> Option<EventData> {
         let queued = self.dtos.pop_front()?;
-        queued.held.release(&self.srqs);
+        queued.credit.release(&self.srqs);
         Some(EventData::completed(queued.dto))
     }
 
@@ -578,7 +580,7 @@ impl EvdInner {
             _dates: dates,
             queue: FastMutex::new(Queue {
                 cq,
-                unusual: if discards { Unusual::REQUESTS } else { Unusual::empty() },
+                slow_path: if discards { SlowPath::REQUESTS } else { SlowPath::empty() },
                 batch: list(2 * BATCH)?,
                 qlen,
                 dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
@@ -608,7 +610,7 @@ impl EvdInner {
 
     /// The consumer learns of this event now. An RMR that a peer has invalidated is bound to nothing any more.
     #[inline]
-    fn left(&self, data: &EventData) {
+    fn on_dequeued(&self, data: &EventData) {
         match data {
             EventData::Dto(dto) => {
                 if let Some(rkey) = dto.invalidated {
@@ -632,7 +634,7 @@ impl EvdInner {
     }
 
     /// Waits until whoever harvests it now is done.
-    pub(crate) fn let_pass(&self) {
+    pub(crate) fn synchronize(&self) {
         drop(self.queue());
     }
 
@@ -716,7 +718,7 @@ impl EvdInner {
         let beside_srqs =
             |s: &Stream| matches!(s.kind, StreamKind::Recv { srq: false } | StreamKind::Request);
         if streams.iter().any(beside_srqs) {
-            queue.unusual |= Unusual::REQUESTS;
+            queue.slow_path |= SlowPath::REQUESTS;
         }
         drop(queue);
         if streams.is_empty() { Ok(()) } else { self.watch().map(drop) }
@@ -782,8 +784,8 @@ impl EvdInner {
             return;
         }
         let mut queue = self.queue();
-        let after = self.harvest(&mut queue).unwrap_or_default();
-        queue.unusual |= Unusual::CLOSED;
+        let deferred = self.harvest(&mut queue).unwrap_or_default();
+        queue.slow_path |= SlowPath::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
         queue.eps.clear();
@@ -791,7 +793,7 @@ impl EvdInner {
         let cno = queue.cno.take();
         drop(queue);
         events.into_iter().for_each(|queued| queued.abandon(&self.ia, &srqs));
-        self.give_back_lost(after);
+        self.give_back_lost(deferred);
         // Connection requests are rejected as they go.
         drop(others);
         if let Some(channel) = &self.channel {
@@ -809,7 +811,7 @@ impl crate::fork::Inherit for EvdInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
         // Whoever dequeues looks at this alone under the lock, and then finds that it is not live.
-        self.queue.lock_anew().unusual |= Unusual::CLOSED;
+        self.queue.lock_anew().slow_path |= SlowPath::CLOSED;
     }
 }
 

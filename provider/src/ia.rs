@@ -5,13 +5,13 @@ use crate::conn::MAX_PRIVATE_DATA;
 use crate::counters::IaCounts;
 use crate::cr::CrInner;
 use crate::datagram::Datagrams;
-use crate::datapath::{Kind, ledger::Lost};
+use crate::datapath::{DataPath, entries::Lost};
 use crate::ep::EpInner;
-use crate::evd::{EvdInner, Held};
+use crate::evd::{Credit, EvdInner};
 use crate::event::{AsyncEvent, EventData};
 use crate::lmr::{LmrInner, LmrTable};
 use crate::memory::{headroom, list};
-use crate::pool::Strays;
+use crate::pool::ReturnQueue;
 use crate::progress::{Progress, Task};
 use crate::psp::SpInner;
 use crate::pz::PzInner;
@@ -75,7 +75,7 @@ impl Default for IaSettings {
 pub(crate) struct IaInner {
     pub(crate) attr: IaAttr,
     pub(crate) provider_attr: ProviderAttr,
-    pub(crate) kind: Kind,
+    pub(crate) kind: DataPath,
     pub(crate) settings: IaSettings,
     pub(crate) port: u8,
     pub(crate) lmrs: LmrTable,
@@ -85,7 +85,7 @@ pub(crate) struct IaInner {
     /// EVDs that the IA itself owns; they hold the IA, so they go at close.
     own: Mutex<{ rank::OWN }, Own>,
     cm_targets: Mutex<{ rank::TABLE }, HashMap<u64, CmEntry>>,
-    pools: Mutex<{ rank::TABLE }, HashMap<u32, Weak<Strays>>>,
+    pools: Mutex<{ rank::TABLE }, HashMap<u32, Weak<ReturnQueue>>>,
     order: Mutex<{ rank::ORDER }, ()>,
     thread: Mutex<{ rank::TABLE }, Option<JoinHandle<()>>>,
     live: AtomicBool,
@@ -272,7 +272,7 @@ impl Ia {
             );
             Error::new(ReturnType::InvalidState, Subtype::None, text)
         })?;
-        let (kind, why) = Kind::choose(&context)?;
+        let (kind, why) = DataPath::choose(&context)?;
         let cm = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
         let progress = Progress::new(context.async_fd(), std::os::fd::AsFd::as_fd(&cm))?;
         let inner = Arc::new(IaInner {
@@ -431,7 +431,7 @@ fn count(n: u32) -> Count {
     Count::try_from(n).unwrap_or(Count::MAX)
 }
 
-fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
+fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: DataPath) -> IaAttr {
     let a = context.attributes();
     // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
     let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
@@ -478,7 +478,7 @@ fn ia_attr(context: &Context, port: u8, address: IpAddr, kind: Kind) -> IaAttr {
     }
 }
 
-fn provider_attr(context: &Context, kind: Kind, why: String) -> ProviderAttr {
+fn provider_attr(context: &Context, kind: DataPath, why: String) -> ProviderAttr {
     ProviderAttr {
         provider_name: "doorbell",
         completion_flags_supported: CompletionFlags::all(),
@@ -591,11 +591,11 @@ impl IaInner {
         let ep = self.objects.lock().unwrap().eps.get(&lost.ep).and_then(Weak::upgrade);
         match ep {
             Some(ep) => {
-                let held = Held::Srq(srq.clone(), lost.entry);
-                ep.recv_evd.put_flushed(&ep, lost.tag, ep.receive_op(), held);
+                let credit = Credit::Srq(srq.clone(), lost.entry);
+                ep.recv_evd.put_flushed(&ep, lost.info, ep.receive_op(), credit);
             }
             None => {
-                self.stray(lost.tag.pool, lost.tag.cookie);
+                self.return_unseen(lost.info.pool, lost.info.cookie);
                 srq.path.release(lost.entry);
             }
         }
@@ -605,10 +605,10 @@ impl IaInner {
     ///
     /// # Errors
     /// No memory for the table.
-    pub(crate) fn add_pool(&self, number: u32, strays: &Arc<Strays>) -> Result<()> {
+    pub(crate) fn add_pool(&self, number: u32, unseen: &Arc<ReturnQueue>) -> Result<()> {
         let mut pools = self.pools.lock().unwrap();
         pools.try_reserve(1)?;
-        pools.insert(number, Arc::downgrade(strays));
+        pools.insert(number, Arc::downgrade(unseen));
         Ok(())
     }
 
@@ -620,14 +620,14 @@ impl IaInner {
     }
 
     /// What was posted with this cookie is done, and nobody will see its completion.
-    pub(crate) fn stray(&self, pool: u32, cookie: u64) {
+    pub(crate) fn return_unseen(&self, pool: u32, cookie: u64) {
         if pool == 0 {
             return;
         }
-        let strays = self.pools.lock().unwrap().get(&pool).and_then(Weak::upgrade);
-        if let Some(strays) = strays {
+        let unseen = self.pools.lock().unwrap().get(&pool).and_then(Weak::upgrade);
+        if let Some(unseen) = unseen {
             // It has room for each buffer, and none can come twice before the pool has looked.
-            let _ = strays.push(cookie);
+            let _ = unseen.push(cookie);
         }
     }
 

@@ -17,7 +17,7 @@
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
 use crate::bounded_queue::BoundedQueue;
-use crate::datapath::ledger::Tag;
+use crate::datapath::entries::WrInfo;
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};
@@ -40,32 +40,43 @@ impl ReceiveQueue for Srq {}
 impl ReceiveQueue for Ep {}
 
 mod sealed {
-    use super::{Ep, PoolMemory, PostError, Srq, Tag};
+    use super::{Ep, PoolMemory, PostError, Srq, WrInfo};
 
     pub trait Sealed {
         /// Posts these bytes, an offset and a length, of a pool's memory.
-        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
-        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError>;
+        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: WrInfo)
+        -> Result<(), PostError>;
     }
 
     impl Sealed for Srq {
-        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
-        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError> {
-            self.post_pool(memory, bytes, tag)
+        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        fn post(
+            &mut self,
+            memory: &PoolMemory,
+            bytes: (usize, usize),
+            info: WrInfo,
+        ) -> Result<(), PostError> {
+            self.post_pool(memory, bytes, info)
         }
     }
 
     impl Sealed for Ep {
-        #[expect(private_interfaces, reason = "only pools have memory and make tags")]
-        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), tag: Tag) -> Result<(), PostError> {
-            self.inner.post_recv_pool(memory, bytes, tag)
+        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        fn post(
+            &mut self,
+            memory: &PoolMemory,
+            bytes: (usize, usize),
+            info: WrInfo,
+        ) -> Result<(), PostError> {
+            self.inner.post_recv_pool(memory, bytes, info)
         }
     }
 }
 
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BufferState {
     Free,
     Posted,
     Out,
@@ -73,19 +84,19 @@ enum Place {
 
 /// The places of all buffers. A cookie is a buffer in the low bits, as many as that takes, and its generation above.
 #[derive(Debug)]
-struct Slots {
-    slots: Vec<(Place, u64)>,
+struct Buffers {
+    slots: Vec<(BufferState, u64)>,
     free: Vec<u32>,
     posted: usize,
     /// Bits of a cookie that name the buffer.
     bits: u32,
 }
 
-impl Slots {
+impl Buffers {
     fn new(n: u32) -> Result<Self, TryReserveError> {
         let bits = u32::BITS - (n - 1).leading_zeros();
         let (mut slots, mut free) = (list(n as usize)?, list(n as usize)?);
-        slots.resize(n as usize, (Place::Free, 0));
+        slots.resize(n as usize, (BufferState::Free, 0));
         free.extend((0..n).rev());
         Ok(Self { slots, free, posted: 0, bits })
     }
@@ -105,16 +116,16 @@ impl Slots {
     fn mark_posted(&mut self, slot: u32) -> Option<u64> {
         let (place, generation) = &mut self.slots[slot as usize];
         let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
-        (*place, *generation) = (Place::Posted, next);
+        (*place, *generation) = (BufferState::Posted, next);
         self.posted += 1;
         Some(next << self.bits | u64::from(slot))
     }
 
     /// The post was refused: as before.
-    fn unpost(&mut self, slot: u32, to: Place) {
+    fn unpost(&mut self, slot: u32, to: BufferState) {
         self.posted -= 1;
         self.slots[slot as usize].0 = to;
-        if to == Place::Free {
+        if to == BufferState::Free {
             self.free.push(slot);
         }
     }
@@ -123,30 +134,30 @@ impl Slots {
     fn complete(&mut self, cookie: u64) -> Option<u32> {
         let slot = (cookie & ((1 << self.bits) - 1)) as u32;
         let entry = self.slots.get_mut(slot as usize)?;
-        if *entry != (Place::Posted, cookie >> self.bits) {
+        if *entry != (BufferState::Posted, cookie >> self.bits) {
             return None;
         }
-        entry.0 = Place::Out;
+        entry.0 = BufferState::Out;
         self.posted -= 1;
         Some(slot)
     }
 
     /// A guard has given its buffer back.
     fn give_back(&mut self, slot: u32) {
-        self.slots[slot as usize].0 = Place::Free;
+        self.slots[slot as usize].0 = BufferState::Free;
         self.free.push(slot);
     }
 
     /// A free buffer goes out.
     fn take(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.slots[slot as usize].0 = Place::Out;
+        self.slots[slot as usize].0 = BufferState::Out;
         Some(slot)
     }
 }
 
 /// Cookies of completions that nobody has seen, of one pool.
-pub(crate) type Strays = BoundedQueue;
+pub(crate) type ReturnQueue = BoundedQueue;
 
 /// Where a pool's bytes are.
 #[derive(Debug)]
@@ -165,7 +176,7 @@ struct Arena {
     base: Base,
     size: usize,
     returned: BoundedQueue,
-    strays: Arc<Strays>,
+    unseen: Arc<ReturnQueue>,
     number: u32,
     /// Keeps the memory mapped for guards; `registered` keeps it for the device.
     _memory: Arc<Mapping>,
@@ -202,11 +213,11 @@ impl Arena {
             base: Base(NonNull::new(memory.as_ptr()).ok_or_else(out_of_memory)?),
             size,
             returned: BoundedQueue::new(buffers as usize)?,
-            strays: Arc::new(Strays::new(buffers as usize)?),
+            unseen: Arc::new(ReturnQueue::new(buffers as usize)?),
             number: new_number()?,
             _memory: memory,
         });
-        ia.inner.add_pool(arena.number, &arena.strays)?;
+        ia.inner.add_pool(arena.number, &arena.unseen)?;
         Ok(arena)
     }
 
@@ -215,8 +226,8 @@ impl Arena {
         (slot as usize * self.size + offset, len)
     }
 
-    fn tag(&self, cookie: u64) -> Tag {
-        Tag { cookie, pool: self.number, ..Tag::default() }
+    fn info(&self, cookie: u64) -> WrInfo {
+        WrInfo { cookie, pool: self.number, ..WrInfo::default() }
     }
 
     /// Refuses a pool of the process that this one was forked from.
@@ -227,11 +238,11 @@ impl Arena {
         }
     }
 
-    fn collect(&self, slots: &mut Slots) {
+    fn collect(&self, slots: &mut Buffers) {
         while let Some(slot) = self.returned.pop() {
             slots.give_back(slot as u32);
         }
-        while let Some(cookie) = self.strays.pop() {
+        while let Some(cookie) = self.unseen.pop() {
             if let Some(slot) = slots.complete(cookie) {
                 slots.give_back(slot);
             }
@@ -304,7 +315,7 @@ impl Drop for Buffer {
 #[derive(Debug)]
 pub struct RecvPool {
     arena: Arc<Arena>,
-    slots: Slots,
+    slots: Buffers,
     batch: usize,
 }
 
@@ -348,7 +359,7 @@ impl RecvPool {
     /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`](crate::Lmr::create).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
-        Ok(Self { arena, slots: Slots::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
+        Ok(Self { arena, slots: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
     }
 
     /// Posts every buffer that is free or has come back, as far as the queue has room; gives how many.
@@ -361,10 +372,10 @@ impl RecvPool {
         let mut n = 0;
         while let Some((slot, cookie)) = self.slots.post() {
             let bytes = self.arena.bytes(slot, 0, self.arena.size);
-            match queue.post(&self.arena.registered, bytes, self.arena.tag(cookie)) {
+            match queue.post(&self.arena.registered, bytes, self.arena.info(cookie)) {
                 Ok(()) => n += 1,
                 Err(error) => {
-                    self.slots.unpost(slot, Place::Free);
+                    self.slots.unpost(slot, BufferState::Free);
                     if matches!(error, PostError::Full(_)) {
                         break;
                     }
@@ -408,7 +419,7 @@ impl RecvPool {
         evd: &Evd,
         timeout: Option<Duration>,
     ) -> Result<Received, WaitError> {
-        if self.free(self.arena.strays.len()) >= self.batch || self.posted() < self.batch {
+        if self.free(self.arena.unseen.len()) >= self.batch || self.posted() < self.batch {
             self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
         }
         let event = match evd.dequeue() {
@@ -430,9 +441,9 @@ impl RecvPool {
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
         // Read once: more may come back meanwhile.
-        let strays = self.arena.strays.len();
-        let posted = self.slots.posted - strays;
-        let free = self.free(strays);
+        let unseen = self.arena.unseen.len();
+        let posted = self.slots.posted - unseen;
+        let free = self.free(unseen);
         Ok(Gauges {
             posted,
             out: self.slots.slots.len() - posted - free,
@@ -444,12 +455,12 @@ impl RecvPool {
 
     /// Buffers that this pool has posted and not seen completed.
     pub fn posted(&self) -> usize {
-        self.slots.posted - self.arena.strays.len()
+        self.slots.posted - self.arena.unseen.len()
     }
 
     /// Buffers that the next refill can post, when so many have come back unseen.
-    fn free(&self, strays: usize) -> usize {
-        self.slots.free.len() + self.arena.returned.len() + strays
+    fn free(&self, unseen: usize) -> usize {
+        self.slots.free.len() + self.arena.returned.len() + unseen
     }
 
     /// Bytes of one buffer.
@@ -495,7 +506,7 @@ impl Deref for RecvBuf {
 #[derive(Debug)]
 pub struct SendPool {
     arena: Arc<Arena>,
-    slots: Slots,
+    slots: Buffers,
 }
 
 /// A buffer to fill and send; it goes back to the pool when dropped unsent.
@@ -512,7 +523,7 @@ impl SendPool {
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         Ok(Self {
             arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ)?,
-            slots: Slots::new(buffers)?,
+            slots: Buffers::new(buffers)?,
         })
     }
 
@@ -573,9 +584,9 @@ impl SendPool {
         // Before the post: if that panics, nobody has the buffer.
         let slot = buf.into_slot();
         let pieces = pieces.iter().map(|piece| self.arena.bytes(slot, piece.start, piece.len()));
-        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.tag(cookie), flags);
+        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
         posted.map_err(|error| {
-            self.slots.unpost(slot, Place::Out);
+            self.slots.unpost(slot, BufferState::Out);
             (SendBuf { buffer: self.arena.buffer(slot, self.arena.size) }, error)
         })
     }
@@ -596,7 +607,7 @@ impl SendPool {
 
     /// Buffers under way.
     pub fn posted(&self) -> usize {
-        self.slots.posted - self.arena.strays.len()
+        self.slots.posted - self.arena.unseen.len()
     }
 
     /// Bytes of one buffer.
@@ -637,7 +648,7 @@ mod tests {
     #[test]
     fn a_buffer_whose_generations_are_used_up_is_never_posted_again() {
         for n in [1, 2, 3, 1024, 1025] {
-            let mut slots = Slots::new(n).unwrap();
+            let mut slots = Buffers::new(n).unwrap();
             let last = u64::MAX >> slots.bits;
             slots.slots[0].1 = last - 1;
             let (slot, cookie) = slots.post().unwrap();
@@ -660,7 +671,7 @@ mod tests {
 
     #[test]
     fn an_old_cookie_gives_no_buffer_out() {
-        let mut slots = Slots::new(1).unwrap();
+        let mut slots = Buffers::new(1).unwrap();
         let (slot, first) = slots.post().unwrap();
         assert_eq!(slots.complete(first), Some(slot));
         assert_eq!(slots.complete(first), None);
@@ -674,7 +685,7 @@ mod tests {
         /// Whatever cookies arrive, no buffer is out twice or out and posted, and none is lost.
         #[test]
         fn every_buffer_is_in_one_place(steps in proptest::collection::vec((0u8..4, 0usize..64), 1..300)) {
-            let mut slots = Slots::new(8).unwrap();
+            let mut slots = Buffers::new(8).unwrap();
             let mut seen = Vec::new();
             let mut out = Vec::new();
             for (what, pick) in steps {

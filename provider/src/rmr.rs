@@ -8,7 +8,7 @@
 //! posted behind it waits for it. What a peer may touch with the new context is for the device to enforce. Linux's rxe
 //! (6.12) keeps privileges and takes windows back, but checks addresses against the whole LMR, not against the window.
 
-use crate::datapath::ledger::Tag;
+use crate::datapath::entries::WrInfo;
 use crate::ep::{EpInner, Window};
 use crate::ia::{IaInner, Key};
 use crate::lmr::LmrInner;
@@ -310,10 +310,10 @@ impl RmrInner {
             Some(lmr) if to.segment.segment_length > 0 => Some((lmr, self.target(lmr, &to)?)),
             _ => None,
         };
-        let tag = Tag { cookie, pool: self.id.0 as u32, ..Tag::default() };
+        let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
         if ep.state() == EpState::Disconnected {
             // Flushed: nothing changes.
-            ep.post_window(Window::Nothing, tag, flags).map_err(refused)?;
+            ep.post_window(Window::Nothing, info, flags).map_err(refused)?;
             return Ok(state.rkey);
         }
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
@@ -340,15 +340,15 @@ impl RmrInner {
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.ia.expect_key()).transpose()?;
         let posted = match (self.scope, &bind, &state.bound) {
-            (_, None, None) => ep.post_window(Window::Nothing, tag, flags),
-            (RmrScope::Pz, Some(bind), _) => ep.post_window(Window::Type1(bind), tag, flags),
+            (_, None, None) => ep.post_window(Window::Nothing, info, flags),
+            (RmrScope::Pz, Some(bind), _) => ep.post_window(Window::Type1(bind), info, flags),
             (RmrScope::Pz, None, Some(bound)) => {
                 let mr = bound.lmr.mr()?;
                 let bind = BindMw { mw: &window, mr: &mr, addr: 0, len: 0, access: Access::empty(), rkey: 0 };
-                ep.post_window(Window::Type1(&bind), tag, flags)
+                ep.post_window(Window::Type1(&bind), info, flags)
             }
-            (RmrScope::Ep, Some(bind), _) => ep.post_window(Window::Type2(bind, old), tag, flags),
-            (RmrScope::Ep, None, Some(_)) => ep.post_window(Window::Invalidate(state.rkey), tag, flags),
+            (RmrScope::Ep, Some(bind), _) => ep.post_window(Window::Type2(bind, old), info, flags),
+            (RmrScope::Ep, None, Some(_)) => ep.post_window(Window::Invalidate(state.rkey), info, flags),
         };
         posted.map_err(refused)?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));

@@ -1,6 +1,6 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, ledger::Tag, verbs::VerbsPoster};
+use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, entries::WrInfo, verbs::VerbsPoster};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
@@ -59,27 +59,27 @@ pub(crate) struct SrqInner {
     live: AtomicBool,
     failed: AtomicBool,
     /// EPs tied to it; the lock also decides free against attach (R31).
-    eps: Mutex<{ rank::TIES }, Ties>,
+    eps: Mutex<{ rank::TIES }, Attached>,
     low: Mutex<{ rank::LOW }, LowWatermark>,
 }
 
 #[derive(Debug, Default)]
-struct Ties {
+struct Attached {
     eps: u32,
     /// The EPs' receive EVDs.
-    evds: HashMap<u64, Fed>,
+    evds: HashMap<u64, ReceiveEvd>,
     shutdown: bool,
 }
 
 /// A receive EVD: its CQ has room for every entry of the SRQ, once, however many EPs feed it.
 #[derive(Debug)]
-struct Fed {
+struct ReceiveEvd {
     evd: Arc<EvdInner>,
     eps: u32,
     room: u32,
 }
 
-impl Fed {
+impl ReceiveEvd {
     fn make_room(&mut self, srq: &SrqInner, depth: u32) -> Result<()> {
         if depth > self.room {
             self.evd.make_room(srq, self.room, depth)?;
@@ -177,7 +177,7 @@ impl Srq {
         if self.post_quick(iov, cookie) {
             return Ok(());
         }
-        self.post_checked(iov, Tag { cookie, ..Tag::default() })
+        self.post_checked(iov, WrInfo { cookie, ..WrInfo::default() })
     }
 
     /// Posts these bytes of a pool's memory.
@@ -186,7 +186,7 @@ impl Srq {
         &mut self,
         memory: &PoolMemory,
         bytes: (usize, usize),
-        tag: Tag,
+        info: WrInfo,
     ) -> Result<(), PostError> {
         let inner = &self.inner;
         if !inner.live.load(Ordering::Acquire) {
@@ -194,11 +194,11 @@ impl Srq {
         }
         let sge = memory.segment(0, bytes, &inner.pz, Direction::Write)?;
         if let SrqPoster::Direct(poster) = &mut self.poster
-            && poster.post_one(sge.addr, sge.len, sge.lkey, tag.cookie, tag.pool)
+            && poster.post_one(sge.addr, sge.len, sge.lkey, info.cookie, info.pool)
         {
             return Ok(());
         }
-        self.post_segments(&[sge], Tag { lmrs: [memory.number(), 0, 0, 0], ..tag })
+        self.post_segments(&[sge], WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info })
     }
 
     /// The common case: with room in the queue, a few segments of the same LMR as the last one. All
@@ -248,12 +248,12 @@ impl Srq {
             |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
         if let [one] = iov {
             let Some(lkey) = last.key(one) else { return false };
-            let tag = Tag { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
-            return poster.post(&[sge(one, lkey)], tag).is_ok();
+            let info = WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
+            return poster.post(&[sge(one, lkey)], info).is_ok();
         }
         let mut segments = [Sge::default(); FEW];
         let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
-        poster.post(segments, Tag { cookie, ..Tag::default() }.over(iov)).is_ok()
+        poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
     }
 
     #[inline(never)]
@@ -271,7 +271,7 @@ impl Srq {
     }
 
     #[inline(never)]
-    fn post_checked(&mut self, iov: &[LmrTriplet], tag: Tag) -> Result<(), PostError> {
+    fn post_checked(&mut self, iov: &[LmrTriplet], info: WrInfo) -> Result<(), PostError> {
         let inner = &self.inner;
         if !inner.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleSrq));
@@ -288,13 +288,13 @@ impl Srq {
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
             self.last.remember(&inner.ia.lmrs, segment.lmr_context);
         }
-        self.post_segments(&sges[..n], tag.over(iov))
+        self.post_segments(&sges[..n], info.over(iov))
     }
 
     /// Segments that were checked.
-    fn post_segments(&mut self, sges: &[Sge], tag: Tag) -> Result<(), PostError> {
-        match self.poster.post(sges, tag) {
-            Err(PostError::Full(_)) if self.inner.ia.harvest_discards() => self.poster.post(sges, tag),
+    fn post_segments(&mut self, sges: &[Sge], info: WrInfo) -> Result<(), PostError> {
+        match self.poster.post(sges, info) {
+            Err(PostError::Full(_)) if self.inner.ia.harvest_discards() => self.poster.post(sges, info),
             outcome => outcome,
         }
     }
@@ -352,8 +352,8 @@ impl Srq {
         if depth < low {
             return Err(Error::state(Subtype::None, format!("the low watermark is {low}: lower that first")));
         }
-        for fed in inner.eps.lock().unwrap().evds.values_mut() {
-            fed.make_room(inner, depth).map_err(|e| {
+        for receive_evd in inner.eps.lock().unwrap().evds.values_mut() {
+            receive_evd.make_room(inner, depth).map_err(|e| {
                 let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
                 Error::resources(Subtype::ResourceMemory, text)
             })?;
@@ -405,7 +405,7 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // EPs may still hold it; it goes with the last of them.
-        if !self.inner.ia.is_inherited() && self.inner.eps.lock().is_ok_and(|ties| ties.eps == 0) {
+        if !self.inner.ia.is_inherited() && self.inner.eps.lock().is_ok_and(|attached| attached.eps == 0) {
             self.inner.close();
         }
     }
@@ -458,12 +458,12 @@ impl SrqInner {
     /// No EP is tied to it, and none will be (R31).
     pub(crate) fn shut(&self) -> Result<()> {
         self.check()?;
-        let mut ties = self.eps.lock().unwrap();
-        if ties.eps > 0 {
-            let text = format!("{} EPs use this SRQ: free them first", ties.eps);
+        let mut attached = self.eps.lock().unwrap();
+        if attached.eps > 0 {
+            let text = format!("{} EPs use this SRQ: free them first", attached.eps);
             return Err(Error::state(Subtype::InvalidStateSrqInUse, text));
         }
-        ties.shutdown = true;
+        attached.shutdown = true;
         Ok(())
     }
 
@@ -484,44 +484,44 @@ impl SrqInner {
 
     /// Brings the completions of all its EPs in.
     pub(crate) fn harvest(&self) -> Result<()> {
-        let ties = self.eps.lock().unwrap();
-        let mut evds = list(ties.evds.len())?;
-        evds.extend(ties.evds.values().map(|fed| fed.evd.clone()));
-        drop(ties);
+        let attached = self.eps.lock().unwrap();
+        let mut evds = list(attached.evds.len())?;
+        evds.extend(attached.evds.values().map(|receive_evd| receive_evd.evd.clone()));
+        drop(attached);
         evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
-    /// Ties an EP to it, with room in its receive EVD's CQ (R31, R145).
-    pub(crate) fn tie(&self, evd: &Arc<EvdInner>) -> Result<()> {
-        let mut ties = self.eps.lock().unwrap();
-        if ties.shutdown || !self.live.load(Ordering::Acquire) {
+    /// Attached an EP to it, with room in its receive EVD's CQ (R31, R145).
+    pub(crate) fn attach(&self, evd: &Arc<EvdInner>) -> Result<()> {
+        let mut attached = self.eps.lock().unwrap();
+        if attached.shutdown || !self.live.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
         }
         let most = self.ia.attr.max_ep_per_srq;
-        if ties.eps >= most as u32 {
+        if attached.eps >= most as u32 {
             return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
         }
-        ties.evds.try_reserve(1)?;
-        match ties.evds.entry(evd.id.0) {
-            Entry::Occupied(mut fed) => fed.get_mut().eps += 1,
+        attached.evds.try_reserve(1)?;
+        match attached.evds.entry(evd.id.0) {
+            Entry::Occupied(mut receive_evd) => receive_evd.get_mut().eps += 1,
             Entry::Vacant(none) => {
-                let mut fed = Fed { evd: evd.clone(), eps: 1, room: 0 };
-                fed.make_room(self, self.path.depth())?;
-                none.insert(fed);
+                let mut receive_evd = ReceiveEvd { evd: evd.clone(), eps: 1, room: 0 };
+                receive_evd.make_room(self, self.path.depth())?;
+                none.insert(receive_evd);
             }
         }
-        ties.eps += 1;
+        attached.eps += 1;
         Ok(())
     }
 
-    pub(crate) fn untie(&self, evd: &Arc<EvdInner>) {
-        let mut ties = self.eps.lock().unwrap();
-        ties.eps -= 1;
-        let Entry::Occupied(mut fed) = ties.evds.entry(evd.id.0) else { return };
-        fed.get_mut().eps -= 1;
-        if fed.get().eps == 0 {
+    pub(crate) fn detach(&self, evd: &Arc<EvdInner>) {
+        let mut attached = self.eps.lock().unwrap();
+        attached.eps -= 1;
+        let Entry::Occupied(mut receive_evd) = attached.evds.entry(evd.id.0) else { return };
+        receive_evd.get_mut().eps -= 1;
+        if receive_evd.get().eps == 0 {
             // Under the lock, so that another EP that comes now finds the EVD as it is afterwards.
-            evd.forget_srq(self, fed.remove().room);
+            evd.forget_srq(self, receive_evd.remove().room);
         }
     }
 
@@ -532,7 +532,7 @@ impl SrqInner {
         }
         // Whoever was completing an entry holds the lock of its EVD, and is done when that is free; the next one sees that there
         // may be a lost one, and looks for it itself.
-        self.eps.lock().unwrap().evds.values().for_each(|fed| fed.evd.let_pass());
+        self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
         while let Some(lost) = self.path.next_lost() {
             self.ia.flush_lost(self, lost);
         }

@@ -28,7 +28,7 @@
 //! | 13 | `EpInner::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
 //! | 14 | `EpInner::receives` | `Mutex` | receives that are posted | 20 |
 //! | 15 | `Ud` | `Mutex` | what a UD EP asks and sends | 20 |
-//! | 16 | `Ledger::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
+//! | 16 | `SrqEntries::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
 //! | 20 | `IaInner::{objects, cm_targets, pools, thread}`, `OPEN`, `Progress::timers`, `IaCounts::read` | `Mutex` | what an IA knows by number, the IAs of the process, timers, samples | none |
 //! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `SpInner::listeners`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
 //! | 20 | `KNOWN` in `fork`, `LmrTable::free`, `LmrInner::mr`, `Datagrams::ways` (`RwLock`), `Answers` | `Mutex` | objects that a child inherits, LMR contexts, regions, address handles, answers to datagram requests | none |
@@ -76,7 +76,7 @@ pub(crate) mod rank {
         REQUESTS = 13 "EpInner::requests";
         RECEIVES = 14 "EpInner::receives";
         DATAGRAMS = 15 "Ud";
-        LOSSES = 16 "Ledger::losses";
+        LOSSES = 16 "SrqEntries::losses";
         /// Whoever holds one of these takes no other lock of this crate.
         TABLE = 20 "a table";
     }

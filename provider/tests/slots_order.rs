@@ -18,7 +18,7 @@ use std::sync::Arc;
 )]
 #[path = "../src/datapath/direct/slots.rs"]
 mod slots;
-use slots::Slots;
+use slots::RingSlots;
 
 /// In the provider they are shared with the ring.
 type Cookies = Box<[AtomicU64]>;
@@ -32,13 +32,13 @@ const BITS: u16 = 64;
 /// The poster stands at word 0, so that slots of word 2 are found by the search only.
 const WORDS: u32 = 3;
 
-fn ring() -> Arc<Slots> {
+fn ring() -> Arc<RingSlots> {
     let cookies = table(usize::from(BITS) * 3, |n| AtomicU64::new(1000 + n as u64)).unwrap();
-    Arc::new(Slots::new(cookies).unwrap())
+    Arc::new(RingSlots::new(cookies).unwrap())
 }
 
 /// Takes what is back until there is nothing.
-fn take_all(slots: &Slots, into: &mut Vec<u16>) {
+fn take_all(slots: &RingSlots, into: &mut Vec<u16>) {
     while let Some((word, bits)) = slots.take_returned(0, WORDS) {
         into.extend((0..BITS).filter(|bit| bits >> bit & 1 == 1).map(|bit| word as u16 * BITS + bit));
     }

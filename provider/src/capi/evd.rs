@@ -8,7 +8,7 @@ use super::handle::Handle;
 use super::ia::ia_of;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use crate::evd::Quick;
+use crate::evd::Polled;
 use crate::{CompletionFlags, Evd, EvdFlags, ReturnType, Subtype};
 
 /// `DAT_EVD_EXTENSION_BASE`: extension events arrive with the stream of their operation, so it adds nothing.
@@ -142,11 +142,11 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     if let Some(object) = evd.get_quickly::<EvdObject>()
         && !out.goes_nowhere()
     {
-        match object.evd.inner.dequeue_quickly(|dto| out.set_fields(&completion(evd, &dto))) {
-            Quick::Dto(()) => return SUCCESS,
+        match object.evd.inner.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
+            Polled::Dto(()) => return SUCCESS,
             // Only of an EVD that takes completions.
-            Quick::Empty => return ReturnType::QueueEmpty as u32,
-            Quick::Unknown => {}
+            Polled::Empty => return ReturnType::QueueEmpty as u32,
+            Polled::Slow => {}
         }
     }
     evd_dequeue_guarded(evd, out)
@@ -157,7 +157,7 @@ fn evd_dequeue_guarded(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
         let takes = get(evd)?;
         out.need(2)?;
-        match takes.dequeue_thoroughly() {
+        match takes.dequeue_slow() {
             Ok(taken) => {
                 out.set(event(evd, taken.data)?);
                 Ok(())

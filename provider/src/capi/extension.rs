@@ -11,7 +11,7 @@ use super::ia;
 use super::objects::EpObject;
 use super::post::request;
 use super::raw::{In, VaList};
-use crate::ep::What;
+use crate::ep::RequestKind;
 use crate::{CloseFlags, LmrTriplet, RmrTriplet, Subtype};
 use std::ffi::c_char;
 
@@ -45,14 +45,14 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
                 let add = args.next();
                 let (iov, cookie, remote) = local_and_remote(args)?;
                 let flags = args.next() as u32;
-                request(ep, What::FetchAdd(remote, add), 1, iov, cookie, flags, 5)
+                request(ep, RequestKind::FetchAdd(remote, add), 1, iov, cookie, flags, 5)
             }
             op::CMP_AND_SWAP => {
                 ep.get::<EpObject>()?;
                 let (compare, swap) = (args.next(), args.next());
                 let (iov, cookie, remote) = local_and_remote(args)?;
                 let flags = args.next() as u32;
-                request(ep, What::CompareSwap(remote, compare, swap), 1, iov, cookie, flags, 5)
+                request(ep, RequestKind::CompareSwap(remote, compare, swap), 1, iov, cookie, flags, 5)
             }
             op::RDMA_WRITE_IMMED => {
                 ep.get::<EpObject>()?;
@@ -60,7 +60,7 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
                 let (iov, cookie, remote) = local_and_remote(args)?;
                 let data = immediate(args.next() as u32);
                 let flags = args.next() as u32;
-                request(ep, What::WriteImmediate(remote, data), count, iov, cookie, flags, 7)
+                request(ep, RequestKind::WriteImmediate(remote, data), count, iov, cookie, flags, 7)
             }
             op::UD_SEND => {
                 ep.get::<EpObject>()?;
@@ -69,7 +69,7 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
                 let to = args.next_in::<AddrHandle>().need(4)?;
                 let cookie = args.next();
                 let flags = args.next() as u32;
-                request(ep, What::SendUd(to.destination()), count, iov, cookie, flags, 6)
+                request(ep, RequestKind::SendUd(to.destination()), count, iov, cookie, flags, 6)
             }
             op::UD_CM_FREE => {
                 let object = ep.get::<EpObject>()?;

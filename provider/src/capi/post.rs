@@ -4,12 +4,12 @@ use super::code::{Code, SUCCESS, guard};
 use super::handle::Handle;
 use super::objects::EpObject;
 use super::raw::In;
-use crate::datapath::ledger::Tag;
-use crate::ep::What;
+use crate::datapath::entries::WrInfo;
+use crate::ep::RequestKind;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
-fn tag(cookie: u64) -> Tag {
-    Tag { cookie, ..Tag::default() }
+fn info(cookie: u64) -> WrInfo {
+    WrInfo { cookie, ..WrInfo::default() }
 }
 
 /// The flags, which are argument `arg`.
@@ -20,7 +20,7 @@ pub(super) fn completion_flags(bits: u32, arg: u16) -> Result<CompletionFlags, C
 /// Posts a request whose flags are argument `arg`.
 pub(super) fn request(
     ep: Handle,
-    what: What,
+    kind: RequestKind,
     count: i32,
     iov: In<LmrTriplet>,
     cookie: u64,
@@ -30,7 +30,7 @@ pub(super) fn request(
     let object = ep.get::<EpObject>()?;
     let segments = iov.segments(count)?;
     let flags = completion_flags(flags, arg)?;
-    object.ep.inner.post_request(what, segments, tag(cookie), flags).map_err(|e| Code::post(e, arg))
+    object.ep.inner.post_request(kind, segments, info(cookie), flags).map_err(|e| Code::post(e, arg))
 }
 
 pub(super) extern "C" fn ep_post_send(
@@ -40,7 +40,7 @@ pub(super) extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    guard("dat_ep_post_send", || request(ep, What::Send, count, iov, cookie, flags, 5))
+    guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
 }
 
 /// `dat_ep_post_send_with_invalidate`; without the flag an ordinary Send.
@@ -53,8 +53,8 @@ pub(super) extern "C" fn ep_post_send_with_invalidate(
     invalidate: u32,
     rmr_context: u32,
 ) -> u32 {
-    let what = if invalidate == 0 { What::Send } else { What::SendInvalidate(rmr_context) };
-    guard("dat_ep_post_send_with_invalidate", || request(ep, what, count, iov, cookie, flags, 5))
+    let kind = if invalidate == 0 { RequestKind::Send } else { RequestKind::SendInvalidate(rmr_context) };
+    guard("dat_ep_post_send_with_invalidate", || request(ep, kind, count, iov, cookie, flags, 5))
 }
 
 pub(super) extern "C" fn ep_post_recv(
@@ -72,7 +72,7 @@ pub(super) extern "C" fn ep_post_recv(
         }
         let segments = iov.segments(count)?;
         let flags = completion_flags(flags, 5)?;
-        object.ep.inner.post_recv(segments, tag(cookie), flags).map_err(|e| Code::post(e, 5))
+        object.ep.inner.post_recv(segments, info(cookie), flags).map_err(|e| Code::post(e, 5))
     })
 }
 
@@ -86,7 +86,7 @@ pub(super) extern "C" fn ep_post_rdma_read(
 ) -> u32 {
     guard("dat_ep_post_rdma_read", || {
         ep.get::<EpObject>()?;
-        request(ep, What::Read(remote.need(5)?), count, iov, cookie, flags, 6)
+        request(ep, RequestKind::Read(remote.need(5)?), count, iov, cookie, flags, 6)
     })
 }
 
@@ -102,9 +102,9 @@ pub(super) extern "C" fn ep_post_rdma_read_to_rmr(
         let (local, remote) = (local.need(2)?, remote.need(4)?);
         let flags = completion_flags(flags, 5)?;
         let inner = &object.ep.inner;
-        let posted = inner
-            .local_segment(local)
-            .and_then(|segment| inner.post_request(What::Read(remote), &[segment], tag(cookie), flags));
+        let posted = inner.local_segment(local).and_then(|segment| {
+            inner.post_request(RequestKind::Read(remote), &[segment], info(cookie), flags)
+        });
         posted.map_err(|error| match error {
             // The segment is argument 2 here.
             PostError::OutOfBounds(_) => Code::arg(2),
@@ -123,7 +123,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
 ) -> u32 {
     guard("dat_ep_post_rdma_write", || {
         ep.get::<EpObject>()?;
-        request(ep, What::Write(remote.need(5)?), count, iov, cookie, flags, 6)
+        request(ep, RequestKind::Write(remote.need(5)?), count, iov, cookie, flags, 6)
     })
 }
 

@@ -172,7 +172,7 @@ impl EpInner {
                 self.tell_broken();
             }
         });
-        self.poke();
+        self.recheck_notification();
         self.drain_soon();
     }
 
@@ -192,9 +192,9 @@ impl EpInner {
     }
 
     /// Flushed completions notify, whatever the mode (R238); not every device says so.
-    pub(crate) fn poke(&self) {
-        self.recv_evd.poke();
-        self.request_evd.poke();
+    pub(crate) fn recheck_notification(&self) {
+        self.recv_evd.recheck_notification();
+        self.request_evd.recheck_notification();
     }
 
     /// The device says that an SRQ EP has taken its last buffer.
@@ -227,7 +227,7 @@ impl EpInner {
         if quiet || over {
             control.drained = true;
             drop(control);
-            self.poke();
+            self.recheck_notification();
             let stopped = quiet || self.stop_device();
             self.flush_left(stopped);
             if let Some(srq) = self.srq.as_ref().filter(|_| stopped) {

@@ -2,7 +2,7 @@
 //!
 //! An entry of an SRQ is a slot of its ring, from the post until the consumer has reaped the completion; so a slot that is
 //! posted again never has an unreaped completion. The thread that posts owns the ring and takes no lock; those that reap tell
-//! it through [`Slots`] which slots are back. The ring goes round more slots than the SRQ has entries: `outstanding` is
+//! it through [`RingSlots`] which slots are back. The ring goes round more slots than the SRQ has entries: `outstanding` is
 //! what was posted less what was released, one look at a count, and slots that are back can wait until many are.
 //!
 //! What an EVD polls is split. Send queues, and receive queues of plain EPs, are libmlx5's, which only `ibv_poll_cq`
@@ -12,14 +12,14 @@
 //!
 //! The device gives everything back when a QP fails: there are no lost buffers to look for.
 
-mod handover;
+mod adopt;
 mod slots;
 
-use self::handover::Taken;
-use self::slots::{Counts, Slots};
-use super::ledger::Tag;
+use self::adopt::Adopted;
+use self::slots::{Counts, RingSlots};
+use super::entries::WrInfo;
 use super::verbs::{VerbsCq, status};
-use super::{Completion, SrqCounts, Token};
+use super::{Completion, SrqCounts, WrId};
 use crate::counters::ReceivedAs;
 use crate::error::PostError;
 use crate::memory::table;
@@ -35,17 +35,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;
 
 /// Why this device's queues cannot be driven here.
-pub(crate) fn obstacle(context: &Context) -> Option<String> {
+pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
     // libmlx5 turns signatures on when this variable exists; nobody here writes them.
     if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
         return Some("MLX5_SRQ_SIGNATURE is set: unset it".to_owned());
     }
-    handover::supported(context).err().map(|error| error.to_string())
+    adopt::supported(context).err().map(|error| error.to_string())
 }
 
 /// Creates a QP that receives from a direct SRQ.
 pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
-    handover::qp(pd, init)
+    adopt::qp(pd, init)
 }
 
 /// An SRQ of the device: what all share.
@@ -53,7 +53,7 @@ pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::
 pub(crate) struct DirectSrq {
     /// Names it in completions.
     id: u32,
-    slots: Arc<Slots>,
+    slots: Arc<RingSlots>,
     depth: AtomicU32,
     /// The most entries that it can be made to have.
     room: u32,
@@ -63,8 +63,8 @@ pub(crate) struct DirectSrq {
 /// The posting half: the ring itself.
 #[derive(Debug)]
 pub(crate) struct DirectPoster {
-    ring: Taken<mlx5_direct::Srq, Srq>,
-    slots: Arc<Slots>,
+    ring: Adopted<mlx5_direct::Srq, Srq>,
+    slots: Arc<RingSlots>,
     /// How many may be outstanding. The ring has room for more slots.
     depth: u32,
     /// Slots that were released although nobody had posted them.
@@ -80,11 +80,11 @@ impl DirectSrq {
     /// Takes over an SRQ to which nothing was posted; up to `depth` entries of it are used at first.
     pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<(Self, DirectPoster)> {
         let verbs = srq.clone();
-        let mut ring = handover::srq(srq, depth)?;
+        let mut ring = adopt::srq(srq, depth)?;
         let goes_round = slots_for(depth, ring.max_depth());
         ring.set_depth(goes_round)
             .map_err(|error| Error::new(ReturnType::InternalError, Subtype::None, error.to_string()))?;
-        let slots = Arc::new(Slots::new(ring.cookies().clone()).map_err(|_| no_memory())?);
+        let slots = Arc::new(RingSlots::new(ring.cookies().clone()).map_err(|_| no_memory())?);
         let poster = DirectPoster {
             slots: slots.clone(),
             depth,
@@ -102,10 +102,10 @@ impl DirectSrq {
     }
 
     #[inline]
-    pub(crate) fn complete(&self, entry: u32) -> Option<Tag> {
+    pub(crate) fn complete(&self, entry: u32) -> Option<WrInfo> {
         let (cookie, pool) = self.slots.complete(entry)?;
         // Why a receive failed is in the completion itself: no need to know its LMRs.
-        Some(Tag { cookie, pool, ..Tag::default() })
+        Some(WrInfo { cookie, pool, ..WrInfo::default() })
     }
 
     /// [`DirectSrq::complete`] and [`DirectSrq::release`] in one: cookie and pool.
@@ -148,7 +148,7 @@ impl DirectPoster {
     }
 
     /// Posts any number of segments.
-    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         let mut encoded = [DataSeg::new(0, 0, 0); MAX_IOV];
         let given = segments.len() as u32;
         let too_many = PostError::TooManySegments { given, most: self.ring.max_segments() };
@@ -156,7 +156,7 @@ impl DirectPoster {
         for (to, from) in encoded.iter_mut().zip(segments) {
             *to = DataSeg::new(from.addr, from.len, from.lkey);
         }
-        self.post_encoded(encoded, tag.cookie, tag.pool)
+        self.post_encoded(encoded, info.cookie, info.pool)
     }
 
     /// The same, in the device's form already.
@@ -335,7 +335,7 @@ pub(crate) struct ReceiveCq {
     /// UD EPs receive here as well: who has sent a message is worth a look.
     datagrams: bool,
     token: u64,
-    cq: Taken<mlx5_direct::Cq, Cq>,
+    cq: Adopted<mlx5_direct::Cq, Cq>,
 }
 
 /// The operation of a receive.
@@ -396,7 +396,7 @@ impl DirectCqs {
         let token = self.token | self.made << EVD_BITS;
         let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        self.receives.push(ReceiveCq { srq: srq.id, datagrams: false, token, cq: handover::cq(cq)? });
+        self.receives.push(ReceiveCq { srq: srq.id, datagrams: false, token, cq: adopt::cq(cq)? });
         Ok(())
     }
 
@@ -541,7 +541,7 @@ impl ReceiveCq {
 #[inline]
 fn received(srq: u32, cqe: &RecvCqe) -> Completion {
     Completion {
-        token: Token::Srq { srq, entry: u32::from(cqe.slot.0) },
+        token: WrId::Srq { srq, entry: u32::from(cqe.slot.0) },
         qpn: cqe.qpn,
         status: DtoStatus::Success,
         op: operation(cqe.op),
@@ -553,7 +553,7 @@ fn received(srq: u32, cqe: &RecvCqe) -> Completion {
 }
 
 fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completion> {
-    let token = |slot: u16| Token::Srq { srq, entry: u32::from(slot) };
+    let token = |slot: u16| WrId::Srq { srq, entry: u32::from(slot) };
     match completion {
         mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
         // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
@@ -623,7 +623,7 @@ mod tests {
             (4, DtoOp::ReceiveWithInvalidate, None, Some(0x0102_0304)),
         ] {
             let got = received(|bytes| bytes[63] = opcode << 4);
-            assert_eq!((got.token, got.qpn), (Token::Srq { srq: 7, entry: 3 }, 0x42));
+            assert_eq!((got.token, got.qpn), (WrId::Srq { srq: 7, entry: 3 }, 0x42));
             assert_eq!((got.status, got.op, got.length), (DtoStatus::Success, op, 9));
             assert_eq!((got.immediate, got.invalidated), (immediate, invalidated));
         }
@@ -647,7 +647,7 @@ mod tests {
                 bytes[55] = syndrome;
                 bytes[63] = 14 << 4;
             });
-            assert_eq!((got.token, got.status), (Token::Srq { srq: 7, entry: 3 }, expected));
+            assert_eq!((got.token, got.status), (WrId::Srq { srq: 7, entry: 3 }, expected));
         }
     }
 

@@ -8,10 +8,10 @@
 //! above this module knows which path it is talking to, but for the quickest way to post (`Srq::post_quick`).
 
 pub(crate) mod direct;
-pub(crate) mod ledger;
+pub(crate) mod entries;
 pub(crate) mod verbs;
 
-use self::ledger::{Progress, Tag};
+use self::entries::{CompletedUpTo, WrInfo};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Which queue a completion belongs to, as told by the token posted with the work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
+pub(crate) enum WrId {
     /// A buffer from an SRQ: its entry, and the low bits of the SRQ's id.
     Srq { srq: u32, entry: u32 },
     /// A receive of a plain EP.
@@ -29,7 +29,7 @@ pub(crate) enum Token {
     Request(u64),
 }
 
-impl Token {
+impl WrId {
     const REQUEST: u64 = 1 << 63;
     const RECV: u64 = 1 << 62;
     const SRQ_BITS: u32 = 0x3fff_ffff;
@@ -56,7 +56,7 @@ impl Token {
 /// One completion, in DAT's terms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
-    pub(crate) token: Token,
+    pub(crate) token: WrId,
     pub(crate) qpn: u32,
     pub(crate) status: DtoStatus,
     /// For receives only; a request knows what it was.
@@ -107,10 +107,10 @@ impl SrqPath {
         }
     }
 
-    /// A completion names this entry; gives its tag. `None` for one that is not posted. With what the EP keeps, if that is still
+    /// A completion names this entry; gives its info. `None` for one that is not posted. With what the EP keeps, if that is still
     /// around; under the lock of its receive EVD.
     #[inline]
-    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         match self {
             Self::Verbs(srq) => srq.complete(entry, ep),
             Self::Direct(srq) => srq.complete(entry),
@@ -130,7 +130,7 @@ impl SrqPath {
     ///
     /// # Errors
     /// No memory to keep track of it.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<()> {
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<()> {
         match self {
             Self::Verbs(srq) => srq.ep_connected(ep, progress),
             Self::Direct(_) => Ok(()),
@@ -149,7 +149,7 @@ impl SrqPath {
 
     /// The next entry that is known to be swallowed, now completed.
     #[inline]
-    pub(crate) fn next_lost(&self) -> Option<ledger::Lost> {
+    pub(crate) fn next_lost(&self) -> Option<entries::Lost> {
         match self {
             Self::Verbs(srq) => srq.next_lost(),
             Self::Direct(_) => None,
@@ -169,10 +169,10 @@ impl SrqPath {
 
 impl SrqPoster {
     /// Posts one buffer; all or nothing.
-    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self {
-            Self::Verbs(srq) => srq.post(segments, tag),
-            Self::Direct(srq) => srq.post(segments, tag),
+            Self::Verbs(srq) => srq.post(segments, info),
+            Self::Direct(srq) => srq.post(segments, info),
         }
     }
 
@@ -254,12 +254,12 @@ impl CqPath {
 
 /// Which path an IA uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DataPath {
     Verbs,
     Direct,
 }
 
-impl Kind {
+impl DataPath {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
@@ -310,7 +310,7 @@ impl Kind {
         match self {
             Self::Direct => direct::create_qp(pd, init),
             // A machine without the library for it has no direct path either.
-            Self::Verbs if direct::obstacle(pd.context()).is_none() => direct::create_qp(pd, init),
+            Self::Verbs if direct::unsupported_reason(pd.context()).is_none() => direct::create_qp(pd, init),
             Self::Verbs => Qp::create(pd, init),
         }
     }
@@ -325,11 +325,11 @@ impl Kind {
         let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();
         let (kind, why) = match wish.as_str() {
             "verbs" => (Self::Verbs, "DOORBELL_DATAPATH=verbs".to_owned()),
-            "" | "auto" => match direct::obstacle(context) {
+            "" | "auto" => match direct::unsupported_reason(context) {
                 None => (Self::Direct, "libmlx5 drives the device".to_owned()),
                 Some(why) => (Self::Verbs, format!("no direct data path: {why}")),
             },
-            "direct" => match direct::obstacle(context) {
+            "direct" => match direct::unsupported_reason(context) {
                 None => (Self::Direct, "DOORBELL_DATAPATH=direct".to_owned()),
                 Some(why) => {
                     let text =
@@ -356,13 +356,13 @@ mod tests {
     #[test]
     fn tokens_survive_the_round_trip() {
         for token in [
-            Token::Srq { srq: 0x3fff_ffff, entry: u32::MAX },
-            Token::Srq { srq: 1, entry: 0 },
-            Token::Recv,
-            Token::Request(0),
-            Token::Request(1 << 40),
+            WrId::Srq { srq: 0x3fff_ffff, entry: u32::MAX },
+            WrId::Srq { srq: 1, entry: 0 },
+            WrId::Recv,
+            WrId::Request(0),
+            WrId::Request(1 << 40),
         ] {
-            assert_eq!(Token::unpack(token.pack()), token);
+            assert_eq!(WrId::unpack(token.pack()), token);
         }
     }
 }

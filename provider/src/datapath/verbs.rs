@@ -1,10 +1,10 @@
 //! The portable path: standard verbs on any device.
 //!
-//! Which buffer is where is kept in a [`Ledger`]. The work request's id is the entry, so completions may come in any order (R93).
+//! Which buffer is where is kept in a [`SrqEntries`]. The work request's id is the entry, so completions may come in any order (R93).
 //! No lock of ours is taken to post; the driver takes its own.
 
-use super::ledger::{Ledger, Lost, Posting, Progress, Tag, Whereabouts};
-use super::{Completion, SrqCounts, Token};
+use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, Lost, SrqEntries, WrInfo};
+use super::{Completion, SrqCounts, WrId};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct VerbsSrq {
     srq: Srq,
-    ledger: Ledger,
+    entries: SrqEntries,
     depth: AtomicU32,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct VerbsSrq {
 #[derive(Debug)]
 pub(crate) struct VerbsPoster {
     shared: Arc<VerbsSrq>,
-    posting: Posting,
+    poster: EntryPoster,
     id: u32,
     /// How many buffers the device's queue takes.
     room: u32,
@@ -40,9 +40,9 @@ impl VerbsSrq {
         room: u32,
         resizable: bool,
     ) -> Result<(Arc<Self>, VerbsPoster)> {
-        let (ledger, posting) = Ledger::new(depth)?;
-        let shared = Arc::new(Self { srq, ledger, depth: depth.into() });
-        Ok((shared.clone(), VerbsPoster { shared, posting, id, room, resizable }))
+        let (entries, poster) = SrqEntries::new(depth)?;
+        let shared = Arc::new(Self { srq, entries, depth: depth.into() });
+        Ok((shared.clone(), VerbsPoster { shared, poster, id, room, resizable }))
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
@@ -54,44 +54,44 @@ impl VerbsSrq {
     }
 
     #[inline]
-    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
-        self.ledger.complete(entry, ep)
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
+        self.entries.complete(entry, ep)
     }
 
     #[inline]
     pub(crate) fn release(&self, entry: u32) {
-        self.ledger.release(entry);
+        self.entries.release(entry);
     }
 
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<()> {
-        Ok(self.ledger.ep_connected(ep, progress)?)
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<()> {
+        Ok(self.entries.ep_connected(ep, progress)?)
     }
 
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
-        self.ledger.ep_drained(ep)
+        self.entries.ep_drained(ep)
     }
 
     #[inline]
     pub(crate) fn next_lost(&self) -> Option<Lost> {
-        self.ledger.next_lost()
+        self.entries.next_lost()
     }
 }
 
 impl VerbsPoster {
     #[inline(always)]
-    pub(crate) fn post(&mut self, segments: &[Sge], tag: Tag) -> Result<(), PostError> {
-        let Self { shared, posting, id, .. } = self;
-        let entry = posting.post(&shared.ledger, tag).ok_or(PostError::Full(Subtype::ResourceSrq))?;
-        let token = Token::Srq { srq: *id, entry }.pack();
+    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
+        let Self { shared, poster, id, .. } = self;
+        let entry = poster.post(&shared.entries, info).ok_or(PostError::Full(Subtype::ResourceSrq))?;
+        let token = WrId::Srq { srq: *id, entry }.pack();
         shared.srq.post_one(token, segments).map_err(|reason| {
-            posting.unpost(&shared.ledger, entry);
+            poster.unpost(&shared.entries, entry);
             refused(reason)
         })
     }
 
     pub(crate) fn counts(&self) -> SrqCounts {
-        let Whereabouts { available, outstanding } = self.shared.ledger.counts();
-        SrqCounts { depth: self.posting.limit(), available, outstanding }
+        let EntryCounts { available, outstanding } = self.shared.entries.counts();
+        SrqCounts { depth: self.poster.limit(), available, outstanding }
     }
 
     pub(crate) fn resize(&mut self, depth: u32) -> Result<()> {
@@ -101,12 +101,12 @@ impl VerbsPoster {
                 format!("this device cannot deepen an SRQ, and this one has room for {}", self.room),
             ));
         }
-        let before = self.posting.limit();
-        self.posting.set_limit(&self.shared.ledger, depth)?;
+        let before = self.poster.limit();
+        self.poster.set_limit(&self.shared.entries, depth)?;
         if depth > self.room {
             if let Err(error) = self.shared.srq.resize(depth) {
                 // What was made for more entries stays, for the next time.
-                self.posting.limit_to(before);
+                self.poster.limit_to(before);
                 return Err(Error::new(
                     ReturnType::InsufficientResources,
                     Subtype::ResourceMemory,
@@ -166,7 +166,7 @@ pub(crate) fn refused(reason: Refusal) -> PostError {
 }
 
 fn translate(raw: &rxe_fallback::Completion) -> Completion {
-    let token = Token::unpack(raw.wr_id);
+    let token = WrId::unpack(raw.wr_id);
     Completion {
         token,
         qpn: raw.qp_num,
@@ -187,8 +187,8 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
 /// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
 /// invalid request or a local operation error on others (R80). rxe gives the last for a dead MR too: whoever knows the
 /// LMRs tells the two apart.
-pub(crate) fn status(raw: WcStatus, token: Token) -> DtoStatus {
-    let receive = !matches!(token, Token::Request(_));
+pub(crate) fn status(raw: WcStatus, token: WrId) -> DtoStatus {
+    let receive = !matches!(token, WrId::Request(_));
     match raw {
         WcStatus::Success => DtoStatus::Success,
         WcStatus::WorkRequestFlushed => DtoStatus::Flushed,

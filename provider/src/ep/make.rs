@@ -1,7 +1,7 @@
 //! What an EP is made of: checks, the QP, and everything that gets to know the EP.
 
-use super::marks::Watch;
-use super::post::{Kept, Receive, Receives, Request, Requests};
+use super::marks::RecvHooks;
+use super::post::{PrePosted, Receive, Receives, Request, Requests};
 use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::conn::Control;
 use crate::counters::{Posted, Received};
@@ -134,10 +134,10 @@ impl Plan {
         let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
         let request = self.request.clone().unwrap_or(discards);
         if let Some(srq) = &self.srq {
-            srq.tie(&recv)?;
+            srq.attach(&recv)?;
         }
-        let untie = || self.srq.iter().for_each(|srq| srq.untie(&recv));
-        let qp = self.make_qp(&recv, &request, id).inspect_err(|_| untie())?;
+        let detach_srq = || self.srq.iter().for_each(|srq| srq.detach(&recv));
+        let qp = self.make_qp(&recv, &request, id).inspect_err(|_| detach_srq())?;
         let room = Room {
             recv: if self.srq.is_some() { 0 } else { qp.caps().max_recv_wr },
             request: qp.caps().max_send_wr,
@@ -148,13 +148,13 @@ impl Plan {
             let ud = if ud { Some(Box::new(Ud::new(sends)?)) } else { None };
             Ok((queue(sends)?, queue(room.recv as usize)?, ud))
         };
-        let (requests, receives, ud) = memory().inspect_err(|_| untie())?;
+        let (requests, receives, ud) = memory().inspect_err(|_| detach_srq())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));
-        recv.attach(streams.as_slice(), room.recv).inspect_err(|_| untie())?;
+        recv.attach(streams.as_slice(), room.recv).inspect_err(|_| detach_srq())?;
         let streams = self.request.is_some().then(|| self.request_stream(id));
         request.attach(streams.as_slice(), room.request).inspect_err(|_| {
             recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), room.recv);
-            untie();
+            detach_srq();
         })?;
         Ok(Fed { recv, request, qp: Arc::new(qp), room, requests, receives, ud, dates })
     }
@@ -163,7 +163,7 @@ impl Plan {
     pub(super) fn starve(&self, id: EpId, fed: &Fed) {
         fed.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), fed.room.recv);
         fed.request.detach_one(self.request.is_some().then(|| self.request_stream(id)), fed.room.request);
-        self.srq.iter().for_each(|srq| srq.untie(&fed.recv));
+        self.srq.iter().for_each(|srq| srq.detach(&fed.recv));
     }
 
     fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<Qp> {
@@ -214,9 +214,9 @@ impl Plan {
         let mut attr = self.attr;
         // Its QP receives from now on.
         control.drained = ud.is_none();
-        let mut watch = Watch::empty();
-        watch.set(Watch::MARKED, self.srq.is_some() && control.exceeds(1));
-        watch.set(Watch::DATAGRAMS, ud.is_some());
+        let mut watch = RecvHooks::empty();
+        watch.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
+        watch.set(RecvHooks::DATAGRAMS, ud.is_some());
         attr.max_request_dtos = qp.caps().max_send_wr as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
         if self.srq.is_none() {
@@ -233,7 +233,7 @@ impl Plan {
             srq: self.srq,
             live: AtomicBool::new(true),
             received: Received::default(),
-            progress: Arc::default(),
+            completed_up_to: Arc::default(),
             state: AtomicU8::new(state as u8),
             watch: AtomicU8::new(watch.bits()),
             ud,
@@ -255,7 +255,7 @@ impl Plan {
                 ring: receives,
                 capacity: room.recv as usize,
                 max_iov: attr.max_recv_iov.max(0) as usize,
-                kept: Kept::default(),
+                preposted: PrePosted::default(),
                 posts: 0,
                 bytes: 0,
             }),

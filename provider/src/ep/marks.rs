@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 bitflags! {
     /// Why a receive may mean more than its own completion.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) struct Watch: u8 {
+    pub(super) struct RecvHooks: u8 {
         /// The next receive of this SRQ EP exceeds a high watermark.
         const MARKED = 1;
         /// The connection is accepted and not confirmed: a message confirms it.
@@ -42,7 +42,7 @@ impl EpInner {
         self.watch.load(Ordering::Acquire) != 0
     }
 
-    pub(super) fn set_watch(&self, why: Watch, on: bool) {
+    pub(super) fn set_hook(&self, why: RecvHooks, on: bool) {
         if on {
             self.watch.fetch_or(why.bits(), Ordering::AcqRel);
         } else {
@@ -52,14 +52,14 @@ impl EpInner {
 
     /// Whether the next receive exceeds a high watermark. Of a plain EP, it is the post that may.
     pub(crate) fn is_marked(&self) -> bool {
-        self.watch.load(Ordering::Acquire) & Watch::MARKED.bits() != 0
+        self.watch.load(Ordering::Acquire) & RecvHooks::MARKED.bits() != 0
     }
 
     /// The marks have changed, or one has been exceeded. An SRQ EP holds at most one buffer.
     pub(super) fn watch_marks(&self, control: &Control) {
         let on = self.srq.is_some() && control.exceeds(1);
         if on != self.is_marked() {
-            self.set_watch(Watch::MARKED, on);
+            self.set_hook(RecvHooks::MARKED, on);
             self.recv_evd.mark(self.qp().num(), on);
         }
     }

@@ -206,7 +206,7 @@ impl EpInner {
     /// Whether the receives that are posted allow this.
     fn check_posted(&self, change: &EpChange<'_>, old: &EpAttr) -> Result<()> {
         let receives = self.receives.lock().unwrap();
-        let (posted, most) = (receives.ring.len(), receives.kept.most());
+        let (posted, most) = (receives.ring.len(), receives.preposted.most());
         drop(receives);
         let refuse = |text: String| Err(Error::state(self.state().subtype(), text));
         let fewer = |to: Option<Count>, than: usize| to.filter(|&to| (to.max(0) as usize) < than);
@@ -288,7 +288,7 @@ impl EpInner {
         self.change_connect_evd(plan.connect.as_ref())?;
         // The consumer's one thread that posts is here.
         let fed = plan.feed(self.id).and_then(|fed| {
-            let posted = self.receives.lock().unwrap().post_kept_to(&fed.qp).map_err(|error| {
+            let posted = self.receives.lock().unwrap().post_preposted_to(&fed.qp).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });
@@ -321,7 +321,7 @@ impl EpInner {
             evd.detach_one((!Arc::ptr_eq(evd, &discards)).then_some(stream), room);
         }
         if let Some(srq) = &self.srq {
-            srq.untie(&self.recv_evd);
+            srq.detach(&self.recv_evd);
         }
         plan.pz.enter();
         self.pz.lock().unwrap().leave();
@@ -332,11 +332,12 @@ impl EpInner {
             inner
         });
         let mut receives = self.receives.lock().unwrap();
-        let (mut ring, kept) = (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.kept));
+        let (mut ring, preposted) =
+            (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.preposted));
         drop(receives);
         let mut receives = inner.receives.lock().unwrap();
         receives.ring.append(&mut ring);
-        receives.kept = kept;
+        receives.preposted = preposted;
         drop(receives);
         inner.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
         inner.follow_counts(self);

@@ -4,9 +4,9 @@ use super::EpInner;
 use crate::Subtype;
 use crate::counters::Posted;
 use crate::datagram::Destination;
-use crate::datapath::{Token, ledger::Tag, verbs::refused};
+use crate::datapath::{WrId, entries::WrInfo, verbs::refused};
 use crate::error::{Direction, PostError};
-use crate::evd::Held;
+use crate::evd::Credit;
 use crate::lmr::{PoolMemory, Use};
 use crate::srq::MAX_IOV;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A request, with what goes beyond local segments.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum RequestKind {
     Send,
     /// A message that invalidates one of the peer's RMR contexts.
     SendInvalidate(u32),
@@ -36,7 +36,7 @@ const ATOMIC_LEN: u64 = 8;
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) tag: Tag,
+    pub(crate) info: WrInfo,
     pub(crate) flags: CompletionFlags,
     pub(crate) op: DtoOp,
     pub(crate) length: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Request {
 /// A receive posted to a plain EP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
-    pub(crate) tag: Tag,
+    pub(crate) info: WrInfo,
     pub(crate) flags: CompletionFlags,
     /// As of a [`Request`].
     pub(crate) on_device: bool,
@@ -76,17 +76,17 @@ pub(super) struct Receives {
     pub(super) posts: u64,
     pub(super) bytes: u64,
     /// What is in the ring, before a connection.
-    pub(super) kept: Kept,
+    pub(super) preposted: PrePosted,
 }
 
 /// Segments of receives that the device has taken none of, in order: for a queue that has to be filled anew.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct PrePosted {
     counts: Vec<u8>,
     sges: Vec<Sge>,
 }
 
-impl Kept {
+impl PrePosted {
     /// Memory for one more receive.
     fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
         self.counts.try_reserve(1)?;
@@ -117,10 +117,10 @@ impl EpInner {
     pub(crate) fn post_recv(
         self: &Arc<Self>,
         iov: &[LmrTriplet],
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.post_recv_of(iov.len(), tag.over(iov), flags, |sges| {
+        self.post_recv_of(iov.len(), info.over(iov), flags, |sges| {
             let using = Use { pz: self.pz_number(), direction: Direction::Write };
             self.ia.lmrs.check_all(iov, using, sges)
         })
@@ -131,10 +131,10 @@ impl EpInner {
         self: &Arc<Self>,
         memory: &PoolMemory,
         bytes: (usize, usize),
-        tag: Tag,
+        info: WrInfo,
     ) -> Result<(), PostError> {
-        let tag = Tag { lmrs: [memory.number(), 0, 0, 0], ..tag };
-        self.post_recv_of(1, tag, CompletionFlags::empty(), |sges| {
+        let info = WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info };
+        self.post_recv_of(1, info, CompletionFlags::empty(), |sges| {
             sges[0] = memory.segment(0, bytes, &self.pz(), Direction::Write)?;
             Ok(1)
         })
@@ -144,7 +144,7 @@ impl EpInner {
     fn post_recv_of(
         self: &Arc<Self>,
         segments: usize,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
         check: impl FnOnce(&mut [Sge]) -> Result<usize, PostError>,
     ) -> Result<(), PostError> {
@@ -176,23 +176,23 @@ impl EpInner {
         if state == EpState::Disconnected {
             receives.count(&sges[..n]);
             if !receives.ring.is_empty() {
-                receives.ring.push_back(Receive { tag, flags, on_device: false });
+                receives.ring.push_back(Receive { info, flags, on_device: false });
                 return Ok(());
             }
             drop(receives);
-            self.recv_evd.put_flushed(self, tag, self.receive_op(), Held::Nothing);
+            self.recv_evd.put_flushed(self, info, self.receive_op(), Credit::Nothing);
             return Ok(());
         }
         // Datagrams may come at any time.
         let keep = state.is_before_connection() && !self.is_ud();
         if keep {
-            receives.kept.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
+            receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
         }
         // Whoever posts to a UD EP knows that 40 bytes come before the message.
-        receives.qp.post_recv_raw(Token::Recv.pack(), &sges[..n]).map_err(refused)?;
-        receives.ring.push_back(Receive { tag, flags, on_device: true });
+        receives.qp.post_recv_raw(WrId::Recv.pack(), &sges[..n]).map_err(refused)?;
+        receives.ring.push_back(Receive { info, flags, on_device: true });
         if keep {
-            receives.kept.push(&sges[..n]);
+            receives.preposted.push(&sges[..n]);
         }
         receives.count(&sges[..n]);
         drop(receives);
@@ -235,12 +235,12 @@ impl EpInner {
 
     pub(crate) fn post_request(
         self: &Arc<Self>,
-        what: What,
+        kind: RequestKind,
         iov: &[LmrTriplet],
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.post_request_of(what, iov.len(), tag, flags, |direction, sges| {
+        self.post_request_of(kind, iov.len(), info, flags, |direction, sges| {
             let using = Use { pz: self.pz_number(), direction };
             self.ia.lmrs.check_all(iov, using, sges)
         })
@@ -251,10 +251,10 @@ impl EpInner {
         self: &Arc<Self>,
         memory: &PoolMemory,
         pieces: impl ExactSizeIterator<Item = (usize, usize)>,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.post_request_of(What::Send, pieces.len(), tag, flags, |direction, sges| {
+        self.post_request_of(RequestKind::Send, pieces.len(), info, flags, |direction, sges| {
             let pz = self.pz();
             let mut n = 0;
             // As with triplets, a segment of length 0 gives nothing (R52).
@@ -270,26 +270,28 @@ impl EpInner {
     #[inline(always)]
     fn post_request_of(
         self: &Arc<Self>,
-        what: What,
+        kind: RequestKind,
         segments: usize,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
         check: impl FnOnce(Direction, &mut [Sge]) -> Result<usize, PostError>,
     ) -> Result<(), PostError> {
-        let state = match what {
-            What::SendUd(_) => {
+        let state = match kind {
+            RequestKind::SendUd(_) => {
                 self.takes_flags(flags)?;
                 self.takes_datagrams()?
             }
             _ => self.takes_requests(flags)?,
         };
-        let direction = match what {
-            What::Send
-            | What::SendInvalidate(_)
-            | What::SendUd(_)
-            | What::Write(_)
-            | What::WriteImmediate(..) => Direction::Read,
-            What::Read(_) | What::FetchAdd(..) | What::CompareSwap(..) => Direction::Write,
+        let direction = match kind {
+            RequestKind::Send
+            | RequestKind::SendInvalidate(_)
+            | RequestKind::SendUd(_)
+            | RequestKind::Write(_)
+            | RequestKind::WriteImmediate(..) => Direction::Read,
+            RequestKind::Read(_) | RequestKind::FetchAdd(..) | RequestKind::CompareSwap(..) => {
+                Direction::Write
+            }
         };
         let mut sges = [Sge::default(); MAX_IOV];
         if segments > MAX_IOV {
@@ -297,26 +299,28 @@ impl EpInner {
         }
         let mut n = check(direction, &mut sges)?;
         let mut length: u64 = sges[..n].iter().map(|sge| u64::from(sge.len)).sum();
-        let (op, verb) = match what {
-            What::SendUd(to) => {
-                return self.post_request_ud(state, to, &sges[..n], length, tag, flags, segments);
+        let (op, verb) = match kind {
+            RequestKind::SendUd(to) => {
+                return self.post_request_ud(state, to, &sges[..n], length, info, flags, segments);
             }
-            What::Send => (DtoOp::Send, SendOp::Send),
-            What::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
+            RequestKind::Send => (DtoOp::Send, SendOp::Send),
+            RequestKind::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
                 return Err(PostError::NotSupported);
             }
-            What::SendInvalidate(rmr_context) => (DtoOp::Send, SendOp::SendInvalidate(rmr_context)),
-            What::Write(to) | What::WriteImmediate(to, _) if length > u64::from(to.segment_length) => {
+            RequestKind::SendInvalidate(rmr_context) => (DtoOp::Send, SendOp::SendInvalidate(rmr_context)),
+            RequestKind::Write(to) | RequestKind::WriteImmediate(to, _)
+                if length > u64::from(to.segment_length) =>
+            {
                 return Err(PostError::Length);
             }
-            What::Write(to) => {
+            RequestKind::Write(to) => {
                 (DtoOp::RdmaWrite, SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context })
             }
-            What::WriteImmediate(to, imm) => (
+            RequestKind::WriteImmediate(to, imm) => (
                 DtoOp::RdmaWriteImmediate,
                 SendOp::WriteImm { remote_addr: to.virtual_address, rkey: to.rmr_context, imm },
             ),
-            What::Read(from) => {
+            RequestKind::Read(from) => {
                 let want = u64::from(from.segment_length);
                 if want > length {
                     return Err(PostError::Length);
@@ -325,19 +329,19 @@ impl EpInner {
                 length = want;
                 (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
             }
-            What::FetchAdd(at, _) | What::CompareSwap(at, ..)
+            RequestKind::FetchAdd(at, _) | RequestKind::CompareSwap(at, ..)
                 if length != ATOMIC_LEN || at.virtual_address % ATOMIC_LEN != 0 =>
             {
                 return Err(PostError::Length);
             }
-            What::FetchAdd(..) | What::CompareSwap(..) if !self.ia.attr.atomics => {
+            RequestKind::FetchAdd(..) | RequestKind::CompareSwap(..) if !self.ia.attr.atomics => {
                 return Err(PostError::NotSupported);
             }
-            What::FetchAdd(at, add) => (
+            RequestKind::FetchAdd(at, add) => (
                 DtoOp::FetchAndAdd,
                 SendOp::FetchAdd { remote_addr: at.virtual_address, rkey: at.rmr_context, add },
             ),
-            What::CompareSwap(at, compare, swap) => (
+            RequestKind::CompareSwap(at, compare, swap) => (
                 DtoOp::CompareAndSwap,
                 SendOp::CmpSwap { remote_addr: at.virtual_address, rkey: at.rmr_context, compare, swap },
             ),
@@ -345,8 +349,11 @@ impl EpInner {
         if length > u64::from(self.ia.attr.max_message_size) {
             return Err(PostError::Length);
         }
-        let solicits = matches!(what, What::Send | What::SendInvalidate(_) | What::WriteImmediate(..));
-        let request = Request { tag, flags, op, length: length as u32, on_device: true };
+        let solicits = matches!(
+            kind,
+            RequestKind::Send | RequestKind::SendInvalidate(_) | RequestKind::WriteImmediate(..)
+        );
+        let request = Request { info, flags, op, length: length as u32, on_device: true };
         self.submit(state, request, solicits, segments, |qp, wr_id, flags| {
             qp.post_send(&SendWr { wr_id, op: verb, sges: &sges[..n], flags, inline: None, ud: None })
         })
@@ -363,7 +370,7 @@ impl EpInner {
         to: Destination,
         sges: &[Sge],
         length: u64,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
         segments: usize,
     ) -> Result<(), PostError> {
@@ -371,7 +378,7 @@ impl EpInner {
         if length > u64::from(self.ia.attr.mtu) {
             return Err(PostError::Length);
         }
-        let request = Request { tag, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
+        let request = Request { info, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
         self.submit(state, request, true, segments, |qp, wr_id, flags| {
             self.post_datagram(qp, wr_id, sges, flags, (&ah, to.qpn))
         })?;
@@ -416,7 +423,7 @@ impl EpInner {
             }
             requests.unreaped += 1;
             drop(requests);
-            self.request_evd.put_flushed(self, request.tag, request.op, Held::Request(self.clone()));
+            self.request_evd.put_flushed(self, request.info, request.op, Credit::Request(self.clone()));
             return Ok(());
         }
         // Every request is signalled, also those whose events are suppressed: so it is always known which are done, and
@@ -425,7 +432,7 @@ impl EpInner {
         flags.set(SendFlags::SOLICITED, solicits && request.flags.contains(CompletionFlags::SOLICITED_WAIT));
         flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
         let seq = requests.first + requests.ring.len() as u64;
-        post(&requests.qp, Token::Request(seq).pack(), flags).map_err(refused)?;
+        post(&requests.qp, WrId::Request(seq).pack(), flags).map_err(refused)?;
         requests.posted.add(request.op, request.length.into());
         requests.ring.push_back(request);
         Ok(())
@@ -473,14 +480,14 @@ impl EpInner {
     /// receives posted in error). Unless the device is known to have stopped, buffers of pools that it has are kept from them:
     /// they could be lent out while it still uses them.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
-        let unsafe_to_lend = |tag: &Tag, on_device| !stopped && on_device && tag.pool != 0;
+        let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
             let left = self.receives.lock().unwrap().ring.pop_front();
             let Some(receive) = left else { break };
-            if unsafe_to_lend(&receive.tag, receive.on_device) {
+            if unsafe_to_lend(&receive.info, receive.on_device) {
                 continue;
             }
-            self.recv_evd.put_flushed(self, receive.tag, self.receive_op(), Held::Nothing);
+            self.recv_evd.put_flushed(self, receive.info, self.receive_op(), Credit::Nothing);
         }
         loop {
             let mut requests = self.requests.lock().unwrap();
@@ -488,11 +495,11 @@ impl EpInner {
             requests.first += 1;
             requests.unreaped += 1;
             drop(requests);
-            if unsafe_to_lend(&request.tag, request.on_device) && request.op != DtoOp::RmrBind {
+            if unsafe_to_lend(&request.info, request.on_device) && request.op != DtoOp::RmrBind {
                 self.request_reaped();
                 continue;
             }
-            self.request_evd.put_flushed(self, request.tag, request.op, Held::Request(self.clone()));
+            self.request_evd.put_flushed(self, request.info, request.op, Credit::Request(self.clone()));
         }
     }
 
@@ -523,12 +530,12 @@ impl EpInner {
         requests.ring.clear();
         let mut receives = self.receives.lock().unwrap();
         receives.ring.clear();
-        receives.kept = Kept::default();
+        receives.preposted = PrePosted::default();
     }
 
     /// A connection is under way: the device may take receives from now on, and its queue is the one that they stay in.
-    pub(crate) fn settle_receives(&self) {
-        self.receives.lock().unwrap().kept = Kept::default();
+    pub(crate) fn drop_preposted(&self) {
+        self.receives.lock().unwrap().preposted = PrePosted::default();
     }
 
     /// Takes the QP back to where it was before a connection that did not come about. In RESET a device forgets what was
@@ -538,7 +545,7 @@ impl EpInner {
         let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
         receives.qp.to_reset().map_err(failed)?;
         self.ia.to_init(&receives.qp)?;
-        receives.post_kept_to(&receives.qp).map_err(|error| {
+        receives.post_preposted_to(&receives.qp).map_err(|error| {
             let text = format!("the receives of an EP could not be posted again: {error}");
             crate::Error::resources(Subtype::ResourceTep, text)
         })
@@ -547,9 +554,9 @@ impl EpInner {
 
 impl Receives {
     /// Posts the kept ones that have not completed, to a queue that is empty. Of those that have the buffers may be lent out.
-    pub(super) fn post_kept_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
-        let completed = self.kept.counts.len().saturating_sub(self.ring.len());
-        self.kept.segments().skip(completed).try_for_each(|sges| qp.post_recv(Token::Recv.pack(), sges))
+    pub(super) fn post_preposted_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
+        let completed = self.preposted.counts.len().saturating_sub(self.ring.len());
+        self.preposted.segments().skip(completed).try_for_each(|sges| qp.post_recv(WrId::Recv.pack(), sges))
     }
 
     fn count(&mut self, sges: &[Sge]) {

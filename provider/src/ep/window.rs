@@ -2,7 +2,7 @@
 
 use super::EpInner;
 use super::post::Request;
-use crate::datapath::ledger::Tag;
+use crate::datapath::entries::WrInfo;
 use crate::error::PostError;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use crate::{Direction, Subtype, ia::Key};
@@ -27,7 +27,7 @@ impl EpInner {
     pub(crate) fn post_window(
         self: &Arc<Self>,
         what: Window<'_>,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let state = self.takes_requests(flags)?;
@@ -40,9 +40,9 @@ impl EpInner {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
             let silent = flags | CompletionFlags::SUPPRESS;
-            self.submit_window(state, Window::Invalidate(old), tag, silent)?;
+            self.submit_window(state, Window::Invalidate(old), info, silent)?;
         }
-        self.submit_window(state, what, tag, flags)
+        self.submit_window(state, what, info, flags)
     }
 
     fn has_room(&self, entries: usize) -> bool {
@@ -57,10 +57,10 @@ impl EpInner {
         self: &Arc<Self>,
         state: EpState,
         what: Window<'_>,
-        tag: Tag,
+        info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let request = Request { tag, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
+        let request = Request { info, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
         self.submit(state, request, false, 0, |qp, wr_id, flags| {
             let wr = |op| SendWr { wr_id, op, sges: &[], flags, inline: None, ud: None };
             match what {

@@ -24,7 +24,7 @@
 //! An EVD that is too short needs no alert: it overflows when completions are harvested, and until then
 //! they are safe in the CQ, which has room for all.
 
-use super::{EvdInner, Queue, Unusual};
+use super::{EvdInner, Queue, SlowPath};
 use crate::Result;
 use crate::progress::Task;
 use crate::types::CompletionFlags;
@@ -104,7 +104,7 @@ impl Queue {
     fn wanted(&self) -> Armed {
         let Alert { failures, ref marked, failures_are_solicited, .. } = self.alert;
         let marked = !marked.is_empty();
-        if self.unusual.contains(Unusual::CLOSED) || !(marked || failures) {
+        if self.slow_path.contains(SlowPath::CLOSED) || !(marked || failures) {
             Armed::Nothing
         } else if (marked || !failures_are_solicited) && !self.has(CompletionFlags::SOLICITED_WAIT) {
             Armed::All

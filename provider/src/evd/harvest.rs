@@ -1,11 +1,11 @@
 //! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
 
-use super::{BATCH, EvdInner, Held, Numbered, Queue, Queued, Quick, Unusual};
+use super::{BATCH, Credit, EvdInner, Numbered, Polled, Queue, Queued, SlowPath};
 use crate::Result;
 use crate::counters::ReceivedAs;
 use crate::datapath::{
-    Completion, CqPath, SrqPath, Token, direct,
-    ledger::{Lost, Tag},
+    Completion, CqPath, SrqPath, WrId, direct,
+    entries::{Lost, WrInfo},
 };
 use crate::ep::EpInner;
 use crate::event::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
@@ -21,14 +21,14 @@ use std::sync::atomic::Ordering;
 /// What a harvest leaves to be done without the queue's lock.
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Aftermath {
+pub(crate) struct Deferred {
     failed: Vec<Arc<EpInner>>,
     received: Vec<Arc<EpInner>>,
     lost: Vec<(Arc<SrqInner>, Lost)>,
     overflowed: bool,
 }
 
-impl Aftermath {
+impl Deferred {
     /// Of an event that was lost.
     pub(super) fn overflow() -> Self {
         Self { overflowed: true, ..Self::default() }
@@ -120,10 +120,10 @@ impl EvdInner {
     /// Moves finished completions from the CQ into the queue, so that counts are exact.
     pub(crate) fn harvest_now(&self) -> Result<()> {
         let mut queue = self.queue();
-        let after = self.harvest(&mut queue)?;
+        let deferred = self.harvest(&mut queue)?;
         let news = queue.notified;
         drop(queue);
-        self.settle(after);
+        self.run_deferred(deferred);
         if news && self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
         }
@@ -131,36 +131,36 @@ impl EvdInner {
     }
 
     /// Takes everything that has completed.
-    pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Aftermath> {
-        let mut after = Aftermath::default();
+    pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Deferred> {
+        let mut deferred = Deferred::default();
         // Without memory for what they leave, the rest stays in the CQ until somebody looks again.
-        while self.harvest_into(queue, &mut after)? >= BATCH && after.reserve_batch().is_ok() {}
-        Ok(after)
+        while self.harvest_into(queue, &mut deferred)? >= BATCH && deferred.reserve_batch().is_ok() {}
+        Ok(deferred)
     }
 
     /// Takes what has completed, up to a batch.
     #[inline]
-    pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Aftermath> {
-        let mut after = Aftermath::default();
-        self.harvest_into(queue, &mut after)?;
-        Ok(after)
+    pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Deferred> {
+        let mut deferred = Deferred::default();
+        self.harvest_into(queue, &mut deferred)?;
+        Ok(deferred)
     }
 
     /// The common cases of a dequeue, without events other than completions. Where the EVD takes nothing but receives from
     /// direct SRQs, and what is next is one that went well and means no more than that, it goes straight from the CQ to the
     /// consumer, who makes of it what he wants.
     #[inline(always)]
-    pub(crate) fn dequeue_quickly<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Quick<T> {
+    pub(crate) fn dequeue_fast<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Polled<T> {
         let mut locked = self.queue();
         let queue = &mut *locked;
-        if !queue.unusual.is_empty() || !queue.others.is_empty() || !queue.dtos.is_empty() {
+        if !queue.slow_path.is_empty() || !queue.others.is_empty() || !queue.dtos.is_empty() {
             return self.dequeue_queued(locked, make);
         }
         let Some(CqPath::Direct(cqs)) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
         for cq in cqs.receive_cqs() {
             let Some(cqe) = cq.next_message() else {
                 if cq.has_other() {
-                    return Quick::Unknown;
+                    return Polled::Slow;
                 }
                 continue;
             };
@@ -174,7 +174,7 @@ impl EvdInner {
                 ep.received.add(direct::counted_as(cqe.op), cqe.byte_count);
                 let (ep, ep_context) = (ep.id, ep.context.load(Ordering::Relaxed));
                 drop(locked);
-                return Quick::Dto(make(DtoCompletion::new(DtoFields {
+                return Polled::Dto(make(DtoCompletion::new(DtoFields {
                     ep,
                     ep_context,
                     cookie,
@@ -188,79 +188,79 @@ impl EvdInner {
             }
             let completion = cq.translate(&cqe);
             self.queue_one(locked, &completion);
-            return Quick::Unknown;
+            return Polled::Slow;
         }
         queue.counts.not_found += 1;
-        Quick::Empty
+        Polled::Empty
     }
 
-    /// [`EvdInner::dequeue_quickly`] for completions that go through the EVD's own queue, a batch at a time.
+    /// [`EvdInner::dequeue_fast`] for completions that go through the EVD's own queue, a batch at a time.
     #[inline(never)]
     fn dequeue_queued<T>(
         &self,
         mut queue: FastMutexGuard<'_, Queue>,
         make: impl FnOnce(DtoCompletion) -> T,
-    ) -> Quick<T> {
-        let usual = !queue.unusual.intersects(Unusual::CLOSED | Unusual::WAITED);
+    ) -> Polled<T> {
+        let usual = !queue.slow_path.intersects(SlowPath::CLOSED | SlowPath::WAITED);
         if !usual || !queue.others.is_empty() || !self.flags.contains(EvdFlags::DTO) {
-            return Quick::Unknown;
+            return Polled::Slow;
         }
         let was_empty = queue.dtos.is_empty();
         if was_empty {
-            let mut after = Aftermath::default();
-            let polled = self.harvest_into(&mut queue, &mut after);
-            if after.is_nothing() && matches!(polled, Ok(0)) {
+            let mut deferred = Deferred::default();
+            let polled = self.harvest_into(&mut queue, &mut deferred);
+            if deferred.is_nothing() && matches!(polled, Ok(0)) {
                 queue.counts.dequeued(false, true);
-                return Quick::Empty;
+                return Polled::Empty;
             }
             // For whoever goes on from here: what is queued was found by polling.
             queue.counts.polling = !queue.dtos.is_empty();
-            if !after.is_nothing() {
+            if !deferred.is_nothing() {
                 drop(queue);
-                self.settle(after);
-                return Quick::Unknown;
+                self.run_deferred(deferred);
+                return Polled::Slow;
             }
         }
         let plain = |dto: &DtoCompletion| dto.invalidated.is_none() && dto.op != DtoOp::RmrBind;
         if !queue.dtos.front().is_some_and(|queued| plain(&queued.dto)) {
-            return Quick::Unknown;
+            return Polled::Slow;
         }
-        let Some(Queued { dto, held }) = queue.dtos.pop_front() else { return Quick::Unknown };
-        held.release(&queue.srqs);
+        let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
+        credit.release(&queue.srqs);
         queue.counts.dequeued(true, was_empty);
         drop(queue);
-        Quick::Dto(make(dto))
+        Polled::Dto(make(dto))
     }
 
     #[inline(never)]
     fn queue_one(&self, mut queue: FastMutexGuard<'_, Queue>, completion: &Completion) {
-        let mut after = Aftermath::default();
-        self.take(&mut queue, completion, &mut after);
+        let mut deferred = Deferred::default();
+        self.take(&mut queue, completion, &mut deferred);
         queue.counts.polling = !queue.dtos.is_empty();
         drop(queue);
-        self.settle(after);
+        self.run_deferred(deferred);
     }
 
     #[inline]
-    fn harvest_into(&self, queue: &mut Queue, after: &mut Aftermath) -> Result<usize> {
+    fn harvest_into(&self, queue: &mut Queue, deferred: &mut Deferred) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
-        let requests = queue.unusual.contains(Unusual::REQUESTS);
+        let requests = queue.slow_path.contains(SlowPath::REQUESTS);
         cq.poll(&mut queue.batch, BATCH, requests)?;
         let n = queue.batch.len();
         if n > 0 {
             let mut batch = std::mem::take(&mut queue.batch);
             for completion in batch.drain(..) {
-                self.take(queue, &completion, after);
+                self.take(queue, &completion, deferred);
             }
             queue.batch = batch;
         }
         Ok(n)
     }
 
-    fn take(&self, queue: &mut Queue, completion: &Completion, after: &mut Aftermath) {
+    fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
         let Some(ep) = queue.eps.get(&completion.qpn) else {
             // The EP is gone; what it held goes back.
-            if let Token::Srq { srq, .. } = completion.token
+            if let WrId::Srq { srq, .. } = completion.token
                 && let Some(srq) = queue.srqs.get(&srq)
             {
                 self.give_back(srq, completion);
@@ -268,37 +268,37 @@ impl EvdInner {
             return;
         };
         if completion.status != DtoStatus::Success {
-            after.failed.push(ep.clone());
+            deferred.failed.push(ep.clone());
         }
         match completion.token {
-            Token::Srq { entry, .. } => {
+            WrId::Srq { entry, .. } => {
                 let Some(srq) = &ep.srq else { return };
-                let Some(tag) = srq.path.complete(entry, Some(&ep.progress)) else { return };
+                let Some(info) = srq.path.complete(entry, Some(&ep.completed_up_to)) else { return };
                 if ep.watches_receives() {
-                    after.received.push(ep.clone());
+                    deferred.received.push(ep.clone());
                 }
                 let notify = completion.status != DtoStatus::Success
                     || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
-                let dto = received(ep, completion, tag);
-                let held = Held::Entry { srq: srq.token(), entry };
+                let dto = received(ep, completion, info);
+                let credit = Credit::Entry { srq: srq.token(), entry };
                 while let Some(lost) = srq.path.next_lost() {
-                    after.lost.push((srq.clone(), lost));
+                    deferred.lost.push((srq.clone(), lost));
                 }
-                self.put(queue, dto, held, notify, after);
+                self.put(queue, dto, credit, notify, deferred);
             }
-            Token::Recv => {
+            WrId::Recv => {
                 let Some(recv) = ep.receive_done() else { return };
                 if ep.watches_receives() {
-                    after.received.push(ep.clone());
+                    deferred.received.push(ep.clone());
                 }
                 let ep_flags = ep.recv_flags();
                 let notify = completion.status != DtoStatus::Success
                     || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
                         || recv.flags.contains(CompletionFlags::UNSIGNALLED));
-                let dto = received(ep, completion, recv.tag);
-                self.put(queue, dto, Held::Nothing, notify, after);
+                let dto = received(ep, completion, recv.info);
+                self.put(queue, dto, Credit::Nothing, notify, deferred);
             }
-            Token::Request(seq) => {
+            WrId::Request(seq) => {
                 let Some(request) = ep.request_done(seq) else { return };
                 let failed = completion.status != DtoStatus::Success;
                 if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
@@ -309,67 +309,74 @@ impl EvdInner {
                 let dto = DtoCompletion::new(DtoFields {
                     ep: ep.id,
                     ep_context: ep.context.load(Ordering::Relaxed),
-                    cookie: request.tag.cookie,
-                    pool: request.tag.pool,
+                    cookie: request.info.cookie,
+                    pool: request.info.pool,
                     status: completion.status,
                     length: if failed { 0 } else { request.length },
                     op: request.op,
                     immediate: None,
                     invalidated: None,
                 });
-                let held = Held::Request(ep.clone());
-                self.put(queue, dto, held, notify, after);
+                let credit = Credit::Request(ep.clone());
+                self.put(queue, dto, credit, notify, deferred);
             }
         }
     }
 
     /// Nobody will see this completion: its entry is free.
     pub(super) fn give_back(&self, srq: &SrqInner, completion: &Completion) {
-        let Token::Srq { entry, .. } = completion.token else { return };
-        if let Some(tag) = srq.path.complete(entry, None) {
-            self.ia.stray(tag.pool, tag.cookie);
+        let WrId::Srq { entry, .. } = completion.token else { return };
+        if let Some(info) = srq.path.complete(entry, None) {
+            self.ia.return_unseen(info.pool, info.cookie);
         }
         srq.path.release(entry);
     }
 
-    fn put(&self, queue: &mut Queue, dto: DtoCompletion, held: Held, notify: bool, after: &mut Aftermath) {
+    fn put(
+        &self,
+        queue: &mut Queue,
+        dto: DtoCompletion,
+        credit: Credit,
+        notify: bool,
+        deferred: &mut Deferred,
+    ) {
         if self.discards {
-            Queued { dto, held }.abandon(&self.ia, &queue.srqs);
+            Queued { dto, credit }.abandon(&self.ia, &queue.srqs);
         } else if queue.len() >= queue.qlen {
-            Queued { dto, held }.abandon(&self.ia, &queue.srqs);
-            after.overflowed = true;
+            Queued { dto, credit }.abandon(&self.ia, &queue.srqs);
+            deferred.overflowed = true;
         } else {
-            queue.dtos.push_back(Queued { dto, held });
+            queue.dtos.push_back(Queued { dto, credit });
             queue.notified |= notify;
         }
     }
 
     /// A completion that no device will make: of a buffer that went down with its EP (R174), or of something posted when the
     /// connection was over already.
-    pub(crate) fn put_flushed(&self, ep: &EpInner, tag: Tag, op: DtoOp, held: Held) {
+    pub(crate) fn put_flushed(&self, ep: &EpInner, info: WrInfo, op: DtoOp, credit: Credit) {
         let dto = DtoCompletion::new(DtoFields {
             ep: ep.id,
             ep_context: ep.context.load(Ordering::Relaxed),
-            cookie: tag.cookie,
-            pool: tag.pool,
+            cookie: info.cookie,
+            pool: info.pool,
             status: DtoStatus::Flushed,
             length: 0,
             op,
             immediate: None,
             invalidated: None,
         });
-        let mut after = Aftermath::default();
+        let mut deferred = Deferred::default();
         let mut queue = self.queue();
-        self.put(&mut queue, dto, held, true, &mut after);
+        self.put(&mut queue, dto, credit, true, &mut deferred);
         let cno = queue.cno_if_enabled();
         drop(queue);
         self.announce(cno);
-        self.settle(after);
+        self.run_deferred(deferred);
     }
 
     /// Does what a harvest found and could not do under the lock.
-    pub(crate) fn settle(&self, after: Aftermath) {
-        if after.overflowed {
+    pub(crate) fn run_deferred(&self, deferred: Deferred) {
+        if deferred.overflowed {
             self.ia.push_async(AsyncEvent {
                 kind: AsyncKind::EvdOverflow,
                 object: AsyncObject::Evd(self.id),
@@ -377,19 +384,19 @@ impl EvdInner {
                 reason: reason::EVD_OVERFLOW,
             });
         }
-        for ep in &after.received {
+        for ep in &deferred.received {
             ep.confirmed_by_message();
             ep.took_one();
         }
-        for ep in &after.failed {
+        for ep in &deferred.failed {
             ep.failed();
         }
-        self.give_back_lost(after);
+        self.give_back_lost(deferred);
     }
 
     /// Flushes what was found swallowed: other EVDs, or this one again, so not under the queue's lock.
-    pub(super) fn give_back_lost(&self, after: Aftermath) {
-        for (srq, lost) in after.lost {
+    pub(super) fn give_back_lost(&self, deferred: Deferred) {
+        for (srq, lost) in deferred.lost {
             self.ia.flush_lost(&srq, lost);
         }
     }
@@ -406,11 +413,11 @@ fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), T
     Ok(())
 }
 
-fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
+fn received(ep: &EpInner, completion: &Completion, info: WrInfo) -> DtoCompletion {
     let status = match completion.status {
         // rxe says the same of a message that is too long and of memory that is no longer registered (R270), or that is in
         // another PZ than the EP, whose PZ was changed since the post.
-        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&tag.lmrs, ep.receive_pz()) => {
+        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&info.lmrs, ep.receive_pz()) => {
             DtoStatus::LocalProtection
         }
         status => status,
@@ -431,8 +438,12 @@ fn received(ep: &EpInner, completion: &Completion, tag: Tag) -> DtoCompletion {
     DtoCompletion::new(DtoFields {
         ep: ep.id,
         ep_context: ep.context.load(Ordering::Relaxed),
-        cookie: tag.cookie,
-        pool: if ep.is_ud() { DtoCompletion::from_source(tag.pool, completion.source_qpn) } else { tag.pool },
+        cookie: info.cookie,
+        pool: if ep.is_ud() {
+            DtoCompletion::from_source(info.pool, completion.source_qpn)
+        } else {
+            info.pool
+        },
         status,
         length: if success { completion.length } else { 0 },
         op,

@@ -1,6 +1,6 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes it or triggers the CNO.
 
-use super::{Aftermath, EvdInner, Unusual, WaitError, Waited};
+use super::{Deferred, EvdInner, SlowPath, WaitError, Waited};
 use crate::cno::CnoInner;
 use crate::event::{Event, EventData};
 use crate::types::{CompletionFlags, Count, EvdFlags};
@@ -39,12 +39,12 @@ impl EvdInner {
         drop(event);
         // Nothing could be told to an asynchronous EVD that has no memory.
         if !self.flags.contains(EvdFlags::ASYNC) {
-            self.settle(Aftermath::overflow());
+            self.run_deferred(Deferred::overflow());
         }
     }
 
     /// A failed or flushed completion may be in the CQ of an EVD that waits for solicited ones only (R238): look again.
-    pub(crate) fn poke(&self) {
+    pub(crate) fn recheck_notification(&self) {
         if self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
         } else if let Some(cno) = self.cno_with_news() {
@@ -56,7 +56,7 @@ impl EvdInner {
     fn cno_with_news(&self) -> Option<Arc<CnoInner>> {
         let mut queue = self.queue();
         let cno = queue.cno_if_enabled()?;
-        let after = match self.harvest(&mut queue) {
+        let deferred = match self.harvest(&mut queue) {
             Ok(after) => after,
             Err(error) => {
                 tracing::error!(%error, "could not look at an EVD");
@@ -65,7 +65,7 @@ impl EvdInner {
         };
         let news = queue.notified && queue.len() > 0;
         drop(queue);
-        self.settle(after);
+        self.run_deferred(deferred);
         news.then_some(cno)
     }
 
@@ -119,7 +119,7 @@ impl EvdInner {
             return Err(bare(error));
         }
         let mut queue = self.queue();
-        queue.unusual |= Unusual::WAITED;
+        queue.slow_path |= SlowPath::WAITED;
         queue.counts.waits += 1;
         let has_cno = queue.cno.is_some();
         drop(queue);
@@ -129,7 +129,7 @@ impl EvdInner {
             Err(error) => Err(bare(error)),
         };
         if outcome.is_err() {
-            self.queue().unusual -= Unusual::WAITED;
+            self.queue().slow_path -= SlowPath::WAITED;
         }
         self.waiting.store(false, Ordering::Release);
         if has_cno && let Err(error) = self.watch() {
@@ -162,7 +162,7 @@ impl EvdInner {
         let bare = |error| WaitError { error, more: 0 };
         // A timeout too far away to be a date is for ever.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut after = Aftermath::default();
+        let mut deferred = Deferred::default();
         // Whatever was there before the call counts, notifying or not (R246); so the first looks are at everything.
         let mut notified = true;
         let mut armed = false;
@@ -176,7 +176,7 @@ impl EvdInner {
                 break Err(bare(Error::state(sub, "the EVD was made unwaitable")));
             }
             match self.harvest(&mut queue) {
-                Ok(found) => after.merge(found),
+                Ok(found) => deferred.merge(found),
                 Err(error) => break Err(bare(error)),
             }
             notified |= std::mem::take(&mut queue.notified);
@@ -184,7 +184,7 @@ impl EvdInner {
                 let more = queue.len() - 1;
                 // The queue is not empty: the threshold is at least 1.
                 if let Some(data) = queue.pop() {
-                    queue.unusual -= Unusual::WAITED;
+                    queue.slow_path -= SlowPath::WAITED;
                     queue.counts.polling = false;
                     break Ok(Waited { event: Event { evd: self.id, data }, more });
                 }
@@ -192,7 +192,7 @@ impl EvdInner {
             let more = queue.len();
             let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
             drop(queue);
-            self.settle(std::mem::take(&mut after));
+            self.run_deferred(std::mem::take(&mut deferred));
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over");
@@ -218,7 +218,7 @@ impl EvdInner {
             }
             armed = false;
         };
-        self.settle(after);
+        self.run_deferred(deferred);
         outcome
     }
 

@@ -20,12 +20,12 @@ const BITS: u32 = u64::BITS;
 const POOL_SHIFT: u32 = 32;
 const COMPLETED: u64 = 1;
 
-/// Halves of [`Slots::counts`].
+/// Halves of [`RingSlots::counts`].
 const RELEASED_ONE: u64 = 1 << 32;
 const UNREAPED_ONE: u64 = 1;
 
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct RingSlots {
     marks: Box<[AtomicU64]>,
     /// Written by the poster before the slot is posted.
     cookies: Cookies,
@@ -48,7 +48,7 @@ fn zeroes(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError> {
     table(n, |_| AtomicU64::new(0))
 }
 
-impl Slots {
+impl RingSlots {
     /// For the ring with these cookies, all slots free.
     pub(super) fn new(cookies: Cookies) -> Result<Self, TryReserveError> {
         let words = cookies.len().div_ceil(BITS as usize);
@@ -92,7 +92,7 @@ impl Slots {
         }
     }
 
-    /// [`Slots::complete`] and [`Slots::release`] in one, for a completion that is reaped at once.
+    /// [`RingSlots::complete`] and [`RingSlots::release`] in one, for a completion that is reaped at once.
     #[inline(always)]
     pub(super) fn reap(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
@@ -188,9 +188,9 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    fn slots(n: usize) -> Slots {
+    fn slots(n: usize) -> RingSlots {
         let cookies: Box<[_]> = (0..n as u64).map(|cookie| AtomicU64::new(cookie + 100)).collect();
-        Slots::new(Cookies::from(cookies)).unwrap()
+        RingSlots::new(Cookies::from(cookies)).unwrap()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The third place of the model, "at an EP", can't be seen on an in-order transport: a buffer that an EP has taken
 //! shows only when its completion does. Until then it counts as available, and one EP holds at most one.
 //!
-//! One thread posts ([`Posting`]), others may reap, and neither waits for the other. An entry's [`Entry::state`] says which post it
+//! One thread posts ([`EntryPoster`]), others may reap, and neither waits for the other. An entry's [`Entry::state`] says which post it
 //! belongs to, counted from the first. Reaping puts the entry on a list that the poster takes as a whole once it has none
 //! left; there are more entries than the SRQ is deep, so that this happens now and then only.
 //!
@@ -11,7 +11,7 @@
 //! a completion. Such an entry would be outstanding for ever. It can be told, later: devices take buffers in the order
 //! in which they were posted, so once a younger entry has completed, an older one that has not is *held*; an EP
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
-//! is [`Lost`]. For this each EP keeps its [`Progress`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
+//! is [`Lost`]. For this each EP keeps its [`CompletedUpTo`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
 
 use crate::memory::list;
 use crate::sync::{Mutex, MutexGuard, rank};
@@ -26,15 +26,15 @@ use std::sync::{Arc, OnceLock};
 
 /// What a buffer is known by to those who posted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tag {
+pub(crate) struct WrInfo {
     pub(crate) cookie: u64,
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.
     pub(crate) pool: u32,
-    /// LMRs of the first segments, for telling why a receive failed: see [`Tag::over`].
+    /// LMRs of the first segments, for telling why a receive failed: see [`WrInfo::over`].
     pub(crate) lmrs: [u32; 4],
 }
 
-impl Tag {
+impl WrInfo {
     /// With the LMRs that a buffer of these segments lies in. More than four segments are rare, and the first four say
     /// enough.
     pub(crate) fn over(mut self, iov: &[LmrTriplet]) -> Self {
@@ -51,7 +51,7 @@ impl Tag {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) entry: u32,
-    pub(crate) tag: Tag,
+    pub(crate) info: WrInfo,
     /// The ended EP that must have held it.
     pub(crate) ep: u64,
 }
@@ -81,8 +81,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn tag(&self) -> Tag {
-        Tag {
+    fn info(&self) -> WrInfo {
+        WrInfo {
             cookie: self.cookie.load(Relaxed),
             pool: self.pool.load(Relaxed),
             lmrs: self.lmrs.each_ref().map(|lmr| lmr.load(Relaxed)),
@@ -91,23 +91,23 @@ impl Entry {
 }
 
 /// The youngest entry that an EP has completed since it was connected, as its post's number + 1: what an EP keeps for the
-/// ledger of its SRQ. Written by whoever holds the lock of the EP's receive EVD.
+/// entry table of its SRQ. Written by whoever holds the lock of the EP's receive EVD.
 #[derive(Debug)]
-pub(crate) struct Progress(AtomicU64);
+pub(crate) struct CompletedUpTo(AtomicU64);
 
-impl Progress {
+impl CompletedUpTo {
     /// Of an EP that holds nothing.
     const NOBODYS: u64 = u64::MAX;
 }
 
-impl Default for Progress {
+impl Default for CompletedUpTo {
     fn default() -> Self {
         Self(AtomicU64::new(Self::NOBODYS))
     }
 }
 
 /// The entries of one SRQ, as all see them.
-pub(crate) struct Ledger {
+pub(crate) struct SrqEntries {
     chunks: [OnceLock<Box<[Entry]>>; CHUNKS],
     /// Posts so far.
     posted: AtomicU64,
@@ -115,7 +115,7 @@ pub(crate) struct Ledger {
     completed: AtomicU32,
     /// Entries reaped so far, modulo 2^32, above the first of a list of those that the poster has not taken back.
     returned: AtomicU64,
-    /// [`Progress`] of all that keep none.
+    /// [`CompletedUpTo`] of all that keep none.
     progress: AtomicU64,
     /// Whether there are suspects, now; changed under the lock of `losses`.
     suspects: AtomicBool,
@@ -124,7 +124,7 @@ pub(crate) struct Ledger {
 
 /// The poster's half.
 #[derive(Debug)]
-pub(crate) struct Posting {
+pub(crate) struct EntryPoster {
     limit: u32,
     /// Entries there are.
     entries: u32,
@@ -135,7 +135,7 @@ pub(crate) struct Posting {
 
 /// How many entries are where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Whereabouts {
+pub(crate) struct EntryCounts {
     pub(crate) available: u32,
     pub(crate) outstanding: u32,
 }
@@ -144,7 +144,7 @@ pub(crate) struct Whereabouts {
 #[derive(Default)]
 struct Losses {
     /// Live EPs.
-    holders: HashMap<u64, Arc<Progress>, BuildHasherDefault<NumberHasher>>,
+    holders: HashMap<u64, Arc<CompletedUpTo>, BuildHasherDefault<NumberHasher>>,
     /// Ended ones that may have held an entry.
     suspects: Vec<Suspect>,
     /// While there are suspects: posts that had not completed when this was last filled, oldest first, and their entries;
@@ -162,10 +162,10 @@ struct Suspect {
     before: u64,
 }
 
-impl Ledger {
+impl SrqEntries {
     /// For an SRQ of this depth.
-    pub(crate) fn new(limit: u32) -> Result<(Self, Posting), TryReserveError> {
-        let ledger = Self {
+    pub(crate) fn new(limit: u32) -> Result<(Self, EntryPoster), TryReserveError> {
+        let entries = Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             posted: AtomicU64::new(0),
             completed: AtomicU32::new(0),
@@ -174,9 +174,9 @@ impl Ledger {
             suspects: AtomicBool::new(false),
             losses: Mutex::default(),
         };
-        let mut posting = Posting { limit: 0, entries: 0, free: NONE, posted: 0 };
-        posting.set_limit(&ledger, limit)?;
-        Ok((ledger, posting))
+        let mut poster = EntryPoster { limit: 0, entries: 0, free: NONE, posted: 0 };
+        poster.set_limit(&entries, limit)?;
+        Ok((entries, poster))
     }
 
     #[inline(always)]
@@ -190,16 +190,16 @@ impl Ledger {
 
     /// Of those that others look at meanwhile none is ahead of the other: completed entries are those that were posted, and reaped ones
     /// those that were completed.
-    pub(crate) fn counts(&self) -> Whereabouts {
+    pub(crate) fn counts(&self) -> EntryCounts {
         let reaped = (self.returned.load(Acquire) >> 32) as u32;
         let completed = self.completed.load(Acquire);
         let posted = self.posted.load(Acquire) as u32;
-        Whereabouts { available: posted.wrapping_sub(completed), outstanding: posted.wrapping_sub(reaped) }
+        EntryCounts { available: posted.wrapping_sub(completed), outstanding: posted.wrapping_sub(reaped) }
     }
 
-    /// A completion names this entry; gives its tag. `None` for one that is not posted.
+    /// A completion names this entry; gives its info. `None` for one that is not posted.
     #[inline]
-    pub(crate) fn complete(&self, entry: u32, ep: Option<&Progress>) -> Option<Tag> {
+    pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         let entry = self.entry(entry)?;
         let post = entry.state.load(Acquire);
         if post >= COMPLETED {
@@ -208,7 +208,7 @@ impl Ledger {
         entry.state.store(COMPLETED, Relaxed);
         self.completed.fetch_add(1, Release);
         match ep {
-            Some(ep) if ep.0.load(Relaxed) != Progress::NOBODYS => {
+            Some(ep) if ep.0.load(Relaxed) != CompletedUpTo::NOBODYS => {
                 if ep.0.load(Relaxed) <= post {
                     ep.0.store(post + 1, Relaxed);
                 }
@@ -217,7 +217,7 @@ impl Ledger {
                 self.progress.fetch_max(post + 1, Relaxed);
             }
         }
-        Some(entry.tag())
+        Some(entry.info())
     }
 
     /// The consumer has reaped the completion, or it was dropped: the entry is free.
@@ -247,7 +247,7 @@ impl Ledger {
     ///
     /// # Errors
     /// No memory for the tables; the EP may take none then.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<Progress>) -> Result<(), TryReserveError> {
+    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<(), TryReserveError> {
         let mut losses = self.losses();
         losses.holders.try_reserve(1)?;
         // Each holder may become a suspect.
@@ -259,11 +259,11 @@ impl Ledger {
     }
 
     /// This EP takes no more, and all its completions have been seen. True if it may have held an entry: then, as soon as all that
-    /// complete entries have seen so, [`Ledger::next_lost`] may find one.
+    /// complete entries have seen so, [`SrqEntries::next_lost`] may find one.
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
         let mut losses = self.losses();
         let Some(progress) = losses.holders.remove(&ep) else { return false };
-        let from = progress.0.swap(Progress::NOBODYS, Relaxed);
+        let from = progress.0.swap(CompletedUpTo::NOBODYS, Relaxed);
         self.progress.fetch_max(from, Relaxed);
         if self.counts().available == 0 {
             return false;
@@ -314,15 +314,15 @@ impl Ledger {
 
 impl Losses {
     /// Fills `order` with posts from `from` on, before `before`. False without memory, and another look is needed.
-    fn look(&mut self, ledger: &Ledger, from: u64, before: u64) -> bool {
-        let found = ledger.pending(from, before);
+    fn look(&mut self, entries: &SrqEntries, from: u64, before: u64) -> bool {
+        let found = entries.pending(from, before);
         self.ordered = if found.is_ok() { before } else { from };
         let looked = found.is_ok();
         self.order = found.unwrap_or_default();
         looked
     }
 
-    fn next(&mut self, ledger: &Ledger) -> Option<Lost> {
+    fn next(&mut self, entries: &SrqEntries) -> Option<Lost> {
         let last_before = self.suspects.iter().map(|suspect| suspect.before).max()?;
         while !self.suspects.is_empty() {
             let Some(&(post, number)) = self.order.front() else {
@@ -331,21 +331,21 @@ impl Losses {
                     self.suspects.clear();
                     return None;
                 }
-                let posted = ledger.posted.load(Acquire);
-                if !self.look(ledger, self.ordered, posted) {
+                let posted = entries.posted.load(Acquire);
+                if !self.look(entries, self.ordered, posted) {
                     return None;
                 }
                 continue;
             };
-            let entry = ledger.entry(number)?;
+            let entry = entries.entry(number)?;
             if entry.state.load(Acquire) != post {
                 self.order.pop_front();
                 continue;
             }
             self.suspects.retain(|suspect| post < suspect.before);
-            let progress = |holder: &Arc<Progress>| holder.0.load(Relaxed);
+            let progress = |holder: &Arc<CompletedUpTo>| holder.0.load(Relaxed);
             let youngest = self.holders.values().map(progress).max().unwrap_or(0);
-            if post + 1 > youngest.max(ledger.progress.load(Relaxed))
+            if post + 1 > youngest.max(entries.progress.load(Relaxed))
                 || self.holders.values().any(|holder| progress(holder) <= post)
             {
                 return None;
@@ -357,15 +357,15 @@ impl Losses {
             if entry.state.compare_exchange(post, COMPLETED, AcqRel, Relaxed).is_err() {
                 continue;
             }
-            ledger.completed.fetch_add(1, Release);
+            entries.completed.fetch_add(1, Release);
             let ep = self.suspects.swap_remove(at).ep;
-            return Some(Lost { entry: number, tag: entry.tag(), ep });
+            return Some(Lost { entry: number, info: entry.info(), ep });
         }
         None
     }
 }
 
-impl Posting {
+impl EntryPoster {
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -376,8 +376,8 @@ impl Posting {
     }
 
     /// The same, with room made for it.
-    pub(crate) fn set_limit(&mut self, ledger: &Ledger, limit: u32) -> Result<(), TryReserveError> {
-        for (n, chunk) in ledger.chunks.iter().enumerate() {
+    pub(crate) fn set_limit(&mut self, entries: &SrqEntries, limit: u32) -> Result<(), TryReserveError> {
+        for (n, chunk) in entries.chunks.iter().enumerate() {
             if self.entries >= limit.saturating_add(SPARE) {
                 break;
             }
@@ -406,51 +406,51 @@ impl Posting {
 
     /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
     #[inline(always)]
-    pub(crate) fn post(&mut self, ledger: &Ledger, tag: Tag) -> Option<u32> {
-        let reaped = (ledger.returned.load(Acquire) >> 32) as u32;
+    pub(crate) fn post(&mut self, entries: &SrqEntries, info: WrInfo) -> Option<u32> {
+        let reaped = (entries.returned.load(Acquire) >> 32) as u32;
         if (self.posted as u32).wrapping_sub(reaped) >= self.limit {
             return None;
         }
         if self.free == NONE {
-            self.free = take_returned(ledger);
+            self.free = take_returned(entries);
         }
         let number = self.free;
-        let entry = ledger.entry(number)?;
+        let entry = entries.entry(number)?;
         self.free = entry.next.load(Relaxed);
-        entry.cookie.store(tag.cookie, Relaxed);
-        entry.pool.store(tag.pool, Relaxed);
-        for (to, lmr) in entry.lmrs.iter().zip(tag.lmrs) {
+        entry.cookie.store(info.cookie, Relaxed);
+        entry.pool.store(info.pool, Relaxed);
+        for (to, lmr) in entry.lmrs.iter().zip(info.lmrs) {
             to.store(lmr, Relaxed);
         }
         entry.state.store(self.posted, Release);
         self.posted += 1;
-        ledger.posted.store(self.posted, Release);
+        entries.posted.store(self.posted, Release);
         Some(number)
     }
 
-    /// Undoes the latest [`Posting::post`], which the device refused.
+    /// Undoes the latest [`EntryPoster::post`], which the device refused.
     #[cold]
-    pub(crate) fn unpost(&mut self, ledger: &Ledger, number: u32) {
-        let Some(entry) = ledger.entry(number) else { return };
+    pub(crate) fn unpost(&mut self, entries: &SrqEntries, number: u32) {
+        let Some(entry) = entries.entry(number) else { return };
         entry.state.store(FREE, Relaxed);
         entry.next.store(self.free, Relaxed);
         self.free = number;
         self.posted -= 1;
-        ledger.posted.store(self.posted, Release);
+        entries.posted.store(self.posted, Release);
     }
 }
 
 /// All entries that were reaped since the last time.
 #[inline(never)]
-fn take_returned(ledger: &Ledger) -> u32 {
+fn take_returned(entries: &SrqEntries) -> u32 {
     let none = |returned: u64| returned | u64::from(NONE);
-    let before = ledger.returned.fetch_update(Acquire, Relaxed, |returned| Some(none(returned)));
+    let before = entries.returned.fetch_update(Acquire, Relaxed, |returned| Some(none(returned)));
     before.unwrap_or_else(none) as u32
 }
 
-impl std::fmt::Debug for Ledger {
+impl std::fmt::Debug for SrqEntries {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("SrqEntries").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 
@@ -459,21 +459,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tag(cookie: u64) -> Tag {
-        Tag { cookie, ..Tag::default() }
+    fn info(cookie: u64) -> WrInfo {
+        WrInfo { cookie, ..WrInfo::default() }
     }
 
     /// Both halves, and what the EPs keep.
     struct Both {
-        ledger: Ledger,
-        posting: Posting,
-        eps: HashMap<u64, Arc<Progress>>,
+        entries: SrqEntries,
+        poster: EntryPoster,
+        eps: HashMap<u64, Arc<CompletedUpTo>>,
     }
 
     impl Both {
         fn new(limit: u32) -> Self {
-            let (ledger, posting) = Ledger::new(limit).unwrap();
-            Self { ledger, posting, eps: HashMap::new() }
+            let (entries, poster) = SrqEntries::new(limit).unwrap();
+            Self { entries, poster, eps: HashMap::new() }
         }
 
         /// With as many buffers posted, which have cookies from 100 on.
@@ -484,28 +484,28 @@ mod tests {
         }
 
         fn post(&mut self, cookie: u64) -> Option<u32> {
-            self.posting.post(&self.ledger, tag(cookie))
+            self.poster.post(&self.entries, info(cookie))
         }
 
         /// This EP completes the oldest entry, and another is posted.
         fn go_on(&mut self, entries: &mut Vec<u32>, ep: u64, cookie: u64) {
             let oldest = entries.remove(0);
             self.complete(oldest, ep).unwrap();
-            self.ledger.release(oldest);
+            self.entries.release(oldest);
             entries.push(self.post(cookie).unwrap());
         }
 
         fn connect(&mut self, ep: u64) {
-            self.ledger.ep_connected(ep, self.eps.entry(ep).or_default()).unwrap();
+            self.entries.ep_connected(ep, self.eps.entry(ep).or_default()).unwrap();
         }
 
         fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
-            self.ledger.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|tag| tag.cookie)
+            self.entries.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|info| info.cookie)
         }
 
         /// Available and outstanding.
         fn counts(&self) -> (u32, u32) {
-            let Whereabouts { available, outstanding } = self.ledger.counts();
+            let EntryCounts { available, outstanding } = self.entries.counts();
             (available, outstanding)
         }
     }
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(both.complete(entries[1], 7), Some(101));
         assert_eq!(both.counts(), (2, 3));
         assert_eq!(both.post(9), None);
-        both.ledger.release(entries[1]);
+        both.entries.release(entries[1]);
         assert_eq!(both.counts(), (2, 2));
         assert!(both.post(9).is_some());
         assert_eq!(both.post(9), None);
@@ -526,12 +526,12 @@ mod tests {
     #[test]
     fn an_entry_completes_once_and_comes_back_once() {
         let (both, entries) = Both::posted(2);
-        both.ledger.release(entries[0]);
+        both.entries.release(entries[0]);
         assert_eq!(both.counts(), (2, 2));
         assert_eq!(both.complete(entries[0], 1), Some(100));
         assert_eq!((both.complete(entries[0], 1), both.complete(NONE, 1)), (None, None));
-        both.ledger.release(entries[0]);
-        both.ledger.release(entries[0]);
+        both.entries.release(entries[0]);
+        both.entries.release(entries[0]);
         assert_eq!((both.counts(), both.complete(entries[0], 1)), ((1, 1), None));
     }
 
@@ -539,7 +539,7 @@ mod tests {
     fn a_post_that_is_undone_was_never_there() {
         let mut both = Both::new(1);
         let entry = both.post(1).unwrap();
-        both.posting.unpost(&both.ledger, entry);
+        both.poster.unpost(&both.entries, entry);
         assert_eq!((both.counts(), both.complete(entry, 1)), ((0, 0), None));
         let entry = both.post(2).unwrap();
         assert_eq!(both.complete(entry, 1), Some(2));
@@ -548,14 +548,14 @@ mod tests {
     #[test]
     fn a_deeper_ledger_keeps_its_entries_and_a_flatter_one_holds_no_more() {
         let (mut both, entries) = Both::posted(4);
-        both.posting.set_limit(&both.ledger, 5_000).unwrap();
+        both.poster.set_limit(&both.entries, 5_000).unwrap();
         let more: Vec<_> = (0..4_996).map(|i| both.post(i + 104).unwrap()).collect();
         assert_eq!((both.post(0), both.counts()), (None, (5_000, 5_000)));
         for (cookie, &entry) in (100..).zip(entries.iter().chain(&more)) {
             assert_eq!(both.complete(entry, 1), Some(cookie));
-            both.ledger.release(entry);
+            both.entries.release(entry);
         }
-        both.posting.limit_to(2);
+        both.poster.limit_to(2);
         assert!(both.post(1).is_some() && both.post(2).is_some() && both.post(3).is_none());
     }
 
@@ -564,12 +564,12 @@ mod tests {
     fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
         let (mut both, mut entries) = Both::posted(4);
         let held = entries.remove(0);
-        let chunks = |both: &Both| both.ledger.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        let chunks = |both: &Both| both.entries.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         let before = chunks(&both);
         for n in 0..10_000 {
             both.go_on(&mut entries, 2, n);
         }
-        assert_eq!((chunks(&both), both.ledger.losses().order.capacity()), (before, 0));
+        assert_eq!((chunks(&both), both.entries.losses().order.capacity()), (before, 0));
         assert_eq!(both.complete(held, 1), Some(100));
     }
 
@@ -579,15 +579,15 @@ mod tests {
         both.connect(1);
         both.connect(2);
         // EP 1 takes the first buffer and dies half-way.
-        assert!(both.ledger.ep_drained(1));
-        assert_eq!(both.ledger.next_lost(), None);
+        assert!(both.entries.ep_drained(1));
+        assert_eq!(both.entries.next_lost(), None);
         both.complete(entries[1], 2).unwrap();
-        let lost = both.ledger.next_lost().unwrap();
-        assert_eq!((lost.ep, lost.tag), (1, tag(100)));
-        both.ledger.release(lost.entry);
-        both.ledger.release(entries[1]);
+        let lost = both.entries.next_lost().unwrap();
+        assert_eq!((lost.ep, lost.info), (1, info(100)));
+        both.entries.release(lost.entry);
+        both.entries.release(entries[1]);
         assert_eq!(both.counts(), (2, 2));
-        assert_eq!(both.ledger.next_lost(), None);
+        assert_eq!(both.entries.next_lost(), None);
     }
 
     /// Not so where the one that completes them holds none itself, as UD EPs.
@@ -595,10 +595,10 @@ mod tests {
     fn a_swallowed_buffer_is_found_by_completions_of_those_who_hold_none() {
         let (mut both, entries) = Both::posted(4);
         both.connect(1);
-        assert!(both.ledger.ep_drained(1));
+        assert!(both.entries.ep_drained(1));
         both.eps.insert(2, Arc::default());
         both.complete(entries[1], 2).unwrap();
-        assert_eq!(both.ledger.next_lost().map(|lost| lost.ep), Some(1));
+        assert_eq!(both.entries.next_lost().map(|lost| lost.ep), Some(1));
     }
 
     #[test]
@@ -606,8 +606,8 @@ mod tests {
         let (mut both, entries) = Both::posted(3);
         both.connect(1);
         both.complete(entries[0], 1).unwrap();
-        both.ledger.ep_drained(1);
-        assert_eq!(both.ledger.next_lost(), None);
+        both.entries.ep_drained(1);
+        assert_eq!(both.entries.next_lost(), None);
         assert_eq!(both.counts().0, 2);
     }
 
@@ -617,12 +617,12 @@ mod tests {
         for ep in 1..=3 {
             both.connect(ep);
         }
-        both.ledger.ep_drained(1);
+        both.entries.ep_drained(1);
         both.complete(entries[1], 2).unwrap();
         // EP 3 may be the one that holds the first.
-        assert_eq!(both.ledger.next_lost(), None);
+        assert_eq!(both.entries.next_lost(), None);
         assert_eq!(both.complete(entries[0], 3), Some(100));
-        assert_eq!(both.ledger.next_lost(), None);
+        assert_eq!(both.entries.next_lost(), None);
     }
 
     /// An EP that ended without having held anything is under suspicion only until what was posted then has completed.
@@ -631,17 +631,17 @@ mod tests {
         let (mut both, mut entries) = Both::posted(4);
         both.connect(1);
         both.connect(2);
-        assert!(both.ledger.ep_drained(1));
+        assert!(both.entries.ep_drained(1));
         for n in 0..4 {
             both.go_on(&mut entries, 2, n);
-            assert_eq!(both.ledger.next_lost(), None);
+            assert_eq!(both.entries.next_lost(), None);
         }
-        assert!(!both.ledger.suspects.load(Relaxed));
+        assert!(!both.entries.suspects.load(Relaxed));
         // And begins anew for the next.
         both.connect(3);
-        assert!(both.ledger.ep_drained(3));
+        assert!(both.entries.ep_drained(3));
         both.complete(entries[1], 2).unwrap();
-        assert_eq!(both.ledger.next_lost().map(|lost| (lost.ep, lost.tag.cookie)), Some((3, 0)));
+        assert_eq!(both.entries.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((3, 0)));
     }
 
     /// An EP that ended before a buffer was posted cannot have taken that one.
@@ -651,15 +651,15 @@ mod tests {
         for ep in 1..=3 {
             both.connect(ep);
         }
-        assert!(both.ledger.ep_drained(1));
+        assert!(both.entries.ep_drained(1));
         // Nobody looks meanwhile, so that the first is still under suspicion.
         for n in 0..4 {
             both.go_on(&mut entries, 3, n);
         }
         // EP 2 takes the first of the new ones.
-        assert!(both.ledger.ep_drained(2));
+        assert!(both.entries.ep_drained(2));
         both.complete(entries[1], 3).unwrap();
-        assert_eq!(both.ledger.next_lost().map(|lost| (lost.ep, lost.tag.cookie)), Some((2, 0)));
+        assert_eq!(both.entries.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((2, 0)));
     }
 
     /// One poster, several reapers that complete in any order: each cookie comes once, and no entry is lost or given twice.
@@ -668,7 +668,7 @@ mod tests {
         const DEPTH: u32 = 300;
         const EACH: u64 = 200_000;
         const REAPERS: usize = 2;
-        let (ledger, mut posting) = Ledger::new(DEPTH).unwrap();
+        let (entries, mut poster) = SrqEntries::new(DEPTH).unwrap();
         let device = crossbeam_queue::ArrayQueue::new(DEPTH as usize + REAPERS);
         let seen = std::thread::scope(|scope| {
             let reapers: Vec<_> = (0..REAPERS)
@@ -679,9 +679,9 @@ mod tests {
                             match device.pop() {
                                 Some(NONE) => return (sum, n),
                                 Some(entry) => {
-                                    sum += ledger.complete(entry, None).unwrap().cookie;
+                                    sum += entries.complete(entry, None).unwrap().cookie;
                                     n += 1;
-                                    ledger.release(entry);
+                                    entries.release(entry);
                                 }
                                 None => std::thread::yield_now(),
                             }
@@ -691,7 +691,7 @@ mod tests {
                 .collect();
             for cookie in 0..EACH {
                 let entry = loop {
-                    match posting.post(&ledger, tag(cookie)) {
+                    match poster.post(&entries, info(cookie)) {
                         Some(entry) => break entry,
                         None => std::thread::yield_now(),
                     }
@@ -705,9 +705,9 @@ mod tests {
                 .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
         });
         assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
-        assert_eq!(ledger.counts(), Whereabouts { available: 0, outstanding: 0 });
+        assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
         // All of them are there again.
-        assert!((0..DEPTH).all(|_| posting.post(&ledger, tag(0)).is_some()));
+        assert!((0..DEPTH).all(|_| poster.post(&entries, info(0)).is_some()));
     }
 
     proptest! {
@@ -742,20 +742,20 @@ mod tests {
                     },
                     3 => if let Some((entry, cookie)) = held.remove(&ep) {
                         prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                        both.ledger.release(entry);
+                        both.entries.release(entry);
                     },
                     _ => {
                         if let Some((entry, cookie)) = held.remove(&ep) { swallowed.insert(entry, cookie); }
-                        both.ledger.ep_drained(ep);
+                        both.entries.ep_drained(ep);
                         live.retain(|&l| l != ep);
                         live.push(next_ep);
                         both.connect(next_ep);
                         next_ep += 1;
                     }
                 }
-                while let Some(lost) = both.ledger.next_lost() {
-                    prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
-                    both.ledger.release(lost.entry);
+                while let Some(lost) = both.entries.next_lost() {
+                    prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.info.cookie));
+                    both.entries.release(lost.entry);
                 }
                 let (available, outstanding) = both.counts();
                 prop_assert!(available <= outstanding && outstanding <= DEPTH);
@@ -763,7 +763,7 @@ mod tests {
             // Everybody finishes; then each live EP takes and completes once more.
             for (ep, (entry, cookie)) in held.drain() {
                 prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                both.ledger.release(entry);
+                both.entries.release(entry);
             }
             if swallowed.len() < DEPTH as usize {
                 for &ep in &live {
@@ -773,10 +773,10 @@ mod tests {
                     }
                     let (entry, cookie) = queue.pop_front().unwrap();
                     prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                    both.ledger.release(entry);
-                    while let Some(lost) = both.ledger.next_lost() {
-                        prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.tag.cookie));
-                        both.ledger.release(lost.entry);
+                    both.entries.release(entry);
+                    while let Some(lost) = both.entries.next_lost() {
+                        prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.info.cookie));
+                        both.entries.release(lost.entry);
                     }
                 }
                 prop_assert!(swallowed.is_empty());

@@ -8,19 +8,19 @@ use std::ops::{Deref, DerefMut};
 
 /// A queue that is driven here, and the verbs object whose memory it is; they go together.
 #[derive(Debug)]
-pub(super) struct Taken<Q, V> {
+pub(super) struct Adopted<Q, V> {
     // Goes first: it lies in the memory of the other.
     queue: Q,
     verbs: V,
 }
 
-impl<Q, V> Taken<Q, V> {
+impl<Q, V> Adopted<Q, V> {
     pub(super) fn verbs(&self) -> &V {
         &self.verbs
     }
 }
 
-impl<Q, V> Deref for Taken<Q, V> {
+impl<Q, V> Deref for Adopted<Q, V> {
     type Target = Q;
 
     fn deref(&self) -> &Q {
@@ -28,7 +28,7 @@ impl<Q, V> Deref for Taken<Q, V> {
     }
 }
 
-impl<Q, V> DerefMut for Taken<Q, V> {
+impl<Q, V> DerefMut for Adopted<Q, V> {
     fn deref_mut(&mut self) -> &mut Q {
         &mut self.queue
     }
@@ -41,21 +41,21 @@ pub(super) fn supported(context: &Context) -> Result<(), DvError> {
 }
 
 /// Takes an SRQ over to which nothing was posted yet.
-pub(super) fn srq(verbs: Srq, depth: u32) -> Result<Taken<mlx5_direct::Srq, Srq>> {
-    // SAFETY: `verbs` lives as long as `Taken`, which nothing here takes apart. It was moved in, and no other clone posts:
+pub(super) fn srq(verbs: Srq, depth: u32) -> Result<Adopted<mlx5_direct::Srq, Srq>> {
+    // SAFETY: `verbs` lives as long as `Adopted`, which nothing here takes apart. It was moved in, and no other clone posts:
     // QPs hold theirs to stay alive only. CQs that receive from it are taken over too, by `cq`. Buffers come from
     // LMRs, whose contract covers what the device does to posted memory; one that is freed while posted has a dead
     // key, with which the device writes nothing.
     let queue = unsafe { mlx5_direct::Srq::from_verbs(verbs.as_raw(), Some(depth)) };
-    Ok(Taken { queue: queue.map_err(|e| refused(Subtype::ResourceSrq, &e))?, verbs })
+    Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceSrq, &e))?, verbs })
 }
 
 /// Takes a new CQ over for receives from such an SRQ.
-pub(super) fn cq(verbs: Cq) -> Result<Taken<mlx5_direct::Cq, Cq>> {
-    // SAFETY: `verbs` lives as long as `Taken`. It was moved in, and clones go to QPs as their receive CQ, which neither poll, arm
+pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
+    // SAFETY: `verbs` lives as long as `Adopted`. It was moved in, and clones go to QPs as their receive CQ, which neither poll, arm
     // nor resize it, and never as their send CQ.
     let queue = unsafe { mlx5_direct::Cq::from_verbs(verbs.as_raw()) };
-    Ok(Taken { queue: queue.map_err(|e| refused(Subtype::ResourceTevd, &e))?, verbs })
+    Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTevd, &e))?, verbs })
 }
 
 /// Creates a QP whose received payload is always in its buffer.
