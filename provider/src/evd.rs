@@ -179,7 +179,7 @@ impl Credit {
     fn release(self, srqs: &Numbered<SrqInner>) {
         match self {
             Credit::Entry { srq, entry } => {
-                srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry))
+                srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry));
             }
             Credit::Srq(srq, entry) => srq.path.release(entry),
             Credit::Request(ep) => ep.request_reaped(),
