@@ -1,0 +1,144 @@
+//! ARCHITECTURE.md and README.md name files and functions: each has to exist.
+//!
+//! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src, and
+//! `FILE::NAME` or `FILE::TYPE::FIELD` is a name that occurs in that file. The table of locks has
+//! the levels and the names of provider/src/sync.rs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// The text in single backticks, outside of code blocks.
+fn code_spans(page: &str) -> Vec<&str> {
+    let mut in_block = false;
+    let text_lines = page.lines().filter(|line| {
+        let fence = line.starts_with("```");
+        in_block ^= fence;
+        !in_block && !fence
+    });
+    text_lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+}
+
+/// A file or folder of this repository that a code span names, and a name in the file.
+#[derive(Debug, PartialEq, Eq)]
+struct Reference<'a> {
+    path: &'a str,
+    name: Option<&'a str>,
+}
+
+/// `None` for spans that are no paths: words, commands, patterns, absolute paths.
+fn reference(span: &str) -> Option<Reference<'_>> {
+    const ENDINGS: [&str; 8] = [".rs", ".c", ".h", ".md", ".txt", ".toml", ".7", "/"];
+    let (path, name) = match span.split_once("::") {
+        Some((path, name)) => (path, Some(name)),
+        None => (span, None),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let is_path = path.chars().all(plain)
+        && !path.starts_with('/')
+        && (path.contains('/') || ENDINGS.iter().any(|ending| path.ends_with(ending)));
+    is_path.then_some(Reference { path, name })
+}
+
+fn find(path: &str) -> Option<PathBuf> {
+    [root().join(path), root().join("provider/src").join(path)].into_iter().find(|path| path.exists())
+}
+
+/// Whether this identifier occurs as a word of its own.
+fn occurs(text: &str, name: &str) -> bool {
+    let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(name)
+        .any(|(at, _)| !text[..at].ends_with(in_word) && !text[at + name.len()..].starts_with(in_word))
+}
+
+/// What is wrong with this reference.
+fn problem(reference: &Reference<'_>) -> Option<String> {
+    let Some(file) = find(reference.path) else { return Some(format!("no file {}", reference.path)) };
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let missing = reference.name?.split("::").find(|name| !occurs(&text, name))?;
+    Some(format!("no {missing} in {}", reference.path))
+}
+
+#[test]
+fn every_file_and_name_on_the_page_exists() {
+    for (name, at_least) in [("ARCHITECTURE.md", 150), ("README.md", 1), ("CONTRIBUTING.md", 3)] {
+        let page = page(name);
+        let references: Vec<_> = code_spans(&page).into_iter().filter_map(reference).collect();
+        assert!(references.len() >= at_least, "{name}: only {} references were found", references.len());
+        let problems: Vec<_> = references.iter().filter_map(problem).collect();
+        assert!(problems.is_empty(), "{name}:\n{}", problems.join("\n"));
+    }
+}
+
+/// Links to files of this repository, without their anchors.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets
+        .map(|to| to.split('#').next().unwrap_or_default())
+        .filter(|to| !to.is_empty() && !to.contains("://"))
+}
+
+#[test]
+fn every_link_of_a_page_leads_to_a_file() {
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "hw-tests/README.md", "benches/METHOD.md"]
+    {
+        let page = page(name);
+        let folder = root().join(name).parent().unwrap().to_owned();
+        let broken: Vec<_> = links(&page).filter(|to| !folder.join(to).exists()).collect();
+        assert!(broken.is_empty(), "{name}: {broken:?}");
+    }
+}
+
+/// Level and name of each lock in `sync::rank`.
+fn ranks() -> Vec<(u32, String)> {
+    let source = page("provider/src/sync.rs");
+    let (_, list) = source.split_once("    ranks! {").expect("sync.rs has the list of ranks");
+    let (list, _) = list.split_once("\n    }").expect("the list has an end");
+    let rank = |line: &str| {
+        let (name, rest) = line.trim().split_once(" = ")?;
+        let (level, text) = rest.split_once(' ')?;
+        let text = text.trim_matches(|c| "\";".contains(c));
+        name.chars()
+            .all(|c| c.is_ascii_uppercase() || c == '_')
+            .then(|| Some((level.parse().ok()?, text.to_owned())))?
+    };
+    list.lines().filter_map(rank).collect()
+}
+
+#[test]
+fn the_table_of_locks_has_every_level() {
+    let page = page("ARCHITECTURE.md");
+    let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ")).collect();
+    let ranks = ranks();
+    assert!(ranks.len() >= 10, "only {ranks:?} were found in sync.rs");
+    for (level, name) in ranks {
+        // The last part of a name in sync.rs is the field or the static; tables have several locks.
+        let lock = name.rsplit("::").next().unwrap_or_default();
+        let has = |row: &&str| {
+            row.starts_with(&format!("| {level} | "))
+                && (lock.starts_with("a ")
+                    || row.contains(&format!("`{lock}`"))
+                    || row.contains(&format!("::{lock}`")))
+        };
+        assert!(rows.iter().any(|row| has(row)), "no row for level {level}, {name}");
+    }
+}
+
+#[test]
+fn broken_references_are_noticed() {
+    let spans = "A `gone.rs` and `srq.rs::post_recv`, `srq.rs::no_such_function`, `make test`, `/dev/null`,\n\
+                 ```sh\n`x/y.rs`\n```\n`provider/src/`, `provider/nowhere/`, `device_*`, `OK`.";
+    let problems: Vec<_> =
+        code_spans(spans).into_iter().filter_map(reference).filter_map(|found| problem(&found)).collect();
+    let expected = ["no file gone.rs", "no no_such_function in srq.rs", "no file provider/nowhere/"];
+    assert_eq!(problems, expected);
+    assert!(!occurs("fn post_recv_quick() {}", "post_recv") && occurs("fn post_recv() {}", "post_recv"));
+    assert_eq!(links("[a](x.md#part) [b](https://x) [c](#here)").collect::<Vec<_>>(), ["x.md"]);
+}
