@@ -1,14 +1,23 @@
 /*
- * Times dat_srq_post_recv and dat_evd_dequeue through libdat2, with whatever provider dat.conf names.
+ * Times the calls of the data path through libdat2, with whatever provider dat.conf names.
  *
  *   dat_post IA CASE SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM
  *
- * CASE is what a group of GROUP operations does: post (buffers into the SRQ), reap (completions of messages), or both (for
- * each of GROUP messages its completion, then a new buffer). Prints nanoseconds of one group a line, at least MINIMUM of
- * them, after a tenth of the time to warm up. Two endpoints of one IA are connected to each other; between groups, real
- * messages take the buffers out of the SRQ, so that the ring is walked as in use. ENDPOINTS more are on the SRQ.
- * MILLISECONDS 0: exactly MINIMUM groups, for counting instructions.
+ * CASE is what a group of GROUP operations does:
+ *
+ *   post       dat_srq_post_recv
+ *   reap       dat_evd_dequeue of a receive from the SRQ
+ *   both       reap, then post, for each message
+ *   send       dat_ep_post_send of 64 bytes
+ *   reap-send  dat_evd_dequeue of a send
+ *   answer     a whole message: reap, post, then a send by the endpoint that received, and the dequeue of that send
+ *
+ * Prints nanoseconds of one group a line, at least MINIMUM of them, after a tenth of the time to warm up. Two endpoints of
+ * one IA are connected to each other; between groups, real messages take the buffers out of the SRQ, so that the ring is
+ * walked as in use. ENDPOINTS more are on the SRQ. MILLISECONDS 0: exactly MINIMUM groups, for counting instructions.
+ * With DAT_POST_TRAPS in the environment, a breakpoint trap stands before and after each measured part: steps.c needs it.
  */
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,13 +57,14 @@ static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_SRQ_HANDLE srq;
 static DAT_EP_HANDLE server, client;
-static DAT_EVD_HANDLE received, sent, other, requests, connections[2];
-static DAT_LMR_TRIPLET source, targets[MOST_GROUP][MOST_SEGMENTS];
-static int segments, depth, group, endpoints;
+static DAT_EVD_HANDLE received, sent, requests, connections[2];
+static DAT_EVD_HANDLE answered, answers;
+static DAT_LMR_TRIPLET source, answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
+static int segments, depth, group, endpoints, traps;
 
 static void make_memory(void)
 {
-	static char memory[(MOST_GROUP + 1) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
+	static char memory[(MOST_GROUP + 2) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
 	DAT_REGION_DESCRIPTION region = { .for_va = memory };
 	DAT_LMR_HANDLE lmr;
 	DAT_LMR_CONTEXT context;
@@ -75,6 +85,8 @@ static void make_memory(void)
 	}
 	source = targets[0][0];
 	source.virtual_address = (DAT_VADDR)(uintptr_t)(memory + MOST_GROUP * MOST_SEGMENTS * MESSAGE);
+	answer_target = source;
+	answer_target.virtual_address += MESSAGE;
 }
 
 static void make_endpoints(void)
@@ -86,7 +98,8 @@ static void make_endpoints(void)
 	ok(dat_srq_create(ia, pz, &pool, &srq), "dat_srq_create");
 	ok(dat_evd_create(ia, depth + group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &received), "dat_evd_create");
 	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &sent), "dat_evd_create");
-	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &other), "dat_evd_create");
+	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &answered), "dat_evd_create");
+	ok(dat_evd_create(ia, 4 * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &answers), "dat_evd_create");
 	ok(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests), "dat_evd_create");
 	for (i = 0; i < 2; i++)
 		ok(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections[i]), "dat_evd_create");
@@ -99,7 +112,7 @@ static void make_endpoints(void)
 	attr.max_recv_iov = segments;
 	attr.max_request_iov = 1;
 	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
-	ok(dat_ep_create_with_srq(ia, pz, received, other, connections[0], srq, &attr, &server), "dat_ep_create_with_srq");
+	ok(dat_ep_create_with_srq(ia, pz, received, answered, connections[0], srq, &attr, &server), "dat_ep_create_with_srq");
 	for (i = 0; i < endpoints; i++) {
 		DAT_EP_HANDLE idle;
 
@@ -108,7 +121,7 @@ static void make_endpoints(void)
 	}
 	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
 	attr.max_recv_iov = 1;
-	ok(dat_ep_create(ia, pz, other, sent, connections[1], &attr, &client), "dat_ep_create");
+	ok(dat_ep_create(ia, pz, answers, sent, connections[1], &attr, &client), "dat_ep_create");
 }
 
 static void join(void)
@@ -183,36 +196,163 @@ static void nothing(void)
 {
 }
 
-/* What a group is: before the messages, the messages, before the clock starts, while it runs, afterwards. */
-static const struct mode {
-	const char *name;
-	void (*first)(void), (*before)(void), (*timed)(void), (*after)(void);
-} modes[] = {
-	{ "post", post_all, reap_all, post_all, nothing },
-	{ "reap", post_all, nothing, reap_all, post_all },
-	{ "both", post_all, nothing, do_both, nothing },
-};
-
-/* What is timed, and counted. */
-__attribute__((noinline)) void measured(const struct mode *mode)
+static inline __attribute__((always_inline)) void send_from(DAT_EP_HANDLE ep)
 {
-	mode->timed();
+	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
+
+	if (dat_ep_post_send(ep, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
+		abort();
+}
+
+static void send_all(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		send_from(client);
+}
+
+/* A send's completion comes a moment after its message: look again where it has not come. */
+static inline __attribute__((always_inline)) void reap_sends_of(DAT_EVD_HANDLE evd)
+{
+	DAT_EVENT event;
+	int i;
+
+	for (i = 0; i < group; i++) {
+		while (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
+			;
+		good(&event);
+	}
+}
+
+static void reap_sends(void)
+{
+	reap_sends_of(sent);
+}
+
+static void receive_and_answer(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++) {
+		reap();
+		post(i);
+		send_from(server);
+	}
+}
+
+static void reap_answered(void)
+{
+	reap_sends_of(answered);
+}
+
+static void wait_for(DAT_EVD_HANDLE evd)
+{
+	DAT_EVENT event;
+	DAT_COUNT more;
+	int i;
+
+	for (i = 0; i < group; i++) {
+		ok(dat_evd_wait(evd, WAIT_US, 1, &event, &more), "a completion");
+		good(&event);
+	}
+}
+
+/* The sends have completed, so that the messages are in: takes both, and posts the buffers again. */
+static void finish_sends(void)
+{
+	wait_for(sent);
+	reap_all();
+	post_all();
+}
+
+static long long now(void);
+
+/*
+ * Time for the device to write the completions of sends whose messages are in. Nothing depends on its being enough, but for
+ * the figures. A look at the EVD would do part of what is measured.
+ */
+static void let_sends_complete(void)
+{
+	long long start = now();
+
+	while (now() - start < 200 * 1000)
+		sched_yield();
+}
+
+static void wait_for_sends(void)
+{
+	wait_for(received);
+	post_all();
+	let_sends_complete();
+}
+
+static void wait_for_answers(void)
+{
+	wait_for(answers);
+	let_sends_complete();
+}
+
+/* Buffers for the answers. */
+static void post_answer_buffers(void)
+{
+	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
+	int i;
+
+	for (i = 0; i < group; i++)
+		ok(dat_ep_post_recv(client, 1, &answer_target, cookie, DAT_COMPLETION_DEFAULT_FLAG), "dat_ep_post_recv");
 }
 
 /* Messages take the group's buffers out of the SRQ; their completions wait. */
 static void deliver(void)
 {
-	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
-	DAT_EVENT event;
-	DAT_COUNT more;
-	int i;
+	send_all();
+	wait_for(sent);
+}
 
-	for (i = 0; i < group; i++)
-		ok(dat_ep_post_send(client, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG), "dat_ep_post_send");
-	for (i = 0; i < group; i++) {
-		ok(dat_evd_wait(sent, WAIT_US, 1, &event, &more), "the completion of a send");
-		good(&event);
-	}
+static void deliver_for_answers(void)
+{
+	post_answer_buffers();
+	deliver();
+}
+
+/*
+ * What a group is: once, at the start; before the clock starts; while it runs; while it stands still; while it runs again;
+ * afterwards. The clock starts a second time only where there is a second timed part.
+ */
+static const struct mode {
+	const char *name;
+	void (*first)(void), (*bring)(void), (*before)(void), (*timed)(void), (*between)(void), (*timed_too)(void), (*after)(void);
+} modes[] = {
+	{ "post", post_all, deliver, reap_all, post_all, NULL, NULL, nothing },
+	{ "reap", post_all, deliver, nothing, reap_all, NULL, NULL, post_all },
+	{ "both", post_all, deliver, nothing, do_both, NULL, NULL, nothing },
+	{ "send", post_all, nothing, nothing, send_all, NULL, NULL, finish_sends },
+	{ "reap-send", post_all, send_all, wait_for_sends, reap_sends, NULL, NULL, nothing },
+	{ "answer", post_all, deliver_for_answers, nothing, receive_and_answer, wait_for_answers, reap_answered, nothing },
+};
+
+/* What is timed, and counted. */
+__attribute__((noinline)) void measured(void (*part)(void))
+{
+	part();
+}
+
+static void trap(void)
+{
+	if (traps)
+		__asm__ volatile("int3");
+}
+
+/* The part's nanoseconds. */
+static long long timed(void (*part)(void))
+{
+	long long before = now();
+
+	trap();
+	measured(part);
+	trap();
+	return now() - before;
 }
 
 static long long now(void)
@@ -226,18 +366,18 @@ static long long now(void)
 int main(int argc, char **argv)
 {
 	DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
-	long long start, before, took, limit;
+	long long start, took, limit;
 	long least, samples = 0;
 	const struct mode *mode = modes;
 	int warm = 0;
 
 	if (argc != 9) {
-		fprintf(stderr, "usage: %s IA post|reap|both SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
+		fprintf(stderr, "usage: %s IA post|reap|both|send|reap-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
 	while (strcmp(mode->name, argv[2]) != 0) {
 		if (++mode == modes + sizeof modes / sizeof *modes) {
-			fprintf(stderr, "%s: the case is post, reap or both, not %s\n", argv[0], argv[2]);
+			fprintf(stderr, "%s: the case is post, reap, both, send, reap-send or answer, not %s\n", argv[0], argv[2]);
 			return 2;
 		}
 	}
@@ -247,6 +387,7 @@ int main(int argc, char **argv)
 	endpoints = atoi(argv[6]);
 	limit = atoll(argv[7]) * 1000000;
 	least = atol(argv[8]);
+	traps = getenv("DAT_POST_TRAPS") != NULL;
 	if (segments < 1 || segments > MOST_SEGMENTS || group < 1 || group > MOST_GROUP || depth < group) {
 		fprintf(stderr, "%s: 1 to %d segments, groups of 1 to %d, and at least as deep\n", argv[0], MOST_SEGMENTS, MOST_GROUP);
 		return 2;
@@ -260,11 +401,13 @@ int main(int argc, char **argv)
 	mode->first();
 	start = now();
 	while (samples < least || now() - start < limit) {
-		deliver();
+		mode->bring();
 		mode->before();
-		before = now();
-		measured(mode);
-		took = now() - before;
+		took = timed(mode->timed);
+		if (mode->timed_too) {
+			mode->between();
+			took += timed(mode->timed_too);
+		}
 		mode->after();
 		warm = warm || (now() - start) * 10 >= limit;
 		if (warm) {

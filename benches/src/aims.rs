@@ -12,6 +12,8 @@ use crate::{
 enum Figure {
     /// Instructions per operation, at most.
     Instructions(f64),
+    /// Locked instructions per operation, at most.
+    Locked(f64),
     /// Nanoseconds per operation, at most.
     Nanoseconds(f64),
     /// 99th percentile of a call of the whole batch, in nanoseconds, at most.
@@ -22,7 +24,24 @@ enum Figure {
     Faster(Subject, f64),
 }
 
-/// The aims: who measures up is `mlx5-direct`.
+/// The subjects whose aims a case has: `mlx5-direct`, or the provider where the case goes through libdat2.
+fn runners(spec: Spec) -> &'static [Subject] {
+    if spec.case.through_libdat() {
+        &[Subject::Provider, Subject::ProviderVerbs]
+    } else {
+        &[Subject::Mlx5Direct]
+    }
+}
+
+/// Whether a subject has this aim: by standard verbs the provider is to be no slower than libdaplofa, and nothing else.
+fn applies(subject: Subject, figure: Figure) -> bool {
+    match figure {
+        Figure::Faster(Subject::Libdaplofa, times) => (subject == Subject::ProviderVerbs) == (times == 1.0),
+        _ => subject != Subject::ProviderVerbs,
+    }
+}
+
+/// The aims.
 fn aims() -> Vec<(&'static str, Spec, Figure)> {
     use Figure::*;
     let spec = |case, batch, depth| Spec { case, batch, segments: 1, depth };
@@ -59,6 +78,21 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
         ("empty poll", empty, Nanoseconds(3.0)),
         ("empty poll", empty, Faster(lock, 3.5)),
     ]);
+    for (what, case, instructions, times) in [
+        ("dat_srq_post_recv", CaseName::DatPost, None, 4.0),
+        ("dat_evd_dequeue of a receive", CaseName::DatReap, Some(120.0), 4.0),
+        ("dat_ep_post_send", CaseName::DatSend, Some(130.0), 4.0),
+        ("dat_evd_dequeue of a send", CaseName::DatReapSend, Some(110.0), 4.0),
+        ("a whole DAT message", CaseName::DatAnswer, None, 4.0),
+    ] {
+        let spec = spec(case, 1, 1023);
+        aims.extend(instructions.map(|most| (what, spec, Instructions(most))));
+        aims.extend([
+            (what, spec, Locked(0.0)),
+            (what, spec, Faster(Subject::Libdaplofa, times)),
+            (what, spec, Faster(Subject::Libdaplofa, 1.0)),
+        ]);
+    }
     for (depth, times) in [(1023, 2.5), (4095, 8.0), (32_767, 50.0)] {
         let random = spec(CaseName::RandomCompletion, 32, depth);
         aims.extend([
@@ -75,12 +109,17 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
 /// `searches` says that libmlx5 is a version that keeps the ring's order by searching (48 and later): what is promised of
 /// out-of-order completions is promised against those.
 pub fn to_table(rows: &[Row], searches: bool) -> Table {
-    let mut table = table(&["aim", "batch", "depth", "measure", "aim", "measured", ""], 1);
-    for (what, spec, figure) in aims() {
-        let Some(row) = find(rows, Subject::Mlx5Direct, spec) else { continue };
+    let mut table = table(&["aim", "subject", "batch", "depth", "measure", "aim", "measured", ""], 2);
+    let wanted = aims().into_iter().flat_map(|(what, spec, figure)| {
+        let runners = runners(spec).iter().filter(move |subject| applies(**subject, figure));
+        runners.map(move |subject| (what, *subject, spec, figure))
+    });
+    for (what, subject, spec, figure) in wanted {
+        let Some(row) = find(rows, subject, spec) else { continue };
         let call = f64::from(spec.batch);
         let (measure, aim, measured) = match figure {
             Figure::Instructions(most) => ("instr/op", most, row.instructions),
+            Figure::Locked(most) => ("locked/op", most, row.locked),
             Figure::Nanoseconds(most) => ("ns/op", most, Some(row.timing.mean)),
             Figure::CallP99(most) => ("p99 ns/call", most, Some(row.timing.p99 * call)),
             Figure::CallP999(most) => ("p99.9 ns/call", most, Some(row.timing.p999 * call)),
@@ -99,6 +138,7 @@ pub fn to_table(rows: &[Row], searches: bool) -> Table {
         };
         table.add_row([
             what.to_owned(),
+            subject.name().to_owned(),
             spec.batch.to_string(),
             spec.depth.to_string(),
             measure.to_owned(),
@@ -123,6 +163,7 @@ mod tests {
             subject,
             timing: Timing { mean: ns, p50: ns, p99: ns, p999: ns },
             instructions: None,
+            locked: None,
         };
         let verdicts = |direct: f64, libmlx5: f64| {
             let rows = [row(Subject::Mlx5Direct, direct), row(Subject::Libmlx5Lock, libmlx5)];

@@ -1,6 +1,6 @@
-//! Counting instructions with callgrind.
+//! Counting instructions, with callgrind or by single steps.
 
-use std::{ffi::OsStr, fs, path::Path, process::Command};
+use std::{ffi::OsStr, ffi::OsString, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 
@@ -48,4 +48,52 @@ fn total(path: &Path) -> Result<f64> {
         rest.trim().parse().ok()
     });
     found.with_context(|| format!("{} has no total", path.display()))
+}
+
+/// What a program executed between its breakpoint traps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Instructions of any kind.
+    pub instructions: u64,
+    /// Those that lock a cache line: a LOCK prefix, or XCHG with memory.
+    pub locked: u64,
+    /// MFENCE, LFENCE and SFENCE.
+    pub fences: u64,
+    /// System calls.
+    pub calls: u64,
+}
+
+/// Runs a program by single steps between its traps with `c/steps.c`, compiled to `steps`; other threads run freely.
+///
+/// # Errors
+///
+/// When the program fails, or executes no trap.
+pub fn steps(steps: &Path, command: &Command) -> Result<Steps> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("steps");
+    // The libraries to preload are for the program alone.
+    let mut stepped = Command::new(steps);
+    stepped.arg(&out).arg("env");
+    stepped.args(command.get_envs().filter_map(|(name, value)| {
+        let mut both = OsString::from(name);
+        both.push("=");
+        both.push(value?);
+        Some(both)
+    }));
+    stepped.arg(command.get_program()).args(command.get_args());
+    let output = stepped.output().context("cannot run steps")?;
+    if !output.status.success() {
+        bail!("{command:?} by single steps: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = fs::read_to_string(&out)?;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        line.with_context(|| format!("no count of {name} in {text}"))
+    };
+    Ok(Steps {
+        instructions: value("instructions ")?,
+        locked: value("locked ")?,
+        fences: value("fences ")?,
+        calls: value("calls ")?,
+    })
 }

@@ -1,4 +1,4 @@
-//! `dat_srq_post_recv` and `dat_evd_dequeue` as a C program sees them, through libdat2 and with any provider: runs `c/dat_post.c`.
+//! The calls of the data path as a C program sees them, through libdat2 and with any provider: runs `c/dat_post.c`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,7 +11,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    count, device,
+    count::{self, Steps},
+    device,
     plan::{CaseName, Spec, Subject},
     sample::{Effort, Timing, clock_cost},
 };
@@ -33,19 +34,10 @@ impl DatPost {
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let this = Self { device: library("libmlx5_emu.so")?, provider: library("libdoorbell.so")?, folder };
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/dat_post.c");
-        let output = Command::new("cc")
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
-            .arg(this.program())
-            .arg(source)
-            .arg("-ldat2")
-            .output()
-            .context("cannot run cc")?;
-        if !output.status.success() {
-            bail!(
-                "cannot compile against libdat2 (package libdapl-dev): {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+        compile("dat_post.c", &this.program(), &["-ldat2"])
+            .context("cannot compile against libdat2 (package libdapl-dev)")?;
+        if cfg!(target_arch = "x86_64") {
+            compile("steps.c", &this.steps_program(), &[])?;
         }
         // The software device is under the loopback interface.
         let address = match device::named() {
@@ -64,6 +56,10 @@ impl DatPost {
 
     fn program(&self) -> PathBuf {
         self.folder.path().join("dat_post")
+    }
+
+    fn steps_program(&self) -> PathBuf {
+        self.folder.path().join("steps")
     }
 
     fn conf(&self) -> PathBuf {
@@ -91,26 +87,29 @@ impl DatPost {
     }
 
     /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs only when the program sends
-    /// or polls, which it does not while it is timed.
-    fn command(&self, subject: Subject, spec: &Spec, millis: u128, samples: usize) -> Command {
+    /// or polls. A case that sends while it is timed has a device in a thread of its own instead.
+    fn command(&self, subject: Subject, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
         let mut command = Command::new(self.program());
         let (mode, endpoints) = match spec.case {
             CaseName::DatReap => ("reap", 0),
             CaseName::DatMessage => ("both", 0),
             CaseName::DatPostCrowd => ("post", 10_000),
+            CaseName::DatSend => ("send", 0),
+            CaseName::DatReapSend => ("reap-send", 0),
+            CaseName::DatAnswer => ("answer", 0),
             _ => ("post", 0),
         };
         command
             .arg(ia(subject))
             .arg(mode)
-            .args([spec.segments, spec.depth, Self::group(spec), endpoints].map(|n| n.to_string()))
+            .args([spec.segments, spec.depth, group, endpoints].map(|n| n.to_string()))
             .args([millis.to_string(), samples.to_string()])
             .env("DAT_OVERRIDE", self.conf())
             .envs(subject.environment().iter().copied());
         if device::named().is_none() {
             command
                 .env("LD_PRELOAD", &self.device)
-                .env("MLX5_EMU_MODE", "stepped")
+                .env("MLX5_EMU_MODE", if spec.case.sends_by_dat() { "thread" } else { "stepped" })
                 .env("MLX5_EMU_SESSION", session());
         }
         command
@@ -122,7 +121,8 @@ impl DatPost {
     ///
     /// What the program said.
     pub fn time(&self, subject: Subject, spec: &Spec, effort: Effort) -> Result<Timing> {
-        let mut command = self.command(subject, spec, effort.time.as_millis(), effort.samples);
+        let mut command =
+            self.command(subject, spec, Self::group(spec), effort.time.as_millis(), effort.samples);
         let output = command.output()?;
         if !output.status.success() {
             bail!("{} of {}: {}", spec.case.name(), subject.name(), String::from_utf8_lossy(&output.stderr));
@@ -133,17 +133,36 @@ impl DatPost {
         Ok(Timing::of(samples.collect::<Result<_>>()?, Self::group(spec)))
     }
 
-    /// Instructions per operation of a case of a subject.
+    /// What a case of a subject executes in `groups` groups of operations, and how many operations those are.
     ///
     /// # Errors
     ///
-    /// As [`count::instructions`].
-    pub fn count(&self, subject: Subject, spec: &Spec) -> Result<f64> {
-        const GROUPS: usize = 20;
-        let command = self.command(subject, spec, 0, GROUPS);
-        let total = count::instructions(&command, "measured", None)?;
-        Ok(total[0] / (GROUPS as f64 * f64::from(Self::group(spec))))
+    /// As [`count::steps`]; on processors other than x86-64 always.
+    pub fn steps(&self, subject: Subject, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
+        if !cfg!(target_arch = "x86_64") {
+            bail!("single steps are counted on x86-64 only");
+        }
+        // A step takes microseconds.
+        const GROUP: u32 = 16;
+        let mut command = self.command(subject, spec, GROUP, 0, groups as usize);
+        command.env("DAT_POST_TRAPS", "1");
+        Ok((count::steps(&self.steps_program(), &command)?, groups * GROUP))
     }
+}
+
+/// Compiles a program of `benches/c`.
+fn compile(source: &str, program: &Path, libraries: &[&str]) -> Result<()> {
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
+        .arg(program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source))
+        .args(libraries)
+        .output()
+        .context("cannot run cc")?;
+    if !output.status.success() {
+        bail!("{source}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
 }
 
 /// The IA of a subject in our dat.conf.

@@ -31,6 +31,12 @@ pub enum CaseName {
     DatReap,
     /// Both for each message.
     DatMessage,
+    /// `dat_ep_post_send` through libdat2, 64 bytes.
+    DatSend,
+    /// `dat_evd_dequeue` of those sends.
+    DatReapSend,
+    /// A message and its answer: the dequeue of the receive, a new buffer, a send, the dequeue of that send.
+    DatAnswer,
 }
 
 impl CaseName {
@@ -56,12 +62,21 @@ impl CaseName {
             Self::DatPostCrowd => "dat-post-crowd",
             Self::DatReap => "dat-reap",
             Self::DatMessage => "dat-post+reap",
+            Self::DatSend => "dat-send",
+            Self::DatReapSend => "dat-reap-send",
+            Self::DatAnswer => "dat-answer",
         }
     }
 
     /// Whether it goes through libdat2.
     pub fn through_libdat(self) -> bool {
-        matches!(self, Self::DatPost | Self::DatPostCrowd | Self::DatReap | Self::DatMessage)
+        use CaseName::*;
+        matches!(self, DatPost | DatPostCrowd | DatReap | DatMessage) || self.sends_by_dat()
+    }
+
+    /// Whether sends through libdat2 are part of what is measured.
+    pub fn sends_by_dat(self) -> bool {
+        matches!(self, Self::DatSend | Self::DatReapSend | Self::DatAnswer)
     }
 }
 
@@ -183,7 +198,7 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));
     }
-    plan.extend([DatReap, DatMessage].map(|case| spec(case, 1, 1, 1023)));
+    plan.extend([DatReap, DatMessage, DatSend, DatReapSend, DatAnswer].map(|case| spec(case, 1, 1, 1023)));
     if !quick {
         plan.push(spec(DatPostCrowd, 1, 1, 1023));
     }

@@ -20,6 +20,8 @@ pub struct Row {
     pub timing: Timing,
     /// Instructions per operation; none where they were not counted.
     pub instructions: Option<f64>,
+    /// Locked instructions among them; none where they were not counted.
+    pub locked: Option<f64>,
 }
 
 /// The row of a subject for a case.
@@ -36,14 +38,15 @@ pub fn reference(rows: &[Row], row: &Row) -> Option<Row> {
 /// The rows as a JSON array of objects.
 pub fn to_json(rows: &[Row]) -> String {
     let mut out = String::from("[\n");
-    for (n, Row { spec, subject, timing, instructions }) in rows.iter().enumerate() {
-        let instructions = instructions.map_or("null".to_owned(), |i| format!("{i:.2}"));
+    for (n, Row { spec, subject, timing, instructions, locked }) in rows.iter().enumerate() {
+        let or_null = |count: &Option<f64>| count.map_or("null".to_owned(), |i| format!("{i:.2}"));
+        let (instructions, locked) = (or_null(instructions), or_null(locked));
         let comma = if n + 1 < rows.len() { "," } else { "" };
         let _ = writeln!(
             out,
             "  {{\"case\": \"{}\", \"subject\": \"{}\", \"batch\": {}, \"segments\": {}, \"depth\": {}, \
              \"ns_per_op\": {:.3}, \"p50_ns\": {:.3}, \"p99_ns\": {:.3}, \"p999_ns\": {:.3}, \
-             \"instructions_per_op\": {instructions}}}{comma}",
+             \"instructions_per_op\": {instructions}, \"locked_per_op\": {locked}}}{comma}",
             spec.case.name(),
             subject.name(),
             spec.batch,
@@ -84,8 +87,19 @@ pub fn table(header: &[&str], left: usize) -> Table {
 /// The rows as a table; `x lock` is how many times faster than libmlx5 with its lock (through libdat2: than libdaplofa).
 pub fn to_table(rows: &[Row]) -> Table {
     let header = [
-        "case", "subject", "batch", "segs", "depth", "ns/op", "x lock", "x nolock", "p50", "p99", "p99.9",
+        "case",
+        "subject",
+        "batch",
+        "segs",
+        "depth",
+        "ns/op",
+        "x lock",
+        "x nolock",
+        "p50",
+        "p99",
+        "p99.9",
         "instr/op",
+        "locked/op",
     ];
     let mut table = table(&header, 2);
     for row in rows {
@@ -110,6 +124,7 @@ pub fn to_table(rows: &[Row]) -> Table {
             format!("{:.2}", row.timing.p99),
             format!("{:.2}", row.timing.p999),
             row.instructions.map_or("-".to_owned(), |i| format!("{i:.1}")),
+            row.locked.map_or("-".to_owned(), |i| format!("{i:.1}")),
         ]);
     }
     table
@@ -122,7 +137,7 @@ mod tests {
     fn row(subject: Subject, ns: f64) -> Row {
         let spec = Spec { case: crate::plan::CaseName::Poll, batch: 1, segments: 1, depth: 7 };
         let timing = Timing { mean: ns, p50: 1.0, p99: 2.0, p999: 3.25 };
-        Row { spec, subject, timing, instructions: None }
+        Row { spec, subject, timing, instructions: None, locked: None }
     }
 
     #[test]
@@ -131,7 +146,7 @@ mod tests {
             to_json(&[row(Subject::Mlx5Direct, 1.5)]),
             "[\n  {\"case\": \"poll\", \"subject\": \"mlx5-direct\", \"batch\": 1, \"segments\": 1, \"depth\": 7, \
              \"ns_per_op\": 1.500, \"p50_ns\": 1.000, \"p99_ns\": 2.000, \"p999_ns\": 3.250, \
-             \"instructions_per_op\": null}\n]\n"
+             \"instructions_per_op\": null, \"locked_per_op\": null}\n]\n"
         );
     }
 

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
-use doorbell_benches::plan::{Subject, plan};
+use doorbell_benches::{
+    dat::DatPost,
+    plan::{CaseName, Spec, Subject, plan},
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::Value;
 
@@ -11,6 +14,9 @@ fn main() {
     let with_dat = Path::new("/usr/include/dat2/udat.h").exists();
     let why = if with_dat { "" } else { " (ignored: no libdat2; package libdapl-dev)" };
     let dat = format!("quick_mode_reports_dat_post_of_both_providers{why}");
+    let steps = with_dat && cfg!(target_arch = "x86_64");
+    let why = if steps { "" } else { " (ignored: no libdat2, package libdapl-dev, or not x86-64)" };
+    let locked = format!("calls_of_one_thread_take_few_locked_instructions{why}");
     let with_dtest = with_dat && doorbell_benches::dtest::available();
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
@@ -18,6 +24,7 @@ fn main() {
     let trials = vec![
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
+        Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("a_device_that_is_not_there_is_refused_by_its_name", no_such_device),
@@ -97,6 +104,39 @@ fn dat_post() -> Result<(), Failed> {
     let rows = quick(&["--only", "dat-post", "--rounds", "1"])?;
     let subjects: BTreeSet<_> = rows.iter().map(|row| names(row).1).collect();
     assert_eq!(subjects, BTreeSet::from(["libdaplofa", "provider", "provider-verbs"].map(str::to_owned)));
+    Ok(())
+}
+
+/// What one thread's calls lock on the direct path, at most. Locked instructions cost some processors (AMD EPYC of family 25)
+/// twenty ordinary ones each, which a count of all instructions does not show.
+fn locked_instructions() -> Result<(), Failed> {
+    let dat = DatPost::new()?;
+    for (case, most) in [
+        (CaseName::DatPost, 0),
+        (CaseName::DatReap, 6),
+        (CaseName::DatSend, 7),
+        (CaseName::DatReapSend, 10),
+        (CaseName::DatAnswer, 23),
+    ] {
+        let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
+        let (steps, operations) = dat.steps(Subject::Provider, &spec, 2)?;
+        // A few come from what happens once: symbols that are looked up, a batch of slots that is returned.
+        let allowed = u64::from(most * operations + operations / 4);
+        let name = case.name();
+        assert!(
+            steps.instructions >= 20 * u64::from(operations),
+            "{name}: nothing was stepped through: {steps:?}"
+        );
+        assert!(
+            steps.locked <= allowed,
+            "{name}: {steps:?} in {operations} operations, {most} allowed in each"
+        );
+        // libdaplofa takes two in a post: if none were found there, none could be found anywhere.
+        if case == CaseName::DatPost {
+            let (peer, operations) = dat.steps(Subject::Libdaplofa, &spec, 2)?;
+            assert!(peer.locked >= u64::from(operations), "libdaplofa: {peer:?}");
+        }
+    }
     Ok(())
 }
 

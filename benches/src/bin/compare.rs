@@ -167,21 +167,26 @@ fn measure(args: &Args) -> Result<()> {
             latencies.measure(dat)?;
         }
     }
-    let instructions = if args.quick || args.no_instructions || !count::available() {
-        vec![None; jobs.len()]
-    } else {
+    let mut counts = vec![Count::default(); jobs.len()];
+    if !args.no_instructions {
         eprintln!("counting instructions");
-        count_all(&jobs, dat.as_ref())?
-    };
+        if !args.quick && count::available() {
+            count_queues(&jobs, &mut counts)?;
+        }
+        if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
+            count_dat(&jobs, dat, &mut counts)?;
+        }
+    }
     let rows: Vec<Row> = jobs
         .iter()
         .zip(timings)
-        .zip(instructions)
-        .map(|((job, timings), instructions)| Row {
+        .zip(counts)
+        .map(|((job, timings), Count { instructions, locked })| Row {
             spec: job.spec,
             subject: job.subject,
             timing: Timing::median(&timings),
             instructions,
+            locked,
         })
         .collect();
 
@@ -245,9 +250,15 @@ fn time_elsewhere(args: &Args, job: Job, data_path: &mut Option<String>) -> Resu
     Ok(Timing { mean: *mean, p50: *p50, p99: *p99, p999: *p999 })
 }
 
-/// Instructions per operation of all jobs: one run under callgrind a subject, and one a case that goes through libdat2.
-fn count_all(jobs: &[Job], dat: Option<&DatPost>) -> Result<Vec<Option<f64>>> {
-    let mut counts = vec![None; jobs.len()];
+/// What an operation executes, as far as it was counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    instructions: Option<f64>,
+    locked: Option<f64>,
+}
+
+/// Instructions per operation of the jobs that need no libdat2: one run under callgrind a subject.
+fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     for subject in Subject::ALL {
         let own: Vec<usize> =
             (0..jobs.len()).filter(|n| jobs[*n].subject == subject && !jobs[*n].through_libdat()).collect();
@@ -258,15 +269,22 @@ fn count_all(jobs: &[Job], dat: Option<&DatPost>) -> Result<Vec<Option<f64>>> {
         let (all, around) = (count(subject, &cases, false)?, count(subject, &cases, true)?);
         for (n, (all, around)) in own.into_iter().zip(all.into_iter().zip(around)) {
             let operations = operations(&jobs[n].spec);
-            counts[n] = Some((all - around) / f64::from(operations * COUNTED_RUNS));
+            counts[n].instructions = Some((all - around) / f64::from(operations * COUNTED_RUNS));
         }
     }
-    if let Some(dat) = dat {
-        for (n, job) in jobs.iter().enumerate().filter(|(_, job)| job.through_libdat()) {
-            counts[n] = Some(dat.count(job.subject, &job.spec)?);
-        }
+    Ok(())
+}
+
+/// Instructions per operation of the jobs that go through libdat2, and the locked ones among them, by single steps.
+fn count_dat(jobs: &[Job], dat: &DatPost, counts: &mut [Count]) -> Result<()> {
+    const GROUPS: u32 = 16;
+    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.through_libdat()) {
+        let (steps, operations) = dat.steps(job.subject, &job.spec, GROUPS)?;
+        let per_operation = |n: u64| Some(n as f64 / f64::from(operations));
+        *count =
+            Count { instructions: per_operation(steps.instructions), locked: per_operation(steps.locked) };
     }
-    Ok(counts)
+    Ok(())
 }
 
 /// Instructions of cases of the plan under one subject; `empty`, of the runner around them.
