@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Frequency of the device's clock in kHz: a cycle is a nanosecond.
+pub(crate) const KHZ: u64 = 1_000_000;
 
 static START: OnceLock<Instant> = OnceLock::new();
 static ADVANCED_NS: AtomicU64 = AtomicU64::new(0);
@@ -11,6 +14,12 @@ static ADVANCED_NS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn now_ns() -> u64 {
     let real = START.get_or_init(Instant::now).elapsed();
     u64::try_from(real.as_nanos()).unwrap_or(u64::MAX).saturating_add(ADVANCED_NS.load(Ordering::Relaxed))
+}
+
+/// The real time since 1970, advanced as the device's.
+pub(crate) fn real_time() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_add(Duration::from_nanos(ADVANCED_NS.load(Ordering::Relaxed)))
 }
 
 /// Lets device time jump forward, so that timers (receiver-not-ready, transport) expire without waiting for them.

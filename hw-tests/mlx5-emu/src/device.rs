@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::LastCopy;
@@ -14,7 +14,7 @@ use crate::events::Channel;
 use crate::faults::Faults;
 use crate::mem::Area;
 use crate::net::Net;
-use crate::objects::{Ah, Cq, Mkey, Pd, Qp, Seg, Srq, Xrcd};
+use crate::objects::{Ah, Cq, Dm, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
 
 /// Low bits of a QP number that index the process's own table; the bits above name the process.
@@ -42,6 +42,7 @@ pub(crate) enum ObjectKind {
     Ah,
     Xrcd,
     Uar,
+    Dm,
 }
 
 /// One open command descriptor.
@@ -107,6 +108,7 @@ pub(crate) struct Device {
     pub(crate) srqs: Slab<Srq>,
     pub(crate) qps: Slab<Qp>,
     pub(crate) ahs: Slab<Ah>,
+    pub(crate) dms: Slab<Dm>,
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) channels: Slab<Channel>,
     /// Descriptor of the program's end of each channel.
@@ -146,6 +148,7 @@ impl Device {
             srqs: Slab::new(MAX_SRQ),
             qps: Slab::new(MAX_QP),
             ahs: Slab::new(1 << 20),
+            dms: Slab::new(1 << 12),
             xrcds: Slab::new(1 << 12),
             channels: Slab::compact(1 << 16),
             channel_fds: HashMap::new(),
@@ -193,6 +196,13 @@ impl Device {
 }
 
 static DEVICE: AtomicPtr<Mutex<Device>> = AtomicPtr::new(std::ptr::null_mut());
+/// Forks between this process and the one that loaded the crate.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Tells the devices of a process and of its forked children apart.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Acquire)
+}
 
 /// The device of this process, made on first use.
 #[expect(unsafe_code, reason = "a leaked static that a forked child replaces")]
@@ -233,6 +243,7 @@ pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
 /// In a forked child: the parent's device is not ours. What it had is leaked, since its lock may be held for ever.
 pub(crate) fn forget_in_child() {
     DEVICE.store(std::ptr::null_mut(), Ordering::Release);
+    GENERATION.fetch_add(1, Ordering::AcqRel);
     crate::pin::forget_in_child();
 }
 

@@ -22,12 +22,16 @@ mod offset {
     pub(super) const CONTEXT_REQ_NOTIFY: usize = 104;
     pub(super) const CONTEXT_POST_SEND: usize = 208;
     pub(super) const CONTEXT_CMD_FD: u64 = 264;
+    /// `abi_compat`: all ones when the context is part of a `verbs_context`, whose entries lie in front of it.
+    pub(super) const CONTEXT_ABI_COMPAT: u64 = 320;
+    pub(super) const BEFORE_CONTEXT_QUERY_RT_VALUES: usize = 128;
     pub(super) const OBJECT_CONTEXT: u64 = 0;
     pub(super) const QP_NUM: usize = 52;
     pub(super) const CQ_EX_START_POLL: usize = 144;
     pub(super) const QP_EX_WR_COMPLETE: usize = 328;
 }
 
+type QueryRtValues = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 type PollCq = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
 type ReqNotify = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> c_int;
@@ -41,6 +45,7 @@ struct Slot {
     poll_cq: AtomicUsize,
     req_notify: AtomicUsize,
     post_send: AtomicUsize,
+    query_rt_values: AtomicUsize,
 }
 
 const SLOTS: usize = 256;
@@ -51,6 +56,7 @@ static CONTEXTS: [Slot; SLOTS] = [const {
         poll_cq: AtomicUsize::new(0),
         req_notify: AtomicUsize::new(0),
         post_send: AtomicUsize::new(0),
+        query_rt_values: AtomicUsize::new(0),
     }
 }; SLOTS];
 
@@ -174,6 +180,15 @@ fn hook_context(context: usize, index: usize) {
         replace(context, offset::CONTEXT_POLL_CQ, poll as usize);
         replace(context, offset::CONTEXT_REQ_NOTIFY, notify as usize);
         replace(context, offset::CONTEXT_POST_SEND, send as usize);
+    }
+    if read_word(context as u64 + offset::CONTEXT_ABI_COMPAT) == Some(usize::MAX) {
+        let extended = context - offset::BEFORE_CONTEXT_QUERY_RT_VALUES;
+        let clock: QueryRtValues = query_rt_values;
+        // SAFETY: as above; an extended context has this entry at a fixed distance in front of it.
+        unsafe {
+            slot.query_rt_values.store(peek(extended, 0), Ordering::Relaxed);
+            replace(extended, 0, clock as usize);
+        }
     }
 }
 
@@ -317,6 +332,22 @@ fn polled_well() {
     if VAIN_POLLS.load(Ordering::Relaxed) != 0 {
         VAIN_POLLS.store(0, Ordering::Relaxed);
     }
+}
+
+unsafe extern "C" fn query_rt_values(context: *mut c_void, values: *mut c_void) -> c_int {
+    let address = context.expose_provenance();
+    let Some(slot) = CONTEXTS.iter().find(|slot| slot.context.load(Ordering::Acquire) == address) else {
+        return libc::EOPNOTSUPP;
+    };
+    let original = slot.query_rt_values.load(Ordering::Relaxed);
+    if original == 0 {
+        return libc::EOPNOTSUPP;
+    }
+    guarded(|| device::lock().tick(slot.index.load(Ordering::Relaxed)));
+    // SAFETY: the address that was in the structure, which has this type.
+    let original: QueryRtValues = unsafe { std::mem::transmute(original) };
+    // SAFETY: arguments are handed on unchanged.
+    unsafe { original(context, values) }
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut c_void, count: c_int, wc: *mut c_void) -> c_int {

@@ -147,6 +147,30 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     new
 }
 
+/// fcntl(2): duplicates of virtual files are virtual.
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+    // SAFETY: arguments are handed on unchanged.
+    let result = unsafe { sys::fcntl(fd, command, arg) };
+    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && vfile::is_virtual(fd) {
+        let _ = catch_unwind(|| vfile::duplicated(fd, result));
+    }
+    result
+}
+
+/// fcntl64(2); the same function on 64-bit Linux.
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
+    // SAFETY: as promised by the caller.
+    unsafe { fcntl(fd, command, arg) }
+}
+
 /// dup3(2).
 ///
 /// # Safety

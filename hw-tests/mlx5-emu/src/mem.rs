@@ -6,6 +6,8 @@
 #![expect(unsafe_code, reason = "raw access to queue memory and to user buffers")]
 
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::complaints::{Kind, complain};
@@ -220,6 +222,14 @@ impl Area {
         unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Acquire)
     }
 
+    /// Changes a native 64-bit word atomically, unless `change` gives nothing.
+    pub(crate) fn update64(&self, offset: usize, change: impl FnMut(u64) -> Option<u64>) {
+        let at = self.at(offset, 8);
+        // SAFETY: in bounds; the offsets used are multiples of 8 in a mapping of pages.
+        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
     /// Takes a native 64-bit word, leaving zero.
     #[inline(always)]
     pub(crate) fn take64(&self, offset: usize) -> u64 {
@@ -339,6 +349,52 @@ pub(crate) fn atomic_update(address: u64, change: impl Fn(u64) -> Option<u64>) -
     match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
         Ok(old) | Err(old) => old,
     }
+}
+
+/// Brings memory in that is registered on demand; false when it is not mapped.
+#[cold]
+pub(crate) fn fault_in(address: u64, len: u64, writable: bool) -> bool {
+    check_range(address, len, writable).is_ok()
+}
+
+/// The key of null regions: what is written with it is dropped, what is read with it is zero.
+pub(crate) const NULL_KEY: u32 = 0x1ff;
+
+/// An address for `len` bytes of a null region, at most a message's length; `None` without memory.
+///
+/// Reading finds pages of zeros that take no memory. Writing goes to two megabytes, mapped over and over.
+#[cold]
+pub(crate) fn null_region(len: u32, writable: bool) -> Option<u64> {
+    const SPAN: usize = 1 << 30;
+    const SINK: usize = 2 << 20;
+    static ZEROS: OnceLock<Option<u64>> = OnceLock::new();
+    static SINKS: OnceLock<Option<u64>> = OnceLock::new();
+    if len as usize > SPAN {
+        return None;
+    }
+    let reserve = || {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping anywhere; nothing existing is replaced.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), SPAN, libc::PROT_READ, flags, -1, 0) };
+        (at != libc::MAP_FAILED).then(|| at.expose_provenance() as u64)
+    };
+    if !writable {
+        return *ZEROS.get_or_init(reserve);
+    }
+    *SINKS.get_or_init(|| {
+        let (start, memory) = (reserve()?, sys::memfd(c"mlx5-emu-null", SINK as u64).ok()?);
+        for at in (0..SPAN).step_by(SINK) {
+            let at = std::ptr::with_exposed_provenance_mut(start as usize + at);
+            let (protection, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            // SAFETY: replaces a part of the mapping just made, which nobody else knows.
+            let piece = unsafe { libc::mmap(at, SINK, protection, flags, memory.as_raw_fd(), 0) };
+            if piece == libc::MAP_FAILED {
+                return None;
+            }
+        }
+        Some(start)
+    })
 }
 
 /// Maps `len` bytes of a descriptor from offset 0, shared; the mapping lives until [`unmap`].

@@ -57,6 +57,8 @@ pub(crate) struct Mkey {
     pub(crate) windows: u32,
     /// Pages pinned for it.
     pub(crate) pinned: u64,
+    /// The device memory that it covers, instead of memory of the program.
+    pub(crate) dm: Option<usize>,
 }
 
 impl Mkey {
@@ -98,10 +100,21 @@ pub(crate) struct Cq {
     pub(crate) users: u32,
     pub(crate) overrun: bool,
     pub(crate) ignore_overrun: bool,
+    pub(crate) stamps: Stamps,
     pub(crate) comp_events: u32,
     pub(crate) async_events: u32,
     /// Buffer and record.
     pub(crate) pins: [Pin; 2],
+}
+
+/// Timestamps that a CQ's completions carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamps {
+    No,
+    /// Cycles of the device's clock.
+    Cycles,
+    /// Seconds of the real time in the upper half, nanoseconds in the lower one.
+    RealTime,
 }
 
 /// Which completions generate an event.
@@ -146,6 +159,18 @@ pub(crate) struct Srq {
 
 /// Marker in [`Srq::links`] for a slot that the program owns.
 pub(crate) const FREE: u32 = u32::MAX;
+
+/// A piece of device memory: pages of its context's shared memory.
+#[derive(Debug)]
+pub(crate) struct Dm {
+    pub(crate) context: usize,
+    /// First page, counted from the start of the area for device memory.
+    pub(crate) page: u16,
+    pub(crate) pages: u16,
+    pub(crate) len: u64,
+    /// Regions registered on it.
+    pub(crate) users: u32,
+}
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Ah {

@@ -108,6 +108,8 @@ next_function!(/// dup(2).
     dup as c"dup" (fd: c_int) -> c_int);
 next_function!(/// dup2(2).
     dup2 as c"dup2" (from: c_int, to: c_int) -> c_int);
+next_function!(/// fcntl(2).
+    fcntl as c"fcntl64" (fd: c_int, command: c_int, arg: usize) -> c_int);
 next_function!(/// dup3(2).
     dup3 as c"dup3" (from: c_int, to: c_int, flags: c_int) -> c_int);
 next_function!(/// socket(2).
@@ -193,7 +195,7 @@ pub(crate) fn eventfd(flags: c_int) -> io::Result<OwnedFd> {
 /// What fcntl(2) says.
 pub(crate) fn dup_cloexec(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: no pointers involved.
-    owned(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
+    owned(unsafe { fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
 }
 
 /// Sends one packet without blocking and without SIGPIPE.

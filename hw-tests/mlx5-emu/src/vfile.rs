@@ -99,7 +99,7 @@ fn register(raw: RawFd, file: Arc<dyn VirtualFile>) -> io::Result<()> {
     Ok(())
 }
 
-/// `new` became a duplicate of `old` (dup, dup2, dup3).
+/// `new` became a duplicate of `old` (dup, dup2, dup3, fcntl).
 pub(crate) fn duplicated(old: RawFd, new: RawFd) {
     forget(new);
     if let Some(file) = find(old) {

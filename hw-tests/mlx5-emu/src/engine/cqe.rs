@@ -2,11 +2,12 @@
 
 use std::io;
 
+use crate::clock;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::events::kind;
 use crate::mem::Area;
-use crate::objects::Armed;
+use crate::objects::{Armed, Stamps};
 use crate::sys;
 
 /// CQE opcodes (high nibble of byte 63).
@@ -72,6 +73,18 @@ pub(crate) struct Cqe<'a> {
     pub(crate) solicited: bool,
 }
 
+/// The present time in the form that a CQ's completions carry.
+#[cold]
+fn stamp(stamps: Stamps) -> u64 {
+    match stamps {
+        Stamps::RealTime => {
+            let time = clock::real_time();
+            time.as_secs() << 32 | u64::from(time.subsec_nanos())
+        }
+        _ => clock::now_ns(),
+    }
+}
+
 impl Device {
     /// Writes a completion; errors are always solicited.
     #[inline]
@@ -121,6 +134,9 @@ impl Device {
         if cqe.syndrome == 0 {
             bytes[36..40].copy_from_slice(&cqe.imm);
             bytes[44..48].copy_from_slice(&cqe.byte_cnt.to_be_bytes());
+            if cq.stamps != Stamps::No {
+                bytes[48..56].copy_from_slice(&stamp(cq.stamps).to_be_bytes());
+            }
         } else {
             bytes[54] = syndrome::vendor(cqe.syndrome);
             bytes[55] = cqe.syndrome;

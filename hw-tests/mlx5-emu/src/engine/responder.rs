@@ -370,7 +370,11 @@ impl Device {
         if !pd_fits || !window_fits || key.access & need != need {
             return Err(refused);
         }
-        key.translate(request.raddr, len).ok_or(refused)
+        let at = key.translate(request.raddr, len).ok_or(refused)?;
+        if key.access & access::ON_DEMAND != 0 && !mem::fault_in(at, len, need != access::REMOTE_READ) {
+            return Err(refused);
+        }
+        Ok(at)
     }
 
     fn remote_write(&mut self, index: usize, request: &Request, payload: Payload<'_>) -> Reply {

@@ -6,7 +6,7 @@
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::events::kind;
-use crate::mem::Area;
+use crate::mem::{self, Area};
 use crate::objects::{FREE, Seg, access};
 
 /// End of a scatter list that is shorter than its WQE.
@@ -245,6 +245,9 @@ impl Device {
     #[inline(always)]
     pub(crate) fn local_address(&self, key: u32, pd: usize, addr: u64, len: u32, need: u32) -> Option<u64> {
         let Some(index) = self.find_key(key) else {
+            if key == mem::NULL_KEY {
+                return mem::null_region(len, need & access::LOCAL_WRITE != 0);
+            }
             complain(
                 Kind::UnknownKey,
                 format!("a data segment names the local key {key:#x}, which does not exist"),
@@ -258,6 +261,12 @@ impl Device {
         {
             return None;
         }
-        region.translate(addr, u64::from(len))
+        let at = region.translate(addr, u64::from(len))?;
+        if region.access & access::ON_DEMAND != 0
+            && !mem::fault_in(at, u64::from(len), need & access::LOCAL_WRITE != 0)
+        {
+            return None;
+        }
+        Some(at)
     }
 }

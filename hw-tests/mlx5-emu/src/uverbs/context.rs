@@ -5,7 +5,7 @@ use std::io;
 use super::command::{Answer, Command};
 use crate::device::{Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA, UarPage};
 use crate::objects::{Ah, Pd, Xrcd};
-use crate::{config, gids, sys};
+use crate::{config, gids, mem, sys};
 
 impl Device {
     /// GET_CONTEXT: mlx5 answers 72 bytes about its queues and registers.
@@ -49,10 +49,25 @@ impl Device {
         let mut core = Answer::default();
         core.u32(fd.cast_unsigned()).u32(1);
         command.answer(&core.0)?;
+        self.start_clock(context);
+        let mut uhw = self.context_answer(context);
+        // How many doorbell registers there are is answered here only: an imported context has none of the static ones.
+        if static_uars {
+            uhw.0[8..12].copy_from_slice(&tot_bfregs.to_ne_bytes());
+            uhw.0[64..68].copy_from_slice(&512u32.to_ne_bytes());
+        }
+        command.answer_uhw(&uhw.0)
+    }
+
+    /// `mlx5_ib_alloc_ucontext_resp`: queue limits, formats and registers, without static doorbell registers.
+    pub(super) fn context_answer(&self, context: usize) -> Answer {
+        const CORE_CLOCK_OFFSET: u32 = 1;
+        const DUMP_FILL_MKEY: u32 = 2;
+        const REAL_TIME_TS: u32 = 16;
         let mut uhw = Answer::default();
         uhw.u32(1 << 18) // qp_tab_size
             .u32(512) // bf_reg_size
-            .u32(tot_bfregs)
+            .u32(0) // tot_bfregs
             .u32(64) // cache_line_size
             .u16(1024) // max_sq_desc_sz
             .u16(512) // max_rq_desc_sz
@@ -61,18 +76,18 @@ impl Device {
             .u32(32767) // max_srq_recv_wr
             .u16(1) // num_ports
             .u16(0) // flow_action_flags
-            .u32(0) // comp_mask
+            .u32(CORE_CLOCK_OFFSET | DUMP_FILL_MKEY | REAL_TIME_TS) // comp_mask
             .u32(72) // response_length
-            .u8(cqe_version)
+            .u8(self.contexts[context].cqe_version)
             .u8(3) // cmds_supp_uhw: QUERY_DEVICE, CREATE_AH
             .u8(1) // eth_min_inline: none
-            .u8(0) // clock_info_versions
+            .u8(1) // clock_info_versions: version 1
             .u64(0) // hca_core_clock_offset
             .u32(12) // log_uar_size
             .u32(1) // num_uars_per_page
-            .u32(if static_uars { 512 } else { 0 }) // num_dyn_bfregs
-            .u32(0); // dump_fill_mkey
-        command.answer_uhw(&uhw.0)
+            .u32(0) // num_dyn_bfregs
+            .u32(mem::NULL_KEY); // dump_fill_mkey
+        uhw
     }
 
     /// Hands out a UAR page; its index is also its offset in pages.
@@ -123,6 +138,7 @@ impl Device {
             ObjectKind::Srq,
             ObjectKind::Cq,
             ObjectKind::Mr,
+            ObjectKind::Dm,
             ObjectKind::Ah,
             ObjectKind::Xrcd,
             ObjectKind::Pd,
@@ -137,6 +153,7 @@ impl Device {
                     ObjectKind::Ah => drop(self.ahs.remove(index)),
                     ObjectKind::Xrcd => self.put_xrcd(index),
                     ObjectKind::Pd => drop(self.pds.remove(index)),
+                    ObjectKind::Dm => self.remove_dm(index),
                     ObjectKind::Uar => {}
                 }
             }

@@ -7,7 +7,7 @@ use super::query::{MAX_CQE, MINI_CQE_FORMATS};
 use crate::device::{Device, ObjectKind};
 use crate::events::kind;
 use crate::mem::Area;
-use crate::objects::{Armed, Cq};
+use crate::objects::{Armed, Cq, Stamps};
 use crate::pin::Pin;
 use crate::{hooks, sys};
 
@@ -42,7 +42,8 @@ impl Device {
         let (driver_flags, uar_page) = (driver.u16(22), driver.u16(24));
         const CQE_128B_PAD: u16 = 1;
         const UAR_PAGE_INDEX: u16 = 2;
-        if compression > 1 || driver_flags & !(CQE_128B_PAD | UAR_PAGE_INDEX) != 0 {
+        const REAL_TIME: u16 = 4;
+        if compression > 1 || driver_flags & !(CQE_128B_PAD | UAR_PAGE_INDEX | REAL_TIME) != 0 {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         if cqe_size != 64 && cqe_size != 128 {
@@ -90,6 +91,11 @@ impl Device {
             users: 0,
             overrun: false,
             ignore_overrun: flags & FLAG_IGNORE_OVERRUN != 0,
+            stamps: match (flags & FLAG_TIMESTAMP != 0, driver_flags & REAL_TIME != 0) {
+                (_, true) => Stamps::RealTime,
+                (true, false) => Stamps::Cycles,
+                (false, false) => Stamps::No,
+            },
             comp_events: 0,
             async_events: 0,
             pins,

@@ -22,26 +22,32 @@ const KNOWN_ACCESS: u32 = access::LOCAL_WRITE
 /// Bits that a kernel may ignore when it does not know them.
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-fn check_access(flags: u32) -> io::Result<()> {
+pub(super) fn check_access(flags: u32) -> io::Result<()> {
     if flags & !(KNOWN_ACCESS | OPTIONAL_ACCESS) != 0 {
         return Err(sys::errno(libc::EINVAL));
     }
     if flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && flags & access::LOCAL_WRITE == 0 {
         return Err(sys::errno(libc::EINVAL));
     }
-    if flags & access::ON_DEMAND != 0 {
-        return Err(sys::errno(libc::EOPNOTSUPP));
-    }
     Ok(())
 }
 
+/// Whether a registration covers all addresses there are; it has to be on demand then.
+fn is_implicit(start: u64, len: u64, flags: u32) -> bool {
+    flags & access::ON_DEMAND != 0 && start == 0 && len == u64::MAX
+}
+
 fn check_memory(start: u64, len: u64, flags: u32) -> io::Result<()> {
+    if is_implicit(start, len, flags) {
+        return Ok(());
+    }
     if len == 0 || start.checked_add(len).is_none() {
         return Err(sys::errno(libc::EINVAL));
     }
     let writable =
         flags & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC | access::MW_BIND) != 0;
-    mem::check_range(start, len, writable)
+    // What is registered on demand may be mapped later; each use of it checks.
+    if flags & access::ON_DEMAND != 0 { Ok(()) } else { mem::check_range(start, len, writable) }
 }
 
 /// Pins a region's memory; the number of pages.
@@ -49,13 +55,16 @@ fn pin_memory(start: u64, len: u64, flags: u32) -> io::Result<u64> {
     if len == 0 {
         return Err(sys::errno(libc::EINVAL));
     }
+    if flags & access::ON_DEMAND != 0 {
+        return check_memory(start, len, flags).map(|()| 0);
+    }
     let pinned = pin::take(start, len)?;
     check_memory(start, len, flags).inspect_err(|_| pin::release(pinned))?;
     Ok(pinned)
 }
 
 impl Device {
-    fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
+    pub(super) fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
         key.key = 0;
         let index = self.keys.insert(key).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         // The variant byte moves with every use of an index, so that an old key of the same index does not fit.
@@ -80,6 +89,9 @@ impl Device {
     pub(super) fn remove_key(&mut self, index: usize) {
         let Some(key) = self.keys.remove(index) else { return };
         pin::release(key.pinned);
+        if let Some(dm) = key.dm.and_then(|dm| self.dms.get_mut(dm)) {
+            dm.users = dm.users.saturating_sub(1);
+        }
         if let Some(pd) = self.pds.get_mut(key.pd) {
             pd.users = pd.users.saturating_sub(1);
         }
@@ -118,6 +130,7 @@ impl Device {
             kind: KeyKind::Region,
             windows: 0,
             pinned,
+            dm: None,
         });
         let index = index.inspect_err(|_| pin::release(pinned))?;
         self.pds[pd].users += 1;
@@ -140,6 +153,9 @@ impl Device {
             return Err(sys::errno(libc::EINVAL));
         }
         let mut key = self.keys[index];
+        if key.dm.is_some() {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
         if key.windows > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
@@ -203,6 +219,7 @@ impl Device {
             kind: KeyKind::Window { type2, bound: false, region: 0, qpn: 0 },
             windows: 0,
             pinned: 0,
+            dm: None,
         })?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mw, index);

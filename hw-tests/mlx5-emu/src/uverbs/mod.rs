@@ -7,6 +7,8 @@
 mod command;
 mod context;
 mod cq;
+mod dm;
+mod import;
 mod memory;
 mod native;
 mod qp;
@@ -14,8 +16,9 @@ mod query;
 mod srq;
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 use command::Command;
 
@@ -28,7 +31,10 @@ const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
 
 /// One open command descriptor.
 struct Uverbs {
-    context: usize,
+    /// The context in the device of the process that used it last.
+    context: AtomicUsize,
+    /// Which process that was ([`crate::device::generation`]).
+    generation: AtomicU32,
 }
 
 /// Opens the verbs device.
@@ -42,16 +48,17 @@ pub(crate) fn open() -> io::Result<RawFd> {
     if device.dead {
         return Err(sys::errno(libc::EIO));
     }
-    let context = device.new_context(&memory)?;
+    let context = device.new_context(memory.as_raw_fd())?;
+    let generation = AtomicU32::new(crate::device::generation());
     drop(device);
     crate::helper::ensure();
-    vfile::open(program, Arc::new(Uverbs { context }))
+    vfile::open(program, Arc::new(Uverbs { context: AtomicUsize::new(context), generation }))
 }
 
 impl Device {
-    fn new_context(&mut self, memory: &OwnedFd) -> io::Result<usize> {
-        let uar = mem::map_shared(memory.as_raw_fd(), UAR_AREA)?;
-        let (_, inode) = sys::inode_of(memory.as_raw_fd())?;
+    fn new_context(&mut self, memory: RawFd) -> io::Result<usize> {
+        let uar = mem::map_shared(memory, UAR_AREA)?;
+        let (_, inode) = sys::inode_of(memory)?;
         let context = Context {
             uar,
             inode,
@@ -93,9 +100,9 @@ impl Device {
 }
 
 impl VirtualFile for Uverbs {
-    fn write(&self, _fd: RawFd, buf: &[u8]) -> io::Result<usize> {
+    fn write(&self, fd: RawFd, buf: &[u8]) -> io::Result<usize> {
         let command = Command::from_write(buf)?;
-        self.run(command)?;
+        self.run(fd, command)?;
         Ok(buf.len())
     }
 
@@ -113,14 +120,34 @@ impl VirtualFile for Uverbs {
 
     fn released(&self) {
         let mut device = crate::device::lock();
-        device.close_context(self.context);
+        if self.generation.load(Ordering::Relaxed) == crate::device::generation() {
+            device.close_context(self.context.load(Ordering::Relaxed));
+        }
     }
 }
 
 impl Uverbs {
-    fn run(&self, mut command: Command) -> io::Result<()> {
+    /// Locks the device and finds the context of this descriptor in it.
+    ///
+    /// The first call in a forked child makes a context of its own there, without the objects and the doorbell
+    /// pages of the parent, on the same shared memory.
+    fn locked(&self, fd: RawFd) -> io::Result<(MutexGuard<'static, Device>, usize)> {
         let mut device = crate::device::lock();
-        device.dispatch(self.context, &mut command)
+        let generation = crate::device::generation();
+        if self.generation.load(Ordering::Relaxed) != generation {
+            let context = device.new_context(fd)?;
+            let state = &mut device.contexts[context];
+            state.ready = true;
+            state.next_uar_page = (UAR_AREA / 4096) as u32;
+            self.context.store(context, Ordering::Relaxed);
+            self.generation.store(generation, Ordering::Relaxed);
+        }
+        Ok((device, self.context.load(Ordering::Relaxed)))
+    }
+
+    fn run(&self, fd: RawFd, mut command: Command) -> io::Result<()> {
+        let (mut device, context) = self.locked(fd)?;
+        device.dispatch(context, &mut command)
     }
 }
 

@@ -1,11 +1,12 @@
-//! The ioctl interface: attribute lists. Most of it carries legacy commands ("invoke write"); methods that have no legacy form
-//! are served here, all others answer EPROTONOSUPPORT so that libibverbs falls back.
+//! The ioctl interface: attribute lists. Most of it carries legacy commands ("invoke write"); methods that have no
+//! legacy form are served here, in [`super::dm`] and in [`super::import`]. All others answer EPROTONOSUPPORT, so that
+//! libibverbs falls back to a legacy command.
 
 use std::io;
 use std::os::fd::RawFd;
 
-use super::Uverbs;
 use super::command::{Command, Reader, Room};
+use super::{Uverbs, dm, import};
 use crate::device::ObjectKind;
 use crate::{gids, mem, sys};
 
@@ -13,7 +14,15 @@ const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
 const METHOD_QUERY_GID_TABLE: u16 = 5;
 const METHOD_QUERY_GID_ENTRY: u16 = 6;
-const DRIVER: u16 = 1 << 12;
+const METHOD_QUERY_CONTEXT: u16 = 4;
+const OBJECT_PD: u16 = 1;
+const OBJECT_CQ: u16 = 3;
+const OBJECT_QP: u16 = 4;
+const OBJECT_MR: u16 = 7;
+const OBJECT_DM: u16 = 14;
+const OBJECT_ASYNC_EVENT: u16 = 16;
+/// Namespace of the driver's objects, methods and attributes.
+pub(super) const DRIVER: u16 = 1 << 12;
 /// `MLX5_IB_OBJECT_UAR`.
 const OBJECT_UAR: u16 = DRIVER + 8;
 const UAR_ALLOC: u16 = DRIVER;
@@ -24,6 +33,8 @@ const VAR_ALLOC: u16 = DRIVER;
 const VAR_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_METHOD_QUERY_PORT`, of the device.
 const QUERY_PORT: u16 = DRIVER;
+/// `MLX5_IB_METHOD_DM_QUERY`.
+const METHOD_DM_QUERY: u16 = DRIVER + 1;
 const RDMA_DRIVER_MLX5: u32 = 1;
 
 const HEADER: usize = 24;
@@ -33,18 +44,18 @@ const F_VALID_OUTPUT: u16 = 2;
 
 /// One attribute of a call.
 #[derive(Clone, Copy, Debug)]
-struct Attr {
+pub(super) struct Attr {
     id: u16,
     len: u16,
     flags: u16,
-    data: u64,
+    pub(super) data: u64,
     /// Where the attribute itself lies, to answer into it.
     address: u64,
 }
 
 impl Attr {
     /// Input bytes: inline when they fit.
-    fn input(&self) -> io::Result<Vec<u8>> {
+    pub(super) fn input(&self) -> io::Result<Vec<u8>> {
         let len = usize::from(self.len);
         if len <= 8 {
             return Ok(self.data.to_ne_bytes()[..len].to_vec());
@@ -54,17 +65,17 @@ impl Attr {
         Ok(bytes)
     }
 
-    fn room(&self) -> Room {
+    pub(super) fn room(&self) -> Room {
         Room { address: self.data, len: usize::from(self.len) }
     }
 
     /// Marks a pointer attribute as written.
-    fn mark_valid(&self) -> io::Result<()> {
+    pub(super) fn mark_valid(&self) -> io::Result<()> {
         mem::copy_to_user(self.address + 4, &(self.flags | F_VALID_OUTPUT).to_ne_bytes())
     }
 
     /// Writes an answer into the place the attribute points at.
-    fn answer(&self, data: &[u8]) -> io::Result<()> {
+    pub(super) fn answer(&self, data: &[u8]) -> io::Result<()> {
         if usize::from(self.len) < data.len() {
             return Err(sys::errno(libc::ENOSPC));
         }
@@ -73,16 +84,16 @@ impl Attr {
     }
 
     /// Writes an object handle into the attribute.
-    fn answer_handle(&self, handle: u32) -> io::Result<()> {
+    pub(super) fn answer_handle(&self, handle: u32) -> io::Result<()> {
         mem::copy_to_user(self.address + 8, &u64::from(handle).to_ne_bytes())
     }
 }
 
-fn find(attrs: &[Attr], id: u16) -> Option<&Attr> {
+pub(super) fn find(attrs: &[Attr], id: u16) -> Option<&Attr> {
     attrs.iter().find(|attr| attr.id == id)
 }
 
-fn need(attrs: &[Attr], id: u16) -> io::Result<&Attr> {
+pub(super) fn need(attrs: &[Attr], id: u16) -> io::Result<&Attr> {
     find(attrs, id).ok_or_else(|| sys::errno(libc::EINVAL))
 }
 
@@ -119,11 +130,22 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
         (OBJECT_DEVICE, QUERY_PORT) => query_port(&attrs),
         (OBJECT_DEVICE, METHOD_QUERY_GID_TABLE) => query_gid_table(&attrs),
         (OBJECT_DEVICE, METHOD_QUERY_GID_ENTRY) => query_gid_entry(&attrs),
-        (OBJECT_UAR, UAR_ALLOC) => uar_alloc(file, &attrs),
+        (OBJECT_DEVICE, METHOD_QUERY_CONTEXT) => import::query_context(file, fd, &attrs),
+        (OBJECT_ASYNC_EVENT, 0) => import::async_channel(file, fd, &attrs),
+        (OBJECT_CQ, 0) => import::create_cq(file, fd, &attrs),
+        (OBJECT_QP, 0) => import::create_qp(file, fd, &attrs),
+        (OBJECT_PD, DRIVER) => import::query_pd(file, fd, &attrs),
+        (OBJECT_MR, 0) => dm::register(file, fd, &attrs),
+        (OBJECT_MR, 2) => import::advise_region(file, fd, &attrs),
+        (OBJECT_MR, 3) => import::query_region(file, fd, &attrs),
+        (OBJECT_DM, 0) => dm::allocate(file, fd, &attrs),
+        (OBJECT_DM, 1) => dm::free(file, fd, &attrs),
+        (OBJECT_DM, METHOD_DM_QUERY) => dm::query(file, fd, &attrs),
+        (OBJECT_UAR, UAR_ALLOC) => uar_alloc(file, fd, &attrs),
         (OBJECT_VAR, VAR_ALLOC) => {
-            page_alloc(file, need(&attrs, DRIVER)?, [DRIVER + 1, DRIVER + 2, DRIVER + 3], &attrs)
+            page_alloc(file, fd, need(&attrs, DRIVER)?, [DRIVER + 1, DRIVER + 2, DRIVER + 3], &attrs)
         }
-        (OBJECT_UAR, UAR_DESTROY) | (OBJECT_VAR, VAR_DESTROY) => uar_destroy(file, &attrs),
+        (OBJECT_UAR, UAR_DESTROY) | (OBJECT_VAR, VAR_DESTROY) => uar_destroy(file, fd, &attrs),
         _ => Err(sys::errno(libc::EPROTONOSUPPORT)),
     }
 }
@@ -151,7 +173,7 @@ fn invoke_write(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
         uhw_out: room(UHW_OUT),
         fd,
     };
-    file.run(command)?;
+    file.run(fd, command)?;
     for id in [CORE_OUT, UHW_OUT] {
         if let Some(attr) = find(attrs, id) {
             attr.mark_valid()?;
@@ -203,28 +225,28 @@ fn query_gid_entry(attrs: &[Attr]) -> io::Result<()> {
     room.answer(&entry)
 }
 
-fn uar_alloc(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
+fn uar_alloc(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let handle = need(attrs, DRIVER)?;
     let kind = need(attrs, DRIVER + 1)?.data;
     if kind > 1 {
         return Err(sys::errno(libc::EOPNOTSUPP));
     }
-    page_alloc(file, handle, [DRIVER + 2, DRIVER + 3, DRIVER + 4], attrs)
+    page_alloc(file, fd, handle, [DRIVER + 2, DRIVER + 3, DRIVER + 4], attrs)
 }
 
 /// Hands out a doorbell page; `answers`: attributes for its offset, its length, its index.
-fn page_alloc(file: &Uverbs, handle: &Attr, answers: [u16; 3], attrs: &[Attr]) -> io::Result<()> {
+fn page_alloc(file: &Uverbs, fd: RawFd, handle: &Attr, answers: [u16; 3], attrs: &[Attr]) -> io::Result<()> {
     let [offset, length, page_id] = answers;
     let (offset, length, page_id) = (need(attrs, offset)?, need(attrs, length)?, need(attrs, page_id)?);
-    let mut device = crate::device::lock();
+    let (mut device, context) = file.locked(fd)?;
     if device.dead {
         return Err(sys::errno(libc::EIO));
     }
     if let Some(errno) = device.faults.command_error_named("uar_alloc") {
         return Err(sys::errno(errno));
     }
-    let page = device.alloc_uar_page(file.context)?;
-    let object = device.add_handle(file.context, ObjectKind::Uar, page as usize);
+    let page = device.alloc_uar_page(context)?;
+    let object = device.add_handle(context, ObjectKind::Uar, page as usize);
     drop(device);
     offset.answer(&(u64::from(page) * 4096).to_ne_bytes())?;
     length.answer(&4096u32.to_ne_bytes())?;
@@ -232,12 +254,12 @@ fn page_alloc(file: &Uverbs, handle: &Attr, answers: [u16; 3], attrs: &[Attr]) -
     handle.answer_handle(object)
 }
 
-fn uar_destroy(file: &Uverbs, attrs: &[Attr]) -> io::Result<()> {
+fn uar_destroy(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let handle = need(attrs, DRIVER)?.data as u32;
-    let mut device = crate::device::lock();
-    let page = device.object(file.context, handle, ObjectKind::Uar)?;
-    device.drop_handle(file.context, handle);
-    device.free_uar_page(file.context, page as u32);
+    let (mut device, context) = file.locked(fd)?;
+    let page = device.object(context, handle, ObjectKind::Uar)?;
+    device.drop_handle(context, handle);
+    device.free_uar_page(context, page as u32);
     Ok(())
 }
 

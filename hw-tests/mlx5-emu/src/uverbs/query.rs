@@ -3,8 +3,9 @@
 use std::io;
 
 use super::command::{Answer, Command};
+use super::dm::MAX_DM_SIZE;
 use crate::device::{Device, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ};
-use crate::{gids, sys};
+use crate::{clock, gids, sys};
 
 /// Longest message.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
@@ -100,21 +101,30 @@ impl Device {
         if command.core().u32(0) != 0 {
             return Err(sys::errno(libc::EINVAL));
         }
+        const ODP: u64 = 1;
+        const ODP_IMPLICIT: u64 = 2;
+        const ODP_SEND: u32 = 1;
+        // Send, receive, write, read, atomics, receive through an SRQ.
+        const ODP_RC: u32 = 0x3f;
         let mut out = device_attributes();
         let length_at = out.0.len() + 4;
         out.u32(0) // comp_mask
             .u32(0) // response_length
-            .zeros(24) // odp_caps: none
-            .u64(0) // timestamp_mask
-            .u64(0) // hca_core_clock
+            .u64(ODP | ODP_IMPLICIT)
+            .u32(ODP_RC)
+            .u32(0)
+            .u32(ODP_SEND) // UD
+            .u32(0)
+            .u64(u64::MAX) // timestamp_mask
+            .u64(clock::KHZ)
             .u64(0) // device_cap_flags_ex
             .zeros(16) // rss_caps
             .u32(0) // max_wq_type_rq
             .u32(0) // raw_packet_caps
             .zeros(24) // tm_caps
             .zeros(8) // cq_moderation_caps
-            .u64(0) // max_dm_size
-            .u32(0) // xrc_odp_caps
+            .u64(MAX_DM_SIZE)
+            .u32(ODP_RC) // XRC
             .u32(0);
         let length = out.0.len().min(command.core_out.len) as u32;
         out.0[length_at..length_at + 4].copy_from_slice(&length.to_ne_bytes());
