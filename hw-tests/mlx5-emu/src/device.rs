@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::LastCopy;
+use crate::engine::raw::Flow;
 use crate::engine::timer::Timer;
 use crate::events::Channel;
 use crate::faults::Faults;
@@ -16,6 +17,7 @@ use crate::mem::Area;
 use crate::net::Net;
 use crate::objects::{Ah, Cq, Dm, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
+use crate::uverbs::Matcher;
 
 /// Low bits of a QP number that index the process's own table; the bits above name the process.
 pub(crate) const QPN_INDEX_BITS: u32 = 15;
@@ -43,6 +45,8 @@ pub(crate) enum ObjectKind {
     Xrcd,
     Uar,
     Dm,
+    Flow,
+    Matcher,
 }
 
 /// One open command descriptor.
@@ -109,6 +113,8 @@ pub(crate) struct Device {
     pub(crate) qps: Slab<Qp>,
     pub(crate) ahs: Slab<Ah>,
     pub(crate) dms: Slab<Dm>,
+    pub(crate) flows: Slab<Flow>,
+    pub(crate) matchers: Slab<Matcher>,
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) channels: Slab<Channel>,
     /// Descriptor of the program's end of each channel.
@@ -149,6 +155,8 @@ impl Device {
             qps: Slab::new(MAX_QP),
             ahs: Slab::new(1 << 20),
             dms: Slab::new(1 << 12),
+            flows: Slab::new(1 << 16),
+            matchers: Slab::new(1 << 16),
             xrcds: Slab::new(1 << 12),
             channels: Slab::compact(1 << 16),
             channel_fds: HashMap::new(),

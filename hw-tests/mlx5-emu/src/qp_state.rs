@@ -7,6 +7,7 @@ pub(crate) enum QpType {
     Rc = 2,
     Uc = 3,
     Ud = 4,
+    RawPacket = 8,
     XrcSend = 9,
     XrcRecv = 10,
 }
@@ -17,6 +18,7 @@ impl QpType {
             2 => Self::Rc,
             3 => Self::Uc,
             4 => Self::Ud,
+            8 => Self::RawPacket,
             9 => Self::XrcSend,
             10 => Self::XrcRecv,
             _ => return None,
@@ -103,11 +105,12 @@ pub(crate) mod mask {
 /// Required and optional attributes of a transition; `None` when there is no such transition.
 fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    use QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
+    use QpType::{RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
     use mask::*;
 
     let common_rts = CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE;
     let to_rts_optional = match kind {
+        RawPacket => CUR_STATE,
         Ud => CUR_STATE | QKEY,
         Uc | XrcSend => common_rts,
         Rc | XrcRecv => common_rts | MIN_RNR_TIMER,
@@ -115,10 +118,12 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
     Some(match (from, to) {
         (_, Reset | Err) => (0, 0),
         (Reset, Init) => match kind {
+            RawPacket => (PORT, 0),
             Ud => (PKEY_INDEX | PORT | QKEY, 0),
             _ => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         },
         (Init, Init) => match kind {
+            RawPacket => (0, PORT),
             Ud => (0, PKEY_INDEX | PORT | QKEY),
             _ => (0, PKEY_INDEX | PORT | ACCESS_FLAGS),
         },
@@ -126,6 +131,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
             let connected = AV | PATH_MTU | DEST_QPN | RQ_PSN;
             let optional = ALT_PATH | ACCESS_FLAGS | PKEY_INDEX;
             match kind {
+                RawPacket => (0, 0),
                 Ud => (0, PKEY_INDEX | QKEY),
                 Uc | XrcSend => (connected, optional),
                 Rc | XrcRecv => (connected | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, optional),
@@ -133,6 +139,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
         }
         (Rtr, Rts) => {
             let required = match kind {
+                RawPacket => 0,
                 Ud | Uc => SQ_PSN,
                 Rc | XrcSend => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
                 XrcRecv => TIMEOUT | SQ_PSN,
@@ -145,6 +152,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
             let path = AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE;
             let reliable = PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC;
             let optional = match kind {
+                RawPacket => 0,
                 Ud => PKEY_INDEX | QKEY,
                 Uc => path,
                 Rc => path | reliable | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
@@ -154,6 +162,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
             (0, optional)
         }
         (Sqe, Rts) => match kind {
+            RawPacket => (0, CUR_STATE),
             Ud => (0, CUR_STATE | QKEY),
             Uc => (0, CUR_STATE | ACCESS_FLAGS),
             _ => return None,

@@ -272,12 +272,20 @@ pub(crate) fn memlock_limit() -> u64 {
 /// True when the calling thread has CAP_IPC_LOCK in effect.
 pub(crate) fn may_lock_all() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
+    may(CAP_IPC_LOCK)
+}
+
+/// Number of the capability to send and receive raw packets.
+pub(crate) const CAP_NET_RAW: u32 = 13;
+
+/// True when the calling thread has a capability.
+pub(crate) fn may(capability: u32) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
-        .is_some_and(|set| set >> CAP_IPC_LOCK & 1 != 0)
+        .is_some_and(|set| set >> capability & 1 != 0)
 }
 
 /// Locks a file as flock(2); false when that fails or another holds it.

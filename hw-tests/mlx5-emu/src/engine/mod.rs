@@ -3,6 +3,7 @@
 mod blueflame;
 pub(crate) mod cqe;
 mod doorbell;
+pub(crate) mod raw;
 mod remote;
 mod requester;
 pub(crate) mod responder;

@@ -227,7 +227,7 @@ impl Device {
         qp.outstanding.clear();
         self.complete_send_error(index, start, op, code);
         match self.qps[index].kind {
-            QpType::Uc | QpType::Ud => {
+            QpType::Uc | QpType::Ud | QpType::RawPacket => {
                 self.qps[index].state = QpState::Sqe;
                 self.flush_sq(index);
             }
@@ -253,6 +253,9 @@ impl Device {
     fn execute(&mut self, index: usize, wqe: &SendWqe, signalled: bool) -> Outcome {
         let qp = &self.qps[index];
         let (Some(pd), kind) = (qp.pd, qp.kind) else { return Outcome::Failed(syndrome::LOCAL_QP_OP) };
+        if kind == QpType::RawPacket {
+            return self.send_frame(index, wqe, pd);
+        }
         let control = &wqe.control;
         let op = match control.opcode {
             opcode::NOP => return done(0),

@@ -113,7 +113,7 @@ pub(crate) enum Reply {
 impl Payload<'_> {
     /// Copies the payload into checked places.
     #[inline]
-    fn scatter(self, into: &[Seg], len: u32) {
+    pub(super) fn scatter(self, into: &[Seg], len: u32) {
         match self {
             Payload::Segments(from) => copy_segments(from, into, len),
             Payload::Bytes(bytes) => {

@@ -37,6 +37,8 @@ pub(crate) mod number {
     pub(crate) const CLOSE_XRCD: u32 = 38;
     pub(crate) const CREATE_XSRQ: u32 = 39;
     pub(crate) const OPEN_QP: u32 = 40;
+    pub(crate) const CREATE_FLOW: u32 = 50;
+    pub(crate) const DESTROY_FLOW: u32 = 51;
     pub(crate) const MODIFY_CQ: u32 = 57;
 
     /// Names, for fault injection by name.
@@ -69,6 +71,8 @@ pub(crate) mod number {
         ("close_xrcd", CLOSE_XRCD),
         ("create_xsrq", CREATE_XSRQ),
         ("open_qp", OPEN_QP),
+        ("create_flow", CREATE_FLOW),
+        ("destroy_flow", DESTROY_FLOW),
     ];
 }
 

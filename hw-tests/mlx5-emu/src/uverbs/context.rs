@@ -133,6 +133,8 @@ impl Device {
             .map(|(&handle, &(kind, index))| (handle, kind, index))
             .collect();
         let order = [
+            ObjectKind::Flow,
+            ObjectKind::Matcher,
             ObjectKind::Mw,
             ObjectKind::Qp,
             ObjectKind::Srq,
@@ -153,6 +155,8 @@ impl Device {
                     ObjectKind::Ah => drop(self.ahs.remove(index)),
                     ObjectKind::Xrcd => self.put_xrcd(index),
                     ObjectKind::Pd => drop(self.pds.remove(index)),
+                    ObjectKind::Flow => drop(self.flows.remove(index)),
+                    ObjectKind::Matcher => drop(self.matchers.remove(index)),
                     ObjectKind::Dm => self.remove_dm(index),
                     ObjectKind::Uar => {}
                 }

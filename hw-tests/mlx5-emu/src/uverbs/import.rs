@@ -17,8 +17,8 @@ const CLOCK: usize = (5 << 8) * 4096;
 /// The page that tells how to convert its cycles (`MLX5_IB_MMAP_CLOCK_INFO`).
 const CLOCK_INFO: usize = (7 << 8) * 4096;
 
-/// CQ_CREATE and QP_CREATE, which an imported context uses since they name its own channel for asynchronous events: the
-/// legacy commands in another form. Other contexts keep to the legacy commands.
+/// CQ_CREATE and QP_CREATE: the legacy commands in another form. An imported context has no other, since these name its own
+/// channel for asynchronous events; here all events of a context go to the channel of GET_CONTEXT.
 fn create(
     file: &Uverbs,
     fd: RawFd,
@@ -46,10 +46,6 @@ fn create(
 }
 
 pub(super) fn create_cq(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
-    const EVENT_FD: u16 = 7;
-    if find(attrs, EVENT_FD).is_none() {
-        return Err(sys::errno(libc::EPROTONOSUPPORT));
-    }
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let channel = find(attrs, 3).map_or(u32::MAX, |attr| attr.data as u32);
     let mut core = Answer::default();
@@ -60,11 +56,7 @@ pub(super) fn create_cq(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
 }
 
 pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
-    const EVENT_FD: u16 = 12;
-    const SQ_SIG_ALL: u32 = 1 << 4;
-    if find(attrs, EVENT_FD).is_none() {
-        return Err(sys::errno(libc::EPROTONOSUPPORT));
-    }
+    const SQ_SIG_ALL: u32 = 1 << 12;
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let domain = find(attrs, 2).or_else(|| find(attrs, 1)).map_or(0, |attr| attr.data as u32);
     let flags = word(10);
@@ -101,8 +93,7 @@ pub(super) fn query_context(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
     driver.answer(&answer)
 }
 
-/// A channel for asynchronous events of its own. Events of objects that are made by a legacy command go to the channel
-/// of GET_CONTEXT, as in the kernel.
+/// A channel for asynchronous events. Nothing comes on it: see [`create`].
 pub(super) fn async_channel(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let handle = need(attrs, 0)?;
     let (mut device, _) = file.locked(fd)?;

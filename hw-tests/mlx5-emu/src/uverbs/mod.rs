@@ -8,6 +8,7 @@ mod command;
 mod context;
 mod cq;
 mod dm;
+mod flow;
 mod import;
 mod memory;
 mod native;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use command::Command;
+pub(crate) use flow::Matcher;
 
 use crate::device::{Context, Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA};
 use crate::vfile::{self, VirtualFile};
@@ -205,6 +207,8 @@ impl Device {
             MODIFY_SRQ => self.cmd_modify_srq(context, command),
             QUERY_SRQ => self.cmd_query_srq(context, command),
             DESTROY_SRQ => self.cmd_destroy_srq(context, command),
+            n if n == EX | CREATE_FLOW => self.cmd_create_flow(context, command),
+            n if n == EX | DESTROY_FLOW => self.cmd_destroy_flow(context, command),
             OPEN_XRCD => self.cmd_open_xrcd(context, command),
             CLOSE_XRCD => self.cmd_close_xrcd(context, command),
             ATTACH_MCAST | DETACH_MCAST => Err(sys::errno(libc::EOPNOTSUPP)),

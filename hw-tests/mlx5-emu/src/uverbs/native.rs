@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::command::{Command, Reader, Room};
-use super::{Uverbs, dm, import};
+use super::{Uverbs, dm, flow, import};
 use crate::device::ObjectKind;
 use crate::{gids, mem, sys};
 
@@ -19,6 +19,7 @@ const OBJECT_PD: u16 = 1;
 const OBJECT_CQ: u16 = 3;
 const OBJECT_QP: u16 = 4;
 const OBJECT_MR: u16 = 7;
+const OBJECT_FLOW: u16 = 9;
 const OBJECT_DM: u16 = 14;
 const OBJECT_ASYNC_EVENT: u16 = 16;
 /// Namespace of the driver's objects, methods and attributes.
@@ -33,6 +34,9 @@ const VAR_ALLOC: u16 = DRIVER;
 const VAR_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_METHOD_QUERY_PORT`, of the device.
 const QUERY_PORT: u16 = DRIVER;
+/// `MLX5_IB_OBJECT_FLOW_MATCHER`.
+const OBJECT_MATCHER: u16 = DRIVER + 3;
+const MATCHER_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_METHOD_DM_QUERY`.
 const METHOD_DM_QUERY: u16 = DRIVER + 1;
 const RDMA_DRIVER_MLX5: u32 = 1;
@@ -63,6 +67,10 @@ impl Attr {
         let mut bytes = vec![0; len];
         mem::copy_from_user(self.data, &mut bytes)?;
         Ok(bytes)
+    }
+
+    pub(super) fn id(&self) -> u16 {
+        self.id
     }
 
     pub(super) fn room(&self) -> Room {
@@ -138,6 +146,9 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
         (OBJECT_MR, 0) => dm::register(file, fd, &attrs),
         (OBJECT_MR, 2) => import::advise_region(file, fd, &attrs),
         (OBJECT_MR, 3) => import::query_region(file, fd, &attrs),
+        (OBJECT_FLOW, DRIVER) => flow::create_flow(file, fd, &attrs),
+        (OBJECT_MATCHER, DRIVER) => flow::create_matcher(file, fd, &attrs),
+        (OBJECT_MATCHER, MATCHER_DESTROY) => flow::destroy_matcher(file, fd, &attrs),
         (OBJECT_DM, 0) => dm::allocate(file, fd, &attrs),
         (OBJECT_DM, 1) => dm::free(file, fd, &attrs),
         (OBJECT_DM, METHOD_DM_QUERY) => dm::query(file, fd, &attrs),

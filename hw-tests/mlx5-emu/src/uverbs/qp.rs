@@ -38,7 +38,7 @@ struct Rings {
     pins: Vec<Pin>,
 }
 
-fn rings(context: usize, driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
+fn rings(context: usize, driver: Reader<'_>, kind: QpType, has_sq: bool, has_rq: bool) -> io::Result<Rings> {
     let (buf_addr, record_addr) = (driver.u64(0), driver.u64(8));
     let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
     let mut rings = Rings::default();
@@ -59,10 +59,16 @@ fn rings(context: usize, driver: Reader<'_>, has_sq: bool, has_rq: bool) -> io::
             return Err(invalid());
         }
         if has_sq {
-            let at = buf_addr.checked_add(rq_bytes as u64).ok_or_else(invalid)?;
-            // One buffer: counted as a whole.
-            rings.pins.clear();
-            rings.pins.push(Pin::buffer(buf_addr, rq_bytes + sq_count as usize * 64)?);
+            let at = if kind == QpType::RawPacket {
+                let at = driver.u64(40);
+                rings.pins.push(Pin::buffer(at, sq_count as usize * 64)?);
+                at
+            } else {
+                // One buffer: counted as a whole.
+                rings.pins.clear();
+                rings.pins.push(Pin::buffer(buf_addr, rq_bytes + sq_count as usize * 64)?);
+                buf_addr.checked_add(rq_bytes as u64).ok_or_else(invalid)?
+            };
             rings.sq = Some(Area::checked(at, sq_count as usize * 64, 64)?);
             rings.sq_count = u16::try_from(sq_count).map_err(|_| invalid())?;
         }
@@ -102,6 +108,9 @@ impl Device {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         let kind = QpType::from_raw(raw_type).ok_or_else(|| sys::errno(libc::EOPNOTSUPP))?;
+        if kind == QpType::RawPacket && !sys::may(sys::CAP_NET_RAW) {
+            return Err(sys::errno(libc::EPERM));
+        }
         if cap.max_send_wr > MAX_QP_WR
             || cap.max_recv_wr > MAX_QP_WR
             || cap.max_send_sge > MAX_SGE
@@ -138,6 +147,7 @@ impl Device {
         let rings = rings(
             context,
             driver,
+            kind,
             kind != QpType::XrcRecv,
             srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend),
         )?;
@@ -434,7 +444,7 @@ impl Device {
         if has(mask::DEST_QPN) {
             attr.dest_qpn = request.u32(84) & 0xff_ffff;
         }
-        if has(mask::ACCESS_FLAGS) && kind != QpType::Ud {
+        if has(mask::ACCESS_FLAGS) && !matches!(kind, QpType::Ud | QpType::RawPacket) {
             attr.access = request.u32(88);
         }
         if has(mask::PKEY_INDEX) {
@@ -536,6 +546,10 @@ impl Device {
             return 0;
         }
         hooks::qp_destroyed(qp.user_handle);
+        if qp.kind == QpType::RawPacket {
+            self.remove_flows_to(index);
+        }
+        let qp = &self.qps[index];
         let (context, page) = (qp.context, qp.uar_page);
         self.take_doorbells(context, page);
         if let Some(state) = self.contexts.get_mut(context)
