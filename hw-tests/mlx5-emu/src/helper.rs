@@ -6,7 +6,7 @@
 //! hardware. Other modes have no helper.
 #![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -197,11 +197,11 @@ pub(crate) fn polled_in_vain(times: u32) {
         std::thread::yield_now();
         return;
     }
-    let descriptors = match device::try_lock() {
-        Some(device) => device.net.descriptors(),
-        None => Vec::new(),
-    };
+    let Some(mut device) = device::try_lock() else { return std::thread::yield_now() };
+    let Some(descriptors) = device.net.fall_asleep() else { return };
+    drop(device);
     wait_for(&descriptors, Duration::from_micros(100));
+    device::lock().net.awake();
 }
 
 /// Lets the thread take the processor from a program that spins when something wakes it: a short time slice (Linux 6.12;
@@ -298,18 +298,13 @@ fn run() {
         let timer = device.next_timer_ns().map(Duration::from_nanos);
         let contexts = device.contexts.len();
         let restless = device.is_restless();
-        let mut descriptors = if program_polls { Vec::new() } else { device.net.descriptors() };
         if let Some(watch) = &mut watch {
             watch.note(&mut device);
         }
         drop(device);
-        if let Some(watching) = &mut watch {
-            if watching.lift(&touched).is_err() {
-                // Closing the descriptor lifts every protection.
-                watch = None;
-            } else {
-                descriptors.push((watching.descriptor(), false));
-            }
+        if watch.as_mut().is_some_and(|watching| watching.lift(&touched).is_err()) {
+            // Closing the descriptor lifts every protection.
+            watch = None;
         }
 
         if mode == Mode::Thread {
@@ -319,7 +314,7 @@ fn run() {
                 0..100 => {}
                 100..1000 => std::thread::yield_now(),
                 _ => {
-                    sleep(&descriptors, SHORTEST, wakes);
+                    sleep(&[], SHORTEST, wakes);
                 }
             }
             continue;
@@ -331,7 +326,8 @@ fn run() {
         match spin.wait() {
             SpinWait::Looked => continue,
             SpinWait::Nap(time) => {
-                sleep(&descriptors, time, wakes);
+                // Too short to be woken by other processes, which would cost them a system call.
+                sleep_on_net(true, watch.as_ref(), time, wakes);
                 continue;
             }
             SpinWait::Over => {}
@@ -358,18 +354,35 @@ fn run() {
         if let Some(timer) = timer {
             wait = wait.min(timer);
         }
-        if sleep(&descriptors, wait, wakes) {
+        if sleep_on_net(program_polls, watch.as_ref(), wait, wakes) {
             nap = SHORTEST;
         }
     }
 }
 
+/// As [`sleep`] on the doorbell pages and, unless the program fetches itself what they send, on other processes.
+fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wakes: u64) -> bool {
+    let mut descriptors = Vec::new();
+    if !program_polls {
+        match device::lock().net.fall_asleep() {
+            Some(peers) => descriptors = peers,
+            None => return true,
+        }
+    }
+    descriptors.extend(watch.map(Watch::descriptor));
+    let woken = sleep(&descriptors, time, wakes);
+    if !program_polls {
+        device::lock().net.awake();
+    }
+    woken
+}
+
 /// Waits for a descriptor, a wake-up or the time; true when it was not the time. `wakes` is what [`WAKES`] was before the
 /// caller looked for work.
-fn sleep(descriptors: &[(i32, bool)], time: Duration, wakes: u64) -> bool {
+fn sleep(descriptors: &[RawFd], time: Duration, wakes: u64) -> bool {
     let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
     let mut list = descriptors.to_vec();
-    list.extend(wake.map(|fd| (fd, false)));
+    list.extend(wake);
     SLEEPING.store(true, Ordering::SeqCst);
     let awoken = WAKES.load(Ordering::SeqCst) != wakes || wait_for(&list, time);
     SLEEPING.store(false, Ordering::SeqCst);
@@ -381,16 +394,10 @@ fn sleep(descriptors: &[(i32, bool)], time: Duration, wakes: u64) -> bool {
     awoken
 }
 
-/// Waits until a descriptor can be read (or written, where asked); false when the time was up first.
-fn wait_for(descriptors: &[(i32, bool)], time: Duration) -> bool {
-    let mut list: Vec<libc::pollfd> = descriptors
-        .iter()
-        .map(|&(fd, write)| libc::pollfd {
-            fd,
-            events: if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN },
-            revents: 0,
-        })
-        .collect();
+/// Waits until a descriptor can be read; false when the time was up first.
+fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
+    let mut list: Vec<libc::pollfd> =
+        descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let time =
         libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: pointer and length describe `list`; the time is valid.

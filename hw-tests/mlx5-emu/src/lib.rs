@@ -27,6 +27,7 @@ mod orders;
 pub mod paths;
 mod pin;
 mod qp_state;
+mod ring;
 mod slab;
 mod start;
 pub mod sys;

@@ -1,51 +1,131 @@
-//! Messages between processes: one stream socket per direction and pair, at abstract addresses that name a session and a slot.
+//! Messages between processes: a ring in shared memory per direction and pair ([`crate::ring`]), and a stream socket that brings it.
+//!
+//! Frames travel through the ring. The socket, at an abstract address that names a session and a slot, wakes whoever sleeps and tells
+//! when the peer is gone.
 //!
 //! The slot is the upper part of every QP number, so a number says which process to send to. Binding the address claims the slot;
 //! it is free again when the process ends, whatever ends it, and nothing is left in the file system.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
 use crate::device::{Device, QPN_INDEX_BITS};
 use crate::engine::responder::{Datagram, Op, Payload, Reply, Request};
 use crate::mem;
 use crate::qp_state::QpType;
+use crate::ring::{CAPACITY, Ring};
 
 /// Slots 1 to this.
 const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
-/// Bytes waiting for a peer beyond which requests wait too.
-const CONGESTED: usize = 4 << 20;
-
-/// Bytes read at a time.
-const CHUNK: usize = 64 << 10;
+/// The longest frame that travels whole; longer ones are cut into parts.
+const WHOLE: usize = CAPACITY / 4 * 3;
+/// Data in a part of a frame.
+const PART: usize = CAPACITY / 4;
+/// Frames start at multiples of this, so that counters are aligned.
+const ALIGN: usize = 8;
+/// Sockets are looked at each so many calls, for peers that are gone.
+const CALLS: u32 = 64;
 
 const FRAME_REQUEST: u8 = 1;
 const FRAME_REPLY: u8 = 2;
+/// A part of a frame that is continued.
+const FRAME_PART: u8 = 3;
+/// The last part of a frame.
+const FRAME_LAST_PART: u8 = 4;
+/// Bytes of a request before its payload, and of a part before its data.
+const REQUEST_HEAD: usize = 119;
+const PART_HEAD: usize = 8;
 
 /// A connection that a peer made to us.
 struct Incoming {
     stream: UnixStream,
-    buffer: Vec<u8>,
-    /// Bytes of `buffer` that were dealt with.
-    done: usize,
+    ring: Option<Ring>,
+    /// Parts of a frame that came so far.
+    parts: Vec<u8>,
     open: bool,
 }
 
 /// A connection that we made to a peer.
 struct Outgoing {
     stream: UnixStream,
+    ring: Ring,
+    /// Frames that the ring had no room for.
     queue: Vec<u8>,
-    /// Bytes of `queue` that were written.
+    /// Bytes of `queue` that are in the ring.
     done: usize,
+    /// A request waits for so much room.
+    wanted: usize,
 }
 
 impl Outgoing {
-    fn waiting(&self) -> usize {
-        self.queue.len() - self.done
+    /// There is room for what waits.
+    fn can_go_on(&self) -> bool {
+        let free = self.ring.free();
+        free >= if self.queue.is_empty() { self.wanted } else { ALIGN }
+    }
+
+    fn wake(&mut self, asleep: bool) {
+        if asleep {
+            wake(&self.stream);
+        }
+    }
+
+    /// Puts what waits into the ring as far as there is room.
+    fn advance(&mut self) {
+        while self.done < self.queue.len() {
+            let len = self.ring.free().min(self.queue.len() - self.done);
+            let Some(room) = self.ring.room(len).filter(|room| !room.is_empty()) else { break };
+            room.copy_from_slice(&self.queue[self.done..][..len]);
+            self.done += len;
+            let asleep = self.ring.publish(len);
+            self.wake(asleep);
+        }
+        if self.done == self.queue.len() {
+            self.queue.clear();
+            self.done = 0;
+        } else if self.done > self.queue.len() / 2 {
+            self.queue.drain(..self.done);
+            self.done = 0;
+        }
+    }
+
+    /// Sends a frame of `len` bytes that `write` fills in.
+    fn frame(&mut self, len: usize, write: impl FnOnce(&mut [u8])) {
+        let padded = len.next_multiple_of(ALIGN);
+        if self.queue.is_empty()
+            && padded <= WHOLE
+            && let Some(room) = self.ring.room(padded)
+        {
+            write(&mut room[..len]);
+            let asleep = self.ring.publish(padded);
+            self.wake(asleep);
+            return;
+        }
+        if padded <= WHOLE {
+            let at = self.queue.len();
+            self.queue.resize(at + padded, 0);
+            write(&mut self.queue[at..at + len]);
+        } else {
+            let mut whole = vec![0; len];
+            write(&mut whole);
+            let count = len.div_ceil(PART);
+            for (i, part) in whole.chunks(PART).enumerate() {
+                let kind = if i + 1 == count { FRAME_LAST_PART } else { FRAME_PART };
+                self.queue.extend_from_slice(&((PART_HEAD + part.len()) as u32).to_le_bytes());
+                self.queue.extend_from_slice(&[kind, 0, 0, 0]);
+                self.queue.extend_from_slice(part);
+                self.queue.resize(self.queue.len().next_multiple_of(ALIGN), 0);
+            }
+        }
+        self.advance();
+        if !self.queue.is_empty() {
+            crate::helper::wake();
+        }
     }
 }
 
@@ -56,8 +136,10 @@ pub(crate) struct Net {
     incoming: Vec<Incoming>,
     outgoing: HashMap<u32, Outgoing>,
     calls: u32,
-    /// Scratch space for reading.
-    chunk: Vec<u8>,
+    /// Threads that sleep until a descriptor can be read.
+    sleepers: u32,
+    /// A byte may have come through a socket.
+    look_at_sockets: bool,
 }
 
 fn address(slot: u32) -> std::io::Result<SocketAddr> {
@@ -73,7 +155,8 @@ impl Net {
             incoming: Vec::new(),
             outgoing: HashMap::new(),
             calls: 0,
-            chunk: Vec::new(),
+            sleepers: 0,
+            look_at_sockets: false,
         };
         let first = std::process::id() % SLOTS;
         for step in 0..SLOTS {
@@ -123,9 +206,19 @@ impl Net {
         !self.incoming.is_empty() || !self.outgoing.is_empty()
     }
 
-    /// Too much waits for this peer already.
-    pub(crate) fn congested(&self, slot: u32) -> bool {
-        self.outgoing.get(&slot).is_some_and(|peer| peer.waiting() > CONGESTED)
+    /// Too much waits for this peer already to send it a request with so much payload. If so, QPs that wait are told once there
+    /// is room.
+    pub(crate) fn congested(&mut self, slot: u32, payload: u32) -> bool {
+        let Some(peer) = self.outgoing.get_mut(&slot) else { return false };
+        let need = (REQUEST_HEAD + payload as usize + ALIGN).min(WHOLE);
+        if peer.queue.is_empty() && peer.ring.free() >= need {
+            return false;
+        }
+        if peer.wanted == 0 {
+            crate::helper::wake();
+        }
+        peer.wanted = peer.wanted.max(need);
+        true
     }
 
     fn peer(&mut self, slot: u32) -> Option<&mut Outgoing> {
@@ -134,31 +227,11 @@ impl Net {
             Entry::Vacant(place) => {
                 let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
                 stream.set_nonblocking(true).ok()?;
+                let ring = Ring::offer(stream.as_raw_fd()).ok()?;
                 crate::helper::wake();
-                Some(place.insert(Outgoing { stream, queue: Vec::new(), done: 0 }))
+                Some(place.insert(Outgoing { stream, ring, queue: Vec::new(), done: 0, wanted: 0 }))
             }
         }
-    }
-
-    /// Sends a frame; false when the peer is not there.
-    fn send(&mut self, slot: u32, frame: &[u8]) -> bool {
-        let Some(peer) = self.peer(slot) else { return false };
-        let mut at = 0;
-        if peer.queue.is_empty() {
-            match peer.stream.write(frame) {
-                Ok(written) => at = written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => {
-                    self.outgoing.remove(&slot);
-                    return false;
-                }
-            }
-        }
-        if at < frame.len() {
-            peer.queue.extend_from_slice(&frame[at..]);
-            crate::helper::wake();
-        }
-        true
     }
 
     /// Sends a request with its payload; false when the peer is not there.
@@ -168,37 +241,14 @@ impl Net {
         request: &Request,
         payload: &[crate::objects::Seg],
     ) -> bool {
-        let mut frame = Vec::with_capacity(192 + request.len as usize);
-        frame.extend_from_slice(&[0; 4]);
-        frame.push(FRAME_REQUEST);
-        frame.push(request.op as u8);
-        frame.push(request.kind as u8);
-        frame.push(u8::from(request.solicited));
-        for word in
-            [request.source_qpn, request.dest_qpn, request.sn, request.len, request.rkey, request.srqn]
-        {
-            frame.extend_from_slice(&word.to_le_bytes());
-        }
-        frame.extend_from_slice(&request.imm);
-        frame.extend_from_slice(&request.raddr.to_le_bytes());
-        for word in request.operands {
-            frame.extend_from_slice(&word.to_le_bytes());
-        }
-        frame.push(u8::from(request.datagram.is_some()));
-        let datagram = request.datagram.unwrap_or_default();
-        frame.extend_from_slice(&datagram.qkey.to_le_bytes());
-        frame.extend_from_slice(&datagram.source_gid);
-        frame.extend_from_slice(&datagram.dest_gid);
-        frame.push(datagram.traffic_class);
-        frame.push(datagram.hop_limit);
-        frame.extend_from_slice(&datagram.flow_label.to_le_bytes());
-        let head = frame.len();
+        let Some(peer) = self.peer(slot) else { return false };
         let total: usize = payload.iter().map(|seg| seg.len as usize).sum();
-        frame.resize(head + total, 0);
-        Payload::Segments(payload).gather(&mut frame[head..]);
-        let len = frame.len() as u32;
-        frame[..4].copy_from_slice(&len.to_le_bytes());
-        self.send(slot, &frame)
+        peer.frame(REQUEST_HEAD + total, |frame| {
+            let (head, body) = frame.split_at_mut(REQUEST_HEAD);
+            write_head(head, request, total);
+            Payload::Segments(payload).gather(body);
+        });
+        true
     }
 
     fn send_reply(&mut self, request: &Request, reply: Reply) {
@@ -210,45 +260,76 @@ impl Net {
             Reply::Nak(syndrome) | Reply::NakCompleted(syndrome) => (4, syndrome),
             Reply::Silence => (5, 0),
         };
-        let mut frame = vec![0; 4];
-        frame.extend_from_slice(&[FRAME_REPLY, code, value, 0]);
-        frame.extend_from_slice(&request.source_qpn.to_le_bytes());
-        frame.extend_from_slice(&request.sn.to_le_bytes());
-        match reply {
-            Reply::Data(from) => {
-                let head = frame.len();
-                frame.resize(head + request.len as usize, 0);
-                if request.len > 0 {
-                    mem::read_region(from, &mut frame[head..]);
-                }
+        let data = match reply {
+            Reply::Data(_) => request.len as usize,
+            Reply::Old(_) => 8,
+            _ => 0,
+        };
+        let Some(peer) = self.peer(Device::process_of(request.source_qpn)) else { return };
+        peer.frame(16 + data, |frame| {
+            let (head, body) = frame.split_at_mut(16);
+            head[..4].copy_from_slice(&((16 + data) as u32).to_le_bytes());
+            head[4..8].copy_from_slice(&[FRAME_REPLY, code, value, 0]);
+            head[8..12].copy_from_slice(&request.source_qpn.to_le_bytes());
+            head[12..].copy_from_slice(&request.sn.to_le_bytes());
+            match reply {
+                Reply::Data(from) if data > 0 => mem::read_region(from, body),
+                Reply::Old(value) => body.copy_from_slice(&value.to_ne_bytes()),
+                _ => {}
             }
-            Reply::Old(value) => frame.extend_from_slice(&value.to_ne_bytes()),
-            _ => {}
+        });
+    }
+
+    /// The caller is about to sleep: the descriptors that end it, unless there is something to do already. Call
+    /// [`Net::awake`] afterwards.
+    pub(crate) fn fall_asleep(&mut self) -> Option<Vec<RawFd>> {
+        self.sleepers += 1;
+        if self.note_sleep() {
+            self.awake();
+            return None;
         }
-        let len = frame.len() as u32;
-        frame[..4].copy_from_slice(&len.to_le_bytes());
-        self.send(Device::process_of(request.source_qpn), &frame);
+        let mut list: Vec<RawFd> = self.listener.iter().map(|l| l.as_raw_fd()).collect();
+        list.extend(self.incoming.iter().map(|peer| peer.stream.as_raw_fd()));
+        list.extend(self.outgoing.values().map(|peer| peer.stream.as_raw_fd()));
+        Some(list)
     }
 
-    /// Descriptors to wait for, with whether they wait for room to write.
-    pub(crate) fn descriptors(&self) -> Vec<(RawFd, bool)> {
-        let mut list: Vec<(RawFd, bool)> = self.listener.iter().map(|l| (l.as_raw_fd(), false)).collect();
-        list.extend(self.incoming.iter().map(|peer| (peer.stream.as_raw_fd(), false)));
-        list.extend(self.outgoing.values().map(|peer| (peer.stream.as_raw_fd(), !peer.queue.is_empty())));
-        list
+    /// A sleep is over.
+    pub(crate) fn awake(&mut self) {
+        self.sleepers -= 1;
+        self.look_at_sockets = true;
+        if self.sleepers == 0 {
+            self.incoming.iter().filter_map(|peer| peer.ring.as_ref()).for_each(Ring::awake);
+            self.outgoing.values().for_each(|peer| peer.ring.awake());
+        }
     }
 
-    /// Writes what waits before the process goes away: on hardware, an answer was on the wire long ago.
+    /// Tells the other ends that somebody sleeps here; true when there is something to do already.
+    fn note_sleep(&self) -> bool {
+        let mut work = false;
+        for ring in self.incoming.iter().filter_map(|peer| peer.ring.as_ref()) {
+            ring.sleep();
+            work |= ring.filled() > 0;
+        }
+        for peer in self.outgoing.values().filter(|peer| peer.wanted > 0 || !peer.queue.is_empty()) {
+            peer.ring.sleep();
+            work |= peer.can_go_on();
+        }
+        work
+    }
+
+    /// Waits until what waits for a peer is in its ring, before the process goes away: on hardware, an answer was on the wire
+    /// long ago.
     pub(crate) fn linger(&mut self) {
+        let until = Instant::now() + Duration::from_millis(500);
         for peer in self.outgoing.values_mut() {
-            if peer.waiting() == 0 || peer.stream.set_nonblocking(false).is_err() {
-                continue;
+            while !peer.queue.is_empty() && Instant::now() < until {
+                peer.advance();
+                if matches!(peer.stream.read(&mut [0; 64]), Ok(0)) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(100));
             }
-            let _ = peer.stream.set_write_timeout(Some(std::time::Duration::from_millis(500)));
-            let _ = peer.stream.write_all(&peer.queue[peer.done..]);
-            peer.queue.clear();
-            peer.done = 0;
-            let _ = peer.stream.set_nonblocking(true);
         }
     }
 
@@ -258,10 +339,39 @@ impl Net {
         let Some(listener) = &self.listener else { return };
         while let Ok((stream, _)) = listener.accept() {
             if stream.set_nonblocking(true).is_ok() {
-                self.incoming.push(Incoming { stream, buffer: Vec::new(), done: 0, open: true });
+                self.incoming.push(Incoming { stream, ring: None, parts: Vec::new(), open: true });
+                self.look_at_sockets = true;
             }
         }
     }
+}
+
+/// Writes what comes before the payload of a request.
+fn write_head(head: &mut [u8], request: &Request, payload: usize) {
+    let mut rest = head;
+    let mut put = |bytes: &[u8]| {
+        let (place, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+        place.copy_from_slice(bytes);
+        rest = after;
+    };
+    put(&((REQUEST_HEAD + payload) as u32).to_le_bytes());
+    put(&[FRAME_REQUEST, request.op as u8, request.kind as u8, u8::from(request.solicited)]);
+    for word in [request.source_qpn, request.dest_qpn, request.sn, request.len, request.rkey, request.srqn] {
+        put(&word.to_le_bytes());
+    }
+    put(&request.imm);
+    put(&request.raddr.to_le_bytes());
+    for word in request.operands {
+        put(&word.to_le_bytes());
+    }
+    put(&[u8::from(request.datagram.is_some())]);
+    let datagram = request.datagram.unwrap_or_default();
+    put(&datagram.qkey.to_le_bytes());
+    put(&datagram.source_gid);
+    put(&datagram.dest_gid);
+    put(&[datagram.traffic_class, datagram.hop_limit]);
+    put(&datagram.flow_label.to_le_bytes());
+    debug_assert!(rest.is_empty(), "REQUEST_HEAD");
 }
 
 /// Takes a frame apart.
@@ -328,64 +438,85 @@ fn parse_request(cursor: &mut Cursor<'_>) -> Option<Request> {
 impl Device {
     /// Reads what peers sent, answers it, and writes what waits.
     pub(crate) fn run_net(&mut self) {
-        if self.net.incoming.is_empty() || self.net.calls.is_multiple_of(64) {
+        self.net.calls = self.net.calls.wrapping_add(1);
+        let due = self.net.calls.is_multiple_of(CALLS);
+        if due || self.net.incoming.is_empty() {
             self.net.accept();
         }
+        if std::mem::take(&mut self.net.look_at_sockets) || due {
+            self.look_at_sockets();
+        }
         let mut incoming = std::mem::take(&mut self.net.incoming);
-        if !incoming.is_empty() {
-            // On the heap: the engine runs in the program's threads, whose stacks may be small.
-            let mut chunk = std::mem::take(&mut self.net.chunk);
-            chunk.resize(CHUNK, 0);
-            for peer in &mut incoming {
-                self.serve(peer, &mut chunk);
-            }
-            self.net.chunk = chunk;
+        for peer in &mut incoming {
+            self.serve(peer);
         }
         incoming.retain(|peer| peer.open);
         self.net.incoming.append(&mut incoming);
         self.write_waiting();
     }
 
-    fn serve(&mut self, peer: &mut Incoming, chunk: &mut [u8]) {
-        for _ in 0..16 {
-            match peer.stream.read(chunk) {
-                Ok(0) => {
-                    peer.open = false;
-                    break;
+    /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone.
+    fn look_at_sockets(&mut self) {
+        // What has gone is served once more: it may have written before.
+        for peer in &mut self.net.incoming {
+            if peer.ring.is_none() {
+                match Ring::accept(peer.stream.as_raw_fd()) {
+                    Ok(ring) => peer.ring = ring,
+                    Err(_) => peer.open = false,
                 }
-                Ok(n) => {
-                    peer.buffer.extend_from_slice(&chunk[..n]);
-                    self.frames(peer);
-                    if n < chunk.len() {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    peer.open = error.kind() == ErrorKind::WouldBlock;
-                    break;
-                }
+            } else {
+                peer.open = is_there(&mut peer.stream);
             }
+        }
+        let mut lost = Vec::new();
+        for (&slot, peer) in &mut self.net.outgoing {
+            if !is_there(&mut peer.stream) {
+                lost.push(slot);
+            }
+        }
+        for slot in lost {
+            self.net.outgoing.remove(&slot);
+            self.peer_lost(slot);
+        }
+        if self.net.sleepers > 0 {
+            // Another thread still sleeps, whose byte this may have been.
+            self.net.note_sleep();
         }
     }
 
-    fn frames(&mut self, peer: &mut Incoming) {
-        while let Some(&head) = peer.buffer[peer.done..].first_chunk::<4>() {
+    fn serve(&mut self, peer: &mut Incoming) {
+        let Some(ring) = &mut peer.ring else { return };
+        if ring.filled() == 0 {
+            return;
+        }
+        let mut done = 0;
+        let written = ring.written();
+        while let Some(&head) = written[done..].first_chunk::<4>() {
             let len = u32::from_le_bytes(head) as usize;
-            if len < 8 {
+            let padded = len.next_multiple_of(ALIGN);
+            if !(8..=WHOLE).contains(&len) {
                 peer.open = false;
                 return;
             }
-            let Some(frame) = peer.buffer.get(peer.done..peer.done + len) else { break };
-            self.frame(&frame[4..]);
-            peer.done += len;
+            if written.len() - done < padded {
+                break;
+            }
+            let frame = &written[done + 4..done + len];
+            match frame[0] {
+                FRAME_PART => peer.parts.extend_from_slice(&frame[PART_HEAD - 4..]),
+                FRAME_LAST_PART => {
+                    peer.parts.extend_from_slice(&frame[PART_HEAD - 4..]);
+                    let whole = std::mem::take(&mut peer.parts);
+                    self.frame(whole.get(4..).unwrap_or(&[]));
+                    peer.parts = whole;
+                    peer.parts.clear();
+                }
+                _ => self.frame(frame),
+            }
+            done += padded;
         }
-        if peer.done == peer.buffer.len() {
-            peer.buffer.clear();
-            peer.done = 0;
-        } else if peer.done > 1 << 20 {
-            peer.buffer.drain(..peer.done);
-            peer.done = 0;
+        if ring.consumed(done) {
+            wake(&peer.stream);
         }
     }
 
@@ -419,46 +550,36 @@ impl Device {
     }
 
     fn write_waiting(&mut self) {
-        let mut lost = Vec::new();
         let mut freed = false;
-        self.net.calls = self.net.calls.wrapping_add(1);
-        let check = self.net.calls.is_multiple_of(64);
-        for (&slot, peer) in &mut self.net.outgoing {
-            if check && matches!(peer.stream.read(&mut [0; 1]), Ok(0)) {
-                lost.push(slot);
-                continue;
+        for peer in self.net.outgoing.values_mut() {
+            if !peer.queue.is_empty() {
+                peer.advance();
             }
-            if peer.queue.is_empty() {
-                continue;
+            if peer.wanted > 0 && peer.queue.is_empty() && peer.can_go_on() {
+                peer.wanted = 0;
+                freed = true;
             }
-            while peer.waiting() > 0 {
-                match peer.stream.write(&peer.queue[peer.done..]) {
-                    Ok(written) => {
-                        let before = peer.waiting();
-                        peer.done += written;
-                        freed |= before > CONGESTED && peer.waiting() <= CONGESTED;
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(_) => {
-                        lost.push(slot);
-                        break;
-                    }
-                }
-            }
-            if peer.waiting() == 0 {
-                peer.queue.clear();
-                peer.done = 0;
-            } else if peer.done > peer.queue.len() / 2 {
-                peer.queue.drain(..peer.done);
-                peer.done = 0;
-            }
-        }
-        for slot in lost {
-            self.net.outgoing.remove(&slot);
-            self.peer_lost(slot);
         }
         if freed {
             self.unblock_all();
+        }
+    }
+}
+
+/// Wakes whoever sleeps at the other end. A socket that is full of such bytes does so anyway.
+fn wake(stream: &UnixStream) {
+    let _ = crate::sys::send_packet(stream.as_raw_fd(), &[0]);
+}
+
+/// Reads the bytes of a socket that only wakes; false when the peer is gone.
+fn is_there(stream: &mut UnixStream) -> bool {
+    loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => return false,
+            Ok(64) => {}
+            Ok(_) => return true,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
         }
     }
 }

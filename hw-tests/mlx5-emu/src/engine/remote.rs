@@ -24,7 +24,7 @@ impl Device {
         const WINDOW: usize = 128;
         let slot = Self::process_of(request.dest_qpn);
         let reliable = request.kind.is_reliable();
-        if reliable && self.qps[index].outstanding.len() >= WINDOW || self.net.congested(slot) {
+        if reliable && self.qps[index].outstanding.len() >= WINDOW || self.net.congested(slot, request.len) {
             self.qps[index].blocked = Blocked::Peer;
             return Outcome::Stalled;
         }

@@ -1,0 +1,238 @@
+//! Two processes: what a ring in shared memory must not lose, mix up or wait for.
+#![expect(unsafe_code, reason = "raw verbs calls")]
+
+mod common;
+
+use common::*;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::ptr::null_mut;
+
+use ibv_wr_opcode::*;
+
+/// More than a ring holds.
+const LONG: usize = 5 << 20;
+/// A message of those that fill a ring together.
+const PIECE: usize = 64 << 10;
+const PIECES: usize = 60;
+
+/// One end of a connection: a QP, its CQ, and memory of two messages.
+struct Side {
+    cq: *mut ibv_cq,
+    qp: *mut ibv_qp,
+    memory: Memory,
+    _rig: Rig,
+}
+
+impl Side {
+    fn new() -> Self {
+        let mut rig = Rig::new();
+        let cq = rig.cq(256);
+        let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+        let memory = rig.memory(2 * LONG);
+        to_init(qp);
+        Self { cq, qp, memory, _rig: rig }
+    }
+
+    /// What the other side has to know.
+    fn words(&self) -> String {
+        format!("{} {} {}", qpn(self.qp), self.memory.rkey, self.memory.at(0))
+    }
+
+    /// Connects; returns the other side's rkey and address.
+    fn connect(&self, words: &str) -> (u32, u64) {
+        let mut words = words.split_whitespace().map(|word| word.parse::<u64>().expect("a number"));
+        let mut next = || words.next().expect("three numbers");
+        to_rtr(self.qp, next() as u32);
+        to_rts_with(self.qp, 8, 2, 7);
+        (next() as u32, next())
+    }
+
+    /// Polls until so many completions came.
+    fn wait(&self, count: usize) -> Vec<ibv_wc> {
+        let mut found = Vec::new();
+        while found.len() < count {
+            found.extend(poll_all(self.cq));
+        }
+        found
+    }
+
+    fn fill(&self, offset: usize, len: usize, seed: usize) {
+        let bytes: Vec<u8> = (0..len).map(|i| pattern(i, seed)).collect();
+        self.memory.put(offset, &bytes);
+    }
+
+    #[track_caller]
+    fn check(&self, offset: usize, len: usize, seed: usize) {
+        let bytes = self.memory.get(offset, len);
+        let wrong = bytes.iter().enumerate().find(|&(i, &byte)| byte != pattern(i, seed));
+        assert_eq!(wrong, None, "message {seed}");
+    }
+}
+
+fn pattern(i: usize, seed: usize) -> u8 {
+    (i.wrapping_mul(31) ^ i >> 9 ^ seed.wrapping_mul(77)) as u8
+}
+
+/// The other process, which runs [`other_process`].
+struct Other {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(part: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--ignored", "--nocapture"])
+            .env("PROCESSES_PART", part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// Its next line that is meant for us.
+    fn says(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process has ended");
+            if let Some(words) = line.trim().strip_prefix("=> ") {
+                return words.to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, words: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{words}").unwrap();
+    }
+
+    /// Connects with it.
+    fn meet(&mut self) -> (Side, (u32, u64)) {
+        let side = Side::new();
+        self.tell(&side.words());
+        let remote = side.connect(&self.says());
+        (side, remote)
+    }
+
+    fn ends_well(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(words: &str) {
+    // A line of its own: the harness may have begun one.
+    println!("\n=> {words}");
+}
+
+fn line() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+#[ignore = "the second process of the other tests"]
+fn other_process() {
+    let part = std::env::var("PROCESSES_PART").expect("started by the other tests only");
+    let side = Side::new();
+    let words = line();
+    match part.as_str() {
+        "echo" => {
+            assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, LONG as u32)]), 0);
+            side.fill(LONG, LONG, 3);
+            side.connect(&words);
+            say(&side.words());
+            side.wait(1);
+            side.check(0, LONG, 1);
+            side.fill(0, LONG, 2);
+            send(side.qp, 2, SIGNALED, &[side.memory.sge(0, LONG as u32)]);
+            // The completion of the send; then the READ, which needs this process to look.
+            side.wait(1);
+            say("sent");
+            let reader = std::thread::spawn(line);
+            while !reader.is_finished() {
+                poll_all(side.cq);
+            }
+        }
+        "sleep" => {
+            for i in 0..PIECES {
+                let piece = side.memory.sge(i * PIECE, PIECE as u32);
+                assert_eq!(post_recv(side.qp, i as u64, &[piece]), 0);
+            }
+            side.connect(&words);
+            say(&side.words());
+            line();
+            side.wait(PIECES);
+            for i in 0..PIECES {
+                side.check(i * PIECE, PIECE, i);
+            }
+        }
+        "die" => {
+            side.connect(&words);
+            say(&side.words());
+            line();
+        }
+        other => panic!("no part {other}"),
+    }
+}
+
+#[test]
+fn messages_longer_than_a_ring_arrive_whole() {
+    let mut other = Other::start("echo");
+    let (side, (rkey, addr)) = other.meet();
+    side.fill(0, LONG, 1);
+    assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(LONG, LONG as u32)]), 0);
+    send(side.qp, 2, SIGNALED, &[side.memory.sge(0, LONG as u32)]);
+    assert!(side.wait(2).iter().all(|wc| wc.status == 0));
+    side.check(LONG, LONG, 2);
+    assert_eq!(other.says(), "sent");
+    let into = side.memory.sge(0, LONG as u32);
+    let read = |wr: &mut ibv_send_wr| (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (addr + LONG as u64, rkey);
+    assert_eq!(post_send(side.qp, 3, IBV_WR_RDMA_READ, SIGNALED, &[into], read), 0);
+    assert_eq!(side.wait(1)[0].status, 0);
+    side.check(0, LONG, 3);
+    other.tell("done");
+    other.ends_well();
+}
+
+#[test]
+fn a_reader_that_looks_late_gets_everything_in_order() {
+    let mut other = Other::start("sleep");
+    let (side, _) = other.meet();
+    for i in 0..PIECES {
+        side.fill(i * PIECE, PIECE, i);
+        send(side.qp, i as u64, SIGNALED, &[side.memory.sge(i * PIECE, PIECE as u32)]);
+    }
+    // The ring is full, and requests wait: nothing may complete.
+    assert_eq!(poll_all(side.cq).len(), 0);
+    other.tell("look");
+    let done = side.wait(PIECES);
+    assert!(done.iter().enumerate().all(|(i, wc)| (wc.status, wc.wr_id) == (0, i as u64)));
+    other.ends_well();
+}
+
+#[test]
+fn a_peer_that_is_killed_fails_what_waits_for_it() {
+    const RETRY_EXC: u32 = 12;
+    const FLUSHED: u32 = 5;
+    let mut other = Other::start("die");
+    let (side, _) = other.meet();
+    for i in 0..PIECES {
+        send(side.qp, i as u64, SIGNALED, &[side.memory.sge(0, PIECE as u32)]);
+    }
+    assert_eq!(poll_all(side.cq).len(), 0);
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    let done = side.wait(PIECES);
+    assert_eq!((done[0].status, done[0].wr_id), (RETRY_EXC, 0));
+    assert!(done[1..].iter().all(|wc| wc.status == FLUSHED), "the rest is flushed");
+}
