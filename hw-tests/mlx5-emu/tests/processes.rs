@@ -1,5 +1,4 @@
 //! Two processes: what a ring in shared memory must not lose, mix up or wait for.
-#![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
 
