@@ -1,11 +1,11 @@
-//! CNOs: one place to wait for many EVDs.
+//! CNOs: one place to wait for many EVDs. `ia/create.rs` makes them.
 
-use crate::ia::IaInner;
+use crate::device::{Class, Device, Member};
 use crate::memory::headroom;
 use crate::sync::{Condvar, Mutex, rank};
 use crate::types::{EvdId, next_id};
-use crate::{Error, Ia, Refused, Result, ReturnType, Subtype};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::{Error, Refused, Result, ReturnType, Subtype};
+use nix::sys::eventfd::EventFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,7 +22,7 @@ pub(crate) type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
 
 pub(crate) struct CnoInner {
     id: u64,
-    ia: Arc<IaInner>,
+    device: Arc<Device>,
     state: Mutex<{ rank::TABLE }, State>,
     changed: Condvar,
     upcall: Mutex<{ rank::TABLE }, Option<Upcall>>,
@@ -46,31 +46,6 @@ struct State {
 }
 
 impl Cno {
-    /// Makes a CNO.
-    ///
-    /// # Errors
-    /// INVALID_HANDLE after the IA was closed.
-    ///
-    /// # References
-    /// dat_cno_create(3DAT).
-    pub fn create(ia: &Ia) -> Result<Self> {
-        Self::build(ia, None)
-    }
-
-    /// Makes a CNO with a descriptor that is readable once an EVD has triggered it, for poll(2) and the like; [`Cno::take`] tells
-    /// which EVD and makes it unreadable.
-    ///
-    /// # Errors
-    /// As [`Cno::create`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.
-    ///
-    /// # References
-    /// udat.h, `dat_cno_fd_create`.
-    pub fn create_with_fd(ia: &Ia) -> Result<Self> {
-        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
-            .map_err(|e| Error::resources(Subtype::ResourceMemory, format!("eventfd: {e}")))?;
-        Self::build(ia, Some(fd))
-    }
-
     /// Its descriptor, where it was made with one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
@@ -92,27 +67,6 @@ impl Cno {
         }
     }
 
-    fn build(ia: &Ia, fd: Option<EventFd>) -> Result<Self> {
-        ia.inner.check()?;
-        headroom()?;
-        let inner = Arc::new(CnoInner {
-            id: next_id(),
-            ia: ia.inner.clone(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            upcall: Mutex::default(),
-            fd,
-            users: AtomicU32::new(0),
-            live: AtomicBool::new(true),
-        });
-        crate::fork::know(&inner)?;
-        let mut objects = ia.inner.objects.lock().unwrap();
-        objects.cnos.try_reserve(1)?;
-        objects.cnos.insert(inner.id, Arc::downgrade(&inner));
-        drop(objects);
-        Ok(Self { inner })
-    }
-
     /// Waits until an EVD triggers it; tells which. Events of that EVD, and perhaps of others, are there to be
     /// dequeued.
     ///
@@ -122,7 +76,7 @@ impl Cno {
     /// # References
     /// dat_cno_wait(3DAT).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<EvdId> {
-        if self.inner.ia.is_inherited() {
+        if self.inner.device.is_inherited() {
             return Err(Error::state(Subtype::InvalidStateCnoDead, "the CNO belongs to the parent process"));
         }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
@@ -175,8 +129,26 @@ impl Cno {
 }
 
 impl CnoInner {
-    pub(crate) fn check(&self, ia: &Arc<IaInner>) -> Result<()> {
-        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.ia, ia) {
+    /// With a descriptor, if one is given.
+    pub(crate) fn new(device: &Arc<Device>, fd: Option<EventFd>) -> Result<Arc<Self>> {
+        device.check()?;
+        headroom()?;
+        let inner = Arc::new(Self {
+            id: next_id(),
+            device: device.clone(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            upcall: Mutex::default(),
+            fd,
+            users: AtomicU32::new(0),
+            live: AtomicBool::new(true),
+        });
+        device.register(Class::Cno, inner.id, &inner, &[])?;
+        Ok(inner)
+    }
+
+    pub(crate) fn check(&self, device: &Arc<Device>) -> Result<()> {
+        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.device, device) {
             Ok(())
         } else {
             Err(Error::handle(Subtype::InvalidHandleCno, "CNO"))
@@ -195,7 +167,7 @@ impl CnoInner {
         let upcall = self.upcall.lock().unwrap().clone();
         // What a closing IA stirs up is not for its consumer, who has let go of everything.
         if let Some(upcall) = upcall
-            && self.ia.check().is_ok()
+            && self.device.check().is_ok()
         {
             upcall(evd);
         }
@@ -220,7 +192,7 @@ impl CnoInner {
 
     pub(crate) fn close(&self) {
         if self.live.swap(false, Ordering::AcqRel) {
-            self.ia.objects.lock().unwrap().cnos.remove(&self.id);
+            self.device.registry.remove(Class::Cno, self.id);
             drop(self.state.lock().unwrap());
             self.changed.notify_all();
         }
@@ -230,6 +202,12 @@ impl CnoInner {
 impl crate::fork::Inherit for CnoInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
+    }
+}
+
+impl Member for CnoInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
     }
 }
 

@@ -10,22 +10,21 @@
 mod end;
 
 use crate::counters::Calls;
+use crate::device::{CmHandler, Timer};
 use crate::ep::{Ep, EpInner};
-use crate::event::{ConnectionEvent, ConnectionEventKind, EventData};
-use crate::ia::{CmTarget, IaInner};
+use crate::event::EventData;
+use crate::event_data::{ConnectionEvent, ConnectionEventKind};
 use crate::memory::headroom;
-use crate::progress::Task;
-use crate::types::{CloseFlags, ConnQual, Count, EpState, Qos, WATERMARK_INFINITE, port_of};
+use crate::types::{
+    CloseFlags, ConnQual, Count, EpState, MAX_PRIVATE_DATA, Qos, WATERMARK_INFINITE, port_of,
+};
 use crate::{Error, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::cm::ConnInfo;
-use rxe_fallback::{AttrMask, CmEvent, CmEventKind, CmId, ConnParam, Qp, QpAttr, QpKind, QpState};
+use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, PortSpace};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// Private data that a connect can carry: what the transport leaves of a request.
-pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
 /// One step of address or route resolution is given up after this.
 pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
@@ -242,6 +241,12 @@ impl Drop for Ep {
 }
 
 impl EpInner {
+    /// For events of its connection ids.
+    pub(crate) fn cm_handler(self: &Arc<Self>) -> Weak<dyn CmHandler> {
+        let ep: Weak<Self> = Arc::downgrade(self);
+        ep
+    }
+
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
         if let Some(evd) = self.connect_evd() {
             let ep_context = self.context.load(Ordering::Relaxed);
@@ -270,13 +275,13 @@ impl EpInner {
         headroom()?;
         let attempt = self.next_attempt();
         if let Some(timeout) = timeout {
-            ia.progress.after(timeout, Task::ConnectTimeout(Arc::downgrade(self), attempt))?;
+            ia.reactor.after(timeout, Arc::downgrade(self), Timer::GiveUp(attempt))?;
         }
-        let (token, id) = ia.new_cm_id(CmTarget::Ep(Arc::downgrade(self)))?;
+        let (token, id) = ia.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
         let to = SocketAddr::new(remote, port_of(qual));
         let from = SocketAddr::new(ia.attr.ia_address, 0);
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
-            ia.forget_cm(token);
+            ia.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(Error::verb(Subtype::ResourceMemory, error));
             }
@@ -329,8 +334,8 @@ impl EpInner {
             return Err(Error::state(state.subtype(), "a request needs an unconnected EP, or its own"));
         }
         headroom()?;
-        let task = Task::ConnectTimeout(Arc::downgrade(self), self.next_attempt());
-        self.ia.progress.after(ACCEPT_TIME, task)?;
+        let timer = Timer::GiveUp(self.next_attempt());
+        self.ia.reactor.after(ACCEPT_TIME, Arc::downgrade(self), timer)?;
         let qp = self.qp();
         let failed = |e| Error::verb(Subtype::ResourceTep, e);
         let (reads_in, reads_out) = self.rdma_reads();
@@ -353,10 +358,10 @@ impl EpInner {
             ..self.ia.conn_param()
         };
         // The EP must be known for the id before the peer can answer.
-        self.ia.retarget_cm(token, CmTarget::Ep(Arc::downgrade(self)));
+        self.ia.cm.route(token, self.cm_handler());
         if let Err(error) = id.accept(&param) {
             self.ia.count(IaCounter::CmErr);
-            self.ia.forget_cm(token);
+            self.ia.cm.forget(token);
             self.start_over_after_all();
             return Err(failed(error));
         }
@@ -566,7 +571,7 @@ impl EpInner {
     fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
         let _ = self.qp().to_error();
         if let Some((token, id)) = cm {
-            self.ia.forget_cm(token);
+            self.ia.cm.forget(token);
             drop(id);
         }
         if let Some(srq) = &self.srq {
@@ -602,37 +607,4 @@ pub(crate) fn check_private_data(data: &[u8], arg: u16) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-impl IaInner {
-    /// The part of a connection's parameters that is the same for all.
-    pub(crate) fn conn_param(&self) -> ConnParam<'static> {
-        ConnParam { retry_count: 7, rnr_retry_count: self.settings.rnr_retry, ..ConnParam::default() }
-    }
-
-    /// A QP fresh or reset, made ready for receives to be posted; a UD one for everything.
-    pub(crate) fn to_init(&self, qp: &Qp) -> Result<()> {
-        use rxe_fallback::Access;
-        if qp.kind() == QpKind::Ud {
-            let key = rxe_fallback::cm::DATAGRAM_QKEY;
-            return qp.ud_to_rts(self.port, key).map_err(|e| Error::verb(Subtype::ResourceTep, e));
-        }
-        let mut access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        access.set(Access::REMOTE_ATOMIC, self.has_atomics());
-        qp.to_init(self.port, access).map_err(|e| Error::verb(Subtype::ResourceTep, e))
-    }
-
-    /// From INIT through RTR to RTS, with what the connection manager knows.
-    pub(crate) fn to_ready(
-        &self,
-        qp: &Qp,
-        id: &CmId,
-        reads_in: Option<u8>,
-        reads_out: Option<u8>,
-    ) -> Result<(), rxe_fallback::Error> {
-        id.qp_to_rts(qp, reads_in, reads_out)?;
-        let mut attr = QpAttr::for_state(QpState::Rts);
-        attr.min_rnr_timer = self.settings.rnr_timer;
-        qp.modify(&attr, AttrMask::MIN_RNR_TIMER)
-    }
 }

@@ -1,16 +1,15 @@
 //! Connection requests.
 
 use crate::datagram::ask::{Answer, Answers, Asker};
+use crate::device::{CmHandler, Device};
 use crate::ep::{EpInner, EpPlace};
-use crate::ia::{CmTarget, IaInner};
-use crate::psp::SpInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{ConnQual, EpState, ServiceType};
+use crate::types::{EpState, ServiceType};
 use crate::{Ep, Error, IaCounter, Result, ReturnType, Subtype};
-use rxe_fallback::CmId;
 use rxe_fallback::cm::ConnInfo;
+use rxe_fallback::{CmEvent, CmEventKind, CmId};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Private data that a reject can carry.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
@@ -25,7 +24,7 @@ pub struct Cr {
 
 #[derive(Debug)]
 pub(crate) struct CrInner {
-    ia: Arc<IaInner>,
+    pub(crate) device: Arc<Device>,
     token: u64,
     remote: Option<SocketAddr>,
     private_data: Vec<u8>,
@@ -77,7 +76,7 @@ impl Cr {
 
     /// The consumer context of the EP that an RSP has reserved for it.
     pub(crate) fn reserved_context(&self) -> Option<u64> {
-        if self.inner.ia.is_inherited() {
+        if self.inner.device.is_inherited() {
             return None;
         }
         let ep = self.inner.reserved()?.get()?;
@@ -111,25 +110,6 @@ impl Cr {
         outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
-    /// Hands the request on to the service point that listens at another qualifier; there it arrives as if the peer had asked
-    /// there. An EP that the request had here is free again, or gone if the provider had made it.
-    ///
-    /// The service point is this IA's, or else that of another IA which this process has open on the same port of the same
-    /// device: the same one opened twice, or under another name. From then on the request is the other IA's, which accepts it
-    /// with an EP of its own. A connection stays with the device that its request came through, so nothing leads to another.
-    ///
-    /// # Errors
-    /// INVALID_PARAMETER (ARG2) where nobody listens there, or only on another device or port, or an RSP there has had its
-    /// request; ABORT when the peer has given up; INSUFFICIENT_RESOURCES where there is no EP for it or the connection manager
-    /// does not let go of it. The request comes back with the error.
-    ///
-    /// # References
-    /// dat_cr_handoff(3DAT), which asks for a service point of the same IA; rdma_migrate_id(3).
-    pub fn hand_off(self, to: ConnQual) -> Result<(), crate::Refused<Self>> {
-        let outcome = self.inner.hand_off(to);
-        outcome.map_err(|error| crate::Refused { object: self, error })
-    }
-
     /// Says no; the peer gets PEER_REJECTED with the private data.
     ///
     /// # Errors
@@ -146,18 +126,20 @@ impl Asks {
     /// From now on this IA hears what becomes of the request.
     ///
     /// Gives the token that it will be known by there.
-    pub(crate) fn move_to(&mut self, ia: &IaInner) -> Result<u64> {
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<u64> {
         let busy = || Error::new(ReturnType::InternalError, Subtype::None, "the request is in use");
         let id = Arc::get_mut(&mut self.id).ok_or_else(busy)?;
-        let token = crate::types::next_id();
-        ia.expect_cm(token, CmTarget::Retired)?;
-        if let Err(error) = id.migrate(&ia.cm) {
-            ia.forget_cm(token);
+        let token = device.cm.expect(None)?;
+        if let Err(error) = id.migrate(device.cm.channel()) {
+            device.cm.forget(token);
             return Err(Error::verb(Subtype::None, error));
         }
         Ok(token)
     }
 }
+
+/// A request that was not taken, and why.
+pub(crate) type Refusal = Box<(Asks, Error)>;
 
 /// Nobody waits for an answer any more.
 pub(crate) fn gone() -> Error {
@@ -165,10 +147,10 @@ pub(crate) fn gone() -> Error {
 }
 
 impl CrInner {
-    pub(crate) fn new(ia: &Arc<IaInner>, token: u64, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
+    pub(crate) fn new(device: &Arc<Device>, token: u64, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
         let Asks { id, private_data, asked, asker } = asks;
         let inner = Arc::new(Self {
-            ia: ia.clone(),
+            device: device.clone(),
             token,
             remote: id.peer_addr(),
             private_data,
@@ -177,14 +159,15 @@ impl CrInner {
             open: Mutex::new(Some(Open { id: id.clone(), ep })),
             answered: Mutex::new(false),
         });
-        ia.retarget_cm(token, CmTarget::Request(Arc::downgrade(&inner)));
+        let handler: Weak<Self> = Arc::downgrade(&inner);
+        device.cm.route(token, handler);
         id.set_token(token);
         inner
     }
 
     /// One answer at a time, and one in all: another that comes meanwhile waits, and finds the request gone or as it was.
-    fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.ia.check_inherited(Subtype::InvalidHandleCr, "CR")?;
+    pub(crate) fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.device.check_inherited(Subtype::InvalidHandleCr, "CR")?;
         let mut answered = self.answered.lock().unwrap();
         if *answered {
             return Err(Error::handle(Subtype::InvalidHandleCr, "CR (it has been answered)"));
@@ -231,8 +214,8 @@ impl CrInner {
                 self.remember_rejection(private_data);
                 outcome = open.id.reject(private_data).map_err(|e| gone().because(e));
                 if outcome.is_ok() {
-                    self.ia.count(IaCounter::SpCrRejected);
-                    self.ia.count(IaCounter::CmUserRejTx);
+                    self.device.count(IaCounter::SpCrRejected);
+                    self.device.count(IaCounter::CmUserRejTx);
                 }
                 self.release(open);
             }
@@ -241,12 +224,8 @@ impl CrInner {
         outcome
     }
 
-    pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
-        self.answer(|| self.move_on(to))
-    }
-
     fn accept_with(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
-        if !Arc::ptr_eq(&ep.ia, &self.ia) {
+        if !Arc::ptr_eq(&ep.ia, &self.device) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
         let (id, own) = {
@@ -269,14 +248,14 @@ impl CrInner {
         match self.asker {
             Some(asker) => {
                 ep.accept_datagrams(&id, asker, &self.private_data, private_data)?;
-                self.ia.forget_cm(self.token);
+                self.device.cm.forget(self.token);
             }
             None => {
                 let outcome = ep.accept(self.token, id, &self.asked, private_data);
                 outcome.map_err(|error| if self.is_open() { error } else { gone() })?;
             }
         }
-        self.ia.count(IaCounter::SpCrAccepted);
+        self.device.count(IaCounter::SpCrAccepted);
         // An EP that it had and did not need is free again.
         let open = self.open.lock().unwrap().take();
         if let Some(Open { ep: Some(ep), .. }) = open {
@@ -300,12 +279,13 @@ impl CrInner {
         self.open.lock().unwrap().is_some()
     }
 
-    fn move_on(&self, to: ConnQual) -> Result<()> {
+    /// Gives the request to another service point, by `take`; as it was if that refuses.
+    pub(crate) fn pass_on<T>(&self, take: impl FnOnce(Asks) -> Result<T, Refusal>) -> Result<T> {
         let mut open = self.open.lock().unwrap();
         let Open { id, ep } = open.take().ok_or_else(gone)?;
         let private_data = self.private_data.clone();
         let asks = Asks { id, private_data, asked: self.asked, asker: self.asker };
-        let (sp, arrival) = match SpInner::take_anywhere(&self.ia, to, asks) {
+        let taken = match take(asks) {
             Ok(taken) => taken,
             Err(refusal) => {
                 let (asks, error) = *refusal;
@@ -314,12 +294,11 @@ impl CrInner {
             }
         };
         drop(open);
-        self.ia.forget_cm(self.token);
+        self.device.cm.forget(self.token);
         if let Some(ep) = ep {
             Self::let_go(&ep);
         }
-        sp.announce(arrival);
-        Ok(())
+        Ok(taken)
     }
 
     /// A peer that does not get to know asks again.
@@ -331,7 +310,7 @@ impl CrInner {
     }
 
     /// The peer has given up before an answer; runs on the progress thread.
-    pub(crate) fn peer_gone(&self) {
+    fn peer_gone(&self) {
         let open = self.open.lock().unwrap().take();
         if let Some(open) = open {
             self.release(open);
@@ -339,16 +318,25 @@ impl CrInner {
     }
 
     fn release(&self, open: Open) {
-        self.ia.forget_cm(self.token);
+        self.device.cm.forget(self.token);
         if let Some(ep) = open.ep {
             Self::let_go(&ep);
         }
     }
 }
 
+impl CmHandler for CrInner {
+    fn on_cm(self: Arc<Self>, event: &mut CmEvent) {
+        use CmEventKind as K;
+        if matches!(event.kind, K::Disconnected | K::ConnectError | K::Unreachable | K::Rejected) {
+            self.peer_gone();
+        }
+    }
+}
+
 impl Drop for CrInner {
     fn drop(&mut self) {
-        if self.ia.is_inherited() {
+        if self.device.is_inherited() {
             // It is the parent's to answer.
             std::mem::forget(self.open.get_mut().ok().and_then(Option::take));
             return;
@@ -356,7 +344,7 @@ impl Drop for CrInner {
         if let Some(open) = self.open.get_mut().ok().and_then(Option::take) {
             self.remember_rejection(&[]);
             if open.id.reject(&[]).is_ok() {
-                self.ia.count(IaCounter::CmErrRejTx);
+                self.device.count(IaCounter::CmErrRejTx);
             }
             self.release(open);
         }

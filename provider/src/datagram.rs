@@ -11,13 +11,14 @@ mod resolve;
 
 use self::resolve::Asking;
 use crate::datapath::{WrId, entries::WrInfo};
+use crate::device::UdRoute;
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
-use crate::event::{DatagramEvent, DatagramEventKind, EventData};
-use crate::ia::IaInner;
-use crate::sync::{Mutex, RwLock, rank};
-use crate::types::{CompletionFlags, EpState, LmrTriplet};
-use crate::{EpId, Error, Result, ServiceType, Subtype};
+use crate::event::EventData;
+use crate::event_data::{DatagramEvent, DatagramEventKind};
+use crate::sync::{Mutex, rank};
+use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
+use crate::{Error, Result, ServiceType, Subtype};
 use rxe_fallback::cm::DATAGRAM_QKEY;
 use rxe_fallback::{Ah, ConnParam, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -27,45 +28,6 @@ use std::sync::atomic::Ordering;
 
 /// Bytes in front of each received datagram (`DAT_IB`'s GRH).
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
-
-/// Where datagrams go: a peer's EP (`DAT_IB_ADDR_HANDLE`).
-///
-/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It is good with every UD EP of its IA and
-/// PZ, until [`Ep::free_address_handle`] or the end of the EP that it was found out for.
-///
-/// # References
-/// dat_ib_extensions.h, `DAT_IB_ADDR_HANDLE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AddressHandle {
-    /// The peer's QP number, 24 bits.
-    pub qpn: u32,
-    /// The peer's address.
-    pub address: IpAddr,
-    /// Names the way; never 0.
-    pub(crate) token: u64,
-}
-
-impl AddressHandle {
-    /// The same way, to another EP behind the same port.
-    #[must_use]
-    pub fn with_qpn(self, qpn: u32) -> Self {
-        Self { qpn, ..self }
-    }
-}
-
-/// The address handles of an IA.
-#[derive(Debug, Default)]
-pub(crate) struct Datagrams {
-    ways: RwLock<{ rank::TABLE }, HashMap<u64, Way>>,
-}
-
-#[derive(Clone, Debug)]
-struct Way {
-    ah: Ah,
-    pz: u32,
-    /// It goes with this EP.
-    ep: EpId,
-}
 
 /// What a UD EP has beyond others.
 #[derive(Debug, Default)]
@@ -130,13 +92,6 @@ impl Ep {
     }
 }
 
-/// Where a send goes, in the consumer's words.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination {
-    pub(crate) token: u64,
-    pub(crate) qpn: u32,
-}
-
 impl EpInner {
     pub(crate) fn is_ud(&self) -> bool {
         self.ud.is_some()
@@ -150,11 +105,8 @@ impl EpInner {
 
     /// The way of this address handle, which has to be good here.
     pub(crate) fn way(&self, to: Destination, pz: u32) -> Result<Ah, PostError> {
-        let ways = self.ia.datagrams.ways.read().unwrap();
-        match ways.get(&to.token) {
-            Some(way) if way.pz == pz && to.qpn < 1 << 24 => Ok(way.ah.clone()),
-            _ => Err(PostError::AddressHandle),
-        }
+        let ah = if to.qpn < 1 << 24 { self.ia.address_handles.find(to, pz) } else { None };
+        ah.ok_or(PostError::AddressHandle)
     }
 
     /// Hands a datagram to the device.
@@ -209,26 +161,18 @@ impl EpInner {
         let Some(ud) = &self.ud else { return Err(not_here()) };
         let mut state = ud.0.lock().unwrap();
         state.cms.try_reserve(1)?;
-        let token = crate::types::next_id();
-        let way = Way { ah, pz: self.pz_number(), ep: self.id };
-        let mut ways = self.ia.datagrams.ways.write().unwrap();
-        ways.try_reserve(1)?;
-        ways.insert(token, way);
-        drop(ways);
+        let route = UdRoute { ah, pz: self.pz_number(), ep: self.id };
+        let token = self.ia.address_handles.issue(route)?;
         state.cms.insert(cm);
         Ok(AddressHandle { qpn, address, token })
     }
 
     pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
         self.check()?;
-        let mut ways = self.ia.datagrams.ways.write().unwrap();
-        let way =
-            if ways.get(&token).is_some_and(|way| way.ep == self.id) { ways.remove(&token) } else { None };
-        drop(ways);
-        let way = way.ok_or_else(|| {
+        let route = self.ia.address_handles.remove(token, self.id).ok_or_else(|| {
             Error::arg(2, "this address handle has been freed, or was not found out for this EP")
         })?;
-        drop(way);
+        drop(route);
         self.forget_ways_of_done_sends();
         Ok(())
     }
@@ -271,38 +215,10 @@ impl EpInner {
         let Some(ud) = &self.ud else { return };
         let state = std::mem::take(&mut *ud.0.lock().unwrap());
         for token in state.asking.keys() {
-            self.ia.forget_cm(*token);
+            self.ia.cm.forget(*token);
         }
-        let mut ways = self.ia.datagrams.ways.write().unwrap();
-        // Freed after the lock, since that is a call into the kernel; under it where there is no memory for a list.
-        let mut gone = crate::memory::list(ways.len()).unwrap_or_default();
-        ways.retain(|_, way| {
-            let stays = way.ep != self.id;
-            if !stays && gone.len() < gone.capacity() {
-                gone.push(way.ah.clone());
-            }
-            stays
-        });
-        drop(ways);
-        drop((state, gone));
-    }
-}
-
-impl IaInner {
-    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their completions (of the last message there may
-    /// be none), and rxe reads the memory in a kernel thread of its own.
-    pub(crate) fn let_datagrams_out(&self) {
-        if self.context.driver() != "rdma_rxe" {
-            return;
-        }
-        self.each(
-            |o| &o.eps,
-            |ep| {
-                if ep.is_ud() {
-                    ep.let_datagrams_out();
-                }
-            },
-        );
+        self.ia.address_handles.remove_all_of(self.id);
+        drop(state);
     }
 }
 

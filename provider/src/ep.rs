@@ -16,11 +16,12 @@ pub(crate) use window::Window;
 use crate::conn::Control;
 use crate::counters::Received;
 use crate::datagram::Ud;
-use crate::datapath::entries::{CompletedUpTo, WrInfo};
+use crate::datapath::entries::{CompletedUpTo, Lost, WrInfo};
+use crate::defaults::Defaults;
+use crate::device::{Class, CmHandler, Device, KeptDates, Member, Source, Timer};
 use crate::error::PostError;
-use crate::evd::EvdInner;
-use crate::ia::IaInner;
-use crate::progress::Dates;
+use crate::evd::{Credit, EvdInner};
+use crate::event_data::ConnectionEventKind;
 use crate::pz::PzInner;
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
@@ -28,7 +29,7 @@ use crate::types::{
     CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
 };
 use crate::{EpAttr, Error, Evd, Ia, Pz, Result, Srq, SrqId, Subtype};
-use rxe_fallback::{Pd, Qp};
+use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -102,7 +103,8 @@ pub struct EpStatus {
 #[derive(Debug)]
 pub(crate) struct EpInner {
     pub(crate) id: EpId,
-    pub(crate) ia: Arc<IaInner>,
+    pub(crate) ia: Arc<Device>,
+    pub(crate) defaults: Arc<Defaults>,
     /// Where service points and requests look for it.
     pub(crate) place: Arc<EpPlace>,
     /// Counts its connections; changed under the lock of `control`.
@@ -131,7 +133,7 @@ pub(crate) struct EpInner {
     /// Room in the CQs that goes back with the EP.
     room: Room,
     /// Memory for what it asks of the progress thread.
-    _dates: Dates,
+    _dates: KeptDates,
 }
 
 /// Leads to an EP, also after [`Ep::modify`] has made it anew: service points and requests keep this. Dropping an [`Ep`] empties it.
@@ -189,7 +191,7 @@ impl Ep {
     /// dat_ep_create(3DAT).
     pub fn create(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, attr: Option<&EpAttr>) -> Result<Self> {
         let attr = attr.cloned().unwrap_or_default();
-        Ok(Self { inner: Plan::new(&ia.inner, &pz.inner, evds, None, attr)?.make(6)? })
+        Ok(Self { inner: Plan::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
     }
 
     /// Makes an EP that takes its buffers from an SRQ (R127-R156).
@@ -213,7 +215,7 @@ impl Ep {
         srq: &Arc<SrqInner>,
         attr: &EpAttr,
     ) -> Result<Self> {
-        let plan = Plan::new(&ia.inner, &pz.inner, evds, Some(srq), attr.clone())?;
+        let plan = Plan::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
         Ok(Self { inner: plan.make(7)? })
     }
 
@@ -493,6 +495,64 @@ impl Ep {
     }
 }
 
+impl Member for EpInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+
+    fn device_event(self: Arc<Self>, kind: AsyncKind) {
+        match kind {
+            AsyncKind::QpLastWqeReached => self.last_wqe(),
+            AsyncKind::QpFatal | AsyncKind::QpRequestError | AsyncKind::QpAccessError => self.failed(),
+            AsyncKind::CommunicationEstablished => self.message_before_confirmation(),
+            _ => {}
+        }
+    }
+
+    fn buffer_lost(self: Arc<Self>, lost: Lost) {
+        if let Some(srq) = &self.srq {
+            let credit = Credit::Srq(srq.clone(), lost.entry);
+            self.recv_evd.put_flushed(&self, lost.info, self.receive_op(), credit);
+        }
+    }
+
+    fn finish_sends(self: Arc<Self>) {
+        if self.is_ud() {
+            self.let_datagrams_out();
+        }
+    }
+}
+
+impl CmHandler for EpInner {
+    fn on_cm(self: Arc<Self>, event: &mut CmEvent) {
+        Self::on_cm(&self, event);
+    }
+
+    fn is_ud(&self) -> bool {
+        Self::is_ud(self)
+    }
+}
+
+impl Source for EpInner {
+    fn due(self: Arc<Self>, timer: Timer) {
+        match timer {
+            Timer::GiveUp(token) if self.is_ud() => {
+                self.datagrams_unanswered(token, ConnectionEventKind::TimedOut);
+            }
+            Timer::GiveUp(attempt) => self.connect_timed_out(attempt),
+            Timer::LateAcksExpired(attempt) => self.late_acks_expired(attempt),
+            Timer::FinishRequests => {
+                if let Err(error) = self.request_evd.harvest_now() {
+                    tracing::error!(%error, "could not look at an EVD");
+                }
+                self.finish_graceful();
+            }
+            Timer::Drain(since) => self.drain_step(since),
+            Timer::Rearm => {}
+        }
+    }
+}
+
 impl crate::fork::Inherit for EpInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
@@ -570,7 +630,7 @@ impl EpInner {
 
     /// Takes it out of everything that knows it. Its QP goes with the last reference.
     pub(crate) fn detach(&self) {
-        self.ia.leave_windows(self.id);
+        self.ia.rkeys.ep_gone(self.id);
         let qpn = self.qp().num();
         self.recv_evd.unregister(qpn, self);
         self.request_evd.unregister(qpn, self);
@@ -583,6 +643,6 @@ impl EpInner {
             srq.detach(&self.recv_evd);
         }
         self.pz.lock().unwrap().leave();
-        self.ia.objects.lock().unwrap().eps.remove(&self.id.0);
+        self.ia.registry.remove(Class::Ep, self.id.0);
     }
 }

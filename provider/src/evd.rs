@@ -18,15 +18,15 @@ use self::alert::Alert;
 use crate::cno::CnoInner;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{Completion, CqPath, SrqPath};
+use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
 use crate::ep::EpInner;
 use crate::event::{Event, EventData};
-use crate::ia::IaInner;
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::memory::{headroom, list, queue};
-use crate::progress::Dates;
 use crate::srq::SrqInner;
 use crate::sync::{FastMutex, FastMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
-use crate::{Cno, DtoCompletion, DtoOp, Error, Ia, IaCounter, Result, ReturnType, Subtype};
+use crate::{Cno, DtoCompletion, DtoOp, Error, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::{HashMap, VecDeque};
@@ -86,7 +86,7 @@ pub struct EvdParam {
 
 pub(crate) struct EvdInner {
     pub(crate) id: EvdId,
-    pub(crate) ia: Arc<IaInner>,
+    pub(crate) ia: Arc<Device>,
     pub(crate) flags: EvdFlags,
     pub(crate) context: AtomicU64,
     channel: Option<CompChannel>,
@@ -100,7 +100,7 @@ pub(crate) struct EvdInner {
     wake: EventFd,
     queue: FastMutex<{ rank::QUEUE }, Queue>,
     /// Memory for what it asks of the progress thread.
-    _dates: Dates,
+    _dates: KeptDates,
 }
 
 #[derive(Debug)]
@@ -151,10 +151,10 @@ struct Queued {
 
 impl Queued {
     /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
-    fn abandon(self, ia: &IaInner, srqs: &Numbered<SrqInner>) {
+    fn abandon(self, ia: &Device, srqs: &Numbered<SrqInner>) {
         // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
         if self.dto.op != DtoOp::RmrBind {
-            ia.return_unseen(self.dto.pool, self.dto.cookie);
+            ia.pools.return_unseen(self.dto.pool, self.dto.cookie);
         }
         self.credit.release(srqs);
     }
@@ -212,34 +212,6 @@ pub(crate) enum StreamKind {
 }
 
 impl Evd {
-    /// Makes an EVD for at least `min_qlen` events of these streams.
-    ///
-    /// # Errors
-    /// INVALID_PARAMETER for a length below 1 or over the IA's limit or for no or unknown flags, INVALID_HANDLE after the IA was
-    /// closed or for a freed CNO, INSUFFICIENT_RESOURCES from the device.
-    ///
-    /// # References
-    /// dat_evd_query(3DAT); udat.h, `dat_evd_create`.
-    pub fn create(ia: &Ia, min_qlen: Count, cno: Option<&Cno>, flags: EvdFlags) -> Result<Self> {
-        ia.inner.check()?;
-        if min_qlen < 1 || min_qlen > ia.inner.attr.max_evd_qlen {
-            let most = ia.inner.attr.max_evd_qlen;
-            return Err(Error::arg(2, format!("an EVD has 1 to {most} events, not {min_qlen}")));
-        }
-        if flags.is_empty() || EvdFlags::from_bits(flags.bits()).is_none() {
-            return Err(Error::arg(4, format!("no or unknown stream flags: {:#x}", flags.bits())));
-        }
-        if let Some(cno) = cno {
-            cno.inner.check(&ia.inner)?;
-        }
-        let inner = EvdInner::new(&ia.inner, min_qlen as usize, flags, false)?;
-        let evd = Self { inner };
-        if let Some(cno) = cno {
-            evd.set_cno(Some(cno))?;
-        }
-        Ok(evd)
-    }
-
     /// Names it in events.
     pub fn id(&self) -> EvdId {
         self.inner.id
@@ -547,13 +519,13 @@ fn is_dto(kind: StreamKind) -> bool {
 
 impl EvdInner {
     pub(crate) fn new(
-        ia: &Arc<IaInner>,
+        ia: &Arc<Device>,
         min_qlen: usize,
         flags: EvdFlags,
         discards: bool,
     ) -> Result<Arc<Self>> {
         headroom()?;
-        let dates = ia.progress.keep_dates()?;
+        let dates = ia.reactor.keep_dates()?;
         let qlen = round_up(min_qlen, ia.attr.max_evd_qlen);
         let id = EvdId(next_id());
         let device = |e| Error::verb(Subtype::ResourceTevd, e);
@@ -563,7 +535,7 @@ impl EvdInner {
             .then(|| Cq::create(&ia.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
             .map_err(device)?
-            .map(|cq| ia.kind.cq(cq, channel.as_ref()));
+            .map(|cq| ia.path.cq(cq, channel.as_ref()));
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::resources(Subtype::ResourceTevd, format!("eventfd: {e}")))?;
         let inner = Arc::new(Self {
@@ -602,8 +574,11 @@ impl EvdInner {
                 counts: EvdCounts::default(),
             }),
         });
+        if inner.channel.is_some() {
+            ia.reactor.add_source(id.0, &inner)?;
+        }
         if !discards {
-            ia.made([IaCounter::EvdCreate], |o| &mut o.evds, id.0, &inner)?;
+            ia.register(Class::Evd, id.0, &inner, &[IaCounter::EvdCreate])?;
         }
         Ok(inner)
     }
@@ -614,10 +589,14 @@ impl EvdInner {
         match data {
             EventData::Dto(dto) => {
                 if let Some(rkey) = dto.invalidated {
-                    self.ia.invalidated(rkey);
+                    self.ia.rkeys.invalidated(rkey);
                 }
             }
-            EventData::RmrBind(bind) => self.ia.bind_done(bind),
+            EventData::RmrBind(bind) => {
+                if let Some(window) = self.ia.rkeys.window(bind.rmr.0) {
+                    window.bind_done(bind.status == crate::DtoStatus::Success);
+                }
+            }
             _ => {}
         }
     }
@@ -657,7 +636,7 @@ impl EvdInner {
     }
 
     /// Live, of this IA, and with this stream (R133).
-    pub(crate) fn check_for(&self, ia: &Arc<IaInner>, flag: EvdFlags, sub: Subtype) -> Result<()> {
+    pub(crate) fn check_for(&self, ia: &Arc<Device>, flag: EvdFlags, sub: Subtype) -> Result<()> {
         if !self.live.load(Ordering::Acquire) || !Arc::ptr_eq(&self.ia, ia) {
             return Err(Error::handle(sub, "EVD"));
         }
@@ -797,12 +776,13 @@ impl EvdInner {
         // Connection requests are rejected as they go.
         drop(others);
         if let Some(channel) = &self.channel {
-            let _ = self.ia.progress.watch_evd(self.id, channel.as_fd(), false);
+            let _ = self.ia.reactor.watch(self.id.0, channel.as_fd(), false);
+            self.ia.reactor.remove_source(self.id.0);
         }
         if let Some(cno) = cno {
             cno.leave();
         }
-        self.ia.objects.lock().unwrap().evds.remove(&self.id.0);
+        self.ia.registry.remove(Class::Evd, self.id.0);
         self.wake_waiter();
     }
 }
@@ -812,6 +792,40 @@ impl crate::fork::Inherit for EvdInner {
         self.live.store(false, Ordering::Release);
         // Whoever dequeues looks at this alone under the lock, and then finds that it is not live.
         self.queue.lock_anew().slow_path |= SlowPath::CLOSED;
+    }
+}
+
+impl Member for EvdInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+
+    /// Its CQ has overflowed.
+    fn device_event(self: Arc<Self>, _: rxe_fallback::AsyncKind) {
+        self.ia.push_async(AsyncEvent {
+            kind: AsyncKind::EvdOverflow,
+            object: AsyncObject::Evd(self.id),
+            context: self.context.load(Ordering::Relaxed),
+            reason: reason::EVD_OVERFLOW,
+        });
+    }
+}
+
+impl Source for EvdInner {
+    fn ready(self: Arc<Self>, _: u64) {
+        self.channel_ready();
+    }
+
+    fn due(self: Arc<Self>, timer: Timer) {
+        if matches!(timer, Timer::Rearm) {
+            self.rearm();
+        }
+    }
+}
+
+impl AsyncSink for EvdInner {
+    fn push_async(&self, event: AsyncEvent) {
+        self.push(EventData::Async(event));
     }
 }
 

@@ -28,10 +28,13 @@ mod counters;
 mod cr;
 mod datagram;
 mod datapath;
+mod defaults;
+mod device;
 mod ep;
 mod error;
 mod evd;
 mod event;
+mod event_data;
 mod fork;
 mod ia;
 mod lmr;
@@ -39,7 +42,6 @@ mod memory;
 pub mod msn;
 mod pool;
 mod process;
-mod progress;
 mod psp;
 mod pz;
 mod rmr;
@@ -51,15 +53,17 @@ pub use attr::{EpAttr, IaAttr, ProviderAttr, SrqAttr};
 pub use cno::Cno;
 pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
-pub use datagram::{AddressHandle, GRH_LEN};
+pub use datagram::GRH_LEN;
+pub use device::IaSettings;
 pub use ep::{Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError, Waited};
-pub use event::{
-    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, CrArrival, DatagramEvent,
-    DatagramEventKind, DtoCompletion, DtoFields, Event, EventData, RmrBindCompletion, reason,
+pub use event::{CrArrival, Event, EventData};
+pub use event_data::{
+    AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, DatagramEvent,
+    DatagramEventKind, DtoCompletion, DtoFields, RmrBindCompletion, reason,
 };
-pub use ia::{Ia, IaSettings};
+pub use ia::Ia;
 pub use lmr::Lmr;
 pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
 pub use psp::{Comm, Csp, Psp, Rsp};
@@ -70,8 +74,8 @@ pub use srq::{Srq, SrqParam};
 #[doc(hidden)]
 pub use sync::hook as lock_hook;
 pub use types::{
-    CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId,
-    LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
+    AddressHandle, CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags,
+    EvdId, LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
     VALUE_UNKNOWN, VaType, WATERMARK_INFINITE, port_of,
 };
 

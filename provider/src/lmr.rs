@@ -1,8 +1,7 @@
-//! LMRs: registered memory, and the table that posts look into.
+//! LMRs: registered memory.
 //!
-//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges and lkey with one
-//! array access and no lock, and a stale context is told from a live one. The RMR context is the device's rkey, since
-//! it goes to peers that may run another provider.
+//! An LMR context names an entry of the device's LMR table, which posts look into. The RMR context is the device's
+//! rkey, since it goes to peers that may run another provider.
 //!
 //! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting it is safe: no
 //! reference into it can exist while a device writes. Memory that the caller owns comes in through an `unsafe`
@@ -11,268 +10,20 @@
 //! The memory of a pool ([`PoolMemory`]) is lent out as slices. No context names it, so no triplet can: only the pool
 //! posts it. SOUNDNESS.md has the whole argument.
 
+use crate::device::{Class, Device, Member, RkeyTarget};
 use crate::error::{Direction, PostError};
-use crate::ia::{IaInner, Key};
-use crate::memory::{headroom, table};
+use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Address 0 of a region has to be that of a page (ib_uverbs_reg_mr).
 const PAGE: usize = 4096;
-
-const INDEX_BITS: u32 = 20;
-const CHUNK: usize = 1024;
-const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
-
-/// What a post needs to know of one LMR. A dead slot has context 0.
-#[derive(Debug, Default)]
-struct Slot {
-    context: AtomicU32,
-    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so that no post finds it, and
-    /// of the fields below only `pz` is set.
-    pool_memory: AtomicU32,
-    lkey: AtomicU32,
-    pz: AtomicU32,
-    privileges: AtomicU32,
-    start: AtomicU64,
-    end: AtomicU64,
-}
-
-type Chunk = [Slot];
-
-/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
-/// with the free of its own LMR may see either, as the device might.
-pub(crate) struct LmrTable {
-    chunks: Box<[OnceLock<Box<Chunk>>]>,
-    free: Mutex<{ rank::TABLE }, FreeSlots>,
-    /// LMRs that are gone: one more after each.
-    gone: Arc<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct FreeSlots {
-    /// Slots given back, with the generation that the next user gets.
-    list: std::collections::VecDeque<(u32, u32)>,
-    next: u32,
-}
-
-/// What the segment is for, and so which checks it has to pass.
-#[derive(Clone, Copy)]
-pub(crate) struct Use {
-    pub(crate) pz: u32,
-    pub(crate) direction: Direction,
-}
-
-impl LmrTable {
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            chunks: table(CHUNKS, |_| OnceLock::new())?,
-            free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
-            gone: Arc::default(),
-        })
-    }
-
-    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes it.
-    fn chunk(&self, n: usize) -> Result<&Chunk> {
-        if let Some(chunk) = self.chunks[n].get() {
-            return Ok(chunk);
-        }
-        let made = table(CHUNK, |_| Slot::default())?;
-        Ok(self.chunks[n].get_or_init(|| made))
-    }
-
-    fn slot(&self, context: u32) -> Option<&Slot> {
-        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
-        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
-    }
-
-    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the device's key.
-    /// A segment of length 0 is not looked at and gives nothing (R52).
-    #[inline]
-    pub(crate) fn check(&self, n: u32, segment: &LmrTriplet, using: Use) -> Result<Option<Sge>, PostError> {
-        if segment.segment_length == 0 {
-            return Ok(None);
-        }
-        let direction = using.direction;
-        let slot = self.slot(segment.lmr_context).ok_or(PostError::NoSuchLmr(n, direction))?;
-        if segment.lmr_context == 0 || slot.context.load(Ordering::Acquire) != segment.lmr_context {
-            return Err(PostError::NoSuchLmr(n, direction));
-        }
-        if direction == Direction::Write
-            && slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() == 0
-        {
-            return Err(PostError::Privilege(n, direction));
-        }
-        if slot.pz.load(Ordering::Relaxed) != using.pz {
-            return Err(PostError::ProtectionZone(n, direction));
-        }
-        let end = segment
-            .virtual_address
-            .checked_add(u64::from(segment.segment_length))
-            .ok_or(PostError::OutOfBounds(n))?;
-        if segment.virtual_address < slot.start.load(Ordering::Relaxed)
-            || end > slot.end.load(Ordering::Relaxed)
-        {
-            return Err(PostError::OutOfBounds(n));
-        }
-        Ok(Some(Sge {
-            addr: segment.virtual_address,
-            len: segment.segment_length,
-            lkey: slot.lkey.load(Ordering::Relaxed),
-        }))
-    }
-
-    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long as `iov` at least.
-    #[inline]
-    pub(crate) fn check_all(
-        &self,
-        iov: &[LmrTriplet],
-        using: Use,
-        sges: &mut [Sge],
-    ) -> Result<usize, PostError> {
-        let mut n = 0;
-        for (i, segment) in iov.iter().enumerate() {
-            if let Some(sge) = self.check(i as u32, segment, using)? {
-                sges[n] = sge;
-                n += 1;
-            }
-        }
-        Ok(n)
-    }
-
-    /// Whether a segment is inside the live LMR that it names.
-    pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
-        let Some(slot) = self.slot(segment.lmr_context) else { return false };
-        let live = segment.lmr_context != 0 && slot.context.load(Ordering::Acquire) == segment.lmr_context;
-        let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
-        live && segment.virtual_address >= slot.start.load(Ordering::Relaxed)
-            && end <= u128::from(slot.end.load(Ordering::Relaxed))
-    }
-
-    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one is given.
-    pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
-        let live = |slot: &Slot, context| {
-            [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
-        };
-        let fits = |slot: &Slot| pz.is_none_or(|pz| slot.pz.load(Ordering::Relaxed) == pz);
-        contexts
-            .iter()
-            .filter(|&&context| context != 0)
-            .all(|&context| self.slot(context).is_some_and(|slot| live(slot, context) && fits(slot)))
-    }
-
-    /// `base` is the address that segments of it count from.
-    fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Result<u32> {
-        let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
-        slot.lkey.store(mr.lkey(), Ordering::Relaxed);
-        slot.pz.store(pz, Ordering::Relaxed);
-        slot.privileges.store(privileges.bits(), Ordering::Relaxed);
-        slot.start.store(base, Ordering::Relaxed);
-        slot.end.store(base + mr.len() as u64, Ordering::Relaxed);
-        slot.context.store(context, Ordering::Release);
-        Ok(context)
-    }
-
-    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not written: a post that races
-    /// with the free of the slot's former LMR must not find those of a pool.
-    fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
-        let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
-        slot.pz.store(pz, Ordering::Relaxed);
-        slot.pool_memory.store(number, Ordering::Release);
-        Ok(number)
-    }
-
-    fn take_slot(&self, free: &mut FreeSlots) -> Result<(u32, &Slot)> {
-        // For all that can be given back, so that giving back needs no memory.
-        let all = free.next as usize + 1;
-        let given_back = free.list.len();
-        free.list.try_reserve(all - given_back)?;
-        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
-        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
-            free.list.pop_front().ok_or_else(|| {
-                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
-            })?
-        } else {
-            self.chunk(free.next as usize / CHUNK)?;
-            free.next += 1;
-            (free.next - 1, 1)
-        };
-        let at = index as usize;
-        Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
-    }
-
-    /// In the child of a fork: whoever goes by the last LMR that it used looks again.
-    pub(crate) fn disown(&self) {
-        self.gone.fetch_add(1, Ordering::Release);
-    }
-
-    fn remove(&self, context: u32) {
-        let mut free = self.free.lock().unwrap();
-        if let Some(slot) = self.slot(context) {
-            slot.context.store(0, Ordering::Release);
-            slot.pool_memory.store(0, Ordering::Release);
-        }
-        // Second: see `LastLmr::remember`.
-        self.gone.fetch_add(1, Ordering::Release);
-        let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
-        free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
-    }
-}
-
-/// The LMR that a queue's last buffer was in, for a queue that always uses its memory the same way: most buffers come from
-/// the same LMR as the one before, and need no look at the table. Good until any LMR of the IA goes.
-#[derive(Debug)]
-pub(crate) struct LastLmr {
-    gone: Arc<AtomicU64>,
-    /// What that was while this LMR was alive.
-    gone_then: u64,
-    context: u32,
-    lkey: u32,
-    start: u64,
-    len: u64,
-}
-
-impl LastLmr {
-    /// None yet.
-    pub(crate) fn none(table: &LmrTable) -> Self {
-        // No segment is inside of nothing.
-        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
-    }
-
-    /// The device's key for a segment of one byte or more that [`LmrTable::check`] would let pass; `None` if that is for
-    /// the table to say.
-    #[inline(always)]
-    pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
-        let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
-        let len = u64::from(segment.segment_length);
-        let offset = segment.virtual_address.wrapping_sub(self.start);
-        // 1 to self.len.
-        let fits = len.wrapping_sub(1) < self.len;
-        (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
-            .then_some(self.lkey)
-    }
-
-    /// This context has just passed the check.
-    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
-        let gone = table.gone.load(Ordering::Acquire);
-        let Some(slot) = table.slot(context) else { return };
-        // Alive after that look, so it goes, if it does, after it, too.
-        if slot.context.load(Ordering::Acquire) != context {
-            return;
-        }
-        self.start = slot.start.load(Ordering::Relaxed);
-        self.len = slot.end.load(Ordering::Relaxed) - self.start;
-        self.lkey = slot.lkey.load(Ordering::Relaxed);
-        self.context = context;
-        self.gone_then = gone;
-    }
-}
 
 /// Registered memory (`DAT_LMR_HANDLE`). Dropping it frees it.
 #[derive(Debug)]
@@ -282,7 +33,7 @@ pub struct Lmr {
 
 #[derive(Debug)]
 pub(crate) struct LmrInner {
-    pub(crate) ia: Arc<IaInner>,
+    pub(crate) device: Arc<Device>,
     pub(crate) pz: Arc<PzInner>,
     mr: Mutex<{ rank::TABLE }, Option<Mr>>,
     live: AtomicBool,
@@ -409,7 +160,7 @@ impl Lmr {
         register: impl FnOnce(&PzInner, Access) -> Result<Mr, rxe_fallback::Error>,
     ) -> Result<Self> {
         let mut access = access_of(privileges);
-        access.set(Access::MW_BIND, ia.inner.attr.max_rmrs > 0);
+        access.set(Access::MW_BIND, ia.device.attr.max_rmrs > 0);
         access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
         Self::create_listed(
             ia,
@@ -420,7 +171,7 @@ impl Lmr {
             |pz| register(pz, access),
             |mr| {
                 let base = if va_type == VaType::ZeroBased { 0 } else { mr.addr() };
-                ia.inner.lmrs.insert(mr, base, pz.inner.number, privileges)
+                ia.device.lmrs.insert(mr, base, pz.inner.number, privileges)
             },
         )
     }
@@ -435,11 +186,11 @@ impl Lmr {
         register: impl FnOnce(&PzInner) -> Result<Mr, rxe_fallback::Error>,
         list: impl FnOnce(&Mr) -> Result<u32>,
     ) -> Result<Self> {
-        ia.inner.check()?;
-        pz.inner.check(&ia.inner)?;
+        ia.device.check()?;
+        pz.inner.check(&ia.device)?;
         headroom()?;
-        if len == 0 || len as u64 > ia.inner.attr.max_lmr_block_size {
-            let most = ia.inner.attr.max_lmr_block_size;
+        if len == 0 || len as u64 > ia.device.attr.max_lmr_block_size {
+            let most = ia.device.attr.max_lmr_block_size;
             return Err(Error::arg(4, format!("an LMR has 1 to {most} bytes, not {len}")));
         }
         if MemPriv::from_bits(privileges.bits()).is_none() {
@@ -451,7 +202,7 @@ impl Lmr {
         })?;
         let context = list(&mr)?;
         let inner = Arc::new(LmrInner {
-            ia: ia.inner.clone(),
+            device: ia.device.clone(),
             pz: pz.inner.clone(),
             live: AtomicBool::new(true),
             addr: mr.addr(),
@@ -468,9 +219,9 @@ impl Lmr {
         let made = Self { inner };
         let inner = &made.inner;
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
-            ia.inner.know_key(inner.rkey, Key::Lmr(context))?;
+            ia.device.rkeys.insert(inner.rkey, RkeyTarget::Lmr(context))?;
         }
-        ia.inner.made([IaCounter::LmrCreate], |o| &mut o.lmrs, context, inner)?;
+        ia.device.register(Class::Lmr, context.into(), inner, &[IaCounter::LmrCreate])?;
         Ok(made)
     }
 
@@ -559,7 +310,7 @@ impl Drop for Lmr {
 /// The memory of a pool, registered. What lends slices of it to the consumer rules out that a device writes them
 /// meanwhile; so only the owner of this can post it:
 ///
-/// * No LMR context names it, so [`LmrTable::check`] never finds it, and no RMR is bound to it.
+/// * No LMR context names it, so [`LmrTable::check`](crate::device::LmrTable::check) never finds it, and no RMR is bound to it.
 /// * Its region has neither remote privileges nor room for windows: its keys are of no use to a peer.
 /// * The device's addresses of it are used once ([`device_addresses`]). Work requests that outlive their memory name a
 ///   key that the device may give again, but never these addresses.
@@ -585,7 +336,7 @@ impl PoolMemory {
         debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
         let start = memory.as_ptr().addr() as u64;
         // siw looks for the process's addresses, whatever the registration says; it gives a key again only after 2^24 others.
-        let first = match ia.inner.context.driver() {
+        let first = match ia.device.context.driver() {
             "siw" => start,
             _ => device_addresses(start, len as u64).ok_or_else(|| {
                 let text = "all addresses for pools are used up: start the process anew";
@@ -602,7 +353,7 @@ impl PoolMemory {
             |pz| Mr::register_mapping(&pz.pd, memory.clone(), access_of(privileges), first),
             |mr| {
                 lkey = mr.lkey();
-                ia.inner.lmrs.insert_pool_memory(pz.inner.number)
+                ia.device.lmrs.insert_pool_memory(pz.inner.number)
             },
         )?;
         Ok(Self { lmr, lkey, first })
@@ -619,7 +370,7 @@ impl PoolMemory {
     ) -> Result<Sge, PostError> {
         let inner = &self.lmr.inner;
         // Keys of another IA mean something else to this one's device.
-        if !inner.is_live() || !Arc::ptr_eq(&inner.ia, &pz.ia) {
+        if !inner.is_live() || !Arc::ptr_eq(&inner.device, &pz.device) {
             return Err(PostError::NoSuchLmr(n, direction));
         }
         if !Arc::ptr_eq(&inner.pz, pz) {
@@ -632,14 +383,14 @@ impl PoolMemory {
         }
     }
 
-    /// Names it to [`LmrTable::are_live`].
+    /// Names it to [`LmrTable::are_live`](crate::device::LmrTable::are_live).
     pub(crate) fn number(&self) -> u32 {
         self.lmr.inner.context
     }
 
-    /// The IA that it is registered with.
-    pub(crate) fn ia(&self) -> &IaInner {
-        &self.lmr.inner.ia
+    /// The device that it is registered with.
+    pub(crate) fn device(&self) -> &Device {
+        &self.lmr.inner.device
     }
 }
 
@@ -657,6 +408,12 @@ fn device_addresses(start: u64, len: u64) -> Option<u64> {
     Some(next + in_page)
 }
 
+impl Member for LmrInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+}
+
 impl crate::fork::Inherit for LmrInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
@@ -665,7 +422,7 @@ impl crate::fork::Inherit for LmrInner {
 
 impl LmrInner {
     fn with(&self, f: impl FnOnce(&Mr) -> Result<(), rxe_fallback::Error>) -> Result<()> {
-        self.ia.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
+        self.device.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
         let mr = self.mr.lock().unwrap();
         let mr = mr.as_ref().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))?;
         f(mr).map_err(|e| Error::arg(1, "these bytes are not all inside the LMR").because(e))
@@ -698,11 +455,11 @@ impl LmrInner {
             let text = "an RMR is bound to this LMR: bind it elsewhere or to nothing, or free it, first";
             Error::state(Subtype::InvalidStateLmrInUse, text)
         };
-        self.ia.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
+        self.device.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
         if self.windows.load(Ordering::Acquire) > 0 {
             return Err(in_use());
         }
-        self.ia.let_datagrams_out();
+        self.device.finish_sends();
         let mut mr = self.mr.lock().unwrap();
         if let Some(region) = mr.take()
             && let Err(failed) = region.deregister()
@@ -719,9 +476,9 @@ impl LmrInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
-        self.ia.forget_key(self.rkey);
-        self.ia.lmrs.remove(self.context);
-        self.ia.objects.lock().unwrap().lmrs.remove(&self.context);
+        self.device.rkeys.remove(self.rkey);
+        self.device.lmrs.remove(self.context);
+        self.device.registry.remove(Class::Lmr, self.context.into());
         *self.mr.lock().unwrap() = None;
         self.pz.leave();
         true
@@ -761,12 +518,6 @@ fn access_of(privileges: MemPriv) -> Access {
     access
 }
 
-impl std::fmt::Debug for LmrTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LmrTable").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -783,27 +534,6 @@ mod tests {
         assert_eq!(device_addresses(0, 1 << 63), None);
         assert_eq!(device_addresses(4096, u64::MAX - 4096), None);
         assert!(device_addresses(0, 1).unwrap() >= before);
-    }
-
-    /// Not even a post that races with the free of the LMR that had its slot before finds it.
-    #[test]
-    fn no_context_finds_the_memory_of_a_pool() {
-        let table = LmrTable::new().unwrap();
-        let number = table.insert_pool_memory(7).unwrap();
-        let segment = LmrTriplet { virtual_address: 0, segment_length: 1, lmr_context: number };
-        for direction in [Direction::Read, Direction::Write] {
-            assert_eq!(
-                table.check(0, &segment, Use { pz: 7, direction }),
-                Err(PostError::NoSuchLmr(0, direction))
-            );
-        }
-        assert!(!table.covers(&segment));
-        let mut last = LastLmr::none(&table);
-        last.remember(&table, number);
-        assert_eq!(last.key(&segment), None);
-        assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
-        table.remove(number);
-        assert!(!table.are_live(&[number], None));
     }
 
     #[test]

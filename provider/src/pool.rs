@@ -185,7 +185,7 @@ struct Arena {
 /// A number that no pool of this process has had: completions are kept, copied and presented to any pool at any time.
 fn new_number() -> Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    let next = |number: u32| (number < crate::event::SOURCE).then_some(number + 1);
+    let next = |number: u32| (number < crate::event_data::SOURCE).then_some(number + 1);
     NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
         let text = "this process has made 2^31 pools, which is all it can: start it anew";
         Error::resources(Subtype::ResourceMemoryRegion, text)
@@ -217,7 +217,7 @@ impl Arena {
             number: new_number()?,
             _memory: memory,
         });
-        ia.inner.add_pool(arena.number, &arena.unseen)?;
+        ia.device.pools.add(arena.number, &arena.unseen)?;
         Ok(arena)
     }
 
@@ -232,7 +232,7 @@ impl Arena {
 
     /// Refuses a pool of the process that this one was forked from.
     fn check_inherited(&self) -> Result<(), PostError> {
-        match self.registered.ia().is_inherited() {
+        match self.registered.device().is_inherited() {
             true => Err(PostError::Stale(Subtype::InvalidHandleLmr)),
             false => Ok(()),
         }
@@ -256,7 +256,10 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.registered.ia().remove_pool(self.number);
+        let device = self.registered.device();
+        if !device.is_inherited() {
+            device.pools.remove(self.number);
+        }
     }
 }
 
@@ -562,7 +565,7 @@ impl SendPool {
         pieces: &[Range<usize>],
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
-        const MOST: usize = crate::srq::MAX_IOV;
+        const MOST: usize = crate::types::MAX_IOV;
         if flags.contains(CompletionFlags::SUPPRESS) {
             return Err((buf, PostError::Flags));
         }
@@ -666,7 +669,7 @@ mod tests {
     fn no_two_pools_have_the_same_number() {
         let numbers: std::collections::HashSet<_> = (0..100).map(|_| new_number().unwrap()).collect();
         assert_eq!(numbers.len(), 100);
-        assert!(numbers.iter().all(|&number| number != 0 && number < crate::event::SOURCE));
+        assert!(numbers.iter().all(|&number| number != 0 && number < crate::event_data::SOURCE));
     }
 
     #[test]

@@ -1,19 +1,21 @@
 //! PSPs, RSPs and CSPs: where connection requests arrive.
 
-use crate::cr::{Asks, CrInner};
+use crate::cr::{Asks, CrInner, Refusal};
 use crate::datagram::ask::{Answers, Asker};
+use crate::defaults::Defaults;
+use crate::device::{Class, CmHandler, Device, Member};
 use crate::ep::{EpInner, EpPlace};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::{CrArrival, EventData};
-use crate::ia::{CmTarget, IaInner};
+use crate::fork;
 use crate::memory::headroom;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, ServiceType, SpId, next_id, port_of};
-use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Result, ReturnType, Subtype};
+use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// Requests that may wait to be answered at one listener.
 const BACKLOG: u32 = 1024;
@@ -21,19 +23,19 @@ const BACKLOG: u32 = 1024;
 /// A public service point (`DAT_PSP_HANDLE`): listens until it is freed. Dropping it frees it.
 #[derive(Debug)]
 pub struct Psp {
-    inner: Arc<SpInner>,
+    inner: Arc<ServicePoint>,
 }
 
 /// A reserved service point (`DAT_RSP_HANDLE`): one EP waits for one request. Dropping it frees it.
 #[derive(Debug)]
 pub struct Rsp {
-    inner: Arc<SpInner>,
+    inner: Arc<ServicePoint>,
 }
 
 /// A common service point (`DAT_CSP_HANDLE`): listens at an address and port until it is freed. Dropping it frees it.
 #[derive(Debug)]
 pub struct Csp {
-    inner: Arc<SpInner>,
+    inner: Arc<ServicePoint>,
 }
 
 /// Which connections a common service point is for (`DAT_COMM`), in the numbers of socket(2).
@@ -56,14 +58,13 @@ impl Comm {
 }
 
 #[derive(Debug)]
-pub(crate) struct SpInner {
+pub(crate) struct ServicePoint {
     pub(crate) id: SpId,
-    ia: Arc<IaInner>,
+    device: Arc<Device>,
+    defaults: Arc<Defaults>,
     qual: ConnQual,
     evd: Arc<EvdInner>,
-    kind: Kind,
-    /// What it is counted as; CSPs are not.
-    pub(crate) counter: Option<IaCounter>,
+    policy: RequestPolicy,
     /// The EP of an RSP, until a request has come for it.
     reserved: Mutex<{ rank::RESERVED }, Option<Arc<EpPlace>>>,
     /// One for each port space that it listens in.
@@ -74,7 +75,7 @@ pub(crate) struct SpInner {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RequestPolicy {
     /// A PSP or CSP: requests come without an EP.
     Bare,
     /// A PSP: the provider makes an EP for each request.
@@ -94,7 +95,7 @@ impl Psp {
     /// # References
     /// dat_psp_create(3DAT).
     pub fn create(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
-        Self::listen(ia, Some(qual), evd, Kind::Bare).map(|(psp, _)| psp)
+        Self::listen(ia, Some(qual), evd, RequestPolicy::Bare).map(|(psp, _)| psp)
     }
 
     /// Listens where nobody else does, and tells where.
@@ -105,7 +106,7 @@ impl Psp {
     /// # References
     /// dat_psp_create_any(3DAT).
     pub fn create_any(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
-        Self::listen(ia, None, evd, Kind::Bare)
+        Self::listen(ia, None, evd, RequestPolicy::Bare)
     }
 
     /// As [`Psp::create`]; each request comes with an EP that the provider has made for it ([`CrArrival::ep`]).
@@ -119,7 +120,7 @@ impl Psp {
     /// # References
     /// dat_psp_create(3DAT), `DAT_PSP_PROVIDER_FLAG`.
     pub fn create_providing(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
-        Self::listen(ia, Some(qual), evd, Kind::Provides).map(|(psp, _)| psp)
+        Self::listen(ia, Some(qual), evd, RequestPolicy::Provides).map(|(psp, _)| psp)
     }
 
     /// The same where nobody else listens.
@@ -130,15 +131,15 @@ impl Psp {
     /// # References
     /// dat_psp_create_any(3DAT).
     pub fn create_any_providing(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
-        Self::listen(ia, None, evd, Kind::Provides)
+        Self::listen(ia, None, evd, RequestPolicy::Provides)
     }
 
-    fn listen(ia: &Ia, qual: Option<ConnQual>, evd: &Evd, kind: Kind) -> Result<(Self, ConnQual)> {
+    fn listen(ia: &Ia, qual: Option<ConnQual>, evd: &Evd, policy: RequestPolicy) -> Result<(Self, ConnQual)> {
         if qual == Some(0) {
             return Err(Error::arg(2, "connection qualifier 0 is none: use Psp::create_any"));
         }
-        let at = Place::Qualifier(qual);
-        let inner = SpInner::listen(&ia.inner, at, &evd.inner, kind, None)?;
+        let at = ListenAt::Qualifier(qual);
+        let inner = ServicePoint::listen(ia, at, &evd.inner, policy, None)?;
         let qual = inner.qual;
         Ok((Self { inner }, qual))
     }
@@ -155,7 +156,7 @@ impl Psp {
 
     /// Whether requests come with an EP.
     pub fn provides_eps(&self) -> bool {
-        self.inner.kind == Kind::Provides
+        self.inner.policy == RequestPolicy::Provides
     }
 
     /// Stops listening. Requests that are events already stay good.
@@ -191,11 +192,11 @@ impl Rsp {
         if state != EpState::Unconnected {
             return Err(Error::state(state.subtype(), "only an unconnected EP can be reserved"));
         }
-        let at = Place::Qualifier(Some(qual));
+        let at = ListenAt::Qualifier(Some(qual));
         // Before the first request can come.
         ep.inner.set_state(EpState::Reserved);
         drop(control);
-        let inner = SpInner::listen(&ia.inner, at, &evd.inner, Kind::Reserved, Some(&ep.inner))
+        let inner = ServicePoint::listen(ia, at, &evd.inner, RequestPolicy::Reserved, Some(&ep.inner))
             .inspect_err(|_| ep.inner.place.release(EpState::Reserved))?;
         Ok(Self { inner })
     }
@@ -234,8 +235,8 @@ impl Csp {
     /// # References
     /// dat.h, `dat_csp_create`.
     pub fn create(ia: &Ia, comm: Comm, at: SocketAddr, evd: &Evd) -> Result<Self> {
-        ia.inner.check()?;
-        let own = ia.inner.attr.ia_address;
+        ia.device.check()?;
+        let own = ia.device.attr.ia_address;
         let can = Comm::of(own);
         if comm != can && comm != (Comm { protocol: 0, ..can }) {
             let text = format!("{comm:?} is not supported, {can:?} is");
@@ -245,7 +246,8 @@ impl Csp {
             let text = format!("{} is not the address of this IA, {own}", at.ip());
             return Err(Error::new(ReturnType::InvalidAddress, Subtype::InvalidAddressUnsupported, text));
         }
-        let inner = SpInner::listen(&ia.inner, Place::Port(at.port()), &evd.inner, Kind::Bare, None)?;
+        let inner =
+            ServicePoint::listen(ia, ListenAt::Port(at.port()), &evd.inner, RequestPolicy::Bare, None)?;
         Ok(Self { inner })
     }
 
@@ -256,12 +258,12 @@ impl Csp {
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.inner.ia.attr.ia_address, port_of(self.inner.qual))
+        SocketAddr::new(self.inner.device.attr.ia_address, port_of(self.inner.qual))
     }
 
     /// What it listens for.
     pub fn comm(&self) -> Comm {
-        Comm::of(self.inner.ia.attr.ia_address)
+        Comm::of(self.inner.device.attr.ia_address)
     }
 
     /// Stops listening. Requests that are events already stay good.
@@ -284,14 +286,14 @@ impl Drop for Csp {
 
 /// Where to listen.
 #[derive(Clone, Copy)]
-enum Place {
+enum ListenAt {
     /// At this one, or where nobody does.
     Qualifier(Option<ConnQual>),
     /// At this one; 0 is any.
     Port(u16),
 }
 
-impl Place {
+impl ListenAt {
     fn port(self) -> u16 {
         match self {
             Self::Qualifier(qual) => qual.map_or(0, port_of),
@@ -323,9 +325,6 @@ impl Place {
     }
 }
 
-/// A request that was not taken, and why.
-type Refusal = Box<(Asks, Error)>;
-
 /// For connections and for datagrams, which have ports of their own.
 const BOTH: &[PortSpace] = &[PortSpace::Tcp, PortSpace::Udp];
 const TCP: &[PortSpace] = &[PortSpace::Tcp];
@@ -335,15 +334,15 @@ const UDP: &[PortSpace] = &[PortSpace::Udp];
 const TRIES: usize = 64;
 
 /// Ids that are bound to one port, one for each of these spaces.
-fn bind(ia: &Arc<IaInner>, at: Place, services: &[PortSpace]) -> Result<Vec<(u64, Arc<CmId>)>> {
+fn bind(device: &Arc<Device>, at: ListenAt, services: &[PortSpace]) -> Result<Vec<(u64, Arc<CmId>)>> {
     let mut tries = TRIES;
     loop {
         let mut bound: Vec<(u64, Arc<CmId>)> = Vec::new();
         let mut port = at.port();
         let outcome = services.iter().try_for_each(|&space| {
-            let (token, id) = ia.new_cm_id_in(space, CmTarget::Retired)?;
+            let (token, id) = device.cm.open_id(space, None)?;
             bound.push((token, id.clone()));
-            let address = SocketAddr::new(ia.attr.ia_address, port);
+            let address = SocketAddr::new(device.attr.ia_address, port);
             id.bind(address).map_err(|error| {
                 let taken = error.errno() == libc::EADDRINUSE;
                 tries -= usize::from(taken);
@@ -355,7 +354,7 @@ fn bind(ia: &Arc<IaInner>, at: Place, services: &[PortSpace]) -> Result<Vec<(u64
         match outcome {
             Ok(()) => return Ok(bound),
             Err(why) => {
-                bound.iter().for_each(|(token, _)| ia.forget_cm(*token));
+                bound.iter().for_each(|(token, _)| device.cm.forget(*token));
                 if let Bind::No(error) = why {
                     return Err(error);
                 }
@@ -383,49 +382,111 @@ impl From<Error> for Bind {
     }
 }
 
-impl crate::fork::Inherit for SpInner {
+/// Service points of this process that listen, in the order in which they were made.
+static LISTENING: Mutex<{ rank::TABLE }, Vec<Weak<ServicePoint>>> = Mutex::new(Vec::new());
+
+fn listening() -> Vec<Arc<ServicePoint>> {
+    let listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+    listening.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// For a fork.
+fn hold_listening() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(LISTENING.hold())]
+}
+
+/// In a child: the service points are its parent's.
+fn forget_listening() {
+    LISTENING.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+impl Cr {
+    /// Hands the request on to the service point that listens at another qualifier; there it arrives as if the peer had asked
+    /// there. An EP that the request had here is free again, or gone if the provider had made it.
+    ///
+    /// The service point is this IA's, or else that of another IA which this process has open on the same port of the same
+    /// device: the same one opened twice, or under another name. From then on the request is the other IA's, which accepts it
+    /// with an EP of its own. A connection stays with the device that its request came through, so nothing leads to another.
+    ///
+    /// # Errors
+    /// INVALID_PARAMETER (ARG2) where nobody listens there, or only on another device or port, or an RSP there has had its
+    /// request; ABORT when the peer has given up; INSUFFICIENT_RESOURCES where there is no EP for it or the connection manager
+    /// does not let go of it. The request comes back with the error.
+    ///
+    /// # References
+    /// dat_cr_handoff(3DAT), which asks for a service point of the same IA; rdma_migrate_id(3).
+    pub fn hand_off(self, to: ConnQual) -> Result<(), Refused<Self>> {
+        self.inner.hand_off(to).map_err(|error| Refused { object: self, error })
+    }
+}
+
+impl CrInner {
+    pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
+        self.answer(|| {
+            let (sp, arrival) = self.pass_on(|asks| ServicePoint::take_anywhere(&self.device, to, asks))?;
+            sp.announce(arrival);
+            Ok(())
+        })
+    }
+}
+
+impl Member for ServicePoint {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+}
+
+impl CmHandler for ServicePoint {
+    fn on_cm(self: Arc<Self>, event: &mut CmEvent) {
+        self.on_request(event);
+    }
+}
+
+impl fork::Inherit for ServicePoint {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
     }
 }
 
-impl SpInner {
+impl ServicePoint {
     fn listen(
-        ia: &Arc<IaInner>,
-        at: Place,
+        ia: &Ia,
+        at: ListenAt,
         evd: &Arc<EvdInner>,
-        kind: Kind,
+        policy: RequestPolicy,
         ep: Option<&Arc<EpInner>>,
     ) -> Result<Arc<Self>> {
-        ia.check()?;
-        evd.check_for(ia, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
+        let device = &ia.device;
+        device.check()?;
+        evd.check_for(device, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
         headroom()?;
         Answers::share();
-        let services = match (kind, &ep, at) {
+        fork::share(fork::Part::ServicePoints, hold_listening, forget_listening);
+        let services = match (policy, &ep, at) {
             (_, Some(ep), _) if ep.is_ud() => UDP,
-            (Kind::Reserved, ..) | (.., Place::Port(_)) => TCP,
-            _ if ia.attr.datagrams => BOTH,
+            (RequestPolicy::Reserved, ..) | (.., ListenAt::Port(_)) => TCP,
+            _ if device.attr.datagrams => BOTH,
             _ => TCP,
         };
-        let listeners = bind(ia, at, services)?;
+        let listeners = bind(device, at, services)?;
         let port = listeners.first().and_then(|(_, id)| id.local_addr()).map_or(0, |addr| addr.port());
         let qual = match at {
-            Place::Qualifier(Some(qual)) => qual,
+            ListenAt::Qualifier(Some(qual)) => qual,
             _ => port.into(),
         };
-        let counter = match (at, kind) {
-            (_, Kind::Reserved) => Some(IaCounter::RspCreate),
-            (Place::Qualifier(Some(_)), _) => Some(IaCounter::PspCreate),
-            (Place::Qualifier(None), _) => Some(IaCounter::PspCreateAny),
-            (Place::Port(_), _) => None,
+        let counter = match (at, policy) {
+            (_, RequestPolicy::Reserved) => Some(IaCounter::RspCreate),
+            (ListenAt::Qualifier(Some(_)), _) => Some(IaCounter::PspCreate),
+            (ListenAt::Qualifier(None), _) => Some(IaCounter::PspCreateAny),
+            (ListenAt::Port(_), _) => None,
         };
         let inner = Arc::new(Self {
             id: SpId(next_id()),
-            ia: ia.clone(),
+            device: device.clone(),
+            defaults: ia.defaults.clone(),
             qual,
             evd: evd.clone(),
-            kind,
-            counter,
+            policy,
             reserved: Mutex::new(ep.map(|ep| ep.place.clone())),
             listeners: Mutex::new(listeners.clone()),
             services,
@@ -435,20 +496,22 @@ impl SpInner {
             inner.close();
         };
         evd.attach(&[inner.stream()], 0).inspect_err(close)?;
+        let handler: Weak<Self> = Arc::downgrade(&inner);
         for (token, listener) in listeners {
             // Before the first request can come.
-            ia.retarget_cm(token, CmTarget::Listener(Arc::downgrade(&inner)));
+            device.cm.route(token, handler.clone());
             if let Err(error) = listener.listen(BACKLOG) {
                 inner.close();
                 return Err(at.refused(error));
             }
         }
-        let counters = [IaCounter::CmListen].into_iter().chain(counter);
-        ia.made(counters, |o| &mut o.sps, inner.id.0, &inner).inspect_err(close)?;
+        let counters: Vec<_> = [IaCounter::CmListen].into_iter().chain(counter).collect();
+        inner.list().inspect_err(close)?;
+        device.register(Class::ServicePoint, inner.id.0, &inner, &counters).inspect_err(close)?;
         Ok(inner)
     }
 
-    pub(crate) fn listens_at(&self, qual: ConnQual, service: ServiceType) -> bool {
+    fn listens_at(&self, qual: ConnQual, service: ServiceType) -> bool {
         self.qual == qual && self.services.contains(&space(service)) && self.live.load(Ordering::Acquire)
     }
 
@@ -458,7 +521,7 @@ impl SpInner {
     }
 
     /// A request has come; runs on the progress thread.
-    pub(crate) fn on_request(self: &Arc<Self>, event: &mut CmEvent) {
+    fn on_request(self: &Arc<Self>, event: &mut CmEvent) {
         if event.kind != CmEventKind::ConnectRequest {
             return;
         }
@@ -484,24 +547,28 @@ impl SpInner {
                 let (asks, error) = *refusal;
                 tracing::debug!(%error, "a request is rejected");
                 if asks.id.reject(&[]).is_ok() {
-                    self.ia.count(IaCounter::CmErrRejTx);
+                    self.device.count(IaCounter::CmErrRejTx);
                 }
             }
         }
     }
 
-    /// Gives the request to whoever listens there: of this IA, or of another on the same port of the same device.
-    pub(crate) fn take_anywhere(
-        ia: &Arc<IaInner>,
+    /// Gives the request to whoever listens there: of this device, or of another IA of the process on
+    /// the same port of the same device.
+    fn take_anywhere(
+        device: &Arc<Device>,
         qual: ConnQual,
         asks: Asks,
     ) -> Result<(Arc<Self>, CrArrival), Refusal> {
         let (name, port) = (asks.id.device_name(), asks.id.port_num());
         let mut elsewhere = None;
-        for other in std::iter::once(ia.clone()).chain(crate::ia::open_ones()) {
-            let Some(sp) = other.service_point(qual, asks.service_type()) else { continue };
+        let is_here = |sp: &&Arc<Self>| Arc::ptr_eq(&sp.device, device);
+        let all = listening();
+        let all = all.iter().filter(is_here).chain(all.iter().filter(|sp| !is_here(sp)));
+        for sp in all.filter(|sp| sp.listens_at(qual, asks.service_type())) {
+            let other = &sp.device;
             if name.as_deref() == Some(other.context.name()) && port == other.port {
-                return sp.take(asks).map(|arrival| (sp, arrival));
+                return sp.take(asks).map(|arrival| (sp.clone(), arrival));
             }
             elsewhere = Some(format!("{} port {}", other.context.name(), other.port));
         }
@@ -515,31 +582,41 @@ impl SpInner {
         Err(Box::new((asks, Error::arg(2, text))))
     }
 
+    /// Puts it on the list of those that listen in this process.
+    fn list(self: &Arc<Self>) -> Result<()> {
+        let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        listening.try_reserve(1)?;
+        listening.push(Arc::downgrade(self));
+        Ok(())
+    }
+
     /// The request as it arrives here, unless there is no EP for it.
-    pub(crate) fn take(&self, mut asks: Asks) -> Result<CrArrival, Refusal> {
+    fn take(&self, mut asks: Asks) -> Result<CrArrival, Refusal> {
         // Held until the request has the EP: a service point that closes meanwhile waits, and then has none.
         let mut reserved = self.reserved.lock().unwrap();
         let is_reserved = |place: &EpPlace| place.get().is_some_and(|ep| ep.state() == EpState::Reserved);
-        let ep = match (self.kind, &*reserved) {
-            (Kind::Bare, _) => None,
-            (Kind::Reserved, Some(place)) if is_reserved(place) => place.get(),
+        let ep = match (self.policy, &*reserved) {
+            (RequestPolicy::Bare, _) => None,
+            (RequestPolicy::Reserved, Some(place)) if is_reserved(place) => place.get(),
             // Or its EP has failed.
-            (Kind::Reserved, _) => {
+            (RequestPolicy::Reserved, _) => {
                 let text = format!("the RSP at connection qualifier {} has had its request", self.qual);
                 return Err(Box::new((asks, Error::arg(2, text))));
             }
-            (Kind::Provides, _) => match Ep::provided(&self.ia, asks.service_type(), &asks.asked) {
-                Ok(ep) => Some(ep),
-                Err(error) => {
-                    tracing::warn!(%error, "no EP for a request");
-                    return Err(Box::new((asks, error)));
+            (RequestPolicy::Provides, _) => {
+                match Ep::provided(&self.device, &self.defaults, asks.service_type(), &asks.asked) {
+                    Ok(ep) => Some(ep),
+                    Err(error) => {
+                        tracing::warn!(%error, "no EP for a request");
+                        return Err(Box::new((asks, error)));
+                    }
                 }
-            },
+            }
         };
-        let token = match asks.move_to(&self.ia) {
+        let token = match asks.move_to(&self.device) {
             Ok(token) => token,
             Err(error) => {
-                ep.iter().filter(|_| self.kind == Kind::Provides).for_each(EpInner::close);
+                ep.iter().filter(|_| self.policy == RequestPolicy::Provides).for_each(EpInner::close);
                 return Err(Box::new((asks, error)));
             }
         };
@@ -550,14 +627,14 @@ impl SpInner {
                 }
             });
         }
-        let cr = CrInner::new(&self.ia, token, asks, ep.as_ref().map(|ep| ep.place.clone()));
+        let cr = CrInner::new(&self.device, token, asks, ep.as_ref().map(|ep| ep.place.clone()));
         drop(reserved);
-        let ep = ep.filter(|_| self.kind == Kind::Provides).map(|inner| Ep { inner });
+        let ep = ep.filter(|_| self.policy == RequestPolicy::Provides).map(|inner| Ep { inner });
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })
     }
 
-    pub(crate) fn announce(&self, arrival: CrArrival) {
-        self.ia.count(IaCounter::SpCr);
+    fn announce(&self, arrival: CrArrival) {
+        self.device.count(IaCounter::SpCr);
         self.evd.push(EventData::ConnectionRequest(arrival));
     }
 
@@ -567,7 +644,7 @@ impl SpInner {
         }
         let listeners = std::mem::take(&mut *self.listeners.lock().unwrap());
         for (token, id) in listeners {
-            self.ia.forget_cm(token);
+            self.device.cm.forget(token);
             drop(id);
         }
         let reserved = self.reserved.lock().unwrap().take();
@@ -575,7 +652,11 @@ impl SpInner {
             place.release(EpState::Reserved);
         }
         self.evd.detach(EpId(self.id.0), 0);
-        self.ia.objects.lock().unwrap().sps.remove(&self.id.0);
+        LISTENING
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|sp| !std::ptr::eq(sp.as_ptr(), self));
+        self.device.registry.remove(Class::ServicePoint, self.id.0);
         true
     }
 }

@@ -1,8 +1,8 @@
 //! Protection zones: which objects may use which memory. Carried by verbs protection domains.
+//! `ia/create.rs` makes them.
 
-use crate::ia::IaInner;
-use crate::memory::headroom;
-use crate::{Error, Ia, IaCounter, Refused, Result, Subtype};
+use crate::device::{Class, Device, Member};
+use crate::{Error, Refused, Result, Subtype};
 use rxe_fallback::Pd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ pub struct Pz {
 
 #[derive(Debug)]
 pub(crate) struct PzInner {
-    pub(crate) ia: Arc<IaInner>,
+    pub(crate) device: Arc<Device>,
     pub(crate) pd: Pd,
     /// Names the zone in the LMR table.
     pub(crate) number: u32,
@@ -24,21 +24,6 @@ pub(crate) struct PzInner {
 }
 
 impl Pz {
-    /// Makes a protection zone.
-    ///
-    /// # Errors
-    /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.
-    ///
-    /// # References
-    /// dat_pz_create(3DAT).
-    pub fn create(ia: &Ia) -> Result<Self> {
-        ia.inner.check()?;
-        headroom()?;
-        let inner = PzInner::new(&ia.inner)?;
-        ia.inner.made([IaCounter::PzCreate], |o| &mut o.pzs, inner.number, &inner)?;
-        Ok(Self { inner })
-    }
-
     /// Frees it.
     ///
     /// # Errors
@@ -47,7 +32,7 @@ impl Pz {
     /// # References
     /// dat_pz_free(3DAT).
     pub fn free(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.inner.ia.check_inherited(Subtype::InvalidHandlePz, "PZ") {
+        if let Err(error) = self.inner.device.check_inherited(Subtype::InvalidHandlePz, "PZ") {
             return Err(Refused { object: self, error });
         }
         let users = self.inner.users.load(Ordering::Acquire);
@@ -69,10 +54,10 @@ impl Pz {
 
 impl Drop for Pz {
     fn drop(&mut self) {
-        if self.inner.ia.is_inherited() {
+        if self.inner.device.is_inherited() {
             return;
         }
-        self.inner.ia.objects.lock().unwrap().pzs.remove(&self.inner.number);
+        self.inner.device.registry.remove(Class::Pz, self.inner.number.into());
     }
 }
 
@@ -83,11 +68,11 @@ impl crate::fork::Inherit for PzInner {
 }
 
 impl PzInner {
-    /// A zone that the IA does not list.
-    pub(crate) fn new(ia: &Arc<IaInner>) -> Result<Arc<Self>> {
-        let pd = Pd::alloc(&ia.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
+    /// A zone that the device does not list.
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
+        let pd = Pd::alloc(&device.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
         Ok(Arc::new(Self {
-            ia: ia.clone(),
+            device: device.clone(),
             pd,
             number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
             users: AtomicU32::new(0),
@@ -95,9 +80,9 @@ impl PzInner {
         }))
     }
 
-    /// Live, and of this IA (R19).
-    pub(crate) fn check(&self, ia: &Arc<IaInner>) -> Result<()> {
-        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.ia, ia) {
+    /// Live, and of this device (R19).
+    pub(crate) fn check(&self, device: &Arc<Device>) -> Result<()> {
+        if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.device, device) {
             Ok(())
         } else {
             Err(Error::handle(Subtype::InvalidHandlePz, "PZ"))
@@ -114,5 +99,11 @@ impl PzInner {
 
     pub(crate) fn close(&self) -> bool {
         self.live.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Member for PzInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
     }
 }

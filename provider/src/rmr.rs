@@ -9,8 +9,8 @@
 //! (6.12) keeps privileges and takes windows back, but checks addresses against the whole LMR, not against the window.
 
 use crate::datapath::entries::WrInfo;
+use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
 use crate::ep::{EpInner, Window};
-use crate::ia::{IaInner, Key};
 use crate::lmr::LmrInner;
 use crate::memory::headroom;
 use crate::pz::PzInner;
@@ -77,7 +77,7 @@ pub struct RmrParam {
 #[derive(Debug)]
 pub(crate) struct RmrInner {
     pub(crate) id: RmrId,
-    ia: Arc<IaInner>,
+    device: Arc<Device>,
     pz: Arc<PzInner>,
     scope: RmrScope,
     live: AtomicBool,
@@ -155,7 +155,7 @@ impl Rmr {
     /// # References
     /// dat_rmr_create(3DAT).
     pub fn create(pz: &Pz) -> Result<Self> {
-        let device = pz.inner.ia.context.attributes();
+        let device = pz.inner.device.context.attributes();
         Self::alloc(pz, if device.memory_windows { RmrScope::Pz } else { RmrScope::Ep })
     }
 
@@ -171,14 +171,14 @@ impl Rmr {
     }
 
     fn alloc(pz: &Pz, scope: RmrScope) -> Result<Self> {
-        let ia = &pz.inner.ia;
-        ia.check()?;
-        pz.inner.check(ia)?;
+        let device = &pz.inner.device;
+        device.check()?;
+        pz.inner.check(device)?;
         headroom()?;
         let window = window(&pz.inner, scope)?;
         let inner = Arc::new(RmrInner {
             id: RmrId(next_id() & 0xffff_ffff),
-            ia: ia.clone(),
+            device: device.clone(),
             pz: pz.inner.clone(),
             scope,
             live: AtomicBool::new(true),
@@ -192,7 +192,9 @@ impl Rmr {
         pz.inner.enter();
         // From here on it takes itself back when it is dropped.
         let made = Self { inner };
-        ia.made([IaCounter::RmrCreate], |o| &mut o.rmrs, made.inner.id.0, &made.inner)?;
+        let inner = &made.inner;
+        device.rkeys.add_window(inner.id.0, inner)?;
+        device.register(Class::Rmr, inner.id.0, inner, &[IaCounter::RmrCreate])?;
         Ok(made)
     }
 
@@ -279,6 +281,52 @@ fn window(pz: &PzInner, scope: RmrScope) -> Result<Mw> {
     })
 }
 
+impl Member for RmrInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+}
+
+impl WindowOwner for RmrInner {
+    fn bind_done(&self, success: bool) {
+        let last = &mut self.state.lock().unwrap().last;
+        last.pending = last.pending.saturating_sub(1);
+        last.failed |= !success;
+    }
+
+    fn invalidated(&self, rkey: u32) {
+        let mut state = self.state.lock().unwrap();
+        if state.rkey == rkey && self.scope == RmrScope::Ep && state.bound.take().is_some() {
+            self.device.rkeys.remove(rkey);
+        }
+    }
+
+    fn ep_gone(&self, ep: EpId) {
+        let mut state = self.state.lock().unwrap();
+        let hangs = self.scope == RmrScope::Ep && state.last.id == Some(ep);
+        if hangs && let Err(error) = self.renew(&mut state) {
+            tracing::warn!(%error, "an RMR lost its window");
+            state.window = None;
+            state.bound = None;
+        }
+    }
+
+    fn local(&self, at: u64, len: u32) -> Result<LmrTriplet, PostError> {
+        use crate::Direction::Write;
+        let state = self.state.lock().unwrap();
+        let bound = state.bound.as_ref().ok_or(PostError::NoSuchLmr(0, Write))?;
+        if !bound.privileges.contains(MemPriv::REMOTE_WRITE) {
+            return Err(PostError::Privilege(0, Write));
+        }
+        let offset = at.checked_sub(bound.start()).ok_or(PostError::OutOfBounds(0))?;
+        if offset.saturating_add(len.into()) > bound.segment.segment_length.into() {
+            return Err(PostError::OutOfBounds(0));
+        }
+        let virtual_address = bound.segment.virtual_address + offset;
+        Ok(LmrTriplet { virtual_address, segment_length: len, ..bound.segment })
+    }
+}
+
 impl crate::fork::Inherit for RmrInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
@@ -299,7 +347,7 @@ impl RmrInner {
     ) -> Result<u32> {
         self.check()?;
         ep.check()?;
-        if !Arc::ptr_eq(&ep.ia, &self.ia) {
+        if !Arc::ptr_eq(&ep.ia, &self.device) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
         if ep.pz_number() != self.pz.number {
@@ -324,7 +372,7 @@ impl RmrInner {
         if self.scope == RmrScope::Ep && state.bound.is_some() {
             // Has the peer taken it back? Devices do not put up with a second time; rxe takes its kernel down.
             ep.recv_evd.harvest_now()?;
-            if self.ia.key(state.rkey).is_none() {
+            if self.device.rkeys.find(state.rkey).is_none() {
                 state.bound = None;
             }
         }
@@ -338,7 +386,7 @@ impl RmrInner {
             rkey: Mw::next_rkey(state.rkey),
         });
         let old = state.bound.is_some().then_some(state.rkey);
-        let expected = bind.as_ref().map(|_| self.ia.expect_key()).transpose()?;
+        let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
         let posted = match (self.scope, &bind, &state.bound) {
             (_, None, None) => ep.post_window(Window::Nothing, info, flags),
             (RmrScope::Pz, Some(bind), _) => ep.post_window(Window::Type1(bind), info, flags),
@@ -352,7 +400,7 @@ impl RmrInner {
         };
         posted.map_err(refused)?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));
-        self.ia.forget_key(state.rkey);
+        self.device.rkeys.remove(state.rkey);
         state.rkey = match self.scope {
             RmrScope::Pz => window.rkey(),
             RmrScope::Ep => bind.map_or(state.rkey, |bind| {
@@ -365,14 +413,14 @@ impl RmrInner {
             Bound { lmr: lmr.clone(), segment: to.segment, privileges: to.privileges, va_type: to.va_type }
         });
         if let Some(expected) = expected {
-            expected.is(state.rkey, Key::Rmr(self.id.0));
+            expected.insert(state.rkey, RkeyTarget::Rmr(self.id.0));
         }
         Ok(state.rkey)
     }
 
     /// The region to bind to, if everything fits.
     fn target(&self, lmr: &Arc<LmrInner>, to: &Target<'_>) -> Result<rxe_fallback::Mr> {
-        if !Arc::ptr_eq(&lmr.ia, &self.ia) || !lmr.is_live() {
+        if !Arc::ptr_eq(&lmr.device, &self.device) || !lmr.is_live() {
             return Err(Error::handle(Subtype::InvalidHandleLmr, "LMR"));
         }
         if lmr.pz.number != self.pz.number {
@@ -412,51 +460,9 @@ impl RmrInner {
     /// A fresh window, unbound; the old one is dead with its last user.
     fn renew(&self, state: &mut State) -> Result<()> {
         let fresh = window(&self.pz, self.scope)?;
-        self.ia.forget_key(state.rkey);
+        self.device.rkeys.remove(state.rkey);
         *state = State { rkey: fresh.rkey(), window: Some(fresh), bound: None, last: Last::default() };
         Ok(())
-    }
-
-    /// The event of a bind has left.
-    pub(crate) fn done(&self, success: bool) {
-        let last = &mut self.state.lock().unwrap().last;
-        last.pending = last.pending.saturating_sub(1);
-        last.failed |= !success;
-    }
-
-    /// A peer has invalidated this key: if it is this RMR's, the RMR is bound to nothing now.
-    pub(crate) fn invalidated(&self, rkey: u32) {
-        let mut state = self.state.lock().unwrap();
-        if state.rkey == rkey && self.scope == RmrScope::Ep && state.bound.take().is_some() {
-            self.ia.forget_key(rkey);
-        }
-    }
-
-    /// This EP's QP is about to go: a window that hangs on it goes first.
-    pub(crate) fn leave(&self, ep: EpId) {
-        let mut state = self.state.lock().unwrap();
-        let hangs = self.scope == RmrScope::Ep && state.last.id == Some(ep);
-        if hangs && let Err(error) = self.renew(&mut state) {
-            tracing::warn!(%error, "an RMR lost its window");
-            state.window = None;
-            state.bound = None;
-        }
-    }
-
-    /// The local memory that peers reach with this triplet, to write there on their behalf.
-    pub(crate) fn local(&self, at: u64, len: u32) -> Result<LmrTriplet, PostError> {
-        use crate::Direction::Write;
-        let state = self.state.lock().unwrap();
-        let bound = state.bound.as_ref().ok_or(PostError::NoSuchLmr(0, Write))?;
-        if !bound.privileges.contains(MemPriv::REMOTE_WRITE) {
-            return Err(PostError::Privilege(0, Write));
-        }
-        let offset = at.checked_sub(bound.start()).ok_or(PostError::OutOfBounds(0))?;
-        if offset.saturating_add(len.into()) > bound.segment.segment_length.into() {
-            return Err(PostError::OutOfBounds(0));
-        }
-        let virtual_address = bound.segment.virtual_address + offset;
-        Ok(LmrTriplet { virtual_address, segment_length: len, ..bound.segment })
     }
 
     /// True if this call was the one that closed it.
@@ -465,12 +471,13 @@ impl RmrInner {
             return false;
         }
         let mut state = self.state.lock().unwrap();
-        self.ia.forget_key(state.rkey);
+        self.device.rkeys.remove(state.rkey);
         // The window first: while it is bound, its region cannot go.
         state.window = None;
         state.bound = None;
         drop(state);
-        self.ia.objects.lock().unwrap().rmrs.remove(&self.id.0);
+        self.device.rkeys.remove_window(self.id.0);
+        self.device.registry.remove(Class::Rmr, self.id.0);
         self.pz.leave();
         true
     }

@@ -1,24 +1,27 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{SrqPath, SrqPoster, direct::DirectPoster, entries::WrInfo, verbs::VerbsPoster};
+use crate::datapath::{
+    SrqPath, SrqPoster,
+    direct::DirectPoster,
+    entries::{Lost, WrInfo},
+    verbs::VerbsPoster,
+};
+use crate::defaults::Defaults;
+use crate::device::{Class, Device, LkeyCache, Member, Use};
 use crate::error::{Direction, PostError};
 use crate::evd::EvdInner;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
-use crate::ia::IaInner;
-use crate::lmr::{LastLmr, PoolMemory, Use};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{Count, EpId, LmrTriplet, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
+use crate::types::{Count, EpId, LmrTriplet, MAX_IOV, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
 use mlx5_direct::DataSeg;
 use rxe_fallback::{Sge, SrqInit};
 use std::collections::{HashMap, hash_map::Entry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Segments that a buffer can have at most, whatever the device offers.
-pub(crate) const MAX_IOV: usize = 32;
 
 /// A shared receive queue (`DAT_SRQ_HANDLE`).
 ///
@@ -28,7 +31,7 @@ pub(crate) const MAX_IOV: usize = 32;
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
     poster: SrqPoster,
-    last: LastLmr,
+    last: LkeyCache,
 }
 
 /// What a query tells (`DAT_SRQ_PARAM`). Exact whenever no message is half arrived (R36-R38).
@@ -51,7 +54,8 @@ pub struct SrqParam {
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     pub(crate) id: SrqId,
-    pub(crate) ia: Arc<IaInner>,
+    pub(crate) ia: Arc<Device>,
+    defaults: Arc<Defaults>,
     pub(crate) pz: Arc<PzInner>,
     pub(crate) path: SrqPath,
     pub(crate) context: AtomicU64,
@@ -107,7 +111,8 @@ impl Srq {
     /// # References
     /// dat_srq_create(3DAT).
     pub fn create(ia: &Ia, pz: &Pz, attr: SrqAttr) -> Result<Self> {
-        let ia = &ia.inner;
+        let defaults = &ia.defaults;
+        let ia = &ia.device;
         ia.check()?;
         pz.inner.check(ia)?;
         headroom()?;
@@ -133,10 +138,11 @@ impl Srq {
             if ia.attr.datagrams { rxe_fallback::Srq::create_for_any } else { rxe_fallback::Srq::create };
         let srq = create(&pz.inner.pd, init).map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
         let max_iov = srq.max_sge().min(MAX_IOV as u32).min(ia.attr.max_iov_segments_per_dto as u32);
-        let (path, poster) = ia.kind.srq(srq, id as u32, depth, room, resizable)?;
+        let (path, poster) = ia.path.srq(srq, id as u32, depth, room, resizable)?;
         let inner = Arc::new(SrqInner {
             id: SrqId(id),
             ia: ia.clone(),
+            defaults: defaults.clone(),
             pz: pz.inner.clone(),
             path,
             context: AtomicU64::new(0),
@@ -148,8 +154,8 @@ impl Srq {
         });
         // If the next line fails, it leaves the PZ when it is dropped.
         pz.inner.enter();
-        ia.made([IaCounter::SrqCreate], |o| &mut o.srqs, id, &inner)?;
-        let last = LastLmr::none(&inner.ia.lmrs);
+        ia.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
+        let last = LkeyCache::none(&inner.ia.lmrs);
         Ok(Self { inner, poster, last })
     }
 
@@ -239,7 +245,7 @@ impl Srq {
     #[inline(never)]
     fn post_by_verbs(
         poster: &mut VerbsPoster,
-        last: &LastLmr,
+        last: &LkeyCache,
         max_iov: u32,
         iov: &[LmrTriplet],
         cookie: u64,
@@ -259,7 +265,7 @@ impl Srq {
     #[inline(never)]
     fn post_few(
         poster: &mut DirectPoster,
-        last: &LastLmr,
+        last: &LkeyCache,
         max_iov: u32,
         iov: &[LmrTriplet],
         cookie: u64,
@@ -294,7 +300,7 @@ impl Srq {
     /// Segments that were checked.
     fn post_segments(&mut self, sges: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self.poster.post(sges, info) {
-            Err(PostError::Full(_)) if self.inner.ia.harvest_discards() => self.poster.post(sges, info),
+            Err(PostError::Full(_)) if self.inner.defaults.harvest_discards() => self.poster.post(sges, info),
             outcome => outcome,
         }
     }
@@ -417,6 +423,19 @@ impl crate::fork::Inherit for SrqInner {
     }
 }
 
+impl Member for SrqInner {
+    fn ia_closed(self: Arc<Self>) {
+        self.close();
+    }
+
+    fn device_event(self: Arc<Self>, kind: rxe_fallback::AsyncKind) {
+        match kind {
+            rxe_fallback::AsyncKind::SrqLimitReached => self.limit_reached(),
+            _ => self.device_failed(),
+        }
+    }
+}
+
 impl Drop for SrqInner {
     fn drop(&mut self) {
         self.close();
@@ -429,7 +448,7 @@ const FEW: usize = 8;
 /// Segments that all lie in this LMR, in a device's form; `None` where one does not, or where there are none, or too many.
 #[inline(always)]
 fn few<'a, T>(
-    last: &LastLmr,
+    last: &LkeyCache,
     max_iov: u32,
     iov: &[LmrTriplet],
     into: &'a mut [T; FEW],
@@ -468,7 +487,7 @@ impl SrqInner {
     }
 
     /// Live, and of this IA (R130).
-    pub(crate) fn check_for(&self, ia: &Arc<IaInner>) -> Result<()> {
+    pub(crate) fn check_for(&self, ia: &Arc<Device>) -> Result<()> {
         self.check()?;
         if Arc::ptr_eq(&self.ia, ia) { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ")) }
     }
@@ -534,7 +553,20 @@ impl SrqInner {
         // may be a lost one, and looks for it itself.
         self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
         while let Some(lost) = self.path.next_lost() {
-            self.ia.flush_lost(self, lost);
+            self.flush_lost(lost);
+        }
+    }
+
+    /// A buffer that went down with its EP is reported there as flushed, if the EP is still around
+    /// (R174); else it is free at once.
+    pub(crate) fn flush_lost(&self, lost: Lost) {
+        tracing::debug!(?lost, "a buffer went down with its EP");
+        match self.ia.registry.find(Class::Ep, lost.ep) {
+            Some(ep) => ep.buffer_lost(lost),
+            None => {
+                self.ia.pools.return_unseen(lost.info.pool, lost.info.cookie);
+                self.path.release(lost.entry);
+            }
         }
     }
 
@@ -599,7 +631,7 @@ impl SrqInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.ia.objects.lock().unwrap().srqs.remove(&self.id.0);
+        self.ia.registry.remove(Class::Srq, self.id.0);
         self.pz.leave();
     }
 }

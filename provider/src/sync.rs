@@ -16,22 +16,23 @@
 //! | 1 | `NAMING` in `capi::service` | `Mutex` | a new service point until its handle is known by its number | all below but 2 to 5 |
 //! | 2 | `CrInner::answered` | `Mutex` | one answer to a request at a time | 3 and up |
 //! | 3 | `CrInner::open` | `Mutex` | the connection id and the EP of a request that is not answered yet | 4 and up |
-//! | 4 | `SpInner::reserved` | `Mutex` | the EP of an RSP until its request comes | 5 and up |
+//! | 4 | `ServicePoint::reserved` | `Mutex` | the EP of an RSP until its request comes | 5 and up |
 //! | 5 | `EpInner::control` | `Mutex` | connection, state changes, marks; who may make the EP anew | 6 and up |
 //! | 6 | `RmrInner::state` | `Mutex` | a memory window and what it is bound to | 7 and up |
 //! | 7 | `SrqInner::eps` | `Mutex` | EPs on an SRQ and the EVDs that they feed | 11 and up |
 //! | 8 | `SrqInner::low` | `Mutex` | the low watermark | 9 and up |
-//! | 9 | `IaInner::order` | `Mutex` | the order of events of one cause on two EVDs | 10 and up |
+//! | 9 | `Device::order` | `Mutex` | the order of events of one cause on two EVDs | 10 and up |
 //! | 10 | `EpInner::connect_evd` | `Mutex` | where connection events go | 12 and up |
-//! | 11 | `IaInner::own` | `Mutex` | EVDs and the PZ that the IA makes for itself | 12 and up |
+//! | 11 | `Defaults::made` | `Mutex` | the EVD and the PZ of EPs that were given none | 12 and up |
 //! | 12 | `EvdInner::queue` | `FastMutex` | CQs, queued events, streams, and the EPs and SRQs that complete here | 13 and up |
 //! | 13 | `EpInner::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
 //! | 14 | `EpInner::receives` | `Mutex` | receives that are posted | 20 |
 //! | 15 | `Ud` | `Mutex` | what a UD EP asks and sends | 20 |
 //! | 16 | `SrqEntries::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
-//! | 20 | `IaInner::{objects, cm_targets, pools, thread}`, `OPEN`, `Progress::timers`, `IaCounts::read` | `Mutex` | what an IA knows by number, the IAs of the process, timers, samples | none |
-//! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `SpInner::listeners`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
-//! | 20 | `KNOWN` in `fork`, `LmrTable::free`, `LmrInner::mr`, `Datagrams::ways` (`RwLock`), `Answers` | `Mutex` | objects that a child inherits, LMR contexts, regions, address handles, answers to datagram requests | none |
+//! | 20 | `Registry`, `Rkeys`, `AddressHandles` (`RwLock`), `Pools`, `Cm::routes`, `LmrTable::free`, `Device::async_sink` | `Mutex` | what a device knows by number; where its asynchronous events go | none |
+//! | 20 | `Reactor::{dates, sources, handle}`, `IaCounts::read` | `Mutex` | dates and descriptors of the reactor, its thread; samples of counters | none |
+//! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `ServicePoint::listeners`, `LmrInner::mr`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
+//! | 20 | `LISTENING` in `psp`, `Answers`, `SHARED` and `KNOWN` in `fork` | `Mutex` | service points of the process, answers to requests for datagrams, what forks look after | none |
 //! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
 //!
 //! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
@@ -64,14 +65,14 @@ pub(crate) mod rank {
         NAMING = 1 "NAMING";
         ANSWERED = 2 "CrInner::answered";
         OPEN = 3 "CrInner::open";
-        RESERVED = 4 "SpInner::reserved";
+        RESERVED = 4 "ServicePoint::reserved";
         CONTROL = 5 "EpInner::control";
         WINDOW = 6 "RmrInner::state";
         TIES = 7 "SrqInner::eps";
         LOW = 8 "SrqInner::low";
-        ORDER = 9 "IaInner::order";
+        ORDER = 9 "Device::order";
         CONNECT_EVD = 10 "EpInner::connect_evd";
-        OWN = 11 "IaInner::own";
+        DEFAULTS = 11 "Defaults::made";
         QUEUE = 12 "EvdInner::queue";
         REQUESTS = 13 "EpInner::requests";
         RECEIVES = 14 "EpInner::receives";

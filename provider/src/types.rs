@@ -2,6 +2,7 @@
 
 use bitflags::bitflags;
 use std::hash::Hasher;
+use std::net::IpAddr;
 
 /// A signed count, as DAT counts (`DAT_COUNT`).
 pub type Count = i32;
@@ -14,6 +15,12 @@ pub const WATERMARK_INFINITE: Count = -1;
 
 /// The low watermark that every SRQ is created with: off (`DAT_SRQ_LW_DEFAULT`).
 pub const SRQ_LW_DEFAULT: Count = 0;
+
+/// Segments that a buffer can have at most, whatever the device offers.
+pub(crate) const MAX_IOV: usize = 32;
+
+/// Private data that a connect can carry: what the transport leaves of a request.
+pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
 /// Where a service listens (`DAT_CONN_QUAL`). Up to 0xffff it is the rdma_cm port; larger values are folded
 /// into the ports from 33,534 on, as libdaplofa does, so that both find each other.
@@ -355,6 +362,38 @@ impl Hasher for NumberHasher {
     fn write_u32(&mut self, number: u32) {
         self.write_u64(number.into());
     }
+}
+
+/// Where datagrams go: a peer's EP (`DAT_IB_ADDR_HANDLE`).
+///
+/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It is good with every UD EP of its IA and
+/// PZ, until [`Ep::free_address_handle`](crate::Ep::free_address_handle) or the end of the EP that it was found out for.
+///
+/// # References
+/// dat_ib_extensions.h, `DAT_IB_ADDR_HANDLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressHandle {
+    /// The peer's QP number, 24 bits.
+    pub qpn: u32,
+    /// The peer's address.
+    pub address: IpAddr,
+    /// Names the way; never 0.
+    pub(crate) token: u64,
+}
+
+impl AddressHandle {
+    /// The same way, to another EP behind the same port.
+    #[must_use]
+    pub fn with_qpn(self, qpn: u32) -> Self {
+        Self { qpn, ..self }
+    }
+}
+
+/// Where a send goes, in the consumer's words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) token: u64,
+    pub(crate) qpn: u32,
 }
 
 #[cfg(test)]

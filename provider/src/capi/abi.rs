@@ -5,7 +5,7 @@
 //! written as well ([`IntoBytes`] is for types without any other), so that no byte of ours gets out that nobody meant to give.
 
 use super::raw::SockAddr;
-use crate::datagram::Destination;
+use crate::types::Destination;
 use crate::{AddressHandle, LmrTriplet, RmrTriplet};
 use std::net::SocketAddr;
 use zerocopy::IntoBytes;

@@ -7,8 +7,8 @@
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
 use super::code::Code;
-use crate::srq::MAX_IOV;
 use crate::sync::{Mutex, rank};
+use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,9 +1,9 @@
 //! How a connection ends: disconnect, break, drain, reset, free.
 
 use crate::datapath::SrqPath;
+use crate::device::Timer;
 use crate::ep::{EpInner, EpPlace};
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
-use crate::progress::Task;
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::types::{CloseFlags, EpState};
 use crate::{Error, IaCounter, Result, Subtype};
 use rxe_fallback::QpState;
@@ -21,7 +21,7 @@ const ACKNOWLEDGE_TIME: Duration = Duration::from_millis(1);
 
 /// The other half of it: rxe reads acknowledgements in a kernel thread, too, and where programs poll on every processor the peer's
 /// goodbye overtakes them. Requests under way get this long to finish then, and datagrams before their EP goes.
-const OVERTAKEN_TIME: Duration = Duration::from_millis(100);
+const LATE_ACK_TIME: Duration = Duration::from_millis(100);
 
 impl EpInner {
     pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
@@ -77,7 +77,8 @@ impl EpInner {
             self.let_acknowledge();
             self.end(ConnectionEventKind::Disconnected);
         } else {
-            self.ia.progress.certainly_after(Duration::from_millis(1), Task::Graceful(Arc::downgrade(self)));
+            let pause = Duration::from_millis(1);
+            self.ia.reactor.certainly_after(pause, Arc::downgrade(self), Timer::FinishRequests);
         }
     }
 
@@ -118,11 +119,12 @@ impl EpInner {
         drop(control);
         let _ = self.request_evd.harvest_now();
         self.finish_graceful();
-        self.ia.progress.certainly_after(OVERTAKEN_TIME, Task::Overtaken(Arc::downgrade(self), attempt));
+        let timer = Timer::LateAcksExpired(attempt);
+        self.ia.reactor.certainly_after(LATE_ACK_TIME, Arc::downgrade(self), timer);
     }
 
     /// They did not come.
-    pub(crate) fn overtaken(self: &Arc<Self>, attempt: u64) {
+    pub(crate) fn late_acks_expired(self: &Arc<Self>, attempt: u64) {
         if self.attempt() == attempt && self.state() == EpState::DisconnectPending {
             self.end(ConnectionEventKind::Disconnected);
         }
@@ -156,9 +158,9 @@ impl EpInner {
         drop(control);
         if let Some((token, id)) = cm {
             // First: the answer may be here before the call is back.
-            self.ia.retire_cm(token, id.clone());
+            self.ia.linger(token, id.clone());
             let said = id.disconnect();
-            self.ia.count_goodbye(said.is_ok(), answer);
+            self.ia.count_disconnect(said.is_ok(), answer);
             if let Err(error) = said {
                 tracing::debug!(%error, ep = self.id.0, "the peer was gone before us");
             }
@@ -187,8 +189,8 @@ impl EpInner {
 
     /// The progress thread looks whether all completions are in.
     pub(crate) fn drain_soon(self: &Arc<Self>) {
-        let task = Task::Drain(Arc::downgrade(self), Instant::now());
-        self.ia.progress.certainly_after(Duration::from_millis(20), task);
+        let timer = Timer::Drain(Instant::now());
+        self.ia.reactor.certainly_after(Duration::from_millis(20), Arc::downgrade(self), timer);
     }
 
     /// Flushed completions notify, whatever the mode (R238); not every device says so.
@@ -235,8 +237,8 @@ impl EpInner {
             }
         } else {
             drop(control);
-            let task = Task::Drain(Arc::downgrade(self), since);
-            self.ia.progress.certainly_after(Duration::from_millis(10), task);
+            let timer = Timer::Drain(since);
+            self.ia.reactor.certainly_after(Duration::from_millis(10), Arc::downgrade(self), timer);
         }
     }
 
@@ -295,7 +297,7 @@ impl EpInner {
     /// What was posted is to be sent, also where nobody asked to hear of it. Devices send at once, but rxe in a kernel thread.
     pub(crate) fn let_datagrams_out(&self) {
         let since = Instant::now();
-        while self.state() != EpState::Disconnected && since.elapsed() < OVERTAKEN_TIME {
+        while self.state() != EpState::Disconnected && since.elapsed() < LATE_ACK_TIME {
             if self.request_evd.harvest_now().is_err() || self.requests_drained() {
                 return;
             }
@@ -337,10 +339,10 @@ impl EpInner {
         }
         if let Some((token, id)) = cm {
             if matches!(state, EpState::Connected | EpState::DisconnectPending) {
-                self.ia.retire_cm(token, id.clone());
-                self.ia.count_goodbye(id.disconnect().is_ok(), answer);
+                self.ia.linger(token, id.clone());
+                self.ia.count_disconnect(id.disconnect().is_ok(), answer);
             } else {
-                self.ia.forget_cm(token);
+                self.ia.cm.forget(token);
             }
         }
         if used {

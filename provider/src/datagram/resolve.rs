@@ -6,11 +6,10 @@
 use super::Ud;
 use super::ask::{Answer, Answers, Asker};
 use crate::conn::{RESOLVE_TIME, check_private_data};
+use crate::device::Timer;
 use crate::ep::EpInner;
-use crate::event::{ConnectionEventKind as Failure, DatagramEventKind as Kind};
-use crate::ia::CmTarget;
+use crate::event_data::{ConnectionEventKind as Failure, DatagramEventKind as Kind};
 use crate::memory::headroom;
-use crate::progress::Task;
 use crate::types::{ConnQual, EpState, port_of};
 use crate::{Error, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::{Ah, AhAttr, CmEvent, CmEventKind, CmId, PortSpace};
@@ -52,8 +51,8 @@ impl EpInner {
         match self.ask(ud, to, Side::Active(private_data.to_vec())) {
             Ok(token) => {
                 if let Some(timeout) = timeout {
-                    let task = Task::DatagramTimeout(Arc::downgrade(self), token);
-                    if let Err(error) = self.ia.progress.after(timeout, task) {
+                    let timer = Timer::GiveUp(token);
+                    if let Err(error) = self.ia.reactor.after(timeout, Arc::downgrade(self), timer) {
                         drop(self.take_question(ud, token));
                         return Err(error);
                     }
@@ -107,19 +106,19 @@ impl EpInner {
     /// Starts a question; gives its token.
     fn ask(self: &Arc<Self>, ud: &Ud, to: SocketAddr, side: Side) -> Result<u64, Unasked> {
         headroom().map_err(Unasked::No)?;
-        let target = CmTarget::Ep(Arc::downgrade(self));
-        let (token, id) = self.ia.new_cm_id_in(PortSpace::Udp, target).map_err(Unasked::No)?;
+        let opened = self.ia.cm.open_id(PortSpace::Udp, Some(self.cm_handler()));
+        let (token, id) = opened.map_err(Unasked::No)?;
         let from = SocketAddr::new(self.ia.attr.ia_address, 0);
         // Held until the question is known: its first event may be here before this call is back.
         let mut state = ud.0.lock().unwrap();
         if let Err(error) = state.asking.try_reserve(1) {
             drop(state);
-            self.ia.forget_cm(token);
+            self.ia.cm.forget(token);
             return Err(Unasked::No(error.into()));
         }
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
             drop(state);
-            self.ia.forget_cm(token);
+            self.ia.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(Unasked::No(Error::verb(Subtype::ResourceMemory, error)));
             }
@@ -255,7 +254,7 @@ impl EpInner {
     fn take_question(&self, ud: &Ud, token: u64) -> Option<Asking> {
         let asking = ud.0.lock().unwrap().asking.remove(&token);
         if asking.is_some() {
-            self.ia.forget_cm(token);
+            self.ia.cm.forget(token);
         }
         asking
     }

@@ -23,7 +23,7 @@ use super::{Completion, SrqCounts, WrId};
 use crate::counters::ReceivedAs;
 use crate::error::PostError;
 use crate::memory::table;
-use crate::srq::MAX_IOV;
+use crate::types::MAX_IOV;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{ArmFor, Cookies, CqeError, DataSeg, RecvCqe, RecvOp, Syndrome, WqeIndex};

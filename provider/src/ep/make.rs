@@ -6,17 +6,18 @@ use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::conn::Control;
 use crate::counters::{Posted, Received};
 use crate::datagram::{Ud, not_here};
+use crate::defaults::Defaults;
+use crate::device::{Class, Device, KeptDates};
 use crate::evd::{EvdInner, Stream, StreamKind};
-use crate::ia::IaInner;
 use crate::memory::{headroom, queue};
-use crate::progress::Dates;
 use crate::pz::PzInner;
-use crate::srq::{MAX_IOV, SrqInner};
+use crate::srq::SrqInner;
 use crate::sync::Mutex;
+use crate::types::MAX_IOV;
 use crate::types::{
     CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
 };
-use crate::{Ep, EpAttr, Error, Evd, IaCounter, Result, Subtype};
+use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Result, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
@@ -25,7 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What an EP is to be made of.
 pub(super) struct Plan {
-    pub(super) ia: Arc<IaInner>,
+    pub(super) ia: Arc<Device>,
+    pub(super) defaults: Arc<Defaults>,
     pub(super) pz: Arc<PzInner>,
     pub(super) recv: Option<Arc<EvdInner>>,
     pub(super) request: Option<Arc<EvdInner>>,
@@ -50,13 +52,23 @@ pub(super) struct Fed {
     requests: VecDeque<Request>,
     receives: VecDeque<Receive>,
     ud: Option<Box<Ud>>,
-    dates: Dates,
+    dates: KeptDates,
 }
 
 impl Plan {
     /// Takes handles that are good for this; an EVD may be left out.
     pub(super) fn new(
-        ia: &Arc<IaInner>,
+        ia: &Ia,
+        pz: &Arc<PzInner>,
+        evds: EpEvds<'_>,
+        srq: Option<&Arc<SrqInner>>,
+        attr: EpAttr,
+    ) -> Result<Self> {
+        Self::new_on((&ia.device, &ia.defaults), pz, evds, srq, attr)
+    }
+
+    fn new_on(
+        (ia, defaults): (&Arc<Device>, &Arc<Defaults>),
         pz: &Arc<PzInner>,
         evds: EpEvds<'_>,
         srq: Option<&Arc<SrqInner>>,
@@ -70,7 +82,16 @@ impl Plan {
         if let Some(srq) = srq {
             srq.check_for(ia)?;
         }
-        Ok(Self { ia: ia.clone(), pz: pz.clone(), recv, request, connect, srq: srq.cloned(), attr })
+        Ok(Self {
+            ia: ia.clone(),
+            defaults: defaults.clone(),
+            pz: pz.clone(),
+            recv,
+            request,
+            connect,
+            srq: srq.cloned(),
+            attr,
+        })
     }
 
     /// Makes a new EP; attributes are argument `attr_arg`.
@@ -129,8 +150,8 @@ impl Plan {
     /// Makes the QP, with room in the CQs of its EVDs.
     pub(super) fn feed(&self, id: EpId) -> Result<Fed> {
         headroom()?;
-        let dates = self.ia.progress.keep_dates()?;
-        let discards = self.ia.discards()?;
+        let dates = self.ia.reactor.keep_dates()?;
+        let discards = self.defaults.discards()?;
         let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
         let request = self.request.clone().unwrap_or(discards);
         if let Some(srq) = &self.srq {
@@ -192,7 +213,7 @@ impl Plan {
             signal_all: false,
             token: id.0,
         };
-        let qp = ia.kind.qp(&self.pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
+        let qp = ia.path.qp(&self.pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
         ia.to_init(&qp)?;
         Ok(qp)
     }
@@ -227,6 +248,7 @@ impl Plan {
         let inner = Arc::new(EpInner {
             id,
             ia: self.ia,
+            defaults: self.defaults,
             place,
             attempt: AtomicU64::new(0),
             context: AtomicU64::new(0),
@@ -270,7 +292,7 @@ impl Plan {
             .recv_evd
             .register(qpn, &inner)
             .and_then(|()| inner.request_evd.register(qpn, &inner))
-            .and_then(|()| inner.ia.made([IaCounter::EpCreate], |o| &mut o.eps, id.0, &inner));
+            .and_then(|()| inner.ia.register(Class::Ep, id.0, &inner, &[IaCounter::EpCreate]));
         match known {
             Ok(()) => Ok(inner),
             Err(error) => Err((inner, error)),
@@ -281,7 +303,8 @@ impl Plan {
 impl Ep {
     /// One for a request that asks this; the consumer gives it a PZ and EVDs.
     pub(crate) fn provided(
-        ia: &Arc<IaInner>,
+        ia: &Arc<Device>,
+        defaults: &Arc<Defaults>,
         service_type: ServiceType,
         asked: &ConnInfo,
     ) -> Result<Arc<EpInner>> {
@@ -294,23 +317,23 @@ impl Ep {
             max_rdma_read_out: Count::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
             ..EpAttr::default()
         };
-        let pz = ia.own_pz()?;
+        let pz = defaults.pz()?;
         let evds = EpEvds::default();
-        let inner = Plan::new(ia, &pz, evds, None, attr)?.make(1)?;
+        let inner = Plan::new_on((ia, defaults), &pz, evds, None, attr)?.make(1)?;
         inner.set_state(EpState::TentativeConnectionPending);
         Ok(inner)
     }
 }
 
 /// The EVD for completions, if one is given.
-pub(super) fn dto_evd(ia: &Arc<IaInner>, evd: Option<&Evd>, sub: Subtype) -> Result<Option<Arc<EvdInner>>> {
+pub(super) fn dto_evd(ia: &Arc<Device>, evd: Option<&Evd>, sub: Subtype) -> Result<Option<Arc<EvdInner>>> {
     evd.map(|evd| evd.inner.check_for(ia, EvdFlags::DTO, sub).map(|()| evd.inner.clone())).transpose()
 }
 
 /// The EVD for connection events, if one is given. Of a plain EP it may be another IA's: dapltest's limit test has one for all,
 /// and connection events need no device.
 pub(super) fn connect_evd(
-    ia: &Arc<IaInner>,
+    ia: &Arc<Device>,
     evd: Option<&Evd>,
     on_srq: bool,
 ) -> Result<Option<Arc<EvdInner>>> {
@@ -320,7 +343,7 @@ pub(super) fn connect_evd(
     Ok(Some(evd.inner.clone()))
 }
 
-pub(super) fn check_attr(ia: &IaInner, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
+pub(super) fn check_attr(ia: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
     let a = &ia.attr;
     let within = |name: &str, value: Count, most: Count| {
         if (0..=most).contains(&value) {
@@ -360,7 +383,7 @@ pub(super) fn request_mode(flags: CompletionFlags) -> CompletionFlags {
 }
 
 /// What datagrams need beyond other EPs.
-fn check_ud_attr(ia: &IaInner, attr: &EpAttr, arg: u16) -> Result<()> {
+fn check_ud_attr(ia: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
     if !ia.attr.datagrams {
         return Err(not_here());
     }

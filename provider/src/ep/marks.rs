@@ -2,7 +2,7 @@
 
 use super::{EpInner, RecvCounts};
 use crate::conn::Control;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::types::{Count, EpState, VALUE_UNKNOWN};
 use bitflags::bitflags;
 use std::sync::Arc;

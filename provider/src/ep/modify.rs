@@ -166,10 +166,11 @@ impl EpInner {
             3,
             on_srq,
         )?;
-        let discards = self.ia.discards()?;
+        let discards = self.defaults.discards()?;
         let given = |evd: &Arc<_>| (!Arc::ptr_eq(evd, &discards)).then(|| evd.clone());
         let plan = Plan {
             ia: self.ia.clone(),
+            defaults: self.defaults.clone(),
             pz: change.pz.map_or_else(|| self.pz.lock().unwrap().clone(), |pz| pz.inner.clone()),
             recv: recv.unwrap_or_else(|| given(&self.recv_evd)),
             request: request.unwrap_or_else(|| given(&self.request_evd)),
@@ -239,7 +240,7 @@ impl EpInner {
     }
 
     fn needs_another_qp(&self, plan: &Plan, old: &EpAttr) -> Result<bool> {
-        let discards = self.ia.discards()?;
+        let discards = self.defaults.discards()?;
         let same = |now: &Arc<_>, new: &Option<Arc<_>>| Arc::ptr_eq(now, new.as_ref().unwrap_or(&discards));
         let new = &plan.attr;
         let rdma = if self.is_ud() { 0 } else { new.max_rdma_read_iov.max(new.max_rdma_write_iov) };
@@ -307,13 +308,13 @@ impl EpInner {
             }
         })?;
         // Its own streams, once: the new ones may be on the same EVDs.
-        let discards = self.ia.discards()?;
+        let discards = self.defaults.discards()?;
         let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
         let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.recv_flags());
         let flags = CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed));
         let request = stream(StreamKind::Request, flags);
         let qpn = self.qp().num();
-        self.ia.leave_windows(self.id);
+        self.ia.rkeys.ep_gone(self.id);
         for (evd, stream, room) in
             [(&self.recv_evd, recv, self.room.recv), (&self.request_evd, request, self.room.request)]
         {

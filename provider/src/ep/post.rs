@@ -3,12 +3,13 @@
 use super::EpInner;
 use crate::Subtype;
 use crate::counters::Posted;
-use crate::datagram::Destination;
 use crate::datapath::{WrId, entries::WrInfo, verbs::refused};
+use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::evd::Credit;
-use crate::lmr::{PoolMemory, Use};
-use crate::srq::MAX_IOV;
+use crate::lmr::PoolMemory;
+use crate::types::Destination;
+use crate::types::MAX_IOV;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
 use std::collections::{TryReserveError, VecDeque};

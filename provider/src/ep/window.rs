@@ -3,9 +3,10 @@
 use super::EpInner;
 use super::post::Request;
 use crate::datapath::entries::WrInfo;
+use crate::device::RkeyTarget;
 use crate::error::PostError;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
-use crate::{Direction, Subtype, ia::Key};
+use crate::{Direction, Subtype};
 use rxe_fallback::{BindMw, SendOp, SendWr};
 use std::sync::Arc;
 
@@ -82,15 +83,15 @@ impl EpInner {
         if to.segment_length == 0 {
             return Ok(LmrTriplet::default());
         }
-        match self.ia.key(to.rmr_context).ok_or(dead)? {
-            Key::Lmr(context) => Ok(LmrTriplet {
+        match self.ia.rkeys.find(to.rmr_context).ok_or(dead)? {
+            RkeyTarget::Lmr(context) => Ok(LmrTriplet {
                 virtual_address: to.virtual_address,
                 segment_length: to.segment_length,
                 lmr_context: context,
             }),
-            Key::Rmr(id) => {
-                let rmr = self.ia.objects.lock().unwrap().rmrs.get(&id).and_then(std::sync::Weak::upgrade);
-                rmr.ok_or(dead)?.local(to.virtual_address, to.segment_length)
+            RkeyTarget::Rmr(id) => {
+                let window = self.ia.rkeys.window(id).ok_or(dead)?;
+                window.local(to.virtual_address, to.segment_length)
             }
         }
     }

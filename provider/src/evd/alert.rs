@@ -26,7 +26,7 @@
 
 use super::{EvdInner, Queue, SlowPath};
 use crate::Result;
-use crate::progress::Task;
+use crate::device::Timer;
 use crate::types::CompletionFlags;
 use rxe_fallback::Context;
 use std::collections::{HashSet, TryReserveError};
@@ -62,7 +62,7 @@ pub(super) struct Alert {
     watched: bool,
     /// An EP has connected whose failures only its completions here tell.
     failures: bool,
-    /// [`Task::Rearm`] is under way.
+    /// [`Timer::Rearm`] is under way.
     scheduled: bool,
     /// QP numbers of EPs whose next receive exceeds a high watermark.
     marked: HashSet<u32>,
@@ -138,7 +138,7 @@ impl EvdInner {
         };
         let on = wanted != Armed::Nothing && !self.waiting.load(Ordering::Acquire);
         if on != queue.alert.watched {
-            self.ia.progress.watch_evd(self.id, channel.as_fd(), on)?;
+            self.ia.reactor.watch(self.id.0, channel.as_fd(), on)?;
             queue.alert.watched = on;
         }
         if !on || (!for_cno && queue.alert.armed >= wanted) {
@@ -153,7 +153,7 @@ impl EvdInner {
         let Some(channel) = &self.channel else { return Ok(()) };
         let mut queue = self.queue();
         if queue.alert.watched {
-            self.ia.progress.watch_evd(self.id, channel.as_fd(), false)?;
+            self.ia.reactor.watch(self.id.0, channel.as_fd(), false)?;
             queue.alert.watched = false;
         }
         queue.counts.notify += 1;
@@ -177,10 +177,10 @@ impl EvdInner {
         }
         queue.alert.scheduled = true;
         drop(queue);
-        self.ia.progress.certainly_after(REARM_TIME, Task::Rearm(self.id));
+        self.ia.reactor.certainly_after_at(REARM_TIME, self.id.0, Timer::Rearm);
     }
 
-    /// [`Task::Rearm`]; runs on the progress thread.
+    /// [`Timer::Rearm`]; runs on the progress thread.
     pub(crate) fn rearm(&self) {
         self.queue().alert.scheduled = false;
         // The end of a wait asks for this again.

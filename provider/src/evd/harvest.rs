@@ -8,7 +8,7 @@ use crate::datapath::{
     entries::{Lost, WrInfo},
 };
 use crate::ep::EpInner;
-use crate::event::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
 use crate::srq::SrqInner;
 use crate::sync::FastMutexGuard;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
@@ -327,7 +327,7 @@ impl EvdInner {
     pub(super) fn give_back(&self, srq: &SrqInner, completion: &Completion) {
         let WrId::Srq { entry, .. } = completion.token else { return };
         if let Some(info) = srq.path.complete(entry, None) {
-            self.ia.return_unseen(info.pool, info.cookie);
+            self.ia.pools.return_unseen(info.pool, info.cookie);
         }
         srq.path.release(entry);
     }
@@ -397,7 +397,7 @@ impl EvdInner {
     /// Flushes what was found swallowed: other EVDs, or this one again, so not under the queue's lock.
     pub(super) fn give_back_lost(&self, deferred: Deferred) {
         for (srq, lost) in deferred.lost {
-            self.ia.flush_lost(&srq, lost);
+            srq.flush_lost(lost);
         }
     }
 }
@@ -425,7 +425,7 @@ fn received(ep: &EpInner, completion: &Completion, info: WrInfo) -> DtoCompletio
     let success = status == DtoStatus::Success;
     if success && let Some(rkey) = completion.invalidated {
         // The window is free from now on, and must not be taken back a second time.
-        ep.ia.forget_key(rkey);
+        ep.ia.rkeys.remove(rkey);
     }
     let op = match completion.op {
         DtoOp::ReceiveImmediate if success && ep.is_ud() => DtoOp::ReceiveUdImmediate,

@@ -1,0 +1,82 @@
+//! What a device and the provider on it offer, as DAT tells it.
+
+use crate::datapath::DataPath;
+use crate::types::{CompletionFlags, Count, MAX_IOV, MAX_PRIVATE_DATA};
+use crate::{IaAttr, ProviderAttr};
+use rxe_fallback::{AtomicCap, Context, Transport};
+use std::net::IpAddr;
+
+fn count(n: u32) -> Count {
+    Count::try_from(n).unwrap_or(Count::MAX)
+}
+
+pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPath) -> IaAttr {
+    let a = context.attributes();
+    // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
+    let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
+    let max_message = context.port(1).map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
+    IaAttr {
+        adapter_name: context.name().to_owned(),
+        vendor_name: format!("{:#x} part {}", a.vendor_id, a.vendor_part_id),
+        firmware_version: a.fw_ver.clone(),
+        hardware_version: a.hw_ver,
+        ia_address: address,
+        max_eps: count(a.max_qp),
+        max_dto_per_ep: count(a.max_qp_wr),
+        max_rdma_read_per_ep_in: count(a.max_qp_rd_atom.min(255)),
+        max_rdma_read_per_ep_out: count(a.max_qp_init_rd_atom.min(255)),
+        // 0: the device does not count them all together.
+        max_rdma_read_in: if a.max_res_rd_atom == 0 {
+            count(a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp))
+        } else {
+            count(a.max_res_rd_atom)
+        },
+        max_rdma_read_out: count(a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp)),
+        rdma_reads_guaranteed: a.max_res_rd_atom == 0
+            || a.max_res_rd_atom / a.max_qp.max(1) >= a.max_qp_rd_atom.min(255),
+        max_evds: count(a.max_cq),
+        max_evd_qlen: count(a.max_cqe),
+        max_iov_segments_per_dto: sge,
+        max_iov_segments_per_rdma_read: if a.max_sge_rd == 0 { sge } else { sge.min(count(a.max_sge_rd)) },
+        max_iov_segments_per_rdma_write: sge,
+        max_lmrs: count(a.max_mr),
+        max_lmr_block_size: a.max_mr_size,
+        max_pzs: count(a.max_pd),
+        max_message_size: max_message,
+        max_rdma_size: max_message,
+        mtu: context.port(port).map_or(0, |port| port.active_mtu),
+        atomics: a.atomic_cap != AtomicCap::None,
+        datagrams: context.transport() == Transport::Ib,
+        max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
+        // The registration says where addresses begin; every device has to obey it.
+        zero_based: true,
+        remote_invalidate: a.memory_windows_type2 || a.memory_management,
+        max_srqs: count(a.max_srq),
+        max_ep_per_srq: count(a.max_qp),
+        max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe).min(path.max_depth())),
+    }
+}
+
+pub(super) fn provider_attr(context: &Context, path: DataPath, why: String) -> ProviderAttr {
+    ProviderAttr {
+        provider_name: "doorbell",
+        completion_flags_supported: CompletionFlags::all(),
+        max_private_data_size: MAX_PRIVATE_DATA as Count,
+        ep_creator: 1,
+        srq_supported: true,
+        srq_watermarks_supported: 0x111,
+        // mlx5 takes an SRQ's buffers from the SRQ's own protection domain; rxe looks in the QP's.
+        srq_ep_pz_difference_supported: context.driver().starts_with("mlx5"),
+        srq_info_supported: 0x11,
+        ep_recv_info_supported: 0x11,
+        lmr_sync_req: false,
+        iov_ownership_on_return: 0,
+        rmr_scopes: match (context.attributes().memory_windows, context.attributes().memory_windows_type2) {
+            (true, true) => 2,
+            (true, false) => 1,
+            (false, _) => 0,
+        },
+        datapath: path.name(),
+        datapath_reason: why,
+    }
+}

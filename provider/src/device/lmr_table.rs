@@ -1,0 +1,295 @@
+//! The LMR table, which posts look into.
+//!
+//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges and
+//! lkey with one array access and no lock, and tells a stale context from a live one. Entries are
+//! written under the lock of `free` and read without a lock. A post that races with the free of its
+//! own LMR may see the entry before or after it, as the device might.
+
+use crate::error::{Direction, PostError};
+use crate::memory::table;
+use crate::sync::{Mutex, rank};
+use crate::types::{LmrTriplet, MemPriv};
+use crate::{Error, Result, Subtype};
+use rxe_fallback::{Mr, Sge};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const INDEX_BITS: u32 = 20;
+const CHUNK: usize = 1024;
+const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
+
+/// What a post needs to know of one LMR. A dead slot has context 0.
+#[derive(Debug, Default)]
+struct LmrEntry {
+    context: AtomicU32,
+    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so that no post finds it, and
+    /// of the fields below only `pz` is set.
+    pool_memory: AtomicU32,
+    lkey: AtomicU32,
+    pz: AtomicU32,
+    privileges: AtomicU32,
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+type Chunk = [LmrEntry];
+
+/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
+/// with the free of its own LMR may see either, as the device might.
+pub(crate) struct LmrTable {
+    chunks: Box<[OnceLock<Box<Chunk>>]>,
+    free: Mutex<{ rank::TABLE }, FreeSlots>,
+    /// LMRs that are gone: one more after each.
+    gone: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct FreeSlots {
+    /// Slots given back, with the generation that the next user gets.
+    list: std::collections::VecDeque<(u32, u32)>,
+    next: u32,
+}
+
+/// What the segment is for, and so which checks it has to pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Use {
+    pub(crate) pz: u32,
+    pub(crate) direction: Direction,
+}
+
+impl LmrTable {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            chunks: table(CHUNKS, |_| OnceLock::new())?,
+            free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
+            gone: Arc::default(),
+        })
+    }
+
+    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes it.
+    fn chunk(&self, n: usize) -> Result<&Chunk> {
+        if let Some(chunk) = self.chunks[n].get() {
+            return Ok(chunk);
+        }
+        let made = table(CHUNK, |_| LmrEntry::default())?;
+        Ok(self.chunks[n].get_or_init(|| made))
+    }
+
+    fn slot(&self, context: u32) -> Option<&LmrEntry> {
+        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
+        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
+    }
+
+    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the device's key.
+    /// A segment of length 0 is not looked at and gives nothing (R52).
+    #[inline]
+    pub(crate) fn check(&self, n: u32, segment: &LmrTriplet, using: Use) -> Result<Option<Sge>, PostError> {
+        if segment.segment_length == 0 {
+            return Ok(None);
+        }
+        let direction = using.direction;
+        let slot = self.slot(segment.lmr_context).ok_or(PostError::NoSuchLmr(n, direction))?;
+        if segment.lmr_context == 0 || slot.context.load(Ordering::Acquire) != segment.lmr_context {
+            return Err(PostError::NoSuchLmr(n, direction));
+        }
+        if direction == Direction::Write
+            && slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() == 0
+        {
+            return Err(PostError::Privilege(n, direction));
+        }
+        if slot.pz.load(Ordering::Relaxed) != using.pz {
+            return Err(PostError::ProtectionZone(n, direction));
+        }
+        let end = segment
+            .virtual_address
+            .checked_add(u64::from(segment.segment_length))
+            .ok_or(PostError::OutOfBounds(n))?;
+        if segment.virtual_address < slot.start.load(Ordering::Relaxed)
+            || end > slot.end.load(Ordering::Relaxed)
+        {
+            return Err(PostError::OutOfBounds(n));
+        }
+        Ok(Some(Sge {
+            addr: segment.virtual_address,
+            len: segment.segment_length,
+            lkey: slot.lkey.load(Ordering::Relaxed),
+        }))
+    }
+
+    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long as `iov` at least.
+    #[inline]
+    pub(crate) fn check_all(
+        &self,
+        iov: &[LmrTriplet],
+        using: Use,
+        sges: &mut [Sge],
+    ) -> Result<usize, PostError> {
+        let mut n = 0;
+        for (i, segment) in iov.iter().enumerate() {
+            if let Some(sge) = self.check(i as u32, segment, using)? {
+                sges[n] = sge;
+                n += 1;
+            }
+        }
+        Ok(n)
+    }
+
+    /// Whether a segment is inside the live LMR that it names.
+    pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
+        let Some(slot) = self.slot(segment.lmr_context) else { return false };
+        let live = segment.lmr_context != 0 && slot.context.load(Ordering::Acquire) == segment.lmr_context;
+        let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
+        live && segment.virtual_address >= slot.start.load(Ordering::Relaxed)
+            && end <= u128::from(slot.end.load(Ordering::Relaxed))
+    }
+
+    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one is given.
+    pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
+        let live = |slot: &LmrEntry, context| {
+            [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
+        };
+        let fits = |slot: &LmrEntry| pz.is_none_or(|pz| slot.pz.load(Ordering::Relaxed) == pz);
+        contexts
+            .iter()
+            .filter(|&&context| context != 0)
+            .all(|&context| self.slot(context).is_some_and(|slot| live(slot, context) && fits(slot)))
+    }
+
+    /// `base` is the address that segments of it count from.
+    pub(crate) fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Result<u32> {
+        let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
+        slot.lkey.store(mr.lkey(), Ordering::Relaxed);
+        slot.pz.store(pz, Ordering::Relaxed);
+        slot.privileges.store(privileges.bits(), Ordering::Relaxed);
+        slot.start.store(base, Ordering::Relaxed);
+        slot.end.store(base + mr.len() as u64, Ordering::Relaxed);
+        slot.context.store(context, Ordering::Release);
+        Ok(context)
+    }
+
+    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not written: a post that races
+    /// with the free of the slot's former LMR must not find those of a pool.
+    pub(crate) fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
+        let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
+        slot.pz.store(pz, Ordering::Relaxed);
+        slot.pool_memory.store(number, Ordering::Release);
+        Ok(number)
+    }
+
+    fn take_slot(&self, free: &mut FreeSlots) -> Result<(u32, &LmrEntry)> {
+        // For all that can be given back, so that giving back needs no memory.
+        let all = free.next as usize + 1;
+        let given_back = free.list.len();
+        free.list.try_reserve(all - given_back)?;
+        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
+        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
+            free.list.pop_front().ok_or_else(|| {
+                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
+            })?
+        } else {
+            self.chunk(free.next as usize / CHUNK)?;
+            free.next += 1;
+            (free.next - 1, 1)
+        };
+        let at = index as usize;
+        Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
+    }
+
+    /// In the child of a fork: whoever goes by the last LMR that it used looks again.
+    pub(crate) fn disown(&self) {
+        self.gone.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn remove(&self, context: u32) {
+        let mut free = self.free.lock().unwrap();
+        if let Some(slot) = self.slot(context) {
+            slot.context.store(0, Ordering::Release);
+            slot.pool_memory.store(0, Ordering::Release);
+        }
+        // Second: see `LkeyCache::remember`.
+        self.gone.fetch_add(1, Ordering::Release);
+        let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
+        free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
+    }
+}
+
+/// The LMR that a queue's last buffer was in, for a queue that always uses its memory the same way: most buffers come from
+/// the same LMR as the one before, and need no look at the table. Good until any LMR of the IA goes.
+#[derive(Debug)]
+pub(crate) struct LkeyCache {
+    gone: Arc<AtomicU64>,
+    /// What that was while this LMR was alive.
+    gone_then: u64,
+    context: u32,
+    lkey: u32,
+    start: u64,
+    len: u64,
+}
+
+impl LkeyCache {
+    /// None yet.
+    pub(crate) fn none(table: &LmrTable) -> Self {
+        // No segment is inside of nothing.
+        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
+    }
+
+    /// The device's key for a segment of one byte or more that [`LmrTable::check`] would let pass; `None` if that is for
+    /// the table to say.
+    #[inline(always)]
+    pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
+        let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
+        let len = u64::from(segment.segment_length);
+        let offset = segment.virtual_address.wrapping_sub(self.start);
+        // 1 to self.len.
+        let fits = len.wrapping_sub(1) < self.len;
+        (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
+            .then_some(self.lkey)
+    }
+
+    /// This context has just passed the check.
+    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
+        let gone = table.gone.load(Ordering::Acquire);
+        let Some(slot) = table.slot(context) else { return };
+        // Alive after that look, so it goes, if it does, after it, too.
+        if slot.context.load(Ordering::Acquire) != context {
+            return;
+        }
+        self.start = slot.start.load(Ordering::Relaxed);
+        self.len = slot.end.load(Ordering::Relaxed) - self.start;
+        self.lkey = slot.lkey.load(Ordering::Relaxed);
+        self.context = context;
+        self.gone_then = gone;
+    }
+}
+
+impl std::fmt::Debug for LmrTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LmrTable").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not even a post that races with the free of the LMR that had its slot before finds it.
+    #[test]
+    fn no_context_finds_the_memory_of_a_pool() {
+        let table = LmrTable::new().unwrap();
+        let number = table.insert_pool_memory(7).unwrap();
+        let segment = LmrTriplet { virtual_address: 0, segment_length: 1, lmr_context: number };
+        for direction in [Direction::Read, Direction::Write] {
+            assert_eq!(
+                table.check(0, &segment, Use { pz: 7, direction }),
+                Err(PostError::NoSuchLmr(0, direction))
+            );
+        }
+        assert!(!table.covers(&segment));
+        let mut last = LkeyCache::none(&table);
+        last.remember(&table, number);
+        assert_eq!(last.key(&segment), None);
+        assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
+        table.remove(number);
+        assert!(!table.are_live(&[number], None));
+    }
+}

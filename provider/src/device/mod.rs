@@ -1,0 +1,239 @@
+//! An open device: its verbs context, what it offers, and the tables by which its objects are found.
+//!
+//! It knows no object. Objects know it: each holds an `Arc<Device>`. What comes from the device or
+//! from the connection manager goes to objects through traits that they implement: [`Member`],
+//! [`CmHandler`], [`Source`], [`WindowOwner`], [`AsyncSink`].
+
+mod address_handles;
+mod async_events;
+mod attributes;
+mod cm;
+mod lmr_table;
+mod pools;
+mod qp_state;
+mod reactor;
+mod registry;
+mod rkeys;
+mod settings;
+
+pub(crate) use address_handles::{AddressHandles, UdRoute};
+pub(crate) use async_events::AsyncSink;
+pub(crate) use cm::{Cm, CmHandler};
+pub(crate) use lmr_table::{LkeyCache, LmrTable, Use};
+pub(crate) use pools::Pools;
+pub(crate) use reactor::{KeptDates, Reactor, Source, Timer};
+pub(crate) use registry::{Class, Member, Registry};
+pub(crate) use rkeys::{RkeyTarget, Rkeys, WindowOwner};
+pub use settings::IaSettings;
+
+use crate::counters::IaCounts;
+use crate::datapath::DataPath;
+use crate::event_data::AsyncEvent;
+use crate::sync::{Mutex, rank};
+use crate::{Error, IaAttr, IaCounter, ProviderAttr, Result, Subtype};
+use rxe_fallback::{AtomicCap, Context, EventChannel};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+pub(crate) struct Device {
+    pub(crate) attr: IaAttr,
+    pub(crate) provider_attr: ProviderAttr,
+    pub(crate) path: DataPath,
+    pub(crate) settings: IaSettings,
+    pub(crate) port: u8,
+    pub(crate) lmrs: LmrTable,
+    pub(crate) rkeys: Rkeys,
+    pub(crate) address_handles: AddressHandles,
+    pub(crate) pools: Pools,
+    pub(crate) registry: Registry,
+    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) counts: IaCounts,
+    async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
+    order: Mutex<{ rank::ORDER }, ()>,
+    live: AtomicBool,
+    /// It belongs to the process that this one was forked from.
+    inherited: AtomicBool,
+    consumer_context: AtomicU64,
+    /// Dropped after everything that hangs on it.
+    pub(crate) cm: Cm,
+    /// Dropped last.
+    pub(crate) context: Context,
+}
+
+impl Device {
+    /// The device, without a thread; `address` is that of its port.
+    pub(crate) fn new(
+        context: Context,
+        port: u8,
+        address: IpAddr,
+        settings: IaSettings,
+    ) -> Result<Arc<Self>> {
+        let (path, why) = DataPath::choose(&context)?;
+        let channel = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
+        let reactor = Reactor::new(context.async_fd(), channel.as_fd())?;
+        Ok(Arc::new(Self {
+            attr: attributes::ia_attr(&context, port, address, path),
+            provider_attr: attributes::provider_attr(&context, path, why),
+            path,
+            settings,
+            port,
+            lmrs: LmrTable::new()?,
+            rkeys: Rkeys::default(),
+            address_handles: AddressHandles::default(),
+            pools: Pools::default(),
+            registry: Registry::default(),
+            reactor,
+            counts: IaCounts::new(context.sysfs_path(), port),
+            async_sink: Mutex::default(),
+            order: Mutex::new(()),
+            live: AtomicBool::new(true),
+            inherited: AtomicBool::new(false),
+            consumer_context: AtomicU64::new(0),
+            cm: Cm::new(channel),
+            context,
+        }))
+    }
+
+    /// Starts the reactor's thread.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
+        let device: Weak<Self> = Arc::downgrade(self);
+        self.reactor.start(device)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.live.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandleIa, "IA"))
+        }
+    }
+
+    /// Whether it belongs to the process that this one was forked from: its locks may be held for
+    /// ever then.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Acquire)
+    }
+
+    /// Refuses objects of a device that [`Device::is_inherited`].
+    pub(crate) fn check_inherited(&self, sub: Subtype, what: &str) -> Result<()> {
+        if self.is_inherited() { Err(Error::handle(sub, what)) } else { Ok(()) }
+    }
+
+    /// Puts a new object where its class is found, and counts it as all of these. How many objects
+    /// were freed follows from how many were made and how many are found, so both change under one
+    /// lock.
+    ///
+    /// # Errors
+    /// No memory for the table; nothing is counted then, and the object is not found.
+    pub(crate) fn register<M: Member + 'static>(
+        &self,
+        class: Class,
+        id: u64,
+        object: &Arc<M>,
+        counters: &[IaCounter],
+    ) -> Result<()> {
+        self.registry.add(class, id, object, counters.last().copied(), || {
+            counters.iter().for_each(|&counter| self.count(counter));
+        })
+    }
+
+    /// One more.
+    pub(crate) fn count(&self, counter: IaCounter) {
+        self.counts.count(counter);
+    }
+
+    pub(crate) fn consumer_context(&self) -> u64 {
+        self.consumer_context.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_consumer_context(&self, context: u64) {
+        self.consumer_context.store(context, Ordering::Relaxed);
+    }
+
+    /// Asynchronous events go there from now on, or nowhere.
+    pub(crate) fn set_async_sink(&self, sink: Option<Arc<dyn AsyncSink>>) {
+        let before = std::mem::replace(&mut *self.async_sink.lock().unwrap(), sink);
+        drop(before);
+    }
+
+    pub(crate) fn push_async(&self, event: AsyncEvent) {
+        let sink = self.async_sink.lock().unwrap().clone();
+        if let Some(sink) = sink {
+            sink.push_async(event);
+        }
+    }
+
+    /// Keeps events of one cause in one order across EVDs (R192).
+    pub(crate) fn in_order(&self, push: impl FnOnce()) {
+        let _order = self.order.lock().unwrap();
+        push();
+    }
+
+    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their completions
+    /// (of the last message there may be none), and rxe reads the memory in a kernel thread of its own.
+    pub(crate) fn finish_sends(&self) {
+        if self.context.driver() == "rdma_rxe" {
+            self.registry.each(Class::Ep, Member::finish_sends);
+        }
+    }
+
+    /// Whether the device has remote atomics.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.context.attributes().atomic_cap != AtomicCap::None
+    }
+
+    /// True if this call was the one that closed it. Calls of its objects fail from now on.
+    pub(crate) fn shut(&self) -> bool {
+        self.live.swap(false, Ordering::AcqRel)
+    }
+
+    /// All objects are closed: ends the connection ids and the thread.
+    pub(crate) fn stop(&self) {
+        self.set_async_sink(None);
+        self.cm.forget_all();
+        self.reactor.stop();
+    }
+}
+
+impl Source for Device {
+    fn ready(self: Arc<Self>, number: u64) {
+        match number {
+            reactor::ASYNC => self.async_ready(),
+            reactor::CM => self.cm_ready(),
+            _ => {}
+        }
+    }
+
+    fn due(self: Arc<Self>, timer: Timer) {
+        // The peer of an ended connection has never answered.
+        if let Timer::GiveUp(token) = timer {
+            self.cm.forget(token);
+        }
+    }
+}
+
+impl crate::fork::Inherit for Device {
+    fn disown(&self) {
+        self.live.store(false, Ordering::Release);
+        self.inherited.store(true, Ordering::Release);
+        self.lmrs.disown();
+        self.reactor.disown();
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.reactor.stop();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("context", &self.context)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
