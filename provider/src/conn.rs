@@ -1,6 +1,6 @@
 //! How EPs connect, disconnect, break, are reset and freed: the EP state machine.
 //!
-//! Calls of the consumer and events of the connection manager (on the progress thread) meet at [`Control`]'s lock; the one
+//! Calls of the consumer and events of the connection manager (on the progress thread) meet at [`Control`](crate::ep::Control)'s lock; the one
 //! that moves the EP into a state also makes the event for it, so there is exactly one (R184). Events are pushed after
 //! that lock is gone.
 //!
@@ -9,15 +9,12 @@
 
 mod end;
 
-use crate::counters::Calls;
 use crate::device::{CmHandler, Timer};
 use crate::ep::{Ep, EpInner};
 use crate::event::EventData;
 use crate::event_data::{ConnectionEvent, ConnectionEventKind};
 use crate::memory::headroom;
-use crate::types::{
-    CloseFlags, ConnQual, Count, EpState, MAX_PRIVATE_DATA, Qos, WATERMARK_INFINITE, port_of,
-};
+use crate::types::{CloseFlags, ConnQual, EpState, MAX_PRIVATE_DATA, Qos, port_of};
 use crate::{Error, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, PortSpace};
@@ -31,72 +28,6 @@ pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
 
 /// How long an accepted connection may stay unconfirmed.
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
-
-/// What the consumer's calls and the progress thread share of an EP.
-#[derive(Debug)]
-pub(crate) struct Control {
-    pub(crate) local: Option<SocketAddr>,
-    pub(crate) remote: Option<SocketAddr>,
-    cm: Option<(u64, Arc<CmId>)>,
-    /// The remote service, for `dup_connect`.
-    service: Option<(IpAddr, ConnQual)>,
-    private_data: Vec<u8>,
-    soft: Mark,
-    hard: Count,
-    /// The device has said that an SRQ EP takes no more buffers.
-    pub(crate) last_wqe: bool,
-    /// Ended, and every completion is in.
-    pub(crate) drained: bool,
-    /// The connection that the peer has ended.
-    left: u64,
-    pub(crate) calls: Calls,
-}
-
-/// A one-shot mark.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    value: Count,
-    armed: bool,
-}
-
-impl Control {
-    pub(crate) fn new(soft: Count) -> Self {
-        Self {
-            local: None,
-            remote: None,
-            cm: None,
-            service: None,
-            private_data: Vec::new(),
-            soft: Mark { value: soft, armed: soft != WATERMARK_INFINITE },
-            hard: WATERMARK_INFINITE,
-            last_wqe: false,
-            drained: true,
-            left: 0,
-            calls: Calls::default(),
-        }
-    }
-
-    pub(crate) fn set_marks(&mut self, soft: Count, hard: Count) {
-        self.soft = Mark { value: soft, armed: soft != WATERMARK_INFINITE };
-        self.hard = hard;
-    }
-
-    /// One event per setting (R214).
-    pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
-        let trips = self.soft.armed && n > self.soft.value;
-        self.soft.armed &= !trips;
-        trips
-    }
-
-    /// Whether so many receives would exceed a mark.
-    pub(crate) fn exceeds(&self, n: Count) -> bool {
-        self.soft.armed && n > self.soft.value || self.hard_trips(n)
-    }
-
-    pub(crate) fn hard_trips(&self, n: Count) -> bool {
-        self.hard != WATERMARK_INFINITE && n > self.hard
-    }
-}
 
 impl Ep {
     /// Asks to connect to a service; the outcome is an event on the connect EVD.

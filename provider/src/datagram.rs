@@ -8,51 +8,25 @@
 
 pub(crate) mod ask;
 mod resolve;
+pub(crate) mod state;
 
-use self::resolve::Asking;
+use self::state::not_here;
 use crate::datapath::{WrId, entries::WrInfo};
 use crate::device::UdRoute;
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
 use crate::event::EventData;
 use crate::event_data::{DatagramEvent, DatagramEventKind};
-use crate::sync::{Mutex, rank};
 use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
-use crate::{Error, Result, ServiceType, Subtype};
+use crate::{Error, Result, ServiceType};
 use rxe_fallback::cm::DATAGRAM_QKEY;
 use rxe_fallback::{Ah, ConnParam, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes in front of each received datagram (`DAT_IB`'s GRH).
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
-
-/// What a UD EP has beyond others.
-#[derive(Debug, Default)]
-pub(crate) struct Ud(Mutex<{ rank::DATAGRAMS }, State>);
-
-impl Ud {
-    /// With memory for the address handles of so many sends.
-    pub(crate) fn new(sends: usize) -> crate::Result<Self> {
-        // One more: done sends are forgotten after the next one.
-        let sending = crate::memory::queue(sends + 1)?;
-        Ok(Self(Mutex::new(State { sending, ..State::default() })))
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// By the tokens of their ids.
-    asking: HashMap<u64, Asking>,
-    /// Handed out with events, and not freed.
-    cms: HashSet<u64>,
-    /// Address handles of sends, by position: a device may need them until the send is done.
-    sending: VecDeque<(u64, Ah)>,
-    /// Peers have been told its QP's number.
-    known: bool,
-}
 
 impl Ep {
     /// Its service type.
@@ -220,10 +194,4 @@ impl EpInner {
         self.ia.address_handles.remove_all_of(self.id);
         drop(state);
     }
-}
-
-/// A service type that this device does not have.
-pub(crate) fn not_here() -> Error {
-    let text = "this device has no datagrams (DAT_IB_UD is FALSE)";
-    Error::new(crate::ReturnType::ModelNotSupported, Subtype::None, text)
 }

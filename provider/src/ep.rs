@@ -1,11 +1,14 @@
 //! EPs: creation, attributes, posting. How they connect and end is in [`crate::conn`].
 
+mod control;
+mod counters;
 mod make;
 mod marks;
 mod modify;
 mod post;
 mod window;
 
+pub(crate) use control::Control;
 use make::Plan;
 use marks::RecvHooks;
 pub use modify::EpChange;
@@ -13,9 +16,8 @@ pub(crate) use post::RequestKind;
 use post::{Receives, Requests};
 pub(crate) use window::Window;
 
-use crate::conn::Control;
 use crate::counters::Received;
-use crate::datagram::Ud;
+use crate::datagram::state::Ud;
 use crate::datapath::entries::{CompletedUpTo, Lost, WrInfo};
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, KeptDates, Member, Source, Timer};

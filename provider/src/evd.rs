@@ -9,6 +9,7 @@
 //! is gone.
 
 mod alert;
+mod counters;
 mod harvest;
 mod wait;
 

@@ -217,6 +217,9 @@ impl<'a> Visit<'a> for Module {
         syn::visit::visit_path(self, path);
     }
 
+    /// `pub(super)` names no item.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+
     fn visit_macro(&mut self, mac: &'a syn::Macro) {
         self.read_tokens(mac.tokens.clone());
         syn::visit::visit_macro(self, mac);

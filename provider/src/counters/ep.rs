@@ -1,9 +1,7 @@
 //! What an EP counts.
 
 use super::{Base, Counters, EpCounter};
-use crate::ep::EpInner;
 use crate::types::DtoOp;
-use crate::{Ep, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Kinds of messages that are counted apart.
@@ -97,35 +95,20 @@ pub(crate) struct Calls {
     base: Base<EpCounter>,
 }
 
-impl Ep {
-    /// What has happened on it, messages included that have arrived and that nobody has seen yet.
-    ///
-    /// # Errors
-    /// INVALID_HANDLE after the IA was closed.
-    pub fn counters(&self) -> Result<Counters<EpCounter>> {
-        self.take_counters(&[])
-    }
-
-    /// The same, and these counters start at 0 again.
-    ///
-    /// # Errors
-    /// As [`Ep::counters`].
-    pub fn take_counters(&self, reset: &[EpCounter]) -> Result<Counters<EpCounter>> {
-        self.inner.check()?;
-        self.inner.recv_evd.harvest_now()?;
-        Ok(self.inner.read_counts(reset))
-    }
-}
-
-impl EpInner {
-    fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
+impl Calls {
+    /// All counters of the EP as they count since the last reset; those of `reset` count from now on.
+    pub(crate) fn read(
+        &mut self,
+        posted: &Posted,
+        received: &Received,
+        reset: &[EpCounter],
+    ) -> Counters<EpCounter> {
         use EpCounter as C;
         let mut totals = Counters::zero();
         let mut set = |count, data: Option<C>, (n, bytes)| {
             totals.set(count, n);
             data.into_iter().for_each(|data| totals.set(data, bytes));
         };
-        let (posted, received) = (self.posted(), &self.received);
         for (count, data, op) in [
             (C::PostSend, Some(C::PostSendData), DtoOp::Send),
             (C::PostSendUd, Some(C::PostSendUdData), DtoOp::SendUd),
@@ -146,10 +129,9 @@ impl EpInner {
         ] {
             set(count, Some(data), received.get(kind));
         }
-        let calls = &mut self.control.lock().unwrap().calls;
-        set(C::Connect, None, (calls.connects, 0));
-        set(C::Disconnect, None, (calls.disconnects, 0));
-        calls.base.read(totals, reset)
+        set(C::Connect, None, (self.connects, 0));
+        set(C::Disconnect, None, (self.disconnects, 0));
+        self.base.read(totals, reset)
     }
 }
 

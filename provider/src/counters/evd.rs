@@ -56,25 +56,6 @@ impl EvdCounts {
     }
 }
 
-impl crate::Evd {
-    /// What has happened on it.
-    ///
-    /// # Errors
-    /// INVALID_HANDLE after it was freed.
-    pub fn counters(&self) -> crate::Result<Counters<EvdCounter>> {
-        self.take_counters(&[])
-    }
-
-    /// The same, and these counters start at 0 again.
-    ///
-    /// # Errors
-    /// As [`Evd::counters`](crate::Evd::counters).
-    pub fn take_counters(&self, reset: &[EvdCounter]) -> crate::Result<Counters<EvdCounter>> {
-        self.inner.check()?;
-        Ok(self.inner.read_counts(reset))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

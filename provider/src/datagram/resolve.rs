@@ -3,8 +3,8 @@
 //! The side that asks learns the peer's QP and the way to it from the answer. The side that answers knows the peer's QP from the
 //! request, and its address; the way back it resolves with an id of its own, after the answer has gone out.
 
-use super::Ud;
 use super::ask::{Answer, Answers, Asker};
+use super::state::{PendingResolve, Side, Ud};
 use crate::conn::{RESOLVE_TIME, check_private_data};
 use crate::device::Timer;
 use crate::ep::EpInner;
@@ -16,22 +16,6 @@ use rxe_fallback::{Ah, AhAttr, CmEvent, CmEventKind, CmId, PortSpace};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A question under way.
-#[derive(Debug)]
-pub(super) struct Asking {
-    id: Arc<CmId>,
-    remote: IpAddr,
-    side: Side,
-}
-
-#[derive(Debug)]
-enum Side {
-    /// This EP connects, with this private data.
-    Active(Vec<u8>),
-    /// It has accepted a request of this QP, which came with this private data.
-    Passive(u32, Vec<u8>),
-}
 
 impl EpInner {
     /// Asks where the EP behind this service is.
@@ -131,7 +115,7 @@ impl EpInner {
             return Err(Unasked::Unreachable);
         }
         state.known = true;
-        state.asking.insert(token, Asking { id, remote: to.ip(), side });
+        state.asking.insert(token, PendingResolve { id, remote: to.ip(), side });
         Ok(token)
     }
 
@@ -225,7 +209,7 @@ impl EpInner {
     ) -> Result<(), rxe_fallback::Error> {
         let pd = self.pd();
         let ah = Ah::create(&pd, path)?;
-        let Some(Asking { remote, side, .. }) = self.take_question(ud, token) else { return Ok(()) };
+        let Some(PendingResolve { remote, side, .. }) = self.take_question(ud, token) else { return Ok(()) };
         let (active, private_data) = match side {
             Side::Active(_) => (true, answer.to_vec()),
             Side::Passive(_, data) => (false, data),
@@ -251,7 +235,7 @@ impl EpInner {
     }
 
     /// The question, which is over.
-    fn take_question(&self, ud: &Ud, token: u64) -> Option<Asking> {
+    fn take_question(&self, ud: &Ud, token: u64) -> Option<PendingResolve> {
         let asking = ud.0.lock().unwrap().asking.remove(&token);
         if asking.is_some() {
             self.ia.cm.forget(token);

@@ -1,11 +1,11 @@
 //! What an EP is made of: checks, the QP, and everything that gets to know the EP.
 
+use super::Control;
 use super::marks::RecvHooks;
 use super::post::{PrePosted, Receive, Receives, Request, Requests};
 use super::{EpEvds, EpInner, EpPlace, Room};
-use crate::conn::Control;
 use crate::counters::{Posted, Received};
-use crate::datagram::{Ud, not_here};
+use crate::datagram::state::{Ud, not_here};
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, KeptDates};
 use crate::evd::{EvdInner, Stream, StreamKind};

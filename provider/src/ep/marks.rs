@@ -1,7 +1,7 @@
 //! How many receives an EP holds, and the high watermarks that look at that number.
 
+use super::Control;
 use super::{EpInner, RecvCounts};
-use crate::conn::Control;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::types::{Count, EpState, VALUE_UNKNOWN};
 use bitflags::bitflags;

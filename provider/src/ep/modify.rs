@@ -5,9 +5,9 @@
 //! old one's place ([`EpPlace`](super::EpPlace)) with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
 //! the old one has taken none of them, since a QP that was never connected takes nothing.
 
+use super::Control;
 use super::make::{Blame, Fed, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
 use super::{Ep, EpInner};
-use crate::conn::Control;
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::types::{CompletionFlags, Count, EpState, Qos, ServiceType, WATERMARK_INFINITE};
 use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};

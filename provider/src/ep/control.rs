@@ -1,0 +1,76 @@
+//! The connection of an EP: what the consumer's calls and the progress thread share of it.
+//!
+//! Whoever moves the EP into another state holds the lock of its [`Control`]. What the states mean
+//! and how they follow each other is in [`crate::conn`].
+
+use crate::counters::Calls;
+use crate::types::{ConnQual, Count, WATERMARK_INFINITE};
+use rxe_fallback::CmId;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// What the consumer's calls and the progress thread share of an EP.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) cm: Option<(u64, Arc<CmId>)>,
+    /// The remote service, for `dup_connect`.
+    pub(crate) service: Option<(IpAddr, ConnQual)>,
+    pub(crate) private_data: Vec<u8>,
+    soft: Mark,
+    hard: Count,
+    /// The device has said that an SRQ EP takes no more buffers.
+    pub(crate) last_wqe: bool,
+    /// Ended, and every completion is in.
+    pub(crate) drained: bool,
+    /// The connection that the peer has ended.
+    pub(crate) left: u64,
+    pub(crate) calls: Calls,
+}
+
+/// A one-shot mark.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    value: Count,
+    armed: bool,
+}
+
+impl Control {
+    pub(crate) fn new(soft: Count) -> Self {
+        Self {
+            local: None,
+            remote: None,
+            cm: None,
+            service: None,
+            private_data: Vec::new(),
+            soft: Mark { value: soft, armed: soft != WATERMARK_INFINITE },
+            hard: WATERMARK_INFINITE,
+            last_wqe: false,
+            drained: true,
+            left: 0,
+            calls: Calls::default(),
+        }
+    }
+
+    pub(crate) fn set_marks(&mut self, soft: Count, hard: Count) {
+        self.soft = Mark { value: soft, armed: soft != WATERMARK_INFINITE };
+        self.hard = hard;
+    }
+
+    /// One event per setting (R214).
+    pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
+        let trips = self.soft.armed && n > self.soft.value;
+        self.soft.armed &= !trips;
+        trips
+    }
+
+    /// Whether so many receives would exceed a mark.
+    pub(crate) fn exceeds(&self, n: Count) -> bool {
+        self.soft.armed && n > self.soft.value || self.hard_trips(n)
+    }
+
+    pub(crate) fn hard_trips(&self, n: Count) -> bool {
+        self.hard != WATERMARK_INFINITE && n > self.hard
+    }
+}

@@ -1,0 +1,31 @@
+//! The counters of an EP.
+
+use super::EpInner;
+use crate::{Counters, Ep, EpCounter, Result};
+
+impl Ep {
+    /// What has happened on it, messages included that have arrived and that nobody has seen yet.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed.
+    pub fn counters(&self) -> Result<Counters<EpCounter>> {
+        self.take_counters(&[])
+    }
+
+    /// The same, and these counters start at 0 again.
+    ///
+    /// # Errors
+    /// As [`Ep::counters`].
+    pub fn take_counters(&self, reset: &[EpCounter]) -> Result<Counters<EpCounter>> {
+        self.inner.check()?;
+        self.inner.recv_evd.harvest_now()?;
+        Ok(self.inner.read_counts(reset))
+    }
+}
+
+impl EpInner {
+    fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
+        let posted = self.posted();
+        self.control.lock().unwrap().calls.read(&posted, &self.received, reset)
+    }
+}
