@@ -7,11 +7,6 @@ use crate::datapath::direct;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use rxe_fallback::{AsyncKind as Kind, AsyncObject as Object};
 
-/// Where asynchronous events of an IA go.
-pub(crate) trait AsyncSink: Send + Sync {
-    fn push_async(&self, event: AsyncEvent);
-}
-
 impl Device {
     /// The device's event channel is readable.
     pub(super) fn async_ready(&self) {

@@ -8,6 +8,7 @@ mod address_handles;
 mod async_events;
 mod attributes;
 mod cm;
+mod cm_events;
 mod lmr_table;
 mod pools;
 mod qp_state;
@@ -17,7 +18,6 @@ mod rkeys;
 mod settings;
 
 pub(crate) use address_handles::{AddressHandles, UdRoute};
-pub(crate) use async_events::AsyncSink;
 pub(crate) use cm::{Cm, CmHandler};
 pub(crate) use lmr_table::{LkeyCache, LmrTable, Use};
 pub(crate) use pools::Pools;
@@ -36,6 +36,11 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Where asynchronous events of an IA go.
+pub(crate) trait AsyncSink: Send + Sync {
+    fn push_async(&self, event: AsyncEvent);
+}
 
 pub(crate) struct Device {
     pub(crate) attr: IaAttr,

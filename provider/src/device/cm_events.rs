@@ -1,0 +1,103 @@
+//! Events of the connection manager: to whom each goes, how long an id outlives its connection, and
+//! what of all that is counted.
+
+use super::Device;
+use super::cm::CmHandler;
+use super::reactor::Timer;
+use crate::IaCounter;
+use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the id of an ended connection is kept for the answer to its DREQ.
+const DREQ_LINGER: Duration = Duration::from_secs(10);
+
+impl Device {
+    /// Keeps the id of an ended connection until the peer has answered, or for a while.
+    pub(crate) fn linger(self: &Arc<Self>, token: u64, id: Arc<CmId>) {
+        self.cm.keep(token, id);
+        let device: Weak<Self> = Arc::downgrade(self);
+        if self.reactor.after(DREQ_LINGER, device, Timer::GiveUp(token)).is_err() {
+            // Nobody would ever let go of it.
+            self.cm.forget(token);
+        }
+    }
+
+    /// The channel is readable.
+    pub(super) fn cm_ready(&self) {
+        loop {
+            match self.cm.channel().next_event() {
+                Ok(Some(event)) => self.on_cm_event(event),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the connection manager's channel failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_cm_event(&self, mut event: CmEvent) {
+        use CmEventKind as K;
+        tracing::debug!(kind = ?event.kind, status = event.status, token = event.token, "connection manager");
+        let token = if event.kind == K::ConnectRequest {
+            event.listener_token.unwrap_or(event.token)
+        } else {
+            event.token
+        };
+        let handler = self.cm.handler(token);
+        self.count_cm(&event, handler.as_ref());
+        match handler {
+            Some(Some(to)) => {
+                if let Some(to) = to.upgrade() {
+                    to.on_cm(&mut event);
+                }
+            }
+            Some(None) => {
+                if matches!(event.kind, K::Disconnected | K::TimewaitExit) {
+                    self.cm.forget(token);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn count_cm(&self, event: &CmEvent, handler: Option<&Option<Weak<dyn CmHandler>>>) {
+        use CmEventKind as K;
+        use IaCounter as C;
+        // What becomes of a request for datagrams is counted with its outcome.
+        if matches!(handler, Some(Some(to)) if to.upgrade().is_some_and(|to| to.is_ud())) {
+            return;
+        }
+        let for_datagrams = event.new_id.as_ref().is_some_and(|id| id.port_space() == PortSpace::Udp);
+        let unanswered = event.status == -libc::ETIMEDOUT;
+        let counter = match (event.kind, handler) {
+            (K::TimewaitExit, _) => return,
+            (_, None) => C::CmErrUnexpected,
+            (K::ConnectRequest, _) if for_datagrams => C::CmAhReqRx,
+            (K::ConnectRequest, _) => C::CmReqRx,
+            (K::ConnectResponse, _) => C::CmRepRx,
+            (K::Established, _) => C::CmRtuRx,
+            (K::Rejected, _) if event.rejected_by_consumer() => C::CmUserRejRx,
+            (K::Rejected, _) if event.nobody_listens() => C::CmErrRefused,
+            (K::Rejected, _) => C::CmErrRejRx,
+            (K::AddrError | K::RouteError | K::Unreachable | K::ConnectError | K::Disconnected, _)
+                if unanswered =>
+            {
+                C::CmErrTimeout
+            }
+            (K::AddrError | K::RouteError | K::Unreachable | K::ConnectError, _) => C::CmErr,
+            (K::Disconnected, Some(None)) => C::CmDrepRx,
+            (K::Disconnected, _) => C::CmDreqRx,
+            _ => return,
+        };
+        self.count(counter);
+    }
+
+    /// A disconnect was sent, if it could be: an answer where the peer had sent one before.
+    pub(crate) fn count_disconnect(&self, sent: bool, answer: bool) {
+        if sent {
+            self.count(if answer { IaCounter::CmDrepTx } else { IaCounter::CmDreqTx });
+        }
+    }
+}
