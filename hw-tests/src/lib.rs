@@ -1,6 +1,7 @@
-//! What device tests share: which devices to use, how to be ignored visibly without one, and a [`Rig`] of two IAs
-//! with connections between them.
+//! What device tests share: which devices to use, how to be ignored visibly without one, and a
+//! [`Rig`] of two IAs with connections between them.
 
+pub mod dat;
 pub mod echo;
 pub mod rig;
 
@@ -8,8 +9,8 @@ pub use rig::{Pair, Rig, Side};
 
 use libtest_mimic::{Arguments, Conclusion, Trial};
 
-/// The devices to test on: server and client side. `DOORBELL_TEST_DEVICES` names them, separated by a comma; one name
-/// stands for both.
+/// The devices to test on: server and client side. `DOORBELL_TEST_DEVICES` names them, separated by
+/// a comma; one name stands for both.
 pub fn devices() -> Option<(String, String)> {
     let names = std::env::var("DOORBELL_TEST_DEVICES").ok().filter(|names| !names.trim().is_empty())?;
     let mut names = names.split(',').map(|name| name.trim().to_owned());
@@ -18,7 +19,8 @@ pub fn devices() -> Option<(String, String)> {
     Some((server, client))
 }
 
-/// Writes the log to standard error, as far as `DOORBELL_LOG` asks (`debug`, `doorbell=trace`, ...).
+/// Writes the log to standard error, as far as `DOORBELL_LOG` asks (`debug`, `doorbell=trace`,
+/// ...).
 pub fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("DOORBELL_LOG").unwrap_or_default();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
@@ -33,7 +35,8 @@ macro_rules! tests {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as fn())),*] };
 }
 
-/// Runs device tests with the usual command line; without a device each is shown as ignored, with the reason.
+/// Runs device tests with the usual command line; without a device each is shown as ignored, with
+/// the reason.
 pub fn run(tests: &[Test]) -> Conclusion {
     run_with_threads(tests, 4)
 }

@@ -104,8 +104,8 @@ impl Side {
         Ep::create_with_srq(&self.ia, &self.pz, self.evds(), srq, attr).unwrap()
     }
 
-    /// Posts `n` buffers of `len` bytes to the SRQ, one behind the other in this side's memory from `offset` on, with
-    /// cookies from `cookie` up.
+    /// Posts `n` buffers of `len` bytes to the SRQ, one behind the other in this side's memory from
+    /// `offset` on, with cookies from `cookie` up.
     #[track_caller]
     pub fn post(&self, srq: &mut Srq, n: usize, len: usize, offset: usize, cookie: u64) {
         for i in 0..n {
@@ -126,7 +126,8 @@ impl Rig {
         Self { server: Side::open_with(&server, settings), client: Side::open_with(&client, settings) }
     }
 
-    /// Senders on it never give up on a peer without a posted receive, and try again every few milliseconds.
+    /// Senders on it never give up on a peer without a posted receive, and try again every few
+    /// milliseconds.
     pub fn patient() -> Self {
         Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16 })
     }
@@ -194,7 +195,8 @@ impl Rig {
 
 /// What tests of pools and of changed EPs do.
 impl Rig {
-    /// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool of as many.
+    /// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool
+    /// of as many.
     pub fn pooled(&self, depth: u32) -> (Srq, RecvPool, Pair) {
         let mut srq = self.server.srq(depth as i32);
         let mut pool = RecvPool::new(&self.server.ia, &self.server.pz, depth, SIZE).unwrap();
@@ -210,7 +212,8 @@ impl Rig {
         assert_eq!(self.send(pair, 0, bytes.len()).status, DtoStatus::Success);
     }
 
-    /// The client sends a message into a buffer that the server posts, and reads the server's memory.
+    /// The client sends a message into a buffer that the server posts, and reads the server's
+    /// memory.
     #[track_caller]
     pub fn send_and_read(&self, pair: &mut Pair) {
         let there = &self.server.lmr;
@@ -389,8 +392,8 @@ impl Rig {
         (psp, arrival)
     }
 
-    /// A request by somebody who never confirms an accept: the EP that takes it stays in COMPLETION_PENDING while the returned
-    /// client lives.
+    /// A request by somebody who never confirms an accept: the EP that takes it stays in
+    /// COMPLETION_PENDING while the returned client lives.
     pub fn ask_and_never_confirm(&self) -> (Resolved, CrArrival) {
         let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
         let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
@@ -401,8 +404,8 @@ impl Rig {
         (client, connection_request(&self.server.cr))
     }
 
-    /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a receive: it waits for its own
-    /// Send, which finds none. Needs a [`Rig::patient`].
+    /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a
+    /// receive: it waits for its own Send, which finds none. Needs a [`Rig::patient`].
     pub fn begin_graceful(&self, pair: &mut Pair) {
         pair.server.post_send(&[self.server.lmr.triplet(0, 8)], 77, CompletionFlags::empty()).unwrap();
         pair.server.disconnect(CloseFlags::Graceful).unwrap();

@@ -1,9 +1,11 @@
-//! What is advertised is what happens: limits, kinds of memory, quality of service, where asynchronous events go.
+//! What is advertised is what happens: limits, kinds of memory, quality of service, where
+//! asynchronous events go.
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia,
     IaSettings, Lmr, LmrTriplet, MemPriv, Psp, Qos, ReturnType, Rmr, RmrTriplet, Srq, SrqAttr, VaType,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, devices, tests};
 use memmap2::MmapMut;
@@ -13,8 +15,8 @@ fn main() {
         eps_can_have_what_is_advertised_and_no_more,
         srqs_can_have_what_is_advertised_and_no_more,
         evds_can_be_as_long_as_advertised_and_no_longer,
-        private_data_can_be_as_long_as_advertised_and_no_longer,
-        messages_can_have_as_many_segments_as_advertised_and_no_more,
+        private_data_has_the_advertised_limit,
+        messages_have_the_advertised_limit_of_segments,
         totals_are_no_less_than_what_one_ep_can_have,
         quality_of_service_is_best_effort,
         zero_based_memory_is_named_from_0,
@@ -51,12 +53,13 @@ fn eps_can_have_what_is_advertised_and_no_more() {
             set(&mut attr, n);
             Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr))
         };
-        // How many requests fit depends on their segments too: a device may say no, but not that it was asked too much.
+        // How many requests fit depends on their segments too: a device may say no, but not that it
+        // was asked too much.
         match make(most) {
             Ok(_) => {}
             Err(e) => assert_eq!(e.return_type(), ReturnType::InsufficientResources, "{name} {most}: {e}"),
         }
-        assert_eq!(code(make(most + 1)), 0x8006_002a, "{name}");
+        assert_eq!(code(make(most + 1)), dat::INVALID_ARG6, "{name}");
     }
 }
 
@@ -68,10 +71,10 @@ fn srqs_can_have_what_is_advertised_and_no_more() {
         make(SrqAttr::depth(a.max_recv_per_srq)).unwrap().query().unwrap().max_recv_dtos
             >= a.max_recv_per_srq
     );
-    assert_eq!(code(make(SrqAttr::depth(a.max_recv_per_srq + 1))), 0x8006_0027);
+    assert_eq!(code(make(SrqAttr::depth(a.max_recv_per_srq + 1))), dat::INVALID_ARG3);
     let with_iov = |max_recv_iov| SrqAttr { max_recv_iov, ..SrqAttr::depth(1) };
     make(with_iov(a.max_iov_segments_per_dto)).unwrap();
-    assert_eq!(code(make(with_iov(a.max_iov_segments_per_dto + 1))), 0x8006_0027);
+    assert_eq!(code(make(with_iov(a.max_iov_segments_per_dto + 1))), dat::INVALID_ARG3);
 }
 
 fn evds_can_be_as_long_as_advertised_and_no_longer() {
@@ -79,23 +82,23 @@ fn evds_can_be_as_long_as_advertised_and_no_longer() {
     let most = side.ia.attributes().max_evd_qlen;
     let software = Evd::create(&side.ia, most, None, EvdFlags::SOFTWARE).unwrap();
     assert!(software.query().unwrap().qlen >= most);
-    assert_eq!(code(Evd::create(&side.ia, most + 1, None, EvdFlags::SOFTWARE)), 0x8006_0026);
-    assert_eq!(code(software.resize(most + 1)), 0x8006_0026);
+    assert_eq!(code(Evd::create(&side.ia, most + 1, None, EvdFlags::SOFTWARE)), dat::INVALID_ARG2);
+    assert_eq!(code(software.resize(most + 1)), dat::INVALID_ARG2);
 }
 
-fn private_data_can_be_as_long_as_advertised_and_no_longer() {
+fn private_data_has_the_advertised_limit() {
     let rig = Rig::new();
     let most = rig.server.ia.provider_attributes().max_private_data_size as usize;
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
     let client = rig.client.ep(&EpAttr::default());
     let connect =
         |data: &[u8]| client.connect(rig.server.ia.address(), qual, Some(LONG), data, Qos::BestEffort);
-    assert_eq!(code(connect(&vec![7; most + 1])), 0x8006_0029);
+    assert_eq!(code(connect(&vec![7; most + 1])), dat::INVALID_ARG5);
     connect(&vec![7; most]).unwrap();
     assert_eq!(connection_request(&rig.server.cr).cr.private_data(), vec![7; most]);
 }
 
-fn messages_can_have_as_many_segments_as_advertised_and_no_more() {
+fn messages_have_the_advertised_limit_of_segments() {
     let rig = Rig::new();
     let most = rig.client.ia.attributes().max_iov_segments_per_dto;
     let attr = EpAttr { max_request_iov: most, max_recv_dtos: 2, max_request_dtos: 2, ..EpAttr::default() };
@@ -104,7 +107,7 @@ fn messages_can_have_as_many_segments_as_advertised_and_no_more() {
     let pieces: Vec<_> = (0..=most as usize).map(|i| rig.client.lmr.triplet(16 * i, 1)).collect();
     pair.client.post_send(&pieces[..most as usize], 0, NONE).unwrap();
     assert_eq!(dto(&rig.server.recv).length, most as u32);
-    assert_eq!(code(pair.client.post_send(&pieces, 0, NONE)), 0x8006_0026);
+    assert_eq!(code(pair.client.post_send(&pieces, 0, NONE)), dat::INVALID_ARG2);
 }
 
 fn totals_are_no_less_than_what_one_ep_can_have() {
@@ -122,7 +125,7 @@ fn quality_of_service_is_best_effort() {
     let client = rig.client.ep(&EpAttr::default());
     let to = rig.server.ia.address();
     for qos in [Qos::HighThroughput, Qos::LowLatency, Qos::Economy, Qos::Premium] {
-        assert_eq!(code(client.connect(to, 1, None, &[], qos)), 0x8009_0000);
+        assert_eq!(code(client.connect(to, 1, None, &[], qos)), dat::MODEL_NOT_SUPPORTED);
     }
 }
 
@@ -162,7 +165,7 @@ fn zero_based_memory_is_named_from_0() {
             privileges: MemPriv::REMOTE_READ,
             va_type: VaType::ZeroBased,
         };
-        assert_eq!(code(rmr.bind(&mut pair.server, to, 0, NONE)), 0x8009_0000);
+        assert_eq!(code(rmr.bind(&mut pair.server, to, 0, NONE)), dat::MODEL_NOT_SUPPORTED);
     }
 }
 
@@ -171,9 +174,9 @@ fn zero_based_memory_ends_where_it_ends() {
     let lmr = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 4096, all_privileges()).unwrap();
     let mut ep = rig.server.ep(&EpAttr::default());
     ep.post_recv(&[lmr.triplet(0, 4096)], 0, NONE).unwrap();
-    assert_eq!(code(ep.post_recv(&[lmr.triplet(1, 4096)], 0, NONE)), 0x8006_0027);
+    assert_eq!(code(ep.post_recv(&[lmr.triplet(1, 4096)], 0, NONE)), dat::INVALID_ARG3);
     let real = LmrTriplet { virtual_address: lmr.address(), ..lmr.triplet(0, 1) };
-    assert_eq!(code(ep.post_recv(&[real], 0, NONE)), 0x8006_0027);
+    assert_eq!(code(ep.post_recv(&[real], 0, NONE)), dat::INVALID_ARG3);
 }
 
 fn segments_to_be_synced_have_to_be_there() {
@@ -182,11 +185,11 @@ fn segments_to_be_synced_have_to_be_there() {
     side.ia.sync_rdma_read(&[good, LmrTriplet::default()]).unwrap();
     side.ia.sync_rdma_write(&[good]).unwrap();
     let outside = side.lmr.triplet(side.lmr.len() - 1, 2);
-    assert_eq!(code(side.ia.sync_rdma_read(&[good, outside])), 0x8006_0026);
+    assert_eq!(code(side.ia.sync_rdma_read(&[good, outside])), dat::INVALID_ARG2);
     let freed = Lmr::create(&side.ia, &side.pz, 64, MemPriv::LOCAL_READ).unwrap();
     let stale = freed.triplet(0, 64);
     freed.free().unwrap();
-    assert_eq!(code(side.ia.sync_rdma_write(&[stale])), 0x8006_0026);
+    assert_eq!(code(side.ia.sync_rdma_write(&[stale])), dat::INVALID_ARG2);
 }
 
 #[expect(unsafe_code, reason = "registers memory that the test owns")]
@@ -205,7 +208,7 @@ fn shared_memory_can_be_registered_as_such() {
     };
     let lmr = register(&mut shared).unwrap();
     lmr.write(0, b"shared").unwrap();
-    assert_eq!(code(register(&mut private)), 0x8007_0052);
+    assert_eq!(code(register(&mut private)), dat::INVALID_STATE_LMR_FREE);
     drop(lmr);
 }
 
@@ -260,7 +263,7 @@ fn an_ia_closes_although_another_tells_its_evd() {
     let evd = first.async_evd().clone();
     let second = sharing(&evd);
     first.close(CloseFlags::Graceful).unwrap();
-    assert_eq!(code(evd.dequeue()), 0x8005_0015);
+    assert_eq!(code(evd.dequeue()), dat::INVALID_HANDLE_EVD_REQUEST);
     let (_ep, _pz) = make_news(&second);
     second.close(CloseFlags::Abrupt).unwrap();
 }
@@ -269,8 +272,8 @@ fn an_evd_for_other_streams_is_not_told() {
     let side = one_side();
     let name = devices().unwrap().0;
     let refused = Ia::open_sharing(&name, &side.recv, IaSettings::default());
-    assert_eq!(code(refused), 0x8005_0018);
+    assert_eq!(code(refused), dat::INVALID_HANDLE_EVD_ASYNC);
     let freed = side.evd(EvdFlags::ASYNC);
     freed.free().unwrap();
-    assert_eq!(code(Ia::open_sharing(&name, &freed, IaSettings::default())), 0x8005_0018);
+    assert_eq!(code(Ia::open_sharing(&name, &freed, IaSettings::default())), dat::INVALID_HANDLE_EVD_ASYNC);
 }

@@ -1,10 +1,12 @@
-//! Counters: work of which every step is known, and all counters afterwards, those that stay 0 included.
+//! Counters: work of which every step is known, and all counters afterwards, those that stay 0
+//! included.
 
 use doorbell::{
     CloseFlags, Comm, CompletionFlags, ConnectionEventKind, Counter, Counters, Csp, DatagramEventKind,
     DtoStatus, Ep, EpAttr, EpChange, EpCounter as E, EpEvds, Evd, EvdCounter as V, EvdFlags, EventData,
     GRH_LEN, Ia, IaCounter as I, Lmr, PortCounters, Psp, Pz, Qos, Rmr, RmrTriplet, ServiceType, Srq, SrqAttr,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 use std::net::SocketAddr;
@@ -24,7 +26,7 @@ fn main() {
         a_connection_that_breaks_is_counted_where_it_broke,
         an_ep_counts_posts_and_bytes_by_kind,
         an_ep_counts_what_arrives_by_kind,
-        an_srq_ep_counts_what_it_takes_and_not_what_is_posted,
+        an_srq_ep_counts_taken_buffers_only,
         messages_without_an_evd_are_counted,
         refused_posts_and_flushed_receives_are_not_counted_as_done,
         an_ep_counts_attempts_and_disconnects,
@@ -395,7 +397,7 @@ fn an_ep_counts_what_arrives_by_kind() {
     ep_is(&one.server, &of_one);
 }
 
-fn an_srq_ep_counts_what_it_takes_and_not_what_is_posted() {
+fn an_srq_ep_counts_taken_buffers_only() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     let mut pair = rig.connect_srq(&srq);
@@ -667,7 +669,8 @@ fn put(folder: &Path, file: &str, value: u64) {
     std::fs::write(path, format!("{value}\n")).unwrap();
 }
 
-/// On the software device, whose folder is an ordinary one; numbers of another device are not ours to choose.
+/// On the software device, whose folder is an ordinary one; numbers of another device are not ours
+/// to choose.
 fn the_port_counts_from_the_start_to_the_stop() {
     let device = devices().unwrap().0;
     let ia = Ia::open(&device).unwrap();
@@ -704,7 +707,8 @@ fn the_port_counts_from_the_start_to_the_stop() {
     }
 }
 
-/// A sender that gives up on a peer without receives, as the device itself counts it, where it does.
+/// A sender that gives up on a peer without receives, as the device itself counts it, where it
+/// does.
 fn retries_of_the_device_are_seen() {
     let rig = Rig::new();
     let device = devices().unwrap().1;
@@ -727,10 +731,10 @@ fn closed_ias_and_freed_evds_have_no_counters() {
     let side = one_side();
     let evd = side.evd(EvdFlags::DTO);
     evd.free().unwrap();
-    assert_eq!(code(evd.counters()), 0x8005_0015);
+    assert_eq!(code(evd.counters()), dat::INVALID_HANDLE_EVD_REQUEST);
     let ep = side.ep(&EpAttr::default());
     let Side { ia, recv, .. } = side;
     ia.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(code(ep.counters()), 0x8005_000C);
+    assert_eq!(code(ep.counters()), dat::INVALID_HANDLE_EP);
     code(recv.counters());
 }

@@ -4,6 +4,7 @@ use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, Ep,
     EpAttr, EpEvds, EpState, Ia, Psp, Pz, Qos, RmrTriplet, Srq, VALUE_UNKNOWN, reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 
@@ -75,7 +76,8 @@ fn expect_broken(rig: &Rig, pair: &Pair) {
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
 }
 
-/// Takes a server EP, on an SRQ or plain, through the states that last and shows it to `visit` in each.
+/// Takes a server EP, on an SRQ or plain, through the states that last and shows it to `visit` in
+/// each.
 fn in_every_state(rig: &Rig, srq: Option<&Srq>, visit: &mut dyn FnMut(&mut Ep, EpState)) {
     let server = &rig.server;
     let attr = EpAttr::default();
@@ -119,7 +121,8 @@ fn in_every_state(rig: &Rig, srq: Option<&Srq>, visit: &mut dyn FnMut(&mut Ep, E
     expect_connection(&server.connect, &active, ConnectionEventKind::PeerRejected);
 }
 
-/// On an EP without SRQ a buffer counts from its post on, one by one, until its message is complete.
+/// On an EP without SRQ a buffer counts from its post on, one by one, until its message is
+/// complete.
 fn r194_recv_query_plain_ep_counts_at_post() {
     let rig = Rig::new();
     let mut ep = rig.server.ep(&EpAttr::default());
@@ -160,8 +163,8 @@ fn r196_recv_query_drops_at_completion_not_reap() {
     assert_eq!(held(&pair.server), (2, 2));
 }
 
-/// Both numbers are of one moment, also while messages arrive: on an in-order device they are always equal, and the
-/// count is never over the span. Also R204.
+/// Both numbers are of one moment, also while messages arrive: on an in-order device they are
+/// always equal, and the count is never over the span. Also R204.
 fn r203_recv_query_single_snapshot() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 16);
@@ -178,7 +181,8 @@ fn r203_recv_query_single_snapshot() {
     });
 }
 
-/// A number that cannot be known is -2, both then; both attribute bits are set since both numbers exist.
+/// A number that cannot be known is -2, both then; both attribute bits are set since both numbers
+/// exist.
 fn r206_recv_query_unknown() {
     let rig = Rig::new();
     assert_eq!(rig.server.ia.provider_attributes().ep_recv_info_supported, 0x11);
@@ -229,7 +233,7 @@ fn r208_recv_query_sends_only() {
 fn r209_recv_query_invalid_handle() {
     let (ia, _pz, ep) = lone_ep();
     ia.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(ep.recv_query().unwrap_err().code(), 0x8005_000C);
+    assert_eq!(ep.recv_query().unwrap_err().code(), dat::INVALID_HANDLE_EP);
 }
 
 /// An EP on an IA of its own, without EVDs.
@@ -240,7 +244,8 @@ fn lone_ep() -> (Ia, Pz, Ep) {
     (ia, pz, ep)
 }
 
-/// Every buffer that was counted comes back on the receive EVD, with its cookie, also when the connection ends.
+/// Every buffer that was counted comes back on the receive EVD, with its cookie, also when the
+/// connection ends.
 fn r210_recv_query_buffer_always_completes() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 4);
@@ -256,8 +261,8 @@ fn r210_recv_query_buffer_always_completes() {
     expect_nothing(&rig.server.recv);
 }
 
-/// The soft mark is silent while the count is at it and fires once the count is over it, on a plain EP as well as on one
-/// that is not connected. Also R212, R224.
+/// The soft mark is silent while the count is at it and fires once the count is over it, on a plain
+/// EP as well as on one that is not connected. Also R212, R224.
 fn r211_hw_soft_fires_above() {
     let rig = Rig::new();
     let mut ep = rig.server.ep(&EpAttr::default());
@@ -269,8 +274,8 @@ fn r211_hw_soft_fires_above() {
     assert_eq!(ep.state(), EpState::Unconnected);
 }
 
-/// On an SRQ EP the count is what it took off the SRQ: mark 0 fires with the first message, mark 1 not with one message
-/// after another, since each is complete before the next. Also R212.
+/// On an SRQ EP the count is what it took off the SRQ: mark 0 fires with the first message, mark 1
+/// not with one message after another, since each is complete before the next. Also R212.
 fn r211_hw_soft_fires_above_on_srq_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -289,8 +294,8 @@ fn r211_hw_soft_fires_above_on_srq_ep() {
     assert_eq!(pair.server.state(), EpState::Connected);
 }
 
-/// The event goes to the asynchronous EVD, names the EP and its context, has reason 2 and a number that does not claim a
-/// broken EP.
+/// The event goes to the asynchronous EVD, names the EP and its context, has reason 2 and a number
+/// that does not claim a broken EP.
 fn r213_hw_soft_event_form() {
     let rig = Rig::new();
     let mut ep = rig.server.ep(&EpAttr::default());
@@ -299,7 +304,7 @@ fn r213_hw_soft_event_form() {
     post_plain(&rig.server, &mut ep, 1, 0);
     let event = next(rig.server.ia.async_evd());
     assert_eq!(event.evd, rig.server.ia.async_evd().id());
-    assert_eq!(event.data.number(), 0x8005);
+    assert_eq!(event.data.number(), dat::ASYNC_ERROR_PROVIDER_INTERNAL_ERROR);
     let doorbell::EventData::Async(event) = event.data else { panic!("{event:?}") };
     assert_eq!((event.object, event.reason), (AsyncObject::Ep(ep.id()), 2));
     assert_eq!(event.context, 0xfeed_face_cafe);
@@ -318,8 +323,8 @@ fn r214_hw_soft_one_shot() {
     expect_nothing(rig.server.ia.async_evd());
 }
 
-/// At the hard mark the connection lives; over it BROKEN comes, the EP is DISCONNECTED and its receives are flushed. Also
-/// R216, R224.
+/// At the hard mark the connection lives; over it BROKEN comes, the EP is DISCONNECTED and its
+/// receives are flushed. Also R216, R224.
 fn r215_hw_hard_breaks_connection() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 2);
@@ -334,8 +339,8 @@ fn r215_hw_hard_breaks_connection() {
     }
 }
 
-/// An SRQ EP with hard mark 0 breaks with the first buffer that it takes; with 1 it lives. The SRQ and its other EP
-/// carry on. Also R216.
+/// An SRQ EP with hard mark 0 breaks with the first buffer that it takes; with 1 it lives. The SRQ
+/// and its other EP carry on. Also R216.
 fn r215_hw_hard_breaks_connection_of_srq_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -447,13 +452,14 @@ fn r223_hw_hard_active_from_establishment() {
     expect_broken(&rig, &pair);
 }
 
-/// Below -1 is refused and changes nothing: ARG2 for soft, ARG3 for hard. 0 is legal and trips with any buffer.
+/// Below -1 is refused and changes nothing: ARG2 for soft, ARG3 for hard. 0 is legal and trips with
+/// any buffer.
 fn r225_hw_bad_values() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 1);
     for bad in [-2, Count::MIN] {
-        assert_eq!(pair.server.set_watermark(bad, 0).unwrap_err().code(), 0x8006_0026);
-        assert_eq!(pair.server.set_watermark(0, bad).unwrap_err().code(), 0x8006_0027);
+        assert_eq!(pair.server.set_watermark(bad, 0).unwrap_err().code(), dat::INVALID_ARG2);
+        assert_eq!(pair.server.set_watermark(0, bad).unwrap_err().code(), dat::INVALID_ARG3);
     }
     expect_nothing(rig.server.ia.async_evd());
     assert_eq!(pair.server.state(), EpState::Connected);
@@ -486,7 +492,8 @@ fn r226_hw_null_connect_evd() {
     }
 }
 
-/// The marks compare the very number that the query gives: set to it they are silent, one below they fire.
+/// The marks compare the very number that the query gives: set to it they are silent, one below
+/// they fire.
 fn r228_hw_count_is_recv_query_count() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 5);
@@ -508,5 +515,5 @@ fn r228_hw_count_is_recv_query_count() {
 fn r229_hw_invalid_handle() {
     let (ia, _pz, mut ep) = lone_ep();
     ia.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(ep.set_watermark(1, 1).unwrap_err().code(), 0x8005_000C);
+    assert_eq!(ep.set_watermark(1, 1).unwrap_err().code(), dat::INVALID_HANDLE_EP);
 }

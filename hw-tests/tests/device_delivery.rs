@@ -4,6 +4,7 @@ use doorbell::{
     CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, EpId, EpState, Evd, EvdFlags,
     IaSettings, RmrTriplet, Srq, SrqAttr, SrqState,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
 use std::collections::HashMap;
@@ -51,8 +52,8 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| 1 + (i % 199) as u8).collect()
 }
 
-/// An EP that was never connected gets no buffer while its neighbour receives, and after the end of a connection nothing
-/// leaves the SRQ any more. (DISCONNECT_PENDING still takes buffers: r180.)
+/// An EP that was never connected gets no buffer while its neighbour receives, and after the end of
+/// a connection nothing leaves the SRQ any more. (DISCONNECT_PENDING still takes buffers: r180.)
 fn r72_srq_dequeue_only_connected_or_disconnect_pending() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -73,8 +74,8 @@ fn r72_srq_dequeue_only_connected_or_disconnect_pending() {
     assert_eq!(idle.state(), EpState::Unconnected);
 }
 
-/// The completion comes on the recv EVD of the EP that took the buffer, names that EP, and has every field. Taking lowers
-/// available alone (R75 to R77). Also R73.
+/// The completion comes on the recv EVD of the EP that took the buffer, names that EP, and has
+/// every field. Taking lowers available alone (R75 to R77). Also R73.
 fn r75_srq_completion_on_taking_ep_evd() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -122,8 +123,8 @@ fn r74_srq_fill_in_iov_order() {
     assert!(memory[16..256].iter().chain(&memory[288..]).all(|&byte| byte == 0xEE));
 }
 
-/// A short message succeeds with its own length and leaves the rest of the buffer; one of no bytes uses a whole entry
-/// (R78, R79).
+/// A short message succeeds with its own length and leaves the rest of the buffer; one of no bytes
+/// uses a whole entry (R78, R79).
 fn r78_srq_recv_short_message() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -147,8 +148,8 @@ fn r78_srq_recv_short_message() {
     assert!(server_memory(&rig, 128, 128).iter().all(|&byte| byte == 0xEE));
 }
 
-/// A message that is longer than its buffer completes with LOCAL_LENGTH and breaks that connection; the SRQ and its other
-/// EPs carry on. Also R81.
+/// A message that is longer than its buffer completes with LOCAL_LENGTH and breaks that connection;
+/// the SRQ and its other EPs carry on. Also R81.
 fn r80_srq_recv_too_long() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -174,11 +175,12 @@ fn r80_srq_recv_too_long() {
     expect_nothing(&rig.client.connect);
 }
 
-/// A message that finds the SRQ empty breaks the connection after the transport's retries, as on an EP without posted
-/// receives; the sender's DTO ends with status 9 and its end is BROKEN. Also R84.
+/// A message that finds the SRQ empty breaks the connection after the transport's retries, as on an
+/// EP without posted receives; the sender's DTO ends with status 9 and its end is BROKEN. Also R84.
 ///
-/// R84 wants BROKEN at the receiver, too, which is not met: the receiver gets DISCONNECTED. Its device goes on as if nothing
-/// had happened, and the sender's goodbye is that of a disconnect: the CM has no word for the reason.
+/// R84 wants BROKEN at the receiver, too, which is not met: the receiver gets DISCONNECTED. Its
+/// device goes on as if nothing had happened, and the sender's goodbye is that of a disconnect: the
+/// CM has no word for the reason.
 fn r83_srq_empty_acts_like_empty_rq() {
     let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12 });
     let mut srq = rig.server.srq(4);
@@ -215,8 +217,8 @@ fn r85_srq_empty_late_post_saves_connection() {
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 10);
 }
 
-/// Without a recv EVD messages arrive, make no event, and their entries are free at once: more messages than entries get
-/// through.
+/// Without a recv EVD messages arrive, make no event, and their entries are free at once: more
+/// messages than entries get through.
 fn r87_srq_null_recv_evd_discards_completion() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(2);
@@ -264,8 +266,8 @@ fn r88_srq_rdma_uses_no_entry() {
     assert_eq!(counts(&srq), (2, 2));
 }
 
-/// On each of two connections that share SRQ and EVD receives complete, and leave the EVD, in the order of the Sends; their
-/// buffers hold what was sent. Also R92.
+/// On each of two connections that share SRQ and EVD receives complete, and leave the EVD, in the
+/// order of the Sends; their buffers hold what was sent. Also R92.
 fn r89_srq_order_per_connection() {
     const EACH: usize = 24;
     let rig = Rig::patient();
@@ -297,7 +299,8 @@ fn r89_srq_order_per_connection() {
     assert_eq!(counts(&srq), (10, 10));
 }
 
-/// Entries that are reaped in an order unlike that of their posts lose no capacity and mix up no cookies.
+/// Entries that are reaped in an order unlike that of their posts lose no capacity and mix up no
+/// cookies.
 fn r93_srq_bookkeeping_survives_any_order() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -313,7 +316,7 @@ fn r93_srq_bookkeeping_survives_any_order() {
         }
         assert_eq!(
             code(srq.post_recv(&[rig.server.lmr.triplet(0, 16)], 0)),
-            0x8003_000A,
+            dat::RESOURCE_SRQ,
             "INSUFFICIENT_RESOURCES when full"
         );
         // The one that sends first is reaped last, and in one of the rounds only half.

@@ -1,4 +1,5 @@
-//! The echo program from outside: what it prints, how it ends, and what a crash of one end does to the other.
+//! The echo program from outside: what it prints, how it ends, and what a crash of one end does to
+//! the other.
 
 use doorbell_hw_tests::echo::pair::ServerProcess;
 use doorbell_hw_tests::rig::until;
@@ -166,8 +167,8 @@ fn more_connections_than_buffers_share_the_credits() {
     assert_eq!(row(&text, "SRQ available"), ["5", "5", "yes"]);
 }
 
-/// A client that dies with messages half sent costs the server nothing: another goes on meanwhile, and in the end all
-/// buffers, credits and files are back.
+/// A client that dies with messages half sent costs the server nothing: another goes on meanwhile,
+/// and in the end all buffers, credits and files are back.
 fn a_killed_client_takes_nothing_from_the_others() {
     let server = server(&["--srq-depth", "32"]);
     // What is opened once and for all is open after this.
@@ -209,7 +210,8 @@ fn a_killed_server_ends_the_client_with_an_error() {
     assert_eq!(reasons, 1, "{err}");
 }
 
-/// A client gets what credits others leave; with none left it is told so, and one that ends gives its own back.
+/// A client gets what credits others leave; with none left it is told so, and one that ends gives
+/// its own back.
 fn credits_are_for_all_clients_together() {
     let server = server(&["--srq-depth", "4", "--largest", "64"]);
     let greedy = Begun::new(&server, &["--connections", "2", "--messages", "1000000", "--sizes", "8"]);

@@ -4,6 +4,7 @@ use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpEvds,
     EpState, EvdFlags, EventData, RmrTriplet, Srq, SrqAttr, SrqState, reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
 
@@ -29,9 +30,10 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// A buffer that is half full when the connection ends is reported on the EP's recv EVD, once and with its cookie, whether
-/// the message still succeeds or not; it is outstanding until that is reaped. Messages that had not started never
-/// arrive, and a buffer posted afterwards goes to another EP. Also R177, R179, R191.
+/// A buffer that is half full when the connection ends is reported on the EP's recv EVD, once and
+/// with its cookie, whether the message still succeeds or not; it is outstanding until that is
+/// reaped. Messages that had not started never arrive, and a buffer posted afterwards goes to
+/// another EP. Also R177, R179, R191.
 fn r174_flush_reports_every_taken_buffer() {
     const LONG_MESSAGE: usize = 1 << 20;
     let rig = Rig::new();
@@ -70,7 +72,8 @@ fn r174_flush_reports_every_taken_buffer() {
     assert_eq!(other.server.state(), EpState::Connected);
 }
 
-/// The same where the buffer behind was used up before the end: the half-full one is reported without another message.
+/// The same where the buffer behind was used up before the end: the half-full one is reported
+/// without another message.
 fn r174_flush_needs_no_further_message() {
     const SEGMENTS: usize = 8;
     const SEGMENT: usize = 1 << 20;
@@ -81,7 +84,8 @@ fn r174_flush_needs_no_further_message() {
     let mut ended = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), sender);
     let mut other = rig.connect_srq(&srq);
     rig.client.lmr.write(0, &[0xA5]).unwrap();
-    // Long enough for another message to overtake; what it says is of no interest, so memory is used over and over.
+    // Long enough for another message to overtake; what it says is of no interest, so memory is
+    // used over and over.
     srq.post_recv(&[rig.server.lmr.triplet(0, SEGMENT); SEGMENTS], 40).unwrap();
     rig.server.post(&mut srq, 1, 64, SEGMENT, 41);
     ended.client.post_send(&[rig.client.lmr.triplet(0, SEGMENT); SEGMENTS], 0, NONE).unwrap();
@@ -101,7 +105,8 @@ fn r174_flush_needs_no_further_message() {
     expect_nothing(&rig.server.recv);
 }
 
-/// Receives that finished before the end are reaped after it with their results, and are outstanding until then. Also R177.
+/// Receives that finished before the end are reaped after it with their results, and are
+/// outstanding until then. Also R177.
 fn r174_finished_receives_keep_their_result() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -120,8 +125,8 @@ fn r174_finished_receives_keep_their_result() {
     expect_nothing(&rig.server.recv);
 }
 
-/// An SRQ EP that holds no buffer reports nothing when it ends, and what is on the SRQ stays there for its other EPs; an ordinary EP
-/// reports each preposted receive as flushed. Also R176, R191.
+/// An SRQ EP that holds no buffer reports nothing when it ends, and what is on the SRQ stays there
+/// for its other EPs; an ordinary EP reports each preposted receive as flushed. Also R176, R191.
 fn r175_flush_spares_buffers_on_srq() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -151,8 +156,8 @@ fn r175_flush_spares_buffers_on_srq() {
     expect_nothing(&rig.server.recv);
 }
 
-/// Once a receive of an EP has failed no later one of it succeeds: those of an ordinary EP are flushed, and an SRQ EP takes
-/// no more buffers.
+/// Once a receive of an EP has failed no later one of it succeeds: those of an ordinary EP are
+/// flushed, and an SRQ EP takes no more buffers.
 fn r178_fail_once_fail_after() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -185,8 +190,9 @@ fn r178_fail_once_fail_after() {
     }
 }
 
-/// A graceful disconnect waits for the EP's own requests; until they are done it goes on receiving through the SRQ, refuses new
-/// requests, and takes a second graceful disconnect as no news. Also R181, R182.
+/// A graceful disconnect waits for the EP's own requests; until they are done it goes on receiving
+/// through the SRQ, refuses new requests, and takes a second graceful disconnect as no news. Also
+/// R181, R182.
 fn r180_graceful_still_receives() {
     let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
@@ -206,10 +212,13 @@ fn r180_graceful_still_receives() {
         segment_length: 8,
         rmr_context: rig.client.lmr.rmr_context(),
     };
-    assert_eq!(code(pair.server.post_send(&iov, 0, NONE)), 0x8007_0037);
-    assert_eq!(code(pair.server.post_rdma_write(&iov, 0, remote, NONE)), 0x8007_0037);
-    assert_eq!(code(pair.server.post_rdma_read(&iov, 0, remote, NONE)), 0x8007_0037);
-    assert_eq!(code(pair.server.post_rdma_write_immediate(&iov, 0, remote, 1, NONE)), 0x8007_0037);
+    assert_eq!(code(pair.server.post_send(&iov, 0, NONE)), dat::INVALID_STATE_EP_DISCPENDING);
+    assert_eq!(code(pair.server.post_rdma_write(&iov, 0, remote, NONE)), dat::INVALID_STATE_EP_DISCPENDING);
+    assert_eq!(code(pair.server.post_rdma_read(&iov, 0, remote, NONE)), dat::INVALID_STATE_EP_DISCPENDING);
+    assert_eq!(
+        code(pair.server.post_rdma_write_immediate(&iov, 0, remote, 1, NONE)),
+        dat::INVALID_STATE_EP_DISCPENDING
+    );
 
     pair.server.disconnect(CloseFlags::Graceful).unwrap();
     assert_eq!(pair.server.state(), EpState::DisconnectPending);
@@ -225,8 +234,8 @@ fn r180_graceful_still_receives() {
     assert_eq!(counts(&srq), (1, 1));
 }
 
-/// An abrupt disconnect ends a graceful one at once; the request that it waited for is flushed, before one that is posted
-/// after the end.
+/// An abrupt disconnect ends a graceful one at once; the request that it waited for is flushed,
+/// before one that is posted after the end.
 fn r183_abrupt_overrides_graceful() {
     let rig = Rig::patient();
     let srq = rig.server.srq(4);
@@ -244,8 +253,8 @@ fn r183_abrupt_overrides_graceful() {
     expect_nothing(&rig.server.connect);
 }
 
-/// Each side gets exactly one DISCONNECTED event, also when both disconnect and do so again and again; on a DISCONNECTED EP
-/// the call succeeds and does nothing. Also R186.
+/// Each side gets exactly one DISCONNECTED event, also when both disconnect and do so again and
+/// again; on a DISCONNECTED EP the call succeeds and does nothing. Also R186.
 fn r184_disconnected_event_once() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -275,7 +284,8 @@ fn r184_disconnected_event_once() {
     }
 }
 
-/// Where receives and connection events share an EVD, the successful receives leave it before the DISCONNECTED event.
+/// Where receives and connection events share an EVD, the successful receives leave it before the
+/// DISCONNECTED event.
 fn r185_disconnected_event_after_successes() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -319,13 +329,13 @@ fn r187_disconnect_forbidden_states() {
             assert_eq!(ep.state(), state);
         }
     };
-    refused(0x8007_002F);
+    refused(dat::INVALID_STATE_EP_UNCONNECTED);
     let (rsp, qual) = rig.server.reserve(&ep);
-    refused(0x8007_0035);
+    refused(dat::INVALID_STATE_EP_RESERVED);
     let client = rig.client.ep(&EpAttr::default());
     client.connect(rig.server.ia.address(), qual, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
     let arrival = connection_request(&rig.server.cr);
-    refused(0x8007_0031);
+    refused(dat::INVALID_STATE_EP_PASSCONNPENDING);
     // The request is none the worse.
     arrival.cr.accept_reserved(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
@@ -333,8 +343,9 @@ fn r187_disconnect_forbidden_states() {
     drop(rsp);
 }
 
-/// While a connection is being set up, on either side, both flags abort it: DISCONNECTED, one event, and nothing to flush on
-/// an SRQ EP, in contrast to the preposted receives of an ordinary one. After a reset the EP can connect.
+/// While a connection is being set up, on either side, both flags abort it: DISCONNECTED, one
+/// event, and nothing to flush on an SRQ EP, in contrast to the preposted receives of an ordinary
+/// one. After a reset the EP can connect.
 fn r189_disconnect_aborts_setup() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -375,8 +386,9 @@ fn r189_disconnect_aborts_setup() {
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 0);
 }
 
-/// A connection that breaks follows the rules of one that is disconnected: BROKEN once, the taken buffer reported and outstanding
-/// until reaped, the SRQ's other buffers and EPs untouched. Also R177, R191.
+/// A connection that breaks follows the rules of one that is disconnected: BROKEN once, the taken
+/// buffer reported and outstanding until reaped, the SRQ's other buffers and EPs untouched. Also
+/// R177, R191.
 fn r190_broken_flushes_like_disconnect() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -402,8 +414,9 @@ fn r190_broken_flushes_like_disconnect() {
     }
 }
 
-/// After an SRQ EP has disconnected its side queues EP_BROKEN for it as well, on both sides and in the order of the DISCONNECTED
-/// events, as stock programs wait for; an ordinary EP makes no such event.
+/// After an SRQ EP has disconnected its side queues EP_BROKEN for it as well, on both sides and in
+/// the order of the DISCONNECTED events, as stock programs wait for; an ordinary EP makes no such
+/// event.
 fn r192_dtestsrq_ep_broken_quirk() {
     let rig = Rig::new();
     let (srq, client_srq) = (rig.server.srq(4), rig.client.srq(4));
@@ -421,7 +434,7 @@ fn r192_dtestsrq_ep_broken_quirk() {
             let end = connection(&side.connect);
             let broken = asynchronous(&side.ia);
             assert_eq!(end.kind, ConnectionEventKind::Disconnected);
-            assert_eq!((broken.kind, broken.kind as u32), (AsyncKind::EpBroken, 0x8003));
+            assert_eq!((broken.kind, broken.kind as u32), (AsyncKind::EpBroken, dat::ASYNC_ERROR_EP_BROKEN));
             assert_eq!((broken.object, broken.context), (AsyncObject::Ep(end.ep), end.ep_context));
             assert_eq!(broken.reason, reason::EP_TRANSFER_TO_ERROR);
         }

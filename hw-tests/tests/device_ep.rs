@@ -5,6 +5,7 @@ use doorbell::{
     EpChange, EpEvds, EpState, Evd, EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, ServiceType, Srq, SrqAttr,
     reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
 use std::time::Duration;
@@ -63,8 +64,8 @@ fn ep_on(
     Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr)
 }
 
-/// A new EP is unconnected and names its SRQ; one without SRQ names none. A query works before there is anything to tell of
-/// a connection. Also R159.
+/// A new EP is unconnected and names its SRQ; one without SRQ names none. A query works before
+/// there is anything to tell of a connection. Also R159.
 fn r127_epsrq_starts_unconnected() {
     let side = one_side();
     let (srq, other) = (side.srq(4), side.srq(4));
@@ -77,8 +78,8 @@ fn r127_epsrq_starts_unconnected() {
     assert_eq!((plain.state, plain.srq), (EpState::Unconnected, None));
 }
 
-/// An SRQ or PZ of another IA, and an EVD that is freed, of another IA or without the stream, are bad handles, each with the
-/// subtype of its place (R130, R132, R133).
+/// An SRQ or PZ of another IA, and an EVD that is freed, of another IA or without the stream, are
+/// bad handles, each with the subtype of its place (R130, R132, R133).
 fn r130_epsrq_null_or_bad_srq() {
     let Rig { server, client } = Rig::new();
     let (srq, foreign) = (server.srq(4), client.srq(4));
@@ -87,34 +88,35 @@ fn r130_epsrq_null_or_bad_srq() {
         let created = Ep::create_with_srq(&server.ia, pz, evds, srq, &attr);
         code(created)
     };
-    assert_eq!(create(&server.pz, server.evds(), &foreign), 0x8005_0019, "SRQ");
-    assert_eq!(create(&client.pz, server.evds(), &srq), 0x8005_000F, "PZ");
+    assert_eq!(create(&server.pz, server.evds(), &foreign), dat::INVALID_HANDLE_SRQ, "SRQ");
+    assert_eq!(create(&client.pz, server.evds(), &srq), dat::INVALID_HANDLE_PZ, "PZ");
     let freed = server.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
     freed.free().unwrap();
     let bad = [&client.recv, &freed];
     for evd in bad.into_iter().chain([&server.connect]) {
         assert_eq!(
             create(&server.pz, EpEvds { recv: Some(evd), ..server.evds() }, &srq),
-            0x8005_0016,
+            dat::INVALID_HANDLE_EVD_RECV,
             "EVD_RECV"
         );
         assert_eq!(
             create(&server.pz, EpEvds { request: Some(evd), ..server.evds() }, &srq),
-            0x8005_0015,
+            dat::INVALID_HANDLE_EVD_REQUEST,
             "EVD_REQUEST"
         );
     }
     for evd in [&client.connect, &freed, &server.recv] {
         assert_eq!(
             create(&server.pz, EpEvds { connect: Some(evd), ..server.evds() }, &srq),
-            0x8005_0017,
+            dat::INVALID_HANDLE_EVD_CONN,
             "EVD_CONN"
         );
     }
     srq.free().unwrap();
 }
 
-/// Each of the three EVDs may be missing, and all of them: connection, messages both ways and the end work in silence.
+/// Each of the three EVDs may be missing, and all of them: connection, messages both ways and the
+/// end work in silence.
 fn r134_epsrq_null_evds_allowed() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -146,9 +148,9 @@ fn r134_epsrq_null_evds_allowed() {
     }
 }
 
-/// Where the device keeps the PZs of EP and SRQ apart, receive buffers are checked against the SRQ's alone and requests
-/// against the EP's; where it cannot, an EP of another PZ than its SRQ is refused, by creation and by modify (R135 to R138).
-/// Also R164.
+/// Where the device keeps the PZs of EP and SRQ apart, receive buffers are checked against the
+/// SRQ's alone and requests against the EP's; where it cannot, an EP of another PZ than its SRQ is
+/// refused, by creation and by modify (R135 to R138). Also R164.
 fn r135_epsrq_pz_differs_supported_or_not() {
     let rig = Rig::new();
     let (side, attr) = (&rig.server, EpAttr::default());
@@ -156,9 +158,9 @@ fn r135_epsrq_pz_differs_supported_or_not() {
     let mut srq = side.srq(4);
     let created = Ep::create_with_srq(&side.ia, &other, side.evds(), &srq, &attr);
     if !side.ia.provider_attributes().srq_ep_pz_difference_supported {
-        assert_eq!(code(created), 0x8006_0026);
+        assert_eq!(code(created), dat::INVALID_ARG2);
         let mut ep = side.srq_ep(&srq, &attr);
-        assert_eq!(code(ep.modify(EpChange { pz: Some(&other), ..EpChange::default() })), 0x8006_0026);
+        assert_eq!(code(ep.modify(EpChange { pz: Some(&other), ..EpChange::default() })), dat::INVALID_ARG2);
         // The same PZ is no difference, and the EP is what it was.
         ep.modify(EpChange { pz: Some(&side.pz), ..EpChange::default() }).unwrap();
         other.free().unwrap();
@@ -171,15 +173,15 @@ fn r135_epsrq_pz_differs_supported_or_not() {
     side.post(&mut srq, 1, 64, 0, 3);
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 3);
     let of_srq = [side.lmr.triplet(0, 8)];
-    assert_eq!(code(pair.server.post_send(&of_srq, 0, NONE)), 0x800C_005D);
+    assert_eq!(code(pair.server.post_send(&of_srq, 0, NONE)), dat::PROTECTION_READ);
     let own = doorbell::Lmr::create(&side.ia, &other, 4096, all_privileges()).unwrap();
     pair.client.post_recv(&[rig.client.lmr.triplet(4096, 64)], 0, NONE).unwrap();
     pair.server.post_send(&[own.triplet(0, 8)], 0, NONE).unwrap();
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
 }
 
-/// Request sizes are at least what was asked and the query shows the real ones, which hold; all other attributes read back as
-/// asked, before and after connecting. Also R140, R155.
+/// Request sizes are at least what was asked and the query shows the real ones, which hold; all
+/// other attributes read back as asked, before and after connecting. Also R140, R155.
 fn r139_epsrq_request_limits_at_least() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -216,21 +218,21 @@ fn r139_epsrq_request_limits_at_least() {
         pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
         pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], cookie as u64, NONE).unwrap();
     }
-    assert_eq!(code(pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 99, NONE)), 0x8003_0009);
+    assert_eq!(code(pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 99, NONE)), dat::RESOURCE_CREDITS);
     let segments = vec![rig.server.lmr.triplet(0, 1); real.max_request_iov as usize + 1];
     for cookie in 0..real.max_request_dtos {
         assert_eq!(dto(&rig.server.request).cookie, cookie as u64);
     }
     pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
-    assert_eq!(code(pair.server.post_send(&segments, 0, NONE)), 0x8006_0026);
+    assert_eq!(code(pair.server.post_send(&segments, 0, NONE)), dat::INVALID_ARG2);
     pair.server.post_send(&segments[1..], 0, NONE).unwrap();
     assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
     rig.disconnect(&pair);
     assert_eq!(pair.server.query().unwrap().attr, real);
 }
 
-/// The size of a receive queue that it does not have is stored and ignored: no segments or absurdly many, no receives with a
-/// recv EVD and some without. Also R142.
+/// The size of a receive queue that it does not have is stored and ignored: no segments or absurdly
+/// many, no receives with a recv EVD and some without. Also R142.
 fn r141_epsrq_max_recv_iov_ignored() {
     let rig = Rig::new();
     let attr = SrqAttr { max_recv_dtos: 4, max_recv_iov: 2, low_watermark: 0 };
@@ -251,7 +253,8 @@ fn r141_epsrq_max_recv_iov_ignored() {
     assert_eq!((got.status, got.cookie, got.length), (DtoStatus::Success, 8, 8));
 }
 
-/// An attribute that cannot be met fails the call. RDMA Read segments without Reads to ask is no such thing (R143, R144).
+/// An attribute that cannot be met fails the call. RDMA Read segments without Reads to ask is no
+/// such thing (R143, R144).
 fn r143_epsrq_unsatisfiable_attribute() {
     let side = one_side();
     let srq = side.srq(4);
@@ -270,7 +273,7 @@ fn r143_epsrq_unsatisfiable_attribute() {
     ] {
         assert_eq!(
             code(Ep::create_with_srq(&side.ia, &side.pz, side.evds(), &srq, &attr)),
-            0x8006_002B,
+            dat::INVALID_ARG7,
             "{attr:?}"
         );
     }
@@ -291,14 +294,14 @@ fn r146_epsrq_failure_does_not_attach() {
         let created = Ep::create_with_srq(&side.ia, &pz, evds, &srq, attr);
         code(created)
     };
-    assert_eq!(create(evds, &EpAttr { max_rdma_read_in: -1, ..ok.clone() }), 0x8006_002B);
-    assert_eq!(create(evds, &recv_mode(CompletionFlags::SUPPRESS)), 0x8006_002B);
-    assert_eq!(create(evds, &recv_mode(CompletionFlags::UNSIGNALLED)), 0x8006_0027);
-    assert_eq!(create(EpEvds { connect: Some(&side.recv), ..evds }, &ok), 0x8005_0017);
-    assert_eq!(create(EpEvds { request: Some(&no_dtos), ..evds }, &ok), 0x8005_0015);
+    assert_eq!(create(evds, &EpAttr { max_rdma_read_in: -1, ..ok.clone() }), dat::INVALID_ARG7);
+    assert_eq!(create(evds, &recv_mode(CompletionFlags::SUPPRESS)), dat::INVALID_ARG7);
+    assert_eq!(create(evds, &recv_mode(CompletionFlags::UNSIGNALLED)), dat::INVALID_ARG3);
+    assert_eq!(create(EpEvds { connect: Some(&side.recv), ..evds }, &ok), dat::INVALID_HANDLE_EVD_CONN);
+    assert_eq!(create(EpEvds { request: Some(&no_dtos), ..evds }, &ok), dat::INVALID_HANDLE_EVD_REQUEST);
     if !side.ia.provider_attributes().srq_ep_pz_difference_supported {
         let created = Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &ok);
-        assert_eq!(code(created), 0x8006_0026);
+        assert_eq!(code(created), dat::INVALID_ARG2);
     }
     srq.free().unwrap();
     pz.free().unwrap();
@@ -354,11 +357,16 @@ fn r148_epsrq_recv_flags_allowed() {
         CompletionFlags::from_bits_retain(0x8000_0002),
     ] {
         let evd = side.evd(EvdFlags::DTO);
-        assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))), 0x8006_002B, "{flags:?}");
+        assert_eq!(
+            code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))),
+            dat::INVALID_ARG7,
+            "{flags:?}"
+        );
     }
 }
 
-/// If one completion stream on an EVD is unsignalled, all have to be, of one EP or of several; the EVD at fault is named.
+/// If one completion stream on an EVD is unsignalled, all have to be, of one EP or of several; the
+/// EVD at fault is named.
 fn r149_epsrq_share_unsignalled() {
     use CompletionFlags as F;
     let side = one_side();
@@ -366,65 +374,74 @@ fn r149_epsrq_share_unsignalled() {
     let evd = side.evd(EvdFlags::DTO);
     let both = modes(F::UNSIGNALLED, F::UNSIGNALLED);
     // Both streams of one EP.
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &modes(F::UNSIGNALLED, NONE))), 0x8006_0027);
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &modes(NONE, F::UNSIGNALLED))), 0x8006_0027);
+    assert_eq!(
+        code(ep_on(&side, &srq, Some(&evd), Some(&evd), &modes(F::UNSIGNALLED, NONE))),
+        dat::INVALID_ARG3
+    );
+    assert_eq!(
+        code(ep_on(&side, &srq, Some(&evd), Some(&evd), &modes(NONE, F::UNSIGNALLED))),
+        dat::INVALID_ARG3
+    );
     let first = ep_on(&side, &srq, Some(&evd), Some(&evd), &both).unwrap();
     // Another EP's receives, and its requests.
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &modes(NONE, NONE))), 0x8006_0027);
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(F::EVD_THRESHOLD))), 0x8006_0027);
-    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &modes(NONE, NONE))), 0x8006_0028);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &modes(NONE, NONE))), dat::INVALID_ARG3);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(F::EVD_THRESHOLD))), dat::INVALID_ARG3);
+    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &modes(NONE, NONE))), dat::INVALID_ARG4);
     let second = ep_on(&side, &srq, Some(&evd), None, &modes(F::UNSIGNALLED, NONE)).unwrap();
     // Once they are gone the EVD is as good as new.
     first.free().unwrap();
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &modes(NONE, NONE))), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &modes(NONE, NONE))), dat::INVALID_ARG3);
     second.free().unwrap();
     ep_on(&side, &srq, Some(&evd), Some(&evd), &modes(NONE, NONE)).unwrap();
 }
 
-/// If one receive stream on an EVD is solicited wait, all have to be, and no other stream may feed it.
+/// If one receive stream on an EVD is solicited wait, all have to be, and no other stream may feed
+/// it.
 fn r150_epsrq_share_solicited() {
     use CompletionFlags as F;
     let side = one_side();
     let srq = side.srq(4);
     let evd = side.evd(EvdFlags::DTO);
     let solicited = recv_mode(F::SOLICITED_WAIT);
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &solicited)), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &solicited)), dat::INVALID_ARG3);
     let _first = ep_on(&side, &srq, Some(&evd), Some(&side.request), &solicited).unwrap();
     let _second = ep_on(&side, &srq, Some(&evd), Some(&side.request), &solicited).unwrap();
     for flags in [NONE, F::EVD_THRESHOLD] {
-        assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))), 0x8006_0027);
+        assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))), dat::INVALID_ARG3);
     }
-    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &recv_mode(NONE))), 0x8006_0028);
+    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &recv_mode(NONE))), dat::INVALID_ARG4);
     // The other way round: an EVD that has another stream takes no solicited one.
     let _third = ep_on(&side, &srq, Some(&side.recv), None, &recv_mode(NONE)).unwrap();
-    assert_eq!(code(ep_on(&side, &srq, Some(&side.recv), None, &solicited)), 0x8006_0027);
-    assert_eq!(code(ep_on(&side, &srq, Some(&side.request), None, &solicited)), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&side.recv), None, &solicited)), dat::INVALID_ARG3);
+    assert_eq!(code(ep_on(&side, &srq, Some(&side.request), None, &solicited)), dat::INVALID_ARG3);
     let with_connections = side.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
-    assert_eq!(code(ep_on(&side, &srq, Some(&with_connections), None, &solicited)), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&with_connections), None, &solicited)), dat::INVALID_ARG3);
 }
 
-/// If an SRQ EP's receives use the threshold, all DTO streams on that EVD have to; streams of other kinds may share it.
+/// If an SRQ EP's receives use the threshold, all DTO streams on that EVD have to; streams of other
+/// kinds may share it.
 fn r151_epsrq_share_threshold() {
     use CompletionFlags as F;
     let side = one_side();
     let srq = side.srq(4);
     let evd = side.evd(EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR);
     let threshold = recv_mode(F::EVD_THRESHOLD);
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &threshold)), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), Some(&evd), &threshold)), dat::INVALID_ARG3);
     let both = modes(F::EVD_THRESHOLD, F::EVD_THRESHOLD);
     let evds = EpEvds { recv: Some(&evd), request: Some(&evd), connect: Some(&evd) };
     let _first = Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &both).unwrap();
     let _psp = doorbell::Psp::create_any(&side.ia, &evd).unwrap();
-    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(NONE))), 0x8006_0027);
-    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &recv_mode(NONE))), 0x8006_0028);
+    assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(NONE))), dat::INVALID_ARG3);
+    assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &recv_mode(NONE))), dat::INVALID_ARG4);
     let _second = ep_on(&side, &srq, Some(&evd), None, &threshold).unwrap();
     // The other way round.
     let other = side.evd(EvdFlags::DTO);
     let _third = ep_on(&side, &srq, None, Some(&other), &recv_mode(NONE)).unwrap();
-    assert_eq!(code(ep_on(&side, &srq, Some(&other), None, &threshold)), 0x8006_0027);
+    assert_eq!(code(ep_on(&side, &srq, Some(&other), None, &threshold)), dat::INVALID_ARG3);
 }
 
-/// An EVD made for other streams as well takes only completions that always notify: threshold mode, or the default.
+/// An EVD made for other streams as well takes only completions that always notify: threshold mode,
+/// or the default.
 fn r152_epsrq_mixed_evd_needs_threshold() {
     use CompletionFlags as F;
     let side = one_side();
@@ -432,17 +449,18 @@ fn r152_epsrq_mixed_evd_needs_threshold() {
     for also in [EvdFlags::CONNECTION, EvdFlags::CR, EvdFlags::SOFTWARE] {
         let evd = side.evd(EvdFlags::DTO | also);
         for flags in [F::UNSIGNALLED, F::SOLICITED_WAIT] {
-            assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))), 0x8006_0027);
+            assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags))), dat::INVALID_ARG3);
         }
         let unsignalled = modes(NONE, F::UNSIGNALLED);
-        assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &unsignalled)), 0x8006_0028);
+        assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &unsignalled)), dat::INVALID_ARG4);
         for flags in [NONE, F::EVD_THRESHOLD] {
             ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags)).unwrap();
         }
     }
 }
 
-/// Neither modify nor connection, end and reset part an EP from its SRQ: reconnected it receives from it. Also R167.
+/// Neither modify nor connection, end and reset part an EP from its SRQ: reconnected it receives
+/// from it. Also R167.
 fn r153_epsrq_association_permanent() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -452,7 +470,7 @@ fn r153_epsrq_association_permanent() {
     let mut client = rig.client.ep(&EpAttr::default());
     for cookie in 0..3 {
         let change = EpChange { srq: Some(other.id()), ..EpChange::default() };
-        assert_eq!(code(server.modify(change)), 0x8006_0026);
+        assert_eq!(code(server.modify(change)), dat::INVALID_ARG2);
         let mut pair = rig.connect(server, client);
         let got = rig.deliver(&mut pair, 8);
         assert_eq!((got.cookie, got.ep), (cookie, pair.server.id()));
@@ -466,7 +484,8 @@ fn r153_epsrq_association_permanent() {
     assert_eq!((counts(&srq), counts(&other)), ((1, 1), (0, 0)));
 }
 
-/// SRQ EPs connect, connect as another did, accept a PSP's request and serve an RSP; each receives through its SRQ.
+/// SRQ EPs connect, connect as another did, accept a PSP's request and serve an RSP; each receives
+/// through its SRQ.
 fn r154_epsrq_usable_for_connect_and_accept() {
     let rig = Rig::new();
     let attr = EpAttr::default();
@@ -536,8 +555,8 @@ fn r156_epsrq_thread_safe() {
     srq.free().unwrap();
 }
 
-/// A receive posted to an SRQ EP is refused in every state, before anybody looks at the segments, and has no effect on SRQ,
-/// EP or EVDs. A query works in every state, too. Also R158, R161.
+/// A receive posted to an SRQ EP is refused in every state, before anybody looks at the segments,
+/// and has no effect on SRQ, EP or EVDs. A query works in every state, too. Also R158, R161.
 fn r157_epsrq_post_recv_refused() {
     let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
@@ -548,7 +567,7 @@ fn r157_epsrq_post_recv_refused() {
         let garbage = LmrTriplet { virtual_address: u64::MAX, segment_length: 64, lmr_context: 0xdead };
         for iov in [&[good][..], &[garbage], &[garbage; 64], &[]] {
             for flags in [NONE, CompletionFlags::from_bits_retain(0x8000_0000)] {
-                assert_eq!(code(ep.post_recv(iov, 1, flags)), 0x8007_0057, "{state:?}");
+                assert_eq!(code(ep.post_recv(iov, 1, flags)), dat::INVALID_STATE_SRQ_IN_USE, "{state:?}");
             }
         }
         let param = ep.query().unwrap();
@@ -569,8 +588,8 @@ fn r157_epsrq_post_recv_refused() {
     expect_nothing(&rig.server.recv);
 }
 
-/// Neither the SRQ nor the soft high watermark can be changed by modify; a change that is refused in part is refused whole.
-/// Also R166.
+/// Neither the SRQ nor the soft high watermark can be changed by modify; a change that is refused
+/// in part is refused whole. Also R166.
 fn r162_ep_modify_cannot_touch_srq() {
     let side = one_side();
     let srq = side.srq(4);
@@ -585,13 +604,14 @@ fn r162_ep_modify_cannot_touch_srq() {
             ..EpChange::default()
         },
     ] {
-        assert_eq!(code(ep.modify(change)), 0x8006_0026);
+        assert_eq!(code(ep.modify(change)), dat::INVALID_ARG2);
     }
     let after = ep.query().unwrap();
     assert_eq!((after.srq, after.attr), (before.srq, before.attr));
 }
 
-/// The PZ can change while unconnected, and governs what is posted then; in other states the change is refused.
+/// The PZ can change while unconnected, and governs what is posted then; in other states the change
+/// is refused.
 fn r163_ep_modify_pz_states() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -600,25 +620,25 @@ fn r163_ep_modify_pz_states() {
     let to_other = EpChange { pz: Some(&other), ..EpChange::default() };
     let mut ep = side.ep(&EpAttr::default());
     let (rsp, _) = side.reserve(&ep);
-    assert_eq!(code(ep.modify(to_other)), 0x8007_0035);
+    assert_eq!(code(ep.modify(to_other)), dat::INVALID_STATE_EP_RESERVED);
     rsp.free().unwrap();
     ep.modify(to_other).unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
-    assert_eq!(code(pair.server.modify(to_other)), 0x8007_0033);
-    assert_eq!(code(pair.server.post_recv(&[side.lmr.triplet(0, 64)], 0, NONE)), 0x800C_005E);
-    assert_eq!(code(pair.server.post_send(&[side.lmr.triplet(0, 64)], 0, NONE)), 0x800C_005D);
+    assert_eq!(code(pair.server.modify(to_other)), dat::INVALID_STATE_EP_CONNECTED);
+    assert_eq!(code(pair.server.post_recv(&[side.lmr.triplet(0, 64)], 0, NONE)), dat::PROTECTION_WRITE);
+    assert_eq!(code(pair.server.post_send(&[side.lmr.triplet(0, 64)], 0, NONE)), dat::PROTECTION_READ);
     pair.server.post_recv(&[in_other.triplet(0, 64)], 4, NONE).unwrap();
     let got = rig.deliver(&mut pair, 8);
     assert_eq!((got.status, got.cookie), (DtoStatus::Success, 4));
     rig.disconnect(&pair);
-    assert_eq!(code(pair.server.modify(to_other)), 0x8007_0034);
+    assert_eq!(code(pair.server.modify(to_other)), dat::INVALID_STATE_EP_DISCONNECTED);
     // The EP counts as the new PZ's user and not the old one's.
     drop(in_other);
-    assert_eq!(code(other.free()), 0x8007_0053);
+    assert_eq!(code(other.free()), dat::INVALID_STATE_PZ_IN_USE);
 }
 
-/// Receive flags can change before a connection, to allowed values that fit their EVD, and take effect; not once a receive
-/// is posted or the EP is connected.
+/// Receive flags can change before a connection, to allowed values that fit their EVD, and take
+/// effect; not once a receive is posted or the EP is connected.
 fn r165_ep_modify_recv_flags() {
     use CompletionFlags as F;
     let rig = Rig::new();
@@ -632,26 +652,26 @@ fn r165_ep_modify_recv_flags() {
         assert_eq!(ep.query().unwrap().attr.recv_completion_flags, flags);
     }
     for flags in [F::SUPPRESS, F::BARRIER_FENCE, F::UNSIGNALLED | F::SOLICITED_WAIT] {
-        assert_eq!(code(ep.modify(to(flags))), 0x8006_0026);
+        assert_eq!(code(ep.modify(to(flags))), dat::INVALID_ARG2);
         assert_eq!(ep.query().unwrap().attr.recv_completion_flags, F::SOLICITED_WAIT);
     }
     // It took effect: this EVD has a solicited stream now (R236), and takes no other.
-    assert_eq!(code(evd.wait(Some(Duration::ZERO), 2)), 0x8007_004C);
-    assert_eq!(code(ep_on(side, &srq, Some(&evd), None, &EpAttr::default())), 0x8006_0027);
+    assert_eq!(code(evd.wait(Some(Duration::ZERO), 2)), dat::INVALID_STATE_EVD_CONFIG_SOLICITED);
+    assert_eq!(code(ep_on(side, &srq, Some(&evd), None, &EpAttr::default())), dat::INVALID_ARG3);
     // With another solicited stream there, this one cannot change its mind.
     let second = ep_on(side, &srq, Some(&evd), None, &recv_mode(F::SOLICITED_WAIT)).unwrap();
-    assert_eq!(code(ep.modify(to(NONE))), 0x8006_0026);
+    assert_eq!(code(ep.modify(to(NONE))), dat::INVALID_ARG2);
     second.free().unwrap();
     // Reserved is before a connection too.
     let (rsp, _) = side.reserve(&ep);
     ep.modify(to(NONE)).unwrap();
     rsp.free().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
-    assert_eq!(code(pair.server.modify(to(NONE))), 0x8007_0033);
+    assert_eq!(code(pair.server.modify(to(NONE))), dat::INVALID_STATE_EP_CONNECTED);
 
     let mut plain = side.ep(&EpAttr::default());
     plain.post_recv(&[side.lmr.triplet(0, 64)], 0, NONE).unwrap();
-    assert_eq!(code(plain.modify(to(F::EVD_THRESHOLD))), 0x8007_002F);
+    assert_eq!(code(plain.modify(to(F::EVD_THRESHOLD))), dat::INVALID_STATE_EP_UNCONNECTED);
 }
 
 /// Reset is for DISCONNECTED, does nothing in UNCONNECTED, and is refused elsewhere.
@@ -662,20 +682,20 @@ fn r168_ep_reset_states() {
     ep.reset().unwrap();
     assert_eq!(ep.state(), EpState::Unconnected);
     let (rsp, _) = rig.server.reserve(&ep);
-    assert_eq!(code(ep.reset()), 0x8007_0035);
+    assert_eq!(code(ep.reset()), dat::INVALID_STATE_EP_RESERVED);
     rsp.free().unwrap();
 
     let mut client = rig.client.ep(&EpAttr::default());
     let (psp, arrival) = rig.ask(&client);
-    assert_eq!(code(client.reset()), 0x8007_0030);
+    assert_eq!(code(client.reset()), dat::INVALID_STATE_EP_ACTCONNPENDING);
     arrival.cr.accept(&ep, &[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
     expect_connection(&rig.server.connect, &ep, ConnectionEventKind::Established);
     drop(psp);
     let mut pair = Pair { server: ep, client };
-    assert_eq!(code(pair.server.reset()), 0x8007_0033);
+    assert_eq!(code(pair.server.reset()), dat::INVALID_STATE_EP_CONNECTED);
     rig.begin_graceful(&mut pair);
-    assert_eq!(code(pair.server.reset()), 0x8007_0037);
+    assert_eq!(code(pair.server.reset()), dat::INVALID_STATE_EP_DISCPENDING);
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     pair.server.reset().unwrap();
     assert_eq!(pair.server.state(), EpState::Unconnected);
@@ -683,11 +703,12 @@ fn r168_ep_reset_states() {
     let (raw, arrival) = rig.ask_and_never_confirm();
     arrival.cr.accept(&pair.server, &[]).unwrap();
     assert_eq!(pair.server.state(), EpState::CompletionPending);
-    assert_eq!(code(pair.server.reset()), 0x8007_0036);
+    assert_eq!(code(pair.server.reset()), dat::INVALID_STATE_EP_COMPLPENDING);
     drop(raw);
 }
 
-/// After a reset the SRQ's outstanding entries are exactly the completions that can still be reaped, and then none.
+/// After a reset the SRQ's outstanding entries are exactly the completions that can still be
+/// reaped, and then none.
 fn r169_ep_reset_releases_entries() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -706,12 +727,13 @@ fn r169_ep_reset_releases_entries() {
         assert_eq!(counts(&srq), (1, left));
     }
     assert_eq!(counts(&srq), (1, 1));
-    assert_eq!(code(rig.server.recv.dequeue()), 0x800D_0000);
+    assert_eq!(code(rig.server.recv.dequeue()), dat::QUEUE_EMPTY);
     rig.server.post(&mut srq, 3, 64, 64, 1);
     assert_eq!(counts(&srq), (4, 4));
 }
 
-/// Freeing the EP ends its tie to the SRQ, and completions of its that nobody reaped give their entries back. Also R172.
+/// Freeing the EP ends its tie to the SRQ, and completions of its that nobody reaped give their
+/// entries back. Also R172.
 fn r170_ep_free_detaches() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -722,15 +744,15 @@ fn r170_ep_free_detaches() {
     }
     until("the messages are complete", || counts(&srq) == (1, 4));
     let refused = srq.free().unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0057);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_SRQ_IN_USE);
     srq = refused.object;
     pair.server.free().unwrap();
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     assert_eq!(counts(&srq), (1, 1));
-    assert_eq!(code(rig.server.recv.dequeue()), 0x800D_0000);
+    assert_eq!(code(rig.server.recv.dequeue()), dat::QUEUE_EMPTY);
     // The whole depth is there again.
     rig.server.post(&mut srq, 3, 64, 64, 10);
-    assert_eq!(code(srq.post_recv(&[], 0)), 0x8003_000A);
+    assert_eq!(code(srq.post_recv(&[], 0)), dat::RESOURCE_SRQ);
     let mut again = rig.connect_srq(&srq);
     for cookie in [3, 10, 11, 12] {
         assert_eq!(rig.deliver(&mut again, 8).cookie, cookie);
@@ -739,8 +761,8 @@ fn r170_ep_free_detaches() {
     srq.free().unwrap();
 }
 
-/// An EP can be freed in every state but RESERVED and PASSIVE_CONNECTION_PENDING, where it comes back; a connection that was
-/// up ends for the peer too.
+/// An EP can be freed in every state but RESERVED and PASSIVE_CONNECTION_PENDING, where it comes
+/// back; a connection that was up ends for the peer too.
 fn r171_ep_free_states() {
     let rig = Rig::patient();
     let srq = rig.server.srq(4);
@@ -751,13 +773,13 @@ fn r171_ep_free_states() {
     let ep = new();
     let (rsp, qual) = rig.server.reserve(&ep);
     let refused = ep.free().unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0035);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_RESERVED);
     let ep = refused.object;
     let client = rig.client.ep(&attr);
     client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
     let arrival = connection_request(&rig.server.cr);
     let refused = ep.free().unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0031);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_PASSCONNPENDING);
     let ep = refused.object;
     arrival.cr.reject(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
@@ -794,7 +816,8 @@ fn r171_ep_free_states() {
     srq.free().unwrap();
 }
 
-/// An SRQ EP without a receive under way is idle however full the SRQ is; a plain EP is busy while a receive is posted.
+/// An SRQ EP without a receive under way is idle however full the SRQ is; a plain EP is busy while
+/// a receive is posted.
 fn r173_ep_get_status_recv_idle() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

@@ -1,9 +1,11 @@
-//! Completion flags, solicited wait, thresholds, and the life of receive EVDs (sections O and P of the rules).
+//! Completion flags, solicited wait, thresholds, and the life of receive EVDs (sections O and P of
+//! the rules).
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd,
     EvdFlags, EventData, PostError, ReturnType, Srq, WaitError, Waited, reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -48,9 +50,9 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
-const EVD_WAITER: u32 = 0x8007_004E;
 
-/// A server EP on an SRQ of 32 buffers of 64 bytes, with a receive EVD of its own that triggers a CNO, connected.
+/// A server EP on an SRQ of 32 buffers of 64 bytes, with a receive EVD of its own that triggers a
+/// CNO, connected.
 struct Listening {
     pair: Pair,
     recv: Evd,
@@ -75,8 +77,8 @@ fn srq_ep(side: &Side, srq: &Srq, recv: &Evd, attr: &EpAttr) -> Ep {
     Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr).unwrap()
 }
 
-/// A thread that waits on an EVD with nothing in it; returns once it sleeps there, so that what comes later is no longer
-/// something that it finds.
+/// A thread that waits on an EVD with nothing in it; returns once it sleeps there, so that what
+/// comes later is no longer something that it finds.
 fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<Result<Waited, WaitError>> {
     assert_eq!(evd.query().unwrap().queued, 0);
     let (tell, told) = std::sync::mpsc::channel();
@@ -100,7 +102,7 @@ fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<
 /// Asks with a dequeue, which takes nothing from an EVD that is empty or waited on.
 fn is_waiting(evd: &Evd) -> bool {
     match evd.dequeue() {
-        Err(error) => error.code() == EVD_WAITER,
+        Err(error) => error.code() == dat::INVALID_STATE_EVD_WAITER,
         Ok(event) => panic!("the EVD was to be empty: {event:?}"),
     }
 }
@@ -117,7 +119,8 @@ fn expect_quiet(cno: &Cno) {
     }
 }
 
-/// Sends with the given bit and waits until the message is in the receiver's queue, the `n`th there.
+/// Sends with the given bit and waits until the message is in the receiver's queue, the `n`th
+/// there.
 fn send_until_queued(rig: &Rig, l: &mut Listening, flags: CompletionFlags, n: usize) {
     assert_eq!(rig.send_with(&mut l.pair, 0, 8, flags).status, DtoStatus::Success);
     until("the message is queued", || queued(&l.recv) == n);
@@ -146,18 +149,20 @@ fn every_message_notifies(rig: &Rig, l: &mut Listening) {
     }
 }
 
-/// UNSIGNALLED on an SRQ EP changes nothing about notification: its buffers carry no flag of their own.
+/// UNSIGNALLED on an SRQ EP changes nothing about notification: its buffers carry no flag of their
+/// own.
 fn r231_flags_unsignalled_srq_still_notifies() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::UNSIGNALLED);
     every_message_notifies(&rig, &mut l);
 }
 
-/// With an unsignalled stream on the EVD only threshold 1 is allowed: INVALID_STATE (CONFIG_NOTIFY).
+/// With an unsignalled stream on the EVD only threshold 1 is allowed: INVALID_STATE
+/// (CONFIG_NOTIFY).
 fn r232_flags_unsignalled_forces_threshold_1() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::UNSIGNALLED);
-    assert_eq!(l.recv.wait(Some(LONG), 2).unwrap_err().error.code(), 0x8007_004B);
+    assert_eq!(l.recv.wait(Some(LONG), 2).unwrap_err().error.code(), dat::INVALID_STATE_EVD_CONFIG_NOTIFY);
     rig.send(&mut l.pair, 0, 8);
     l.recv.wait(Some(LONG), 1).unwrap();
 }
@@ -174,8 +179,8 @@ fn r233_flags_solicited_with_sender_bit() {
     assert!(l.recv.dequeue().unwrap().data.dto().unwrap().is_success());
 }
 
-/// In solicited mode a Send without the bit is queued and wakes nobody: the waiter sleeps on, the CNO is not triggered, a
-/// dequeue sees it.
+/// In solicited mode a Send without the bit is queued and wakes nobody: the waiter sleeps on, the
+/// CNO is not triggered, a dequeue sees it.
 fn r234_flags_solicited_without_sender_bit() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
@@ -194,7 +199,8 @@ fn r234_flags_solicited_without_sender_bit() {
     assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 2);
 }
 
-/// A waiter that a solicited message wakes gets the oldest event; the others, unsolicited ones included, are counted.
+/// A waiter that a solicited message wakes gets the oldest event; the others, unsolicited ones
+/// included, are counted.
 fn r235_flags_solicited_wakes_to_oldest() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
@@ -208,14 +214,16 @@ fn r235_flags_solicited_wakes_to_oldest() {
     assert_eq!(got.more, 2);
 }
 
-/// With a solicited stream on the EVD only threshold 1 is allowed: INVALID_STATE (CONFIG_SOLICITED).
+/// With a solicited stream on the EVD only threshold 1 is allowed: INVALID_STATE
+/// (CONFIG_SOLICITED).
 fn r236_flags_solicited_forces_threshold_1() {
     let rig = Rig::new();
     let l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
-    assert_eq!(l.recv.wait(Some(LONG), 2).unwrap_err().error.code(), 0x8007_004C);
+    assert_eq!(l.recv.wait(Some(LONG), 2).unwrap_err().error.code(), dat::INVALID_STATE_EVD_CONFIG_SOLICITED);
 }
 
-/// Elsewhere the sender's bit means nothing: it does not wake a waiter before its threshold is reached.
+/// Elsewhere the sender's bit means nothing: it does not wake a waiter before its threshold is
+/// reached.
 fn r237_flags_sender_bit_ignored_elsewhere() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
@@ -250,7 +258,8 @@ fn r238_flags_errors_trigger_cno() {
     assert_eq!(dto(&l.recv).status, DtoStatus::LocalLength);
 }
 
-/// Flushed receives, of a plain EP, wake a waiter in solicited mode and one whose posts were unsignalled.
+/// Flushed receives, of a plain EP, wake a waiter in solicited mode and one whose posts were
+/// unsignalled.
 fn r238_flags_flushed_notify() {
     let rig = Rig::new();
     for mode in [CompletionFlags::SOLICITED_WAIT, CompletionFlags::UNSIGNALLED] {
@@ -283,7 +292,8 @@ fn r239_flags_threshold_mode() {
     assert_eq!((got.event.data.dto().unwrap().cookie, got.more), (0, 2));
 }
 
-/// SUPPRESS on a Send hides its own success from the sender, nothing from the receiver; a failure shows.
+/// SUPPRESS on a Send hides its own success from the sender, nothing from the receiver; a failure
+/// shows.
 fn r240_flags_sender_suppress_is_local() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
@@ -300,12 +310,13 @@ fn r240_flags_sender_suppress_is_local() {
     assert_eq!((failed.cookie, failed.status), (3, DtoStatus::Flushed));
 }
 
-/// UNSIGNALLED on a post is refused unless the EP's stream is in that mode; there it makes an event that wakes nobody.
+/// UNSIGNALLED on a post is refused unless the EP's stream is in that mode; there it makes an event
+/// that wakes nobody.
 fn r241_flags_send_unsignalled_needs_ep_mode() {
     let rig = Rig::new();
     let mut pair = rig.connect_plain(&EpAttr::default());
     let refused = |outcome: Result<(), PostError>| {
-        assert_eq!(outcome.unwrap_err().code(), 0x8006_0029);
+        assert_eq!(outcome.unwrap_err().code(), dat::INVALID_ARG5);
     };
     refused(pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
     refused(pair.server.post_recv(&[rig.server.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
@@ -361,7 +372,7 @@ fn r242_wait_threshold_positive() {
     let rig = Rig::new();
     let evd = with_events(&rig, 1);
     for threshold in [0, -1, Count::MIN] {
-        assert_eq!(evd.wait(Some(LONG), threshold).unwrap_err().error.code(), 0x8006_0027);
+        assert_eq!(evd.wait(Some(LONG), threshold).unwrap_err().error.code(), dat::INVALID_ARG3);
     }
     assert_eq!(queued(&evd), 1);
 }
@@ -372,8 +383,8 @@ fn r243_wait_threshold_over_qlen() {
     let evd = with_events(&rig, 1);
     let qlen = evd.query().unwrap().qlen;
     assert!(qlen >= 16);
-    assert_eq!(evd.wait(Some(LONG), qlen + 1).unwrap_err().error.code(), 0x8006_0027);
-    assert_eq!(evd.wait(Some(SHORT), qlen).unwrap_err().error.code(), 0x800F_0000);
+    assert_eq!(evd.wait(Some(LONG), qlen + 1).unwrap_err().error.code(), dat::INVALID_ARG3);
+    assert_eq!(evd.wait(Some(SHORT), qlen).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
 }
 
 /// Too few events by the deadline: TIMEOUT_EXPIRED, their number, and all of them still there.
@@ -383,13 +394,14 @@ fn r244_wait_timeout_dequeues_nothing() {
     send_until_queued(&rig, &mut l, NONE, 1);
     send_until_queued(&rig, &mut l, NONE, 2);
     let over = l.recv.wait(Some(SHORT), 3).unwrap_err();
-    assert_eq!((over.error.code(), over.more), (0x800F_0000, 2));
+    assert_eq!((over.error.code(), over.more), (dat::TIMEOUT_EXPIRED, 2));
     assert_eq!(counts(&l.srq), (30, 32), "a wait that times out reaps nothing (R43)");
     assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 0);
     assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 1);
 }
 
-/// On success the number of events left is given: those after the one returned, at least threshold - 1.
+/// On success the number of events left is given: those after the one returned, at least threshold
+/// - 1.
 fn r245_wait_success_nmore() {
     let rig = Rig::new();
     let evd = with_events(&rig, 3);
@@ -415,7 +427,7 @@ fn r246_wait_returns_at_once_if_enough() {
 fn r247_wait_timeout_zero_polls() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
-    assert_eq!(l.recv.wait(Some(Duration::ZERO), 1).unwrap_err().error.code(), 0x800F_0000);
+    assert_eq!(l.recv.wait(Some(Duration::ZERO), 1).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
     rig.send(&mut l.pair, 0, 8);
     until("polling finds the message", || l.recv.wait(Some(Duration::ZERO), 1).is_ok());
     let waiting = waiter(&l.recv, None, 1);
@@ -425,7 +437,8 @@ fn r247_wait_timeout_zero_polls() {
     assert!(waiting.join().unwrap().is_ok());
 }
 
-/// The time is for the whole wait: arrivals that wake the waiter without being enough do not start it again.
+/// The time is for the whole wait: arrivals that wake the waiter without being enough do not start
+/// it again.
 fn r247_wait_total_time_survives_wakeups() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 4096, None, EvdFlags::SOFTWARE).unwrap();
@@ -444,7 +457,7 @@ fn r247_wait_total_time_survives_wakeups() {
         let start = Instant::now();
         let end = evd.wait(Some(SHORT), qlen).unwrap_err();
         over.store(true, Ordering::Relaxed);
-        assert_eq!(end.error.code(), 0x800F_0000);
+        assert_eq!(end.error.code(), dat::TIMEOUT_EXPIRED);
         assert!(start.elapsed() >= SHORT);
     });
     // Had the time begun anew with each, it would have ended with the last.
@@ -456,31 +469,32 @@ fn r248_wait_single_waiter() {
     let rig = Rig::new();
     let evd = with_events(&rig, 0);
     let waiting = waiter(&evd, Some(LONG), 1);
-    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), EVD_WAITER);
-    assert_eq!(evd.dequeue().unwrap_err().code(), EVD_WAITER);
+    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
+    assert_eq!(evd.dequeue().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
     assert!(!waiting.is_finished());
     evd.post_software_event(5).unwrap();
     assert_eq!(software(&waiting.join().unwrap().unwrap().event.data), 5);
-    assert_eq!(evd.dequeue().unwrap_err().code(), 0x800D_0000);
+    assert_eq!(evd.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
 }
 
-/// An unwaitable EVD refuses a wait, and one that is made so ends the wait under way: INVALID_STATE (EVD_UNWAITABLE). A
-/// dequeue still works, and so does a wait once it is waitable again.
+/// An unwaitable EVD refuses a wait, and one that is made so ends the wait under way: INVALID_STATE
+/// (EVD_UNWAITABLE). A dequeue still works, and so does a wait once it is waitable again.
 fn r249_wait_unwaitable() {
     let rig = Rig::new();
     let evd = with_events(&rig, 0);
     let waiting = waiter(&evd, Some(LONG), 1);
     evd.set_unwaitable().unwrap();
-    assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), 0x8007_0049);
+    assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
     evd.post_software_event(1).unwrap();
     evd.post_software_event(2).unwrap();
-    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), 0x8007_0049);
+    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
     assert_eq!(software(&evd.dequeue().unwrap().data), 1);
     evd.clear_unwaitable().unwrap();
     assert_eq!(software(&next(&evd).data), 2);
 }
 
-/// While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait; afterwards they do again.
+/// While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait;
+/// afterwards they do again.
 fn r250_wait_suppresses_cno() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
@@ -502,16 +516,16 @@ fn r251_dequeue_ignores_threshold() {
         [NONE, CompletionFlags::UNSIGNALLED, CompletionFlags::SOLICITED_WAIT, CompletionFlags::EVD_THRESHOLD]
     {
         let mut l = listening(&rig, mode);
-        assert_eq!(l.recv.dequeue().unwrap_err().code(), 0x800D_0000);
+        assert_eq!(l.recv.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
         send_until_queued(&rig, &mut l, NONE, 1);
         assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().length, 8);
-        assert_eq!(l.recv.dequeue().unwrap_err().code(), 0x800D_0000);
+        assert_eq!(l.recv.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
         rig.disconnect(&l.pair);
     }
 }
 
-/// A completion that finds the EVD full is lost with an event on the asynchronous EVD (0x8001, that EVD, reason 0), and its
-/// entry no longer counts as outstanding. Also R253.
+/// A completion that finds the EVD full is lost with an event on the asynchronous EVD (0x8001, that
+/// EVD, reason 0), and its entry no longer counts as outstanding. Also R253.
 fn r252_recv_evd_overflow_async() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -531,7 +545,7 @@ fn r252_recv_evd_overflow_async() {
     until("one more has come", || counts(&srq).0 == 3);
     assert_eq!(counts(&srq), (3, qlen + 3));
     let event = next(server.ia.async_evd());
-    assert_eq!(event.data.number(), 0x8001);
+    assert_eq!(event.data.number(), dat::ASYNC_ERROR_EVD_OVERFLOW);
     let EventData::Async(event) = event.data else { panic!("{event:?}") };
     assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(recv.id())));
     assert_eq!((event.reason, event.context), (reason::EVD_OVERFLOW, 77));
@@ -544,16 +558,17 @@ fn r252_recv_evd_overflow_async() {
     assert_eq!(dto(&recv).cookie, qlen as u64 + 1);
 }
 
-/// An EVD that an EP feeds, by whatever stream, cannot be freed: INVALID_STATE (EVD_IN_USE); after the EP it can.
+/// An EVD that an EP feeds, by whatever stream, cannot be freed: INVALID_STATE (EVD_IN_USE); after
+/// the EP it can.
 fn r254_recv_evd_free_refused() {
     let rig = Rig::new();
     let server = &rig.server;
     let srq = server.srq(4);
     let ep = server.srq_ep(&srq, &EpAttr::default());
     for evd in [&server.recv, &server.request, &server.connect] {
-        assert_eq!(evd.free().unwrap_err().code(), 0x8007_004A);
+        assert_eq!(evd.free().unwrap_err().code(), dat::INVALID_STATE_EVD_IN_USE);
     }
-    assert_eq!(server.recv.dequeue().unwrap_err().code(), 0x800D_0000);
+    assert_eq!(server.recv.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
     ep.free().unwrap();
     for evd in [&server.recv, &server.request, &server.connect] {
         evd.free().unwrap();
@@ -562,7 +577,8 @@ fn r254_recv_evd_free_refused() {
     }
 }
 
-/// Completions that are still queued when the EP and then the EVD are freed give their entries back.
+/// Completions that are still queued when the EP and then the EVD are freed give their entries
+/// back.
 fn r255_recv_evd_free_releases_entries() {
     let rig = Rig::new();
     let Listening { mut pair, recv, mut srq, .. } = listening(&rig, NONE);
@@ -578,7 +594,8 @@ fn r255_recv_evd_free_releases_entries() {
     assert_eq!(counts(&srq), (32, 32));
 }
 
-/// A resize keeps every event in order; too small for those queued it is refused and changes nothing.
+/// A resize keeps every event in order; too small for those queued it is refused and changes
+/// nothing.
 fn r256_recv_evd_resize_keeps_events() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
@@ -590,7 +607,7 @@ fn r256_recv_evd_resize_keeps_events() {
     assert_eq!(l.recv.resize(11).unwrap_err().return_type(), ReturnType::InvalidState);
     assert_eq!(l.recv.query().unwrap(), before);
     for bad in [0, -1] {
-        assert_eq!(l.recv.resize(bad).unwrap_err().code(), 0x8006_0026);
+        assert_eq!(l.recv.resize(bad).unwrap_err().code(), dat::INVALID_ARG2);
     }
     l.recv.resize(200).unwrap();
     assert!(l.recv.query().unwrap().qlen >= 200);
@@ -631,7 +648,7 @@ fn r258_recv_evd_close_aborts_waiter() {
     let other = waiter(&server.connect, None, 1);
     server.ia.close(CloseFlags::Abrupt).unwrap();
     for waiting in [waiting, other] {
-        assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), 0x8001_0000);
+        assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), dat::ABORT);
     }
     // The other end is none the wiser.
     let ep = client.ep(&EpAttr::default());

@@ -1,11 +1,13 @@
-//! Bad input and faults: each ends in a typed error or in the event that the rules name, in bounded time, and leaves
-//! nothing behind. One test at a time, since what is left behind is counted in the whole process.
+//! Bad input and faults: each ends in a typed error or in the event that the rules name, in bounded
+//! time, and leaves nothing behind. One test at a time, since what is left behind is counted in the
+//! whole process.
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
     EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, PostError, Psp, Pz, Qos, ReturnType, Srq, SrqAttr,
     reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 use std::io::Write;
@@ -27,7 +29,7 @@ fn main() {
     }
     let tests = tests![
         unknown_device_is_refused_with_those_found,
-        depth_and_segments_over_the_limits_are_refused_with_the_limit,
+        depth_and_segments_over_the_limits_are_refused,
         full_srq_is_refused_until_a_completion_is_reaped,
         bad_buffers_are_refused_and_nothing_is_posted,
         message_longer_than_the_buffer_ends_that_connection_only,
@@ -58,7 +60,8 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 struct Holdings {
     fds: usize,
     threads: usize,
-    /// Objects of each kind as `rdma resource show` lists them; `None` where there is no such program.
+    /// Objects of each kind as `rdma resource show` lists them; `None` where there is no such
+    /// program.
     objects: Option<Vec<(&'static str, usize)>>,
 }
 
@@ -69,7 +72,8 @@ impl Holdings {
     }
 }
 
-/// Threads of the provider: an IA has one, and one that is joined may still take a moment to leave the list.
+/// Threads of the provider: an IA has one, and one that is joined may still take a moment to leave
+/// the list.
 fn provider_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     tasks
@@ -79,7 +83,8 @@ fn provider_threads() -> usize {
         .count()
 }
 
-/// One batch for all kinds: each line that comes back is one object, with the kind's own word for its number.
+/// One batch for all kinds: each line that comes back is one object, with the kind's own word for
+/// its number.
 fn device_objects() -> Option<Vec<(&'static str, usize)>> {
     const KINDS: [(&str, &str); 6] = [
         ("pd", " pdn "),
@@ -126,8 +131,8 @@ fn leaks_nothing(body: impl FnOnce()) {
         }
         rig.disconnect(&pair);
     });
-    // No IA is open before the body, nor after it. What the kernel clears up behind a call, and threads that have ended, may take
-    // a moment to leave the lists.
+    // No IA is open before the body, nor after it. What the kernel clears up behind a call, and
+    // threads that have ended, may take a moment to leave the lists.
     until("no thread of an IA is left", || provider_threads() == 0);
     let before = Holdings::now();
     body();
@@ -161,26 +166,27 @@ impl Drop for Process {
     }
 }
 
-/// An unknown name, address or port: PROVIDER_NOT_FOUND, and the message says which devices there are.
+/// An unknown name, address or port: PROVIDER_NOT_FOUND, and the message says which devices there
+/// are.
 fn unknown_device_is_refused_with_those_found() {
     leaks_nothing(|| {
         let (server, client) = devices().unwrap();
         for name in ["no_such_device0", "no_such_device0 1", "192.0.2.7", ""] {
             let error = Ia::open(name).unwrap_err();
-            assert_eq!(error.code(), 0x800A_0064, "{name:?}: {error}");
+            assert_eq!(error.code(), dat::NAME_NOT_REGISTERED, "{name:?}: {error}");
             let text = error.to_string();
             let word = name.split(' ').next().unwrap();
             assert!(text.contains(word) && text.contains(&server) && text.contains(&client), "{text}");
         }
         let error = Ia::open(&format!("{server} 77")).unwrap_err();
-        assert_eq!(error.code(), 0x800A_0064, "{error}");
+        assert_eq!(error.code(), dat::NAME_NOT_REGISTERED, "{error}");
         assert!(error.to_string().contains("77"), "{error}");
-        assert_eq!(Ia::open_with(&server, 0, Default::default()).unwrap_err().code(), 0x8006_0026);
+        assert_eq!(Ia::open_with(&server, 0, Default::default()).unwrap_err().code(), dat::INVALID_ARG2);
     });
 }
 
 /// What is over a limit of the device is refused as a parameter, and the message names the limit.
-fn depth_and_segments_over_the_limits_are_refused_with_the_limit() {
+fn depth_and_segments_over_the_limits_are_refused() {
     leaks_nothing(|| {
         let side = Side::open(&devices().unwrap().0);
         let limits = side.ia.attributes();
@@ -188,17 +194,17 @@ fn depth_and_segments_over_the_limits_are_refused_with_the_limit() {
         let srq = |attr| Srq::create(&side.ia, &side.pz, attr).unwrap_err();
         for depth in [deepest + 1, Count::MAX, 0, -1] {
             let error = srq(SrqAttr::depth(depth));
-            assert_eq!(error.code(), 0x8006_0027, "{error}");
+            assert_eq!(error.code(), dat::INVALID_ARG3, "{error}");
             assert!(error.to_string().contains(&deepest.to_string()), "{error}");
         }
         for max_recv_iov in [most + 1, Count::MAX, 0, -1] {
             let error = srq(SrqAttr { max_recv_iov, ..SrqAttr::depth(4) });
-            assert_eq!(error.code(), 0x8006_0027, "{error}");
+            assert_eq!(error.code(), dat::INVALID_ARG3, "{error}");
             assert!(error.to_string().contains(&most.to_string()), "{error}");
         }
         let mut one = side.srq(4);
         let given = vec![side.lmr.triplet(0, 8); one.query().unwrap().max_recv_iov as usize + 1];
-        assert_eq!(one.post_recv(&given, 0).unwrap_err().code(), 0x8006_0026);
+        assert_eq!(one.post_recv(&given, 0).unwrap_err().code(), dat::INVALID_ARG2);
         let ep = |attr: EpAttr| Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr)).unwrap_err();
         let dtos = limits.max_dto_per_ep + 1;
         for attr in [
@@ -209,12 +215,18 @@ fn depth_and_segments_over_the_limits_are_refused_with_the_limit() {
             EpAttr { max_request_iov: -1, ..EpAttr::default() },
         ] {
             let error = ep(attr);
-            assert_eq!(error.code(), 0x8006_002A, "{error}");
+            assert_eq!(error.code(), dat::INVALID_ARG6, "{error}");
         }
         for qlen in [limits.max_evd_qlen + 1, 0, -1] {
-            assert_eq!(Evd::create(&side.ia, qlen, None, EvdFlags::DTO).unwrap_err().code(), 0x8006_0026);
+            assert_eq!(
+                Evd::create(&side.ia, qlen, None, EvdFlags::DTO).unwrap_err().code(),
+                dat::INVALID_ARG2
+            );
         }
-        assert_eq!(Lmr::create(&side.ia, &side.pz, 0, MemPriv::LOCAL_WRITE).unwrap_err().code(), 0x8006_0028);
+        assert_eq!(
+            Lmr::create(&side.ia, &side.pz, 0, MemPriv::LOCAL_WRITE).unwrap_err().code(),
+            dat::INVALID_ARG4
+        );
     });
 }
 
@@ -227,19 +239,20 @@ fn full_srq_is_refused_until_a_completion_is_reaped() {
         rig.server.post(&mut srq, depth as usize, 64, 0, 0);
         let mut pair = rig.connect_srq(&srq);
         let buffer = [rig.server.lmr.triplet(0, 64)];
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), 0x8003_000A);
+        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
         rig.send(&mut pair, 0, 8);
         until("the message is complete", || counts(&srq) == (depth - 1, depth));
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), 0x8003_000A);
+        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
         dto(&rig.server.recv);
         srq.post_recv(&buffer, 9).unwrap();
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), 0x8003_000A);
+        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
         assert_eq!(counts(&srq), (depth, depth));
     });
 }
 
-/// Outside its LMR, of another PZ, without the privilege, of an LMR that is gone: each has its own error, to an SRQ, to an EP's
-/// receives and to its sends alike, and nothing of the post takes place.
+/// Outside its LMR, of another PZ, without the privilege, of an LMR that is gone: each has its own
+/// error, to an SRQ, to an EP's receives and to its sends alike, and nothing of the post takes
+/// place.
 fn bad_buffers_are_refused_and_nothing_is_posted() {
     leaks_nothing(|| {
         let rig = Rig::new();
@@ -259,13 +272,13 @@ fn bad_buffers_are_refused_and_nothing_is_posted() {
         wrapping.virtual_address = u64::MAX - 8;
         let mut pair = rig.connect_plain(&EpAttr::default());
         for (bad, receive, send) in [
-            (good.triplet(4090, 64), 0x8006_0027, 0x8006_0027),
-            (good.triplet(4096, 1), 0x8006_0027, 0x8006_0027),
-            (before, 0x8006_0027, 0x8006_0027),
-            (wrapping, 0x8006_0027, 0x8006_0027),
-            (foreign.triplet(0, 64), 0x800C_005E, 0x800C_005D),
-            (stale, 0x800B_005A, 0x800B_0059),
-            (read_only.triplet(0, 64), 0x800B_005A, 0),
+            (good.triplet(4090, 64), dat::INVALID_ARG3, dat::INVALID_ARG3),
+            (good.triplet(4096, 1), dat::INVALID_ARG3, dat::INVALID_ARG3),
+            (before, dat::INVALID_ARG3, dat::INVALID_ARG3),
+            (wrapping, dat::INVALID_ARG3, dat::INVALID_ARG3),
+            (foreign.triplet(0, 64), dat::PROTECTION_WRITE, dat::PROTECTION_READ),
+            (stale, dat::PRIVILEGES_WRITE, dat::PRIVILEGES_READ),
+            (read_only.triplet(0, 64), dat::PRIVILEGES_WRITE, 0),
         ] {
             let iov = [good.triplet(0, 64), bad];
             assert_eq!(srq.post_recv(&iov, 1).unwrap_err().code(), receive, "{bad:x?}");
@@ -280,7 +293,8 @@ fn bad_buffers_are_refused_and_nothing_is_posted() {
     });
 }
 
-/// LOCAL_LENGTH at the receiver, an error at the sender, the end of that connection; its neighbour on the SRQ goes on.
+/// LOCAL_LENGTH at the receiver, an error at the sender, the end of that connection; its neighbour
+/// on the SRQ goes on.
 fn message_longer_than_the_buffer_ends_that_connection_only() {
     leaks_nothing(|| {
         let rig = Rig::new();
@@ -307,8 +321,8 @@ fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
     }
 }
 
-/// RECEIVER_NOT_READY at the sender when its retries are over, the end of that connection; its neighbour is served as soon as a
-/// buffer is posted.
+/// RECEIVER_NOT_READY at the sender when its retries are over, the end of that connection; its
+/// neighbour is served as soon as a buffer is posted.
 fn empty_srq_ends_the_connection_when_the_retries_are_over() {
     leaks_nothing(|| {
         let rig = Rig::new();
@@ -343,8 +357,9 @@ fn send_for_ever() {
     }
 }
 
-/// A peer killed in the middle of a message: its endpoint ends with the event, every other endpoint on the SRQ is served
-/// before and after, and every entry of the SRQ comes back, the half-filled one as flushed at the latest.
+/// A peer killed in the middle of a message: its endpoint ends with the event, every other endpoint
+/// on the SRQ is served before and after, and every entry of the SRQ comes back, the half-filled
+/// one as flushed at the latest.
 fn killed_peer_ends_its_endpoint_only() {
     leaks_nothing(|| {
         const DEPTH: usize = 8;
@@ -434,12 +449,12 @@ fn psp_on_a_port_in_use_is_refused() {
         assert!(error.to_string().contains(&qual.to_string()), "{error}");
         first.free().unwrap();
         Psp::create(&side.ia, qual, &side.cr).unwrap();
-        assert_eq!(Psp::create(&side.ia, 0, &side.cr).unwrap_err().code(), 0x8006_0026);
+        assert_eq!(Psp::create(&side.ia, 0, &side.cr).unwrap_err().code(), dat::INVALID_ARG2);
     });
 }
 
-/// A host without a listener says no, an address without a host cannot be reached, a listener that does not answer lets the
-/// time run out: one event each, and the EP is DISCONNECTED.
+/// A host without a listener says no, an address without a host cannot be reached, a listener that
+/// does not answer lets the time run out: one event each, and the EP is DISCONNECTED.
 fn connecting_to_nobody_ends_in_an_event() {
     use ConnectionEventKind as K;
     leaks_nothing(|| {
@@ -488,13 +503,14 @@ fn register_with_little_memlock() {
     }
 }
 
-/// A process that may lock little memory: INSUFFICIENT_RESOURCES (MEMORY_REGION), and the message says `ulimit -l`.
+/// A process that may lock little memory: INSUFFICIENT_RESOURCES (MEMORY_REGION), and the message
+/// says `ulimit -l`.
 fn small_memlock_limit_is_named_with_the_cure() {
     leaks_nothing(|| {
         let mut command = Process::start("locked", "");
         if is_root() {
-            // Root may lock whatever it likes. The child is root without that capability, so that it can still reach its
-            // executable wherever that is.
+            // Root may lock whatever it likes. The child is root without that capability, so that
+            // it can still reach its executable wherever that is.
             let program = command.get_program().to_owned();
             let mut limited = Command::new("setpriv");
             limited.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]).arg(program);
@@ -508,7 +524,8 @@ fn small_memlock_limit_is_named_with_the_cure() {
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}{errors}");
-        assert!(text.starts_with("0x80030007 "), "{text}{errors}");
+        let code = format!("{:#010x} ", dat::RESOURCE_MEMORY_REGION);
+        assert!(text.starts_with(&code), "{text}{errors}");
         assert!(text.contains("ulimit -l") && text.contains("64 KiB"), "{text}");
     });
 }
@@ -606,8 +623,8 @@ fn assert_served(rig: &Rig) {
     assert!(rig.deliver(&mut pair, 8).is_success());
 }
 
-/// A port that goes down: an event for those who have it open, INVALID_STATE with the cure for those who open it; afterwards
-/// everything works again.
+/// A port that goes down: an event for those who have it open, INVALID_STATE with the cure for
+/// those who open it; afterwards everything works again.
 fn port_going_down_is_told_and_survived() {
     leaks_nothing(|| {
         let (_, client) = devices().unwrap();

@@ -38,7 +38,7 @@ fn main() {
         .with_writer(|| Log)
         .try_init();
     let tests = tests![
-        a_child_is_refused_by_every_object_and_its_drops_touch_nothing,
+        a_child_is_refused_and_its_drops_touch_nothing,
         a_child_of_a_busy_process_waits_for_nobody,
         a_child_has_objects_of_its_own,
     ];
@@ -288,7 +288,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
 
 /// The connection and the SRQ go on in the parent, and so does everything that the child has
 /// called.
-fn a_child_is_refused_by_every_object_and_its_drops_touch_nothing() {
+fn a_child_is_refused_and_its_drops_touch_nothing() {
     let rig = Rig::new();
     let objects = objects(&rig);
     let (child, from) = match fork() {

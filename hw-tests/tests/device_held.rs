@@ -1,5 +1,6 @@
-//! What is held on behalf of an EP goes back when the EP goes: room in its receive EVD, buffers whose completion comes late.
-//! One test at a time, since faults and counts of the software device are those of the process.
+//! What is held on behalf of an EP goes back when the EP goes: room in its receive EVD, buffers
+//! whose completion comes late. One test at a time, since faults and counts of the software device
+//! are those of the process.
 #![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
 use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, RecvPool, ReturnType};
@@ -11,7 +12,7 @@ use std::time::Duration;
 fn main() {
     let tests = tests![
         room_for_an_srq_goes_with_its_last_ep,
-        buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion,
+        late_completion_returns_the_buffer_of_a_freed_ep,
         late_completion_before_the_last_wqe_event_is_no_flush,
     ];
     let software = order("count mr") >= 0;
@@ -19,7 +20,7 @@ fn main() {
     doorbell_hw_tests::run_unless(tests, 1, |name| match name {
         "room_for_an_srq_goes_with_its_last_ep" => None,
         _ if !software => Some("needs the software device, which can be told to be late"),
-        "buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion" if !direct => {
+        "late_completion_returns_the_buffer_of_a_freed_ep" if !direct => {
             Some("libmlx5 takes no completion of a QP that is gone")
         }
         _ => None,
@@ -42,8 +43,9 @@ fn order(text: &str) -> i64 {
     unsafe { control(text.as_ptr()) }
 }
 
-/// An EVD holds room for each SRQ that it hears of. EPs that come and go on one SRQ, one at a time, need it once: more of them
-/// than would fit the longest CQ if each kept its room, and no CQ is left on the device.
+/// An EVD holds room for each SRQ that it hears of. EPs that come and go on one SRQ, one at a time,
+/// need it once: more of them than would fit the longest CQ if each kept its room, and no CQ is
+/// left on the device.
 fn room_for_an_srq_goes_with_its_last_ep() {
     let side = one_side();
     let attr = side.ia.attributes();
@@ -57,9 +59,9 @@ fn room_for_an_srq_goes_with_its_last_ep() {
     assert_eq!(order("count cq"), cqs);
 }
 
-/// A message has arrived at an EP, and its completion becomes visible only after the EP was freed: nobody hears of it, and its
-/// buffer is the pool's again.
-fn buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion() {
+/// A message has arrived at an EP, and its completion becomes visible only after the EP was freed:
+/// nobody hears of it, and its buffer is the pool's again.
+fn late_completion_returns_the_buffer_of_a_freed_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 4, 256).unwrap();
@@ -80,10 +82,11 @@ fn buffer_of_a_freed_ep_comes_back_to_its_pool_with_a_late_completion() {
     expect_nothing(&rig.server.recv);
 }
 
-/// A device says when an SRQ EP has taken its last buffer. Until then, for a bounded time, a buffer that an ended EP may have
-/// taken is not given up as swallowed: its completion may be on its way.
+/// A device says when an SRQ EP has taken its last buffer. Until then, for a bounded time, a buffer
+/// that an ended EP may have taken is not given up as swallowed: its completion may be on its way.
 fn late_completion_before_the_last_wqe_event_is_no_flush() {
-    /// Many times what the EP's end takes once all is in, and a part of what is waited for the device.
+    /// Many times what the EP's end takes once all is in, and a part of what is waited for the
+    /// device.
     const PART: Duration = Duration::from_millis(100);
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

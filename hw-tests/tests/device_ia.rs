@@ -1,10 +1,12 @@
-//! What the provider advertises, memory under SRQs, IA close, and the IB extension (sections Q to T of the rules).
+//! What the provider advertises, memory under SRQs, IA close, and the IB extension (sections Q to T
+//! of the rules).
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoCompletion, DtoOp,
     DtoStatus, Ep, EpAttr, EpChange, EpEvds, EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, Psp, Pz,
     ReturnType, RmrTriplet, Srq, SrqAttr, reason,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, devices, tests};
 
@@ -49,7 +51,8 @@ fn r259_attr_srq_supported() {
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 5);
 }
 
-/// All three watermark bits are set, and each mark works: none of the calls is refused. Also R125, R227.
+/// All three watermark bits are set, and each mark works: none of the calls is refused. Also R125,
+/// R227.
 fn r260_attr_watermark_bits() {
     let rig = Rig::new();
     assert_eq!(rig.server.ia.provider_attributes().srq_watermarks_supported, 0x111);
@@ -64,8 +67,8 @@ fn r260_attr_watermark_bits() {
     assert_eq!((soft.object, soft.reason), (AsyncObject::Ep(ep.id()), reason::EP_SOFT_HIGH_WATERMARK));
 }
 
-/// The attribute tells the truth: where differing PZs are supported an EP of another PZ is made and receives, else it is
-/// refused with INVALID_PARAMETER (ARG2).
+/// The attribute tells the truth: where differing PZs are supported an EP of another PZ is made and
+/// receives, else it is refused with INVALID_PARAMETER (ARG2).
 fn r261_attr_pz_difference() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -77,7 +80,7 @@ fn r261_attr_pz_difference() {
         server.post(&mut srq, 1, 64, 0, 9);
         assert_eq!(rig.deliver(&mut pair, 8).cookie, 9);
     } else {
-        assert_eq!(made.unwrap_err().code(), 0x8006_0026);
+        assert_eq!(made.unwrap_err().code(), dat::INVALID_ARG2);
         other.free().unwrap();
     }
 }
@@ -110,7 +113,8 @@ fn r263_attr_ep_recv_info_bits() {
     assert_eq!((held.buffers, held.span), (1, 1));
 }
 
-/// The three limits are above zero; depth is enforced at creation (ARG3) and resize (ARG2), and what is within it works.
+/// The three limits are above zero; depth is enforced at creation (ARG3) and resize (ARG2), and
+/// what is within it works.
 fn r264_attr_ia_srq_limits() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -119,10 +123,10 @@ fn r264_attr_ia_srq_limits() {
     let most = attr.max_recv_per_srq;
     for depth in [most + 1, Count::MAX] {
         let refused = Srq::create(&server.ia, &server.pz, SrqAttr::depth(depth)).unwrap_err();
-        assert_eq!(refused.code(), 0x8006_0027);
+        assert_eq!(refused.code(), dat::INVALID_ARG3);
     }
     let mut srq = server.srq(2);
-    assert_eq!(srq.resize(most + 1).unwrap_err().code(), 0x8006_0026);
+    assert_eq!(srq.resize(most + 1).unwrap_err().code(), dat::INVALID_ARG2);
     assert_eq!(srq.query().unwrap().max_recv_dtos, 2);
     let deepest = Srq::create(&server.ia, &server.pz, SrqAttr::depth(most)).unwrap();
     assert!(deepest.query().unwrap().max_recv_dtos >= most);
@@ -153,7 +157,8 @@ fn r267_attr_completion_flags() {
     }
 }
 
-/// The triplets are copied during the post (`DAT_IOV_CONSUMER`, 0): what becomes of the array afterwards has no effect.
+/// The triplets are copied during the post (`DAT_IOV_CONSUMER`, 0): what becomes of the array
+/// afterwards has no effect.
 fn r268_attr_iov_ownership() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -182,7 +187,7 @@ fn r269_recv_needs_local_write_only() {
     let without = Lmr::create(&server.ia, &server.pz, 64, all_but).unwrap();
     let mut srq = server.srq(2);
     let refused = srq.post_recv(&[without.triplet(0, 64)], 0).unwrap_err();
-    assert_eq!((refused.code(), counts(&srq)), (0x800B_005A, (0, 0)));
+    assert_eq!((refused.code(), counts(&srq)), (dat::PRIVILEGES_WRITE, (0, 0)));
     srq.post_recv(&[only.triplet(0, 64)], 3).unwrap();
     let mut pair = rig.connect_srq(&srq);
     rig.client.lmr.write(0, b"message!").unwrap();
@@ -192,8 +197,8 @@ fn r269_recv_needs_local_write_only() {
     assert_eq!(&got, b"message!");
 }
 
-/// An LMR can be freed under a posted buffer. A message that lands there fails with LOCAL_PROTECTION and breaks its
-/// connection; the SRQ and its other EP carry on.
+/// An LMR can be freed under a posted buffer. A message that lands there fails with
+/// LOCAL_PROTECTION and breaks its connection; the SRQ and its other EP carry on.
 fn r270_lmr_free_with_posted_buffer() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -224,7 +229,7 @@ fn r271_pz_free_refused_while_srq() {
     let pz = Pz::create(&ia).unwrap();
     let srq = Srq::create(&ia, &pz, SrqAttr::depth(4)).unwrap();
     let refused = pz.free().unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0053);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_PZ_IN_USE);
     srq.free().unwrap();
     refused.object.free().unwrap();
 }
@@ -251,7 +256,7 @@ fn r273_ia_close_graceful_refused_with_srq() {
     let pz = Pz::create(&ia).unwrap();
     let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(4)).unwrap();
     let refused = ia.close(CloseFlags::Graceful).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0050);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_IA_IN_USE);
     assert!(refused.error.to_string().contains("1 SRQs"), "{}", refused.error);
     srq.post_recv(&[], 1).unwrap();
     assert_eq!(counts(&srq), (1, 1));
@@ -261,7 +266,8 @@ fn r273_ia_close_graceful_refused_with_srq() {
     ia.close(CloseFlags::Graceful).unwrap();
 }
 
-/// An abrupt close ends connections and frees everything, SRQs with posted buffers included; peers see the end.
+/// An abrupt close ends connections and frees everything, SRQs with posted buffers included; peers
+/// see the end.
 fn r274_ia_close_abrupt_frees_srq() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -271,11 +277,12 @@ fn r274_ia_close_abrupt_frees_srq() {
     let Rig { server, client } = rig;
     server.ia.close(CloseFlags::Abrupt).unwrap();
     expect_connection(&client.connect, &pair.client, ConnectionEventKind::Disconnected);
-    assert_eq!(srq.query().unwrap_err().code(), 0x8005_0019);
+    assert_eq!(srq.query().unwrap_err().code(), dat::INVALID_HANDLE_SRQ);
     assert_eq!(pair.server.state(), EpState::Disconnected);
 }
 
-/// After the close every object is stale: each call says so, none crashes, and dropping them is harmless.
+/// After the close every object is stale: each call says so, none crashes, and dropping them is
+/// harmless.
 fn r275_ia_close_drops_handles() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -342,7 +349,8 @@ fn write_immediate(
 
 const TARGET: u64 = 1 << 16;
 
-/// A write with immediate takes one SRQ buffer, and puts nothing into it: the bytes go where the RDMA says.
+/// A write with immediate takes one SRQ buffer, and puts nothing into it: the bytes go where the
+/// RDMA says.
 fn r276_write_immed_takes_srq_buffer() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -361,8 +369,8 @@ fn r276_write_immed_takes_srq_buffer() {
     assert_eq!((&target[..100], target[100]), (&[0xaa; 100][..], 0));
 }
 
-/// The target's event: number 0x40000, the immediate value, the buffer's cookie, its EP and context, the bytes written. A
-/// write of nothing is one, too.
+/// The target's event: number 0x40000, the immediate value, the buffer's cookie, its EP and
+/// context, the bytes written. A write of nothing is one, too.
 fn r277_write_immed_event_on_srq_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -385,8 +393,8 @@ fn r277_write_immed_event_on_srq_ep() {
     assert_eq!((event.data.number(), event.data.dto().unwrap().immediate), (1, None));
 }
 
-/// A write with immediate counts like a Send: available, outstanding, low and high watermarks, a plain EP's receives; and on
-/// an empty SRQ it breaks the connection.
+/// A write with immediate counts like a Send: available, outstanding, low and high watermarks, a
+/// plain EP's receives; and on an empty SRQ it breaks the connection.
 fn r278_write_immed_counts_everywhere() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

@@ -1,5 +1,6 @@
-//! Calls for which there is no memory: each allocation of a call fails once, and then each with all that follow it. The call
-//! says INSUFFICIENT_RESOURCES, leaves nothing behind (descriptors, threads, objects of the device), and works when it is made again.
+//! Calls for which there is no memory: each allocation of a call fails once, and then each with all
+//! that follow it. The call says INSUFFICIENT_RESOURCES, leaves nothing behind (descriptors,
+//! threads, objects of the device), and works when it is made again.
 #![expect(
     unsafe_code,
     reason = "an allocator that fails on demand, and the software device's function by its name"
@@ -92,7 +93,8 @@ fn refuses(size: usize) -> bool {
     fails
 }
 
-// SAFETY: all memory is the system allocator's; a null pointer is an answer that any allocator may give.
+// SAFETY: all memory is the system allocator's; a null pointer is an answer that any allocator may
+// give.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size()) {
@@ -183,8 +185,8 @@ impl Shortage for PostError {
     }
 }
 
-/// Makes the call in new surroundings again and again, each time with the next of its allocations failing, until none fails any
-/// more. It works each time when it is made again.
+/// Makes the call in new surroundings again and again, each time with the next of its allocations
+/// failing, until none fails any more. It works each time when it is made again.
 fn with_each_failure<S, T, E: Shortage>(
     what: &str,
     surroundings: impl FnMut() -> S,
@@ -437,7 +439,8 @@ fn modifying_eps() {
     );
 }
 
-/// Receives that wait for a connection are kept for a QP that takes this one's place: their segments need memory.
+/// Receives that wait for a connection are kept for a QP that takes this one's place: their
+/// segments need memory.
 fn posting_before_a_connection() {
     const MANY: usize = 200;
     let surroundings = || {

@@ -1,9 +1,11 @@
-//! Changing EPs before they connect: what is changed is told back and takes effect, and a refusal changes nothing.
+//! Changing EPs before they connect: what is changed is told back and takes effect, and a refusal
+//! changes nothing.
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
     EvdFlags, Lmr, LmrTriplet, Pz, Qos, ReturnType, RmrTriplet,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
 
@@ -12,7 +14,7 @@ fn main() {
         completions_come_to_the_new_evds,
         connection_events_come_to_the_new_evd,
         no_evd_instead_of_one_and_back,
-        streams_of_one_ep_on_one_evd_move_one_by_one,
+        streams_of_an_ep_move_one_by_one,
         old_evds_are_free_to_go,
         deeper_queues_hold_more,
         more_segments_fit,
@@ -31,7 +33,7 @@ fn main() {
         posted_receives_go_over_to_another_queue,
         receives_of_several_segments_and_of_none_go_over,
         receives_of_another_pz_fail_when_taken,
-        a_queue_that_does_not_hold_what_is_posted_is_refused,
+        a_queue_too_small_for_posted_receives_is_refused,
         a_reserved_ep_takes_its_receives_along,
         receives_outlive_a_request_whose_peer_gave_up,
         nothing_changes_once_connected,
@@ -115,7 +117,7 @@ fn no_evd_instead_of_one_and_back() {
     assert_eq!(dto(&recv).cookie, 5);
 }
 
-fn streams_of_one_ep_on_one_evd_move_one_by_one() {
+fn streams_of_an_ep_move_one_by_one() {
     let side = one_side();
     let flags = EvdFlags::DTO | EvdFlags::CONNECTION;
     let (one, other) = (evd(&side, flags), evd(&side, flags));
@@ -136,10 +138,10 @@ fn old_evds_are_free_to_go() {
     let side = one_side();
     let other = evd(&side, EvdFlags::DTO);
     let mut ep = side.ep(&EpAttr::default());
-    assert_eq!(code(side.recv.free()), 0x8007_004a);
+    assert_eq!(code(side.recv.free()), dat::INVALID_STATE_EVD_IN_USE);
     ep.modify(EpChange { recv: Some(Some(&other)), ..change() }).unwrap();
     side.recv.free().unwrap();
-    assert_eq!(code(other.free()), 0x8007_004a);
+    assert_eq!(code(other.free()), dat::INVALID_STATE_EVD_IN_USE);
     ep.free().unwrap();
     other.free().unwrap();
 }
@@ -243,7 +245,8 @@ fn plain_attributes_are_told_back() {
     assert_eq!((is.max_rdma_read_iov, is.max_rdma_write_iov), (read_iov, 3));
 }
 
-/// SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE as attributes of the request stream: told back, and no more than that.
+/// SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE as attributes of the request stream: told back, and
+/// no more than that.
 fn flags_that_requests_may_always_carry_change_nothing() {
     use CompletionFlags as F;
     let rig = Rig::new();
@@ -263,12 +266,12 @@ fn flags_that_requests_may_always_carry_change_nothing() {
         assert_eq!(wait.error.return_type(), ReturnType::TimeoutExpired);
     }
     for flags in [F::UNSIGNALLED | F::SUPPRESS, F::UNSIGNALLED] {
-        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), 0x8006_0028);
-        assert_eq!(code(ep.modify(request(flags))), 0x8006_0026);
+        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), dat::INVALID_ARG4);
+        assert_eq!(code(ep.modify(request(flags))), dat::INVALID_ARG2);
     }
     for flags in [F::UNSIGNALLED | F::EVD_THRESHOLD, F::from_bits_retain(0x40) | F::SUPPRESS] {
-        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), 0x8006_002a);
-        assert_eq!(code(ep.modify(request(flags))), 0x8006_0026);
+        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), dat::INVALID_ARG6);
+        assert_eq!(code(ep.modify(request(flags))), dat::INVALID_ARG2);
     }
     // Another queue, and the flags stay.
     ep.modify(EpChange { max_request_dtos: Some(999), ..request(F::SUPPRESS) }).unwrap();
@@ -282,7 +285,7 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     // A request says for itself whether its event is wanted.
     assert_eq!((dto(&side.request).cookie, dto(&side.request).cookie), (0, 0));
     expect_nothing(&side.request);
-    assert_eq!(code(server.post_send(&[], 0, F::UNSIGNALLED)), 0x8006_0029);
+    assert_eq!(code(server.post_send(&[], 0, F::UNSIGNALLED)), dat::INVALID_ARG5);
     // And with UNSIGNALLED it may be unsignalled.
     let quiet = evd(side, EvdFlags::DTO);
     let evds = doorbell::EpEvds { request: Some(&quiet), ..side.evds() };
@@ -437,12 +440,12 @@ fn sizes_out_of_range_are_refused_and_change_nothing() {
         (|c, v| c.max_rdma_write_iov = v, a.max_iov_segments_per_rdma_write),
     ];
     for (set, most) in limits {
-        assert_eq!(code(ep.modify(with(set, most + 1))), 0x8006_0027);
-        assert_eq!(code(ep.modify(with(set, -1))), 0x8006_0027);
+        assert_eq!(code(ep.modify(with(set, most + 1))), dat::INVALID_ARG3);
+        assert_eq!(code(ep.modify(with(set, -1))), dat::INVALID_ARG3);
     }
     assert_eq!(ep.query().unwrap().attr, before);
     other.free().unwrap();
-    assert_eq!(code(side.recv.free()), 0x8007_004a);
+    assert_eq!(code(side.recv.free()), dat::INVALID_STATE_EVD_IN_USE);
 }
 
 fn evds_that_cannot_be_are_refused() {
@@ -451,16 +454,25 @@ fn evds_that_cannot_be_are_refused() {
     let freed = evd(&side, EvdFlags::DTO);
     freed.free().unwrap();
     for (wrong, sub) in [(&side.connect, 0x16), (&freed, 0x16)] {
-        assert_eq!(code(ep.modify(EpChange { recv: Some(Some(wrong)), ..change() })), 0x8005_0000 + sub);
+        assert_eq!(
+            code(ep.modify(EpChange { recv: Some(Some(wrong)), ..change() })),
+            dat::INVALID_HANDLE + sub
+        );
     }
-    assert_eq!(code(ep.modify(EpChange { request: Some(Some(&side.cr)), ..change() })), 0x8005_0015);
-    assert_eq!(code(ep.modify(EpChange { connect: Some(Some(&side.recv)), ..change() })), 0x8005_0017);
+    assert_eq!(
+        code(ep.modify(EpChange { request: Some(Some(&side.cr)), ..change() })),
+        dat::INVALID_HANDLE_EVD_REQUEST
+    );
+    assert_eq!(
+        code(ep.modify(EpChange { connect: Some(Some(&side.recv)), ..change() })),
+        dat::INVALID_HANDLE_EVD_CONN
+    );
     // An EVD whose other streams go by another mode.
     let unsignalled = evd(&side, EvdFlags::DTO);
     let evds = doorbell::EpEvds { recv: Some(&unsignalled), ..Default::default() };
     let attr = EpAttr { recv_completion_flags: CompletionFlags::UNSIGNALLED, ..EpAttr::default() };
     let _other = Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap();
-    assert_eq!(code(ep.modify(EpChange { recv: Some(Some(&unsignalled)), ..change() })), 0x8006_0026);
+    assert_eq!(code(ep.modify(EpChange { recv: Some(Some(&unsignalled)), ..change() })), dat::INVALID_ARG2);
     // Together with the mode it goes.
     ep.modify(EpChange {
         recv: Some(Some(&unsignalled)),
@@ -478,7 +490,8 @@ fn post_at_cookies(side: &Side, ep: &mut Ep, cookies: std::ops::Range<u64>) {
     }
 }
 
-/// Sends as many messages as there are cookies: each arrives in the receive that was posted next, and nowhere else.
+/// Sends as many messages as there are cookies: each arrives in the receive that was posted next,
+/// and nowhere else.
 #[track_caller]
 fn arrive_in_order(rig: &Rig, pair: &mut Pair, recv: &Evd, cookies: std::ops::Range<u64>) {
     let side = &rig.server;
@@ -525,7 +538,7 @@ fn posted_receives_go_over_to_another_queue() {
         post_at_cookies(side, &mut ep, 3..5);
         let mut pair = connect(&rig, ep, &side.connect);
         arrive_in_order(&rig, &mut pair, recv, 0..5);
-        assert_eq!(code(recv.dequeue()), 0x800d_0000);
+        assert_eq!(code(recv.dequeue()), dat::QUEUE_EMPTY);
         rig.disconnect(&pair);
     }
 }
@@ -567,7 +580,7 @@ fn receives_of_another_pz_fail_when_taken() {
     ep.post_recv(&buffer(side), 1, NONE).unwrap();
     ep.modify(EpChange { pz: Some(&pz), ..change() }).unwrap();
     ep.post_recv(&[lmr.triplet(0, 64)], 2, NONE).unwrap();
-    assert_eq!(code(ep.post_recv(&buffer(side), 3, NONE)), 0x800c_005e);
+    assert_eq!(code(ep.post_recv(&buffer(side), 3, NONE)), dat::PROTECTION_WRITE);
     let mut pair = connect(&rig, ep, &side.connect);
     assert_eq!(rig.deliver(&mut pair, 0).cookie, 0);
     pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
@@ -587,7 +600,7 @@ fn receives_of_another_pz_fail_when_taken() {
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 4);
 }
 
-fn a_queue_that_does_not_hold_what_is_posted_is_refused() {
+fn a_queue_too_small_for_posted_receives_is_refused() {
     let rig = Rig::new();
     let side = &rig.server;
     let other = evd(side, EvdFlags::DTO);
@@ -600,7 +613,7 @@ fn a_queue_that_does_not_hold_what_is_posted_is_refused() {
         EpChange { max_recv_iov: Some(0), max_recv_dtos: Some(1000), ..change() },
         EpChange { recv_completion_flags: Some(CompletionFlags::EVD_THRESHOLD), ..change() },
     ] {
-        assert_eq!(code(ep.modify(to)), 0x8007_002f);
+        assert_eq!(code(ep.modify(to)), dat::INVALID_STATE_EP_UNCONNECTED);
     }
     assert_eq!(ep.query().unwrap().attr, before);
     other.free().unwrap();
@@ -657,7 +670,7 @@ fn receives_outlive_a_request_whose_peer_gave_up() {
         let later = rig.client.ep(&EpAttr::default());
         ask(&later).reject(&[]).unwrap();
         expect_connection(&rig.client.connect, &later, ConnectionEventKind::PeerRejected);
-        assert_eq!(code(cr.accept(&ep, &[])), 0x8001_0000);
+        assert_eq!(code(cr.accept(&ep, &[])), dat::ABORT);
         assert_eq!((ep.state(), ep.recv_query().unwrap().buffers), (EpState::Unconnected, 3));
     }
     post_at_cookies(side, &mut ep, 3..5);
@@ -677,10 +690,13 @@ fn nothing_changes_once_connected() {
         EpChange { max_message_size: Some(1), ..change() },
         EpChange { max_recv_dtos: Some(1), ..change() },
     ] {
-        assert_eq!(code(pair.server.modify(to)), 0x8007_0033);
+        assert_eq!(code(pair.server.modify(to)), dat::INVALID_STATE_EP_CONNECTED);
     }
     rig.disconnect(&pair);
-    assert_eq!(code(pair.server.modify(EpChange { max_recv_dtos: Some(1), ..change() })), 0x8007_0034);
+    assert_eq!(
+        code(pair.server.modify(EpChange { max_recv_dtos: Some(1), ..change() })),
+        dat::INVALID_STATE_EP_DISCONNECTED
+    );
 }
 
 fn an_ep_that_was_reset_can_be_changed() {

@@ -4,6 +4,7 @@ use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event,
     EventData, Gauges, PostError, Received, RecvPool, RmrTriplet, SendPool, Srq,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, tests};
 
@@ -37,7 +38,8 @@ fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
     (posted, out, free)
 }
 
-/// Four buffers carry many more than four messages, byte for byte, without a word about giving them back.
+/// Four buffers carry many more than four messages, byte for byte, without a word about giving them
+/// back.
 fn a_dropped_message_gives_its_buffer_back() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -95,7 +97,8 @@ fn gauges_add_up_wherever_the_buffers_are() {
     assert_eq!(*second, [1; 8]);
 }
 
-/// A pool may have more buffers than the SRQ takes: the rest waits, and takes over as soon as an event is reaped.
+/// A pool may have more buffers than the SRQ takes: the rest waits, and takes over as soon as an
+/// event is reaped.
 fn a_full_queue_keeps_the_rest_of_the_pool_free() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(2);
@@ -149,8 +152,8 @@ fn flushed_receives_free_their_buffers() {
     assert_eq!(pool.refill(&mut pair.server).unwrap(), 3);
 }
 
-/// An EP that is freed with messages nobody has reaped takes their events along; the buffers come back all the same, and
-/// so do the receives of a plain EP.
+/// An EP that is freed with messages nobody has reaped takes their events along; the buffers come
+/// back all the same, and so do the receives of a plain EP.
 fn buffers_come_back_from_a_freed_ep() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -186,7 +189,8 @@ fn messages_outlive_their_pool() {
     assert_eq!(*message, *b"still here");
 }
 
-/// A guard keeps its bytes when the IA is closed abruptly; the pool's posts say that they are too late.
+/// A guard keeps its bytes when the IA is closed abruptly; the pool's posts say that they are too
+/// late.
 fn messages_outlive_their_ia() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -197,7 +201,7 @@ fn messages_outlive_their_ia() {
     assert_eq!(*message, *b"still here");
     drop(message);
     assert!(matches!(pool.refill(&mut srq), Err(PostError::Stale(_))));
-    assert_eq!(pool.gauges(&srq).unwrap_err().code(), 0x8005_0019);
+    assert_eq!(pool.gauges(&srq).unwrap_err().code(), dat::INVALID_HANDLE_SRQ);
     drop((pool, srq, pair, client));
 }
 
@@ -217,8 +221,8 @@ fn a_plain_ep_receives_from_a_pool() {
     }
 }
 
-/// The bytes of a write with immediate go elsewhere: the message is empty, whatever the length written, and brings the
-/// immediate.
+/// The bytes of a write with immediate go elsewhere: the message is empty, whatever the length
+/// written, and brings the immediate.
 fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
     let rig = Rig::new();
     let (srq, mut pool, mut pair) = rig.pooled(2);
@@ -237,7 +241,8 @@ fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
     assert_eq!(gauges(&pool, &srq), (1, 1, 0));
 }
 
-/// An event is good for its buffer once: not again while the message is out, nor after the buffer was posted anew.
+/// An event is good for its buffer once: not again while the message is out, nor after the buffer
+/// was posted anew.
 fn an_old_event_gives_no_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(1);
@@ -276,8 +281,8 @@ fn an_event_of_another_pool_gives_no_buffer() {
     }
 }
 
-/// A sent buffer is the device's until its completion, then the pool's again; one that was never sent comes back when
-/// it is dropped.
+/// A sent buffer is the device's until its completion, then the pool's again; one that was never
+/// sent comes back when it is dropped.
 fn send_buffers_come_back() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);

@@ -1,9 +1,11 @@
-//! RMRs: keys for part of an LMR, granted and taken back; Sends that take them back; RDMA Reads into them.
+//! RMRs: keys for part of an LMR, granted and taken back; Sends that take them back; RDMA Reads
+//! into them.
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EventData, Lmr,
     LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope, RmrTriplet, VaType,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 
@@ -11,15 +13,15 @@ fn main() {
     let rxe = devices().is_some_and(|(server, _)| !server.starts_with("mlx5"));
     doorbell_hw_tests::run_unless(
         tests![
-            a_bound_rmr_opens_a_part_of_memory_to_the_peer,
-            an_rmr_for_an_ep_opens_a_part_of_memory_to_its_peer,
+            a_bound_rmr_opens_its_range_to_the_peer,
+            an_rmr_for_an_ep_opens_its_range,
             a_peer_gets_nothing_outside_the_window,
             a_window_for_reading_is_not_written,
             binding_again_moves_the_window,
             binding_to_nothing_takes_the_context_back,
             freeing_takes_the_context_back,
             a_send_with_invalidate_takes_the_context_back,
-            an_rmr_that_the_peer_took_back_unnoticed_is_bound_again,
+            an_rmr_that_the_peer_invalidated_is_bound_again,
             invalidating_a_foreign_key_breaks_the_connection,
             a_zero_based_rmr_counts_from_its_start,
             an_rmr_moves_to_another_connection,
@@ -31,7 +33,7 @@ fn main() {
             a_bind_on_a_disconnected_ep_is_flushed,
             a_window_survives_a_flushed_bind,
             a_read_lands_in_an_rmr,
-            a_read_lands_where_an_rmr_context_of_an_lmr_says,
+            a_read_lands_where_an_lmrs_rmr_context_says,
             reads_into_what_peers_may_not_write_are_refused,
             an_ia_with_an_rmr_does_not_close_gracefully,
             what_is_advertised_can_be_made,
@@ -56,7 +58,8 @@ fn rw() -> MemPriv {
     MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
 }
 
-/// A pair and an LMR of the server's without remote privileges: only through an RMR can the client get there.
+/// A pair and an LMR of the server's without remote privileges: only through an RMR can the client
+/// get there.
 fn pair() -> (Rig, Pair, Lmr) {
     let rig = Rig::new();
     let pair = rig.connect_plain(&EpAttr::default());
@@ -133,11 +136,11 @@ fn opens_a_part(make: fn(&Pz) -> doorbell::Result<Rmr>) {
     assert_eq!(bytes(&rig.client.lmr, 4096, 12), b"through here");
 }
 
-fn a_bound_rmr_opens_a_part_of_memory_to_the_peer() {
+fn a_bound_rmr_opens_its_range_to_the_peer() {
     opens_a_part(Rmr::create);
 }
 
-fn an_rmr_for_an_ep_opens_a_part_of_memory_to_its_peer() {
+fn an_rmr_for_an_ep_opens_its_range() {
     opens_a_part(Rmr::create_for_ep);
 }
 
@@ -247,7 +250,8 @@ fn a_send_with_invalidate_takes_the_context_back() {
             (received.status, received.op, received.invalidated, received.length),
             (DtoStatus::Success, DtoOp::ReceiveWithInvalidate, Some(context), 4)
         );
-        // Whoever has read the event finds the RMR bound to nothing, and can free the memory or bind again.
+        // Whoever has read the event finds the RMR bound to nothing, and can free the memory or
+        // bind again.
         assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
         let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64, 64));
         assert_eq!(write(&rig, &mut pair, b"next", remote(lmr.address() + 64, 4, again)), DtoStatus::Success);
@@ -262,7 +266,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
 }
 
 /// The event of the invalidating message is still in the EVD.
-fn an_rmr_that_the_peer_took_back_unnoticed_is_bound_again() {
+fn an_rmr_that_the_peer_invalidated_is_bound_again() {
     let (rig, mut pair, lmr) = pair();
     let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
@@ -336,29 +340,29 @@ fn binds_that_cannot_be_are_refused() {
     let mut refused = |ep: &mut Ep, to: RmrBind<'_>, flags| code(rmr.bind(ep, to, 0, flags));
     let ep = &mut pair.server;
     // INVALID_PARAMETER (ARG3): outside the LMR, or another's context.
-    assert_eq!(refused(ep, to(&lmr, 8000, 193), NONE), 0x8006_0027);
+    assert_eq!(refused(ep, to(&lmr, 8000, 193), NONE), dat::INVALID_ARG3);
     let other = RmrBind { segment: server.lmr.triplet(0, 8), ..to(&lmr, 0, 8) };
-    assert_eq!(refused(ep, other, NONE), 0x8006_0027);
+    assert_eq!(refused(ep, other, NONE), dat::INVALID_ARG3);
     // INVALID_PARAMETER (ARG8): flags.
-    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), 0x8006_002c);
-    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), 0x8006_002c);
+    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), dat::INVALID_ARG8);
+    assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), dat::INVALID_ARG8);
     // PRIVILEGES_VIOLATION: peers would write what this side may not.
     let for_reading = Lmr::create(&server.ia, &server.pz, 64, MemPriv::LOCAL_READ).unwrap();
-    assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), 0x800b_005c);
+    assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), dat::PRIVILEGES_RDMA_WRITE);
     let read_only = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&for_reading, 0, 8) };
     // PROTECTION_VIOLATION: another PZ, of the LMR or of the EP.
     let pz = Pz::create(&server.ia).unwrap();
     let elsewhere = Lmr::create(&server.ia, &pz, 64, all_privileges()).unwrap();
-    assert_eq!(refused(ep, to(&elsewhere, 0, 8), NONE), 0x800c_0060);
+    assert_eq!(refused(ep, to(&elsewhere, 0, 8), NONE), dat::PROTECTION_RDMA_WRITE);
     let mut stranger = Ep::create(&server.ia, &pz, server.evds(), None).unwrap();
-    assert_eq!(refused(&mut stranger, to(&lmr, 0, 8), NONE), 0x800c_0060);
+    assert_eq!(refused(&mut stranger, to(&lmr, 0, 8), NONE), dat::PROTECTION_RDMA_WRITE);
     // INVALID_STATE (EP_UNCONNECTED).
     let mut idle = server.ep(&EpAttr::default());
-    assert_eq!(refused(&mut idle, to(&lmr, 0, 8), NONE), 0x8007_002f);
+    assert_eq!(refused(&mut idle, to(&lmr, 0, 8), NONE), dat::INVALID_STATE_EP_UNCONNECTED);
     // None of this had an effect.
     bind(&rig, &mut pair, &mut rmr, read_only);
     // INVALID_HANDLE (EP): of another IA.
-    assert_eq!(code(rmr.bind(&mut pair.client, to(&lmr, 0, 8), 0, NONE)), 0x8005_000c);
+    assert_eq!(code(rmr.bind(&mut pair.client, to(&lmr, 0, 8), 0, NONE)), dat::INVALID_HANDLE_EP);
 }
 
 fn an_lmr_under_a_window_stays() {
@@ -367,7 +371,7 @@ fn an_lmr_under_a_window_stays() {
         let mut rmr = make(&rig.server.pz).unwrap();
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         let refused = lmr.free().unwrap_err();
-        assert_eq!(refused.error.code(), 0x8007_0051);
+        assert_eq!(refused.error.code(), dat::INVALID_STATE_LMR_IN_USE);
         let lmr = refused.object;
         assert_eq!(write(&rig, &mut pair, b"stays", remote(lmr.address(), 5, context)), DtoStatus::Success);
         bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
@@ -380,7 +384,7 @@ fn a_pz_with_an_rmr_stays() {
     let pz = Pz::create(&side.ia).unwrap();
     let rmr = Rmr::create(&pz).unwrap();
     let refused = pz.free().unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0053);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_PZ_IN_USE);
     rmr.free().unwrap();
     refused.object.free().unwrap();
 }
@@ -441,8 +445,8 @@ fn a_bind_on_a_disconnected_ep_is_flushed() {
     lmr.free().unwrap();
 }
 
-/// A bind that is under way when its connection ends may or may not take place; the RMR is good on the next connection all
-/// the same.
+/// A bind that is under way when its connection ends may or may not take place; the RMR is good on
+/// the next connection all the same.
 fn a_window_survives_a_flushed_bind() {
     for make in [Rmr::create, Rmr::create_for_ep] {
         let (rig, mut pair, lmr) = pair();
@@ -492,7 +496,7 @@ fn a_read_lands_in_an_rmr() {
     assert_eq!(bytes(&lmr, 532, 13), b"from the peer");
 }
 
-fn a_read_lands_where_an_rmr_context_of_an_lmr_says() {
+fn a_read_lands_where_an_lmrs_rmr_context_says() {
     let (rig, mut pair, _lmr) = pair();
     rig.client.lmr.write(0, b"from the peer").unwrap();
     let from = remote(rig.client.lmr.address(), 13, rig.client.lmr.rmr_context());
@@ -509,17 +513,18 @@ fn reads_into_what_peers_may_not_write_are_refused() {
     let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
     let refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
     let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
-    // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, an RMR for reading.
-    assert_eq!(refused(&mut pair, unbound), 0x800b_005a);
-    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, lmr.rmr_context())), 0x800b_005a);
+    // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, an RMR
+    // for reading.
+    assert_eq!(refused(&mut pair, unbound), dat::PRIVILEGES_WRITE);
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, lmr.rmr_context())), dat::PRIVILEGES_WRITE);
     let only_read = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&lmr, 0, 64) };
     let context = bind(&rig, &mut pair, &mut rmr, only_read);
-    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, context)), 0x800b_005a);
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 16, context)), dat::PRIVILEGES_WRITE);
     // Outside the window.
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
-    assert_eq!(refused(&mut pair, remote(lmr.address() + 49, 16, context)), 0x8006_0027);
+    assert_eq!(refused(&mut pair, remote(lmr.address() + 49, 16, context)), dat::INVALID_ARG3);
     // LENGTH_ERROR: less room than what is read.
-    assert_eq!(refused(&mut pair, remote(lmr.address(), 15, context)), 0x8008_0000);
+    assert_eq!(refused(&mut pair, remote(lmr.address(), 15, context)), dat::LENGTH_ERROR);
     pair.server.post_rdma_read_to_rmr(remote(lmr.address() + 48, 16, context), 0, from, NONE).unwrap();
     assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
 }
@@ -529,11 +534,11 @@ fn an_ia_with_an_rmr_does_not_close_gracefully() {
     let pz = Pz::create(&ia).unwrap();
     let rmr = Rmr::create(&pz).unwrap();
     let refused = ia.close(CloseFlags::Graceful).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0050);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_IA_IN_USE);
     assert!(refused.error.to_string().contains("RMR"));
     refused.object.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(code(rmr.query()), 0x8005_000e);
-    assert_eq!(code(rmr.free()), 0x8005_000e);
+    assert_eq!(code(rmr.query()), dat::INVALID_HANDLE_RMR);
+    assert_eq!(code(rmr.free()), dat::INVALID_HANDLE_RMR);
 }
 
 fn what_is_advertised_can_be_made() {
@@ -542,6 +547,6 @@ fn what_is_advertised_can_be_made() {
     assert_eq!(Rmr::create(&side.pz).is_ok(), attr.max_rmrs > 0);
     if !attr.remote_invalidate {
         let mut ep = side.ep(&EpAttr::default());
-        assert_eq!(code(ep.post_send_with_invalidate(&[], 0, 1, NONE)), 0x8007_002f);
+        assert_eq!(code(ep.post_send_with_invalidate(&[], 0, 1, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
     }
 }

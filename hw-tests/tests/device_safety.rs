@@ -1,5 +1,6 @@
-//! Attacks by a program without `unsafe` on the memory of pools: whatever it keeps, forges, forgets or drops too early, a
-//! guard's bytes are its own. provider/SOUNDNESS.md has the argument, this what could be tried against it.
+//! Attacks by a program without `unsafe` on the memory of pools: whatever it keeps, forges, forgets
+//! or drops too early, a guard's bytes are its own. provider/SOUNDNESS.md has the argument, this
+//! what could be tried against it.
 #![forbid(unsafe_code)]
 
 use doorbell::{
@@ -28,13 +29,13 @@ fn main() -> ExitCode {
         guessed_keys_reach_no_buffer,
         kept_completions_are_good_once,
         a_pool_is_refused_by_another_ia_and_another_pz,
-        a_stale_work_request_reaches_no_buffer_of_a_later_pool,
+        a_stale_work_request_reaches_no_later_pool,
         memory_goes_with_the_last_guard,
         memory_that_the_device_keeps_stays_mapped,
         guards_outlive_everything_in_any_order,
         forgotten_objects_take_no_buffer_of_others_along,
         a_panicking_reader_gives_its_buffer_back,
-        a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart,
+        a_plain_ep_that_is_modified_keeps_buffers_apart,
         an_evd_that_overflows_gives_no_buffer_back_twice,
         pieces_from_elsewhere_are_refused,
         guards_keep_their_bytes_in_random_programs,
@@ -57,7 +58,8 @@ fn contexts() -> impl Iterator<Item = u32> {
     (0..4u32).flat_map(|generation| (0..64).map(move |index| generation << 20 | index))
 }
 
-/// Addresses of guards are no secret, and contexts can be guessed. Yet nothing that takes segments takes such ones.
+/// Addresses of guards are no secret, and contexts can be guessed. Yet nothing that takes segments
+/// takes such ones.
 fn forged_triplets_reach_no_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -175,7 +177,8 @@ fn kept_completions_are_good_once() {
     }
 }
 
-/// Memory is registered with one device and in one PZ. Another device's queue would take its key for another's.
+/// Memory is registered with one device and in one PZ. Another device's queue would take its key
+/// for another's.
 fn a_pool_is_refused_by_another_ia_and_another_pz() {
     let rig = Rig::new();
     let elsewhere = Pz::create(&rig.server.ia).unwrap();
@@ -203,9 +206,9 @@ fn a_pool_is_refused_by_another_ia_and_another_pz() {
     drop(RecvPool::new(ia, pz, 1, SIZE).unwrap());
 }
 
-/// Devices give keys again, and the system gives addresses again. So a receive that outlives its LMR may name the key and
-/// the address of a buffer of a later pool, while that is lent out.
-fn a_stale_work_request_reaches_no_buffer_of_a_later_pool() {
+/// Devices give keys again, and the system gives addresses again. So a receive that outlives its
+/// LMR may name the key and the address of a buffer of a later pool, while that is lent out.
+fn a_stale_work_request_reaches_no_later_pool() {
     let rig = Rig::new();
     let Side { ia, pz, .. } = &rig.server;
     let lmr = || Lmr::create(ia, pz, SIZE, all_privileges()).unwrap();
@@ -217,7 +220,8 @@ fn a_stale_work_request_reaches_no_buffer_of_a_later_pool() {
     let key = first.rmr_context();
     srq.post_recv(&[first.triplet(0, SIZE)], 1).unwrap();
     drop(first);
-    // The key before that one, so that the next is that one again, where a device gives them in a row.
+    // The key before that one, so that the next is that one again, where a device gives them in a
+    // row.
     let before = |key: u32| key & !0xff | (key.wrapping_sub(1) & 0xff);
     let found = (0..512).any(|_| lmr().rmr_context() == before(key));
     let mut pool = RecvPool::new(ia, pz, 1, SIZE).unwrap();
@@ -240,7 +244,8 @@ fn is_mapped(start: usize, len: usize) -> bool {
     })
 }
 
-/// A pool of 64 MiB and a guard are dropped, and the SRQ that has the other buffers stays: is the memory there?
+/// A pool of 64 MiB and a guard are dropped, and the SRQ that has the other buffers stays: is the
+/// memory there?
 fn memory_of_a_pool_stays_or_goes(stays: bool) {
     const LEN: usize = 64 << 20;
     let rig = Rig::new();
@@ -273,7 +278,8 @@ fn memory_that_the_device_keeps_stays_mapped() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// While messages arrive, pool, SRQ, EP and IA go one by one, in each order in which one comes first or last.
+/// While messages arrive, pool, SRQ, EP and IA go one by one, in each order in which one comes
+/// first or last.
 fn guards_outlive_everything_in_any_order() {
     for order in [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2], [3, 2, 1, 0], [1, 0, 3, 2]] {
         let rig = Rig::new();
@@ -348,8 +354,9 @@ fn a_panicking_reader_gives_its_buffer_back() {
     }
 }
 
-/// Binds travel as completions with the RMR's number where a pool's stands, and a cookie of the consumer's. One that
-/// nobody sees must not give the buffer with that cookie back to the pool with that number.
+/// Binds travel as completions with the RMR's number where a pool's stands, and a cookie of the
+/// consumer's. One that nobody sees must not give the buffer with that cookie back to the pool with
+/// that number.
 fn a_bind_that_nobody_hears_of_frees_no_buffer() {
     const POOLS: usize = 128;
     let rig = Rig::new();
@@ -383,9 +390,9 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
     assert!(pools.iter().all(|pool| pool.posted() == 1));
 }
 
-/// A plain EP tells its receives apart by their order alone. Whatever happens to the EP before and after connections, no buffer
-/// has two owners, and messages are in the guards that they belong to.
-fn a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart() {
+/// A plain EP tells its receives apart by their order alone. Whatever happens to the EP before and
+/// after connections, no buffer has two owners, and messages are in the guards that they belong to.
+fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     const BUFFERS: u32 = 4;
     let rig = Rig::new();
     let attr = EpAttr { max_recv_dtos: 8, ..EpAttr::default() };
@@ -439,7 +446,8 @@ fn a_plain_ep_that_fails_changes_and_starts_anew_keeps_buffers_apart() {
     }
 }
 
-/// An EVD that is too small loses completions, and the pool gets those buffers back by another way: once.
+/// An EVD that is too small loses completions, and the pool gets those buffers back by another way:
+/// once.
 fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     let rig = Rig::new();
     let small = doorbell::Evd::create(&rig.server.ia, 1, None, EvdFlags::DTO).unwrap();
@@ -477,7 +485,8 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     assert!(guards.iter().zip(&before).all(|((guard, _), bytes)| **guard == **bytes));
 }
 
-/// Pieces that are not inside the buffer are refused, however they are made up, and the buffer comes back as it was.
+/// Pieces that are not inside the buffer are refused, however they are made up, and the buffer
+/// comes back as it was.
 fn pieces_from_elsewhere_are_refused() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);
@@ -520,8 +529,8 @@ impl Random {
     }
 }
 
-/// A program that sends, receives, keeps completions and offers them again, forgets guards and pools, and loses its connections,
-/// in no sensible order.
+/// A program that sends, receives, keeps completions and offers them again, forgets guards and
+/// pools, and loses its connections, in no sensible order.
 struct Program {
     random: Random,
     rig: Rig,
@@ -568,7 +577,8 @@ impl Program {
         RecvPool::new(&self.rig.server.ia, &self.rig.server.pz, 4, SIZE).unwrap()
     }
 
-    /// Sends a message; what is taken next is filled with something else at once, while that one may be under way.
+    /// Sends a message; what is taken next is filled with something else at once, while that one
+    /// may be under way.
     fn send(&mut self) {
         let Some(mut buf) = self.unsent.take().or_else(|| self.sends.take()) else { return };
         self.number = (self.number + 1) % 100;

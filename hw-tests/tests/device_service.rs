@@ -1,9 +1,11 @@
-//! Where requests arrive: service points that provide EPs, requests that are handed on, common service points.
+//! Where requests arrive: service points that provide EPs, requests that are handed on, common
+//! service points.
 
 use doorbell::{
     CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, Ep, EpAttr, EpChange,
     EpState, EvdFlags, Psp, Qos,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,15 +24,15 @@ fn main() {
         a_reserved_ep_is_free_after_its_request_went_on,
         a_provided_ep_goes_when_its_request_goes_on,
         a_request_is_not_handed_on_to_nobody,
-        a_request_is_handed_on_to_another_ia_of_its_device,
-        a_request_is_handed_on_to_a_reserved_ep_of_another_ia,
-        a_request_is_handed_on_to_an_ia_of_another_name_and_back,
+        a_request_is_handed_on_to_another_ia,
+        a_request_is_handed_on_to_anothers_reserved_ep,
+        a_request_is_handed_on_and_back,
         a_request_outlives_the_ia_that_handed_it_on,
         a_request_does_not_leave_its_device,
         a_common_service_point_takes_requests,
         a_common_service_point_listens_where_it_says,
         other_communicators_and_addresses_are_refused,
-        the_reserved_ep_of_a_request_that_another_accepts_is_free,
+        a_reserved_ep_that_another_replaces_is_free,
         an_ep_follows_another_to_its_service,
     ];
     let (server, client) = devices().unwrap_or_default();
@@ -112,14 +114,13 @@ fn a_provided_ep_does_nothing_else() {
     let rig = Rig::new();
     let (psp, _client, arrival) = ask(&rig);
     let mut ep = arrival.ep.unwrap();
-    const TENTATIVE: u32 = 0x8007_0032;
-    assert_eq!(code(ep.disconnect(CloseFlags::Abrupt)), TENTATIVE);
-    assert_eq!(code(ep.reset()), TENTATIVE);
-    assert_eq!(code(ep.post_send(&[], 0, NONE)), TENTATIVE);
+    assert_eq!(code(ep.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_TENTCONNPENDING);
+    assert_eq!(code(ep.reset()), dat::INVALID_STATE_EP_TENTCONNPENDING);
+    assert_eq!(code(ep.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_TENTCONNPENDING);
     let again = ep.connect(rig.server.ia.address(), psp.conn_qual(), None, &[], Qos::BestEffort);
-    assert_eq!(code(again), TENTATIVE);
+    assert_eq!(code(again), dat::INVALID_STATE_EP_TENTCONNPENDING);
     let refused = ep.free().unwrap_err();
-    assert_eq!(refused.error.code(), TENTATIVE);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_TENTCONNPENDING);
     arrival.cr.reject(&[]).unwrap();
     drop(refused.object);
 }
@@ -131,8 +132,8 @@ fn a_provided_ep_goes_with_a_rejected_request() {
     arrival.cr.reject(b"no").unwrap();
     let event = connection(&rig.client.connect);
     assert_eq!((event.kind, event.ep), (ConnectionEventKind::PeerRejected, client.id()));
-    assert_eq!(code(ep.query()), 0x8005_000c);
-    assert_eq!(code(ep.free()), 0x8005_000c);
+    assert_eq!(code(ep.query()), dat::INVALID_HANDLE_EP);
+    assert_eq!(code(ep.free()), dat::INVALID_HANDLE_EP);
 }
 
 fn a_provided_ep_goes_when_another_accepts() {
@@ -143,7 +144,7 @@ fn a_provided_ep_goes_when_another_accepts() {
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
     rig.send_and_read(&mut pair);
-    assert_eq!(code(provided.query()), 0x8005_000c);
+    assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
 }
 
 fn a_request_that_nobody_looked_at_takes_its_ep_along() {
@@ -164,7 +165,7 @@ fn an_ep_answers_only_its_own_request() {
     let (_second_psp, _second_client, second) = ask(&rig);
     let ep = first.ep.as_ref().unwrap();
     let refused = second.cr.accept(ep, &[]).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8007_0032);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_TENTCONNPENDING);
     assert_eq!(ep.state(), EpState::TentativeConnectionPending);
 }
 
@@ -203,7 +204,7 @@ fn a_request_is_handed_on_to_a_reserved_ep() {
     // It takes one request.
     let second = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8006_0026);
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     arrival.cr.accept_reserved(&[]).unwrap();
     established(&rig, Pair { server, client });
 }
@@ -226,7 +227,7 @@ fn a_provided_ep_goes_when_its_request_goes_on() {
     let (providing, _client, arrival) = ask(&rig);
     let provided = arrival.ep.unwrap();
     arrival.cr.hand_off(to).unwrap();
-    assert_eq!(code(provided.query()), 0x8005_000c);
+    assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
     let arrival = connection_request(&rig.server.cr);
     assert!(arrival.ep.is_none());
     // And the other way: there it gets one.
@@ -242,7 +243,7 @@ fn a_request_is_not_handed_on_to_nobody() {
     gone.free().unwrap();
     let client = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8006_0026);
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     // The request is as good as before.
     let server = rig.server.ep(&EpAttr::default());
     refused.object.accept(&server, &[]).unwrap();
@@ -260,7 +261,7 @@ fn server_device() -> String {
     devices().expect("DOORBELL_TEST_DEVICES names the devices").0
 }
 
-fn a_request_is_handed_on_to_another_ia_of_its_device() {
+fn a_request_is_handed_on_to_another_ia() {
     let mut rig = Rig::new();
     let other = again(&rig, &server_device());
     let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
@@ -277,7 +278,7 @@ fn a_request_is_handed_on_to_another_ia_of_its_device() {
     // It is the other IA's now.
     let wrong = rig.server.ep(&EpAttr::default());
     let refused = arrival.cr.accept(&wrong, &[]).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8005_000c);
+    assert_eq!(refused.error.code(), dat::INVALID_HANDLE_EP);
     let server = other.ep(&EpAttr::default());
     refused.object.accept(&server, &[]).unwrap();
     rig.server = other;
@@ -286,7 +287,7 @@ fn a_request_is_handed_on_to_another_ia_of_its_device() {
     rig.disconnect(&pair);
 }
 
-fn a_request_is_handed_on_to_a_reserved_ep_of_another_ia() {
+fn a_request_is_handed_on_to_anothers_reserved_ep() {
     let mut rig = Rig::new();
     let other = again(&rig, &server_device());
     let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
@@ -298,7 +299,7 @@ fn a_request_is_handed_on_to_a_reserved_ep_of_another_ia() {
     // It takes one request; the second is as good as before, where it was.
     let second = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8006_0026);
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     refused.object.reject(b"no").unwrap();
     expect_connection(&rig.client.connect, &second, ConnectionEventKind::PeerRejected);
     connection_request(&other.cr).cr.accept_reserved(&[]).unwrap();
@@ -307,7 +308,7 @@ fn a_request_is_handed_on_to_a_reserved_ep_of_another_ia() {
     rig.send_and_read(&mut pair);
 }
 
-fn a_request_is_handed_on_to_an_ia_of_another_name_and_back() {
+fn a_request_is_handed_on_and_back() {
     let rig = Rig::new();
     let other = again(&rig, &rig.server.ia.address().to_string());
     let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
@@ -319,7 +320,7 @@ fn a_request_is_handed_on_to_an_ia_of_another_name_and_back() {
     let provided = arrival.ep.unwrap();
     assert_eq!(provided.state(), EpState::TentativeConnectionPending);
     arrival.cr.hand_off(qual).unwrap();
-    assert_eq!(code(provided.query()), 0x8005_000c);
+    assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
     let server = rig.server.ep(&EpAttr::default());
     connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
@@ -347,7 +348,7 @@ fn a_request_does_not_leave_its_device() {
     let (_there, to) = Psp::create_any(&rig.client.ia, &rig.client.cr).unwrap();
     let client = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
-    assert_eq!(refused.error.code(), 0x8006_0026);
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     let text = refused.error.to_string();
     assert!(text.contains("cannot leave"), "{text}");
     expect_nothing(&rig.client.cr);
@@ -364,7 +365,7 @@ fn a_common_service_point_takes_requests() {
     let at = csp.address();
     assert_eq!(at.ip(), own);
     let client = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(client.common_connect(SocketAddr::new(own, 0), None, &[])), 0x8006_0026);
+    assert_eq!(code(client.common_connect(SocketAddr::new(own, 0), None, &[])), dat::INVALID_ARG2);
     client.common_connect(at, Some(LONG), b"who").unwrap();
     let arrival = connection_request(&side.cr);
     assert_eq!((arrival.sp, arrival.conn_qual), (csp.id(), at.port().into()));
@@ -386,13 +387,13 @@ fn a_common_service_point_listens_where_it_says() {
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let csp = Csp::create(&side.ia, Comm { protocol: 0, ..Comm::of(own) }, any, &side.cr).unwrap();
     let refused = Csp::create(&side.ia, csp.comm(), csp.address(), &side.cr);
-    assert_eq!(code(refused), 0x8016_0000);
+    assert_eq!(code(refused), dat::PORT_IN_USE);
     // PSPs and common service points listen at the same ports.
     let refused = Psp::create(&side.ia, csp.address().port().into(), &side.cr);
-    assert_eq!(code(refused), 0x8002_0000);
+    assert_eq!(code(refused), dat::CONN_QUAL_IN_USE);
     let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
     let at = SocketAddr::new(own, u16::try_from(qual).unwrap());
-    assert_eq!(code(Csp::create(&side.ia, csp.comm(), at, &side.cr)), 0x8016_0000);
+    assert_eq!(code(Csp::create(&side.ia, csp.comm(), at, &side.cr)), dat::PORT_IN_USE);
     let client = rig.client.ep(&EpAttr::default());
     client.common_connect(at, Some(LONG), &[]).unwrap();
     assert_eq!(connection_request(&side.cr).sp, psp.id());
@@ -405,14 +406,14 @@ fn other_communicators_and_addresses_are_refused() {
     let at = SocketAddr::new(own, 0);
     for comm in [Comm { kind: can.kind + 1, ..can }, Comm { domain: 1, ..can }, Comm { protocol: 17, ..can }]
     {
-        assert_eq!(code(Csp::create(&side.ia, comm, at, &side.cr)), 0x8017_0000);
+        assert_eq!(code(Csp::create(&side.ia, comm, at, &side.cr)), dat::COMM_NOT_SUPPORTED);
     }
     let elsewhere = SocketAddr::new(Ipv4Addr::new(203, 0, 113, 1).into(), 0);
-    assert_eq!(code(Csp::create(&side.ia, can, elsewhere, &side.cr)), 0x8012_0061);
-    assert_eq!(code(Csp::create(&side.ia, can, at, &side.connect)), 0x8005_0014);
+    assert_eq!(code(Csp::create(&side.ia, can, elsewhere, &side.cr)), dat::INVALID_ADDRESS_UNSUPPORTED);
+    assert_eq!(code(Csp::create(&side.ia, can, at, &side.connect)), dat::INVALID_HANDLE_EVD_CR);
 }
 
-fn the_reserved_ep_of_a_request_that_another_accepts_is_free() {
+fn a_reserved_ep_that_another_replaces_is_free() {
     let rig = Rig::new();
     let reserved = rig.server.ep(&EpAttr::default());
     let (_rsp, qual) = rig.server.reserve(&reserved);
@@ -432,7 +433,7 @@ fn an_ep_follows_another_to_its_service() {
     let csp = csp.unwrap();
     let first = rig.client.ep(&EpAttr::default());
     let second = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(second.dup_connect(&first, None, &[])), 0x8007_002f);
+    assert_eq!(code(second.dup_connect(&first, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
     first.common_connect(csp.address(), Some(LONG), &[]).unwrap();
     let server = side.ep(&EpAttr::default());
     connection_request(&side.cr).cr.accept(&server, &[]).unwrap();

@@ -1,4 +1,5 @@
-//! Datagrams: UD EPs, with and without SRQs, how they find out about each other, and what they send.
+//! Datagrams: UD EPs, with and without SRQs, how they find out about each other, and what they
+//! send.
 
 use doorbell::{
     AddressHandle, AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnQual, ConnectionEventKind,
@@ -6,6 +7,7 @@ use doorbell::{
     EpState, Evd, EvdFlags, EventData, GRH_LEN, Lmr, LmrTriplet, Psp, Pz, Qos, RmrTriplet, ServiceType,
     VALUE_UNKNOWN,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, tests};
 use rxe_fallback::{CmEventKind, CmId, ConnParam, EventChannel, PortSpace};
@@ -31,13 +33,13 @@ fn main() {
         a_reserved_ep_gets_its_request,
         a_provided_ep_is_for_what_was_asked,
         a_request_is_handed_on,
-        a_request_is_handed_on_to_another_ia_of_its_device,
+        a_request_is_handed_on_to_another_ia,
         a_request_that_comes_again_is_answered_again,
         requests_of_others_are_rejected,
         address_handles_are_freed_once,
         address_handles_that_nobody_handed_out_are_refused,
         address_handles_are_good_in_their_pz,
-        a_handle_that_is_freed_does_not_hurt_sends_under_way,
+        a_freed_handle_does_not_affect_posted_sends,
         datagrams_are_sent_before_their_ep_goes,
         datagrams_are_sent_before_their_memory_goes,
         an_ep_goes_with_its_address_handles,
@@ -54,12 +56,6 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// INVALID_PARAMETER for an argument.
-const ARG2: u32 = 0x8006_0026;
-const ARG3: u32 = 0x8006_0027;
-const ARG4: u32 = 0x8006_0028;
-const UNCONNECTED: u32 = 0x8007_002F;
-const DISCONNECTED: u32 = 0x8007_0034;
 
 fn ud() -> EpAttr {
     EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() }
@@ -131,7 +127,8 @@ fn send(side: &Side, ep: &mut Ep, to: &AddressHandle, bytes: &[u8]) -> DtoComple
     sent
 }
 
-/// The next receive, whose buffer of 256 bytes begins at `offset` plus its cookie's place; gives it and its payload.
+/// The next receive, whose buffer of 256 bytes begins at `offset` plus its cookie's place; gives it
+/// and its payload.
 #[track_caller]
 fn received(side: &Side, offset: usize) -> (DtoCompletion, Vec<u8>) {
     let got = dto(&side.recv);
@@ -225,7 +222,8 @@ fn many_find_out_about_one() {
     assert_eq!(heard, all);
 }
 
-/// Questions need not wait for each other, and one address handle serves for others behind the same port.
+/// Questions need not wait for each other, and one address handle serves for others behind the same
+/// port.
 fn one_finds_out_about_many_at_once() {
     const MANY: u8 = 8;
     let rig = Rig::new();
@@ -259,7 +257,8 @@ fn one_finds_out_about_many_at_once() {
     }
 }
 
-/// One SRQ, two UD EPs and a connection: each message in the next buffer, the datagrams behind their header area.
+/// One SRQ, two UD EPs and a connection: each message in the next buffer, the datagrams behind
+/// their header area.
 fn an_srq_serves_connections_and_datagrams() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);
@@ -322,7 +321,7 @@ fn both_services_are_asked_for_at_one_service_point() {
     assert_eq!(EventData::ConnectionRequest(first).number(), 0x4_0001);
     assert_eq!(EventData::ConnectionRequest(second).number(), 0x2001);
     // A second service point is refused, for either.
-    assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), 0x8002_0000);
+    assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), dat::CONN_QUAL_IN_USE);
     psp.free().unwrap();
     let again = Psp::create(&rig.server.ia, qual, &rig.server.cr).unwrap();
     drop(again);
@@ -341,7 +340,7 @@ fn a_rejection_tells_why() {
     assert_eq!(client.state(), EpState::Unconnected);
     // More than an answer can carry.
     let arrival = ask(&rig, &client, qual, b"");
-    assert_eq!(code(arrival.cr.reject(&[1; 137])), ARG2);
+    assert_eq!(code(arrival.cr.reject(&[1; 137])), dat::INVALID_ARG2);
 }
 
 fn a_request_that_is_dropped_is_a_rejection() {
@@ -402,7 +401,7 @@ fn an_ep_of_the_other_kind_cannot_accept() {
     let (datagrams, connected) = (rig.server.ep(&ud()), rig.server.ep(&EpAttr::default()));
     let client = rig.client.ep(&ud());
     let refused = ask(&rig, &client, qual, b"").cr.accept(&connected, &[]).unwrap_err();
-    assert_eq!((refused.error.code(), connected.state()), (ARG2, EpState::Unconnected));
+    assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Unconnected));
     // It is still there.
     refused.object.accept(&datagrams, &[]).unwrap();
     established(&rig.client.connect, &client, true);
@@ -411,7 +410,7 @@ fn an_ep_of_the_other_kind_cannot_accept() {
     let client = rig.client.ep(&EpAttr::default());
     client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
     let refused = connection_request(&rig.server.cr).cr.accept(&datagrams, &[]).unwrap_err();
-    assert_eq!(refused.error.code(), ARG2);
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     refused.object.accept(&connected, &[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
 }
@@ -486,13 +485,13 @@ fn a_request_is_handed_on() {
     let connected = rig.server.ep(&EpAttr::default());
     let (_rsp, reserved) = rig.server.reserve(&connected);
     let refused = arrival.cr.hand_off(reserved).unwrap_err();
-    assert_eq!((refused.error.code(), connected.state()), (ARG2, EpState::Reserved));
+    assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Reserved));
     refused.object.accept(&server, &[]).unwrap();
     established(&rig.client.connect, &client, true);
     established(&rig.server.connect, &server, false);
 }
 
-fn a_request_is_handed_on_to_another_ia_of_its_device() {
+fn a_request_is_handed_on_to_another_ia() {
     let rig = Rig::new();
     let (server, _) = doorbell_hw_tests::devices().expect("DOORBELL_TEST_DEVICES names the devices");
     let other = Side::open(&server);
@@ -510,7 +509,8 @@ fn a_request_is_handed_on_to_another_ia_of_its_device() {
     assert_eq!(received(&other, 0).1, b"over there");
 }
 
-/// A peer that is no Doorbell, or has not got its answer: what it gets for these bytes, `None` for a rejection.
+/// A peer that is no Doorbell, or has not got its answer: what it gets for these bytes, `None` for
+/// a rejection.
 #[track_caller]
 fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
     let channel = EventChannel::create().unwrap();
@@ -540,7 +540,8 @@ fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
     [&header.concat(), data].concat()
 }
 
-/// The peer asks again when an answer was lost: it gets the same, and the consumer sees one request.
+/// The peer asks again when an answer was lost: it gets the same, and the consumer sees one
+/// request.
 fn a_request_that_comes_again_is_answered_again() {
     let rig = Rig::new();
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
@@ -588,11 +589,11 @@ fn address_handles_are_freed_once() {
     let second = introduce(&rig, &server, &client).to_server;
     assert_ne!(first, second);
     // Found out for another EP, it is not for this one to free; but to use.
-    assert_eq!(code(other.free_address_handle(&first)), ARG2);
+    assert_eq!(code(other.free_address_handle(&first)), dat::INVALID_ARG2);
     client.free_address_handle(&first).unwrap();
-    assert_eq!(code(client.free_address_handle(&first)), ARG2);
+    assert_eq!(code(client.free_address_handle(&first)), dat::INVALID_ARG2);
     let message = [rig.client.lmr.triplet(0, 8)];
-    assert_eq!(code(client.post_send_ud(&message, &first, 0, NONE)), ARG4);
+    assert_eq!(code(client.post_send_ud(&message, &first, 0, NONE)), dat::INVALID_ARG4);
     // The other goes to the same place and is not touched.
     send(&rig.client, &mut client, &second, b"second");
     assert_eq!(received(&rig.server, 0).1, b"second");
@@ -604,10 +605,10 @@ fn address_handles_that_nobody_handed_out_are_refused() {
     let known = introduce(&rig, &server, &client);
     let message = [rig.client.lmr.triplet(0, 8)];
     // Another IA's, though to its own side.
-    assert_eq!(code(client.post_send_ud(&message, &known.to_client, 0, NONE)), ARG4);
+    assert_eq!(code(client.post_send_ud(&message, &known.to_client, 0, NONE)), dat::INVALID_ARG4);
     let wide = known.to_server.with_qpn(1 << 24);
-    assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), ARG4);
-    assert_eq!(code(client.free_address_handle(&known.to_client)), ARG2);
+    assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(client.free_address_handle(&known.to_client)), dat::INVALID_ARG2);
     assert!(client.status().unwrap().request_idle);
 }
 
@@ -620,11 +621,11 @@ fn address_handles_are_good_in_their_pz() {
     assert_eq!(received(&rig.server, 0).1, b"from a sibling");
     let pz = Pz::create(&rig.client.ia).unwrap();
     let mut stranger = Ep::create(&rig.client.ia, &pz, rig.client.evds(), Some(&ud())).unwrap();
-    assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), ARG4);
+    assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
 }
 
 /// A device may need the handle until the send is done.
-fn a_handle_that_is_freed_does_not_hurt_sends_under_way() {
+fn a_freed_handle_does_not_affect_posted_sends() {
     const MANY: u64 = 16;
     let rig = Rig::new();
     let (server, mut client) = (receiver(&rig.server, 16, 0), rig.client.ep(&ud()));
@@ -681,8 +682,8 @@ fn an_ep_goes_with_its_address_handles() {
     let mut sibling = rig.client.ep(&ud());
     let to = introduce(&rig, &server, &client).to_server;
     client.free().unwrap();
-    assert_eq!(code(sibling.post_send_ud(&[], &to, 0, NONE)), ARG4);
-    assert_eq!(code(sibling.free_address_handle(&to)), ARG2);
+    assert_eq!(code(sibling.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(sibling.free_address_handle(&to)), dat::INVALID_ARG2);
 }
 
 fn an_ep_goes_while_answers_are_awaited() {
@@ -707,16 +708,16 @@ fn datagrams_longer_than_a_packet_are_refused() {
     let known = introduce(&rig, &server, &client);
     server.post_recv(&[rig.server.lmr.triplet(0, mtu + GRH_LEN)], 0, NONE).unwrap();
     let long = [rig.client.lmr.triplet(0, mtu + 1)];
-    assert_eq!(code(client.post_send_ud(&long, &known.to_server, 0, NONE)), 0x8008_0000);
+    assert_eq!(code(client.post_send_ud(&long, &known.to_server, 0, NONE)), dat::LENGTH_ERROR);
     let split = [rig.client.lmr.triplet(0, mtu), rig.client.lmr.triplet(0, 1)];
-    assert_eq!(code(client.post_send_ud(&split, &known.to_server, 0, NONE)), 0x8008_0000);
+    assert_eq!(code(client.post_send_ud(&split, &known.to_server, 0, NONE)), dat::LENGTH_ERROR);
     let message: Vec<u8> = (0..mtu).map(|i| i as u8).collect();
     send(&rig.client, &mut client, &known.to_server, &message);
     assert_eq!(received(&rig.server, 0).1, message);
     let beyond = EpAttr { max_message_size: mtu as u32 + 1, ..ud() };
     assert_eq!(
         code(Ep::create(&rig.client.ia, &rig.client.pz, rig.client.evds(), Some(&beyond))),
-        0x8006_002A
+        dat::INVALID_ARG6
     );
     rig.client.ep(&EpAttr { max_message_size: mtu as u32, ..ud() });
 }
@@ -727,20 +728,23 @@ fn connections_work_is_refused() {
     let known = introduce(&rig, &server, &client);
     let message = [rig.client.lmr.triplet(0, 8)];
     let there = RmrTriplet { virtual_address: 0, segment_length: 8, rmr_context: 1 };
-    assert_eq!(code(client.post_send(&message, 0, NONE)), UNCONNECTED);
-    assert_eq!(code(client.post_rdma_write(&message, 0, there, NONE)), UNCONNECTED);
-    assert_eq!(code(client.post_rdma_read(&message, 0, there, NONE)), UNCONNECTED);
-    assert_eq!(code(client.disconnect(CloseFlags::Abrupt)), UNCONNECTED);
-    assert_eq!(code(client.dup_connect(&server, None, &[])), UNCONNECTED);
+    assert_eq!(code(client.post_send(&message, 0, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.post_rdma_write(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.post_rdma_read(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.dup_connect(&server, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
     let common = std::net::SocketAddr::new(rig.server.ia.address(), 1000);
-    assert_eq!(code(client.common_connect(common, None, &[])), 0x8009_0000);
+    assert_eq!(code(client.common_connect(common, None, &[])), dat::MODEL_NOT_SUPPORTED);
     assert_eq!(
         code(client.connect(rig.server.ia.address(), 1, None, &[0; 57], Qos::BestEffort)),
-        0x8006_0029
+        dat::INVALID_ARG5
     );
     // And datagrams through what is for connections.
     let mut connected = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(connected.post_send_ud(&message, &known.to_server, 0, NONE)), UNCONNECTED);
+    assert_eq!(
+        code(connected.post_send_ud(&message, &known.to_server, 0, NONE)),
+        dat::INVALID_STATE_EP_UNCONNECTED
+    );
 }
 
 fn an_ep_stays_unconnected() {
@@ -774,13 +778,13 @@ fn completion_flags_are_those_of_sends() {
     // The first made no event.
     assert_eq!(dto(&rig.client.request).cookie, 2);
     until("two have come", || quiet.query().unwrap().queued == 2);
-    assert_eq!(code(cno.wait(Some(SHORT))), 0x800F_0000);
+    assert_eq!(code(cno.wait(Some(SHORT))), dat::TIMEOUT_EXPIRED);
     client.post_send_ud(&message, &to, 3, CompletionFlags::SOLICITED_WAIT).unwrap();
     assert_eq!(cno.wait(Some(LONG)).unwrap(), quiet.id());
     for cookie in 0..3 {
         assert_eq!(dto(&quiet).cookie, cookie);
     }
-    assert_eq!(code(client.post_send_ud(&message, &to, 4, CompletionFlags::UNSIGNALLED)), 0x8006_0029);
+    assert_eq!(code(client.post_send_ud(&message, &to, 4, CompletionFlags::UNSIGNALLED)), dat::INVALID_ARG5);
 }
 
 /// A segment whose memory goes away between post and send is the device's to find: the QP fails.
@@ -808,9 +812,9 @@ fn a_failed_ep_is_good_again_after_a_reset() {
     failing.post_send_ud(&[], &back, 8, NONE).unwrap();
     let flushed = dto(&rig.server.request);
     assert_eq!((flushed.status, flushed.op, flushed.cookie), (DtoStatus::Flushed, DtoOp::SendUd, 8));
-    assert_eq!(code(failing.post_send(&[], 0, NONE)), DISCONNECTED);
+    assert_eq!(code(failing.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_DISCONNECTED);
     let again = failing.connect(rig.client.ia.address(), 1, None, &[], Qos::BestEffort);
-    assert_eq!(code(again), DISCONNECTED);
+    assert_eq!(code(again), dat::INVALID_STATE_EP_DISCONNECTED);
 
     failing.reset().unwrap();
     assert_eq!(failing.state(), EpState::Unconnected);
@@ -857,9 +861,9 @@ fn what_cannot_be_changed_later() {
     let (server, mut client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
     let service = |service_type| EpChange { service_type: Some(service_type), ..EpChange::default() };
     client.modify(service(ServiceType::Ud)).unwrap();
-    assert_eq!(code(client.modify(service(ServiceType::Rc))), ARG3);
+    assert_eq!(code(client.modify(service(ServiceType::Rc))), dat::INVALID_ARG3);
     let mut connected = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(connected.modify(service(ServiceType::Ud))), ARG3);
+    assert_eq!(code(connected.modify(service(ServiceType::Ud))), dat::INVALID_ARG3);
     // Another QP: only as long as nobody knows the one that it has.
     let more = EpChange { max_recv_dtos: Some(200), ..EpChange::default() };
     client.modify(more).unwrap();
@@ -867,7 +871,7 @@ fn what_cannot_be_changed_later() {
     let to = introduce(&rig, &server, &client).to_client;
     assert_eq!(
         code(client.modify(EpChange { max_recv_dtos: Some(2000), ..EpChange::default() })),
-        UNCONNECTED
+        dat::INVALID_STATE_EP_UNCONNECTED
     );
     let other = rig.client.evd(EvdFlags::CONNECTION);
     client.modify(EpChange { connect: Some(Some(&other)), ..EpChange::default() }).unwrap();

@@ -1,5 +1,5 @@
-//! Events caused by completions on EVDs that nobody looks at: whoever waits for the connect EVD or the
-//! asynchronous EVD only, directly or through a CNO, hears of them all the same.
+//! Events caused by completions on EVDs that nobody looks at: whoever waits for the connect EVD or
+//! the asynchronous EVD only, directly or through a CNO, hears of them all the same.
 
 use doorbell::{
     AsyncKind, AsyncObject, Cno, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
@@ -15,12 +15,12 @@ fn main() {
     // One test at a time: the wake-ups of all threads of the provider are counted.
     doorbell_hw_tests::run_with_threads(
         tests![
-            a_message_that_is_too_long_is_told_to_both_ends,
-            a_message_that_is_too_long_is_told_without_dto_evds,
-            a_message_that_is_too_long_is_told_through_a_cno,
-            a_message_that_is_too_long_is_told_in_every_mode,
+            a_too_long_message_is_reported_at_both_ends,
+            a_too_long_message_is_reported_without_dto_evds,
+            a_too_long_message_is_reported_through_a_cno,
+            a_too_long_message_is_reported_in_every_mode,
             a_break_is_told_after_waits_on_the_dto_evds,
-            a_break_is_told_after_a_cno_left_the_dto_evds,
+            a_break_is_reported_after_a_cno_left,
             a_request_without_receiver_is_told,
             a_request_without_privilege_is_told,
             an_srq_ep_whose_request_fails_is_told,
@@ -84,7 +84,7 @@ fn connect_with(
 }
 
 /// The completions are where they belong, after the events.
-fn a_message_that_is_too_long_is_told_to_both_ends() {
+fn a_too_long_message_is_reported_at_both_ends() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig);
     send(&rig, &mut pair, 8);
@@ -100,7 +100,7 @@ fn a_message_that_is_too_long_is_told_to_both_ends() {
 }
 
 /// EPs without EVDs for completions, where there is nothing to look at.
-fn a_message_that_is_too_long_is_told_without_dto_evds() {
+fn a_too_long_message_is_reported_without_dto_evds() {
     let rig = Rig::new();
     let mut pair = connect_with(&rig, (None, None), (None, None), &EpAttr::default());
     post(&rig.server, &mut pair.server, 4);
@@ -109,7 +109,7 @@ fn a_message_that_is_too_long_is_told_without_dto_evds() {
 }
 
 /// A CNO that only the connect EVD triggers, and its descriptor.
-fn a_message_that_is_too_long_is_told_through_a_cno() {
+fn a_too_long_message_is_reported_through_a_cno() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig);
     let server = Cno::create(&rig.server.ia).unwrap();
@@ -131,7 +131,7 @@ fn readable(cno: &Cno) {
 }
 
 /// However receives notify, and whether or not requests share their EVD.
-fn a_message_that_is_too_long_is_told_in_every_mode() {
+fn a_too_long_message_is_reported_in_every_mode() {
     let rig = Rig::new();
     for recv_completion_flags in
         [CompletionFlags::UNSIGNALLED, CompletionFlags::SOLICITED_WAIT, CompletionFlags::EVD_THRESHOLD]
@@ -146,7 +146,8 @@ fn a_message_that_is_too_long_is_told_in_every_mode() {
     }
 }
 
-/// Waits leave the CQ armed for themselves or not at all: the one ends with an event, the other in vain.
+/// Waits leave the CQ armed for themselves or not at all: the one ends with an event, the other in
+/// vain.
 fn a_break_is_told_after_waits_on_the_dto_evds() {
     let rig = Rig::new();
     for in_vain in [false, true] {
@@ -178,7 +179,7 @@ fn blocked(evd: &Evd) -> bool {
 }
 
 /// Also where the CNO is only disabled.
-fn a_break_is_told_after_a_cno_left_the_dto_evds() {
+fn a_break_is_reported_after_a_cno_left() {
     let rig = Rig::new();
     let (server, client) = (Cno::create(&rig.server.ia).unwrap(), Cno::create(&rig.client.ia).unwrap());
     let mut pair = plain_pair(&rig);
@@ -204,7 +205,8 @@ fn a_request_without_receiver_is_told() {
     assert_eq!(dto(&rig.client.request).status, DtoStatus::ReceiverNotReady);
 }
 
-/// An RDMA Write to memory that the peer does not have. The target has receives posted, or none that could be flushed.
+/// An RDMA Write to memory that the peer does not have. The target has receives posted, or none
+/// that could be flushed.
 fn a_request_without_privilege_is_told() {
     let rig = Rig::new();
     for receives in [4, 0] {
@@ -235,7 +237,8 @@ fn an_srq_ep_whose_request_fails_is_told() {
     assert_eq!((event.kind, event.object), (AsyncKind::EpBroken, AsyncObject::Ep(pair.server.id())));
 }
 
-/// A datagram that is too long for a buffer of an SRQ. (rxe drops one that is too long for the EP's own.)
+/// A datagram that is too long for a buffer of an SRQ. (rxe drops one that is too long for the EP's
+/// own.)
 fn a_datagram_ep_that_fails_is_told() {
     let rig = Rig::new();
     let attr = EpAttr { service_type: ServiceType::Ud, max_message_size: 1024, ..EpAttr::default() };

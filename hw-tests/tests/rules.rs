@@ -1,11 +1,15 @@
 //! Which test shows which of the 279 rules of the SRQ: keeps `hw-tests/RULES.md` true.
 //!
-//! - `rules/rules.txt`: a heading for each section; for every rule its number, slug, sentence and sources.
-//! - `rules/errata.md`: where the sources contradict themselves (E1, E2, ...). RULES.md ends with it.
-//! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and those that its doc
-//!   comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
-//! - Tests are Rust functions and, at the C edge, `TEST(r53_...)` in a C program, whose comment is the one in front of it.
-//! - `rules/reasons.txt`: why a rule has no test, or ("in part: ") which part of it is not met, one line each.
+//! - `rules/rules.txt`: a heading for each section; for every rule its number, slug, sentence and
+//!   sources.
+//! - `rules/errata.md`: where the sources contradict themselves (E1, E2, ...). RULES.md ends with
+//!   it.
+//! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and
+//!   those that its doc comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
+//! - Tests are Rust functions and, at the C edge, `TEST(r53_...)` in a C program, whose comment is
+//!   the one in front of it.
+//! - `rules/reasons.txt`: why a rule has no test, or ("in part: ") which part of it is not met, one
+//!   line each.
 //!
 //! `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` writes the file anew.
 
@@ -100,7 +104,8 @@ fn parse_reasons(text: &str, problems: &mut Vec<String>) -> BTreeMap<u32, String
     reasons
 }
 
-/// Reads references up to the first word that is none; gives them and whether that was the end of the text.
+/// Reads references up to the first word that is none; gives them and whether that was the end of
+/// the text.
 fn references(text: &str) -> (Vec<u32>, bool) {
     let text = text.replace('-', " to ");
     let mut numbers = Vec::new();
@@ -197,8 +202,8 @@ fn source_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is wrong with the names of the tests with this number: one of them has to have the rule's slug, further ones may
-/// say what else they show, but none has another rule's slug.
+/// What is wrong with the names of the tests with this number: one of them has to have the rule's
+/// slug, further ones may say what else they show, but none has another rule's slug.
 fn misnamed(rules: &BTreeMap<u32, Rule>, number: u32, tests: &[&Found]) -> Option<String> {
     let starts_with = |test: &Found, slug: &str| {
         let rest = test.name.strip_prefix(&format!("r{number}_{slug}"));
@@ -299,8 +304,8 @@ fn table(
     text
 }
 
-/// The table is what sources and reasons say, every test is named as its rule is, and no rule has both a test and a
-/// reason why there is none.
+/// The table is what sources and reasons say, every test is named as its rule is, and no rule has
+/// both a test and a reason why there is none.
 #[test]
 fn the_table_of_rules_is_true() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -355,7 +360,7 @@ fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
 }
 
 #[test]
-fn a_rule_that_is_met_in_part_has_a_test_and_a_reason() {
+fn a_rule_met_in_part_has_test_and_reason() {
     let (text, problems) = outcome("fn r1_one() {", "R1 in part: not in C");
     assert_eq!(problems, Vec::<String>::new());
     assert!(text.contains("| in part: not in C<br>a.rs::r1_one |  |"), "{text}");

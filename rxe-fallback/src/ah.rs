@@ -117,7 +117,8 @@ impl Ah {
     /// Creates the handle of a path.
     ///
     /// # Errors
-    /// EINVAL for a port or GID index that does not exist; EHOSTUNREACH or ETIMEDOUT when an address has no neighbour.
+    /// EINVAL for a port or GID index that does not exist; EHOSTUNREACH or ETIMEDOUT when an
+    /// address has no neighbour.
     ///
     /// # References
     /// ibv_create_ah(3)

@@ -1,8 +1,8 @@
 //! Completion channels: a descriptor that becomes readable when an armed CQ gets a completion.
 //!
-//! Each event is acknowledged as soon as it is read. ibv_ack_cq_events(3) suggests batches because each call takes a
-//! mutex; next to the read(2) that fetched the event an uncontended mutex is nothing, and in return destroying a CQ
-//! never has to wait for somebody else's counter.
+//! Each event is acknowledged as soon as it is read. ibv_ack_cq_events(3) suggests batches because
+//! each call takes a mutex; next to the read(2) that fetched the event an uncontended mutex is
+//! nothing, and in return destroying a CQ never has to wait for somebody else's counter.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,8 +26,9 @@ struct ChannelInner {
     context: Context,
 }
 
-// SAFETY: ibv_get_cq_event reads a descriptor and may be called by any thread; the struct's fields used here
-// do not change after creation (refcnt is guarded by the context's mutex inside libibverbs).
+// SAFETY: ibv_get_cq_event reads a descriptor and may be called by any thread; the struct's fields
+// used here do not change after creation (refcnt is guarded by the context's mutex inside
+// libibverbs).
 unsafe impl Send for ChannelInner {}
 // SAFETY: as above.
 unsafe impl Sync for ChannelInner {}
@@ -68,7 +69,8 @@ impl CompChannel {
                 _ => Err(error),
             };
         }
-        // SAFETY: the CQ is alive: ibv_destroy_cq waits until each event read was acknowledged, which happens here once.
+        // SAFETY: the CQ is alive: ibv_destroy_cq waits until each event read was acknowledged,
+        // which happens here once.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(Some(crate::token_from(token)))
     }
@@ -95,7 +97,8 @@ impl AsFd for CompChannel {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // SAFETY: created by ibv_create_comp_channel, freed only here; each CQ on it holds a clone, so none is left.
+        // SAFETY: created by ibv_create_comp_channel, freed only here; each CQ on it holds a clone,
+        // so none is left.
         let returned = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         crate::log_failed_drop("ibv_destroy_comp_channel", returned);
     }

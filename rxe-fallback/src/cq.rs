@@ -33,7 +33,8 @@ struct CqInner {
     context: Context,
 }
 
-// SAFETY: polling, arming and resizing one CQ from several threads is allowed: providers lock inside.
+// SAFETY: polling, arming and resizing one CQ from several threads is allowed: providers lock
+// inside.
 unsafe impl Send for CqInner {}
 // SAFETY: as above.
 unsafe impl Sync for CqInner {}
@@ -48,7 +49,8 @@ impl Cq {
     /// [`CompChannel::next_event`] and in asynchronous events.
     ///
     /// # Errors
-    /// EINVAL when `depth` is 0 or more than the device can (the text says so), or there is no such vector.
+    /// EINVAL when `depth` is 0 or more than the device can (the text says so), or there is no such
+    /// vector.
     ///
     /// # References
     /// ibv_create_cq(3)
@@ -82,7 +84,8 @@ impl Cq {
             return Err(Error::invalid(verb, "the channel is on another device"));
         }
         let raw_channel = channel.map_or(ptr::null_mut(), CompChannel::as_raw);
-        // SAFETY: the context is open, the channel (or NULL) is alive and on it; both are held as long as the CQ lives.
+        // SAFETY: the context is open, the channel (or NULL) is alive and on it; both are held as
+        // long as the CQ lives.
         let raw = unsafe {
             sys::ibv_create_cq(
                 context.as_raw(),
@@ -125,7 +128,8 @@ impl Cq {
         })
     }
 
-    /// Hands up to `most` completions to `each`, oldest first, and says how many; 0 when there are none.
+    /// Hands up to `most` completions to `each`, oldest first, and says how many; 0 when there are
+    /// none.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -156,7 +160,8 @@ impl Cq {
         Ok(total)
     }
 
-    /// Asks for one event on the channel at the next completion, or only at the next solicited or failed one.
+    /// Asks for one event on the channel at the next completion, or only at the next solicited or
+    /// failed one.
     ///
     /// Poll once more after arming: a completion that came in between raises no event.
     ///
@@ -174,7 +179,8 @@ impl Cq {
     /// Makes room for at least `depth` completions; those waiting stay.
     ///
     /// # Errors
-    /// EINVAL when `depth` is 0, more than the device can or less than what waits; EOPNOTSUPP when the device cannot.
+    /// EINVAL when `depth` is 0, more than the device can or less than what waits; EOPNOTSUPP when
+    /// the device cannot.
     ///
     /// # References
     /// ibv_resize_cq(3)
@@ -192,8 +198,8 @@ impl Cq {
             }
             _ => error,
         })?;
-        // The verb writes the actual depth into the struct, which another resize may be doing at this moment: the
-        // number asked for is what is promised.
+        // The verb writes the actual depth into the struct, which another resize may be doing at
+        // this moment: the number asked for is what is promised.
         self.inner.depth.store(depth, Ordering::Relaxed);
         Ok(())
     }
@@ -231,8 +237,8 @@ impl Cq {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: created by ibv_create_cq, freed only here; QPs on it hold a clone, so none is left. Events read were
-        // acknowledged at once, so this does not wait.
+        // SAFETY: created by ibv_create_cq, freed only here; QPs on it hold a clone, so none is
+        // left. Events read were acknowledged at once, so this does not wait.
         let returned = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
         crate::log_failed_drop("ibv_destroy_cq", returned);
     }

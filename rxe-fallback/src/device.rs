@@ -171,14 +171,16 @@ struct ContextInner {
     attr: DeviceAttr,
 }
 
-// SAFETY: verbs on one context may be called by any thread at once (ibv_open_device(3), libibverbs is thread safe).
+// SAFETY: verbs on one context may be called by any thread at once (ibv_open_device(3), libibverbs
+// is thread safe).
 unsafe impl Send for ContextInner {}
 // SAFETY: as above.
 unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        // SAFETY: opened by ibv_open_device, closed only here; every object made on it holds a clone, so none is left.
+        // SAFETY: opened by ibv_open_device, closed only here; every object made on it holds a
+        // clone, so none is left.
         let returned = unsafe { sys::ibv_close_device(self.raw.as_ptr()) };
         crate::log_failed_drop("ibv_close_device", returned);
     }
@@ -197,7 +199,8 @@ impl Context {
     /// Opens the device called `name`.
     ///
     /// # Errors
-    /// ENODEV when there is none, with the names of those there are; else `ibv_open_device`'s errno.
+    /// ENODEV when there is none, with the names of those there are; else `ibv_open_device`'s
+    /// errno.
     ///
     /// # References
     /// ibv_open_device(3)
@@ -210,7 +213,8 @@ impl Context {
             let names: Vec<_> = list.devices().iter().map(|&device| unsafe { device_name(device) }).collect();
             return Err(no_device("ibv_open_device", &format!("RDMA device \"{name}\""), &names));
         };
-        // SAFETY: the device belongs to a live list; an open context keeps its device after the list is freed.
+        // SAFETY: the device belongs to a live list; an open context keeps its device after the
+        // list is freed.
         let raw = unsafe { sys::ibv_open_device(device) };
         let raw = NonNull::new(raw).ok_or_else(|| open_failed(name))?;
         let mut inner =
@@ -231,7 +235,8 @@ impl Context {
     /// The device's folder in sysfs, where its counters are.
     #[must_use]
     pub fn sysfs_path(&self) -> PathBuf {
-        // SAFETY: an open context keeps its device; libibverbs writes the path, with a NUL, before it shows the device.
+        // SAFETY: an open context keeps its device; libibverbs writes the path, with a NUL, before
+        // it shows the device.
         let path = unsafe { CStr::from_ptr((*(*self.as_raw()).device).ibdev_path.as_ptr()) };
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
@@ -278,7 +283,8 @@ impl Context {
             ));
         }
         let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open and the struct is large enough; zeroes are valid for it (plain integers).
+        // SAFETY: the context is open and the struct is large enough; zeroes are valid for it
+        // (plain integers).
         let attr = unsafe {
             check("ibv_query_port", sys::___ibv_query_port(self.as_raw(), port, attr.as_mut_ptr()))?;
             attr.assume_init()
@@ -312,7 +318,8 @@ impl Context {
         }
     }
 
-    /// The address of `port`: that of its first IPv4 RoCE v2 GID, else of its first routable IPv6 one, else any.
+    /// The address of `port`: that of its first IPv4 RoCE v2 GID, else of its first routable IPv6
+    /// one, else any.
     ///
     /// # Errors
     /// ENOMEM; a table that cannot be read has no GID.
@@ -326,7 +333,8 @@ impl Context {
         self.gids(port).ok()?.into_iter().find_map(|entry| entry.netdev)
     }
 
-    /// The verbs object, for calls this crate does not have; valid while a clone of this context lives.
+    /// The verbs object, for calls this crate does not have; valid while a clone of this context
+    /// lives.
     #[must_use]
     pub fn as_raw(&self) -> *mut sys::ibv_context {
         self.inner.raw.as_ptr()
@@ -387,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_device_is_an_error_that_says_what_to_do_on_every_machine() {
+    fn unknown_device_is_refused_with_advice() {
         let error = Context::open("nosuch-device-9").unwrap_err();
         assert!(matches!(error.errno(), libc::ENODEV | libc::ENOSYS), "{error}");
         assert!(error.detail().is_some(), "{error}");

@@ -100,7 +100,8 @@ impl From<Error> for io::Error {
     }
 }
 
-/// `Ok` for 0, else the returned value as errno: for verbs that return it (`ibv_post_*`, `ibv_modify_*`).
+/// `Ok` for 0, else the returned value as errno: for verbs that return it (`ibv_post_*`,
+/// `ibv_modify_*`).
 ///
 /// Some providers return it negated; both signs are taken.
 pub(crate) fn check(verb: &'static str, returned: i32) -> Result<()> {

@@ -2,16 +2,17 @@
 //!
 //! # Why posting is safe
 //!
-//! A work request names memory by key and address, and the device may read or write that memory at any time until the
-//! request completes; so may a peer that knows the key. Posting is a safe function all the same, because nothing in
-//! safe code ever holds a reference to such memory: an [`Mr`] hands its bytes out by copy only ([`Mr::read_at`],
-//! [`Mr::write_at`], relaxed atomic accesses), so a device that writes meanwhile gives torn bytes, never undefined
-//! behaviour. Memory outside the region is out of reach: the device checks each address against the key. What remains,
-//! a reference to the bytes, is `unsafe` ([`Mr::slice`], [`Mr::slice_mut`], [`Mr::register_raw`]) and its contract says what the
-//! caller must rule out.
+//! A work request names memory by key and address, and the device may read or write that memory at
+//! any time until the request completes; so may a peer that knows the key. Posting is a safe
+//! function all the same, because nothing in safe code ever holds a reference to such memory: an
+//! [`Mr`] hands its bytes out by copy only ([`Mr::read_at`], [`Mr::write_at`], relaxed atomic
+//! accesses), so a device that writes meanwhile gives torn bytes, never undefined behaviour. Memory
+//! outside the region is out of reach: the device checks each address against the key. What
+//! remains, a reference to the bytes, is `unsafe` ([`Mr::slice`], [`Mr::slice_mut`],
+//! [`Mr::register_raw`]) and its contract says what the caller must rule out.
 //!
-//! The memory outlives the registration. When deregistering fails (a window is still bound), memory that the region owns
-//! or shares is leaked rather than unmapped.
+//! The memory outlives the registration. When deregistering fails (a window is still bound), memory
+//! that the region owns or shares is leaked rather than unmapped.
 #![expect(unsafe_code, reason = "memory that a device writes")]
 
 use std::fmt;
@@ -56,7 +57,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Anonymous memory of this process, zeroed at first, which regions and their owner can share ([`Mr::register_mapping`]).
+/// Anonymous memory of this process, zeroed at first, which regions and their owner can share
+/// ([`Mr::register_mapping`]).
 #[derive(Debug)]
 pub struct Mapping(MmapRaw);
 
@@ -95,12 +97,14 @@ struct MrInner {
     pd: Pd,
 }
 
-// SAFETY: the pointers are used for atomic copies and inside unsafe functions only; verbs on an MR are thread safe.
+// SAFETY: the pointers are used for atomic copies and inside unsafe functions only; verbs on an MR
+// are thread safe.
 unsafe impl Send for MrInner {}
 // SAFETY: as above.
 unsafe impl Sync for MrInner {}
 
-/// An MR that could not be deregistered, and why: usually EBUSY or EINVAL because a window is bound to it.
+/// An MR that could not be deregistered, and why: usually EBUSY or EINVAL because a window is bound
+/// to it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct DeregisterError {
@@ -119,8 +123,8 @@ impl From<DeregisterError> for Error {
 impl Mr {
     /// Registers `len` bytes of new, zeroed memory that the region owns.
     ///
-    /// With `huge_pages` the memory comes from the system's reserve of huge pages, and `len` is rounded up to whole ones
-    /// underneath (not in [`Mr::len`]).
+    /// With `huge_pages` the memory comes from the system's reserve of huge pages, and `len` is
+    /// rounded up to whole ones underneath (not in [`Mr::len`]).
     ///
     /// # Errors
     /// `mmap` with ENOMEM when there are too few (huge) pages; otherwise as [`Mr::register_raw`].
@@ -131,14 +135,15 @@ impl Mr {
         Self::register(pd, addr, len, access, iova(addr, access), Some(Arc::new(memory)))
     }
 
-    /// Registers all of a mapping that others may keep as well. For the device it begins at `iova`, which is the address
-    /// that segments name ([`Mr::sge`]).
+    /// Registers all of a mapping that others may keep as well. For the device it begins at `iova`,
+    /// which is the address that segments name ([`Mr::sge`]).
     ///
-    /// The region holds the mapping until it has been deregistered. If that fails, the mapping is leaked: it stays mapped
-    /// for good, also when all others have dropped it.
+    /// The region holds the mapping until it has been deregistered. If that fails, the mapping is
+    /// leaked: it stays mapped for good, also when all others have dropped it.
     ///
     /// # Errors
-    /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as [`Mr::register_raw`].
+    /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as
+    /// [`Mr::register_raw`].
     pub fn register_mapping(pd: &Pd, memory: Arc<Mapping>, access: Access, iova: u64) -> Result<Self> {
         let (addr, len) = (memory.as_ptr(), memory.0.len());
         check_arguments(len, access)?;
@@ -148,16 +153,19 @@ impl Mr {
     /// Registers memory that somebody else owns.
     ///
     /// # Errors
-    /// `ibv_reg_mr` with ENOMEM when the memory cannot be pinned (the text names the memlock limit), EFAULT when part of
-    /// it is not mapped or not writable, EINVAL for a length of 0 or remote write access without local.
+    /// `ibv_reg_mr` with ENOMEM when the memory cannot be pinned (the text names the memlock
+    /// limit), EFAULT when part of it is not mapped or not writable, EINVAL for a length of 0 or
+    /// remote write access without local.
     ///
     /// # Safety
-    /// - `addr..addr + len` is mapped, and stays mapped until the region has been deregistered (its last clone dropped or
-    ///   [`Mr::deregister`] succeeded).
-    /// - The device may write these bytes whenever a posted work request or a peer names the region's keys: the caller
-    ///   holds no reference to them at such times that the writes would conflict with.
-    /// - [`Mr::read_at`] and [`Mr::write_at`] access them atomically at any time: the caller holds no `&mut` to them
-    ///   while others use this handle, and nobody uses `write_at` if they are not writable.
+    /// - `addr..addr + len` is mapped, and stays mapped until the region has been deregistered (its
+    ///   last clone dropped or [`Mr::deregister`] succeeded).
+    /// - The device may write these bytes whenever a posted work request or a peer names the
+    ///   region's keys: the caller holds no reference to them at such times that the writes would
+    ///   conflict with.
+    /// - [`Mr::read_at`] and [`Mr::write_at`] access them atomically at any time: the caller holds
+    ///   no `&mut` to them while others use this handle, and nobody uses `write_at` if they are not
+    ///   writable.
     ///
     /// # References
     /// ibv_reg_mr(3)
@@ -176,8 +184,9 @@ impl Mr {
     ) -> Result<Self> {
         // The start says it all; rxe knows no flag for it.
         let bits = (access - Access::ZERO_BASED).bits();
-        // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory` holds it, and is dropped
-        // after that (see Drop), or the caller of register_raw promised it. The kernel refuses what is not mapped.
+        // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory`
+        // holds it, and is dropped after that (see Drop), or the caller of register_raw promised
+        // it. The kernel refuses what is not mapped.
         let raw = unsafe { sys::ibv_reg_mr_iova2(pd.as_raw(), addr.cast(), len, iova, bits) };
         let raw = NonNull::new(raw).ok_or_else(|| register_failed(len))?;
         let memory = ManuallyDrop::new(memory);
@@ -259,8 +268,8 @@ impl Mr {
     /// EINVAL when the range does not lie inside the region.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.check_range(offset, from.len())?;
-        // SAFETY: inside the region, which is mapped as long as it lives; owned memory is writable, and borrowed memory was
-        // promised to be where this is called.
+        // SAFETY: inside the region, which is mapped as long as it lives; owned memory is writable,
+        // and borrowed memory was promised to be where this is called.
         unsafe { copy_in(from, self.inner.addr.add(offset)) };
         Ok(())
     }
@@ -271,8 +280,8 @@ impl Mr {
     /// When the range does not lie inside the region.
     ///
     /// # Safety
-    /// While the slice lives nothing writes these bytes: no posted work request and no peer with the rkey, no
-    /// `write_at`, no `slice_mut`.
+    /// While the slice lives nothing writes these bytes: no posted work request and no peer with
+    /// the rkey, no `write_at`, no `slice_mut`.
     #[must_use]
     pub unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
         self.check_range(range.start, range.len()).expect("a range inside the region");
@@ -286,8 +295,8 @@ impl Mr {
     /// When the range does not lie inside the region.
     ///
     /// # Safety
-    /// While the slice lives nothing else reads or writes these bytes: no posted work request and no peer with the
-    /// rkey, no copy through this handle, no other slice.
+    /// While the slice lives nothing else reads or writes these bytes: no posted work request and
+    /// no peer with the rkey, no copy through this handle, no other slice.
     #[must_use]
     #[allow(
         clippy::mut_from_ref,
@@ -302,8 +311,8 @@ impl Mr {
     /// Deregisters the region now, and says whether that worked.
     ///
     /// # Errors
-    /// The region comes back with the error: EBUSY when there are other clones of it, else `ibv_dereg_mr`'s errno (EINVAL
-    /// or EBUSY while a memory window is bound to it).
+    /// The region comes back with the error: EBUSY when there are other clones of it, else
+    /// `ibv_dereg_mr`'s errno (EINVAL or EBUSY while a memory window is bound to it).
     ///
     /// # References
     /// ibv_dereg_mr(3)
@@ -347,8 +356,8 @@ impl fmt::Debug for Mr {
 
 impl MrInner {
     fn deregister(&mut self) -> Result<()> {
-        // SAFETY: registered and not yet deregistered: this runs from Drop, or from Mr::deregister with the only handle,
-        // and success is remembered.
+        // SAFETY: registered and not yet deregistered: this runs from Drop, or from Mr::deregister
+        // with the only handle, and success is remembered.
         check("ibv_dereg_mr", unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) })?;
         self.deregistered = true;
         Ok(())
@@ -538,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_huge_pages_give_a_text_that_says_what_to_do() {
+    fn missing_huge_pages_are_refused_with_advice() {
         let Err(error) = map(1 << 46, true) else { panic!("nobody has 64 TiB of huge pages") };
         assert!(error.to_string().starts_with("mmap: "), "{error}");
         assert!(error.detail().is_some_and(|d| d.contains("huge pages")), "{error}");

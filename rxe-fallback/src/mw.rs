@@ -17,7 +17,8 @@ use crate::wr::{PostError, refused};
 pub enum MwKind {
     /// Bound with [`Mw::bind`]; the device picks the new key.
     Type1,
-    /// Bound with [`SendOp::BindMw`](crate::SendOp::BindMw); the caller picks the low byte of the key.
+    /// Bound with [`SendOp::BindMw`](crate::SendOp::BindMw); the caller picks the low byte of the
+    /// key.
     Type2,
 }
 
@@ -99,8 +100,9 @@ impl Mw {
     /// Binds a window of type 1 through `qp`; the result comes as a completion of `qp`'s send CQ.
     ///
     /// # Errors
-    /// [`PostError::Full`] when the queue is full; [`PostError::Refused`] with EINVAL when the window is of type 2, which is
-    /// bound with [`SendOp::BindMw`](crate::SendOp::BindMw), else with `ibv_bind_mw`'s errno.
+    /// [`PostError::Full`] when the queue is full; [`PostError::Refused`] with EINVAL when the
+    /// window is of type 2, which is bound with [`SendOp::BindMw`](crate::SendOp::BindMw), else
+    /// with `ibv_bind_mw`'s errno.
     ///
     /// # References
     /// ibv_bind_mw(3)
@@ -119,16 +121,17 @@ impl Mw {
     /// The window's key; after a type 1 binding was posted, the new one.
     #[must_use]
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the window is alive. A provider stores a new key while a binding is posted; an aligned 32-bit volatile
-        // read sees the old or the new one.
+        // SAFETY: the window is alive. A provider stores a new key while a binding is posted; an
+        // aligned 32-bit volatile read sees the old or the new one.
         unsafe { std::ptr::addr_of!((*self.as_raw()).rkey).read_volatile() }
     }
 
-    /// Remembers the key that a posted binding of type 2 gives the window: the next work request about it names the window
-    /// by this one.
+    /// Remembers the key that a posted binding of type 2 gives the window: the next work request
+    /// about it names the window by this one.
     pub fn set_rkey(&self, rkey: u32) {
-        // SAFETY: the window is alive. Nobody else writes the key of a window of type 2, and providers read it while a
-        // work request is posted: an aligned 32-bit volatile write gives them the old or the new one.
+        // SAFETY: the window is alive. Nobody else writes the key of a window of type 2, and
+        // providers read it while a work request is posted: an aligned 32-bit volatile write gives
+        // them the old or the new one.
         unsafe { std::ptr::addr_of_mut!((*self.as_raw()).rkey).write_volatile(rkey) }
     }
 

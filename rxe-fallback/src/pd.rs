@@ -23,7 +23,8 @@ struct PdInner {
     context: Context,
 }
 
-// SAFETY: libibverbs' calls on a PD may come from any thread at once, and the struct is not written after creation.
+// SAFETY: libibverbs' calls on a PD may come from any thread at once, and the struct is not written
+// after creation.
 unsafe impl Send for PdInner {}
 // SAFETY: as above.
 unsafe impl Sync for PdInner {}
@@ -64,7 +65,8 @@ impl Pd {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // SAFETY: created by ibv_alloc_pd, freed only here; everything made in the PD holds a clone, so nothing is left.
+        // SAFETY: created by ibv_alloc_pd, freed only here; everything made in the PD holds a
+        // clone, so nothing is left.
         let returned = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
         crate::log_failed_drop("ibv_dealloc_pd", returned);
     }

@@ -51,7 +51,8 @@ pub struct QpInit<'a> {
     pub max_recv_sge: u32,
     /// Bytes of inline data, at least.
     pub max_inline: u32,
-    /// Whether each send completes; else only those with [`SendFlags::SIGNALLED`], and those that fail.
+    /// Whether each send completes; else only those with [`SendFlags::SIGNALLED`], and those that
+    /// fail.
     pub signal_all: bool,
     /// Comes back in asynchronous events.
     pub token: u64,
@@ -99,8 +100,8 @@ impl Qp {
     /// Creates a QP in the reset state.
     ///
     /// # Errors
-    /// EINVAL when a size is more than the device can, or an object is of another device or PD (the text says which);
-    /// ENOMEM when the device has no more.
+    /// EINVAL when a size is more than the device can, or an object is of another device or PD (the
+    /// text says which); ENOMEM when the device has no more.
     ///
     /// # References
     /// ibv_create_qp(3)
@@ -109,14 +110,15 @@ impl Qp {
         unsafe { Self::create_with(pd, init, |pd, init| sys::ibv_create_qp(pd, init)) }
     }
 
-    /// The same through another function than `ibv_create_qp`: a device library's own, with settings that verbs lack.
+    /// The same through another function than `ibv_create_qp`: a device library's own, with
+    /// settings that verbs lack.
     ///
     /// # Errors
     /// As [`Qp::create`].
     ///
     /// # Safety
-    /// `create` keeps the contract of `ibv_create_qp`: what it gives is NULL, with `errno` set, or a new QP of that PD
-    /// with these attributes, which `ibv_destroy_qp` destroys.
+    /// `create` keeps the contract of `ibv_create_qp`: what it gives is NULL, with `errno` set, or
+    /// a new QP of that PD with these attributes, which `ibv_destroy_qp` destroys.
     pub unsafe fn create_with(
         pd: &Pd,
         init: &QpInit<'_>,
@@ -145,7 +147,8 @@ impl Qp {
             },
             sq_sig_all: i32::from(init.signal_all),
         };
-        // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP lives.
+        // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP
+        // lives.
         let raw = unsafe { create(pd.as_raw(), &mut raw_init) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             let error = create_failed(verb);
@@ -225,8 +228,9 @@ impl Qp {
 
     /// Posts one receive to a QP of any kind, as plain segments.
     ///
-    /// On a UD QP the payload starts after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and the completion's length
-    /// counts those. [`Qp::post_recv_ud`] knows that; this is for callers who get their segments from others who do.
+    /// On a UD QP the payload starts after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the
+    /// segments, and the completion's length counts those. [`Qp::post_recv_ud`] knows that; this is
+    /// for callers who get their segments from others who do.
     ///
     /// # Errors
     /// As [`Qp::post_recv`], whatever the kind.
@@ -239,7 +243,8 @@ impl Qp {
             return Err(PostListError { index: 0, reason: PostError::HasSrq });
         }
         post_receives(wrs, self.inner.caps.max_recv_sge as usize, |chain, bad| {
-            // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb copies them.
+            // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
+            // copies them.
             unsafe { sys::ibv_post_recv(self.as_raw(), chain, bad) }
         })
     }

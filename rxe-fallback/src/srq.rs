@@ -90,8 +90,9 @@ impl Srq {
 
     /// Creates an SRQ for QPs of any kind at the same time, which takes plain segments.
     ///
-    /// A message that comes through a UD QP has its payload after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and
-    /// those are counted in the completion's length; one through a connected QP starts at the first byte. Nothing but the QP number in
+    /// A message that comes through a UD QP has its payload after the first
+    /// [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and those are counted in the completion's
+    /// length; one through a connected QP starts at the first byte. Nothing but the QP number in
     /// the completion tells which. Prefer [`Srq::create_ud`] where all QPs are UD.
     ///
     /// # Errors
@@ -145,7 +146,8 @@ impl Srq {
         let mut wr =
             sys::ibv_recv_wr { wr_id, next: std::ptr::null_mut(), sg_list, num_sge: sges.len() as i32 };
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the SRQ is alive; the request and its segments live for the call, and the verb only reads and copies them.
+        // SAFETY: the SRQ is alive; the request and its segments live for the call, and the verb
+        // only reads and copies them.
         match unsafe { sys::ibv_post_srq_recv(self.as_raw(), &mut wr, &mut bad) } {
             0 => Ok(()),
             errno => Err(refused(errno)),
@@ -187,13 +189,14 @@ impl Srq {
 
     fn post<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
         post_receives(wrs, self.inner.max_sge as usize, |chain, bad| {
-            // SAFETY: the SRQ is alive; the chain and its segments live for the call, and the verb copies them.
+            // SAFETY: the SRQ is alive; the chain and its segments live for the call, and the verb
+            // copies them.
             unsafe { sys::ibv_post_srq_recv(self.as_raw(), chain, bad) }
         })
     }
 
-    /// Sizes and limit, from the device; `max_wr` is what can be posted, where a driver also counts entries it keeps
-    /// for itself (mlx5: the kernel says about twice as many).
+    /// Sizes and limit, from the device; `max_wr` is what can be posted, where a driver also counts
+    /// entries it keeps for itself (mlx5: the kernel says about twice as many).
     ///
     /// # Errors
     /// `ibv_query_srq`'s errno.
@@ -212,8 +215,8 @@ impl Srq {
         Ok(SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit })
     }
 
-    /// Asks for one [`SrqLimitReached`](crate::AsyncKind::SrqLimitReached) event once fewer than `limit` receives are
-    /// posted; 0 takes it back.
+    /// Asks for one [`SrqLimitReached`](crate::AsyncKind::SrqLimitReached) event once fewer than
+    /// `limit` receives are posted; 0 takes it back.
     ///
     /// # Errors
     /// EINVAL when `limit` is more than the SRQ holds.
@@ -234,7 +237,8 @@ impl Srq {
     /// Makes room for at least `max_wr` receives; those posted stay.
     ///
     /// # Errors
-    /// EOPNOTSUPP when the device cannot; EINVAL when more receives are posted, or `max_wr` is more than the device can.
+    /// EOPNOTSUPP when the device cannot; EINVAL when more receives are posted, or `max_wr` is more
+    /// than the device can.
     ///
     /// # References
     /// ibv_modify_srq(3)
@@ -310,7 +314,8 @@ impl Srq {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // SAFETY: created by ibv_create_srq, freed only here; QPs on it hold a clone, so none is left.
+        // SAFETY: created by ibv_create_srq, freed only here; QPs on it hold a clone, so none is
+        // left.
         let returned = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         crate::log_failed_drop("ibv_destroy_srq", returned);
     }

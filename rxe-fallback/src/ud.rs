@@ -1,7 +1,8 @@
 //! Receiving datagrams: the first 40 bytes of each buffer are not payload.
 //!
-//! A UD receive starts with room for a global routing header, whether or not a header is there, and the completion's
-//! length counts it. [`UdRecvBuffer`] carries that room with it, so that nobody takes it for payload.
+//! A UD receive starts with room for a global routing header, whether or not a header is there, and
+//! the completion's length counts it. [`UdRecvBuffer`] carries that room with it, so that nobody
+//! takes it for payload.
 //!
 //! # References
 //! ibv_post_recv(3), ibv_create_ah_from_wc(3)
@@ -47,7 +48,8 @@ impl UdRecvBuffer {
         self.sge.len as usize - GRH_LEN
     }
 
-    /// Where the payload starts in the MR, and how long it is, once `completion` has come for this buffer.
+    /// Where the payload starts in the MR, and how long it is, once `completion` has come for this
+    /// buffer.
     ///
     /// # Errors
     /// EINVAL when the completion is not that of a receive into a buffer of this size.
@@ -150,7 +152,8 @@ impl Grh {
         }
     }
 
-    /// An IPv6 header has version 6 in front; an IPv4 one sits in the last 20 bytes with the length of a plain header.
+    /// An IPv6 header has version 6 in front; an IPv4 one sits in the last 20 bytes with the length
+    /// of a plain header.
     fn is_ipv4(&self) -> bool {
         self.0[0] >> 4 != 6 && self.0[20] == 0x45
     }

@@ -1,7 +1,8 @@
 //! Work requests for receive queues, and the list contract that SRQs and QPs share.
 //!
-//! A list is posted in order and stops at the first request that cannot be posted; the ones before it stay posted.
-//! That is the contract of ibv_post_srq_recv(3), and [`PostListError`] carries it on.
+//! A list is posted in order and stops at the first request that cannot be posted; the ones before
+//! it stay posted. That is the contract of ibv_post_srq_recv(3), and [`PostListError`] carries it
+//! on.
 #![expect(unsafe_code, reason = "chains of raw work requests")]
 
 use std::mem::MaybeUninit;
@@ -149,7 +150,8 @@ pub(crate) fn post_receives<W: Receive>(
             let base: *mut sys::ibv_recv_wr = chain.as_mut_ptr().cast();
             for (i, wr) in chunk[..good].iter().enumerate() {
                 let last = i + 1 == good;
-                // SAFETY: i < good <= CHUNK, so both addresses are inside `chain`, or one is not used.
+                // SAFETY: i < good <= CHUNK, so both addresses are inside `chain`, or one is not
+                // used.
                 let next = if last { std::ptr::null_mut() } else { unsafe { base.add(i + 1) } };
                 let wr = sys::ibv_recv_wr {
                     wr_id: wr.wr_id(),
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_is_reported_at_the_first_request_that_did_not_fit() {
+    fn full_queue_is_reported_at_the_first_refused_request() {
         for room in [0, 1, 63, 64, 65, 129] {
             let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 130];
             let mut queue = Queue { room, ..Queue::default() };
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_before_one_with_too_many_segments_are_posted_and_none_after_it() {
+    fn requests_before_a_refused_one_are_posted() {
         for bad in [0, 1, 63, 64, 100] {
             let segments = sges(3);
             let mut wrs = vec![RecvWr { wr_id: 0, sges: &segments[..2] }; 130];
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn provider_that_names_no_bad_request_does_not_send_the_index_astray() {
+    fn missing_bad_request_gives_no_wrong_index() {
         let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 100];
         let mut queue = Queue { room: 64, silent: true, ..Queue::default() };
         assert_eq!(post(&mut queue, &wrs, 1).unwrap_err().index, 64);

@@ -1,5 +1,5 @@
-//! Sizes and offsets of the structs that cross into libibverbs and librdmacm, as this machine's C compiler sees them,
-//! against those of the Rust types.
+//! Sizes and offsets of the structs that cross into libibverbs and librdmacm, as this machine's C
+//! compiler sees them, against those of the Rust types.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -16,7 +16,8 @@ struct Cli {
     /// What the IAs' names begin with
     #[arg(long, default_value = "doorbell-")]
     prefix: String,
-    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without any
+    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without
+    /// any
     devices: Vec<String>,
 }
 

@@ -5,8 +5,8 @@ use doorbell_hw_tests::echo::{Failure, Load, client, pair, parse_server, server}
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-/// Sends messages of many sizes over many connections, has them echoed through one shared receive queue, and checks
-/// every byte.
+/// Sends messages of many sizes over many connections, has them echoed through one shared receive
+/// queue, and checks every byte.
 ///
 /// Status 0 if every message was verified, 1 if not, 2 if nothing could be begun.
 #[derive(Parser)]

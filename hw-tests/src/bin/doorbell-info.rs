@@ -6,11 +6,13 @@ use doorbell::Ia;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Opens RDMA devices as IAs and prints the data path that was chosen for each and why, limits and attributes.
+/// Opens RDMA devices as IAs and prints the data path that was chosen for each and why, limits and
+/// attributes.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without any
+    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without
+    /// any
     devices: Vec<String>,
 }
 

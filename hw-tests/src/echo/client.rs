@@ -1,5 +1,5 @@
-//! The client: sends messages over many connections, keeps as many under way as it has credits for, and checks what comes
-//! back.
+//! The client: sends messages over many connections, keeps as many under way as it has credits for,
+//! and checks what comes back.
 
 use super::counters::RnrCounter;
 use super::end::{End, Line};

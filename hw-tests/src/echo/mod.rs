@@ -1,9 +1,10 @@
-//! The echo: a server whose clients share one SRQ, and a client that sends messages of many sizes over many connections
-//! and checks every byte that comes back.
+//! The echo: a server whose clients share one SRQ, and a client that sends messages of many sizes
+//! over many connections and checks every byte that comes back.
 //!
-//! A client opens one control connection, on a plain EP, and is told there how many messages it may have under way
-//! (*credits*): never more than the SRQ has buffers for, over all clients. An answer is a credit given back, so the server posts the
-//! buffer again before it answers, and nobody ever finds the SRQ empty.
+//! A client opens one control connection, on a plain EP, and is told there how many messages it may
+//! have under way (*credits*): never more than the SRQ has buffers for, over all clients. An answer
+//! is a credit given back, so the server posts the buffer again before it answers, and nobody ever
+//! finds the SRQ empty.
 
 pub mod client;
 mod counters;
@@ -45,7 +46,8 @@ impl Failure {
     }
 }
 
-/// A server's address and connection qualifier: `ADDRESS` or `ADDRESS:QUALIFIER` (IPv6: `[ADDRESS]:QUALIFIER`).
+/// A server's address and connection qualifier: `ADDRESS` or `ADDRESS:QUALIFIER` (IPv6:
+/// `[ADDRESS]:QUALIFIER`).
 ///
 /// # Errors
 /// A sentence that says what an address looks like.

@@ -1,4 +1,5 @@
-//! Which messages a run sends: sizes, bytes and segments follow from the seed, the connection and the message's index.
+//! Which messages a run sends: sizes, bytes and segments follow from the seed, the connection and
+//! the message's index.
 
 use std::ops::Range;
 
@@ -63,8 +64,8 @@ impl Pattern {
 }
 
 impl Message<'_> {
-    /// Lays the message out in `buffer`, last segment first, and gives the segments in the order in which they make the
-    /// message.
+    /// Lays the message out in `buffer`, last segment first, and gives the segments in the order in
+    /// which they make the message.
     pub(super) fn lay_out(&self, buffer: &mut [u8]) -> ([Range<usize>; MAX_SEGMENTS], usize) {
         let len = self.bytes.len();
         let segments = 1 + (self.hash >> 16) as usize % MAX_SEGMENTS;

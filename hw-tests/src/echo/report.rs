@@ -76,7 +76,8 @@ impl Tally {
     }
 }
 
-/// The server's SRQ before the first message and after the last; unknown while it has other clients, too.
+/// The server's SRQ before the first message and after the last; unknown while it has other
+/// clients, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SrqCounts {
     pub(super) start: Counts,
@@ -100,7 +101,8 @@ impl Outcome {
         self.failure.is_none() && self.tally.verified == self.tally.total && srq_is_back
     }
 
-    /// Prints the tables, and as the last line how many messages were verified; what went wrong goes to standard error.
+    /// Prints the tables, and as the last line how many messages were verified; what went wrong
+    /// goes to standard error.
     pub fn print(&self) {
         let tally = &self.tally;
         println!("{}", tally.table());

@@ -56,7 +56,8 @@ impl Buffers {
 struct Connection {
     ep: Ep,
     own: Option<RecvPool>,
-    /// The first message can be here before the connection's confirmation; the answer has to wait for that.
+    /// The first message can be here before the connection's confirmation; the answer has to wait
+    /// for that.
     up: bool,
     /// Messages to send back, oldest first.
     waiting: VecDeque<RecvBuf>,
@@ -97,7 +98,8 @@ struct Server {
 /// Serves until the process is ended.
 ///
 /// # Errors
-/// [`Failure::Setup`] where the device, the qualifier or the memory is not to be had; [`Failure::Run`] when the device fails later.
+/// [`Failure::Setup`] where the device, the qualifier or the memory is not to be had;
+/// [`Failure::Run`] when the device fails later.
 pub fn serve(options: &Options) -> Result<Infallible, Failure> {
     let mut server = Server::new(options)?;
     server.run().map_err(|e| Failure::run("the device failed", e))
@@ -210,7 +212,8 @@ impl Server {
             (None, Some((_, pool))) => pool,
             (None, None) => return,
         };
-        // The buffer of a receive that failed is free again; of the connection's end there is an event.
+        // The buffer of a receive that failed is free again; of the connection's end there is an
+        // event.
         if let Some(message) = pool.take(dto) {
             if connection.up && connection.waiting.is_empty() {
                 self.busy.push_back(dto.ep);

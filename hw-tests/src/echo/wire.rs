@@ -1,7 +1,7 @@
 //! What client and server say to each other besides the messages themselves.
 //!
-//! Everything is 32-bit words, little-endian. Private data of a connect: magic, version, kind, window. A note on the control connection:
-//! its kind and seven words.
+//! Everything is 32-bit words, little-endian. Private data of a connect: magic, version, kind,
+//! window. A note on the control connection: its kind and seven words.
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBEL");
 const VERSION: u32 = 1;
@@ -46,8 +46,8 @@ pub(super) type Counts = (u32, u32);
 pub(super) enum Note {
     /// The client's wish; window 0 leaves it to the server.
     Hello { connections: u32, window: u32, largest: u32 },
-    /// Credits for all connections together, window for each; the SRQ's counts, if there is one and no
-    /// other client uses it.
+    /// Credits for all connections together, window for each; the SRQ's counts, if there is one and
+    /// no other client uses it.
     Welcome { credits: u32, window: u32, srq: Option<Counts> },
     /// The server's buffers are this small.
     TooLarge { largest: u32 },
@@ -55,7 +55,8 @@ pub(super) enum Note {
     Busy,
     /// Every message is back.
     Finish,
-    /// Where the server ended: the SRQ's counts as above, and RNR events at its device if that counts them.
+    /// Where the server ended: the SRQ's counts as above, and RNR events at its device if that
+    /// counts them.
     Summary { srq: Option<Counts>, rnr: Option<u32> },
 }
 

@@ -1,4 +1,5 @@
-//! A program, or a pair of them, on one provider or two; how often it runs, and what is written down about it.
+//! A program, or a pair of them, on one provider or two; how often it runs, and what is written
+//! down about it.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -91,7 +92,8 @@ pub(crate) fn is_mlx5() -> bool {
     devices().is_some_and(|(device, _)| device.starts_with("mlx5"))
 }
 
-/// Iterations of a program: fewer where a message takes a fifth of a millisecond, as on rxe in the test machine.
+/// Iterations of a program: fewer where a message takes a fifth of a millisecond, as on rxe in the
+/// test machine.
 pub(crate) fn iterations(n: u32) -> u32 {
     if is_mlx5() { n } else { n / 32 }
 }
@@ -142,15 +144,18 @@ fn trial(case: Case, ends: Ends) -> Trial {
     }
 }
 
-/// What programs say that have met a race which is not the provider's; they get another try, unless runs are counted.
+/// What programs say that have met a race which is not the provider's; they get another try, unless
+/// runs are counted.
 const RACES: &[Race] = &[
     // dtestx's server tells the client where to connect before it listens there.
     Race { says: "unexpected event, !conn established: 0x4003", rxe: false, libdaplofa: false },
     Race { says: REFUSED_DATAGRAMS, rxe: false, libdaplofa: false },
-    // dapltest's threads say that they are gone before they have freed their memory, from lists that are freed meanwhile
-    // (DT_Thread_Destroy): its server tells of that one piece, and its heap is broken.
+    // dapltest's threads say that they are gone before they have freed their memory, from lists
+    // that are freed meanwhile (DT_Thread_Destroy): its server tells of that one piece, and its
+    // heap is broken.
     Race { says: "file: dapl_thread.c, \tMemType:THREAD", rxe: false, libdaplofa: false },
-    // rxe copies a packet into memory in any order, and `dtest -W` takes the last byte for the last that comes.
+    // rxe copies a packet into memory in any order, and `dtest -W` takes the last byte for the last
+    // that comes.
     Race { says: "Tx data from server wrong", rxe: true, libdaplofa: false },
     Race { says: "ERR: message len is", rxe: true, libdaplofa: false },
     // rxe's acknowledgements come late, and libdaplofa does not wait for them: hw-tests/README.md.

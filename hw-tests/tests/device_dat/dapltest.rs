@@ -8,7 +8,8 @@ use crate::{IA, setting};
 const MIX: &str = "-P client RW 4096 1 server RW 2048 4 server RR 1024 1 client RR 2048 1 \
                    client SR 1024 3 -f server SR 256 3 -f";
 
-/// Transactions: name, iterations, threads, endpoints of a thread, the rest, and whether also with libdaplofa at the other end.
+/// Transactions: name, iterations, threads, endpoints of a thread, the rest, and whether also with
+/// libdaplofa at the other end.
 const TRANSACTIONS: &[(&str, u32, u32, u32, &str, bool)] = &[
     ("sr", 8192, 1, 1, "client SR 4096 server SR 4096", true),
     ("sr_polled", 4096, 1, 1, "-P client SR 256 server SR 256", false),
@@ -57,9 +58,9 @@ const PERFORMANCE: &[(&str, u32, &str, bool)] = &[
 
 /// Functions: name, cases, how many cases pass, and the failed steps that are known.
 ///
-/// "PASS" is said after failed steps, too. A length of 0 gives INVALID_PARAMETER, as the pages have it, and not LENGTH_ERROR; service
-/// points that make endpoints, and memory windows, need not be there. The cases 13 and 15 of queryinfo end within libdat2, whatever
-/// the provider.
+/// "PASS" is said after failed steps, too. A length of 0 gives INVALID_PARAMETER, as the pages have
+/// it, and not LENGTH_ERROR; service points that make endpoints, and memory windows, need not be
+/// there. The cases 13 and 15 of queryinfo end within libdat2, whatever the provider.
 const FUNCTIONS: &[(&str, &str, usize, &[&str])] = &[
     ("hwconn", "", 4, &[]),
     ("endpoint", "", 3, &[]),

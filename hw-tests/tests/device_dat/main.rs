@@ -1,7 +1,9 @@
-//! libdoorbell.so under the stock libdat2: the C programs of hw-tests/c, and the programs of dapl2-utils unmodified.
+//! libdoorbell.so under the stock libdat2: the C programs of hw-tests/c, and the programs of
+//! dapl2-utils unmodified.
 //!
-//! Both ends open an IA of the same name, each with a dat.conf of its own, since some clients take the server's name. What
-//! counts is what programs print: those of dapl2-utils end with status 0 after failures too.
+//! Both ends open an IA of the same name, each with a dat.conf of its own, since some clients take
+//! the server's name. What counts is what programs print: those of dapl2-utils end with status 0
+//! after failures too.
 
 mod case;
 mod dapltest;
@@ -75,8 +77,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// Writes the dat.confs once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa there, and `both` with the IAs
-/// `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
+/// Writes the dat.confs once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa
+/// there, and `both` with the IAs `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
 fn setting() -> &'static Setting {
     SETTING.get_or_init(|| {
         let (a, b) = devices().expect("DOORBELL_TEST_DEVICES names the devices");

@@ -1,5 +1,5 @@
-//! The C programs of hw-tests/c, and those of hw-tests/c12, which speak DAT 1.2, each on both devices, on mlx5 by both data paths,
-//! and on the software device under valgrind.
+//! The C programs of hw-tests/c, and those of hw-tests/c12, which speak DAT 1.2, each on both
+//! devices, on mlx5 by both data paths, and on the software device under valgrind.
 
 use crate::pair::Running;
 use doorbell_hw_tests::devices;
@@ -15,7 +15,8 @@ const PROGRAMS12: &str = env!("DOORBELL_C12_PROGRAMS");
 const NAMES12: &str = env!("DOORBELL_C12_NAMES");
 
 const VALGRIND: &str = "/usr/bin/valgrind";
-/// Memory errors and lost memory are failures, but for those of other libraries in `c/valgrind.supp`.
+/// Memory errors and lost memory are failures, but for those of other libraries in
+/// `c/valgrind.supp`.
 const MEMCHECK: [&str; 6] = [
     "-q",
     "--error-exitcode=99",
@@ -24,7 +25,8 @@ const MEMCHECK: [&str; 6] = [
     "--errors-for-leak-kinds=definite",
     concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
 ];
-/// Those that wait for wall clock time, whose processes are not all under valgrind, or whose threads have to run at once.
+/// Those that wait for wall clock time, whose processes are not all under valgrind, or whose
+/// threads have to run at once.
 const NOT_UNDER_VALGRIND: &[&str] = &["faults", "refused"];
 /// Those that are called by tests of their own.
 const SPECIAL: &[&str] = &["opens"];
@@ -46,7 +48,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     plain.chain(checked).chain(trials12()).collect()
 }
 
-/// They need no headers of libdat2. One of them runs on libdaplofa as well, and with it at either end.
+/// They need no headers of libdat2. One of them runs on libdaplofa as well, and with it at either
+/// end.
 fn trials12() -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut add =

@@ -20,7 +20,8 @@ fn patience() -> Duration {
     })
 }
 
-/// A line of Doorbell's log. The programs that it happens to wait for a request that will never come.
+/// A line of Doorbell's log. The programs that it happens to wait for a request that will never
+/// come.
 pub(crate) const REFUSED_DATAGRAMS: &str = "nobody takes requests for datagrams there";
 
 /// Between two looks at something that gives no notice.
@@ -44,8 +45,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it with this dat.conf and these environment variables; standard output line by line, so that its progress
-    /// can be seen. An empty variable is taken away.
+    /// Starts it with this dat.conf and these environment variables; standard output line by line,
+    /// so that its progress can be seen. An empty variable is taken away.
     pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program).args(args);

@@ -2,6 +2,7 @@
 
 use crate::own::{PROGRAMS, trial};
 use crate::pair::Running;
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
@@ -12,18 +13,30 @@ pub(crate) fn trials() -> [Trial; 5] {
     [
         trial("says_that_a_device_is_unknown_and_which_there_are".to_owned(), None, || {
             let device = devices().expect("there are devices").0;
-            says(&["doorbell-none"], &[], 0x800A_0064, &["doorbell-none", "no_such_device", &device])
+            says(
+                &["doorbell-none"],
+                &[],
+                dat::NAME_NOT_REGISTERED,
+                &["doorbell-none", "no_such_device", &device],
+            )
         }),
         trial("says_that_a_port_is_unknown".to_owned(), None, || {
-            says(&["doorbell-port"], &[], 0x800A_0064, &["doorbell-port", "77", "port"])
+            says(&["doorbell-port"], &[], dat::NAME_NOT_REGISTERED, &["doorbell-port", "77", "port"])
         }),
         trial(
             "says_that_there_is_no_device_at_all".to_owned(),
             here("this machine has devices; the software device can be taken away"),
-            || says(&["doorbell-a"], &[("LD_PRELOAD", ""), ("SYSFS_PATH", "")], 0x800A_0064, &["ib_uverbs"]),
+            || {
+                says(
+                    &["doorbell-a"],
+                    &[("LD_PRELOAD", ""), ("SYSFS_PATH", "")],
+                    dat::NAME_NOT_REGISTERED,
+                    &["ib_uverbs"],
+                )
+            },
         ),
         trial("says_that_descriptors_are_short".to_owned(), None, || {
-            says(&["prlimit", "--nofile=7", "doorbell-a"], &[], 0x8003_0003, &["ulimit -n"])
+            says(&["prlimit", "--nofile=7", "doorbell-a"], &[], dat::RESOURCE_DEVICE, &["ulimit -n"])
         }),
         trial(
             "says_that_memlock_is_too_small".to_owned(),
@@ -31,14 +44,14 @@ pub(crate) fn trials() -> [Trial; 5] {
             || {
                 let limit = ["prlimit", "--memlock=65536", "doorbell-a"];
                 let faults = [("MLX5_EMU_FAULTS", "cmd.reg_mr=12*0")];
-                says(&limit, &faults, 0x8003_0007, &["ulimit -l", "64 KiB"])
+                says(&limit, &faults, dat::RESOURCE_MEMORY_REGION, &["ulimit -l", "64 KiB"])
             },
         ),
     ]
 }
 
-/// Opens the IA that is the last word, by way of the words before it, in this environment: the last code is this one, and
-/// the only line of the log has these words. Without the log nothing is said.
+/// Opens the IA that is the last word, by way of the words before it, in this environment: the last
+/// code is this one, and the only line of the log has these words. Without the log nothing is said.
 fn says(words: &[&str], variables: &[(&str, &str)], code: u32, reasons: &[&str]) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join("opens").display().to_string();
     let (ia, before) = words.split_last().expect("an IA is named");

@@ -6,7 +6,8 @@ use crate::pair::{Pair, Ready};
 /// On which dtest, dtestcm and dtestx exchange addresses.
 const SIDE_CHANNEL: Ready = Ready::Tcp(15_828);
 
-/// The test passes, and what it has counted by then is printed: its attempt or its listener, its posts, its events.
+/// The test passes, and what it has counted by then is printed: its attempt or its listener, its
+/// posts, its events.
 const COUNTED: &[&str] = &[
     "immed/atomic test PASSED",
     "DCNT_IA_PZ_CREATE = 1",

@@ -1,5 +1,6 @@
-//! Threads of the consumer and the IA's own thread meet at one EP, each step in its place: a thread waits where it is about to take a
-//! lock until another has come to its own. Debug builds only, since release builds have no such places.
+//! Threads of the consumer and the IA's own thread meet at one EP, each step in its place: a thread
+//! waits where it is about to take a lock until another has come to its own. Debug builds only,
+//! since release builds have no such places.
 
 #[cfg(debug_assertions)]
 mod steps;

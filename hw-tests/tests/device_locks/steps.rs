@@ -2,12 +2,11 @@
 
 use doorbell::lock_hook::before_locks;
 use doorbell::{ConnectionEventKind, CrArrival, Ep, EpAttr, EpChange, EpState, Psp, Qos};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
-
-const INVALID_EP: u32 = 0x8005_000c;
 
 /// Two threads and the steps that they have come to.
 #[derive(Default)]
@@ -42,9 +41,10 @@ impl Steps {
         assert!(reached.contains(&step), "nobody came to step {step:?}");
     }
 
-    /// The thread that modifies an EP stops where it is about to take `stop` for the first time; it is at step "modify" there, and
-    /// goes on once step `go` is reached. The other thread is the one that takes `first` after that; it is at step "other" where it
-    /// is about to take the EP's `control`.
+    /// The thread that modifies an EP stops where it is about to take `stop` for the first time; it
+    /// is at step "modify" there, and goes on once step `go` is reached. The other thread is the
+    /// one that takes `first` after that; it is at step "other" where it is about to take the EP's
+    /// `control`.
     fn place(self: &Arc<Self>, stop: &'static str, go: &'static str, first: &'static str) -> Placed {
         let steps = self.clone();
         before_locks(Some(Arc::new(move |lock| {
@@ -113,7 +113,8 @@ fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
     (client, connection_request(&rig.server.cr))
 }
 
-/// A thread rejects a request while another makes the EP of that request anew: the EP goes with its request, in its new form.
+/// A thread rejects a request while another makes the EP of that request anew: the EP goes with its
+/// request, in its new form.
 pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
@@ -126,7 +127,7 @@ pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let (ep, result) = outcome(&rig, &modified);
     assert_eq!((result, outcome(&rig, &rejected)), (Ok(()), Ok(())));
     drop(placed);
-    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, INVALID_EP));
+    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, dat::INVALID_HANDLE_EP));
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
 }
 
@@ -143,8 +144,8 @@ pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
     steps.reach("gone");
     let (ep, result) = outcome(&rig, &modified);
     drop(placed);
-    assert_eq!(result, Err(INVALID_EP));
-    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, INVALID_EP));
+    assert_eq!(result, Err(dat::INVALID_HANDLE_EP));
+    assert_eq!((ep.state(), code(ep.query())), (EpState::Disconnected, dat::INVALID_HANDLE_EP));
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
 }
 
@@ -169,7 +170,8 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     rig.send_and_read(&mut pair);
 }
 
-/// A thread accepts with the EP of the request while another makes it anew: the connection is the new one's.
+/// A thread accepts with the EP of the request while another makes it anew: the connection is the
+/// new one's.
 pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });

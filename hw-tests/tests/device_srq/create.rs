@@ -2,6 +2,7 @@
 
 use crate::*;
 use doorbell::{CloseFlags, EpAttr, EpChange, EpEvds, Ia, Pz, Srq, SrqAttr, SrqState};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -53,15 +54,15 @@ fn r4_srq_attach_only_at_ep_create() {
     let mut plain = side.ep(&EpAttr::default());
     for ep in [&mut on_srq, &mut plain] {
         let change = EpChange { srq: Some(other.id()), ..EpChange::default() };
-        assert_eq!(refused(ep.modify(change)), INVALID_ARG2);
+        assert_eq!(refused(ep.modify(change)), dat::INVALID_ARG2);
     }
     assert_eq!(on_srq.query().unwrap().srq, Some(srq.id()));
     assert_eq!(plain.query().unwrap().srq, None);
     other.free().unwrap();
 }
 
-/// Four EPs take from one SRQ, two that share a receive EVD and two with one each; every message is reported on its own
-/// EP's EVD. Also R6.
+/// Four EPs take from one SRQ, two that share a receive EVD and two with one each; every message is
+/// reported on its own EP's EVD. Also R6.
 fn r5_srq_shared_by_many_eps() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -88,29 +89,30 @@ fn r5_srq_shared_by_many_eps() {
     assert_eq!(counts(&srq), (0, 0));
 }
 
-/// What is left of an SRQ after its IA was closed is stale for every call, and its name is not given again. Also R28, R47,
-/// R70, R106, R126.
+/// What is left of an SRQ after its IA was closed is stale for every call, and its name is not
+/// given again. Also R28, R47, R70, R106, R126.
 fn r8_srq_stale_handle_rejected() {
     let side = server();
     let mut srq = side.srq(4);
     let triplet = side.lmr.triplet(0, 64);
     let Side { ia, .. } = side;
     ia.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(refused(srq.query()), INVALID_HANDLE_SRQ);
-    assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), INVALID_HANDLE_SRQ);
-    assert_eq!(post_refused(srq.post_recv(&[], 0)), INVALID_HANDLE_SRQ);
-    assert_eq!(refused(srq.resize(8)), INVALID_HANDLE_SRQ);
-    assert_eq!(refused(srq.resize(-1)), INVALID_HANDLE_SRQ);
-    assert_eq!(refused(srq.set_low_watermark(0)), INVALID_HANDLE_SRQ);
+    assert_eq!(refused(srq.query()), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(post_refused(srq.post_recv(&[], 0)), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(refused(srq.resize(8)), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(refused(srq.resize(-1)), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(refused(srq.set_low_watermark(0)), dat::INVALID_HANDLE_SRQ);
     let again = server();
     let ids: HashSet<_> = (0..8).map(|_| again.srq(4)).map(|srq| srq.id()).collect();
     assert!(ids.len() == 8 && !ids.contains(&srq.id()));
     let back = srq.free().unwrap_err();
-    assert_eq!(back.error.code(), INVALID_HANDLE_SRQ);
-    assert_eq!(refused(back.object.free().map_err(Error::from)), INVALID_HANDLE_SRQ);
+    assert_eq!(back.error.code(), dat::INVALID_HANDLE_SRQ);
+    assert_eq!(refused(back.object.free().map_err(Error::from)), dat::INVALID_HANDLE_SRQ);
 }
 
-/// The depth is what the query says, that is at least what was asked for, and that many buffers fit.
+/// The depth is what the query says, that is at least what was asked for, and that many buffers
+/// fit.
 fn r10_srq_create_queue_at_least_requested() {
     let side = server();
     for asked in [1, 2, 13, 100] {
@@ -122,7 +124,8 @@ fn r10_srq_create_queue_at_least_requested() {
     }
 }
 
-/// A buffer may have as many segments as the query says, that is at least as many as were asked for.
+/// A buffer may have as many segments as the query says, that is at least as many as were asked
+/// for.
 fn r11_srq_create_iov_at_least_requested() {
     let side = server();
     for asked in [1, 2, 5] {
@@ -141,7 +144,7 @@ fn r12_srq_create_low_watermark_must_be_default() {
     let side = server();
     for low_watermark in [1, 4, 5, -1] {
         let attr = SrqAttr { low_watermark, ..SrqAttr::depth(4) };
-        assert_eq!(creation_refused(&side, attr), INVALID_ARG3);
+        assert_eq!(creation_refused(&side, attr), dat::INVALID_ARG3);
     }
 }
 
@@ -149,9 +152,9 @@ fn r12_srq_create_low_watermark_must_be_default() {
 fn r13_srq_create_zero_or_negative_depth() {
     let side = server();
     for n in [0, -1, i32::MIN] {
-        assert_eq!(creation_refused(&side, SrqAttr::depth(n)), INVALID_ARG3);
+        assert_eq!(creation_refused(&side, SrqAttr::depth(n)), dat::INVALID_ARG3);
         let attr = SrqAttr { max_recv_iov: n, ..SrqAttr::depth(4) };
-        assert_eq!(creation_refused(&side, attr), INVALID_ARG3);
+        assert_eq!(creation_refused(&side, attr), dat::INVALID_ARG3);
     }
 }
 
@@ -165,11 +168,11 @@ fn r15_srq_create_over_ia_limits() {
     assert!(param.max_recv_dtos >= most.max_recv_dtos && param.max_recv_iov >= most.max_recv_iov);
     for n in [1, i32::MAX - most.max_recv_dtos] {
         let attr = SrqAttr { max_recv_dtos: most.max_recv_dtos + n, ..SrqAttr::depth(1) };
-        assert_eq!(creation_refused(&side, attr), INVALID_ARG3);
+        assert_eq!(creation_refused(&side, attr), dat::INVALID_ARG3);
     }
     for n in [1, i32::MAX - most.max_recv_iov] {
         let attr = SrqAttr { max_recv_iov: most.max_recv_iov + n, ..SrqAttr::depth(1) };
-        assert_eq!(creation_refused(&side, attr), INVALID_ARG3);
+        assert_eq!(creation_refused(&side, attr), dat::INVALID_ARG3);
     }
 }
 
@@ -177,16 +180,17 @@ fn r15_srq_create_over_ia_limits() {
 fn r19_srq_create_bad_pz() {
     let (side, other) = (server(), server());
     let attr = SrqAttr::depth(4);
-    assert_eq!(refused(Srq::create(&side.ia, &other.pz, attr)), INVALID_HANDLE_PZ);
+    assert_eq!(refused(Srq::create(&side.ia, &other.pz, attr)), dat::INVALID_HANDLE_PZ);
     let Side { ia, pz, .. } = other;
     ia.close(CloseFlags::Abrupt).unwrap();
-    assert_eq!(refused(Srq::create(&side.ia, &pz, attr)), INVALID_HANDLE_PZ);
+    assert_eq!(refused(Srq::create(&side.ia, &pz, attr)), dat::INVALID_HANDLE_PZ);
 }
 
 /// Marks the process of [`r20_srq_create_out_of_resources`] that has little memory.
 const STARVED: &str = "DOORBELL_TEST_STARVED";
 
-/// A process that may not map the memory for a large SRQ is told so, keeps nothing of it, and can make a small one.
+/// A process that may not map the memory for a large SRQ is told so, keeps nothing of it, and can
+/// make a small one.
 fn r20_srq_create_out_of_resources() {
     if std::env::var_os(STARVED).is_none() {
         let name = "r20_srq_create_out_of_resources";
@@ -224,7 +228,7 @@ fn r20_srq_create_out_of_resources() {
             outcome => break outcome,
         }
     };
-    assert_eq!(refused(refusal), NO_SRQ);
+    assert_eq!(refused(refusal), dat::RESOURCE_SRQ);
     made.clear();
     let small = Srq::create(&ia, &pz, SrqAttr::depth(16)).unwrap();
     small.free().unwrap();
@@ -243,7 +247,7 @@ fn r21_srq_create_failure_leaks_nothing() {
         SrqAttr { max_recv_iov: i32::MAX, ..SrqAttr::depth(4) },
         SrqAttr { low_watermark: 1, ..SrqAttr::depth(4) },
     ] {
-        assert_eq!(refused(Srq::create(&ia, &pz, attr)), INVALID_ARG3);
+        assert_eq!(refused(Srq::create(&ia, &pz, attr)), dat::INVALID_ARG3);
     }
     pz.free().unwrap();
     ia.close(CloseFlags::Graceful).unwrap();
@@ -256,7 +260,8 @@ fn r22_srq_create_model_not_supported_only_without_srq() {
     Srq::create(&side.ia, &side.pz, SrqAttr::depth(1)).unwrap();
 }
 
-/// Threads that create, use and free SRQs on one IA and PZ at the same time do not get into each other's way.
+/// Threads that create, use and free SRQs on one IA and PZ at the same time do not get into each
+/// other's way.
 fn r23_srq_create_thread_safe() {
     const THREADS: usize = 4;
     const EACH: usize = 8;

@@ -2,6 +2,7 @@
 
 use crate::*;
 use doorbell::{ConnectionEventKind, EpAttr, EpState, Pz, Srq, SrqAttr};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 
@@ -17,11 +18,12 @@ pub(crate) const TESTS: &[Test] = tests![
 /// The free that has to be refused; gives the SRQ back.
 fn in_use(srq: Srq) -> Srq {
     let refused = srq.free().unwrap_err();
-    assert_eq!(refused.error.code(), SRQ_IN_USE);
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_SRQ_IN_USE);
     refused.object
 }
 
-/// While an EP uses the SRQ it is not freed, and the refused call has changed nothing: messages arrive as before.
+/// While an EP uses the SRQ it is not freed, and the refused call has changed nothing: messages
+/// arrive as before.
 fn r24_srq_free_refused_while_ep_attached() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -36,7 +38,8 @@ fn r24_srq_free_refused_while_ep_attached() {
     assert_eq!(counts(&srq), (2, 2));
 }
 
-/// An EP holds the SRQ in every state, before, during and after a connection and when reset, until it is freed.
+/// An EP holds the SRQ in every state, before, during and after a connection and when reset, until
+/// it is freed.
 fn r25_srq_free_ok_after_last_ep_free() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -91,7 +94,8 @@ fn r27_srq_free_with_unreaped_completions() {
     assert_eq!(rig.deliver(&mut pair, 24).cookie, 77);
 }
 
-/// Once the SRQ is freed its buffers are the consumer's: messages that the peer still sends do not land there.
+/// Once the SRQ is freed its buffers are the consumer's: messages that the peer still sends do not
+/// land there.
 fn r29_srq_free_releases_buffers() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -102,7 +106,8 @@ fn r29_srq_free_releases_buffers() {
     pair.server.free().unwrap();
     srq.free().unwrap();
     rig.server.lmr.write(0, &[0x55; 256]).unwrap();
-    // The peer may or may not know yet that the connection is over; the send cannot succeed in any case.
+    // The peer may or may not know yet that the connection is over; the send cannot succeed in any
+    // case.
     let triplet = rig.client.lmr.triplet(0, 64);
     if pair.client.post_send(&[triplet], 0, doorbell::CompletionFlags::empty()).is_ok() {
         assert!(!dto(&rig.client.request).is_success());

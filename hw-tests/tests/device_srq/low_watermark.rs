@@ -2,6 +2,7 @@
 
 use crate::*;
 use doorbell::{AsyncEvent, AsyncKind, AsyncObject, CompletionFlags, EpState, EventData, Srq, reason};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 
@@ -75,7 +76,8 @@ impl Setup {
     }
 }
 
-/// A value that was accepted is kept, and the first buffer whose loss leaves fewer than that makes the event. Also R108.
+/// A value that was accepted is kept, and the first buffer whose loss leaves fewer than that makes
+/// the event. Also R108.
 fn r107_srq_lw_arms() {
     let mut s = Setup::posted(5);
     s.set(4);
@@ -161,8 +163,8 @@ fn r114_srq_lw_replace_before_fire() {
     s.silent();
 }
 
-/// A value that is replaced in the moment it fires has its event or not; the new one has its own in any case, once it is
-/// undercut, and one only.
+/// A value that is replaced in the moment it fires has its event or not; the new one has its own in
+/// any case, once it is undercut, and one only.
 fn r114_srq_lw_replace_before_fire_or_while_firing() {
     let mut s = Setup::posted(6);
     for round in 0..10 {
@@ -209,13 +211,14 @@ fn r116_srq_lw_equal_to_depth() {
     s.fired();
 }
 
-/// More than the depth is refused, and so is less than nothing; the present depth counts. Also R118.
+/// More than the depth is refused, and so is less than nothing; the present depth counts. Also
+/// R118.
 fn r117_srq_lw_above_depth() {
     let side = server();
     let mut srq = side.srq(8);
     let depth = srq.query().unwrap().max_recv_dtos;
     for value in [depth + 1, i32::MAX, -1, i32::MIN] {
-        assert_eq!(refused(srq.set_low_watermark(value)), INVALID_ARG2);
+        assert_eq!(refused(srq.set_low_watermark(value)), dat::INVALID_ARG2);
     }
     srq.resize(depth + 4).unwrap();
     srq.set_low_watermark(depth + 1).unwrap();
@@ -232,19 +235,19 @@ fn r119_srq_lw_failed_call_changes_nothing() {
     let mut s = Setup::posted(4);
     s.set(3);
     for value in [9, -1] {
-        assert_eq!(refused(s.srq.set_low_watermark(value)), INVALID_ARG2);
+        assert_eq!(refused(s.srq.set_low_watermark(value)), dat::INVALID_ARG2);
         assert_eq!(s.srq.query().unwrap().low_watermark, 3);
     }
     s.silent();
     s.take(2);
     s.fired();
-    assert_eq!(refused(s.srq.set_low_watermark(9)), INVALID_ARG2);
+    assert_eq!(refused(s.srq.set_low_watermark(9)), dat::INVALID_ARG2);
     s.take(1);
     s.silent();
 }
 
-/// The event is on the IA's asynchronous EVD, names the SRQ with its context and the reason, and its number is that of
-/// [`AsyncKind::Notice`]. Also R121.
+/// The event is on the IA's asynchronous EVD, names the SRQ with its context and the reason, and
+/// its number is that of [`AsyncKind::Notice`]. Also R121.
 fn r120_srq_lw_event_target() {
     let mut s = Setup::posted(2);
     s.srq.set_context(0xfeed_beef_0000_0001);
@@ -252,7 +255,7 @@ fn r120_srq_lw_event_target() {
     s.take(1);
     let event = next(s.rig.server.ia.async_evd());
     assert_eq!(event.evd, s.rig.server.ia.async_evd().id());
-    assert_eq!(event.data.number(), 0x8005);
+    assert_eq!(event.data.number(), dat::ASYNC_ERROR_PROVIDER_INTERNAL_ERROR);
     let EventData::Async(event) = event.data else { panic!("{event:?}") };
     let expected = AsyncEvent {
         kind: AsyncKind::Notice,
@@ -278,7 +281,8 @@ fn r122_srq_lw_post_does_not_fire() {
     s.silent();
 }
 
-/// The event is for information: the connection carries on, down to the last buffer and after a refill.
+/// The event is for information: the connection carries on, down to the last buffer and after a
+/// refill.
 fn r123_srq_lw_event_harms_nothing() {
     let mut s = Setup::posted(3);
     s.set(3);
@@ -293,7 +297,8 @@ fn r123_srq_lw_event_harms_nothing() {
     expect_nothing(&s.rig.server.connect);
 }
 
-/// What counts is what is on the SRQ: completions that wait to be reaped hold nothing up, and reaping moves nothing.
+/// What counts is what is on the SRQ: completions that wait to be reaped hold nothing up, and
+/// reaping moves nothing.
 fn r124_srq_lw_counts_available_not_outstanding() {
     let mut s = Setup::posted(4);
     s.set(3);

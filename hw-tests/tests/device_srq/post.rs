@@ -4,6 +4,7 @@ use crate::*;
 use doorbell::{
     CompletionFlags, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, Pz, Srq, SrqAttr, Subtype,
 };
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 
@@ -56,8 +57,8 @@ fn r48_srq_post_adds_one_entry() {
     }
 }
 
-/// Buffers that were posted before there was any EP are taken by whoever gets a message, also by an EP that came later
-/// and while others are not connected. Also R67.
+/// Buffers that were posted before there was any EP are taken by whoever gets a message, also by an
+/// EP that came later and while others are not connected. Also R67.
 fn r49_srq_post_visible_to_any_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -76,7 +77,8 @@ fn r49_srq_post_visible_to_any_ep() {
     assert_eq!(rig.deliver(&mut late, 24).cookie, 7);
 }
 
-/// Posting allocates nothing, neither to a fresh SRQ nor round after round, and on a full one it comes back at once.
+/// Posting allocates nothing, neither to a fresh SRQ nor round after round, and on a full one it
+/// comes back at once.
 fn r50_srq_post_nonblocking() {
     const DEPTH: u64 = 16;
     let rig = Rig::new();
@@ -87,7 +89,7 @@ fn r50_srq_post_nonblocking() {
         for cookie in 0..DEPTH {
             srq.post_recv(&[triplet], cookie).unwrap();
         }
-        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), dat::RESOURCE_SRQ);
     });
     assert_eq!(allocations.count_total, 0);
     for _ in 0..3 * DEPTH {
@@ -139,14 +141,15 @@ fn r54_srq_post_too_many_segments() {
     for segment in [side.lmr.triplet(0, 8), LmrTriplet::default(), side.lmr.triplet(side.lmr.len(), 8)] {
         for more in [1, 100] {
             let segments = vec![segment; iov + more];
-            assert_eq!(post_refused(srq.post_recv(&segments, 0)), INVALID_ARG2);
+            assert_eq!(post_refused(srq.post_recv(&segments, 0)), dat::INVALID_ARG2);
         }
     }
     assert_eq!(counts(&srq), (0, 0));
     srq.post_recv(&vec![side.lmr.triplet(0, 8); iov], 0).unwrap();
 }
 
-/// A segment may reach from the first to the last byte of its LMR, not beyond, nor around the address space.
+/// A segment may reach from the first to the last byte of its LMR, not beyond, nor around the
+/// address space.
 fn r56_srq_post_segment_outside_lmr() {
     let side = server();
     let mut srq = side.srq(4);
@@ -155,7 +158,7 @@ fn r56_srq_post_segment_outside_lmr() {
     let around = LmrTriplet { virtual_address: u64::MAX - 3, ..lmr.triplet(0, 8) };
     let huge = LmrTriplet { segment_length: u32::MAX, ..lmr.triplet(0, 8) };
     for bad in [before, around, huge, lmr.triplet(0, len + 1), lmr.triplet(len - 7, 8), lmr.triplet(len, 1)] {
-        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), INVALID_ARG3, "{bad:?}");
+        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), dat::INVALID_ARG3, "{bad:?}");
     }
     assert_eq!(counts(&srq), (0, 0));
     for good in [lmr.triplet(0, len), lmr.triplet(len - 1, 1)] {
@@ -163,14 +166,15 @@ fn r56_srq_post_segment_outside_lmr() {
     }
 }
 
-/// Memory has to be in the SRQ's own PZ. That of an EP does not help, where a device lets it differ at all.
+/// Memory has to be in the SRQ's own PZ. That of an EP does not help, where a device lets it differ
+/// at all.
 fn r57_srq_post_pz_mismatch() {
     let side = server();
     let pz = Pz::create(&side.ia).unwrap();
     let elsewhere = Lmr::create(&side.ia, &pz, 4096, all_privileges()).unwrap();
     let mut srq = side.srq(4);
     let refused_there = |srq: &mut Srq| {
-        assert_eq!(post_refused(srq.post_recv(&[elsewhere.triplet(0, 64)], 0)), PROTECTION_WRITE);
+        assert_eq!(post_refused(srq.post_recv(&[elsewhere.triplet(0, 64)], 0)), dat::PROTECTION_WRITE);
     };
     refused_there(&mut srq);
     let ep = Ep::create_with_srq(&side.ia, &pz, side.evds(), &srq, &EpAttr::default());
@@ -194,7 +198,7 @@ fn r58_srq_post_invalid_lmr() {
     let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
     let all_ones = LmrTriplet { lmr_context: u32::MAX, ..side.lmr.triplet(0, 64) };
     for bad in [was_good, beyond, none, all_ones] {
-        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), PRIVILEGES_WRITE, "{bad:?}");
+        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), dat::PRIVILEGES_WRITE, "{bad:?}");
     }
     assert_eq!(counts(&srq), (1, 1));
 }
@@ -209,15 +213,15 @@ fn r59_srq_post_lmr_without_local_write() {
         MemPriv::LOCAL_READ | MemPriv::REMOTE_WRITE,
     ] {
         let lmr = Lmr::create(&side.ia, &side.pz, 4096, privileges).unwrap();
-        assert_eq!(post_refused(srq.post_recv(&[lmr.triplet(0, 64)], 0)), PRIVILEGES_WRITE);
+        assert_eq!(post_refused(srq.post_recv(&[lmr.triplet(0, 64)], 0)), dat::PRIVILEGES_WRITE);
     }
     assert_eq!(counts(&srq), (0, 0));
     let lmr = Lmr::create(&side.ia, &side.pz, 4096, MemPriv::LOCAL_WRITE).unwrap();
     srq.post_recv(&[lmr.triplet(0, 64)], 0).unwrap();
 }
 
-/// One bad segment refuses the whole post wherever it stands, the first bad one gives the reason, and the good ones next
-/// to it stay untouched.
+/// One bad segment refuses the whole post wherever it stands, the first bad one gives the reason,
+/// and the good ones next to it stay untouched.
 fn r60_srq_post_any_bad_segment_fails_all() {
     let rig = Rig::new();
     let lmr = &rig.server.lmr;
@@ -227,11 +231,11 @@ fn r60_srq_post_any_bad_segment_fails_all() {
     let dead = LmrTriplet { lmr_context: 0, ..good(0) };
     let outside = lmr.triplet(lmr.len(), 64);
     for (segments, code) in [
-        ([dead, good(1), good(2)], PRIVILEGES_WRITE),
-        ([good(0), dead, good(2)], PRIVILEGES_WRITE),
-        ([good(0), good(1), dead], PRIVILEGES_WRITE),
-        ([good(0), outside, dead], INVALID_ARG3),
-        ([good(0), dead, outside], PRIVILEGES_WRITE),
+        ([dead, good(1), good(2)], dat::PRIVILEGES_WRITE),
+        ([good(0), dead, good(2)], dat::PRIVILEGES_WRITE),
+        ([good(0), good(1), dead], dat::PRIVILEGES_WRITE),
+        ([good(0), outside, dead], dat::INVALID_ARG3),
+        ([good(0), dead, outside], dat::PRIVILEGES_WRITE),
     ] {
         assert_eq!(post_refused(srq.post_recv(&segments, 13)), code);
         assert_eq!(counts(&srq), (0, 0));
@@ -250,7 +254,7 @@ fn r61_srq_post_full() {
     let depth = srq.query().unwrap().max_recv_dtos;
     side.post(&mut srq, depth as usize, 64, 0, 0);
     for _ in 0..3 {
-        assert_eq!(post_refused(srq.post_recv(&[side.lmr.triplet(0, 64)], 0)), NO_SRQ);
+        assert_eq!(post_refused(srq.post_recv(&[side.lmr.triplet(0, 64)], 0)), dat::RESOURCE_SRQ);
         assert_eq!(counts(&srq), (depth, depth));
     }
 }
@@ -266,11 +270,11 @@ fn r62_srq_post_full_counts_unreaped() {
         until("the message is complete", || counts(&srq) == (3 - n, 3));
     }
     let triplet = rig.server.lmr.triplet(0, 64);
-    assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+    assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), dat::RESOURCE_SRQ);
     for n in 1..=3 {
         dto(&rig.server.recv);
         srq.post_recv(&[triplet], 0).unwrap();
-        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), NO_SRQ);
+        assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), dat::RESOURCE_SRQ);
         assert_eq!(counts(&srq), (n, 3));
     }
 }
@@ -292,8 +296,8 @@ fn r63_srq_post_cookie_opaque() {
     assert_eq!(back, sorted);
 }
 
-/// A buffer of an SRQ completes with a notification, also on an EP whose receives are unsignalled: a thread that waits
-/// already wakes up.
+/// A buffer of an SRQ completes with a notification, also on an EP whose receives are unsignalled:
+/// a thread that waits already wakes up.
 fn r65_srq_post_no_flags_means_signalled() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -313,8 +317,8 @@ fn r65_srq_post_no_flags_means_signalled() {
     });
 }
 
-/// The array of triplets is the consumer's again after the call, as the provider advertises: what becomes of it does not
-/// matter.
+/// The array of triplets is the consumer's again after the call, as the provider advertises: what
+/// becomes of it does not matter.
 fn r68_srq_post_iov_array_ownership() {
     let rig = Rig::new();
     assert_eq!(rig.server.ia.provider_attributes().iov_ownership_on_return, 0);
@@ -334,8 +338,8 @@ fn r68_srq_post_iov_array_ownership() {
     assert_eq!(&bytes(lmr, 128), b"01234567");
 }
 
-/// A buffer's memory is written between post and completion and at no other time: what the consumer writes there
-/// afterwards stays, whatever arrives.
+/// A buffer's memory is written between post and completion and at no other time: what the consumer
+/// writes there afterwards stays, whatever arrives.
 fn r69_srq_post_memory_owned_until_completion() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -353,8 +357,8 @@ fn r69_srq_post_memory_owned_until_completion() {
     assert_eq!((bytes(lmr, 0), bytes(lmr, 64)), ([3; 64], [2; 64]));
 }
 
-/// One thread posts while another reaps and the progress thread makes watermark events and ends connections: every
-/// message arrives, once, and the counts are right at the end.
+/// One thread posts while another reaps and the progress thread makes watermark events and ends
+/// connections: every message arrives, once, and the counts are right at the end.
 fn r71_srq_post_thread_rule() {
     const MESSAGES: u64 = 200;
     let rig = Rig::new();
@@ -371,7 +375,7 @@ fn r71_srq_post_thread_rule() {
             if posted < MESSAGES {
                 match srq.post_recv(&[rig.server.lmr.triplet(0, 64)], posted) {
                     Ok(()) => posted += 1,
-                    full => assert_eq!(post_refused(full), NO_SRQ),
+                    full => assert_eq!(post_refused(full), dat::RESOURCE_SRQ),
                 }
             }
             if sent < MESSAGES && sent - done < 4 {

@@ -2,6 +2,7 @@
 
 use crate::*;
 use doorbell::{CompletionFlags, EventData, Srq, SrqAttr, VALUE_UNKNOWN};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 
@@ -15,8 +16,8 @@ pub(crate) const TESTS: &[Test] = tests![
     r45_srq_query_low_watermark_last_set,
 ];
 
-/// With nothing available the next message finds no buffer, although an entry is occupied; it arrives once one is
-/// posted.
+/// With nothing available the next message finds no buffer, although an entry is occupied; it
+/// arrives once one is posted.
 fn r36_srq_query_available_meaning() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -33,7 +34,8 @@ fn r36_srq_query_available_meaning() {
     assert!(dto(&rig.client.request).is_success());
 }
 
-/// An entry is outstanding on the SRQ, while a large message fills its buffer, and when complete until it is reaped.
+/// An entry is outstanding on the SRQ, while a large message fills its buffer, and when complete
+/// until it is reaped.
 fn r37_srq_query_outstanding_meaning() {
     const LARGE: usize = 1 << 20;
     let rig = Rig::new();
@@ -51,8 +53,8 @@ fn r37_srq_query_outstanding_meaning() {
     assert_eq!(counts(&srq), (2, 2));
 }
 
-/// Whenever one looks, also while another thread reaps, 0 <= available <= outstanding <= depth, and no count is unknown,
-/// as the provider promises. Also R46.
+/// Whenever one looks, also while another thread reaps, 0 <= available <= outstanding <= depth, and
+/// no count is unknown, as the provider promises. Also R46.
 fn r38_srq_query_count_invariant() {
     const DEPTH: i32 = 8;
     const MESSAGES: u64 = 120;
@@ -109,7 +111,8 @@ fn r39_srq_query_example_10_after_post() {
     assert_eq!(counts(&srq), (3, 3));
 }
 
-/// Both a dequeue and a successful wait give an entry back; a wait that times out gives nothing back.
+/// Both a dequeue and a successful wait give an entry back; a wait that times out gives nothing
+/// back.
 fn r43_srq_query_reap_by_wait_or_dequeue() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -120,7 +123,7 @@ fn r43_srq_query_reap_by_wait_or_dequeue() {
         until("the message is complete", || counts(&srq) == (3 - n, 3));
     }
     let timed_out = rig.server.recv.wait(Some(SHORT), 3).unwrap_err();
-    assert_eq!((timed_out.error.code(), timed_out.more), (TIMEOUT_EXPIRED, 2));
+    assert_eq!((timed_out.error.code(), timed_out.more), (dat::TIMEOUT_EXPIRED, 2));
     assert_eq!(counts(&srq), (1, 3));
     rig.server.recv.dequeue().unwrap();
     assert_eq!(counts(&srq), (1, 2));
@@ -128,8 +131,8 @@ fn r43_srq_query_reap_by_wait_or_dequeue() {
     assert_eq!(counts(&srq), (1, 1));
 }
 
-/// The query tells the sizes that really hold: that many entries and segments fit and no more, before and after a
-/// resize.
+/// The query tells the sizes that really hold: that many entries and segments fit and no more,
+/// before and after a resize.
 fn r44_srq_query_actual_sizes() {
     let side = server();
     let attr = SrqAttr { max_recv_iov: 3, ..SrqAttr::depth(5) };
@@ -141,16 +144,17 @@ fn r44_srq_query_actual_sizes() {
         let param = srq.query().unwrap();
         let segment = side.lmr.triplet(0, 16);
         let too_many = vec![segment; param.max_recv_iov as usize + 1];
-        assert_eq!(post_refused(srq.post_recv(&too_many, 0)), INVALID_ARG2);
+        assert_eq!(post_refused(srq.post_recv(&too_many, 0)), dat::INVALID_ARG2);
         for _ in param.outstanding..param.max_recv_dtos {
             srq.post_recv(&too_many[1..], 0).unwrap();
         }
-        assert_eq!(post_refused(srq.post_recv(&too_many[1..], 0)), NO_SRQ);
+        assert_eq!(post_refused(srq.post_recv(&too_many[1..], 0)), dat::RESOURCE_SRQ);
         assert!(param.max_recv_dtos >= depth.unwrap_or(5) && param.max_recv_iov >= 3);
     }
 }
 
-/// The low watermark of a query is the value last accepted, whether its event has fired, will fire or never can.
+/// The low watermark of a query is the value last accepted, whether its event has fired, will fire
+/// or never can.
 fn r45_srq_query_low_watermark_last_set() {
     let side = server();
     let mut srq = side.srq(8);

@@ -2,6 +2,7 @@
 
 use crate::*;
 use doorbell::{CompletionFlags, EpAttr, EpEvds, Srq};
+use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 use std::collections::HashMap;
@@ -31,7 +32,8 @@ fn resize_refused(srq: &mut Srq, to: i32) -> u32 {
     code
 }
 
-/// Growing keeps the buffers, which still take their messages, and makes room for as many as the new depth says.
+/// Growing keeps the buffers, which still take their messages, and makes room for as many as the
+/// new depth says.
 fn r94_srq_resize_grow() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -44,7 +46,7 @@ fn r94_srq_resize_grow() {
         assert_eq!(counts(&srq), (before, before));
         let more = (depth(&srq) - before) as usize;
         rig.server.post(&mut srq, more, 64, before as usize * 64, before as u64);
-        assert_eq!(post_refused(srq.post_recv(&[], 0)), NO_SRQ);
+        assert_eq!(post_refused(srq.post_recv(&[], 0)), dat::RESOURCE_SRQ);
     }
     let all = depth(&srq) as u64;
     let mut cookies: Vec<_> = (0..all).map(|_| rig.deliver(&mut pair, 24).cookie).collect();
@@ -53,7 +55,8 @@ fn r94_srq_resize_grow() {
     assert_eq!(counts(&srq), (0, 0));
 }
 
-/// However often an SRQ with an EP goes up to the deepest and down again, the room for its completions is asked for once.
+/// However often an SRQ with an EP goes up to the deepest and down again, the room for its
+/// completions is asked for once.
 fn r94_srq_resize_grow_again_and_again() {
     let rig = Rig::new();
     let limits = rig.server.ia.attributes();
@@ -69,7 +72,8 @@ fn r94_srq_resize_grow_again_and_again() {
     assert_eq!(rig.deliver(&mut pair, 24).cookie, 1);
 }
 
-/// A shrink that fits succeeds; the depth is then between what was asked for and what it was, and holds. Also R96.
+/// A shrink that fits succeeds; the depth is then between what was asked for and what it was, and
+/// holds. Also R96.
 fn r95_srq_resize_shrink() {
     let side = server();
     let mut srq = side.srq(64);
@@ -83,7 +87,7 @@ fn r95_srq_resize_shrink() {
         before = now;
     }
     side.post(&mut srq, (before - 8) as usize, 64, 0, 0);
-    assert_eq!(post_refused(srq.post_recv(&[], 0)), NO_SRQ);
+    assert_eq!(post_refused(srq.post_recv(&[], 0)), dat::RESOURCE_SRQ);
 }
 
 /// Fewer than are outstanding is refused, exactly as many is allowed. Also R99.
@@ -92,14 +96,15 @@ fn r97_srq_resize_below_outstanding() {
     let mut srq = side.srq(16);
     side.post(&mut srq, 7, 64, 0, 0);
     for to in [6, 1] {
-        assert_eq!(resize_refused(&mut srq, to), INVALID_STATE);
+        assert_eq!(resize_refused(&mut srq, to), dat::INVALID_STATE);
     }
     srq.resize(7).unwrap();
     assert!(depth(&srq) >= 7);
     assert_eq!(counts(&srq), (7, 7));
 }
 
-/// Four buffers on the SRQ, two being filled and one complete but not reaped: six are too few, seven will do.
+/// Four buffers on the SRQ, two being filled and one complete but not reaped: six are too few,
+/// seven will do.
 fn r98_srq_resize_outstanding_has_three_parts() {
     const LARGE: usize = 1 << 20;
     let rig = Rig::new();
@@ -118,10 +123,10 @@ fn r98_srq_resize_outstanding_has_three_parts() {
     }
     // Before, while and after the two arrive it is the same.
     until("both are complete", || {
-        assert_eq!(refused(srq.resize(6)), INVALID_STATE);
+        assert_eq!(refused(srq.resize(6)), dat::INVALID_STATE);
         counts(&srq).0 == 4
     });
-    assert_eq!(resize_refused(&mut srq, 6), INVALID_STATE);
+    assert_eq!(resize_refused(&mut srq, 6), dat::INVALID_STATE);
     srq.resize(7).unwrap();
     for _ in 0..3 {
         assert!(dto(&rig.server.recv).is_success());
@@ -138,16 +143,17 @@ fn r100_srq_resize_below_low_watermark() {
     for low in [5, 2] {
         srq.set_low_watermark(low).unwrap();
         if low > 2 {
-            assert_eq!(resize_refused(&mut srq, low - 1), INVALID_STATE);
+            assert_eq!(resize_refused(&mut srq, low - 1), dat::INVALID_STATE);
         } else {
-            assert_eq!(resize_refused(&mut srq, 1), INVALID_STATE);
+            assert_eq!(resize_refused(&mut srq, 1), dat::INVALID_STATE);
         }
         srq.resize(low).unwrap();
         assert!(depth(&srq) >= low);
     }
 }
 
-/// Nothing, less than nothing and more than the IA offers are refused as parameters, before anything else is looked at.
+/// Nothing, less than nothing and more than the IA offers are refused as parameters, before
+/// anything else is looked at.
 fn r102_srq_resize_bad_value() {
     let side = server();
     let mut srq = side.srq(4);
@@ -155,14 +161,15 @@ fn r102_srq_resize_bad_value() {
     srq.set_low_watermark(4).unwrap();
     let most = side.ia.attributes().max_recv_per_srq;
     for to in [0, -1, i32::MIN, most + 1, i32::MAX] {
-        assert_eq!(resize_refused(&mut srq, to), INVALID_ARG2);
+        assert_eq!(resize_refused(&mut srq, to), dat::INVALID_ARG2);
     }
     srq.resize(most).unwrap();
     assert!(depth(&srq) >= most);
 }
 
-/// Two SRQs whose EPs share a receive EVD cannot both be as deep as the device's longest completion queue; the one that
-/// wants to be is told so and stays as it was. Where the queue is long enough for both, both are.
+/// Two SRQs whose EPs share a receive EVD cannot both be as deep as the device's longest completion
+/// queue; the one that wants to be is told so and stays as it was. Where the queue is long enough
+/// for both, both are.
 fn r103_srq_resize_no_resources() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -180,13 +187,13 @@ fn r103_srq_resize_no_resources() {
     if fits {
         small.resize(most).unwrap();
     } else {
-        assert_eq!(resize_refused(&mut small, most), NO_MEMORY);
+        assert_eq!(resize_refused(&mut small, most), dat::RESOURCE_MEMORY);
     }
     let more = depth(&small) - 3;
     for _ in 0..more {
         small.post_recv(&[side.lmr.triplet(0, 64)], 7).unwrap();
     }
-    assert_eq!(post_refused(small.post_recv(&[], 0)), NO_SRQ);
+    assert_eq!(post_refused(small.post_recv(&[], 0)), dat::RESOURCE_SRQ);
     let mut pair = rig.connect(on_small, rig.client.ep(&attr));
     assert_eq!(rig.send(&mut pair, 0, 24).status, doorbell::DtoStatus::Success);
     assert_eq!(dto(&recv).cookie, 0);
@@ -196,7 +203,8 @@ fn r103_srq_resize_no_resources() {
     small.resize(most).unwrap();
 }
 
-/// While two connections carry numbered messages the SRQ grows and shrinks after each: all arrive, in order, unharmed.
+/// While two connections carry numbered messages the SRQ grows and shrinks after each: all arrive,
+/// in order, unharmed.
 fn r104_srq_resize_under_traffic() {
     const EACH: u64 = 60;
     const SLOT: usize = 64;
@@ -241,8 +249,8 @@ fn r104_srq_resize_under_traffic() {
     assert_eq!(counts(&srq), (6, 6));
 }
 
-/// A resize, up or down, fires no watermark event and leaves the one that is armed to fire later, once; the number of
-/// segments stays.
+/// A resize, up or down, fires no watermark event and leaves the one that is armed to fire later,
+/// once; the number of segments stays.
 fn r105_srq_resize_leaves_watermark_armed() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);

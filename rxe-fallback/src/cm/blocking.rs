@@ -75,7 +75,8 @@ impl Listener {
 }
 
 impl Incoming {
-    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before accepting.
+    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before
+    /// accepting.
     #[must_use]
     pub fn id(&self) -> &CmId {
         &self.id
@@ -84,7 +85,8 @@ impl Incoming {
     /// Brings `qp` up, accepts, and waits until the peer has taken it.
     ///
     /// # Errors
-    /// As [`CmId::qp_to_rts`] and [`CmId::accept`]; ETIMEDOUT when the peer does not answer within `timeout`.
+    /// As [`CmId::qp_to_rts`] and [`CmId::accept`]; ETIMEDOUT when the peer does not answer within
+    /// `timeout`.
     pub fn accept_timeout(self, qp: &Qp, param: &ConnParam<'_>, timeout: Duration) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         self.id.qp_to_rts(qp, Some(param.responder_resources), Some(param.initiator_depth))?;
@@ -106,7 +108,8 @@ impl Resolved {
     /// Finds the way to `dst`, from `src` if that is given.
     ///
     /// # Errors
-    /// ENODEV when no RDMA device leads there; EHOSTUNREACH or ETIMEDOUT when nobody answers within `timeout`.
+    /// ENODEV when no RDMA device leads there; EHOSTUNREACH or ETIMEDOUT when nobody answers within
+    /// `timeout`.
     pub fn resolve_timeout(src: Option<SocketAddr>, dst: SocketAddr, timeout: Duration) -> Result<Self> {
         let deadline = Instant::now() + timeout;
         let channel = EventChannel::create()?;
@@ -118,7 +121,8 @@ impl Resolved {
         Ok(Self { id })
     }
 
-    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before connecting.
+    /// The connection's id: device, port, addresses, `qp_to_init` for receives posted before
+    /// connecting.
     #[must_use]
     pub fn id(&self) -> &CmId {
         &self.id
@@ -127,8 +131,8 @@ impl Resolved {
     /// Connects, brings `qp` up, and tells the peer so.
     ///
     /// # Errors
-    /// ECONNREFUSED when the peer rejects or nobody listens; EHOSTUNREACH or ETIMEDOUT when nobody answers; else as
-    /// [`CmId::connect`] and [`CmId::qp_to_rts`].
+    /// ECONNREFUSED when the peer rejects or nobody listens; EHOSTUNREACH or ETIMEDOUT when nobody
+    /// answers; else as [`CmId::connect`] and [`CmId::qp_to_rts`].
     pub fn connect_timeout(self, qp: &Qp, param: &ConnParam<'_>, timeout: Duration) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         self.id.connect(param)?;
@@ -154,14 +158,16 @@ impl Connection {
         self.id.disconnect()
     }
 
-    /// Waits until the connection has ended on either side's word, and answers if it was the peer's.
+    /// Waits until the connection has ended on either side's word, and answers if it was the
+    /// peer's.
     ///
     /// # Errors
     /// ETIMEDOUT when it has not within `timeout`.
     pub fn wait_disconnected_timeout(&self, timeout: Duration) -> Result<()> {
         let wanted = [CmEventKind::Disconnected, CmEventKind::TimewaitExit, CmEventKind::DeviceRemoval];
         wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout)?;
-        // The peer waits for an answer. If it was this side that asked, there is nothing to answer and the call says so.
+        // The peer waits for an answer. If it was this side that asked, there is nothing to answer
+        // and the call says so.
         let _ = self.id.disconnect();
         Ok(())
     }

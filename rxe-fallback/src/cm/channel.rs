@@ -34,8 +34,8 @@ impl EventChannel {
     /// Opens a channel and makes it non-blocking.
     ///
     /// # Errors
-    /// ENODEV when there is no RDMA device or no rdma_cm in the kernel; EACCES when `/dev/infiniband/rdma_cm` is not
-    /// accessible.
+    /// ENODEV when there is no RDMA device or no rdma_cm in the kernel; EACCES when
+    /// `/dev/infiniband/rdma_cm` is not accessible.
     ///
     /// # References
     /// rdma_create_event_channel(3)
@@ -67,8 +67,8 @@ impl EventChannel {
     pub fn next_event(&self) -> Result<Option<CmEvent>> {
         let _guard = self.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is alive; the event is written before a 0 is returned. The lock keeps every other call on
-        // ids of this channel out while their fields are written.
+        // SAFETY: the channel is alive; the event is written before a 0 is returned. The lock keeps
+        // every other call on ids of this channel out while their fields are written.
         let returned = unsafe { sys::rdma_get_cm_event(self.as_raw(), &mut raw) };
         if let Err(error) = check_errno("rdma_get_cm_event", returned) {
             return match error.errno() {
@@ -76,7 +76,8 @@ impl EventChannel {
                 _ => Err(error),
             };
         }
-        // SAFETY: an event just read; its ids are alive because destroying them takes the lock held here.
+        // SAFETY: an event just read; its ids are alive because destroying them takes the lock held
+        // here.
         let event = unsafe { CmEvent::copy_out(&*raw, self) };
         // SAFETY: acknowledged once, after everything was copied out.
         unsafe { sys::rdma_ack_cm_event(raw) };
@@ -131,7 +132,8 @@ impl AsFd for EventChannel {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // SAFETY: created by rdma_create_event_channel, freed only here; ids on it hold a clone, so none is left.
+        // SAFETY: created by rdma_create_event_channel, freed only here; ids on it hold a clone, so
+        // none is left.
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }

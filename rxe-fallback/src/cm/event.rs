@@ -66,7 +66,8 @@ impl From<u32> for CmEventKind {
 pub struct CmEvent {
     /// What happened.
     pub kind: CmEventKind,
-    /// Token of the id it happened to; for a connection request the listener's, until the new id gets its own.
+    /// Token of the id it happened to; for a connection request the listener's, until the new id
+    /// gets its own.
     pub token: u64,
     /// Token of the listener; connection requests only.
     pub listener_token: Option<u64>,
@@ -76,7 +77,8 @@ pub struct CmEvent {
     pub private_data: Vec<u8>,
     /// What the peer offers; all 0 for events without such data.
     pub conn: ConnInfo,
-    /// Where datagrams to the peer go, once it has said so: `Established` of an id of [`PortSpace::Udp`](super::PortSpace).
+    /// Where datagrams to the peer go, once it has said so: `Established` of an id of
+    /// [`PortSpace::Udp`](super::PortSpace).
     pub datagrams: Option<DatagramPeer>,
     /// The id of the connection that is asked for; connection requests only. Dropping it rejects.
     pub new_id: Option<CmId>,
@@ -112,7 +114,8 @@ pub struct DatagramPeer {
     pub path: AhAttr,
 }
 
-/// The status of an `Unreachable` when the peer's consumer turned a request for datagrams down (IBTA 16.7.2).
+/// The status of an `Unreachable` when the peer's consumer turned a request for datagrams down
+/// (IBTA 16.7.2).
 const SIDR_REJECT: i32 = 2;
 
 /// The reject reason when the peer's consumer called `rdma_reject` (IBTA 12.6.7.2).
@@ -147,7 +150,8 @@ impl CmEvent {
             }
             (ud.private_data, ud.private_data_len)
         } else {
-            // SAFETY: the other ids here are RC (CmId::create), for which the union holds `conn`, or zeroes.
+            // SAFETY: the other ids here are RC (CmId::create), for which the union holds `conn`,
+            // or zeroes.
             let conn = unsafe { &raw.param.conn };
             event.conn = ConnInfo {
                 responder_resources: conn.responder_resources,
@@ -161,7 +165,8 @@ impl CmEvent {
             (conn.private_data, conn.private_data_len)
         };
         if !data.is_null() && len > 0 {
-            // SAFETY: librdmacm points at that many bytes of the event, which is not yet acknowledged.
+            // SAFETY: librdmacm points at that many bytes of the event, which is not yet
+            // acknowledged.
             event.private_data =
                 unsafe { std::slice::from_raw_parts(data.cast::<u8>(), usize::from(len)) }.to_vec();
         }
@@ -178,7 +183,8 @@ impl CmEvent {
     #[must_use]
     pub fn rejected_by_consumer(&self) -> bool {
         self.kind == CmEventKind::Rejected && self.status == CONSUMER_REJECT
-            // Requests for datagrams have no event of their own for it; other kinds of `Unreachable` have an errno.
+            // Requests for datagrams have no event of their own for it; other kinds of
+            // `Unreachable` have an errno.
             || self.kind == CmEventKind::Unreachable && self.status == SIDR_REJECT
     }
 
@@ -206,7 +212,8 @@ impl CmEvent {
     }
 }
 
-/// The way to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no name outside.
+/// The way to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no name
+/// outside.
 fn path_of(ud: &sys::rdma_ud_param) -> AhAttr {
     let raw = &ud.ah_attr;
     AhAttr {

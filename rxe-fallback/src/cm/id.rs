@@ -26,7 +26,8 @@ pub const MAX_CONNECT_DATA: usize = 56;
 /// A request has 216, of which rdma_cm takes 36; an answer carries 136, whatever it says.
 pub const MAX_RESOLVE_DATA: usize = 180;
 
-/// The queue key that rdma_cm gives to answers in [`PortSpace::Udp`], and that UD QPs behind them need therefore.
+/// The queue key that rdma_cm gives to answers in [`PortSpace::Udp`], and that UD QPs behind them
+/// need therefore.
 ///
 /// # References
 /// rdma/rdma_cma.h, `RDMA_UDP_QKEY`
@@ -48,7 +49,8 @@ pub struct ConnParam<'a> {
     pub qp_num: u32,
     /// What to send along; see [`MAX_CONNECT_DATA`].
     pub private_data: &'a [u8],
-    /// RDMA reads and atomics of the peer to serve at a time; at most the device's `max_qp_rd_atom`.
+    /// RDMA reads and atomics of the peer to serve at a time; at most the device's
+    /// `max_qp_rd_atom`.
     pub responder_resources: u8,
     /// RDMA reads and atomics to have under way; at most the device's `max_qp_init_rd_atom`.
     pub initiator_depth: u8,
@@ -104,8 +106,8 @@ impl ConnParam<'_> {
 
 /// An rdma_cm identifier, for a QP of the caller's.
 ///
-/// Dropping it ends whatever it was doing: a listener stops, a request that was not accepted is rejected, a connection
-/// is taken down.
+/// Dropping it ends whatever it was doing: a listener stops, a request that was not accepted is
+/// rejected, a connection is taken down.
 #[derive(Debug)]
 pub struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
@@ -198,7 +200,8 @@ impl CmId {
     /// Binds it to a local address; port 0 picks one, the unspecified address means all devices.
     ///
     /// # Errors
-    /// EADDRINUSE when the port is taken; EADDRNOTAVAIL or ENODEV when no RDMA device has the address.
+    /// EADDRINUSE when the port is taken; EADDRNOTAVAIL or ENODEV when no RDMA device has the
+    /// address.
     ///
     /// # References
     /// rdma_bind_addr(3)
@@ -230,10 +233,12 @@ impl CmId {
         check_errno("rdma_listen", returned)
     }
 
-    /// Starts finding the device and the path's first half for `dst`; ends with `AddrResolved` or `AddrError`.
+    /// Starts finding the device and the path's first half for `dst`; ends with `AddrResolved` or
+    /// `AddrError`.
     ///
     /// # Errors
-    /// ENODEV when no RDMA device leads to `dst`; EADDRNOTAVAIL for a `src` that is not here; EINVAL in another state.
+    /// ENODEV when no RDMA device leads to `dst`; EADDRNOTAVAIL for a `src` that is not here;
+    /// EINVAL in another state.
     ///
     /// # References
     /// rdma_resolve_addr(3)
@@ -264,10 +269,12 @@ impl CmId {
         check_errno(verb, unsafe { sys::rdma_resolve_route(raw, millis(timeout)) })
     }
 
-    /// Asks the peer for a connection; ends with `ConnectResponse`, `Rejected`, `Unreachable` or `ConnectError`.
+    /// Asks the peer for a connection; ends with `ConnectResponse`, `Rejected`, `Unreachable` or
+    /// `ConnectError`.
     ///
     /// # Errors
-    /// EINVAL before `RouteResolved`, for too much private data, or for more RDMA reads than the device can.
+    /// EINVAL before `RouteResolved`, for too much private data, or for more RDMA reads than the
+    /// device can.
     ///
     /// # References
     /// rdma_connect(3)
@@ -279,7 +286,8 @@ impl CmId {
         check_errno(verb, unsafe { sys::rdma_connect(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
     }
 
-    /// Accepts a connection request; ends with `Established`. The QP is ready to send by then ([`CmId::qp_to_rts`]).
+    /// Accepts a connection request; ends with `Established`. The QP is ready to send by then
+    /// ([`CmId::qp_to_rts`]).
     ///
     /// # Errors
     /// As [`CmId::connect`]; also when the peer has given up meanwhile, for which no event comes.
@@ -290,8 +298,8 @@ impl CmId {
         let verb = "rdma_accept";
         let mut raw_param = param.to_sys(verb)?;
         let (_guard, raw) = self.lock_with_device(verb)?;
-        // SAFETY: the id is alive and has a device; the private data lives for the call. With no QP of librdmacm's in
-        // the id, number and SRQ flag are taken from the parameters.
+        // SAFETY: the id is alive and has a device; the private data lives for the call. With no QP
+        // of librdmacm's in the id, number and SRQ flag are taken from the parameters.
         check_errno(verb, unsafe { sys::rdma_accept(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
     }
 
@@ -324,8 +332,9 @@ impl CmId {
         check_errno("rdma_establish", unsafe { sys::rdma_establish(raw) })
     }
 
-    /// Ends the connection, or answers a `Disconnected` of the peer, which gets its own only then (or after half a
-    /// minute of retries, or when this id is dropped). The QP is the caller's to move (`to_error`).
+    /// Ends the connection, or answers a `Disconnected` of the peer, which gets its own only then
+    /// (or after half a minute of retries, or when this id is dropped). The QP is the caller's to
+    /// move (`to_error`).
     ///
     /// # Errors
     /// EINVAL or ENOTCONN when there is no connection.
@@ -378,10 +387,11 @@ impl CmId {
         qp.modify(&attr, mask)
     }
 
-    /// Takes `qp`, in reset or init, to ready-to-send: after `ConnectResponse` (active), before `accept` (passive).
+    /// Takes `qp`, in reset or init, to ready-to-send: after `ConnectResponse` (active), before
+    /// `accept` (passive).
     ///
-    /// `responder_resources` and `initiator_depth` go over what rdma_cm knows, which on the passive side is only the
-    /// request; pass there what `accept` gets.
+    /// `responder_resources` and `initiator_depth` go over what rdma_cm knows, which on the passive
+    /// side is only the request; pass there what `accept` gets.
     ///
     /// # Errors
     /// EINVAL when the connection is not far enough; else `ibv_modify_qp`'s errno.
@@ -422,10 +432,12 @@ impl CmId {
             return Ok(());
         }
         let old = self.channel.clone();
-        // In the order of addresses, so that two threads that migrate in opposite directions do not wait for each other.
+        // In the order of addresses, so that two threads that migrate in opposite directions do not
+        // wait for each other.
         let (first, second) = if old.as_raw() < channel.as_raw() { (&old, channel) } else { (channel, &old) };
         let guards = (first.lock(), second.lock());
-        // SAFETY: id and channels are alive; both locks are held. No event of the id is unacknowledged.
+        // SAFETY: id and channels are alive; both locks are held. No event of the id is
+        // unacknowledged.
         let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
         let result = check_errno("rdma_migrate_id", returned);
         if result.is_ok() {
@@ -439,7 +451,8 @@ impl CmId {
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let (_guard, raw) = self.lock();
-        // SAFETY: the id is alive and the lock held; both unions hold a socket address at their start.
+        // SAFETY: the id is alive and the lock held; both unions hold a socket address at their
+        // start.
         unsafe { socket_addr(&(*raw).route.addr.src_addr_union.src_storage) }
     }
 
@@ -463,11 +476,13 @@ impl CmId {
     /// The way to the peer's port, for an address handle; from `RouteResolved` on.
     ///
     /// # Errors
-    /// EINVAL before that; EADDRNOTAVAIL when `context`, which is to be the id's device, has no such address any more.
+    /// EINVAL before that; EADDRNOTAVAIL when `context`, which is to be the id's device, has no
+    /// such address any more.
     pub fn path(&self, context: &Context) -> Result<AhAttr> {
         let verb = "rdma_resolve_route";
         let (guard, raw) = self.lock();
-        // SAFETY: the id is alive and the lock held; librdmacm points to as many records as it says.
+        // SAFETY: the id is alive and the lock held; librdmacm points to as many records as it
+        // says.
         let (port, record) = unsafe {
             let route = &(*raw).route;
             let there = route.num_paths > 0 && !route.path_rec.is_null();
@@ -504,11 +519,13 @@ impl CmId {
         })
     }
 
-    /// The device it goes through, for [`Context::open`](crate::Context::open); `None` before there is one.
+    /// The device it goes through, for [`Context::open`](crate::Context::open); `None` before there
+    /// is one.
     #[must_use]
     pub fn device_name(&self) -> Option<String> {
         let (_guard, raw) = self.lock();
-        // SAFETY: the id is alive and the lock held; its context, if any, is open and its device has a name.
+        // SAFETY: the id is alive and the lock held; its context, if any, is open and its device
+        // has a name.
         unsafe {
             let verbs = (*raw).verbs.as_ref()?;
             let name = sys::ibv_get_device_name(verbs.device);
@@ -536,8 +553,8 @@ impl CmId {
 impl Drop for CmId {
     fn drop(&mut self) {
         let (_guard, raw) = self.lock();
-        // SAFETY: owned by this handle and freed only here. Every event of it that was read has been acknowledged, so the
-        // call does not wait for one.
+        // SAFETY: owned by this handle and freed only here. Every event of it that was read has
+        // been acknowledged, so the call does not wait for one.
         let returned = unsafe { sys::rdma_destroy_id(raw) };
         crate::log_failed_drop("rdma_destroy_id", returned);
     }
@@ -568,7 +585,8 @@ fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let at = ptr::from_ref(storage);
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says which struct it is, and the storage is large enough for either.
+            // SAFETY: the family says which struct it is, and the storage is large enough for
+            // either.
             let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
@@ -608,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_that_fits_no_message_is_refused_before_the_call() {
+    fn too_long_private_data_is_refused_before_the_call() {
         let data = [0; 256];
         let error =
             ConnParam { private_data: &data, ..ConnParam::default() }.to_sys("rdma_connect").err().unwrap();

@@ -5,7 +5,8 @@ use rdma_sys as sys;
 
 /// One finished work request.
 ///
-/// After a failure only `wr_id`, `status`, `vendor_err` and `qp_num` say anything; the rest is empty.
+/// After a failure only `wr_id`, `status`, `vendor_err` and `qp_num` say anything; the rest is
+/// empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Completion {
     /// The number given when it was posted.
@@ -45,7 +46,8 @@ impl Completion {
         self.status == WcStatus::Success
     }
 
-    /// Whether it is a successful receive; a failed request does not say which side it was on, its `wr_id` does.
+    /// Whether it is a successful receive; a failed request does not say which side it was on, its
+    /// `wr_id` does.
     #[must_use]
     pub fn is_receive(&self) -> bool {
         matches!(self.opcode, Some(WcOpcode::Recv | WcOpcode::RecvRdmaWithImm))
@@ -56,8 +58,9 @@ const WITH_GRH: u32 = sys::ibv_wc_flags::IBV_WC_GRH.0;
 const WITH_IMM: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
 const WITH_INV: u32 = sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
-/// The flag of an invalidating send in rxe's completions: the kernel's own `IB_WC_WITH_INVALIDATE`, which it writes where
-/// user space has `IBV_WC_IP_CSUM_OK` (rxe_resp.c, do_complete; rxe never means the latter).
+/// The flag of an invalidating send in rxe's completions: the kernel's own `IB_WC_WITH_INVALIDATE`,
+/// which it writes where user space has `IBV_WC_IP_CSUM_OK` (rxe_resp.c, do_complete; rxe never
+/// means the latter).
 const RXE_WITH_INV: u32 = 1 << 2;
 
 /// Which flags tell that a send invalidated a key, on a device with this driver.
@@ -80,8 +83,8 @@ impl Completion {
         if status != WcStatus::Success {
             return base;
         }
-        // SAFETY: both views of the union are 32-bit integers, written by the device library for every completion or
-        // left as they were; the flags tell which view means something.
+        // SAFETY: both views of the union are 32-bit integers, written by the device library for
+        // every completion or left as they were; the flags tell which view means something.
         let word = unsafe { wc.imm_data_invalidated_rkey_union.invalidated_rkey };
         let has = |flag: u32| wc.wc_flags & flag != 0;
         Self {

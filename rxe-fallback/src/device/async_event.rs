@@ -1,7 +1,7 @@
 //! Asynchronous events: what happened to an object, a port or the device, outside any completion.
 //!
-//! An event is acknowledged as soon as its object's token has been copied out, so that destroying an object never
-//! waits for the reader of the events.
+//! An event is acknowledged as soon as its object's token has been copied out, so that destroying
+//! an object never waits for the reader of the events.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::mem::{MaybeUninit, offset_of};
@@ -96,8 +96,8 @@ impl From<u32> for AsyncKind {
     }
 }
 
-/// `ibv_async_event` with the kind as a number: rdma-sys makes it a Rust enum, which a kind from a newer kernel
-/// must not be read as.
+/// `ibv_async_event` with the kind as a number: rdma-sys makes it a Rust enum, which a kind from a
+/// newer kernel must not be read as.
 #[repr(C)]
 struct RawEvent {
     element: sys::ibv_async_event_element_t,
@@ -136,8 +136,9 @@ impl Context {
         // SAFETY: a return of 0 means it was filled in; every bit pattern is valid.
         let raw = unsafe { raw.assume_init_mut() };
         let kind = AsyncKind::from(raw.event_type);
-        // SAFETY: libibverbs fills in the view of the union that goes with the kind; the object it names cannot have
-        // been destroyed, because destroying waits until each event read has been acknowledged (below, once).
+        // SAFETY: libibverbs fills in the view of the union that goes with the kind; the object it
+        // names cannot have been destroyed, because destroying waits until each event read has been
+        // acknowledged (below, once).
         let object = unsafe { object_of(kind, &raw.element) };
         // SAFETY: an event just read, acknowledged once.
         unsafe { sys::ibv_ack_async_event(std::ptr::from_mut(raw).cast()) };

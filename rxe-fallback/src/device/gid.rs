@@ -82,8 +82,8 @@ pub struct GidEntry {
 }
 
 unsafe extern "C" {
-    // What the inline functions ibv_query_gid_table and ibv_query_gid_ex call; rdma-sys leaves them out for their
-    // underscore.
+    // What the inline functions ibv_query_gid_table and ibv_query_gid_ex call; rdma-sys leaves them
+    // out for their underscore.
     fn _ibv_query_gid_table(
         context: *mut sys::ibv_context,
         entries: *mut sys::ibv_gid_entry,
@@ -107,7 +107,8 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     let entries = match whole_table(context) {
         Ok(entries) => entries,
         Err(error) if error.errno() == libc::ENOMEM => return Err(error),
-        // Without the kernel's call libibverbs reads sysfs, and gives up at the first entry it cannot read.
+        // Without the kernel's call libibverbs reads sysfs, and gives up at the first entry it
+        // cannot read.
         Err(_) => one_by_one(context, port, attr.gid_tbl_len)?,
     };
     let of_port = || entries.iter().filter(|e| e.port_num == u32::from(port));
@@ -145,7 +146,8 @@ fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
 fn one_by_one(context: &Context, port: u8, len: u32) -> Result<Vec<sys::ibv_gid_entry>> {
     let one = |index| {
         let mut entry = MaybeUninit::<sys::ibv_gid_entry>::zeroed();
-        // SAFETY: the context is open and the entry of the given size; zeroes are valid for it (plain integers).
+        // SAFETY: the context is open and the entry of the given size; zeroes are valid for it
+        // (plain integers).
         let entry = unsafe {
             let size = size_of::<sys::ibv_gid_entry>();
             let returned =
@@ -187,7 +189,8 @@ pub(super) fn find(entries: &[GidEntry], address: IpAddr) -> Option<u8> {
         .and_then(|e| e.index.try_into().ok())
 }
 
-/// The first address: IPv4 RoCE v2, then IPv6 that is not link-local, then anything; of `netdev` if that is given.
+/// The first address: IPv4 RoCE v2, then IPv6 that is not link-local, then anything; of `netdev` if
+/// that is given.
 pub(super) fn first_address(entries: &[GidEntry], netdev: Option<&str>) -> Option<IpAddr> {
     let candidates = || {
         entries

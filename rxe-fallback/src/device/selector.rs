@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 
 /// Which device to open.
 ///
-/// `FromStr` takes `rxeA`, `rxeA 1`, `mlx5_0:1`, `vA` and `10.9.0.1`. Port 0 means any port. A bare name is tried as a
-/// device first and as a network interface then.
+/// `FromStr` takes `rxeA`, `rxeA 1`, `mlx5_0:1`, `vA` and `10.9.0.1`. Port 0 means any port. A bare
+/// name is tried as a device first and as a network interface then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// A device, or, when there is none of that name, a network interface.
@@ -56,11 +56,12 @@ impl fmt::Display for Selector {
 }
 
 impl Context {
-    /// Opens what `selector` names: the device, its port, and the address that goes with it if it has one.
+    /// Opens what `selector` names: the device, its port, and the address that goes with it if it
+    /// has one.
     ///
     /// # Errors
-    /// ENODEV when nothing fits, with the names of the devices there are; ENETDOWN when the port is down;
-    /// EINVAL when the device has no such port.
+    /// ENODEV when nothing fits, with the names of the devices there are; ENETDOWN when the port is
+    /// down; EINVAL when the device has no such port.
     pub fn open_selected(selector: &Selector) -> Result<(Context, u8, Option<IpAddr>)> {
         let verb = "ibv_open_device";
         let found = devices()?;

@@ -226,10 +226,12 @@ impl Default for RtsAttr {
 }
 
 impl Qp {
-    /// Reset to init, on `port` with the given remote access; also changes port and access of a QP in init.
+    /// Reset to init, on `port` with the given remote access; also changes port and access of a QP
+    /// in init.
     ///
     /// # Errors
-    /// EINVAL on a UD QP (see [`Qp::ud_to_rts`]), for a port that does not exist, or in another state.
+    /// EINVAL on a UD QP (see [`Qp::ud_to_rts`]), for a port that does not exist, or in another
+    /// state.
     pub fn to_init(&self, port: u8, access: Access) -> Result<()> {
         if self.kind() == QpKind::Ud {
             return Err(Error::invalid(
@@ -246,8 +248,8 @@ impl Qp {
     /// Init to ready-to-receive, connected to a peer.
     ///
     /// # Errors
-    /// EINVAL in another state, on a UD QP, or for values the device refuses; ETIMEDOUT or EHOSTUNREACH when the peer's
-    /// address has no neighbour.
+    /// EINVAL in another state, on a UD QP, or for values the device refuses; ETIMEDOUT or
+    /// EHOSTUNREACH when the peer's address has no neighbour.
     pub fn to_rtr(&self, to: &RtrAttr) -> Result<()> {
         let mut attr = QpAttr::for_state(QpState::Rtr);
         attr.path_mtu = crate::device::mtu_code(to.path_mtu);
@@ -312,7 +314,8 @@ impl Qp {
         self.to_state(QpState::Error)
     }
 
-    /// To the reset state: everything posted is forgotten. Post nothing at the same time: it may or may not be.
+    /// To the reset state: everything posted is forgotten. Post nothing at the same time: it may or
+    /// may not be.
     ///
     /// # Errors
     /// `ibv_modify_qp`'s errno.
@@ -326,7 +329,8 @@ impl Qp {
 }
 
 impl Context {
-    /// Everything a QP can allow its peer on this device: write, read and, where there are any, atomics.
+    /// Everything a QP can allow its peer on this device: write, read and, where there are any,
+    /// atomics.
     #[must_use]
     pub fn full_remote_access(&self) -> Access {
         let atomics = match self.attributes().atomic_cap {

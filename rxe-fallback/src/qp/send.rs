@@ -1,7 +1,8 @@
 //! Posting sends.
 //!
-//! Inline data is given as bytes, not as segments: the CPU reads it while it is posted, without any key, so an address
-//! from nowhere would be read as well. [`Qp::post_send_inline_sges`] takes segments and is `unsafe` for that reason.
+//! Inline data is given as bytes, not as segments: the CPU reads it while it is posted, without any
+//! key, so an address from nowhere would be read as well. [`Qp::post_send_inline_sges`] takes
+//! segments and is `unsafe` for that reason.
 #![expect(unsafe_code, reason = "chains of raw work requests")]
 
 use std::mem::MaybeUninit;
@@ -46,7 +47,8 @@ pub enum SendOp<'a> {
         /// The peer's key.
         rkey: u32,
     },
-    /// Writes the peer's memory and takes one of its receives, which gets the immediate data (host byte order).
+    /// Writes the peer's memory and takes one of its receives, which gets the immediate data (host
+    /// byte order).
     WriteImm {
         /// Address at the peer.
         remote_addr: u64,
@@ -62,7 +64,8 @@ pub enum SendOp<'a> {
         /// The peer's key.
         rkey: u32,
     },
-    /// Replaces 8 bytes of the peer by `swap` if they equal `compare`; the old value arrives in the segment.
+    /// Replaces 8 bytes of the peer by `swap` if they equal `compare`; the old value arrives in the
+    /// segment.
     CmpSwap {
         /// Address at the peer, a multiple of 8.
         remote_addr: u64,
@@ -106,7 +109,8 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// The data, or where it is to arrive.
     pub sges: &'a [Sge],
-    /// Data to take along at once, instead of segments: the bytes can be reused as soon as it is posted.
+    /// Data to take along at once, instead of segments: the bytes can be reused as soon as it is
+    /// posted.
     pub inline: Option<&'a [u8]>,
     /// What to do.
     pub op: SendOp<'a>,
@@ -156,13 +160,16 @@ impl Qp {
         self.post_sends(wrs, 0)
     }
 
-    /// Posts a send whose segments are read by the CPU now, so that their memory can be reused at once.
+    /// Posts a send whose segments are read by the CPU now, so that their memory can be reused at
+    /// once.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; [`PostError::InlineTooLong`] when the segments are longer than the QP was made for.
+    /// As [`Qp::post_send`]; [`PostError::InlineTooLong`] when the segments are longer than the QP
+    /// was made for.
     ///
     /// # Safety
-    /// Each segment of `wr` is readable memory of this process, and nothing writes it during the call.
+    /// Each segment of `wr` is readable memory of this process, and nothing writes it during the
+    /// call.
     pub unsafe fn post_send_inline_sges(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let given = wr.sges.iter().map(|sge| sge.len as usize).sum();
         let max = self.caps().max_inline as usize;
@@ -203,9 +210,10 @@ impl Qp {
                     unsafe { place.write(raw) };
                 }
                 let mut bad = ptr::null_mut();
-                // SAFETY: the QP is alive; the chain, its segments and its inline bytes live for the call, and the verb
-                // copies them. Without INLINE the segments' memory is reached through keys only; with it, the memory
-                // is a borrowed slice or was promised readable (post_send_inline_sges).
+                // SAFETY: the QP is alive; the chain, its segments and its inline bytes live for
+                // the call, and the verb copies them. Without INLINE the segments' memory is
+                // reached through keys only; with it, the memory is a borrowed slice or was
+                // promised readable (post_send_inline_sges).
                 let returned = unsafe { sys::ibv_post_send(self.as_raw(), base, &mut bad) };
                 if returned != 0 {
                     let done =

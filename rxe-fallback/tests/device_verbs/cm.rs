@@ -26,7 +26,7 @@ pub(crate) fn suite() -> Suite {
         accept_timeout_ends_in_time,
         connections_leave_no_descriptor_behind,
         ids_move_between_channels_with_their_tokens,
-        event_thread_and_dropping_thread_do_not_wait_for_each_other,
+        event_and_dropping_threads_do_not_deadlock,
     ]
 }
 
@@ -154,8 +154,8 @@ fn event_by_event_without_the_blocking_helpers(ends: &Ends) -> TestResult {
     Ok(())
 }
 
-/// What comes back once the request has been treated with `answer`. A rejection that gets lost on the wire is not sent
-/// again: the request is, and arrives as a new one.
+/// What comes back once the request has been treated with `answer`. A rejection that gets lost on
+/// the wire is not sent again: the request is, and arrives as a new one.
 fn answered(
     listener: &Listener,
     resolved: &Resolved,
@@ -282,7 +282,8 @@ fn dropped_listener_and_channel_with_events_pending(ends: &Ends) -> TestResult {
     let resolved = resolve(ends, address)?;
     let a = Endpoint::new(&ends.a, &Shape::default())?;
     resolved.id().connect(&ConnParam::for_qp(&a.qp))?;
-    // Nobody reads the request: dropping the listener must neither hang nor leave the other side waiting for ever.
+    // Nobody reads the request: dropping the listener must neither hang nor leave the other side
+    // waiting for ever.
     drop(listener);
     let event = cm_event(resolved.id().channel())?;
     ensure(event.errno() != 0, || format!("{event:?}"))
@@ -318,7 +319,7 @@ fn ids_move_between_channels_with_their_tokens(ends: &Ends) -> TestResult {
     Ok(())
 }
 
-fn event_thread_and_dropping_thread_do_not_wait_for_each_other(ends: &Ends) -> TestResult {
+fn event_and_dropping_threads_do_not_deadlock(ends: &Ends) -> TestResult {
     let channel = EventChannel::create()?;
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

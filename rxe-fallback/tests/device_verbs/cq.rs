@@ -11,7 +11,7 @@ use crate::{Suite, suite};
 pub(crate) fn suite() -> Suite {
     suite![
         sizes_and_vectors_that_do_not_exist_are_refused,
-        depth_is_at_least_what_was_asked_for_and_can_grow,
+        depth_is_at_least_the_requested_and_can_grow,
         empty_cq_polls_nothing_and_an_empty_slice_takes_nothing,
         armed_cq_wakes_its_channel_once_with_its_token,
         solicited_arming_sleeps_through_other_messages,
@@ -33,7 +33,7 @@ fn sizes_and_vectors_that_do_not_exist_are_refused(ends: &Ends) -> TestResult {
     same("errno", error.errno(), libc::EINVAL)
 }
 
-fn depth_is_at_least_what_was_asked_for_and_can_grow(ends: &Ends) -> TestResult {
+fn depth_is_at_least_the_requested_and_can_grow(ends: &Ends) -> TestResult {
     let cq = Cq::create(&ends.a.context, 10, None, 0, 7)?;
     ensure(cq.depth() >= 10, || format!("depth {}", cq.depth()))?;
     same("token", cq.token(), 7)?;
@@ -70,7 +70,8 @@ fn solicited_arming_sleeps_through_other_messages(ends: &Ends) -> TestResult {
         b.qp.post_recv(wr_id, &[b.sge(0, 64)])?;
     }
     b.recv_cq.arm(true)?;
-    // A second message that has been acknowledged has passed the first one's completion and whatever it wakes.
+    // A second message that has been acknowledged has passed the first one's completion and
+    // whatever it wakes.
     for wr_id in 0..2 {
         a.qp.post_send(&SendWr::send(wr_id, &[a.sge(0, 64)]))?;
         all_good(&a.sent(1)?)?;

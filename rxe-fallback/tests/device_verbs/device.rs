@@ -12,7 +12,7 @@ pub(crate) fn suite(names: &[String]) -> Suite {
     let mut suite = suite![
         devices_are_listed,
         unknown_device_is_refused_with_the_list_of_devices,
-        unknown_interface_and_address_are_refused_with_the_list_of_devices,
+        unknown_interface_and_address_are_refused_with_a_list,
         device_opens_by_name_port_interface_and_address,
         port_that_does_not_exist_is_refused,
         attributes_are_plausible,
@@ -45,7 +45,7 @@ fn unknown_device_is_refused_with_the_list_of_devices(ends: &Ends) -> TestResult
     Ok(())
 }
 
-fn unknown_interface_and_address_are_refused_with_the_list_of_devices(ends: &Ends) -> TestResult {
+fn unknown_interface_and_address_are_refused_with_a_list(ends: &Ends) -> TestResult {
     for selector in [Selector::Interface("nosuch9".into()), Selector::Address("192.0.2.77".parse()?)] {
         let error = Context::open_selected(&selector).err().ok_or("opened")?;
         let text = error.to_string();

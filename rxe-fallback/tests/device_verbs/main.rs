@@ -1,7 +1,7 @@
 //! Verbs and rdma_cm on real devices.
 //!
-//! `DOORBELL_TEST_DEVICES` names one device (both ends on it) or two that reach each other: `rxeA,rxeB`. Without it
-//! every test is reported as ignored.
+//! `DOORBELL_TEST_DEVICES` names one device (both ends on it) or two that reach each other:
+//! `rxeA,rxeB`. Without it every test is reported as ignored.
 
 mod cm;
 mod cq;
@@ -36,7 +36,8 @@ fn main() {
         memory::child(&device.to_string_lossy());
     }
     let mut arguments = Arguments::from_args();
-    // Descriptors are counted, and events of the device belong to whoever waits: one test at a time.
+    // Descriptors are counted, and events of the device belong to whoever waits: one test at a
+    // time.
     arguments.test_threads = Some(1);
     let devices = std::env::var("DOORBELL_TEST_DEVICES").unwrap_or_default();
     let names: Vec<String> =

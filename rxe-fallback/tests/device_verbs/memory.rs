@@ -25,13 +25,13 @@ pub(crate) fn suite(names: &[String]) -> Suite {
         names.first().and_then(|name| Context::open(name).ok()).map(|context| context.attributes().clone());
     let attr = attr.unwrap_or_default();
     suite.0.push((
-        "window_of_type_1_opens_and_closes_part_of_a_region",
-        window_of_type_1_opens_and_closes_part_of_a_region,
+        "type_1_window_opens_and_closes_its_range",
+        type_1_window_opens_and_closes_its_range,
         (!attr.memory_windows).then_some("no memory windows of type 1"),
     ));
     suite.0.push((
-        "window_of_type_2_opens_and_closes_part_of_a_region",
-        window_of_type_2_opens_and_closes_part_of_a_region,
+        "type_2_window_opens_and_closes_its_range",
+        type_2_window_opens_and_closes_its_range,
         (!attr.memory_windows_type2).then_some("no memory windows of type 2"),
     ));
     suite.0.push((
@@ -113,7 +113,7 @@ fn region_is_alive_although_its_pd_handle_is_gone(ends: &Ends) -> TestResult {
     Ok(())
 }
 
-fn window_of_type_1_opens_and_closes_part_of_a_region(ends: &Ends) -> TestResult {
+fn type_1_window_opens_and_closes_its_range(ends: &Ends) -> TestResult {
     let (a, b) = Endpoint::pair(ends)?;
     let mr = Mr::register_owned(&b.pd, 4096, ALL | Access::MW_BIND, false)?;
     let mw = Mw::alloc(&b.pd, MwKind::Type1)?;
@@ -129,13 +129,14 @@ fn window_of_type_1_opens_and_closes_part_of_a_region(ends: &Ends) -> TestResult
     a.qp.post_send(&SendWr::new(2, op, &[a.sge(0, 17)]))?;
     all_good(&a.sent(1)?)?;
     same("bytes", a.bytes(0, 17), b"behind the window".to_vec())?;
-    // Not a byte more is the device's business too, but rxe (6.12) looks at the bounds of the region only.
+    // Not a byte more is the device's business too, but rxe (6.12) looks at the bounds of the
+    // region only.
     let op = SendOp::Write { remote_addr: mr.addr() + 100, rkey: mw.rkey() };
     a.qp.post_send(&SendWr::new(3, op, &[a.sge(0, 17)]))?;
     same("write through a window for reading", a.sent(1)?[0].status, WcStatus::RemoteAccessError)
 }
 
-fn window_of_type_2_opens_and_closes_part_of_a_region(ends: &Ends) -> TestResult {
+fn type_2_window_opens_and_closes_its_range(ends: &Ends) -> TestResult {
     let (a, b) = Endpoint::pair(ends)?;
     let mr = Mr::register_owned(&b.pd, 4096, ALL | Access::MW_BIND, false)?;
     let mw = Mw::alloc(&b.pd, MwKind::Type2)?;

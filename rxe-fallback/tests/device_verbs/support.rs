@@ -13,7 +13,8 @@ use rxe_fallback::{
 
 pub(crate) type TestResult = Result<(), Failed>;
 
-/// More than anything here takes, even on an emulated processor; less than a stuck test should cost.
+/// More than anything here takes, even on an emulated processor; less than a stuck test should
+/// cost.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// `Err` with the text unless `condition` holds.

@@ -18,7 +18,7 @@ pub(crate) fn suite() -> Suite {
         answer_finds_its_way_back,
         shared_queue_for_datagrams,
         plain_receives_and_missing_destinations_are_refused,
-        address_handle_of_a_port_that_does_not_exist_is_refused,
+        address_handle_of_an_unknown_port_is_refused,
         one_shared_queue_for_datagrams_and_connections,
         addresses_are_found_out_both_ways,
         asking_where_nobody_answers_is_told_apart_from_a_rejection,
@@ -113,7 +113,7 @@ fn plain_receives_and_missing_destinations_are_refused(ends: &Ends) -> TestResul
     same("datagram on RC", c.qp.post_recv_ud(0, &buffer), Err(PostError::NoGrhArea))
 }
 
-fn address_handle_of_a_port_that_does_not_exist_is_refused(ends: &Ends) -> TestResult {
+fn address_handle_of_an_unknown_port_is_refused(ends: &Ends) -> TestResult {
     let pd = Pd::alloc(&ends.a.context)?;
     let attr = AhAttr { port: 99, ..ends.a.path_to(&ends.b) };
     let error = Ah::create(&pd, &attr).err().ok_or("created")?;
