@@ -1,5 +1,5 @@
-//! What device tests share: which devices to use, how to be ignored visibly without one, and a
-//! [`Rig`] of two IAs with connections between them.
+//! What device tests share: the devices to use, visible skips without a device, and a [`Rig`] of
+//! two IAs with connections between them.
 
 pub mod dat;
 pub mod echo;

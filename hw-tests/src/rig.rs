@@ -1,4 +1,4 @@
-//! Two IAs, everything that a connection needs on each, and short words for what tests do.
+//! Two IAs with everything that a connection needs, and functions for the common steps of tests.
 
 use crate::devices;
 use doorbell::{
@@ -17,7 +17,7 @@ pub const SIZE: usize = 256;
 /// No step of a test takes longer than this, on the slowest device.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// Long enough for something that must not happen to happen.
+/// How long a test waits for an event that must not come.
 pub const SHORT: Duration = Duration::from_millis(150);
 
 /// One end: an IA, a PZ, EVDs for each stream, and memory.
@@ -42,9 +42,9 @@ pub struct Side {
 /// A server and a client.
 #[derive(Debug)]
 pub struct Rig {
-    /// Has the SRQ.
+    /// The side with the SRQ.
     pub server: Side,
-    /// Sends.
+    /// The side that sends.
     pub client: Side,
 }
 
@@ -126,8 +126,7 @@ impl Rig {
         Self { server: Side::open_with(&server, settings), client: Side::open_with(&client, settings) }
     }
 
-    /// Senders on it never give up on a peer without a posted receive, and try again every few
-    /// milliseconds.
+    /// Senders retry without end on a peer without posted receives, every few milliseconds.
     pub fn patient() -> Self {
         Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16 })
     }
@@ -193,7 +192,7 @@ impl Rig {
     }
 }
 
-/// What tests of pools and of changed EPs do.
+/// Steps of the tests of pools and of modified EPs.
 impl Rig {
     /// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool
     /// of as many.
@@ -291,7 +290,7 @@ pub fn asynchronous(ia: &Ia) -> AsyncEvent {
     }
 }
 
-/// Nothing comes within [`SHORT`].
+/// Checks that no event comes within [`SHORT`].
 #[track_caller]
 pub fn expect_nothing(evd: &Evd) {
     match evd.wait(Some(SHORT), 1) {
@@ -307,7 +306,7 @@ pub fn counts(srq: &Srq) -> (Count, Count) {
     (param.available, param.outstanding)
 }
 
-/// Asks again until it is so, for as long as [`LONG`].
+/// Repeats the check until it is true, for at most [`LONG`].
 #[track_caller]
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -317,7 +316,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What a call can be refused with.
+/// An error of a call.
 pub trait Refusal: std::fmt::Debug {
     /// The complete `DAT_RETURN`.
     fn number(&self) -> u32;
@@ -368,10 +367,11 @@ impl Side {
         Evd::create(&self.ia, 256, None, flags).unwrap()
     }
 
-    /// Reserves the EP for one request, wherever nobody listens.
+    /// Reserves the EP for one request, at any free qualifier.
     pub fn reserve(&self, ep: &Ep) -> (Rsp, ConnQual) {
         loop {
-            // Where a PSP was free to listen a moment ago, unless another test is quicker.
+            // A qualifier at which a PSP could listen a moment ago, unless another test has taken
+            // it.
             let (psp, qual) = Psp::create_any(&self.ia, &self.cr).unwrap();
             psp.free().unwrap();
             match Rsp::create(&self.ia, qual, ep, &self.cr) {
@@ -383,7 +383,7 @@ impl Side {
 }
 
 impl Rig {
-    /// The client asks to connect; gives its request as it arrives at the server, not answered.
+    /// The client connects; gives its unanswered request as it arrived at the server.
     #[track_caller]
     pub fn ask(&self, client: &Ep) -> (Psp, CrArrival) {
         let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
@@ -392,7 +392,7 @@ impl Rig {
         (psp, arrival)
     }
 
-    /// A request by somebody who never confirms an accept: the EP that takes it stays in
+    /// A request of a client that never confirms an accept: the EP that accepts it stays in
     /// COMPLETION_PENDING while the returned client lives.
     pub fn ask_and_never_confirm(&self) -> (Resolved, CrArrival) {
         let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();

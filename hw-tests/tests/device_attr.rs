@@ -1,4 +1,4 @@
-//! What is advertised is what happens: limits, kinds of memory, quality of service, where
+//! Advertised attributes match behaviour: limits, kinds of memory, quality of service, where
 //! asynchronous events go.
 
 use doorbell::{
@@ -53,8 +53,8 @@ fn eps_can_have_what_is_advertised_and_no_more() {
             set(&mut attr, n);
             Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr))
         };
-        // How many requests fit depends on their segments too: a device may say no, but not that it
-        // was asked too much.
+        // How many requests fit depends on their segments too: a device may refuse for lack of
+        // resources, but not as a bad parameter.
         match make(most) {
             Ok(_) => {}
             Err(e) => assert_eq!(e.return_type(), ReturnType::InsufficientResources, "{name} {most}: {e}"),
@@ -129,7 +129,7 @@ fn quality_of_service_is_best_effort() {
     }
 }
 
-/// Here and at the peer, for messages and RDMA.
+/// At both ends, for messages and RDMA.
 fn zero_based_memory_is_named_from_0() {
     let rig = Rig::new();
     assert!(rig.server.ia.attributes().zero_based);
@@ -156,7 +156,7 @@ fn zero_based_memory_is_named_from_0() {
     pair.client.post_rdma_read(&[client.triplet(0, 9)], 4, there(200), NONE).unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     assert_eq!(&bytes(&client, 0), b"from zero");
-    // Memory windows are not for it.
+    // Memory windows cannot be bound to it.
     if rig.server.ia.attributes().max_rmrs > 0 {
         let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
         let to = doorbell::RmrBind {
@@ -244,7 +244,7 @@ fn two_ias_tell_one_evd() {
         let event = asynchronous(&first.ia);
         assert_eq!((event.kind, event.object), (AsyncKind::Notice, AsyncObject::Ep(ep.id())));
     }
-    // Nothing is left of it, so it closes gracefully; the EVD stays.
+    // The IA has no objects, so it closes gracefully; the EVD stays.
     second.close(CloseFlags::Graceful).unwrap();
     let (_ep, _pz) = make_news(&first.ia);
     asynchronous(&first.ia);

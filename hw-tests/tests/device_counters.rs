@@ -1,4 +1,4 @@
-//! Counters: work of which every step is known, and all counters afterwards, those that stay 0
+//! Counters: a known sequence of operations, and the exact value of every counter afterwards, zeros
 //! included.
 
 use doorbell::{
@@ -45,7 +45,7 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// These counters say so much, and all others nothing.
+/// These counters have these values, and all others are 0.
 #[track_caller]
 fn are<C: Counter>(now: &Counters<C>, expected: &[(C, u64)]) {
     for (counter, value) in now.iter() {
@@ -75,7 +75,7 @@ fn restart(rig: &Rig) {
     }
 }
 
-/// Waits until the IA says so: the last messages of a connection go on their way behind its events.
+/// Waits until the IA's counters have these values: the last CM messages are sent after the events.
 #[track_caller]
 fn ia_becomes(ia: &Ia, expected: &[(I, u64)]) {
     until("the last counter moves", || expected.iter().all(|(c, n)| ia.counters().unwrap()[*c] >= *n));
@@ -115,7 +115,7 @@ fn an_ia_counts_what_is_made_and_freed() {
     ia_is(&ia, &made);
     psp.free().unwrap();
     csp.free().unwrap();
-    // Where the PSP was just now.
+    // The qualifier at which the PSP listened before.
     let rsp = doorbell::Rsp::create(&ia, qual, &reserved, &evds[1]).unwrap();
     rsp.free().unwrap();
     ep.free().unwrap();
@@ -263,7 +263,7 @@ fn a_request_without_an_answer_is_a_timeout() {
     let arrival = connection_request(&rig.server.cr);
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::TimedOut);
     ia_is(&rig.client.ia, &[(I::CmReqTx, 1), (I::CmErrTimeout, 1)]);
-    // Whether the server hears that the client has given up is the connection manager's to say.
+    // Whether the server learns that the client has given up depends on the connection manager.
     let server = rig.server.ia.counters().unwrap();
     assert_eq!((server[I::SpCr], server[I::CmReqRx], server[I::CmErrTimeout]), (1, 1, 0));
     drop(arrival);
@@ -311,7 +311,7 @@ fn an_ep_counts_posts_and_bytes_by_kind() {
         client.post_rdma_write(&[local.triplet(0, len)], 0, target(remote, 64), NONE).unwrap();
     }
     client.post_rdma_write_immediate(&[local.triplet(0, 33)], 0, target(remote, 64), 1, NONE).unwrap();
-    // As much as is asked for, not as there is room for.
+    // The requested length counts, not the room.
     client.post_rdma_read(&[local.triplet(0, 200)], 0, target(remote, 150), NONE).unwrap();
     client.post_rdma_write(&[local.triplet(0, 1)], 0, target(remote, 64), CompletionFlags::SUPPRESS).unwrap();
     done(7);
@@ -385,7 +385,7 @@ fn an_ep_counts_what_arrives_by_kind() {
     assert!(rig.server.recv.dequeue().unwrap().data.dto().is_some());
     ep_is(&one.server, &of_one);
     ep_is(&other.server, &[(E::Recv, 1), (E::RecvData, 20)]);
-    // Straight from the CQ, and by a wait.
+    // By a dequeue directly from the CQ, and by a wait.
     send(&mut other, 30);
     until("it has arrived", || rig.server.recv.dequeue().is_ok());
     write(&mut other, 40);
@@ -465,7 +465,7 @@ fn an_ep_counts_attempts_and_disconnects() {
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     pair.client.disconnect(CloseFlags::Abrupt).unwrap();
     ep_is(&pair.client, &[(E::Connect, 2), (E::Disconnect, 2)]);
-    // Accepting is not connecting, and being left is not leaving.
+    // An accept does not count as a connect, nor a peer's disconnect as one's own.
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     ep_is(&pair.server, &[]);
 }
@@ -602,7 +602,7 @@ fn an_evd_counts_waits() {
     });
     let now = evd.counters().unwrap();
     assert_eq!((now[V::Wait], now[V::DtoCallback], now[V::Dequeue]), (2, 1, 0), "{now:?}");
-    // It asks before each sleep, and may find then that it need not sleep.
+    // A wait polls before each sleep, and may then not have to sleep.
     assert!((0..2).contains(&(now[V::WaitNotify] - now[V::WaitBlocked])), "{now:?}");
 }
 
@@ -614,7 +614,7 @@ fn an_evd_counts_connection_events() {
         assert_eq!(side.connect.counters().unwrap()[V::ConnCallback], 2);
         assert_eq!(side.recv.counters().unwrap()[V::ConnCallback], 0);
     }
-    // Requests to connect are none.
+    // Connection requests do not count.
     assert_eq!(rig.server.cr.counters().unwrap()[V::ConnCallback], 0);
 }
 
@@ -669,8 +669,8 @@ fn put(folder: &Path, file: &str, value: u64) {
     std::fs::write(path, format!("{value}\n")).unwrap();
 }
 
-/// On the software device, whose folder is an ordinary one; numbers of another device are not ours
-/// to choose.
+/// On the software device, whose sysfs folder is an ordinary folder; the test cannot set the
+/// numbers of another device.
 fn the_port_counts_from_the_start_to_the_stop() {
     let device = devices().unwrap().0;
     let ia = Ia::open(&device).unwrap();
@@ -707,8 +707,8 @@ fn the_port_counts_from_the_start_to_the_stop() {
     }
 }
 
-/// A sender that gives up on a peer without receives, as the device itself counts it, where it
-/// does.
+/// A sender that gives up on a peer without receives, as counted by the device, if the device
+/// counts it.
 fn retries_of_the_device_are_seen() {
     let rig = Rig::new();
     let device = devices().unwrap().1;

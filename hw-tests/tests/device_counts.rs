@@ -42,7 +42,7 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// Buffers and span, as the EP tells them.
+/// Buffers and span, as the EP reports them.
 fn held(ep: &Ep) -> (Count, Count) {
     let counts = ep.recv_query().unwrap();
     (counts.buffers, counts.span)
@@ -69,15 +69,14 @@ fn expect_soft(ia: &Ia, ep: &Ep) {
     assert_eq!(event.reason, reason::EP_SOFT_HIGH_WATERMARK);
 }
 
-/// The server's EP has broken its connection: BROKEN there, and the peer hears its goodbye.
+/// The server's EP has broken its connection: BROKEN at the server, DISCONNECTED at the peer.
 fn expect_broken(rig: &Rig, pair: &Pair) {
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
     assert_eq!(pair.server.state(), EpState::Disconnected);
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
 }
 
-/// Takes a server EP, on an SRQ or plain, through the states that last and shows it to `visit` in
-/// each.
+/// Takes a server EP, on an SRQ or plain, through all lasting states and calls `visit` in each.
 fn in_every_state(rig: &Rig, srq: Option<&Srq>, visit: &mut dyn FnMut(&mut Ep, EpState)) {
     let server = &rig.server;
     let attr = EpAttr::default();
@@ -100,7 +99,7 @@ fn in_every_state(rig: &Rig, srq: Option<&Srq>, visit: &mut dyn FnMut(&mut Ep, E
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
     expect_connection(&server.connect, &ep, ConnectionEventKind::Established);
     see(&mut ep, EpState::Connected);
-    // The peer has no receive: this request stays under way while the device tries again.
+    // The peer has no receive posted, so this request stays under way while the device retries.
     ep.post_send(&[server.lmr.triplet(0, 8)], 0, NONE).unwrap();
     ep.disconnect(CloseFlags::Graceful).unwrap();
     see(&mut ep, EpState::DisconnectPending);
@@ -137,7 +136,7 @@ fn r194_recv_query_plain_ep_counts_at_post() {
     assert_eq!(held(&pair.server), (2, 2));
 }
 
-/// An idle SRQ EP holds nothing however full the SRQ is; connected, it cannot know.
+/// An idle SRQ EP holds nothing, however full the SRQ is; for a connected one the count is unknown.
 fn r195_recv_query_srq_ep_counts_at_take() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -163,8 +162,8 @@ fn r196_recv_query_drops_at_completion_not_reap() {
     assert_eq!(held(&pair.server), (2, 2));
 }
 
-/// Both numbers are of one moment, also while messages arrive: on an in-order device they are
-/// always equal, and the count is never over the span. Also R204.
+/// Both numbers are taken at one moment, also while messages arrive: on an in-order device they are
+/// always equal, and the count never exceeds the span. Also R204.
 fn r203_recv_query_single_snapshot() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 16);
@@ -181,7 +180,7 @@ fn r203_recv_query_single_snapshot() {
     });
 }
 
-/// A number that cannot be known is -2, both then; both attribute bits are set since both numbers
+/// An unknown number is -2, and then both are; both attribute bits are set since both numbers
 /// exist.
 fn r206_recv_query_unknown() {
     let rig = Rig::new();
@@ -189,7 +188,7 @@ fn r206_recv_query_unknown() {
     let srq = rig.server.srq(4);
     let pair = rig.connect_srq(&srq);
     assert_eq!(held(&pair.server), (VALUE_UNKNOWN, VALUE_UNKNOWN));
-    // A plain EP always knows.
+    // A plain EP always knows its counts.
     assert_eq!(held(&pair.client), (0, 0));
 }
 
@@ -261,8 +260,8 @@ fn r210_recv_query_buffer_always_completes() {
     expect_nothing(&rig.server.recv);
 }
 
-/// The soft mark is silent while the count is at it and fires once the count is over it, on a plain
-/// EP as well as on one that is not connected. Also R212, R224.
+/// The soft watermark does not fire while the count equals it and fires once the count exceeds it,
+/// on a connected plain EP as well as on an unconnected one. Also R212, R224.
 fn r211_hw_soft_fires_above() {
     let rig = Rig::new();
     let mut ep = rig.server.ep(&EpAttr::default());
@@ -289,7 +288,7 @@ fn r211_hw_soft_fires_above_on_srq_ep() {
     expect_nothing(rig.server.ia.async_evd());
     rig.deliver(&mut pair, 8);
     expect_soft(&rig.server.ia, &pair.server);
-    // Advisory: the connection goes on.
+    // The soft watermark is advisory: the connection stays up.
     rig.deliver(&mut pair, 8);
     assert_eq!(pair.server.state(), EpState::Connected);
 }
@@ -323,8 +322,8 @@ fn r214_hw_soft_one_shot() {
     expect_nothing(rig.server.ia.async_evd());
 }
 
-/// At the hard mark the connection lives; over it BROKEN comes, the EP is DISCONNECTED and its
-/// receives are flushed. Also R216, R224.
+/// At the hard watermark the connection stays up. Above it the connection breaks: BROKEN, state
+/// DISCONNECTED, receives flushed. Also R216, R224.
 fn r215_hw_hard_breaks_connection() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 2);
@@ -339,8 +338,8 @@ fn r215_hw_hard_breaks_connection() {
     }
 }
 
-/// An SRQ EP with hard mark 0 breaks with the first buffer that it takes; with 1 it lives. The SRQ
-/// and its other EP carry on. Also R216.
+/// An SRQ EP with hard watermark 0 breaks with the first buffer that it takes; with 1 it stays up.
+/// The SRQ and its other EP keep working. Also R216.
 fn r215_hw_hard_breaks_connection_of_srq_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -356,13 +355,13 @@ fn r215_hw_hard_breaks_connection_of_srq_ep() {
     pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
     assert_eq!(dto(&rig.server.recv).ep, pair.server.id());
     expect_broken(&rig, &pair);
-    // The send has been answered, or was cut off.
+    // The send was acknowledged, or cut off by the end.
     dto(&rig.client.request);
     assert_eq!(rig.deliver(&mut other, 8).ep, other.server.id());
     assert_eq!(counts(&srq), (4, 4));
 }
 
-/// Each mark works without the other, in either order of size.
+/// Each watermark works without the other; either may be the larger.
 fn r217_hw_soft_and_hard_independent() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 1);
@@ -375,7 +374,7 @@ fn r217_hw_soft_and_hard_independent() {
     expect_nothing(rig.server.ia.async_evd());
 }
 
-/// A mark below the count of the moment fires during the call.
+/// A watermark below the current count fires during the call.
 fn r218_hw_fires_during_call() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 3);
@@ -387,7 +386,7 @@ fn r218_hw_fires_during_call() {
     expect_broken(&rig, &pair);
 }
 
-/// Before a mark has fired, another value takes its place and stays armed.
+/// A watermark that has not fired can be replaced; the new value is armed.
 fn r219_hw_replace_before_fire() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 1);
@@ -403,7 +402,7 @@ fn r219_hw_replace_before_fire() {
     expect_nothing(rig.server.ia.async_evd());
 }
 
-/// -1 is off, for both marks from the start, and switches a mark off that was set.
+/// -1 means off: both watermarks start with it, and setting it switches a watermark off.
 fn r220_hw_infinite_is_off() {
     let rig = Rig::new();
     let mut pair = rig.connect_plain(&EpAttr::default());
@@ -416,7 +415,7 @@ fn r220_hw_infinite_is_off() {
     assert_eq!(pair.server.state(), EpState::Connected);
 }
 
-/// With both marks off, a message that finds the SRQ empty breaks the connection all the same.
+/// With both watermarks off, a message that finds the SRQ empty still breaks the connection.
 fn r221_hw_infinite_does_not_save_from_empty_srq() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -440,7 +439,7 @@ fn r222_hw_any_ep_state() {
     }
 }
 
-/// A hard mark that was exceeded before connecting breaks the connection the moment it exists.
+/// A hard watermark that was exceeded before the connect breaks the connection as soon as it is up.
 fn r223_hw_hard_active_from_establishment() {
     let rig = Rig::new();
     let mut ep = rig.server.ep(&EpAttr::default());
@@ -469,7 +468,7 @@ fn r225_hw_bad_values() {
     expect_broken(&rig, &pair);
 }
 
-/// Without a connect EVD the hard mark breaks the connection all the same, without a word here.
+/// Without a connect EVD the hard watermark breaks the connection as well, without a local event.
 fn r226_hw_null_connect_evd() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -492,12 +491,12 @@ fn r226_hw_null_connect_evd() {
     }
 }
 
-/// The marks compare the very number that the query gives: set to it they are silent, one below
-/// they fire.
+/// The watermarks are compared with the number that the query returns: equal to it they do not
+/// fire, one below they do.
 fn r228_hw_count_is_recv_query_count() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 5);
-    // Two messages complete, unreaped: they count for neither.
+    // Two messages have completed and were not reaped: neither watermark counts them.
     rig.send(&mut pair, 0, 8);
     rig.send(&mut pair, 0, 8);
     until("both have arrived", || held(&pair.server).0 == 3);

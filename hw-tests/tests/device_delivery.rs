@@ -36,7 +36,7 @@ fn connect_with_recv_evd(rig: &Rig, srq: &Srq, recv: Option<&Evd>) -> Pair {
     rig.connect(server, rig.client.ep(&attr))
 }
 
-/// Fills the server's memory so that a write shows.
+/// Fills the server's memory with a pattern, so that a write can be detected.
 fn paint(rig: &Rig, len: usize) {
     rig.server.lmr.write(0, &vec![0xEE; len]).unwrap();
 }
@@ -47,7 +47,7 @@ fn server_memory(rig: &Rig, offset: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that differ from their neighbours and from paint and zeroes.
+/// Bytes that differ from their neighbours, from the pattern and from zero.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| 1 + (i % 199) as u8).collect()
 }
@@ -179,8 +179,7 @@ fn r80_srq_recv_too_long() {
 /// EP without posted receives; the sender's DTO ends with status 9 and its end is BROKEN. Also R84.
 ///
 /// R84 wants BROKEN at the receiver, too, which is not met: the receiver gets DISCONNECTED. Its
-/// device goes on as if nothing had happened, and the sender's goodbye is that of a disconnect: the
-/// CM has no word for the reason.
+/// device stays in RTS, and the sender's DREQ is that of a disconnect: it carries no reason.
 fn r83_srq_empty_acts_like_empty_rq() {
     let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12 });
     let mut srq = rig.server.srq(4);
@@ -193,7 +192,7 @@ fn r83_srq_empty_acts_like_empty_rq() {
         expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     }
     expect_nothing(&rig.server.recv);
-    // The SRQ is none the worse.
+    // The SRQ is not affected.
     rig.server.post(&mut srq, 1, 64, 0, 5);
     assert_eq!(counts(&srq), (1, 1));
     let mut pair = rig.connect_srq(&srq);
@@ -224,10 +223,10 @@ fn r87_srq_null_recv_evd_discards_completion() {
     let mut srq = rig.server.srq(2);
     let mut pair = connect_with_recv_evd(&rig, &srq, None);
     for round in 0..6_u8 {
-        // Longer than what a device may leave in the completion itself, which nobody looks at here.
+        // Longer than a payload that a device may put into the completion (scatter to CQE).
         let (offset, message) = (256 * usize::from(round), [round + 1; 200]);
         rig.client.lmr.write(0, &message).unwrap();
-        // Nobody reaps and nobody asks for counts: the post itself finds the room.
+        // The program neither reaps nor queries: the post itself finds the room.
         let buffer = [rig.server.lmr.triplet(offset, 256)];
         until("an entry is free", || srq.post_recv(&buffer, 0).is_ok());
         assert_eq!(rig.send(&mut pair, 0, message.len()).status, DtoStatus::Success);
@@ -299,8 +298,7 @@ fn r89_srq_order_per_connection() {
     assert_eq!(counts(&srq), (10, 10));
 }
 
-/// Entries that are reaped in an order unlike that of their posts lose no capacity and mix up no
-/// cookies.
+/// Reaping in another order than posting loses no capacity and mixes up no cookies.
 fn r93_srq_bookkeeping_survives_any_order() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

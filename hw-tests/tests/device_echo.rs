@@ -106,7 +106,7 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -167,11 +167,11 @@ fn more_connections_than_buffers_share_the_credits() {
     assert_eq!(row(&text, "SRQ available"), ["5", "5", "yes"]);
 }
 
-/// A client that dies with messages half sent costs the server nothing: another goes on meanwhile,
-/// and in the end all buffers, credits and files are back.
+/// A client that dies with messages half sent does not harm the server: another client continues
+/// meanwhile, and in the end all buffers, credits and files are back.
 fn a_killed_client_takes_nothing_from_the_others() {
     let server = server(&["--srq-depth", "32"]);
-    // What is opened once and for all is open after this.
+    // After this run, everything that stays open is open.
     expect_verified(&client(&server, &["--connections", "1", "--messages", "5"]), 5);
     let before = files(&server);
 
@@ -189,7 +189,7 @@ fn a_killed_client_takes_nothing_from_the_others() {
         let text = out(&next);
         assert_eq!(last_line(&text), "verified 480 of 480 messages");
         assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
-        // Not told as long as the server takes the victim for a client.
+        // Not reported as long as the server considers the killed process a client.
         let back = |name| row(&text, name) == ["32", "32", "yes"];
         back("SRQ available") && back("SRQ outstanding")
     });
@@ -197,7 +197,7 @@ fn a_killed_client_takes_nothing_from_the_others() {
     until("the server has no more files than before", || files(&server) <= before);
 }
 
-/// A client whose server dies says so, in time, and tells how far it came.
+/// A client whose server dies reports that in bounded time, with the number of verified messages.
 fn a_killed_server_ends_the_client_with_an_error() {
     let mut server = server(&[]);
     let client = Begun::new(&server, &["--connections", "4", "--messages", "1000000"]);
@@ -210,8 +210,8 @@ fn a_killed_server_ends_the_client_with_an_error() {
     assert_eq!(reasons, 1, "{err}");
 }
 
-/// A client gets what credits others leave; with none left it is told so, and one that ends gives
-/// its own back.
+/// A client gets the credits that others leave; without any left it is refused, and a client that
+/// ends returns its credits.
 fn credits_are_for_all_clients_together() {
     let server = server(&["--srq-depth", "4", "--largest", "64"]);
     let greedy = Begun::new(&server, &["--connections", "2", "--messages", "1000000", "--sizes", "8"]);
@@ -225,7 +225,7 @@ fn credits_are_for_all_clients_together() {
     });
 }
 
-/// One line on standard error that says what is wrong, and status 2.
+/// One line on standard error with the error, and status 2.
 fn bad_input_gets_one_line_and_status_2() {
     let (server_device, client_device) = devices().unwrap();
     let small = server(&["--largest", "1024", "--srq-depth", "4"]);
@@ -248,7 +248,7 @@ fn bad_input_gets_one_line_and_status_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
         let line = err.lines().next().unwrap_or_default();
         assert!(line.starts_with("doorbell-echo: ") && line.contains(expected), "{arguments:?}: {err}");
-        // A pair's server speaks for itself, and then the pair.
+        // In a pair, the server prints its own line first.
         assert_eq!(err.lines().count(), if arguments[0] == "pair" { 2 } else { 1 }, "{err}");
         assert_eq!(out(&output), "", "{arguments:?}");
     }

@@ -30,9 +30,9 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// A buffer that is half full when the connection ends is reported on the EP's recv EVD, once and
-/// with its cookie, whether the message still succeeds or not; it is outstanding until that is
-/// reaped. Messages that had not started never arrive, and a buffer posted afterwards goes to
+/// A half-filled buffer at the end of a connection is reported on the EP's recv EVD, once and with
+/// its cookie, whether the message still succeeds or not; the buffer is outstanding until the event
+/// is reaped. Messages that had not started never arrive, and a buffer posted afterwards goes to
 /// another EP. Also R177, R179, R191.
 fn r174_flush_reports_every_taken_buffer() {
     const LONG_MESSAGE: usize = 1 << 20;
@@ -56,7 +56,7 @@ fn r174_flush_reports_every_taken_buffer() {
         dto(&rig.client.request);
     }
     expect_nothing(&rig.client.request);
-    // How far the long one got is the wire's affair.
+    // How much of the long message arrived depends on timing.
     rig.server.post(&mut srq, 1, 64, LONG_MESSAGE, 41);
     assert_eq!(rig.send(&mut other, 0, 8).status, DtoStatus::Success);
     until("both buffers are accounted for", || counts(&srq) == (0, 2));
@@ -72,8 +72,8 @@ fn r174_flush_reports_every_taken_buffer() {
     assert_eq!(other.server.state(), EpState::Connected);
 }
 
-/// The same where the buffer behind was used up before the end: the half-full one is reported
-/// without another message.
+/// The same if the next buffer was used before the end: the half-filled buffer is reported without
+/// another message.
 fn r174_flush_needs_no_further_message() {
     const SEGMENTS: usize = 8;
     const SEGMENT: usize = 1 << 20;
@@ -84,8 +84,8 @@ fn r174_flush_needs_no_further_message() {
     let mut ended = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), sender);
     let mut other = rig.connect_srq(&srq);
     rig.client.lmr.write(0, &[0xA5]).unwrap();
-    // Long enough for another message to overtake; what it says is of no interest, so memory is
-    // used over and over.
+    // Long enough for another message to overtake it. The content does not matter, so the memory is
+    // used repeatedly.
     srq.post_recv(&[rig.server.lmr.triplet(0, SEGMENT); SEGMENTS], 40).unwrap();
     rig.server.post(&mut srq, 1, 64, SEGMENT, 41);
     ended.client.post_send(&[rig.client.lmr.triplet(0, SEGMENT); SEGMENTS], 0, NONE).unwrap();
@@ -191,8 +191,8 @@ fn r178_fail_once_fail_after() {
 }
 
 /// A graceful disconnect waits for the EP's own requests; until they are done it goes on receiving
-/// through the SRQ, refuses new requests, and takes a second graceful disconnect as no news. Also
-/// R181, R182.
+/// through the SRQ, refuses new requests, and a second graceful disconnect succeeds without effect.
+/// Also R181, R182.
 fn r180_graceful_still_receives() {
     let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
@@ -317,7 +317,7 @@ fn r185_disconnected_event_after_successes() {
     }
 }
 
-/// Where there is no connection and none under way, a disconnect is refused, abrupt or graceful.
+/// Without a connection, or one being set up, a disconnect is refused, abrupt or graceful.
 fn r187_disconnect_forbidden_states() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -336,7 +336,7 @@ fn r187_disconnect_forbidden_states() {
     client.connect(rig.server.ia.address(), qual, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
     let arrival = connection_request(&rig.server.cr);
     refused(dat::INVALID_STATE_EP_PASSCONNPENDING);
-    // The request is none the worse.
+    // The request is not affected.
     arrival.cr.accept_reserved(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
     expect_connection(&rig.server.connect, &ep, ConnectionEventKind::Established);

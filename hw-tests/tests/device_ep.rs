@@ -1,4 +1,4 @@
-//! EPs on an SRQ: how they are made, and every other call on them (sections J and K of the rules).
+//! EPs on an SRQ: creation and every other call on them (sections J and K of the rules).
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
@@ -64,8 +64,8 @@ fn ep_on(
     Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr)
 }
 
-/// A new EP is unconnected and names its SRQ; one without SRQ names none. A query works before
-/// there is anything to tell of a connection. Also R159.
+/// A new EP is unconnected and names its SRQ; one without SRQ names none. A query works before the
+/// EP was connected. Also R159.
 fn r127_epsrq_starts_unconnected() {
     let side = one_side();
     let (srq, other) = (side.srq(4), side.srq(4));
@@ -115,8 +115,8 @@ fn r130_epsrq_null_or_bad_srq() {
     srq.free().unwrap();
 }
 
-/// Each of the three EVDs may be missing, and all of them: connection, messages both ways and the
-/// end work in silence.
+/// Each of the three EVDs may be missing, and all of them: connecting, messages both ways and the
+/// end work without events.
 fn r134_epsrq_null_evds_allowed() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -161,7 +161,7 @@ fn r135_epsrq_pz_differs_supported_or_not() {
         assert_eq!(code(created), dat::INVALID_ARG2);
         let mut ep = side.srq_ep(&srq, &attr);
         assert_eq!(code(ep.modify(EpChange { pz: Some(&other), ..EpChange::default() })), dat::INVALID_ARG2);
-        // The same PZ is no difference, and the EP is what it was.
+        // Setting the same PZ is allowed and changes nothing.
         ep.modify(EpChange { pz: Some(&side.pz), ..EpChange::default() }).unwrap();
         other.free().unwrap();
         let mut pair = rig.connect(ep, rig.client.ep(&attr));
@@ -231,8 +231,8 @@ fn r139_epsrq_request_limits_at_least() {
     assert_eq!(pair.server.query().unwrap().attr, real);
 }
 
-/// The size of a receive queue that it does not have is stored and ignored: no segments or absurdly
-/// many, no receives with a recv EVD and some without. Also R142.
+/// An SRQ EP stores and ignores the sizes of a receive queue: no segments or far too many, no
+/// receives with a recv EVD and some without. Also R142.
 fn r141_epsrq_max_recv_iov_ignored() {
     let rig = Rig::new();
     let attr = SrqAttr { max_recv_dtos: 4, max_recv_iov: 2, low_watermark: 0 };
@@ -245,7 +245,7 @@ fn r141_epsrq_max_recv_iov_ignored() {
     let some = EpAttr { max_recv_dtos: 1_000_000_000, ..EpAttr::default() };
     let without = ep_on(&rig.server, &srq, None, Some(&rig.server.request), &some).unwrap();
     assert_eq!(without.query().unwrap().attr.max_recv_dtos, 1_000_000_000);
-    // Buffers of two segments are fine for the EP that claims none.
+    // The EP that was created with zero segments receives into buffers of two segments.
     let lmr = &rig.server.lmr;
     srq.post_recv(&[lmr.triplet(0, 4), lmr.triplet(64, 4)], 8).unwrap();
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &none), rig.client.ep(&EpAttr::default()));
@@ -253,8 +253,8 @@ fn r141_epsrq_max_recv_iov_ignored() {
     assert_eq!((got.status, got.cookie, got.length), (DtoStatus::Success, 8, 8));
 }
 
-/// An attribute that cannot be met fails the call. RDMA Read segments without Reads to ask is no
-/// such thing (R143, R144).
+/// An attribute that cannot be met fails the call. RDMA Read segments without outgoing Reads are
+/// allowed (R143, R144).
 fn r143_epsrq_unsatisfiable_attribute() {
     let side = one_side();
     let srq = side.srq(4);
@@ -343,7 +343,7 @@ fn r148_epsrq_recv_flags_allowed() {
     for flags in
         [NONE, CompletionFlags::UNSIGNALLED, CompletionFlags::SOLICITED_WAIT, CompletionFlags::EVD_THRESHOLD]
     {
-        // An EVD of its own, so that sharing rules have no say.
+        // An EVD of its own, so that the sharing rules do not apply.
         let evd = side.evd(EvdFlags::DTO);
         let ep = ep_on(&side, &srq, Some(&evd), None, &recv_mode(flags)).unwrap();
         assert_eq!(ep.query().unwrap().attr.recv_completion_flags, flags);
@@ -388,7 +388,7 @@ fn r149_epsrq_share_unsignalled() {
     assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &recv_mode(F::EVD_THRESHOLD))), dat::INVALID_ARG3);
     assert_eq!(code(ep_on(&side, &srq, None, Some(&evd), &modes(NONE, NONE))), dat::INVALID_ARG4);
     let second = ep_on(&side, &srq, Some(&evd), None, &modes(F::UNSIGNALLED, NONE)).unwrap();
-    // Once they are gone the EVD is as good as new.
+    // Once these EPs are freed, the EVD takes any stream again.
     first.free().unwrap();
     assert_eq!(code(ep_on(&side, &srq, Some(&evd), None, &modes(NONE, NONE))), dat::INVALID_ARG3);
     second.free().unwrap();
@@ -459,8 +459,8 @@ fn r152_epsrq_mixed_evd_needs_threshold() {
     }
 }
 
-/// Neither modify nor connection, end and reset part an EP from its SRQ: reconnected it receives
-/// from it. Also R167.
+/// Neither modify nor connect, disconnect and reset detach an EP from its SRQ: after reconnecting,
+/// it receives from the SRQ. Also R167.
 fn r153_epsrq_association_permanent() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
@@ -484,8 +484,8 @@ fn r153_epsrq_association_permanent() {
     assert_eq!((counts(&srq), counts(&other)), ((1, 1), (0, 0)));
 }
 
-/// SRQ EPs connect, connect as another did, accept a PSP's request and serve an RSP; each receives
-/// through its SRQ.
+/// SRQ EPs connect, dup-connect, accept a PSP's request and serve an RSP; each receives through its
+/// SRQ.
 fn r154_epsrq_usable_for_connect_and_accept() {
     let rig = Rig::new();
     let attr = EpAttr::default();
@@ -555,8 +555,8 @@ fn r156_epsrq_thread_safe() {
     srq.free().unwrap();
 }
 
-/// A receive posted to an SRQ EP is refused in every state, before anybody looks at the segments,
-/// and has no effect on SRQ, EP or EVDs. A query works in every state, too. Also R158, R161.
+/// A receive posted to an SRQ EP is refused in every state, before the segments are checked, and
+/// has no effect on SRQ, EP or EVDs. A query works in every state, too. Also R158, R161.
 fn r157_epsrq_post_recv_refused() {
     let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
@@ -655,14 +655,14 @@ fn r165_ep_modify_recv_flags() {
         assert_eq!(code(ep.modify(to(flags))), dat::INVALID_ARG2);
         assert_eq!(ep.query().unwrap().attr.recv_completion_flags, F::SOLICITED_WAIT);
     }
-    // It took effect: this EVD has a solicited stream now (R236), and takes no other.
+    // The change took effect: this EVD has a solicited stream now (R236), and takes no other kind.
     assert_eq!(code(evd.wait(Some(Duration::ZERO), 2)), dat::INVALID_STATE_EVD_CONFIG_SOLICITED);
     assert_eq!(code(ep_on(side, &srq, Some(&evd), None, &EpAttr::default())), dat::INVALID_ARG3);
-    // With another solicited stream there, this one cannot change its mind.
+    // With another solicited stream on the EVD, this stream cannot change its mode.
     let second = ep_on(side, &srq, Some(&evd), None, &recv_mode(F::SOLICITED_WAIT)).unwrap();
     assert_eq!(code(ep.modify(to(NONE))), dat::INVALID_ARG2);
     second.free().unwrap();
-    // Reserved is before a connection too.
+    // RESERVED is a state before a connection as well.
     let (rsp, _) = side.reserve(&ep);
     ep.modify(to(NONE)).unwrap();
     rsp.free().unwrap();
@@ -732,8 +732,8 @@ fn r169_ep_reset_releases_entries() {
     assert_eq!(counts(&srq), (4, 4));
 }
 
-/// Freeing the EP ends its tie to the SRQ, and completions of its that nobody reaped give their
-/// entries back. Also R172.
+/// Freeing the EP detaches it from the SRQ, and its unreaped completions release their entries.
+/// Also R172.
 fn r170_ep_free_detaches() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -761,8 +761,8 @@ fn r170_ep_free_detaches() {
     srq.free().unwrap();
 }
 
-/// An EP can be freed in every state but RESERVED and PASSIVE_CONNECTION_PENDING, where it comes
-/// back; a connection that was up ends for the peer too.
+/// An EP can be freed in every state but RESERVED and PASSIVE_CONNECTION_PENDING, where the call is
+/// refused; an open connection ends for the peer as well.
 fn r171_ep_free_states() {
     let rig = Rig::patient();
     let srq = rig.server.srq(4);

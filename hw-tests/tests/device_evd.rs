@@ -77,8 +77,8 @@ fn srq_ep(side: &Side, srq: &Srq, recv: &Evd, attr: &EpAttr) -> Ep {
     Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr).unwrap()
 }
 
-/// A thread that waits on an EVD with nothing in it; returns once it sleeps there, so that what
-/// comes later is no longer something that it finds.
+/// Starts a thread that waits on an empty EVD, and returns once that thread sleeps. Later events
+/// therefore have to wake it.
 fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<Result<Waited, WaitError>> {
     assert_eq!(evd.query().unwrap().queued, 0);
     let (tell, told) = std::sync::mpsc::channel();
@@ -99,7 +99,7 @@ fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<
     thread
 }
 
-/// Asks with a dequeue, which takes nothing from an EVD that is empty or waited on.
+/// Checks with a dequeue, which takes nothing from an EVD that is empty or has a waiter.
 fn is_waiting(evd: &Evd) -> bool {
     match evd.dequeue() {
         Err(error) => error.code() == dat::INVALID_STATE_EVD_WAITER,
@@ -149,8 +149,7 @@ fn every_message_notifies(rig: &Rig, l: &mut Listening) {
     }
 }
 
-/// UNSIGNALLED on an SRQ EP changes nothing about notification: its buffers carry no flag of their
-/// own.
+/// UNSIGNALLED on an SRQ EP does not change notification, since buffers of an SRQ carry no flag.
 fn r231_flags_unsignalled_srq_still_notifies() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::UNSIGNALLED);
@@ -179,8 +178,8 @@ fn r233_flags_solicited_with_sender_bit() {
     assert!(l.recv.dequeue().unwrap().data.dto().unwrap().is_success());
 }
 
-/// In solicited mode a Send without the bit is queued and wakes nobody: the waiter sleeps on, the
-/// CNO is not triggered, a dequeue sees it.
+/// In solicited mode a Send without the bit is queued and wakes nobody: the waiter continues to
+/// sleep, the CNO is not triggered, and a dequeue returns the event.
 fn r234_flags_solicited_without_sender_bit() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
@@ -222,7 +221,7 @@ fn r236_flags_solicited_forces_threshold_1() {
     assert_eq!(l.recv.wait(Some(LONG), 2).unwrap_err().error.code(), dat::INVALID_STATE_EVD_CONFIG_SOLICITED);
 }
 
-/// Elsewhere the sender's bit means nothing: it does not wake a waiter before its threshold is
+/// In other modes the sender's bit has no effect: it does not wake a waiter before its threshold is
 /// reached.
 fn r237_flags_sender_bit_ignored_elsewhere() {
     let rig = Rig::new();
@@ -240,7 +239,7 @@ fn r238_flags_errors_notify() {
     let rig = Rig::new();
     let mut l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
     let waiting = waiter(&l.recv, Some(LONG), 1);
-    // Longer than the buffers.
+    // The message is longer than the buffers.
     assert_ne!(rig.send(&mut l.pair, 0, 100).status, DtoStatus::Success);
     let got = waiting.join().unwrap().unwrap();
     assert_eq!(got.event.data.dto().unwrap().status, DtoStatus::LocalLength);
@@ -292,8 +291,8 @@ fn r239_flags_threshold_mode() {
     assert_eq!((got.event.data.dto().unwrap().cookie, got.more), (0, 2));
 }
 
-/// SUPPRESS on a Send hides its own success from the sender, nothing from the receiver; a failure
-/// shows.
+/// SUPPRESS on a Send suppresses the sender's event on success. The receiver's event and failures
+/// still appear.
 fn r240_flags_sender_suppress_is_local() {
     let rig = Rig::new();
     let mut l = listening(&rig, NONE);
@@ -310,8 +309,8 @@ fn r240_flags_sender_suppress_is_local() {
     assert_eq!((failed.cookie, failed.status), (3, DtoStatus::Flushed));
 }
 
-/// UNSIGNALLED on a post is refused unless the EP's stream is in that mode; there it makes an event
-/// that wakes nobody.
+/// UNSIGNALLED on a post is refused unless the EP's stream is in that mode; then the post's event
+/// wakes nobody.
 fn r241_flags_send_unsignalled_needs_ep_mode() {
     let rig = Rig::new();
     let mut pair = rig.connect_plain(&EpAttr::default());
@@ -437,8 +436,7 @@ fn r247_wait_timeout_zero_polls() {
     assert!(waiting.join().unwrap().is_ok());
 }
 
-/// The time is for the whole wait: arrivals that wake the waiter without being enough do not start
-/// it again.
+/// The timeout covers the whole wait: arrivals below the threshold do not restart it.
 fn r247_wait_total_time_survives_wakeups() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 4096, None, EvdFlags::SOFTWARE).unwrap();
@@ -449,7 +447,7 @@ fn r247_wait_total_time_survives_wakeups() {
             while !over.load(Ordering::Relaxed) && posted.load(Ordering::Relaxed) + 1 < qlen as usize {
                 evd.post_software_event(0).unwrap();
                 posted.fetch_add(1, Ordering::Relaxed);
-                // The pace of the wake-ups, a fraction of the time to wait.
+                // The interval of the arrivals, a fraction of the timeout.
                 std::thread::sleep(SHORT / 50);
             }
         });
@@ -460,7 +458,7 @@ fn r247_wait_total_time_survives_wakeups() {
         assert_eq!(end.error.code(), dat::TIMEOUT_EXPIRED);
         assert!(start.elapsed() >= SHORT);
     });
-    // Had the time begun anew with each, it would have ended with the last.
+    // If each arrival restarted the timeout, the wait would end only after the last arrival.
     assert!(posted.load(Ordering::Relaxed) + 1 < qlen as usize, "the wait lasted as long as events came");
 }
 
@@ -524,8 +522,8 @@ fn r251_dequeue_ignores_threshold() {
     }
 }
 
-/// A completion that finds the EVD full is lost with an event on the asynchronous EVD (0x8001, that
-/// EVD, reason 0), and its entry no longer counts as outstanding. Also R253.
+/// A completion that finds the EVD full is dropped, with an event on the asynchronous EVD (0x8001,
+/// that EVD, reason 0), and its entry no longer counts as outstanding. Also R253.
 fn r252_recv_evd_overflow_async() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -620,7 +618,7 @@ fn r256_recv_evd_resize_keeps_events() {
     }
 }
 
-/// EPs with far more receives than their one EVD has room for are made without complaint, and work.
+/// EPs with far more receives than their shared EVD has room for can be created, and work.
 fn r257_recv_evd_small_queue_accepted() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -640,7 +638,7 @@ fn r257_recv_evd_small_queue_accepted() {
     }
 }
 
-/// A waiter on an EVD that goes down with its IA returns ABORT.
+/// A waiter on an EVD that is closed with its IA returns ABORT.
 fn r258_recv_evd_close_aborts_waiter() {
     let rig = Rig::new();
     let Rig { server, client } = rig;
@@ -650,7 +648,7 @@ fn r258_recv_evd_close_aborts_waiter() {
     for waiting in [waiting, other] {
         assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), dat::ABORT);
     }
-    // The other end is none the wiser.
+    // The other end is not affected.
     let ep = client.ep(&EpAttr::default());
     expect_nothing(&client.connect);
     ep.free().unwrap();

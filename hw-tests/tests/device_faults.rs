@@ -1,6 +1,6 @@
 //! Bad input and faults: each ends in a typed error or in the event that the rules name, in bounded
-//! time, and leaves nothing behind. One test at a time, since what is left behind is counted in the
-//! whole process.
+//! time, and leaks nothing. The tests run one at a time, since they count objects of the whole
+//! process.
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// Says which part a process started by these tests plays.
+/// Selects the role of a process that these tests start.
 const ROLE: &str = "DOORBELL_FAULTS_ROLE";
 /// Where the sender connects to: address and connection qualifier.
 const SERVER: &str = "DOORBELL_FAULTS_SERVER";
@@ -115,7 +115,7 @@ fn device_objects() -> Option<Vec<(&'static str, usize)>> {
 
 /// Runs the body of a test and checks that it leaves nothing behind.
 fn leaks_nothing(body: impl FnOnce()) {
-    // Libraries keep a few descriptors from their first use on.
+    // Libraries keep a few descriptors after their first use.
     static WARM: Once = Once::new();
     WARM.call_once(|| {
         let rig = Rig::new();
@@ -185,7 +185,7 @@ fn unknown_device_is_refused_with_those_found() {
     });
 }
 
-/// What is over a limit of the device is refused as a parameter, and the message names the limit.
+/// A value over a limit of the device is refused as a parameter, and the error names the limit.
 fn depth_and_segments_over_the_limits_are_refused() {
     leaks_nothing(|| {
         let side = Side::open(&devices().unwrap().0);
@@ -288,7 +288,7 @@ fn bad_buffers_are_refused_and_nothing_is_posted() {
             assert_eq!(counts(&srq), (0, 0));
             assert_eq!(pair.server.recv_query().unwrap().buffers, 0);
         }
-        // The one send that was right is answered or not; it holds nothing back.
+        // The one valid send is acknowledged or not; it holds no resources.
         pair.client.disconnect(CloseFlags::Abrupt).unwrap();
     });
 }
@@ -311,7 +311,8 @@ fn message_longer_than_the_buffer_ends_that_connection_only() {
     });
 }
 
-/// The connection broke at the client; the server says so, or what its peer's goodbye sounds like.
+/// The connection broke at the client; the server reports BROKEN, or DISCONNECTED because of the
+/// client's DREQ.
 #[track_caller]
 fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
@@ -379,7 +380,7 @@ fn killed_peer_ends_its_endpoint_only() {
         let mut peer = Process(Process::start("sender", &place).spawn().unwrap());
         connection_request(&server.cr).cr.accept(&doomed, &[]).unwrap();
         expect_connection(&server.connect, &doomed, ConnectionEventKind::Established);
-        // Some whole messages, while the others are served, too.
+        // Some complete messages, while the other clients are served as well.
         let (mut large, mut small, mut sent) = (0, 0, 0);
         while large < 4 || small < 3 {
             if small < 3 && sent == small {
@@ -453,8 +454,8 @@ fn psp_on_a_port_in_use_is_refused() {
     });
 }
 
-/// A host without a listener says no, an address without a host cannot be reached, a listener that
-/// does not answer lets the time run out: one event each, and the EP is DISCONNECTED.
+/// A host without a listener rejects, an address without a host is unreachable, a listener that
+/// does not answer causes a timeout: one event each, and the EP is DISCONNECTED.
 fn connecting_to_nobody_ends_in_an_event() {
     use ConnectionEventKind as K;
     leaks_nothing(|| {
@@ -467,7 +468,7 @@ fn connecting_to_nobody_ends_in_an_event() {
         let time = Duration::from_secs(2);
         for (address, qual, kinds) in [
             (server, free_qual, &[K::NonPeerRejected][..]),
-            // On a machine with a way out into the world, nothing comes back from there.
+            // On a machine with a default route, nobody answers from that address.
             (nobody, free_qual, &[K::Unreachable, K::TimedOut]),
             (server, silent_qual, &[K::TimedOut]),
         ] {
@@ -509,8 +510,8 @@ fn small_memlock_limit_is_named_with_the_cure() {
     leaks_nothing(|| {
         let mut command = Process::start("locked", "");
         if is_root() {
-            // Root may lock whatever it likes. The child is root without that capability, so that
-            // it can still reach its executable wherever that is.
+            // Root may lock any amount of memory. The child is root without that capability, so
+            // that it can still reach its executable wherever that is.
             let program = command.get_program().to_owned();
             let mut limited = Command::new("setpriv");
             limited.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]).arg(program);
@@ -530,7 +531,7 @@ fn small_memlock_limit_is_named_with_the_cure() {
     });
 }
 
-/// The network interface of the client's device, if it may be played with.
+/// The network interface of the client's device, if the test may change it.
 fn client_netdev() -> Option<String> {
     let (_, client) = devices()?;
     let netdev =
@@ -590,7 +591,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         self.restore();
-        // Whoever comes next finds both devices usable.
+        // The next test needs both devices working.
         let (server, client) = devices().unwrap();
         until("both ports are active again", || Ia::open(&server).is_ok() && Ia::open(&client).is_ok());
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the provider has to say, warnings and worse: a verb that fails in a drop, for one.
+/// The provider's log, warnings and errors: for example, a verb that fails in a drop.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -108,7 +108,7 @@ fn stale<T: std::fmt::Debug>(outcome: Result<T, impl Refusal>) {
 struct Objects {
     pair: Pair,
     srq: Srq,
-    /// Has a receive queue of its own.
+    /// An EP with a receive queue of its own.
     plain: Ep,
     ud: Option<Ep>,
     recv_pool: RecvPool,
@@ -275,7 +275,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     stale(srq.free());
     let Pair { server, client } = pair;
     stale(server.free());
-    // What is left goes by drops; the IA before what is on it.
+    // The remaining objects are dropped; the IA before its objects.
     let Rig { server: Side { ia, lmr, recv, request, connect, cr, pz }, client: peer } = rig;
     let refused = ia.close(CloseFlags::Abrupt).unwrap_err();
     assert!(refused.error.to_string().contains("parent process"), "{}", refused.error);
@@ -286,8 +286,8 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     assert!(log.is_empty(), "{}", String::from_utf8_lossy(&log));
 }
 
-/// The connection and the SRQ go on in the parent, and so does everything that the child has
-/// called.
+/// The connection and the SRQ keep working in the parent, as do all objects that the child has
+/// used.
 fn a_child_is_refused_and_its_drops_touch_nothing() {
     let rig = Rig::new();
     let objects = objects(&rig);
@@ -308,7 +308,7 @@ fn a_child_is_refused_and_its_drops_touch_nothing() {
     send_pool.send(&mut pair.server, send_buf, 8, NONE).map_err(|(_, e)| e).unwrap();
     assert!(send_pool.completed(&dto(&rig.server.request)));
     assert_eq!(dto(&rig.client.recv).cookie, 5);
-    // Nobody has answered for the parent.
+    // The child has answered nothing on behalf of the parent.
     let [first, second, third] = arrivals;
     first.cr.accept(&objects.plain, &[]).unwrap();
     expect_connection(&rig.server.connect, &objects.plain, doorbell::ConnectionEventKind::Established);
@@ -379,7 +379,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
     assert!(rounds.load(Ordering::Relaxed) >= FORKS as u64);
 }
 
-/// The child opens an IA, and all of it works.
+/// The child opens an IA, and all its objects work.
 fn a_child_has_objects_of_its_own() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

@@ -1,6 +1,6 @@
-//! What is held on behalf of an EP goes back when the EP goes: room in its receive EVD, buffers
-//! whose completion comes late. One test at a time, since faults and counts of the software device
-//! are those of the process.
+//! Resources held for an EP are released with the EP: room in its receive EVD, buffers whose
+//! completion comes late. The tests run one at a time, since faults and counters of the software
+//! device belong to the process.
 #![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
 use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, RecvPool, ReturnType};
@@ -28,7 +28,7 @@ fn main() {
     .exit();
 }
 
-/// What the software device says to an order (mlx5-emu/src/orders.rs); -1 on other devices.
+/// The software device's answer to an order (mlx5-emu/src/orders.rs); -1 on other devices.
 fn order(text: &str) -> i64 {
     type Control = unsafe extern "C" fn(*const c_char) -> i64;
     let text = CString::new(text).unwrap();
@@ -43,9 +43,9 @@ fn order(text: &str) -> i64 {
     unsafe { control(text.as_ptr()) }
 }
 
-/// An EVD holds room for each SRQ that it hears of. EPs that come and go on one SRQ, one at a time,
-/// need it once: more of them than would fit the longest CQ if each kept its room, and no CQ is
-/// left on the device.
+/// An EVD reserves CQ room for each SRQ whose EPs receive there. EPs that are created and freed on
+/// one SRQ, one at a time, need that room once. The test makes more EPs than the longest CQ could
+/// hold if each kept its room; in the end no CQ is left on the device.
 fn room_for_an_srq_goes_with_its_last_ep() {
     let side = one_side();
     let attr = side.ia.attributes();
@@ -60,7 +60,7 @@ fn room_for_an_srq_goes_with_its_last_ep() {
 }
 
 /// A message has arrived at an EP, and its completion becomes visible only after the EP was freed:
-/// nobody hears of it, and its buffer is the pool's again.
+/// no event comes, and the buffer returns to the pool.
 fn late_completion_returns_the_buffer_of_a_freed_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -82,8 +82,8 @@ fn late_completion_returns_the_buffer_of_a_freed_ep() {
     expect_nothing(&rig.server.recv);
 }
 
-/// A device says when an SRQ EP has taken its last buffer. Until then, for a bounded time, a buffer
-/// that an ended EP may have taken is not given up as swallowed: its completion may be on its way.
+/// A device reports when an SRQ EP has taken its last buffer. Until then, for a bounded time, a
+/// buffer that an ended EP may have taken is not declared lost: its completion may still come.
 fn late_completion_before_the_last_wqe_event_is_no_flush() {
     /// Many times what the EP's end takes once all is in, and a part of what is waited for the
     /// device.

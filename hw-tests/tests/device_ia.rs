@@ -67,8 +67,8 @@ fn r260_attr_watermark_bits() {
     assert_eq!((soft.object, soft.reason), (AsyncObject::Ep(ep.id()), reason::EP_SOFT_HIGH_WATERMARK));
 }
 
-/// The attribute tells the truth: where differing PZs are supported an EP of another PZ is made and
-/// receives, else it is refused with INVALID_PARAMETER (ARG2).
+/// The attribute is right: if differing PZs are supported, an EP of another PZ can be created and
+/// receives; otherwise it is refused with INVALID_PARAMETER (ARG2).
 fn r261_attr_pz_difference() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -157,8 +157,8 @@ fn r267_attr_completion_flags() {
     }
 }
 
-/// The triplets are copied during the post (`DAT_IOV_CONSUMER`, 0): what becomes of the array
-/// afterwards has no effect.
+/// The triplets are copied during the post (`DAT_IOV_CONSUMER`, 0): later changes of the array have
+/// no effect.
 fn r268_attr_iov_ownership() {
     let rig = Rig::new();
     let server = &rig.server;
@@ -349,8 +349,8 @@ fn write_immediate(
 
 const TARGET: u64 = 1 << 16;
 
-/// A write with immediate takes one SRQ buffer, and puts nothing into it: the bytes go where the
-/// RDMA says.
+/// A write with immediate takes one SRQ buffer and writes nothing into it: the bytes go to the RDMA
+/// address.
 fn r276_write_immed_takes_srq_buffer() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

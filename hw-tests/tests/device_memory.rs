@@ -1,6 +1,6 @@
-//! Calls for which there is no memory: each allocation of a call fails once, and then each with all
-//! that follow it. The call says INSUFFICIENT_RESOURCES, leaves nothing behind (descriptors,
-//! threads, objects of the device), and works when it is made again.
+//! Calls without enough memory. For each allocation of a call, the test makes that allocation fail,
+//! once alone and once together with all later ones. The call must return INSUFFICIENT_RESOURCES,
+//! leave nothing behind (descriptors, threads, device objects), and succeed when it is repeated.
 #![expect(
     unsafe_code,
     reason = "an allocator that fails on demand, and the software device's function by its name"
@@ -59,13 +59,13 @@ struct Failing;
 /// Large allocations of all threads fail.
 static EXHAUSTED: AtomicBool = AtomicBool::new(false);
 
-/// What becomes of this thread's large allocations.
+/// Which large allocations of this thread fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plan {
     Succeed,
-    /// After so many.
+    /// The one after this many.
     FailOnce(u32),
-    /// After so many, and from then on.
+    /// All after this many.
     FailFrom(u32),
     Failed,
     Failing,
@@ -93,8 +93,7 @@ fn refuses(size: usize) -> bool {
     fails
 }
 
-// SAFETY: all memory is the system allocator's; a null pointer is an answer that any allocator may
-// give.
+// SAFETY: all memory comes from the system allocator; every allocator may return a null pointer.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size()) {
@@ -126,7 +125,7 @@ unsafe impl GlobalAlloc for Failing {
     }
 }
 
-/// Descriptors and threads of this process, and objects of the software device where that is there.
+/// Descriptors and threads of this process, and objects of the software device if it is loaded.
 #[derive(Debug)]
 struct Holdings {
     fds: usize,
@@ -142,7 +141,8 @@ impl Holdings {
 }
 
 impl Holdings {
-    /// No more than that. Threads that have ended may be counted for a moment, so it can be less.
+    /// Waits until there are no more than these. Threads that have ended may still be counted for a
+    /// moment.
     fn is_within(&self, most: &Self) -> bool {
         let objects = |of: &Self| of.objects.unwrap_or_default();
         let within = objects(self).iter().zip(objects(most)).all(|(now, most)| *now <= most);
@@ -162,7 +162,7 @@ fn device_objects() -> Option<[i64; 6]> {
     Some(kinds.map(|kind| control(kind.as_ptr())))
 }
 
-/// What a call without memory says.
+/// The error of a call without memory.
 trait Shortage: Debug {
     fn is_resources(&self) -> bool;
 }
@@ -185,8 +185,8 @@ impl Shortage for PostError {
     }
 }
 
-/// Makes the call in new surroundings again and again, each time with the next of its allocations
-/// failing, until none fails any more. It works each time when it is made again.
+/// Repeats the call in a new environment, each time with the next of its allocations failing, until
+/// none fails. After each failure the same call must succeed.
 fn with_each_failure<S, T, E: Shortage>(
     what: &str,
     surroundings: impl FnMut() -> S,
@@ -196,15 +196,15 @@ fn with_each_failure<S, T, E: Shortage>(
     each_failure(what, Leaves::Nothing, surroundings, call, works);
 }
 
-/// What may be left.
+/// What may remain.
 #[derive(Clone, Copy, PartialEq)]
 enum Leaves {
     Nothing,
-    /// By a call that failed: what its IA makes for itself once.
+    /// After a call that failed: objects that the IA creates once for itself.
     WithItsIa,
 }
 
-/// The same for calls that leave something.
+/// The same for calls that create lasting objects.
 fn each_failure<S, T, E: Shortage>(
     what: &str,
     leaves: Leaves,
@@ -212,7 +212,8 @@ fn each_failure<S, T, E: Shortage>(
     mut call: impl FnMut(&mut S) -> Result<T, E>,
     mut works: impl FnMut(&mut S, T),
 ) {
-    // Once without any failure, so that what libraries keep from their first use on is there.
+    // One run without failures, so that libraries have allocated what they keep after their first
+    // use.
     let mut around = surroundings();
     let made = call(&mut around).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     works(&mut around, made);
@@ -228,7 +229,7 @@ fn each_failure<S, T, E: Shortage>(
             let plan_left = PLAN.replace(Plan::Succeed);
             let failed = matches!(plan_left, Plan::Failed | Plan::Failing);
             match outcome {
-                // Some do without.
+                // Some calls make no large allocation.
                 Ok(made) => works(&mut around, made),
                 Err(error) => {
                     assert!(failed, "{what}: {error:?}");
@@ -347,7 +348,7 @@ fn creating_and_resizing_srqs() {
     }
     let direct = one_side().ia.provider_attributes().datapath == "direct";
     if !direct {
-        // A direct one is as deep as the device can make it from the beginning.
+        // A direct CQ has the device's largest depth from the beginning.
         let surroundings = || {
             let rig = Rig::new();
             let srq = rig.server.srq(16);
@@ -371,7 +372,7 @@ fn long(n: Count) -> EpAttr {
 }
 
 fn creating_eps() {
-    // Of the first EP its IA keeps the EVD that takes what nobody wants to know.
+    // With the first EP, the IA creates and keeps the EVD that discards unwanted completions.
     each_failure(
         "the first EP",
         Leaves::WithItsIa,
@@ -439,8 +440,8 @@ fn modifying_eps() {
     );
 }
 
-/// Receives that wait for a connection are kept for a QP that takes this one's place: their
-/// segments need memory.
+/// The provider keeps the segments of receives posted before a connection, in case the QP is
+/// replaced. This needs memory.
 fn posting_before_a_connection() {
     const MANY: usize = 200;
     let surroundings = || {
@@ -528,7 +529,7 @@ fn service_points() {
     let surroundings = || {
         let side = one_side();
         let ep = side.ep(&EpAttr::default());
-        // Where a PSP was free to listen a moment ago.
+        // A qualifier at which a PSP could listen a moment ago.
         let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
         psp.free().unwrap();
         (ep, qual, side)
@@ -556,7 +557,7 @@ fn rmrs() {
         let rig = Rig::new();
         let pair = rig.connect_plain(&EpAttr::default());
         let rmr = Rmr::create(&rig.server.pz).unwrap();
-        // So many other contexts that the table is full.
+        // Enough other contexts to fill the table.
         let others: Vec<_> = (0..111).map(|_| remote(&rig.server)).collect();
         (rmr, pair, others, rig)
     };
@@ -660,13 +661,13 @@ fn datagrams() {
     );
 }
 
-/// One more object of a kind where the table by which such objects are found has to grow for it.
+/// One more object of a kind whose table has to grow for it.
 fn tables_that_are_full() {
     fn full<T>(side: Side, of: impl Fn(&Side) -> T, n: usize) -> (Vec<T>, Side) {
         let others = (0..n).map(|_| of(&side)).collect();
         (others, side)
     }
-    // Tables have room for 7/8 of a power of two, and the side has some objects itself.
+    // Tables have room for 7/8 of a power of two, and the side has some objects already.
     for n in [111, 112] {
         let pz = |side: &Side| Pz::create(&side.ia).unwrap();
         with_each_failure(
@@ -703,7 +704,7 @@ fn tables_that_are_full() {
     );
 }
 
-/// Events that are no completions have memory for 4,096 in advance.
+/// Memory for 4,096 events other than completions is allocated in advance.
 const IN_ADVANCE: u64 = 4096;
 
 fn a_software_event() {
@@ -725,7 +726,7 @@ fn a_software_event() {
     );
 }
 
-/// The event is the end of a connection, which the progress thread tells.
+/// The event is the end of a connection, which the progress thread reports.
 fn an_event_that_nobody_can_queue_is_an_overflow() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -753,7 +754,7 @@ fn an_event_that_nobody_can_queue_is_an_overflow() {
         assert!(matches!(next(&evd).data, EventData::Software(m) if m == n));
     }
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Disconnected);
-    // The EP has got there all the same, and goes on from there.
+    // The EP has reached the state all the same and continues from there.
     until("the EP is disconnected", || server.state() == doorbell::EpState::Disconnected);
     server.reset().unwrap();
     server.modify(EpChange { connect: Some(Some(&side.connect)), ..EpChange::default() }).unwrap();

@@ -1,4 +1,4 @@
-//! Changing EPs before they connect: what is changed is told back and takes effect, and a refusal
+//! Modifying EPs before they connect: each change reads back and takes effect, and a refused call
 //! changes nothing.
 
 use doorbell::{
@@ -90,7 +90,7 @@ fn connection_events_come_to_the_new_evd() {
     let side = &rig.server;
     let other = evd(side, EvdFlags::CONNECTION);
     let mut ep = side.ep(&EpAttr::default());
-    // Not in the way: receives have nothing to do with it.
+    // Receives do not matter here.
     ep.post_recv(&buffer(side), 5, NONE).unwrap();
     ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
     let mut pair = connect(&rig, ep, &other);
@@ -245,8 +245,8 @@ fn plain_attributes_are_told_back() {
     assert_eq!((is.max_rdma_read_iov, is.max_rdma_write_iov), (read_iov, 3));
 }
 
-/// SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE as attributes of the request stream: told back, and
-/// no more than that.
+/// SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE as attributes of the request stream: stored and read
+/// back, without other effect.
 fn flags_that_requests_may_always_carry_change_nothing() {
     use CompletionFlags as F;
     let rig = Rig::new();
@@ -273,7 +273,7 @@ fn flags_that_requests_may_always_carry_change_nothing() {
         assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), dat::INVALID_ARG6);
         assert_eq!(code(ep.modify(request(flags))), dat::INVALID_ARG2);
     }
-    // Another queue, and the flags stay.
+    // With another queue size, the flags stay.
     ep.modify(EpChange { max_request_dtos: Some(999), ..request(F::SUPPRESS) }).unwrap();
     assert_eq!(ep.query().unwrap().attr.request_completion_flags, F::SUPPRESS);
     let Pair { mut server, mut client } = connect(&rig, ep, &side.connect);
@@ -282,7 +282,7 @@ fn flags_that_requests_may_always_carry_change_nothing() {
         server.post_send(&[side.lmr.triplet(0, 8)], u64::from(flags.bits()), flags).unwrap();
         assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
     }
-    // A request says for itself whether its event is wanted.
+    // Each request has its own flag SUPPRESS.
     assert_eq!((dto(&side.request).cookie, dto(&side.request).cookie), (0, 0));
     expect_nothing(&side.request);
     assert_eq!(code(server.post_send(&[], 0, F::UNSIGNALLED)), dat::INVALID_ARG5);
@@ -467,13 +467,13 @@ fn evds_that_cannot_be_are_refused() {
         code(ep.modify(EpChange { connect: Some(Some(&side.recv)), ..change() })),
         dat::INVALID_HANDLE_EVD_CONN
     );
-    // An EVD whose other streams go by another mode.
+    // An EVD whose other streams have another mode.
     let unsignalled = evd(&side, EvdFlags::DTO);
     let evds = doorbell::EpEvds { recv: Some(&unsignalled), ..Default::default() };
     let attr = EpAttr { recv_completion_flags: CompletionFlags::UNSIGNALLED, ..EpAttr::default() };
     let _other = Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap();
     assert_eq!(code(ep.modify(EpChange { recv: Some(Some(&unsignalled)), ..change() })), dat::INVALID_ARG2);
-    // Together with the mode it goes.
+    // Together with the mode, the change is accepted.
     ep.modify(EpChange {
         recv: Some(Some(&unsignalled)),
         recv_completion_flags: Some(CompletionFlags::UNSIGNALLED),
@@ -532,7 +532,7 @@ fn posted_receives_go_over_to_another_queue() {
         post_at_cookies(side, &mut ep, 0..3);
         ep.modify(to).unwrap();
         assert_eq!(ep.recv_query().unwrap().buffers, 3);
-        // And once more, from there.
+        // The same again, starting from the changed EP.
         ep.modify(EpChange { max_request_dtos: Some(2000), ..change() }).unwrap();
         ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
         post_at_cookies(side, &mut ep, 3..5);
@@ -569,7 +569,8 @@ fn receives_of_several_segments_and_of_none_go_over() {
     }
 }
 
-/// What was posted in the old PZ fails when a message takes it, and what is of no PZ does not.
+/// A receive posted in the old PZ fails when a message takes it; a receive without segments does
+/// not.
 fn receives_of_another_pz_fail_when_taken() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -617,7 +618,7 @@ fn a_queue_too_small_for_posted_receives_is_refused() {
     }
     assert_eq!(ep.query().unwrap().attr, before);
     other.free().unwrap();
-    // What the EP goes by already is no change.
+    // Setting a value that the EP has already is no change.
     ep.modify(EpChange {
         recv_completion_flags: Some(NONE),
         max_recv_dtos: Some(5),
@@ -651,7 +652,7 @@ fn a_reserved_ep_takes_its_receives_along() {
     arrive_in_order(&rig, &mut Pair { server: ep, client }, &recv, 0..5);
 }
 
-/// The request is found dead only when it is accepted, and by then the EP has tried.
+/// The accept finds that the request has been withdrawn, after the EP's QP was moved.
 fn receives_outlive_a_request_whose_peer_gave_up() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -666,7 +667,7 @@ fn receives_outlive_a_request_whose_peer_gave_up() {
         let client = rig.client.ep(&EpAttr::default());
         let cr = ask(&client);
         client.free().unwrap();
-        // A request that comes after the goodbye.
+        // A request that arrives after the disconnect.
         let later = rig.client.ep(&EpAttr::default());
         ask(&later).reject(&[]).unwrap();
         expect_connection(&rig.client.connect, &later, ConnectionEventKind::PeerRejected);

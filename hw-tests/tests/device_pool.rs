@@ -1,4 +1,4 @@
-//! Pools of receive and send buffers: whatever happens to a buffer, it comes back, and only once.
+//! Pools of receive and send buffers: every buffer comes back to its pool exactly once.
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event,
@@ -38,8 +38,8 @@ fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
     (posted, out, free)
 }
 
-/// Four buffers carry many more than four messages, byte for byte, without a word about giving them
-/// back.
+/// Four buffers carry many more than four messages, byte for byte, and the program never returns a
+/// buffer explicitly.
 fn a_dropped_message_gives_its_buffer_back() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -74,7 +74,8 @@ fn a_message_is_read_and_dropped_on_another_thread() {
     assert_eq!(gauges(&pool, &srq), (2, 0, 0));
 }
 
-/// Posted, out and free always make the whole pool; available and unreaped are the SRQ's.
+/// The counts posted, out and free always add up to the whole pool; available and unreaped are
+/// those of the SRQ.
 fn gauges_add_up_wherever_the_buffers_are() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -97,8 +98,8 @@ fn gauges_add_up_wherever_the_buffers_are() {
     assert_eq!(*second, [1; 8]);
 }
 
-/// A pool may have more buffers than the SRQ takes: the rest waits, and takes over as soon as an
-/// event is reaped.
+/// A pool may have more buffers than the SRQ has entries: the rest is posted as soon as an event is
+/// reaped.
 fn a_full_queue_keeps_the_rest_of_the_pool_free() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(2);
@@ -124,7 +125,7 @@ fn a_failed_receive_frees_its_buffer() {
     }
     assert_eq!(gauges(&pool, &srq), (1, 0, 1));
     assert_eq!(pool.refill(&mut srq).unwrap(), 1);
-    // It cost the connection; the SRQ is as good as ever.
+    // The connection has ended; the SRQ still works.
     assert!(!dto(&rig.client.request).is_success());
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
@@ -152,8 +153,8 @@ fn flushed_receives_free_their_buffers() {
     assert_eq!(pool.refill(&mut pair.server).unwrap(), 3);
 }
 
-/// An EP that is freed with messages nobody has reaped takes their events along; the buffers come
-/// back all the same, and so do the receives of a plain EP.
+/// Freeing an EP drops the events of its unreaped messages. The buffers return to the pool, and so
+/// do the receives of a plain EP.
 fn buffers_come_back_from_a_freed_ep() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -189,8 +190,8 @@ fn messages_outlive_their_pool() {
     assert_eq!(*message, *b"still here");
 }
 
-/// A guard keeps its bytes when the IA is closed abruptly; the pool's posts say that they are too
-/// late.
+/// A guard keeps its bytes when the IA is closed abruptly; the pool's posts are refused from then
+/// on.
 fn messages_outlive_their_ia() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -221,8 +222,8 @@ fn a_plain_ep_receives_from_a_pool() {
     }
 }
 
-/// The bytes of a write with immediate go elsewhere: the message is empty, whatever the length
-/// written, and brings the immediate.
+/// A write with immediate puts no bytes into the buffer: the message is empty, whatever the length
+/// of the write, and has the immediate value.
 fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
     let rig = Rig::new();
     let (srq, mut pool, mut pair) = rig.pooled(2);
@@ -241,8 +242,8 @@ fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
     assert_eq!(gauges(&pool, &srq), (1, 1, 0));
 }
 
-/// An event is good for its buffer once: not again while the message is out, nor after the buffer
-/// was posted anew.
+/// An event gives its buffer once: not again while the message is out, nor after the buffer was
+/// posted again.
 fn an_old_event_gives_no_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(1);
@@ -261,7 +262,8 @@ fn an_old_event_gives_no_buffer() {
     assert_eq!(gauges(&pool, &srq), (0, 1, 0));
 }
 
-/// A pool hands on what is not its own: another pool's messages, and the consumer's own receives.
+/// A pool passes on completions that are not its own: another pool's messages, and receives that
+/// the program posted itself.
 fn an_event_of_another_pool_gives_no_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(1);
@@ -271,18 +273,18 @@ fn an_event_of_another_pool_gives_no_buffer() {
     assert!(stranger.take(&event).is_none());
     drop(pool.take(&event).unwrap());
 
-    // The cookie is the one that the pool would use next.
+    // The cookie that the pool would use next.
     srq.post_recv(&[rig.server.lmr.triplet(0, 64)], event.cookie + (1 << 32)).unwrap();
     rig.send_bytes(&mut pair, b"the consumer's");
-    // Nothing is posted, so that the pool posts first; the SRQ is full.
+    // The pool's refill posts nothing, as the SRQ is full.
     match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
         Received::Other(Event { data: EventData::Dto(dto), .. }) => assert_eq!(dto.length, 14),
         other => panic!("{other:?}"),
     }
 }
 
-/// A sent buffer is the device's until its completion, then the pool's again; one that was never
-/// sent comes back when it is dropped.
+/// A sent buffer returns to the pool at its completion. A buffer that is not sent returns when it
+/// is dropped.
 fn send_buffers_come_back() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);
@@ -304,12 +306,12 @@ fn send_buffers_come_back() {
     assert_eq!(*message(&rig.server, &mut received), *b"one");
 }
 
-/// An EP that is freed with sends under way, or done and not reaped, gives their buffers back.
+/// Freeing an EP returns the buffers of its sends, whether under way or completed and not reaped.
 fn send_buffers_come_back_from_a_freed_ep() {
     let rig = Rig::patient();
     let (_srq, _received, mut pair) = rig.pooled(1);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 3, SIZE).unwrap();
-    // One finds a buffer, the others are tried again and again.
+    // One send finds a receive buffer; the others are retried.
     for _ in 0..3 {
         let buf = pool.take().unwrap();
         pool.send(&mut pair.client, buf, 8, NONE).unwrap();
@@ -345,7 +347,7 @@ fn a_refused_send_gives_the_buffer_back() {
     assert!(other.take().is_some());
 }
 
-/// The segments of a message may lie anywhere in the buffer; a piece of no bytes is one too.
+/// The segments of a message may lie anywhere in the buffer; an empty piece is allowed.
 fn pieces_are_sent_in_their_order() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);

@@ -1,4 +1,4 @@
-//! RMRs: keys for part of an LMR, granted and taken back; Sends that take them back; RDMA Reads
+//! RMRs: remote keys for part of an LMR, bound and unbound; Sends that invalidate them; RDMA Reads
 //! into them.
 
 use doorbell::{
@@ -194,7 +194,7 @@ fn binding_to_nothing_takes_the_context_back() {
     for make in [Rmr::create, Rmr::create_for_ep] {
         let (rig, mut pair, lmr) = pair();
         let mut rmr = make(&rig.server.pz).unwrap();
-        // Nothing instead of nothing is no error.
+        // Unbinding an RMR that is not bound is no error.
         bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
@@ -250,8 +250,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
             (received.status, received.op, received.invalidated, received.length),
             (DtoStatus::Success, DtoOp::ReceiveWithInvalidate, Some(context), 4)
         );
-        // Whoever has read the event finds the RMR bound to nothing, and can free the memory or
-        // bind again.
+        // After the event, the RMR is unbound, and the program can free the memory or bind again.
         assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
         let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64, 64));
         assert_eq!(write(&rig, &mut pair, b"next", remote(lmr.address() + 64, 4, again)), DtoStatus::Success);
@@ -275,7 +274,7 @@ fn an_rmr_that_the_peer_invalidated_is_bound_again() {
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64, 64));
     assert_eq!(dto(&rig.server.recv).invalidated, Some(context));
-    // The news are old: the new binding stays.
+    // The event is about the earlier binding: the new binding stays.
     assert_eq!(rmr.query().unwrap().segment, lmr.triplet(64, 64));
     assert_eq!(write(&rig, &mut pair, b"new", remote(lmr.address() + 64, 3, again)), DtoStatus::Success);
 }
@@ -320,7 +319,7 @@ fn an_rmr_moves_to_another_connection() {
             write(&rig, &mut second, b"second", remote(lmr.address() + 64, 6, context)),
             DtoStatus::Success
         );
-        // The EP goes with the window on it; the RMR lives on.
+        // Freeing the EP unbinds the window; the RMR stays.
         let Pair { server, client } = second;
         server.free().unwrap();
         drop(client);
@@ -346,7 +345,7 @@ fn binds_that_cannot_be_are_refused() {
     // INVALID_PARAMETER (ARG8): flags.
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), dat::INVALID_ARG8);
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), dat::INVALID_ARG8);
-    // PRIVILEGES_VIOLATION: peers would write what this side may not.
+    // PRIVILEGES_VIOLATION: peers could write what this side may not.
     let for_reading = Lmr::create(&server.ia, &server.pz, 64, MemPriv::LOCAL_READ).unwrap();
     assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), dat::PRIVILEGES_RDMA_WRITE);
     let read_only = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&for_reading, 0, 8) };
@@ -416,7 +415,7 @@ fn a_suppressed_bind_makes_no_event() {
         let (rig, mut pair, lmr) = pair();
         let mut rmr = make(&rig.server.pz).unwrap();
         for i in 0..40 {
-            // More than the queue holds: those that are done give their entries back.
+            // More binds than the queue holds: completed binds release their entries.
             let suppress = CompletionFlags::SUPPRESS;
             until("room for a bind", || {
                 match rmr.bind(&mut pair.server, to(&lmr, 64 * (i % 8), 64), 0, suppress) {
@@ -445,15 +444,15 @@ fn a_bind_on_a_disconnected_ep_is_flushed() {
     lmr.free().unwrap();
 }
 
-/// A bind that is under way when its connection ends may or may not take place; the RMR is good on
-/// the next connection all the same.
+/// A bind under way at the end of its connection may or may not take effect; the RMR can be bound
+/// on the next connection in either case.
 fn a_window_survives_a_flushed_bind() {
     for make in [Rmr::create, Rmr::create_for_ep] {
         let (rig, mut pair, lmr) = pair();
         let mut rmr = make(&rig.server.pz).unwrap();
         bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         pair.client.disconnect(CloseFlags::Abrupt).unwrap();
-        // Until the server's EP knows, binds go to a device that has nobody to talk to.
+        // Until the server's EP is notified, binds go to a QP without a peer.
         let mut posted = 0;
         while pair.server.state() == doorbell::EpState::Connected && posted < 4 {
             if rmr.bind(&mut pair.server, to(&lmr, 64, 64), 0, NONE).is_ok() {

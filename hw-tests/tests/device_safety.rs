@@ -1,6 +1,6 @@
-//! Attacks by a program without `unsafe` on the memory of pools: whatever it keeps, forges, forgets
-//! or drops too early, a guard's bytes are its own. provider/SOUNDNESS.md has the argument, this
-//! what could be tried against it.
+//! Attacks by a program without `unsafe` on the memory of pools. Whatever the program keeps,
+//! forges, forgets or drops too early, nobody else may change the bytes of a guard.
+//! provider/SOUNDNESS.md has the argument.
 #![forbid(unsafe_code)]
 
 use doorbell::{
@@ -53,13 +53,14 @@ fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
     RmrTriplet { virtual_address: lmr.address(), segment_length, rmr_context: lmr.rmr_context() }
 }
 
-/// Contexts are an index and a generation: these are all that a new IA can have given.
+/// An LMR context is an index and a generation: these are all contexts that a new IA can have
+/// assigned.
 fn contexts() -> impl Iterator<Item = u32> {
     (0..4u32).flat_map(|generation| (0..64).map(move |index| generation << 20 | index))
 }
 
-/// Addresses of guards are no secret, and contexts can be guessed. Yet nothing that takes segments
-/// takes such ones.
+/// Addresses of guards are known, and contexts can be guessed. Every call that takes segments must
+/// refuse such segments.
 fn forged_triplets_reach_no_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -109,10 +110,10 @@ fn forged_triplets_reach_no_buffer() {
     assert_eq!(*buf, [7; SIZE]);
 }
 
-/// A key of a pool's memory opens nothing to a peer, nor does any other that a peer may guess.
+/// A peer cannot access a pool's memory with its key or with any other key that the peer may guess.
 fn guessed_keys_reach_no_buffer() {
     let rig = Rig::new();
-    // Keys are given in a row, and this one is the last before the pools'.
+    // Keys are assigned in sequence, and this key is the last before those of the pools.
     let last = Lmr::create(&rig.server.ia, &rig.server.pz, 64, all_privileges()).unwrap().rmr_context();
     let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let mut buf = sends.take().unwrap();
@@ -137,7 +138,7 @@ fn guessed_keys_reach_no_buffer() {
     assert_eq!(*buf, [7; SIZE]);
 }
 
-/// Completions can be copied and kept. Each is good for one guard of one pool, ever.
+/// Completions can be copied and kept. Each gives one guard of one pool, once.
 fn kept_completions_are_good_once() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -177,8 +178,8 @@ fn kept_completions_are_good_once() {
     }
 }
 
-/// Memory is registered with one device and in one PZ. Another device's queue would take its key
-/// for another's.
+/// Memory is registered with one device and in one PZ. The queue of another device could mistake
+/// its key for another region's.
 fn a_pool_is_refused_by_another_ia_and_another_pz() {
     let rig = Rig::new();
     let elsewhere = Pz::create(&rig.server.ia).unwrap();
@@ -206,8 +207,9 @@ fn a_pool_is_refused_by_another_ia_and_another_pz() {
     drop(RecvPool::new(ia, pz, 1, SIZE).unwrap());
 }
 
-/// Devices give keys again, and the system gives addresses again. So a receive that outlives its
-/// LMR may name the key and the address of a buffer of a later pool, while that is lent out.
+/// Devices reuse keys, and the system reuses addresses. A receive that outlives its LMR may
+/// therefore name the key and the address of a buffer of a later pool while that buffer is lent
+/// out.
 fn a_stale_work_request_reaches_no_later_pool() {
     let rig = Rig::new();
     let Side { ia, pz, .. } = &rig.server;
@@ -228,7 +230,7 @@ fn a_stale_work_request_reaches_no_later_pool() {
     pool.refill(&mut victims).unwrap();
     rig.send_bytes(&mut victim, b"lent out");
     let guard = message(&rig.server, &mut pool);
-    // The receive of long ago takes this one.
+    // The stale receive takes this message.
     pair.client.post_send(&[rig.client.lmr.triplet(4096, SIZE)], 0, NONE).unwrap();
     let arrived = dto(&rig.server.recv);
     assert!(!arrived.is_success(), "a dead LMR has received; its key has come again: {found}");
@@ -270,7 +272,7 @@ fn memory_goes_with_the_last_guard() {
     memory_of_a_pool_stays_or_goes(false);
 }
 
-/// A device that refuses to deregister memory goes on writing it: nobody else may get those pages.
+/// A device that refuses to deregister memory may still write it: the pages must not be reused.
 fn memory_that_the_device_keeps_stays_mapped() {
     let mut stuck = Command::new(std::env::current_exe().unwrap());
     stuck.env(STUCK, "1").env("MLX5_EMU_FAULTS", "cmd.dereg_mr=16*0");
@@ -302,7 +304,8 @@ fn guards_outlive_everything_in_any_order() {
     }
 }
 
-/// What is forgotten is never dropped: its buffers are nobody's, and those of others are theirs.
+/// A forgotten object is never dropped: nobody gets its buffers, and other buffers are not
+/// affected.
 fn forgotten_objects_take_no_buffer_of_others_along() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
@@ -332,7 +335,7 @@ fn forgotten_objects_take_no_buffer_of_others_along() {
     assert_eq!(*guard, *b"lent out");
 }
 
-/// A guard that goes in a panic is as good as one that is dropped.
+/// A guard that is dropped during a panic returns its buffer as any other.
 fn a_panicking_reader_gives_its_buffer_back() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(1);
@@ -346,7 +349,7 @@ fn a_panicking_reader_gives_its_buffer_back() {
         let unsent = sends.take().unwrap();
         let reader = std::thread::spawn(move || {
             assert_eq!((guard[0], unsent[0]), (round, round));
-            // As a panic, without a word about it.
+            // A panic without its message.
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(reader.join().is_err());
@@ -426,7 +429,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
             kept.push(dto);
             guards.push((pool.take(&dto).unwrap(), byte));
         }
-        // One of them is given back, and one stays for some rounds.
+        // One of them is returned, and one is kept for some rounds.
         guards.remove(0);
         if guards.len() > 2 {
             guards.remove(0);
@@ -517,7 +520,7 @@ fn pieces_from_elsewhere_are_refused() {
     assert_eq!(*neighbour, [0xbb; SIZE]);
 }
 
-/// Numbers that look random (xorshift).
+/// Pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -530,7 +533,7 @@ impl Random {
 }
 
 /// A program that sends, receives, keeps completions and offers them again, forgets guards and
-/// pools, and loses its connections, in no sensible order.
+/// pools, and loses its connections, in random order.
 struct Program {
     random: Random,
     rig: Rig,
@@ -642,7 +645,7 @@ impl Program {
             Pair { server, client }
         });
         drop((pair, mem::replace(&mut self.srq, srq)));
-        // What was on the old SRQ does not come back: the pools that have it are of little use.
+        // Buffers on the old SRQ do not come back, so the pools that posted them are replaced.
         let mut new = self.new_pool();
         new.refill(&mut self.srq).unwrap();
         self.pools.push(new);

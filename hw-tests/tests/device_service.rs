@@ -1,4 +1,4 @@
-//! Where requests arrive: service points that provide EPs, requests that are handed on, common
+//! Where requests arrive: service points that create EPs, requests that are handed off, common
 //! service points.
 
 use doorbell::{
@@ -45,7 +45,7 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// A client asks at a PSP that provides EPs.
+/// A client connects to a PSP that creates EPs.
 #[track_caller]
 fn ask(rig: &Rig) -> (Psp, Ep, CrArrival) {
     let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
@@ -68,7 +68,7 @@ fn established(rig: &Rig, pair: Pair) -> Pair {
     pair
 }
 
-/// What a consumer gives to a provided EP.
+/// The attributes that a program sets on an EP that the PSP created.
 fn configure(rig: &Rig, ep: &mut Ep) {
     let side = &rig.server;
     ep.modify(EpChange {
@@ -94,7 +94,7 @@ fn a_provided_ep_is_changed_and_accepts() {
     let mut pair = established(&rig, Pair { server, client });
     rig.send_and_read(&mut pair);
     rig.disconnect(&pair);
-    // From now on it is an EP like any other.
+    // From here on it behaves like any other EP.
     pair.server.reset().unwrap();
     assert_eq!(pair.server.state(), EpState::Unconnected);
     pair.server.free().unwrap();
@@ -201,7 +201,7 @@ fn a_request_is_handed_on_to_a_reserved_ep() {
     let arrival = connection_request(&rig.server.cr);
     assert_eq!(arrival.sp, rsp.id());
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
-    // It takes one request.
+    // An RSP takes one request.
     let second = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
@@ -230,7 +230,7 @@ fn a_provided_ep_goes_when_its_request_goes_on() {
     assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
     let arrival = connection_request(&rig.server.cr);
     assert!(arrival.ep.is_none());
-    // And the other way: there it gets one.
+    // The other direction: there the request gets an EP.
     arrival.cr.hand_off(providing.conn_qual()).unwrap();
     let arrival = connection_request(&rig.server.cr);
     assert_eq!(arrival.ep.unwrap().state(), EpState::TentativeConnectionPending);
@@ -244,7 +244,7 @@ fn a_request_is_not_handed_on_to_nobody() {
     let client = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
-    // The request is as good as before.
+    // The request is unchanged.
     let server = rig.server.ep(&EpAttr::default());
     refused.object.accept(&server, &[]).unwrap();
     established(&rig, Pair { server, client });
@@ -275,7 +275,7 @@ fn a_request_is_handed_on_to_another_ia() {
     assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
     assert_eq!(arrival.cr.remote(), remote);
     assert_eq!(&arrival.cr.private_data()[..3], b"who");
-    // It is the other IA's now.
+    // The request belongs to the other IA now.
     let wrong = rig.server.ep(&EpAttr::default());
     let refused = arrival.cr.accept(&wrong, &[]).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_HANDLE_EP);
@@ -296,7 +296,7 @@ fn a_request_is_handed_on_to_anothers_reserved_ep() {
     let client = rig.client.ep(&EpAttr::default());
     ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
-    // It takes one request; the second is as good as before, where it was.
+    // An RSP takes one request; the second request stays unchanged where it was.
     let second = rig.client.ep(&EpAttr::default());
     let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);

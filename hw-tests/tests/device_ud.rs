@@ -1,5 +1,4 @@
-//! Datagrams: UD EPs, with and without SRQs, how they find out about each other, and what they
-//! send.
+//! Datagrams: UD EPs, with and without SRQs, how they resolve each other, and what they send.
 
 use doorbell::{
     AddressHandle, AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnQual, ConnectionEventKind,
@@ -70,7 +69,7 @@ fn datagram(evd: &Evd) -> DatagramEvent {
     }
 }
 
-/// Where the next event says that datagrams of this EP go.
+/// The address handle in the next event of this EP.
 #[track_caller]
 fn established(evd: &Evd, ep: &Ep, asked: bool) -> AddressHandle {
     let event = datagram(evd);
@@ -92,7 +91,7 @@ fn ask(rig: &Rig, client: &Ep, qual: ConnQual, data: &[u8]) -> CrArrival {
     arrival
 }
 
-/// Two that know each other: where the server's are, and where the client's are.
+/// Two resolved EPs: the server's address handle and the client's.
 struct Known {
     to_server: AddressHandle,
     to_client: AddressHandle,
@@ -172,7 +171,7 @@ fn datagrams_go_both_ways() {
         let (got, bytes) = received(&rig.client, 0);
         assert_eq!((got.ep, got.source_qpn(), bytes), (client.id(), Some(to_server.qpn), vec![!round; 7]));
     }
-    // Without a word there is still the header.
+    // An empty datagram still has the header.
     send(&rig.client, &mut client, &to_server, b"");
     assert_eq!(received(&rig.server, 0).0.length as usize, GRH_LEN);
 }
@@ -194,7 +193,7 @@ fn a_datagram_has_its_header_area_in_front() {
     assert!(memory[..64].iter().chain(&memory[80..512]).chain(&memory[552..]).all(|&byte| byte == 0xEE));
 }
 
-/// As many EPs as a program of ranks may have send to one, which answers each.
+/// As many EPs as a parallel program may have send to one EP, which answers each.
 fn many_find_out_about_one() {
     const MANY: usize = 12;
     let rig = Rig::new();
@@ -222,8 +221,8 @@ fn many_find_out_about_one() {
     assert_eq!(heard, all);
 }
 
-/// Questions need not wait for each other, and one address handle serves for others behind the same
-/// port.
+/// Several resolutions can be under way at once, and one address handle can be used for other EPs
+/// behind the same port.
 fn one_finds_out_about_many_at_once() {
     const MANY: u8 = 8;
     let rig = Rig::new();
@@ -278,7 +277,7 @@ fn an_srq_serves_connections_and_datagrams() {
     }
     assert_eq!(counts(&srq), (4, 4));
     rig.disconnect(&pair);
-    // Buffers of the connection that ended are none of the others' business.
+    // The end of the connection does not affect the UD EPs.
     send(&rig.client, &mut client, &to[0], b"still here");
     assert_eq!(received(&rig.server, 0).1, b"still here");
     let [first, second] = servers;
@@ -304,7 +303,7 @@ fn datagrams_that_find_no_buffer_are_lost_and_nothing_else() {
     send(&rig.client, &mut client, &to, b"found");
     assert_eq!(received(&rig.server, 0).1, b"found");
     assert_eq!((server.state(), client.state()), (EpState::Unconnected, EpState::Unconnected));
-    // To a QP that is none, too.
+    // Also to a QP number that does not exist.
     send(&rig.client, &mut client, &to.with_qpn(0xff_fffe), b"nobody");
     expect_nothing(&rig.server.recv);
 }
@@ -338,7 +337,7 @@ fn a_rejection_tells_why() {
     assert_eq!(event.private_data[..3], b"no\0"[..]);
     assert_eq!(EventData::Datagram(Box::new(event)).number(), 0x4_0003);
     assert_eq!(client.state(), EpState::Unconnected);
-    // More than an answer can carry.
+    // More private data than an answer can carry.
     let arrival = ask(&rig, &client, qual, b"");
     assert_eq!(code(arrival.cr.reject(&[1; 137])), dat::INVALID_ARG2);
 }
@@ -372,7 +371,7 @@ fn nobody_answers_in_time() {
     let unanswered = connection_request(&rig.server.cr);
     let event = datagram(&rig.client.connect);
     assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::TimedOut));
-    // An answer comes too late; whoever gives it cannot know.
+    // The answer comes too late, and the server is not told.
     unanswered.cr.accept(&server, &[]).unwrap();
     established(&rig.server.connect, &server, false);
     expect_nothing(&rig.client.connect);
@@ -481,7 +480,7 @@ fn a_request_is_handed_on() {
     ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
     let arrival = connection_request(&other);
     assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
-    // Not to one that waits for connections.
+    // Not to a service point for connections.
     let connected = rig.server.ep(&EpAttr::default());
     let (_rsp, reserved) = rig.server.reserve(&connected);
     let refused = arrival.cr.hand_off(reserved).unwrap_err();
@@ -509,8 +508,8 @@ fn a_request_is_handed_on_to_another_ia() {
     assert_eq!(received(&other, 0).1, b"over there");
 }
 
-/// A peer that is no Doorbell, or has not got its answer: what it gets for these bytes, `None` for
-/// a rejection.
+/// A peer that is not Doorbell, or that did not get its answer: the private data of the answer to
+/// these bytes, `None` for a rejection.
 #[track_caller]
 fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
     let channel = EventChannel::create().unwrap();
@@ -540,8 +539,8 @@ fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
     [&header.concat(), data].concat()
 }
 
-/// The peer asks again when an answer was lost: it gets the same, and the consumer sees one
-/// request.
+/// A peer repeats its request when an answer was lost: it gets the same answer, and the program
+/// sees one request.
 fn a_request_that_comes_again_is_answered_again() {
     let rig = Rig::new();
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
@@ -567,7 +566,7 @@ fn a_request_that_comes_again_is_answered_again() {
     assert_eq!(ask_in_bytes(&rig, qual, &other, no(b"no")), None);
     assert_eq!(ask_in_bytes(&rig, qual, &other, || {}), None);
     expect_nothing(&rig.server.cr);
-    // An EP that is gone has no answer to give any more.
+    // A freed EP does not answer any more.
     server.free().unwrap();
     assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), None);
 }
@@ -588,7 +587,7 @@ fn address_handles_are_freed_once() {
     let first = introduce(&rig, &server, &client).to_server;
     let second = introduce(&rig, &server, &client).to_server;
     assert_ne!(first, second);
-    // Found out for another EP, it is not for this one to free; but to use.
+    // An address handle resolved by another EP can be used here, but not freed.
     assert_eq!(code(other.free_address_handle(&first)), dat::INVALID_ARG2);
     client.free_address_handle(&first).unwrap();
     assert_eq!(code(client.free_address_handle(&first)), dat::INVALID_ARG2);
@@ -624,7 +623,7 @@ fn address_handles_are_good_in_their_pz() {
     assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
 }
 
-/// A device may need the handle until the send is done.
+/// A device may need the address handle until the send has completed.
 fn a_freed_handle_does_not_affect_posted_sends() {
     const MANY: u64 = 16;
     let rig = Rig::new();
@@ -659,7 +658,7 @@ fn datagrams_are_sent_before_their_ep_goes() {
     }
 }
 
-/// Nor does anybody before the memory that they lie in goes.
+/// The same before their memory is freed.
 fn datagrams_are_sent_before_their_memory_goes() {
     const MANY: u64 = 16;
     let rig = Rig::new();
@@ -787,7 +786,7 @@ fn completion_flags_are_those_of_sends() {
     assert_eq!(code(client.post_send_ud(&message, &to, 4, CompletionFlags::UNSIGNALLED)), dat::INVALID_ARG5);
 }
 
-/// A segment whose memory goes away between post and send is the device's to find: the QP fails.
+/// If memory is freed between post and send, the device detects it: the QP fails.
 fn a_failed_ep_is_good_again_after_a_reset() {
     let rig = Rig::new();
     let (mut server, client) = (receiver(&rig.server, 3, 0), rig.client.ep(&ud()));
@@ -805,10 +804,10 @@ fn a_failed_ep_is_good_again_after_a_reset() {
     let event = asynchronous(&rig.server.ia);
     assert_eq!((event.kind, event.object), (AsyncKind::EpBroken, AsyncObject::Ep(failing.id())));
     assert_eq!(failing.state(), EpState::Disconnected);
-    // The others are none the worse.
+    // The other EPs are not affected.
     assert_eq!(server.state(), EpState::Unconnected);
     send(&rig.server, &mut server, &back, b"lost, but sent");
-    // What is posted now is flushed, and nothing else is possible.
+    // Posts are flushed from now on.
     failing.post_send_ud(&[], &back, 8, NONE).unwrap();
     let flushed = dto(&rig.server.request);
     assert_eq!((flushed.status, flushed.op, flushed.cookie), (DtoStatus::Flushed, DtoOp::SendUd, 8));
@@ -847,7 +846,7 @@ fn a_failed_ep_is_good_again_after_a_reset() {
 fn attributes_are_told_back() {
     let rig = Rig::new();
     let side = &rig.server;
-    // What is about RDMA is not looked at.
+    // Attributes of RDMA are ignored.
     let attr = EpAttr { max_rdma_read_in: -1, max_rdma_write_iov: 1 << 20, max_recv_dtos: 9, ..ud() };
     let ep = side.ep(&attr);
     let is = ep.query().unwrap().attr;
@@ -864,7 +863,7 @@ fn what_cannot_be_changed_later() {
     assert_eq!(code(client.modify(service(ServiceType::Rc))), dat::INVALID_ARG3);
     let mut connected = rig.client.ep(&EpAttr::default());
     assert_eq!(code(connected.modify(service(ServiceType::Ud))), dat::INVALID_ARG3);
-    // Another QP: only as long as nobody knows the one that it has.
+    // The QP can be replaced only until a peer has resolved it.
     let more = EpChange { max_recv_dtos: Some(200), ..EpChange::default() };
     client.modify(more).unwrap();
     assert!(client.query().unwrap().attr.max_recv_dtos >= 200);

@@ -1,5 +1,5 @@
-//! Events caused by completions on EVDs that nobody looks at: whoever waits for the connect EVD or
-//! the asynchronous EVD only, directly or through a CNO, hears of them all the same.
+//! Events caused by completions on EVDs that nobody looks at: a program that waits on the connect
+//! EVD or the asynchronous EVD only, directly or through a CNO, still gets them.
 
 use doorbell::{
     AsyncKind, AsyncObject, Cno, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
@@ -54,12 +54,12 @@ fn post(side: &Side, ep: &mut Ep, receives: usize) {
     }
 }
 
-/// The client sends, and nobody looks for the completion.
+/// The client sends, and nobody polls for the completion.
 fn send(rig: &Rig, pair: &mut Pair, len: usize) {
     pair.client.post_send(&[rig.client.lmr.triplet(0, len)], 7, NONE).unwrap();
 }
 
-/// Both connect EVDs say BROKEN, once.
+/// Both connect EVDs have one event BROKEN.
 #[track_caller]
 fn expect_broken(rig: &Rig, pair: &Pair) {
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
@@ -146,8 +146,8 @@ fn a_too_long_message_is_reported_in_every_mode() {
     }
 }
 
-/// Waits leave the CQ armed for themselves or not at all: the one ends with an event, the other in
-/// vain.
+/// A wait that ends with an event leaves the CQ disarmed, and a wait that times out leaves it
+/// armed; both are followed by a failure.
 fn a_break_is_told_after_waits_on_the_dto_evds() {
     let rig = Rig::new();
     for in_vain in [false, true] {
@@ -178,7 +178,7 @@ fn blocked(evd: &Evd) -> bool {
     evd.counters().unwrap()[EvdCounter::WaitBlocked] > 0
 }
 
-/// Also where the CNO is only disabled.
+/// Also if the EVD's CNO is disabled.
 fn a_break_is_reported_after_a_cno_left() {
     let rig = Rig::new();
     let (server, client) = (Cno::create(&rig.server.ia).unwrap(), Cno::create(&rig.client.ia).unwrap());
@@ -200,7 +200,7 @@ fn a_request_without_receiver_is_told() {
     let mut pair = rig.connect_plain(&EpAttr::default());
     send(&rig, &mut pair, 8);
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
-    // The receiver's device noticed nothing; the sender says goodbye.
+    // The receiver's device notices nothing; the sender's DREQ arrives.
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     assert_eq!(dto(&rig.client.request).status, DtoStatus::ReceiverNotReady);
 }
@@ -226,7 +226,7 @@ fn write_to_nowhere(side: &Side, ep: &mut Ep) {
     ep.post_rdma_write(&[side.lmr.triplet(0, 8)], 1, nowhere, NONE).unwrap();
 }
 
-/// The device tells of that one, too: EP_BROKEN comes with it.
+/// The device reports this EP as well: EP_BROKEN comes with it.
 fn an_srq_ep_whose_request_fails_is_told() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -330,7 +330,7 @@ fn the_hard_watermark_is_told_to_both_ends() {
         }
         send(&rig, &mut pair, 8);
         expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
-        // Nothing is wrong at the peer's end, which hears the goodbye.
+        // At the peer the connection is disconnected, not broken.
         expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
         assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
     }
@@ -350,7 +350,7 @@ fn sleeps() -> Vec<(String, u64)> {
     .collect()
 }
 
-/// With everything armed, and after traffic, waits and breaks, the provider's threads sleep on.
+/// With everything armed, and after traffic, waits and breaks, the provider's threads stay asleep.
 fn nothing_wakes_the_provider_while_nothing_happens() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);
@@ -373,7 +373,7 @@ fn nothing_wakes_the_provider_while_nothing_happens() {
         std::thread::sleep(quiet);
         sleeps() == before
     });
-    // They are awake when needed.
+    // They wake when an event comes.
     send(&rig, &mut marked, 8);
     expect_soft(&rig.server.ia, &marked.server);
     send(&rig, &mut plain, TOO_LONG);

@@ -1,4 +1,4 @@
-//! Which test shows which of the 279 rules of the SRQ: keeps `hw-tests/RULES.md` true.
+//! Which test covers which of the 279 rules of the SRQ: generates and checks `hw-tests/RULES.md`.
 //!
 //! - `rules/rules.txt`: a heading for each section; for every rule its number, slug, sentence and
 //!   sources.
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 const SOURCES: [&str; 5] =
     ["hw-tests/tests", "hw-tests/c", "provider/src", "rxe-fallback/src", "rxe-fallback/tests"];
 
-/// This file: what looks like tests here is not.
+/// This file: its examples look like tests.
 const SELF: &str = "hw-tests/tests/rules.rs";
 
 #[derive(Debug, PartialEq, Eq)]

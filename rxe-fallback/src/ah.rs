@@ -1,4 +1,4 @@
-//! Address handles: where a UD send goes.
+//! Address handles: destinations of UD sends.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result, check};
 use crate::pd::Pd;
 use crate::ud::Grh;
 
-/// A path to a port: what address handles and connected QPs are given.
+/// A path to a port, for address handles and connected QPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AhAttr {
     /// Port on this side, counted from 1.
@@ -21,7 +21,7 @@ pub struct AhAttr {
     pub dgid: Option<Gid>,
     /// Index of this side's GID; used with `dgid`.
     pub sgid_index: u8,
-    /// How many routers may pass it on; used with `dgid`.
+    /// Hop limit; used with `dgid`.
     pub hop_limit: u8,
     /// Traffic class; used with `dgid`.
     pub traffic_class: u8,
@@ -130,7 +130,7 @@ impl Ah {
         Ok(Self { inner: Arc::new(AhInner { raw, attr: *attr, pd: pd.clone() }) })
     }
 
-    /// Creates the handle of the way back to the sender of a datagram received on `port`.
+    /// Creates the handle of the path back to the sender of a datagram received on `port`.
     ///
     /// # Errors
     /// EINVAL when the completion is not that of a receive; else as [`Ah::create`].

@@ -1,8 +1,8 @@
 //! Completion channels: a descriptor that becomes readable when an armed CQ gets a completion.
 //!
 //! Each event is acknowledged as soon as it is read. ibv_ack_cq_events(3) suggests batches because
-//! each call takes a mutex; next to the read(2) that fetched the event an uncontended mutex is
-//! nothing, and in return destroying a CQ never has to wait for somebody else's counter.
+//! each call takes a mutex; an uncontended mutex costs little compared with the read(2) that
+//! fetched the event, and destroying a CQ then never waits for unacknowledged events.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::os::fd::{AsFd, BorrowedFd};

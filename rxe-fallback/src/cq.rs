@@ -28,7 +28,7 @@ struct CqInner {
     depth: AtomicU32,
     token: u64,
     invalidate_flags: u32,
-    /// Held so that it outlives the CQ.
+    /// The channel has to outlive the CQ.
     _channel: Option<CompChannel>,
     context: Context,
 }
@@ -39,7 +39,7 @@ unsafe impl Send for CqInner {}
 // SAFETY: as above.
 unsafe impl Sync for CqInner {}
 
-/// Completions that one call to the device fetches.
+/// Completions fetched by one call of `ibv_poll_cq`.
 const BATCH: usize = 16;
 
 impl Cq {
@@ -145,7 +145,7 @@ impl Cq {
             // SAFETY: the CQ is alive and `batch` has room for `want` entries.
             let got = unsafe { sys::ibv_poll_cq(self.as_raw(), want as i32, batch.as_mut_ptr().cast()) };
             let Ok(got) = usize::try_from(got) else {
-                // Completions already moved are worth more than the error, which will come again.
+                // Return the completions that were moved; the next call reports the error again.
                 return if total > 0 { Ok(total) } else { Err(poll_failed(got)) };
             };
             for wc in &batch[..got.min(want)] {
@@ -244,7 +244,7 @@ impl Drop for CqInner {
     }
 }
 
-/// The hint that goes with objects whose queues are pinned memory.
+/// A hint for errors of objects whose queues are pinned memory.
 pub(crate) fn create_failed(verb: &'static str) -> Error {
     let error = Error::last(verb);
     let pinned = matches!(error.errno(), libc::ENOMEM | libc::EAGAIN).then(|| memlock_hint(None)).flatten();

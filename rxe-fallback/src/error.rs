@@ -1,4 +1,4 @@
-//! One error type for every verb: which call, which errno, and what to do about it.
+//! One error type for every verb: the call, its errno, and a hint.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use nix::errno::Errno;
 /// `Result` with the error of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A verb that failed: its name, its errno and, where there is one, a hint.
+/// A verb that failed: its name, its errno and, if there is one, a hint.
 ///
 /// `Display` reads `ibv_reg_mr: Cannot allocate memory (ENOMEM): the memlock limit is 64 KiB; ...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Error {
         Self::new(verb, Errno::last_raw())
     }
 
-    /// What the device or its driver cannot do: `EOPNOTSUPP` with a reason.
+    /// An operation that the device or its driver does not support: `EOPNOTSUPP` with a reason.
     #[must_use]
     pub fn unsupported(verb: &'static str, detail: impl Into<String>) -> Self {
         Self::new(verb, libc::EOPNOTSUPP).with_detail(detail)
@@ -62,7 +62,7 @@ impl Error {
         self.errno
     }
 
-    /// What was wrong or what to do, where that is known.
+    /// The cause or a remedy, if known.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
@@ -103,7 +103,7 @@ impl From<Error> for io::Error {
 /// `Ok` for 0, else the returned value as errno: for verbs that return it (`ibv_post_*`,
 /// `ibv_modify_*`).
 ///
-/// Some providers return it negated; both signs are taken.
+/// Some providers return it negated; both signs are accepted.
 pub(crate) fn check(verb: &'static str, returned: i32) -> Result<()> {
     match returned {
         0 => Ok(()),
@@ -116,7 +116,7 @@ pub(crate) fn check_errno(verb: &'static str, returned: i32) -> Result<()> {
     if returned == 0 { Ok(()) } else { Err(Error::last(verb)) }
 }
 
-/// What to say when memory could not be pinned.
+/// The hint when memory could not be pinned.
 ///
 /// `bytes` is how much was to be pinned, if that is known.
 pub(crate) fn memlock_hint(bytes: Option<usize>) -> Option<String> {

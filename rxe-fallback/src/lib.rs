@@ -1,16 +1,16 @@
-//! Standard verbs and rdma_cm, safely owned, for any verbs device.
+//! Standard verbs and rdma_cm with safe ownership, for any verbs device.
 //!
-//! Each verbs object is a handle that keeps what it depends on alive: a QP holds its PD, its CQs
-//! and its SRQ, a CQ its channel, everything its device. Handles can be dropped in any order; the
-//! verbs object goes when its last handle and the last object that needs it are gone. Errors carry
-//! the verb's name and errno ([`Error`]).
+//! Each verbs object is a handle that keeps the objects alive on which it depends: a QP holds its
+//! PD, CQs and SRQ, a CQ holds its channel, every object holds its device. Handles can be dropped
+//! in any order. The verbs object is destroyed with its last handle and the last object that needs
+//! it. Errors carry the verb's name and errno ([`Error`]).
 //!
 //! Nothing here blocks unless its name ends in `_timeout`: event sources are non-blocking
 //! descriptors ([`CompChannel`], [`Context::async_fd`], [`EventChannel`]), and events are
 //! acknowledged when they are read.
 //!
-//! Objects that raise events are made with a `token`, a number of the caller's that comes back with
-//! each event.
+//! Objects that raise events are created with a `token`, a number that the caller chooses and that
+//! each event carries.
 //!
 //! ```no_run
 //! use rxe_fallback::{Access, Context, Cq, Mr, Pd, RecvWr, Srq, SrqInit};
@@ -55,7 +55,7 @@ pub mod ud;
 mod util;
 pub mod wr;
 
-/// The bindings underneath, for calls this crate does not have.
+/// The bindings, for calls that this crate does not wrap.
 pub use rdma_sys as sys;
 
 pub use ah::{Ah, AhAttr};

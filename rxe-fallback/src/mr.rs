@@ -7,9 +7,9 @@
 //! function all the same, because nothing in safe code ever holds a reference to such memory: an
 //! [`Mr`] hands its bytes out by copy only ([`Mr::read_at`], [`Mr::write_at`], relaxed atomic
 //! accesses), so a device that writes meanwhile gives torn bytes, never undefined behaviour. Memory
-//! outside the region is out of reach: the device checks each address against the key. What
-//! remains, a reference to the bytes, is `unsafe` ([`Mr::slice`], [`Mr::slice_mut`],
-//! [`Mr::register_raw`]) and its contract says what the caller must rule out.
+//! outside the region is out of reach: the device checks each address against the key. References
+//! to the bytes are `unsafe` ([`Mr::slice`], [`Mr::slice_mut`], [`Mr::register_raw`]); the
+//! contracts of these functions say what the caller must rule out.
 //!
 //! The memory outlives the registration. When deregistering fails (a window is still bound), memory
 //! that the region owns or shares is leaked rather than unmapped.
@@ -30,7 +30,7 @@ use crate::pd::Pd;
 use crate::wr::Sge;
 
 bitflags::bitflags! {
-    /// What may be done with an MR or a window, and by whom; local reads are always allowed.
+    /// Access rights of an MR or a window; local reads are always allowed.
     ///
     /// # References
     /// ibv_reg_mr(3)
@@ -48,7 +48,7 @@ bitflags::bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses count from 0 at the start of the region.
         const ZERO_BASED = 1 << 5;
-        /// Pages are brought in on demand instead of being pinned.
+        /// Pages are paged in on demand instead of being pinned.
         const ON_DEMAND = 1 << 6;
         /// The memory is in huge pages.
         const HUGETLB = 1 << 7;
@@ -91,7 +91,7 @@ struct MrInner {
     access: Access,
     /// The device's address of the first byte.
     iova: u64,
-    /// Owned or shared memory; this share of it is given up only after the region is gone.
+    /// Owned or shared memory; released only after the region is deregistered.
     memory: ManuallyDrop<Option<Arc<Mapping>>>,
     deregistered: bool,
     pd: Pd,
@@ -103,14 +103,14 @@ unsafe impl Send for MrInner {}
 // SAFETY: as above.
 unsafe impl Sync for MrInner {}
 
-/// An MR that could not be deregistered, and why: usually EBUSY or EINVAL because a window is bound
-/// to it.
+/// An MR that could not be deregistered, with the reason: usually EBUSY or EINVAL because a window
+/// is bound to it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct DeregisterError {
     /// The region, still registered.
     pub mr: Mr,
-    /// What the verb said.
+    /// The error of the verb.
     pub error: Error,
 }
 
@@ -139,7 +139,8 @@ impl Mr {
     /// which is the address that segments name ([`Mr::sge`]).
     ///
     /// The region holds the mapping until it has been deregistered. If that fails, the mapping is
-    /// leaked: it stays mapped for good, also when all others have dropped it.
+    /// leaked: it stays mapped for the life of the process, also when all other holders have
+    /// dropped it.
     ///
     /// # Errors
     /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as
@@ -182,7 +183,7 @@ impl Mr {
         iova: u64,
         memory: Option<Arc<Mapping>>,
     ) -> Result<Self> {
-        // The start says it all; rxe knows no flag for it.
+        // The device address says that the region is zero-based; rxe has no flag for it.
         let bits = (access - Access::ZERO_BASED).bits();
         // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory`
         // holds it, and is dropped after that (see Drop), or the caller of register_raw promised
@@ -221,7 +222,7 @@ impl Mr {
         self.inner.len
     }
 
-    /// What it was registered for.
+    /// Its access rights.
     #[must_use]
     pub fn access(&self) -> Access {
         self.inner.access
@@ -251,7 +252,7 @@ impl Mr {
         Ok(Sge { addr: self.inner.iova + offset as u64, len, lkey: self.lkey() })
     }
 
-    /// Copies bytes at `offset` out of the region; torn where the device writes at the same time.
+    /// Copies bytes at `offset` out of the region; torn if the device writes at the same time.
     ///
     /// # Errors
     /// EINVAL when the range does not lie inside the region.
@@ -262,7 +263,7 @@ impl Mr {
         Ok(())
     }
 
-    /// Copies `from` into the region at `offset`; torn where the device writes at the same time.
+    /// Copies `from` into the region at `offset`; torn if the device writes at the same time.
     ///
     /// # Errors
     /// EINVAL when the range does not lie inside the region.

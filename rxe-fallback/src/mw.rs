@@ -1,4 +1,4 @@
-//! Memory windows: keys for part of an MR, granted and taken back by work requests.
+//! Memory windows: keys for part of an MR, bound and invalidated by work requests.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::ptr::NonNull;
@@ -40,7 +40,7 @@ unsafe impl Send for MwInner {}
 // SAFETY: as above.
 unsafe impl Sync for MwInner {}
 
-/// What a window is to be bound to. Length 0 takes the binding back (type 1).
+/// The range that a window is bound to. Length 0 unbinds (type 1).
 #[derive(Debug, Clone, Copy)]
 pub struct BindMw<'a> {
     /// The window.
@@ -126,8 +126,8 @@ impl Mw {
         unsafe { std::ptr::addr_of!((*self.as_raw()).rkey).read_volatile() }
     }
 
-    /// Remembers the key that a posted binding of type 2 gives the window: the next work request
-    /// about it names the window by this one.
+    /// Stores the key that a posted binding of type 2 gives the window; the next work request on
+    /// the window uses this key.
     pub fn set_rkey(&self, rkey: u32) {
         // SAFETY: the window is alive. Nobody else writes the key of a window of type 2, and
         // providers read it while a work request is posted: an aligned 32-bit volatile write gives

@@ -9,9 +9,9 @@ use rdma_sys as sys;
 use crate::device::Context;
 use crate::error::{Error, Result};
 
-/// A protection domain: what MRs, SRQs and QPs must share to work together.
+/// A protection domain: MRs, SRQs and QPs work together only within one.
 ///
-/// Cheap to clone; the PD goes when its last clone and the last object made in it are gone.
+/// Cheap to clone; the PD is deallocated with its last clone and the last object created in it.
 #[derive(Debug, Clone)]
 pub struct Pd {
     inner: Arc<PdInner>,

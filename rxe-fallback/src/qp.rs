@@ -30,16 +30,16 @@ pub enum QpKind {
     Ud,
 }
 
-/// What a QP is made for.
+/// The attributes that a QP is created with.
 #[derive(Debug, Clone, Copy)]
 pub struct QpInit<'a> {
     /// Transport.
     pub kind: QpKind,
-    /// Where finished sends go.
+    /// The CQ of send completions.
     pub send_cq: &'a Cq,
-    /// Where finished receives go; may be the same.
+    /// The CQ of receive completions; may be the same.
     pub recv_cq: &'a Cq,
-    /// Where receives come from; `None` for a receive queue of its own.
+    /// The SRQ that receives are taken from; `None` for a receive queue of its own.
     pub srq: Option<&'a Srq>,
     /// Sends that can be posted at a time, at least.
     pub max_send_wr: u32,
@@ -54,7 +54,7 @@ pub struct QpInit<'a> {
     /// Whether each send completes; else only those with [`SendFlags::SIGNALLED`], and those that
     /// fail.
     pub signal_all: bool,
-    /// Comes back in asynchronous events.
+    /// The number that asynchronous events carry.
     pub token: u64,
 }
 
@@ -110,8 +110,8 @@ impl Qp {
         unsafe { Self::create_with(pd, init, |pd, init| sys::ibv_create_qp(pd, init)) }
     }
 
-    /// The same through another function than `ibv_create_qp`: a device library's own, with
-    /// settings that verbs lack.
+    /// Creates a QP by another function than `ibv_create_qp`, such as that of a device library with
+    /// more settings.
     ///
     /// # Errors
     /// As [`Qp::create`].
@@ -274,19 +274,19 @@ impl Qp {
         self.inner.token
     }
 
-    /// Where its finished sends go.
+    /// The CQ of its send completions.
     #[must_use]
     pub fn send_cq(&self) -> &Cq {
         &self.inner.send_cq
     }
 
-    /// Where its finished receives go.
+    /// The CQ of its receive completions.
     #[must_use]
     pub fn recv_cq(&self) -> &Cq {
         &self.inner.recv_cq
     }
 
-    /// Where its receives come from, if not from its own queue.
+    /// Its SRQ, if it has no receive queue of its own.
     #[must_use]
     pub fn srq(&self) -> Option<&Srq> {
         self.inner.srq.as_ref()
@@ -351,7 +351,7 @@ fn check_init(pd: &Pd, init: &QpInit<'_>) -> Result<()> {
 }
 
 impl Qp {
-    /// Changes what `mask` says to the values in `attr`.
+    /// Sets the attributes in `mask` to the values in `attr`.
     ///
     /// # Errors
     /// `ibv_modify_qp`'s errno, EINVAL when the state does not allow it.
@@ -371,7 +371,7 @@ impl Qp {
         })
     }
 
-    /// The QP's attributes, from the device, as far as `mask` asks.
+    /// Queries the QP's attributes in `mask` from the device.
     ///
     /// # Errors
     /// `ibv_query_qp`'s errno.

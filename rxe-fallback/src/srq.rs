@@ -14,18 +14,18 @@ use crate::qp::QpKind;
 use crate::ud::{UdRecvBuffer, UdRecvWr};
 use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives, refused};
 
-/// What an SRQ is made for.
+/// The attributes that an SRQ is created with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqInit {
     /// Work requests that can be posted at a time, at least.
     pub max_wr: u32,
     /// Segments of a work request, at least.
     pub max_sge: u32,
-    /// Comes back in asynchronous events.
+    /// The number that asynchronous events carry.
     pub token: u64,
 }
 
-/// What an SRQ says about itself.
+/// The attributes of an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Work requests that can be posted at a time.
@@ -36,14 +36,14 @@ pub struct SrqAttr {
     pub srq_limit: u32,
 }
 
-/// Which QPs an SRQ is for, and what is posted to it therefore.
+/// The QPs that an SRQ serves, which decides what can be posted to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
     /// Connected ones: plain segments.
     Connected,
     /// UD: each receive starts with a GRH area.
     Datagrams,
-    /// Both: plain segments; whoever posts knows about the GRH area.
+    /// Both: plain segments; the caller accounts for the GRH area.
     Any,
 }
 
@@ -92,8 +92,8 @@ impl Srq {
     ///
     /// A message that comes through a UD QP has its payload after the first
     /// [`GRH_LEN`](crate::GRH_LEN) bytes of the segments, and those are counted in the completion's
-    /// length; one through a connected QP starts at the first byte. Nothing but the QP number in
-    /// the completion tells which. Prefer [`Srq::create_ud`] where all QPs are UD.
+    /// length; one through a connected QP starts at the first byte. Only the QP number in the
+    /// completion tells which of the two it is. Prefer [`Srq::create_ud`] if all QPs are UD.
     ///
     /// # Errors
     /// As [`Srq::create`].
@@ -119,7 +119,7 @@ impl Srq {
         // SAFETY: the PD is alive and held as long as the SRQ lives.
         let raw = unsafe { sys::ibv_create_srq(pd.as_raw(), &mut attr) };
         let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
-        // Some drivers leave the struct as it was; what was asked for is promised in any case.
+        // Some drivers leave the struct unchanged; the requested size is guaranteed in any case.
         let max_wr = AtomicU32::new(attr.attr.max_wr.max(init.max_wr));
         let max_sge = attr.attr.max_sge.max(init.max_sge);
         let inner = SrqInner { raw, max_wr, max_sge, token: init.token, serves, pd: pd.clone() };

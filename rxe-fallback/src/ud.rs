@@ -1,8 +1,8 @@
 //! Receiving datagrams: the first 40 bytes of each buffer are not payload.
 //!
 //! A UD receive starts with room for a global routing header, whether or not a header is there, and
-//! the completion's length counts it. [`UdRecvBuffer`] carries that room with it, so that nobody
-//! takes it for payload.
+//! the completion's length counts it. [`UdRecvBuffer`] includes that room, so that it is not
+//! mistaken for payload.
 //!
 //! # References
 //! ibv_post_recv(3), ibv_create_ah_from_wc(3)
@@ -26,7 +26,7 @@ pub struct UdRecvBuffer {
 /// A receive for UD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdRecvWr {
-    /// Comes back in the completion.
+    /// The `wr_id` of the completion.
     pub wr_id: u64,
     /// Where the datagram goes.
     pub buffer: UdRecvBuffer,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 const _: () =
     assert!(size_of::<usize>() == size_of::<u64>(), "tokens travel as pointers: 64-bit targets only");
 
-/// A token as the context pointer that verbs carry around; nobody follows it.
+/// A token as a verbs context pointer, which nobody dereferences.
 pub(crate) fn token_into(token: u64) -> *mut libc::c_void {
     std::ptr::without_provenance_mut(token as usize)
 }

@@ -32,7 +32,7 @@ const _: () = assert!(std::mem::offset_of!(Sge, lkey) == std::mem::offset_of!(sy
 /// A receive: where a message may be put.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// The `wr_id` of the completion.
     pub wr_id: u64,
     /// The segments, filled in order.
     pub sges: &'a [Sge],

@@ -1,4 +1,4 @@
-//! What the devices of this machine offer as IAs.
+//! Prints the attributes of this machine's devices as IAs.
 
 use clap::Parser;
 use comfy_table::{Table, presets};
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for device in devices {
         match Ia::open(&device) {
-            // Whoever reads may have seen enough.
+            // The reader may have closed the pipe.
             Ok(ia) => drop(writeln!(std::io::stdout(), "{device}\n{}\n", table(&ia))),
             Err(error) => {
                 eprintln!("doorbell-info: {device}: {error}");

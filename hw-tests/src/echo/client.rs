@@ -153,7 +153,7 @@ fn established(end: &End, connections: usize) -> Result<(), String> {
         // The provider ends each attempt in time; this is for the worst case.
         let event = end.next(Some(2 * CONNECT_TIME)).map_err(|e| e.to_string())?;
         let Some(event) = event else { return Err("cannot connect: the device does not answer".to_owned()) };
-        // Of a connection that failed, receives come back too.
+        // A failed connection flushes receives too.
         let EventData::Connection(event) = event.data else { continue };
         if event.kind != ConnectionEventKind::Established {
             return Err(format!("cannot connect: {}", why(event.kind)));
@@ -210,7 +210,7 @@ impl<'a> Client<'a> {
         let mut received = RecvPool::new(ia, pz, credits, size).map_err(failed)?;
         received.refill(&mut srq).map_err(|e| failed(e.into()))?;
         let to_send = SendPool::new(ia, pz, credits, size).map_err(failed)?;
-        // An acknowledgement may be slower than the echo.
+        // The acknowledgement of a send may come later than its echo.
         let most_sends = 2 * window + 2;
         let attr = EpAttr {
             max_request_dtos: most_sends as i32,
@@ -227,7 +227,8 @@ impl<'a> Client<'a> {
             let under_way = VecDeque::with_capacity(window as usize);
             streams.push(Stream { ep, sent: 0, back: 0, under_way, sends: 0, ready: true });
         }
-        // A few at a time, so that none waits for its answer longer than connecting takes.
+        // A few at a time, so that no connection attempt waits for others longer than its own
+        // timeout.
         for some in streams.chunks(16) {
             for stream in some {
                 connect(&stream.ep, server, Purpose::Messages { window }).map_err(failed)?;
@@ -356,7 +357,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Says that all is done and is told where the server stands.
+    /// Reports the end of the run and gets the server's final counts.
     fn finish(&mut self) -> Result<(Option<Counts>, Option<u64>), Failure> {
         self.line.say(Note::Finish).map_err(|e| Failure::run("the control connection", e))?;
         loop {
@@ -382,7 +383,7 @@ impl<'a> Client<'a> {
     fn leave(&mut self) {
         let eps = || self.streams.iter().map(|stream| &stream.ep).chain([&self.line.ep]);
         for ep in eps() {
-            // One that has ended already needs no end.
+            // A connection that has ended already needs no disconnect.
             let _ = ep.disconnect(CloseFlags::Abrupt);
         }
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! How often a device says that somebody found no receive buffer (RNR).
+//! How often a device has reported receiver not ready (RNR).
 
 use std::path::PathBuf;
 
@@ -16,7 +16,8 @@ pub(super) struct RnrCounter {
 }
 
 impl RnrCounter {
-    /// From now on. `device` is as it was opened: with a port, or without for port 1.
+    /// Counts from now on. `device` is the name that was opened: with a port, or without for port
+    /// 1.
     pub(super) fn new(device: &str, adapter: &str) -> Self {
         let port = device.split_whitespace().nth(1).and_then(|port| port.parse::<u8>().ok()).unwrap_or(1);
         let folder = format!("/sys/class/infiniband/{adapter}/ports/{port}/hw_counters");

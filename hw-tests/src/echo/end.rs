@@ -8,7 +8,7 @@ use doorbell::{
 };
 use std::time::{Duration, Instant};
 
-/// Notes that may be under way on a control connection.
+/// Control messages that may be under way on a control connection.
 const NOTES: u32 = 4;
 
 /// Events that the EVD takes at first.
@@ -49,7 +49,7 @@ impl End {
         Ok(())
     }
 
-    /// That many will not come any more.
+    /// This many events will not come any more.
     pub(super) fn forget(&mut self, events: u32) {
         self.promised -= events;
     }
@@ -107,7 +107,7 @@ impl Line {
         self.said.send(&mut self.ep, buf, NOTE_BYTES, CompletionFlags::empty()).map_err(|(_, e)| e.into())
     }
 
-    /// What a completion of this line brings: a note, or nothing that matters.
+    /// The control message that this completion of the line brings, if any.
     pub(super) fn on(&mut self, dto: &DtoCompletion) -> Option<Note> {
         if self.said.completed(dto) {
             return None;
@@ -115,7 +115,7 @@ impl Line {
         let message = self.heard.take(dto)?;
         let note = Note::decode(&message);
         drop(message);
-        // Fails on a connection that has ended, of which there is an event.
+        // The post fails on a connection that has ended, which an event reports.
         let _ = self.heard.refill(&mut self.ep);
         note
     }

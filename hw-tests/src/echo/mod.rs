@@ -1,10 +1,10 @@
 //! The echo: a server whose clients share one SRQ, and a client that sends messages of many sizes
 //! over many connections and checks every byte that comes back.
 //!
-//! A client opens one control connection, on a plain EP, and is told there how many messages it may
-//! have under way (*credits*): never more than the SRQ has buffers for, over all clients. An answer
-//! is a credit given back, so the server posts the buffer again before it answers, and nobody ever
-//! finds the SRQ empty.
+//! A client opens one control connection, on a plain EP. There the server grants it credits: how
+//! many messages it may have under way. The credits of all clients together never exceed the
+//! buffers of the SRQ. An answer returns a credit, so the server posts the buffer again before it
+//! answers, and no message finds the SRQ empty.
 
 pub mod client;
 mod counters;
@@ -28,10 +28,10 @@ pub const DEFAULT_SIZES: [usize; 8] = [0, 1, 24, 32, 64, 4096, 65_536, 1 << 20];
 /// Why an echo could not begin or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Bad input, or an environment in which nothing can be begun.
+    /// Bad input, or an environment in which nothing can be started.
     #[error("{0}")]
     Setup(String),
-    /// It had begun.
+    /// The run failed after its start.
     #[error("{0}")]
     Run(String),
 }

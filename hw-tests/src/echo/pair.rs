@@ -20,7 +20,7 @@ impl ServerProcess {
     /// Starts `program`, a doorbell-echo, as a server and waits until it listens.
     ///
     /// # Errors
-    /// [`Failure::Setup`] where it did not come to that; it has said why on standard error.
+    /// [`Failure::Setup`] if the server does not start; it prints the reason on standard error.
     pub fn start(program: &std::path::Path, arguments: &[String]) -> Result<Self, Failure> {
         let failed = |e| Failure::setup(&format!("cannot start {}", program.display()), e);
         let mut child = Command::new(program)
@@ -51,7 +51,7 @@ impl ServerProcess {
 
     /// Ends it, as it would be by a crash.
     pub fn kill(&mut self) {
-        // Gone already is as good.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

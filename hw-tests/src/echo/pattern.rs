@@ -33,7 +33,7 @@ impl Pattern {
         let largest = sizes.iter().copied().max().unwrap_or(0);
         let words = (largest + STARTS).div_ceil(8) as u64;
         let table = (0..words).flat_map(|i| mix(seed ^ mix(i)).to_le_bytes()).collect();
-        // The larger, the rarer, so that long messages do not drown the short ones.
+        // Larger sizes are rarer, so that long messages do not take most of the time.
         let shares = sizes.iter().scan(0, |sum, &size| {
             *sum += 1 + (1 << 20) / (8192 + size as u64);
             Some(*sum)

@@ -1,4 +1,4 @@
-//! What a run shows: progress on standard error while it works, a table at the end.
+//! Output of a run: progress on standard error, and a table at the end.
 
 use super::Failure;
 use super::wire::Counts;
@@ -158,7 +158,7 @@ fn human(nanos: u64) -> String {
     }
 }
 
-/// A bar on a terminal, elsewhere a line now and then.
+/// A progress bar on a terminal, otherwise a line from time to time.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
@@ -217,7 +217,7 @@ mod tests {
         assert!(outcome(3, None).is_good());
         assert!(!outcome(2, Some(back)).is_good());
         assert!(!outcome(3, Some(SrqCounts { end: Some((7, 8)), ..back })).is_good());
-        // Not told: there were other clients.
+        // Not reported, since there were other clients.
         assert!(outcome(3, Some(SrqCounts { end: None, ..back })).is_good());
     }
 

@@ -1,4 +1,4 @@
-//! The server: sends every message back to where it came from.
+//! The server: sends every message back to its sender.
 
 use super::counters::RnrCounter;
 use super::end::{End, Line};
@@ -56,8 +56,8 @@ impl Buffers {
 struct Connection {
     ep: Ep,
     own: Option<RecvPool>,
-    /// The first message can be here before the connection's confirmation; the answer has to wait
-    /// for that.
+    /// The first message can arrive before the connection is established; the answer has to wait
+    /// for that event.
     up: bool,
     /// Messages to send back, oldest first.
     waiting: VecDeque<RecvBuf>,
@@ -71,7 +71,7 @@ struct Connection {
 struct Client {
     line: Line,
     up: bool,
-    /// A note that came before the connection's confirmation.
+    /// A control message that came before the connection was established.
     early: Option<Note>,
     name: String,
     credits: u32,
@@ -98,8 +98,8 @@ struct Server {
 /// Serves until the process is ended.
 ///
 /// # Errors
-/// [`Failure::Setup`] where the device, the qualifier or the memory is not to be had;
-/// [`Failure::Run`] when the device fails later.
+/// [`Failure::Setup`] if the device, the qualifier or the memory is not available; [`Failure::Run`]
+/// when the device fails later.
 pub fn serve(options: &Options) -> Result<Infallible, Failure> {
     let mut server = Server::new(options)?;
     server.run().map_err(|e| Failure::run("the device failed", e))
@@ -164,7 +164,7 @@ impl Server {
             if let Some(event) = self.end.next(due)? {
                 self.on(event)?;
             }
-            // What else is there already; then answer, so that nobody waits for long.
+            // Handle what else has arrived, then answer, so that no client waits for long.
             for _ in 0..self.depth {
                 let Ok(event) = self.end.evd.dequeue() else { break };
                 self.on(event)?;
@@ -212,8 +212,8 @@ impl Server {
             (None, Some((_, pool))) => pool,
             (None, None) => return,
         };
-        // The buffer of a receive that failed is free again; of the connection's end there is an
-        // event.
+        // The buffer of a failed receive is free again; another event reports the end of the
+        // connection.
         if let Some(message) = pool.take(dto) {
             if connection.up && connection.waiting.is_empty() {
                 self.busy.push_back(dto.ep);
@@ -222,7 +222,7 @@ impl Server {
         }
     }
 
-    /// Sends back what can be sent back now.
+    /// Sends back all messages that can be sent now.
     fn answer(&mut self) -> Result<(), Error> {
         for _ in 0..self.busy.len() {
             let Some(id) = self.busy.pop_front() else { break };
@@ -235,12 +235,12 @@ impl Server {
                 let len = message.len();
                 buf[..len].copy_from_slice(&message);
                 drop(message);
-                // The answer is a credit: there has to be a buffer for what it is spent on.
+                // The answer returns a credit, so a buffer has to be posted before it.
                 refill(&mut self.shared, connection)?;
                 match self.sends.send(&mut connection.ep, buf, len, CompletionFlags::empty()) {
                     Ok(()) => connection.sends += 1,
                     Err((_, error)) => {
-                        // If it has ended, there is an event of that.
+                        // If the connection has ended, an event reports that.
                         if connection.ep.state() == EpState::Connected {
                             return Err(error.into());
                         }
@@ -271,7 +271,7 @@ impl Server {
             }
             Some(Purpose::Messages { window }) => {
                 let window = window.min(self.depth);
-                // An answer's acknowledgement may be slower than the next message.
+                // The acknowledgement of an answer may come later than the next message.
                 let most = 2 * window + 2;
                 let events = most + window + 1;
                 let attr = EpAttr { max_request_dtos: most as i32, max_request_iov: 1, ..EpAttr::default() };
@@ -304,7 +304,7 @@ impl Server {
     fn answer_notes(&mut self) -> Result<(), Error> {
         while let Some(&(id, note, due)) = self.notes.front() {
             let srq = match self.counts()? {
-                // What other clients hold at this moment says nothing about this one.
+                // With other clients, the counts say nothing about this one.
                 _ if self.clients.len() > 1 => None,
                 Some((available, outstanding))
                     if (available, outstanding) != (self.depth, self.depth) && Instant::now() < due =>
@@ -389,7 +389,7 @@ impl Server {
     }
 }
 
-/// Posts what has come back. A connection that has ended takes no more receives, and needs none.
+/// Posts the buffers that came back. A connection that has ended takes no more receives.
 fn refill(shared: &mut Option<(Srq, RecvPool)>, connection: &mut Connection) -> Result<(), PostError> {
     match (shared, &mut connection.own) {
         (Some((srq, pool)), _) => pool.refill(srq).map(drop),

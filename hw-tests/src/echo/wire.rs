@@ -1,4 +1,4 @@
-//! What client and server say to each other besides the messages themselves.
+//! The messages of client and server besides the echoed ones.
 //!
 //! Everything is 32-bit words, little-endian. Private data of a connect: magic, version, kind,
 //! window. A note on the control connection: its kind and seven words.
@@ -28,7 +28,7 @@ impl Purpose {
         bytes(&[MAGIC, VERSION, kind, window])
     }
 
-    /// `None` for somebody who speaks something else.
+    /// `None` for a peer with another protocol.
     pub(super) fn decode(data: &[u8]) -> Option<Self> {
         match words(data)?[..4] {
             [MAGIC, VERSION, 0, _] => Some(Self::Control),
@@ -44,7 +44,7 @@ pub(super) type Counts = (u32, u32);
 /// A note on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// The client's wish; window 0 leaves it to the server.
+    /// What the client requests; with window 0 the server chooses.
     Hello { connections: u32, window: u32, largest: u32 },
     /// Credits for all connections together, window for each; the SRQ's counts, if there is one and
     /// no other client uses it.
@@ -55,8 +55,8 @@ pub(super) enum Note {
     Busy,
     /// Every message is back.
     Finish,
-    /// Where the server ended: the SRQ's counts as above, and RNR events at its device if that
-    /// counts them.
+    /// The server's final state: the SRQ's counts as above, and RNR events of its device if the
+    /// device counts them.
     Summary { srq: Option<Counts>, rnr: Option<u32> },
 }
 

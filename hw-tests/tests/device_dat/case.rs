@@ -1,5 +1,5 @@
-//! A program, or a pair of them, on one provider or two; how often it runs, and what is written
-//! down about it.
+//! Runs a program, or a server and a client, on one provider or two; counts runs and writes
+//! reports.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -92,8 +92,7 @@ pub(crate) fn is_mlx5() -> bool {
     devices().is_some_and(|(device, _)| device.starts_with("mlx5"))
 }
 
-/// Iterations of a program: fewer where a message takes a fifth of a millisecond, as on rxe in the
-/// test machine.
+/// Iterations of a program: fewer on rxe in the test machine, where a message takes 0.2 ms.
 pub(crate) fn iterations(n: u32) -> u32 {
     if is_mlx5() { n } else { n / 32 }
 }
@@ -144,8 +143,8 @@ fn trial(case: Case, ends: Ends) -> Trial {
     }
 }
 
-/// What programs say that have met a race which is not the provider's; they get another try, unless
-/// runs are counted.
+/// Messages of programs that hit a race of their own. Such a program is run again, unless runs are
+/// counted.
 const RACES: &[Race] = &[
     // dtestx's server tells the client where to connect before it listens there.
     Race { says: "unexpected event, !conn established: 0x4003", rxe: false, libdaplofa: false },

@@ -103,7 +103,8 @@ fn paths() -> &'static [&'static str] {
 
 fn no_valgrind() -> Option<&'static str> {
     if std::env::var_os("MLX5_EMU_SESSION").is_none() {
-        // It knows what the software device writes, and not what a kernel and its devices do.
+        // valgrind knows what the software device writes, but not what a kernel and its devices
+        // write.
         Some("under valgrind on the software device only")
     } else if !Path::new(VALGRIND).exists() {
         Some("no valgrind: install valgrind")

@@ -1,4 +1,4 @@
-//! What is said when an IA cannot be opened, or used: one line, with the reason and what to do.
+//! The log when an IA cannot be opened or used: one line, with the reason and the remedy.
 
 use crate::own::{PROGRAMS, trial};
 use crate::pair::Running;

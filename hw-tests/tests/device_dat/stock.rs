@@ -32,7 +32,8 @@ fn pair(program: &'static str, args: &'static str) -> Pair {
         "dtestx" => (SIDE_CHANNEL, "-s", &["immed/atomic test PASSED"]),
         _ => (Ready::Says("server ready"), "", &["Test Complete"]),
     };
-    // With datagrams both ends want the other's address, so it does not tell who is who.
+    // With datagrams both ends take the other's address, so the argument does not tell server from
+    // client.
     let client_args = if program == "dtestx" && datagrams(args) { "-c" } else { "" };
     Pair { program, ready, args, server_args, client_args, says }
 }
@@ -82,7 +83,7 @@ const PAIRS: &[(&str, &str, bool)] = &[
     ("dtestsrq", "-u -c 10 -B 10", false),
     ("dtestsrq", "-u -c 10 -B 10 -S 0", false),
     ("dtestx", "", true),
-    // So many address handles of one endpoint; with -m one of each of so many.
+    // This many address handles of one endpoint; with -m, one of each of this many endpoints.
     ("dtestx", "-u", false),
     ("dtestx", "-u -m", false),
     ("dtestx", "-U 20", false),

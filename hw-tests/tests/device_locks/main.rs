@@ -1,6 +1,6 @@
-//! Threads of the consumer and the IA's own thread meet at one EP, each step in its place: a thread
-//! waits where it is about to take a lock until another has come to its own. Debug builds only,
-//! since release builds have no such places.
+//! Threads of the program and the progress thread use one EP, in an order that the test sets: a
+//! thread stops before it takes a given lock until the other thread has reached its own step. Debug
+//! builds only, since release builds have no hook in the locks.
 
 #[cfg(debug_assertions)]
 mod steps;

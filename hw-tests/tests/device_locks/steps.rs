@@ -1,4 +1,4 @@
-//! The tests and the places where their threads meet.
+//! The tests, and the steps at which their threads stop.
 
 use doorbell::lock_hook::before_locks;
 use doorbell::{ConnectionEventKind, CrArrival, Ep, EpAttr, EpChange, EpState, Psp, Qos};
@@ -97,7 +97,7 @@ fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mp
     outcome
 }
 
-/// What came of it. Where it does not end, the IAs could not be closed any more, so they stay.
+/// The outcome. If the threads do not end, the IAs cannot be closed and are leaked.
 #[track_caller]
 fn outcome<T>(rig: &Arc<Rig>, from: &mpsc::Receiver<T>) -> T {
     from.recv_timeout(LONG).unwrap_or_else(|error| {
@@ -113,8 +113,8 @@ fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
     (client, connection_request(&rig.server.cr))
 }
 
-/// A thread rejects a request while another makes the EP of that request anew: the EP goes with its
-/// request, in its new form.
+/// A thread rejects a request while another modifies the EP of that request, which replaces its QP:
+/// the EP is released with its request.
 pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
@@ -149,7 +149,8 @@ pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
 }
 
-/// The request that an EP is reserved for comes while the EP is made anew: it gets the new one.
+/// The request that an EP is reserved for arrives while the EP's QP is replaced: the request gets
+/// the new QP.
 pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
@@ -170,8 +171,8 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     rig.send_and_read(&mut pair);
 }
 
-/// A thread accepts with the EP of the request while another makes it anew: the connection is the
-/// new one's.
+/// A thread accepts with the EP of the request while another replaces its QP: the connection uses
+/// the new QP.
 pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });

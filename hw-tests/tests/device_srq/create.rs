@@ -32,13 +32,13 @@ fn creation_refused(side: &Side, attr: SrqAttr) -> u32 {
     refused(Srq::create(&side.ia, &side.pz, attr))
 }
 
-/// Nothing is tied to a fresh SRQ: it can be freed at once.
+/// A new SRQ has no EPs: it can be freed at once.
 fn r2_srq_born_unattached() {
     let side = server();
     side.srq(4).free().unwrap();
 }
 
-/// A fresh SRQ is operational, which has the number 1, and holds nothing.
+/// A new SRQ is operational (1) and has no buffers.
 fn r3_srq_born_operational_and_empty() {
     let side = server();
     let param = side.srq(4).query().unwrap();
@@ -89,8 +89,8 @@ fn r5_srq_shared_by_many_eps() {
     assert_eq!(counts(&srq), (0, 0));
 }
 
-/// What is left of an SRQ after its IA was closed is stale for every call, and its name is not
-/// given again. Also R28, R47, R70, R106, R126.
+/// An SRQ whose IA was closed is stale for every call, and its id is not given again. Also R28,
+/// R47, R70, R106, R126.
 fn r8_srq_stale_handle_rejected() {
     let side = server();
     let mut srq = side.srq(4);
@@ -158,7 +158,7 @@ fn r13_srq_create_zero_or_negative_depth() {
     }
 }
 
-/// Exactly the IA's limits can be had, together; one more of either is refused.
+/// An SRQ with exactly the IA's limits can be created; one more of either is refused.
 fn r15_srq_create_over_ia_limits() {
     let side = server();
     let limits = side.ia.attributes();
@@ -176,7 +176,7 @@ fn r15_srq_create_over_ia_limits() {
     }
 }
 
-/// A PZ of another IA is a bad handle, open or closed.
+/// A PZ of another IA is an invalid handle, whether that IA is open or closed.
 fn r19_srq_create_bad_pz() {
     let (side, other) = (server(), server());
     let attr = SrqAttr::depth(4);
@@ -189,8 +189,8 @@ fn r19_srq_create_bad_pz() {
 /// Marks the process of [`r20_srq_create_out_of_resources`] that has little memory.
 const STARVED: &str = "DOORBELL_TEST_STARVED";
 
-/// A process that may not map the memory for a large SRQ is told so, keeps nothing of it, and can
-/// make a small one.
+/// A process that cannot map the memory of a large SRQ gets INSUFFICIENT_RESOURCES, leaks nothing,
+/// and can create a small SRQ.
 fn r20_srq_create_out_of_resources() {
     if std::env::var_os(STARVED).is_none() {
         let name = "r20_srq_create_out_of_resources";
@@ -202,7 +202,7 @@ fn r20_srq_create_out_of_resources() {
     }
     let ia = Ia::open(&devices().unwrap().0).unwrap();
     let pz = Pz::create(&ia).unwrap();
-    // A thread that is still starting needs memory, too.
+    // A thread that is still starting also needs memory.
     until("the progress thread waits for events", || {
         std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
             let says = |what: &str| std::fs::read_to_string(task.path().join(what)).unwrap_or_default();
@@ -220,7 +220,8 @@ fn r20_srq_create_out_of_resources() {
         max_recv_iov: ia.attributes().max_iov_segments_per_dto,
         ..SrqAttr::depth(ia.attributes().max_recv_per_srq)
     };
-    // The allocator may have reserved room before the limit came: for a few, not for all of these.
+    // The allocator may have reserved memory before the limit was set: enough for a few of these,
+    // not for all.
     let mut made = Vec::new();
     let refusal = loop {
         match Srq::create(&ia, &pz, large) {
@@ -260,8 +261,7 @@ fn r22_srq_create_model_not_supported_only_without_srq() {
     Srq::create(&side.ia, &side.pz, SrqAttr::depth(1)).unwrap();
 }
 
-/// Threads that create, use and free SRQs on one IA and PZ at the same time do not get into each
-/// other's way.
+/// Threads can create, use and free SRQs on one IA and PZ at the same time.
 fn r23_srq_create_thread_safe() {
     const THREADS: usize = 4;
     const EACH: usize = 8;

@@ -38,8 +38,8 @@ fn r24_srq_free_refused_while_ep_attached() {
     assert_eq!(counts(&srq), (2, 2));
 }
 
-/// An EP holds the SRQ in every state, before, during and after a connection and when reset, until
-/// it is freed.
+/// An EP keeps the SRQ in use in every state, before, during and after a connection and when reset,
+/// until the EP is freed.
 fn r25_srq_free_ok_after_last_ep_free() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -59,7 +59,7 @@ fn r25_srq_free_ok_after_last_ep_free() {
     srq.free().unwrap();
 }
 
-/// Buffers still posted neither hinder the free nor ever complete.
+/// Posted buffers do not prevent the free, and never complete.
 fn r26_srq_free_with_posted_buffers() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -71,7 +71,7 @@ fn r26_srq_free_with_posted_buffers() {
     expect_nothing(&rig.server.recv);
 }
 
-/// Completions of an EP that was freed do not hinder the free; the EVD goes on working for others.
+/// Completions of a freed EP do not prevent the free; the EVD keeps working for others.
 fn r27_srq_free_with_unreaped_completions() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -84,7 +84,7 @@ fn r27_srq_free_with_unreaped_completions() {
     pair.server.free().unwrap();
     srq.free().unwrap();
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
-    // What is left of them may come or not.
+    // The remaining events may come or not.
     while let Ok(event) = rig.server.recv.dequeue() {
         assert!(matches!(event.data.dto(), Some(dto) if dto.cookie == 1 || dto.cookie == 2), "{event:?}");
     }

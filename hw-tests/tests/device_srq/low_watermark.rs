@@ -76,8 +76,8 @@ impl Setup {
     }
 }
 
-/// A value that was accepted is kept, and the first buffer whose loss leaves fewer than that makes
-/// the event. Also R108.
+/// An accepted value is stored, and the first buffer taken that leaves fewer available causes the
+/// event. Also R108.
 fn r107_srq_lw_arms() {
     let mut s = Setup::posted(5);
     s.set(4);
@@ -90,7 +90,8 @@ fn r107_srq_lw_arms() {
     s.fired();
 }
 
-/// As many available as the value says make no event, neither on the way down nor at the call.
+/// Exactly as many available as the value cause no event, neither during the call nor when the
+/// count falls to it.
 fn r109_srq_lw_not_at_equality() {
     let mut s = Setup::posted(4);
     s.set(3);
@@ -101,11 +102,11 @@ fn r109_srq_lw_not_at_equality() {
     s.silent();
 }
 
-/// With fewer available the call itself makes the event, with enough it does not. Also R111.
+/// With fewer available, the call itself causes the event; with enough it does not. Also R111.
 fn r110_srq_lw_fires_during_call() {
     let mut s = Setup::posted(3);
     s.set(4);
-    // It is there when the call returns.
+    // The event is queued when the call returns.
     assert!(matches!(s.rig.server.ia.async_evd().dequeue().unwrap().data, EventData::Async(_)));
     s.silent();
     s.set(3);
@@ -114,7 +115,7 @@ fn r110_srq_lw_fires_during_call() {
     s.silent();
 }
 
-/// One event a setting: deeper drops, a refill and a new drop are silent.
+/// One event per setting: further drops, a refill and a new drop cause none.
 fn r112_srq_lw_one_shot() {
     let mut s = Setup::posted(4);
     s.set(4);
@@ -143,7 +144,7 @@ fn r113_srq_lw_rearm_same_value() {
     s.fired();
 }
 
-/// A new value takes the place of one that has not fired, which then never does.
+/// A new value replaces one that has not fired; the old value never fires then.
 fn r114_srq_lw_replace_before_fire() {
     let mut s = Setup::posted(6);
     s.set(5);
@@ -163,8 +164,8 @@ fn r114_srq_lw_replace_before_fire() {
     s.silent();
 }
 
-/// A value that is replaced in the moment it fires has its event or not; the new one has its own in
-/// any case, once it is undercut, and one only.
+/// A value that is replaced while it fires may cause its event or not. The new value causes exactly
+/// one event once fewer are available.
 fn r114_srq_lw_replace_before_fire_or_while_firing() {
     let mut s = Setup::posted(6);
     for round in 0..10 {
@@ -188,7 +189,8 @@ fn r114_srq_lw_replace_before_fire_or_while_firing() {
     s.silent();
 }
 
-/// 0 is off: it is so after creation, it disarms, and the last buffer can go without an event.
+/// 0 means off: it is the initial value, setting it disarms, and the last buffer can be taken
+/// without an event.
 fn r115_srq_lw_zero_never_fires() {
     let mut s = Setup::posted(3);
     s.take(1);
@@ -201,7 +203,7 @@ fn r115_srq_lw_zero_never_fires() {
     s.silent();
 }
 
-/// The depth itself is a legal value: a full SRQ is silent, the first message fires.
+/// The depth itself is a legal value: a full SRQ causes no event, the first message does.
 fn r116_srq_lw_equal_to_depth() {
     let mut s = Setup::posted(8);
     assert_eq!(s.srq.query().unwrap().max_recv_dtos, 8);
@@ -211,8 +213,7 @@ fn r116_srq_lw_equal_to_depth() {
     s.fired();
 }
 
-/// More than the depth is refused, and so is less than nothing; the present depth counts. Also
-/// R118.
+/// A value above the present depth is refused, and so is a negative one. Also R118.
 fn r117_srq_lw_above_depth() {
     let side = server();
     let mut srq = side.srq(8);
@@ -266,7 +267,7 @@ fn r120_srq_lw_event_target() {
     assert_eq!(event, expected);
 }
 
-/// No post makes an event, with a value armed or fired, below, at and above it.
+/// No post causes an event, with a value armed or fired, with fewer, as many or more available.
 fn r122_srq_lw_post_does_not_fire() {
     let mut s = Setup::posted(3);
     s.set(3);
@@ -281,8 +282,7 @@ fn r122_srq_lw_post_does_not_fire() {
     s.silent();
 }
 
-/// The event is for information: the connection carries on, down to the last buffer and after a
-/// refill.
+/// The event is advisory: the connection keeps working, down to the last buffer and after a refill.
 fn r123_srq_lw_event_harms_nothing() {
     let mut s = Setup::posted(3);
     s.set(3);
@@ -297,8 +297,8 @@ fn r123_srq_lw_event_harms_nothing() {
     expect_nothing(&s.rig.server.connect);
 }
 
-/// What counts is what is on the SRQ: completions that wait to be reaped hold nothing up, and
-/// reaping moves nothing.
+/// Only available buffers count: unreaped completions do not delay the event, and reaping does not
+/// cause one.
 fn r124_srq_lw_counts_available_not_outstanding() {
     let mut s = Setup::posted(4);
     s.set(3);

@@ -57,8 +57,8 @@ fn r48_srq_post_adds_one_entry() {
     }
 }
 
-/// Buffers that were posted before there was any EP are taken by whoever gets a message, also by an
-/// EP that came later and while others are not connected. Also R67.
+/// Buffers that were posted before any EP existed are taken by whichever EP receives a message,
+/// also by an EP created later and while others are not connected. Also R67.
 fn r49_srq_post_visible_to_any_ep() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -99,7 +99,7 @@ fn r50_srq_post_nonblocking() {
     }
 }
 
-/// A buffer without segments takes a message of no bytes, and none that has some.
+/// A buffer without segments takes an empty message, and no other.
 fn r51_srq_post_zero_segments() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -116,7 +116,7 @@ fn r51_srq_post_zero_segments() {
     assert_eq!((got.status, got.cookie), (DtoStatus::LocalLength, 2));
 }
 
-/// Of a segment of length 0 nothing else matters, wherever in the buffer it is.
+/// The other fields of a segment of length 0 are ignored, wherever it stands in the list.
 fn r52_srq_post_zero_length_segment_ignores_rest() {
     let rig = Rig::new();
     let mut srq = srq_with_iov(&rig.server, 4, 4);
@@ -166,8 +166,8 @@ fn r56_srq_post_segment_outside_lmr() {
     }
 }
 
-/// Memory has to be in the SRQ's own PZ. That of an EP does not help, where a device lets it differ
-/// at all.
+/// Memory has to be in the PZ of the SRQ. The PZ of the EP does not count, if the device allows it
+/// to differ.
 fn r57_srq_post_pz_mismatch() {
     let side = server();
     let pz = Pz::create(&side.ia).unwrap();
@@ -192,7 +192,7 @@ fn r58_srq_post_invalid_lmr() {
     let was_good = other.triplet(0, 64);
     srq.post_recv(&[was_good], 0).unwrap();
     other.free().unwrap();
-    // Slots of the table are used again, contexts are not.
+    // Slots of the LMR table are used again; contexts are not.
     let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
     let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
     let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
@@ -203,7 +203,7 @@ fn r58_srq_post_invalid_lmr() {
     assert_eq!(counts(&srq), (1, 1));
 }
 
-/// Local write is what a buffer needs; no other privilege stands in for it.
+/// A buffer needs the privilege local write; no other privilege replaces it.
 fn r59_srq_post_lmr_without_local_write() {
     let side = server();
     let mut srq = side.srq(4);
@@ -259,7 +259,8 @@ fn r61_srq_post_full() {
     }
 }
 
-/// Delivered is not free: only reaping a completion makes room, for exactly one buffer.
+/// A delivered buffer still occupies its entry: only reaping its completion makes room, for exactly
+/// one buffer.
 fn r62_srq_post_full_counts_unreaped() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(3);
@@ -317,8 +318,8 @@ fn r65_srq_post_no_flags_means_signalled() {
     });
 }
 
-/// The array of triplets is the consumer's again after the call, as the provider advertises: what
-/// becomes of it does not matter.
+/// The array of triplets belongs to the program again after the call, as the provider advertises:
+/// later changes have no effect.
 fn r68_srq_post_iov_array_ownership() {
     let rig = Rig::new();
     assert_eq!(rig.server.ia.provider_attributes().iov_ownership_on_return, 0);
@@ -332,7 +333,7 @@ fn r68_srq_post_iov_array_ownership() {
     rig.client.lmr.write(0, b"0123456789abcdef").unwrap();
     rig.deliver(&mut pair, 16);
     assert_eq!((&bytes(lmr, 0), &bytes(lmr, 64), bytes(lmr, 128)), (b"01234567", b"89abcdef", [0; 8]));
-    // Only now is the changed array good for anything.
+    // The changed array takes effect with this post only.
     srq.post_recv(&segments[..1], 0).unwrap();
     rig.deliver(&mut pair, 8);
     assert_eq!(&bytes(lmr, 128), b"01234567");
@@ -357,8 +358,8 @@ fn r69_srq_post_memory_owned_until_completion() {
     assert_eq!((bytes(lmr, 0), bytes(lmr, 64)), ([3; 64], [2; 64]));
 }
 
-/// One thread posts while another reaps and the progress thread makes watermark events and ends
-/// connections: every message arrives, once, and the counts are right at the end.
+/// One thread posts while another reaps and the progress thread reports watermarks and ends
+/// connections: every message arrives once, and the final counts are right.
 fn r71_srq_post_thread_rule() {
     const MESSAGES: u64 = 200;
     let rig = Rig::new();

@@ -16,8 +16,8 @@ pub(crate) const TESTS: &[Test] = tests![
     r45_srq_query_low_watermark_last_set,
 ];
 
-/// With nothing available the next message finds no buffer, although an entry is occupied; it
-/// arrives once one is posted.
+/// With nothing available the next message finds no buffer, although an entry is occupied. The
+/// message arrives once a buffer is posted.
 fn r36_srq_query_available_meaning() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -53,8 +53,8 @@ fn r37_srq_query_outstanding_meaning() {
     assert_eq!(counts(&srq), (2, 2));
 }
 
-/// Whenever one looks, also while another thread reaps, 0 <= available <= outstanding <= depth, and
-/// no count is unknown, as the provider promises. Also R46.
+/// At any time, also while another thread reaps, 0 <= available <= outstanding <= depth, and no
+/// count is unknown, as the provider promises. Also R46.
 fn r38_srq_query_count_invariant() {
     const DEPTH: i32 = 8;
     const MESSAGES: u64 = 120;
@@ -131,8 +131,8 @@ fn r43_srq_query_reap_by_wait_or_dequeue() {
     assert_eq!(counts(&srq), (1, 1));
 }
 
-/// The query tells the sizes that really hold: that many entries and segments fit and no more,
-/// before and after a resize.
+/// The query gives the real sizes: that many entries and segments fit and no more, before and after
+/// a resize.
 fn r44_srq_query_actual_sizes() {
     let side = server();
     let attr = SrqAttr { max_recv_iov: 3, ..SrqAttr::depth(5) };

@@ -55,8 +55,8 @@ fn r94_srq_resize_grow() {
     assert_eq!(counts(&srq), (0, 0));
 }
 
-/// However often an SRQ with an EP goes up to the deepest and down again, the room for its
-/// completions is asked for once.
+/// An SRQ with an EP that is resized to the largest depth and back many times reserves CQ room
+/// once.
 fn r94_srq_resize_grow_again_and_again() {
     let rig = Rig::new();
     let limits = rig.server.ia.attributes();
@@ -113,7 +113,7 @@ fn r98_srq_resize_outstanding_has_three_parts() {
     rig.server.post(&mut srq, 1, 64, 0, 0);
     rig.send(&mut pairs[0], 0, 24);
     until("the message is complete", || counts(&srq) == (0, 1));
-    // All in the same place: nobody looks at the bytes.
+    // All buffers share memory: the test does not look at the bytes.
     for _ in 0..6 {
         rig.server.post(&mut srq, 1, LARGE, 0, 0);
     }
@@ -152,8 +152,8 @@ fn r100_srq_resize_below_low_watermark() {
     }
 }
 
-/// Nothing, less than nothing and more than the IA offers are refused as parameters, before
-/// anything else is looked at.
+/// Zero, negative depths and depths over the IA's limit are refused as parameters before any other
+/// check.
 fn r102_srq_resize_bad_value() {
     let side = server();
     let mut srq = side.srq(4);
@@ -168,8 +168,8 @@ fn r102_srq_resize_bad_value() {
 }
 
 /// Two SRQs whose EPs share a receive EVD cannot both be as deep as the device's longest completion
-/// queue; the one that wants to be is told so and stays as it was. Where the queue is long enough
-/// for both, both are.
+/// queue; the second resize is refused and changes nothing. If the CQ is long enough for both, both
+/// succeed.
 fn r103_srq_resize_no_resources() {
     let rig = Rig::new();
     let side = &rig.server;
@@ -203,8 +203,8 @@ fn r103_srq_resize_no_resources() {
     small.resize(most).unwrap();
 }
 
-/// While two connections carry numbered messages the SRQ grows and shrinks after each: all arrive,
-/// in order, unharmed.
+/// While two connections carry numbered messages the SRQ grows and shrinks after each: all messages
+/// arrive, in order and intact.
 fn r104_srq_resize_under_traffic() {
     const EACH: u64 = 60;
     const SLOT: usize = 64;
@@ -242,7 +242,7 @@ fn r104_srq_resize_under_traffic() {
             assert_eq!(u64::from_ne_bytes(number), *expected);
             *expected += 1;
             srq.post_recv(&[rig.server.lmr.triplet(offset, SLOT)], got.cookie).unwrap();
-            // Each new depth is larger than all before it, and so one for the device to carry out.
+            // Each new depth is larger than all before it, so that the device has to resize.
             srq.resize(if i % 2 == 0 { 7 + i as i32 } else { 6 }).unwrap();
         }
     });

@@ -6,11 +6,11 @@
 
 pub use bindgen_now::{BindgenError, Bindings};
 
-/// Settings for one run of bindgen, in the words of bindgen 0.59.
+/// Settings for one run of bindgen, with the names of bindgen 0.59.
 #[derive(Debug, Clone, Default)]
 pub struct Builder(bindgen_now::Builder);
 
-/// Hands methods of the same name and argument on to bindgen 0.72.
+/// Forwards methods of the same name and argument to bindgen 0.72.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $ty:ty)?)),* $(,)?) => {$(
         #[doc = concat!("As `Builder::", stringify!($name), "` of bindgen.")]

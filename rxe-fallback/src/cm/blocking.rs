@@ -1,4 +1,4 @@
-//! Connecting and accepting with a time limit, for programs without an event loop of their own.
+//! Connecting and accepting with a timeout, for programs without an event loop.
 //!
 //! Each connection has its own event channel.
 
@@ -21,13 +21,13 @@ pub struct Listener {
 #[derive(Debug)]
 pub struct Incoming {
     id: CmId,
-    /// What the peer sent along, padded with zeroes.
+    /// The peer's private data, padded with zeroes.
     pub private_data: Vec<u8>,
-    /// What the peer offers.
+    /// The peer's parameters.
     pub conn: ConnInfo,
 }
 
-/// A peer whose address and route are known: the device is known too, so that a QP can be made.
+/// A peer whose address and route are known: the device is known too, so that a QP can be created.
 #[derive(Debug)]
 pub struct Resolved {
     id: CmId,
@@ -37,9 +37,9 @@ pub struct Resolved {
 #[derive(Debug)]
 pub struct Connection {
     id: CmId,
-    /// What the peer sent along with its answer, padded with zeroes; empty on the passive side.
+    /// The private data of the peer's answer, padded with zeroes; empty on the passive side.
     pub private_data: Vec<u8>,
-    /// What the peer offers.
+    /// The peer's parameters.
     pub conn: ConnInfo,
 }
 
@@ -82,7 +82,7 @@ impl Incoming {
         &self.id
     }
 
-    /// Brings `qp` up, accepts, and waits until the peer has taken it.
+    /// Moves `qp` to ready-to-send, accepts, and waits until the connection is established.
     ///
     /// # Errors
     /// As [`CmId::qp_to_rts`] and [`CmId::accept`]; ETIMEDOUT when the peer does not answer within
@@ -95,7 +95,7 @@ impl Incoming {
         Ok(Connection { id: self.id, private_data: Vec::new(), conn: self.conn })
     }
 
-    /// Turns the request down.
+    /// Rejects the request.
     ///
     /// # Errors
     /// As [`CmId::reject`].
@@ -105,7 +105,7 @@ impl Incoming {
 }
 
 impl Resolved {
-    /// Finds the way to `dst`, from `src` if that is given.
+    /// Resolves address and route to `dst`, from `src` if given.
     ///
     /// # Errors
     /// ENODEV when no RDMA device leads there; EHOSTUNREACH or ETIMEDOUT when nobody answers within
@@ -128,7 +128,7 @@ impl Resolved {
         &self.id
     }
 
-    /// Connects, brings `qp` up, and tells the peer so.
+    /// Connects, moves `qp` to ready-to-send, and confirms (RTU).
     ///
     /// # Errors
     /// ECONNREFUSED when the peer rejects or nobody listens; EHOSTUNREACH or ETIMEDOUT when nobody
@@ -150,7 +150,7 @@ impl Connection {
         &self.id
     }
 
-    /// Ends the connection; the QP is the caller's to move (`to_error`).
+    /// Ends the connection; the caller moves the QP (`to_error`).
     ///
     /// # Errors
     /// As [`CmId::disconnect`].
@@ -158,22 +158,21 @@ impl Connection {
         self.id.disconnect()
     }
 
-    /// Waits until the connection has ended on either side's word, and answers if it was the
-    /// peer's.
+    /// Waits until either side has ended the connection, and answers the peer's disconnect.
     ///
     /// # Errors
     /// ETIMEDOUT when it has not within `timeout`.
     pub fn wait_disconnected_timeout(&self, timeout: Duration) -> Result<()> {
         let wanted = [CmEventKind::Disconnected, CmEventKind::TimewaitExit, CmEventKind::DeviceRemoval];
         wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout)?;
-        // The peer waits for an answer. If it was this side that asked, there is nothing to answer
-        // and the call says so.
+        // The peer waits for an answer. If this side disconnected, the call fails, which does not
+        // matter.
         let _ = self.id.disconnect();
         Ok(())
     }
 }
 
-/// The next event of one of the kinds in `wanted`; any bad news ends the wait.
+/// Waits for the next event of one of the kinds in `wanted`; any error event ends the wait.
 fn wait(
     channel: &EventChannel,
     verb: &'static str,

@@ -1,4 +1,4 @@
-//! The event channel, and the lock that its ids share.
+//! The event channel, and the lock of its ids.
 #![expect(unsafe_code, reason = "calls into librdmacm")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use rdma_sys as sys;
 use super::event::CmEvent;
 use crate::error::{Error, Result, check_errno};
 
-/// Where rdma_cm's events arrive; cheap to clone, never blocks.
+/// The channel of rdma_cm events; cheap to clone, never blocks.
 #[derive(Debug, Clone)]
 pub struct EventChannel {
     inner: Arc<ChannelInner>,

@@ -8,7 +8,7 @@ use super::id::CmId;
 use crate::ah::AhAttr;
 use crate::device::Gid;
 
-/// What happened to an id.
+/// The kinds of rdma_cm events.
 ///
 /// # References
 /// rdma_get_cm_event(3)
@@ -66,25 +66,25 @@ impl From<u32> for CmEventKind {
 pub struct CmEvent {
     /// What happened.
     pub kind: CmEventKind,
-    /// Token of the id it happened to; for a connection request the listener's, until the new id
+    /// Token of the event's id; for a connection request that of the listener, until the new id
     /// gets its own.
     pub token: u64,
     /// Token of the listener; connection requests only.
     pub listener_token: Option<u64>,
     /// 0, or a negative errno, or for `Rejected` the reason of the protocol (28: by the consumer).
     pub status: i32,
-    /// What the peer sent along; InfiniBand and RoCE pad it with zeroes to the size of the message.
+    /// The peer's private data; InfiniBand and RoCE pad it with zeroes to the size of the message.
     pub private_data: Vec<u8>,
-    /// What the peer offers; all 0 for events without such data.
+    /// The peer's parameters; all 0 for events without them.
     pub conn: ConnInfo,
-    /// Where datagrams to the peer go, once it has said so: `Established` of an id of
+    /// The destination of datagrams to the peer, once it has answered: `Established` of an id of
     /// [`PortSpace::Udp`](super::PortSpace).
     pub datagrams: Option<DatagramPeer>,
-    /// The id of the connection that is asked for; connection requests only. Dropping it rejects.
+    /// The id of the requested connection; connection requests only. Dropping it rejects.
     pub new_id: Option<CmId>,
 }
 
-/// What the peer offers, seen from this side.
+/// The peer's parameters, from this side's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnInfo {
     /// RDMA reads and atomics of the peer that this side may have to serve at a time.
@@ -103,19 +103,19 @@ pub struct ConnInfo {
     pub qp_num: u32,
 }
 
-/// Where datagrams to a peer go.
+/// The destination of datagrams to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramPeer {
     /// The peer's QP number.
     pub qp_num: u32,
     /// The peer's queue key.
     pub qkey: u32,
-    /// The way there.
+    /// The path to the peer.
     pub path: AhAttr,
 }
 
-/// The status of an `Unreachable` when the peer's consumer turned a request for datagrams down
-/// (IBTA 16.7.2).
+/// The status of an `Unreachable` when the peer's program rejected a request for datagrams (IBTA
+/// 16.7.2).
 const SIDR_REJECT: i32 = 2;
 
 /// The reject reason when the peer's consumer called `rdma_reject` (IBTA 12.6.7.2).
@@ -179,7 +179,7 @@ impl CmEvent {
         event
     }
 
-    /// Whether this is a rejection by the peer's consumer, as against by its system.
+    /// Whether the peer's program rejected, and not its kernel.
     #[must_use]
     pub fn rejected_by_consumer(&self) -> bool {
         self.kind == CmEventKind::Rejected && self.status == CONSUMER_REJECT
@@ -194,7 +194,7 @@ impl CmEvent {
         self.kind == CmEventKind::Rejected && self.status == INVALID_SERVICE_ID
     }
 
-    /// The event as an errno: 0 for good news.
+    /// The event as an errno: 0 for success.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self.kind {
@@ -212,8 +212,8 @@ impl CmEvent {
     }
 }
 
-/// The way to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no name
-/// outside.
+/// The path to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no
+/// name outside.
 fn path_of(ud: &sys::rdma_ud_param) -> AhAttr {
     let raw = &ud.ah_attr;
     AhAttr {

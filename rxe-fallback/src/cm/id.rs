@@ -1,4 +1,4 @@
-//! The id: one listener, or one end of a connection.
+//! The rdma_cm id: a listener, or one end of a connection.
 #![expect(unsafe_code, reason = "calls into librdmacm")]
 
 use std::ffi::CStr;
@@ -18,12 +18,12 @@ use crate::qp::{AttrMask, Qp, QpAttr, QpState};
 
 /// Bytes of private data that `connect` can carry between InfiniBand or RoCE ends.
 ///
-/// A request has 92, of which rdma_cm takes 36; an answer carries 196 and a rejection 148.
+/// A request has 92 bytes, of which rdma_cm takes 36. An answer has 196, a rejection 148.
 pub const MAX_CONNECT_DATA: usize = 56;
 
 /// Bytes of private data that `connect` can carry in [`PortSpace::Udp`].
 ///
-/// A request has 216, of which rdma_cm takes 36; an answer carries 136, whatever it says.
+/// A request has 216 bytes, of which rdma_cm takes 36. An answer of any kind has 136.
 pub const MAX_RESOLVE_DATA: usize = 180;
 
 /// The queue key that rdma_cm gives to answers in [`PortSpace::Udp`], and that UD QPs behind them
@@ -33,21 +33,21 @@ pub const MAX_RESOLVE_DATA: usize = 180;
 /// rdma/rdma_cma.h, `RDMA_UDP_QKEY`
 pub const DATAGRAM_QKEY: u32 = 0x0123_4567;
 
-/// What an id is for; each has ports of its own.
+/// The kind of an id; each kind has a port space of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortSpace {
     /// Reliable connections.
     Tcp,
-    /// Finding out where datagrams go.
+    /// Datagrams: resolution of a peer's QP number and address.
     Udp,
 }
 
-/// What one side offers when it connects or accepts.
+/// The parameters of a connect or accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnParam<'a> {
     /// The QP's number.
     pub qp_num: u32,
-    /// What to send along; see [`MAX_CONNECT_DATA`].
+    /// Private data; see [`MAX_CONNECT_DATA`].
     pub private_data: &'a [u8],
     /// RDMA reads and atomics of the peer to serve at a time; at most the device's
     /// `max_qp_rd_atom`.
@@ -106,8 +106,8 @@ impl ConnParam<'_> {
 
 /// An rdma_cm identifier, for a QP of the caller's.
 ///
-/// Dropping it ends whatever it was doing: a listener stops, a request that was not accepted is
-/// rejected, a connection is taken down.
+/// Dropping it ends its work: a listener stops, an unaccepted request is rejected, a connection is
+/// disconnected.
 #[derive(Debug)]
 pub struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
@@ -131,7 +131,7 @@ impl CmId {
         Self::create_in(PortSpace::Tcp, channel, token)
     }
 
-    /// The same for what this port space is for.
+    /// Creates an id in this port space.
     ///
     /// # Errors
     /// As [`CmId::create`].
@@ -176,7 +176,7 @@ impl CmId {
         Ok((guard, raw))
     }
 
-    /// The number that comes back in its events.
+    /// The number that its events carry.
     #[must_use]
     pub fn token(&self) -> u64 {
         let (_guard, raw) = self.lock();
@@ -233,7 +233,7 @@ impl CmId {
         check_errno("rdma_listen", returned)
     }
 
-    /// Starts finding the device and the path's first half for `dst`; ends with `AddrResolved` or
+    /// Starts resolving the address `dst`, which finds the device; ends with `AddrResolved` or
     /// `AddrError`.
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl CmId {
         })
     }
 
-    /// Starts finding the rest of the path; ends with `RouteResolved` or `RouteError`.
+    /// Starts resolving the route; ends with `RouteResolved` or `RouteError`.
     ///
     /// # Errors
     /// EINVAL before `AddrResolved`; else `rdma_resolve_route`'s errno.
@@ -269,7 +269,7 @@ impl CmId {
         check_errno(verb, unsafe { sys::rdma_resolve_route(raw, millis(timeout)) })
     }
 
-    /// Asks the peer for a connection; ends with `ConnectResponse`, `Rejected`, `Unreachable` or
+    /// Sends a connection request; ends with `ConnectResponse`, `Rejected`, `Unreachable` or
     /// `ConnectError`.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl CmId {
     /// ([`CmId::qp_to_rts`]).
     ///
     /// # Errors
-    /// As [`CmId::connect`]; also when the peer has given up meanwhile, for which no event comes.
+    /// As [`CmId::connect`]; also when the peer has given up meanwhile, which no event reports.
     ///
     /// # References
     /// rdma_accept(3)
@@ -303,7 +303,7 @@ impl CmId {
         check_errno(verb, unsafe { sys::rdma_accept(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
     }
 
-    /// Turns a connection request down.
+    /// Rejects a connection request.
     ///
     /// # Errors
     /// EINVAL when there is none, or for too much private data.
@@ -319,7 +319,7 @@ impl CmId {
         check_errno(verb, unsafe { sys::rdma_reject(raw, private_data.as_ptr().cast(), len) })
     }
 
-    /// Tells the peer that its answer was taken, after `ConnectResponse` and [`CmId::qp_to_rts`].
+    /// Confirms the peer's answer (RTU), after `ConnectResponse` and [`CmId::qp_to_rts`].
     ///
     /// # Errors
     /// `rdma_establish`'s errno.
@@ -332,9 +332,9 @@ impl CmId {
         check_errno("rdma_establish", unsafe { sys::rdma_establish(raw) })
     }
 
-    /// Ends the connection, or answers a `Disconnected` of the peer, which gets its own only then
-    /// (or after half a minute of retries, or when this id is dropped). The QP is the caller's to
-    /// move (`to_error`).
+    /// Ends the connection, or answers a `Disconnected` of the peer. The peer gets its own event
+    /// `Disconnected` only after that answer, or after half a minute of retries, or when this id is
+    /// dropped. The caller moves the QP (`to_error`).
     ///
     /// # Errors
     /// EINVAL or ENOTCONN when there is no connection.
@@ -347,7 +347,7 @@ impl CmId {
         check_errno("rdma_disconnect", unsafe { sys::rdma_disconnect(raw) })
     }
 
-    /// Tells rdma_cm that data came before the peer's last message did (an asynchronous
+    /// Tells rdma_cm that data arrived before the peer's RTU (an asynchronous
     /// [`CommunicationEstablished`](crate::AsyncKind::CommunicationEstablished) on the QP).
     ///
     /// # Errors
@@ -362,10 +362,10 @@ impl CmId {
         check_errno("rdma_notify", returned)
     }
 
-    /// What a QP of this connection needs for going to `state`.
+    /// The attributes that a QP of this connection needs to go to `state`.
     ///
     /// # Errors
-    /// EINVAL when the connection is not far enough.
+    /// EINVAL in an earlier state of the connection.
     ///
     /// # References
     /// rdma_init_qp_attr(3)
@@ -378,7 +378,7 @@ impl CmId {
         Ok((attr, AttrMask::from_bits_retain(mask.cast_unsigned())))
     }
 
-    /// Takes `qp` to init, from where receives can be posted.
+    /// Moves `qp` to init, in which receives can be posted.
     ///
     /// # Errors
     /// EINVAL before the id has a device; else `ibv_modify_qp`'s errno.
@@ -387,21 +387,21 @@ impl CmId {
         qp.modify(&attr, mask)
     }
 
-    /// Takes `qp`, in reset or init, to ready-to-send: after `ConnectResponse` (active), before
+    /// Moves `qp` from reset or init to ready-to-send: after `ConnectResponse` (active), before
     /// `accept` (passive).
     ///
-    /// `responder_resources` and `initiator_depth` go over what rdma_cm knows, which on the passive
-    /// side is only the request; pass there what `accept` gets.
+    /// `responder_resources` and `initiator_depth` replace the values of rdma_cm, which on the
+    /// passive side are those of the request only; pass the values of the `accept` there.
     ///
     /// # Errors
-    /// EINVAL when the connection is not far enough; else `ibv_modify_qp`'s errno.
+    /// EINVAL in an earlier state of the connection; else `ibv_modify_qp`'s errno.
     pub fn qp_to_rts(
         &self,
         qp: &Qp,
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<()> {
-        // Init once more: only now rdma_cm knows which remote access goes with the connection.
+        // Init once more: only now rdma_cm has the remote access flags of the connection.
         self.qp_to_init(qp)?;
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
         if let Some(depth) = responder_resources {
@@ -432,8 +432,8 @@ impl CmId {
             return Ok(());
         }
         let old = self.channel.clone();
-        // In the order of addresses, so that two threads that migrate in opposite directions do not
-        // wait for each other.
+        // The locks are taken in the order of their addresses, so that two threads that migrate in
+        // opposite directions do not deadlock.
         let (first, second) = if old.as_raw() < channel.as_raw() { (&old, channel) } else { (channel, &old) };
         let guards = (first.lock(), second.lock());
         // SAFETY: id and channels are alive; both locks are held. No event of the id is
@@ -473,11 +473,11 @@ impl CmId {
         if udp { PortSpace::Udp } else { PortSpace::Tcp }
     }
 
-    /// The way to the peer's port, for an address handle; from `RouteResolved` on.
+    /// The path to the peer's port, for an address handle; from `RouteResolved` on.
     ///
     /// # Errors
-    /// EINVAL before that; EADDRNOTAVAIL when `context`, which is to be the id's device, has no
-    /// such address any more.
+    /// EINVAL before that; EADDRNOTAVAIL when `context`, which must be the id's device, has lost
+    /// that address.
     pub fn path(&self, context: &Context) -> Result<AhAttr> {
         let verb = "rdma_resolve_route";
         let (guard, raw) = self.lock();
@@ -492,7 +492,7 @@ impl CmId {
         let Some(record) = record else { return Err(Error::invalid(verb, "the route is not resolved yet")) };
         let attr = context.port(port)?;
         let ethernet = attr.link_layer == LinkLayer::Ethernet;
-        // Inside one InfiniBand subnet local identifiers do.
+        // Inside one InfiniBand subnet, local identifiers are enough.
         let global = ethernet || record.hop_limit > 1;
         let here = Gid::from_sys(&record.sgid);
         let entries = if global { context.gids(port)? } else { Vec::new() };
@@ -508,7 +508,7 @@ impl CmId {
             port,
             dgid: global.then(|| Gid::from_sys(&record.dgid)),
             sgid_index,
-            // A path of Ethernet says 0 or 1 where nothing routes.
+            // A path on Ethernet has 0 or 1 here without routers.
             hop_limit: if record.hop_limit > 1 { record.hop_limit } else { 64 },
             traffic_class: record.traffic_class,
             flow_label: u32::from_be(record.flow_label) & 0xf_ffff,

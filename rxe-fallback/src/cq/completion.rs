@@ -5,17 +5,16 @@ use rdma_sys as sys;
 
 /// One finished work request.
 ///
-/// After a failure only `wr_id`, `status`, `vendor_err` and `qp_num` say anything; the rest is
-/// empty.
+/// After a failure only `wr_id`, `status`, `vendor_err` and `qp_num` are valid; the rest is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Completion {
-    /// The number given when it was posted.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Its status.
     pub status: WcStatus,
     /// The device's own error code.
     pub vendor_err: u32,
-    /// What kind of work it was; `None` after a failure.
+    /// The operation; `None` after a failure.
     pub opcode: Option<WcOpcode>,
     /// Bytes received, with the 40-byte GRH area on UD; for RDMA reads and atomics bytes moved.
     pub byte_len: u32,
@@ -46,8 +45,7 @@ impl Completion {
         self.status == WcStatus::Success
     }
 
-    /// Whether it is a successful receive; a failed request does not say which side it was on, its
-    /// `wr_id` does.
+    /// Whether it is a successful receive; for a failed one, only its `wr_id` can tell.
     #[must_use]
     pub fn is_receive(&self) -> bool {
         matches!(self.opcode, Some(WcOpcode::Recv | WcOpcode::RecvRdmaWithImm))
@@ -84,7 +82,7 @@ impl Completion {
             return base;
         }
         // SAFETY: both views of the union are 32-bit integers, written by the device library for
-        // every completion or left as they were; the flags tell which view means something.
+        // every completion or left as they were; the flags tell which of the two is valid.
         let word = unsafe { wc.imm_data_invalidated_rkey_union.invalidated_rkey };
         let has = |flag: u32| wc.wc_flags & flag != 0;
         Self {
@@ -139,7 +137,7 @@ macro_rules! c_enum {
 }
 
 c_enum! {
-    /// How a work request ended.
+    /// Status of a completion.
     ///
     /// # References
     /// ibv_poll_cq(3)
@@ -179,7 +177,7 @@ impl Default for WcStatus {
 }
 
 c_enum! {
-    /// What kind of work finished.
+    /// Operation of a completion.
     ///
     /// # References
     /// ibv_poll_cq(3)

@@ -1,7 +1,7 @@
-//! Asynchronous events: what happened to an object, a port or the device, outside any completion.
+//! Asynchronous events of objects, ports and devices.
 //!
 //! An event is acknowledged as soon as its object's token has been copied out, so that destroying
-//! an object never waits for the reader of the events.
+//! an object never waits for an unacknowledged event.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::mem::{MaybeUninit, offset_of};
@@ -32,7 +32,7 @@ pub enum AsyncObject {
     Srq(u64),
     /// A port, counted from 1.
     Port(u8),
-    /// The whole device, or something this crate has no object for.
+    /// The whole device, or an object that this crate does not have.
     Device,
 }
 

@@ -1,4 +1,4 @@
-//! What devices and ports say about themselves, as plain Rust values.
+//! Attributes of devices and ports as plain Rust values.
 #![expect(unsafe_code, reason = "reads a C character array")]
 
 use std::ffi::CStr;
@@ -51,7 +51,7 @@ pub struct DeviceAttr {
     pub max_res_rd_atom: u32,
     /// RDMA reads and atomics a QP can have under way.
     pub max_qp_init_rd_atom: u32,
-    /// How atomic the atomics are.
+    /// The scope of atomics.
     pub atomic_cap: AtomicCap,
     /// Memory windows; 0 when there are none.
     pub max_mw: u32,
@@ -79,7 +79,7 @@ pub struct DeviceAttr {
     pub memory_windows_type2: bool,
 }
 
-/// What an atomic operation is atomic against.
+/// The scope in which an atomic operation is atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtomicCap {
     /// There are no atomics.
@@ -154,7 +154,7 @@ pub struct PortAttr {
     pub max_mtu: u32,
     /// MTU in use, in bytes.
     pub active_mtu: u32,
-    /// What is under the port.
+    /// The link layer.
     pub link_layer: LinkLayer,
     /// GID table entries.
     pub gid_tbl_len: u32,
@@ -192,7 +192,7 @@ pub enum PortState {
     Other(u32),
 }
 
-/// What is under a port.
+/// Link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -207,7 +207,7 @@ pub enum LinkLayer {
 }
 
 impl PortAttr {
-    /// Whether messages can pass.
+    /// Whether the port is active.
     #[must_use]
     pub fn is_active(&self) -> bool {
         matches!(self.state, PortState::Active | PortState::ActiveDefer)

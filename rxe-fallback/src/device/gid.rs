@@ -1,4 +1,4 @@
-//! GIDs, and the addresses they stand for.
+//! GIDs and their addresses.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The address these bytes spell: IPv4 when they are IPv4-mapped, else IPv6.
+    /// The address in these bytes: IPv4 when they are IPv4-mapped, else IPv6.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
@@ -52,7 +52,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// What kind of packets a GID stands for.
+/// The packet format of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidKind {
@@ -73,11 +73,11 @@ pub struct GidEntry {
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// What it stands for.
+    /// Its packet format.
     pub kind: GidKind,
     /// The network interface it belongs to, where there is one.
     pub netdev: Option<String>,
-    /// The address it stands for; `None` on InfiniBand, whose GIDs are no addresses.
+    /// Its IP address; `None` on InfiniBand, whose GIDs are no IP addresses.
     pub ip: Option<IpAddr>,
 }
 

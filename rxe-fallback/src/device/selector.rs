@@ -1,4 +1,4 @@
-//! Naming a device: by its own name, by a network interface, or by an address.
+//! Selecting a device by its name, by a network interface, or by an address.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -56,12 +56,11 @@ impl fmt::Display for Selector {
 }
 
 impl Context {
-    /// Opens what `selector` names: the device, its port, and the address that goes with it if it
-    /// has one.
+    /// Opens the device that `selector` names; gives its port and, if it has one, its address.
     ///
     /// # Errors
-    /// ENODEV when nothing fits, with the names of the devices there are; ENETDOWN when the port is
-    /// down; EINVAL when the device has no such port.
+    /// ENODEV when no device matches, with the names of the devices found; ENETDOWN when the port
+    /// is down; EINVAL when the device has no such port.
     pub fn open_selected(selector: &Selector) -> Result<(Context, u8, Option<IpAddr>)> {
         let verb = "ibv_open_device";
         let found = devices()?;

@@ -1,4 +1,4 @@
-//! QP states and the attributes that go with each change.
+//! QP states and the attributes of each transition.
 #![expect(unsafe_code, reason = "a C struct of plain integers")]
 
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::mr::Access;
 
 bitflags::bitflags! {
-    /// Which fields of a [`QpAttr`] are meant.
+    /// The fields of a [`QpAttr`] that a call sets or queries.
     ///
     /// # References
     /// ibv_modify_qp(3)
@@ -77,7 +77,7 @@ impl Clone for QpAttr {
 }
 
 impl QpAttr {
-    /// All fields 0 but the state to go to.
+    /// All fields 0 but the target state.
     #[must_use]
     pub fn for_state(state: QpState) -> Self {
         let mut attr = Self::default();
@@ -174,7 +174,7 @@ impl QpState {
     }
 }
 
-/// What a connected QP needs to know of its peer to receive.
+/// What a connected QP needs to know about its peer to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtrAttr {
     /// Path MTU in bytes, rounded down to 256, 512, 1024, 2048 or 4096.
@@ -314,8 +314,8 @@ impl Qp {
         self.to_state(QpState::Error)
     }
 
-    /// To the reset state: everything posted is forgotten. Post nothing at the same time: it may or
-    /// may not be.
+    /// To the reset state: everything posted is discarded. Do not post at the same time: such a
+    /// request may or may not be discarded.
     ///
     /// # Errors
     /// `ibv_modify_qp`'s errno.
@@ -329,7 +329,7 @@ impl Qp {
 }
 
 impl Context {
-    /// Everything a QP can allow its peer on this device: write, read and, where there are any,
+    /// All remote access that a QP can allow on this device: write, read and, if supported,
     /// atomics.
     #[must_use]
     pub fn full_remote_access(&self) -> Access {

@@ -1,8 +1,8 @@
 //! Posting sends.
 //!
-//! Inline data is given as bytes, not as segments: the CPU reads it while it is posted, without any
-//! key, so an address from nowhere would be read as well. [`Qp::post_send_inline_sges`] takes
-//! segments and is `unsafe` for that reason.
+//! Inline data is given as bytes, not as segments: the CPU reads it during the post without a key
+//! check, so it would read any address. [`Qp::post_send_inline_sges`] takes segments and is
+//! `unsafe` for that reason.
 #![expect(unsafe_code, reason = "chains of raw work requests")]
 
 use std::mem::MaybeUninit;
@@ -16,12 +16,12 @@ use crate::mw::BindMw;
 use crate::wr::{PostError, PostListError, Sge, index_in_chain, refused};
 
 bitflags::bitflags! {
-    /// How a send is treated.
+    /// Flags of a send.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SendFlags: u32 {
         /// Waits for RDMA reads and atomics posted before.
         const FENCE = 1;
-        /// Completes, on a QP where not every send does.
+        /// Makes a completion, on a QP that does not signal every send.
         const SIGNALLED = 1 << 1;
         /// Wakes a peer that waits for solicited completions.
         const SOLICITED = 1 << 2;
@@ -30,7 +30,7 @@ bitflags::bitflags! {
 
 const INLINE: u32 = sys::ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// What a send does.
+/// The operation of a send.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum SendOp<'a> {
@@ -38,7 +38,7 @@ pub enum SendOp<'a> {
     Send,
     /// A message with immediate data (host byte order).
     SendImm(u32),
-    /// A message that invalidates a key of the peer.
+    /// A message that also invalidates a key of the peer.
     SendInvalidate(u32),
     /// Writes the peer's memory.
     Write {
@@ -71,9 +71,9 @@ pub enum SendOp<'a> {
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What must be there.
+        /// The value to compare with.
         compare: u64,
-        /// What to put there.
+        /// The new value.
         swap: u64,
     },
     /// Adds to 8 bytes of the peer; the old value arrives in the segment.
@@ -82,7 +82,7 @@ pub enum SendOp<'a> {
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What to add.
+        /// The value to add.
         add: u64,
     },
     /// Invalidates a key of this side.
@@ -91,10 +91,10 @@ pub enum SendOp<'a> {
     BindMw(BindMw<'a>),
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct UdDest<'a> {
-    /// The way there; keep it until the send has completed.
+    /// The address handle; keep it until the send has completed.
     pub ah: &'a Ah,
     /// The peer's QP number.
     pub qpn: u32,
@@ -105,12 +105,11 @@ pub struct UdDest<'a> {
 /// A send.
 #[derive(Debug, Clone, Copy)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// The `wr_id` of the completion.
     pub wr_id: u64,
-    /// The data, or where it is to arrive.
+    /// The segments to send from, or to read into.
     pub sges: &'a [Sge],
-    /// Data to take along at once, instead of segments: the bytes can be reused as soon as it is
-    /// posted.
+    /// Inline data instead of segments: the bytes can be reused after the post.
     pub inline: Option<&'a [u8]>,
     /// What to do.
     pub op: SendOp<'a>,
@@ -134,7 +133,7 @@ impl<'a> SendWr<'a> {
     }
 }
 
-/// Sends that one call to the device takes; longer lists go in several calls.
+/// Sends posted by one call of `ibv_post_send`; longer lists take several calls.
 const CHUNK: usize = 32;
 
 impl Qp {
@@ -160,8 +159,8 @@ impl Qp {
         self.post_sends(wrs, 0)
     }
 
-    /// Posts a send whose segments are read by the CPU now, so that their memory can be reused at
-    /// once.
+    /// Posts an inline send: the CPU reads its segments during the call, so that their memory can
+    /// be reused at once.
     ///
     /// # Errors
     /// As [`Qp::post_send`]; [`PostError::InlineTooLong`] when the segments are longer than the QP

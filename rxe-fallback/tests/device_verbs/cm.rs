@@ -147,15 +147,15 @@ fn event_by_event_without_the_blocking_helpers(ends: &Ends) -> TestResult {
 
     other.disconnect()?;
     expect(&active, CmEventKind::Disconnected, 2)?;
-    // The side that asked is told once this one has answered.
+    // The side that disconnected gets its event once this side has answered.
     same("before the answer", passive.next_event()?.is_none(), true)?;
     id.disconnect()?;
     expect(&passive, CmEventKind::Disconnected, 200)?;
     Ok(())
 }
 
-/// What comes back once the request has been treated with `answer`. A rejection that gets lost on
-/// the wire is not sent again: the request is, and arrives as a new one.
+/// The client's event after the request was handled by `answer`. A rejection that gets lost on the
+/// wire is not sent again: the request is, and arrives as a new one.
 fn answered(
     listener: &Listener,
     resolved: &Resolved,
@@ -187,7 +187,7 @@ fn rejection_carries_private_data(ends: &Ends) -> TestResult {
 }
 
 fn nobody_listening_is_refused_in_bounded_time(ends: &Ends) -> TestResult {
-    // A port that was free a moment ago.
+    // A port that was free before.
     let (listener, address) = listen(ends)?;
     drop(listener);
     let resolved = resolve(ends, address)?;

@@ -16,7 +16,7 @@ pub(crate) fn suite() -> Suite {
     ]
 }
 
-/// Handles of one of everything, all depending on each other.
+/// One handle of each kind, all depending on each other.
 fn everything(name: &str, ends: &Ends) -> Result<Vec<Box<dyn Any>>, Failed> {
     let context = Context::open(name)?;
     let pd = Pd::alloc(&context)?;
@@ -59,7 +59,7 @@ fn init<'a>(send_cq: &'a Cq, recv_cq: &'a Cq, srq: Option<&'a Srq>) -> QpInit<'a
     }
 }
 
-/// Objects the kernel knows of this process, by kind; empty where `rdma` does not tell.
+/// This process's objects in the kernel, by kind; empty if `rdma` cannot list them.
 fn kernel_objects() -> String {
     let output = std::process::Command::new("rdma").args(["resource", "show"]).output();
     output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
@@ -101,7 +101,7 @@ fn qp_works_after_every_other_handle_is_gone(ends: &Ends) -> TestResult {
 fn objects_can_be_made_again_as_often_as_one_likes(ends: &Ends) -> TestResult {
     let pd = Pd::alloc(&ends.a.context)?;
     let cq = Cq::create(&ends.a.context, 16, None, 0, 0)?;
-    // More than the device has at a time, were any left behind.
+    // Together more than the device can have at a time, so that a leak would fail.
     for _ in 0..200 {
         let srq = Srq::create(&pd, SrqInit { max_wr: 16, max_sge: 1, token: 0 })?;
         let qp = Qp::create(&pd, &init(&cq, &cq, Some(&srq)))?;

@@ -89,7 +89,7 @@ fn list_longer_than_the_queue_stops_where_it_is_full(ends: &Ends) -> TestResult 
     Ok(())
 }
 
-/// Exactly the receives before the one that was reported are there, shown by using them all up.
+/// Checks that exactly the receives before the reported one are posted, by using all of them.
 fn messages_take_receives_in_the_order_of_posting(ends: &Ends) -> TestResult {
     let (srq, mr) = create(ends, 5, 1)?;
     let a = Endpoint::new(&ends.a, &Shape::default())?;

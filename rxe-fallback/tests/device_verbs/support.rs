@@ -1,4 +1,4 @@
-//! Two ends on one or two devices, and waiting with a limit.
+//! Two ends on one or two devices, and waits with a timeout.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +13,7 @@ use rxe_fallback::{
 
 pub(crate) type TestResult = Result<(), Failed>;
 
-/// More than anything here takes, even on an emulated processor; less than a stuck test should
-/// cost.
+/// Longer than any step takes, even on an emulated processor.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// `Err` with the text unless `condition` holds.

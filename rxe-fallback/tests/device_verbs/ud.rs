@@ -127,7 +127,7 @@ fn one_shared_queue_for_datagrams_and_connections(ends: &Ends) -> TestResult {
     let c = Endpoint::new(&ends.a, &Shape::default())?;
     let d = Endpoint::new(&ends.b, &Shape { srq: Some(&srq), ..Shape::default() })?;
     Endpoint::connect(ends, &c, &d)?;
-    // Whichever is served first takes the first: both have the same memory behind them.
+    // The first QP served takes the first buffer: both buffers share memory.
     for wr_id in [1, 2] {
         srq.post_one(wr_id, &[b.sge(0, 200)])?;
     }
@@ -203,7 +203,7 @@ fn addresses_are_found_out_both_ways(ends: &Ends) -> TestResult {
     ensure(answer.private_data.starts_with(b"here"), || format!("{:?}", answer.private_data))?;
     let to_b = answer.datagrams.ok_or("no address")?;
     same("QP and key", (to_b.qp_num, to_b.qkey), (b.qp.num(), DATAGRAM_QKEY))?;
-    // And the way back, which no message tells.
+    // The path back, which no message contains.
     let (_channel, back) = resolved(ends, &ends.b, peer)?;
     let to_a = back.path(&ends.b.context)?;
 
