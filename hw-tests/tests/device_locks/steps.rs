@@ -156,7 +156,7 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
     let (_rsp, qual) = rig.server.reserve(&ep);
     let steps = Arc::new(Steps::default());
-    let placed = steps.place("EpInner::receives", "other", "SpInner::reserved");
+    let placed = steps.place("EpInner::receives", "other", "ServicePoint::reserved");
     let modified = modify(&steps, &rig, ep);
     steps.wait_for("modify");
     let client = rig.client.ep(&EpAttr::default());
