@@ -9,7 +9,6 @@ mod post;
 mod window;
 
 pub(crate) use control::Control;
-use make::Plan;
 use marks::RecvHooks;
 pub use modify::EpChange;
 pub(crate) use post::RequestKind;
@@ -30,7 +29,7 @@ use crate::sync::{Mutex, rank};
 use crate::types::{
     CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
 };
-use crate::{EpAttr, Error, Evd, Ia, Pz, Result, Srq, SrqId, Subtype};
+use crate::{EpAttr, Error, Evd, Result, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -183,44 +182,6 @@ struct Room {
 }
 
 impl Ep {
-    /// Makes an EP with a receive queue of its own; no attributes means [`EpAttr::default`].
-    ///
-    /// # Errors
-    /// INVALID_HANDLE for the IA, the PZ, or an EVD that is freed, another IA's or without the stream; INVALID_PARAMETER for
-    /// attributes out of range (ARG6) or against the sharing rules (the EVD's argument); INSUFFICIENT_RESOURCES.
-    ///
-    /// # References
-    /// dat_ep_create(3DAT).
-    pub fn create(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, attr: Option<&EpAttr>) -> Result<Self> {
-        let attr = attr.cloned().unwrap_or_default();
-        Ok(Self { inner: Plan::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
-    }
-
-    /// Makes an EP that takes its buffers from an SRQ (R127-R156).
-    ///
-    /// # Errors
-    /// As [`Ep::create`], with ARG7 for attributes; INVALID_HANDLE for the SRQ (R130); INVALID_PARAMETER (ARG2) for a PZ
-    /// other than the SRQ's where the device cannot keep them apart (R136); INVALID_STATE (SRQ_SHUTDOWN) while it is
-    /// being freed (R31).
-    ///
-    /// # References
-    /// dat_ep_create_with_srq(3DAT).
-    pub fn create_with_srq(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Srq, attr: &EpAttr) -> Result<Self> {
-        Self::create_on(ia, pz, evds, &srq.inner, attr)
-    }
-
-    /// As [`Ep::create_with_srq`], without the half that posts.
-    pub(crate) fn create_on(
-        ia: &Ia,
-        pz: &Pz,
-        evds: EpEvds<'_>,
-        srq: &Arc<SrqInner>,
-        attr: &EpAttr,
-    ) -> Result<Self> {
-        let plan = Plan::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
-        Ok(Self { inner: plan.make(7)? })
-    }
-
     /// Names it in events.
     pub fn id(&self) -> EpId {
         self.inner.id

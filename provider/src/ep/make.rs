@@ -17,7 +17,7 @@ use crate::types::MAX_IOV;
 use crate::types::{
     CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
 };
-use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Result, Subtype};
+use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
@@ -301,6 +301,44 @@ impl Plan {
 }
 
 impl Ep {
+    /// Makes an EP with a receive queue of its own; no attributes means [`EpAttr::default`].
+    ///
+    /// # Errors
+    /// INVALID_HANDLE for the IA, the PZ, or an EVD that is freed, another IA's or without the stream; INVALID_PARAMETER for
+    /// attributes out of range (ARG6) or against the sharing rules (the EVD's argument); INSUFFICIENT_RESOURCES.
+    ///
+    /// # References
+    /// dat_ep_create(3DAT).
+    pub fn create(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, attr: Option<&EpAttr>) -> Result<Self> {
+        let attr = attr.cloned().unwrap_or_default();
+        Ok(Self { inner: Plan::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
+    }
+
+    /// Makes an EP that takes its buffers from an SRQ (R127-R156).
+    ///
+    /// # Errors
+    /// As [`Ep::create`], with ARG7 for attributes; INVALID_HANDLE for the SRQ (R130); INVALID_PARAMETER (ARG2) for a PZ
+    /// other than the SRQ's where the device cannot keep them apart (R136); INVALID_STATE (SRQ_SHUTDOWN) while it is
+    /// being freed (R31).
+    ///
+    /// # References
+    /// dat_ep_create_with_srq(3DAT).
+    pub fn create_with_srq(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Srq, attr: &EpAttr) -> Result<Self> {
+        Self::create_on(ia, pz, evds, &srq.inner, attr)
+    }
+
+    /// As [`Ep::create_with_srq`], without the half that posts.
+    pub(crate) fn create_on(
+        ia: &Ia,
+        pz: &Pz,
+        evds: EpEvds<'_>,
+        srq: &Arc<SrqInner>,
+        attr: &EpAttr,
+    ) -> Result<Self> {
+        let plan = Plan::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
+        Ok(Self { inner: plan.make(7)? })
+    }
+
     /// One for a request that asks this; the consumer gives it a PZ and EVDs.
     pub(crate) fn provided(
         ia: &Arc<Device>,

@@ -1,0 +1,371 @@
+//! How a connection comes up: address, route, request, answer and confirmation; or how it does not.
+
+use super::check_private_data;
+use crate::device::Timer;
+use crate::ep::EpInner;
+use crate::event_data::ConnectionEventKind;
+use crate::memory::headroom;
+use crate::types::{ConnQual, EpState, port_of};
+use crate::{Error, IaCounter, Result, ReturnType, Subtype};
+use rxe_fallback::cm::ConnInfo;
+use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, PortSpace};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One step of address or route resolution is given up after this.
+pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
+
+/// How long an accepted connection may stay unconfirmed.
+const ACCEPT_TIME: Duration = Duration::from_secs(30);
+
+impl EpInner {
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        remote: IpAddr,
+        qual: ConnQual,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        check_private_data(private_data, 5)?;
+        if let Some(ud) = &self.ud {
+            return self.connect_datagrams(ud, remote, qual, timeout, private_data);
+        }
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        if state != EpState::Unconnected {
+            return Err(Error::state(state.subtype(), "only an unconnected EP can connect"));
+        }
+        let ia = &self.ia;
+        headroom()?;
+        let attempt = self.next_attempt();
+        if let Some(timeout) = timeout {
+            ia.reactor.after(timeout, Arc::downgrade(self), Timer::GiveUp(attempt))?;
+        }
+        let (token, id) = ia.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
+        let to = SocketAddr::new(remote, port_of(qual));
+        let from = SocketAddr::new(ia.attr.ia_address, 0);
+        if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
+            ia.cm.forget(token);
+            if error.errno() == libc::ENOMEM {
+                return Err(Error::verb(Subtype::ResourceMemory, error));
+            }
+            let malformed = matches!(error.errno(), libc::EINVAL | libc::EAFNOSUPPORT);
+            if malformed {
+                let sub = Subtype::InvalidAddressUnsupported;
+                let text = format!("{remote} cannot be reached from {}", from.ip());
+                return Err(Error::new(ReturnType::InvalidAddress, sub, text).because(error));
+            }
+            // No route: an outcome of the attempt, told by event.
+            ia.count(IaCounter::CmErr);
+            control.calls.connects += 1;
+            self.set_state(EpState::Disconnected);
+            control.drained = self.srq.is_some();
+            drop(control);
+            self.give_up_setup(None);
+            self.event(ConnectionEventKind::Unreachable, Vec::new());
+            return Ok(());
+        }
+        control.cm = Some((token, id));
+        control.remote = Some(to);
+        control.local = Some(from);
+        control.service = Some((remote, qual));
+        control.private_data = private_data.to_vec();
+        control.calls.connects += 1;
+        self.set_state(EpState::ActiveConnectionPending);
+        self.drop_preposted();
+        Ok(())
+    }
+
+    /// Answers a connection request with this EP.
+    pub(crate) fn accept(
+        self: &Arc<Self>,
+        token: u64,
+        id: Arc<CmId>,
+        asked: &ConnInfo,
+        private_data: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        check_private_data(private_data, 3)?;
+        let mut control = self.control.lock().unwrap();
+        // It may have been made anew, or closed, meanwhile.
+        self.check()?;
+        let state = self.state();
+        let takes_part = matches!(
+            state,
+            EpState::Unconnected | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending
+        );
+        if !takes_part {
+            return Err(Error::state(state.subtype(), "a request needs an unconnected EP, or its own"));
+        }
+        headroom()?;
+        let timer = Timer::GiveUp(self.next_attempt());
+        self.ia.reactor.after(ACCEPT_TIME, Arc::downgrade(self), timer)?;
+        let qp = self.qp();
+        let failed = |e| Error::verb(Subtype::ResourceTep, e);
+        let (reads_in, reads_out) = self.rdma_reads();
+        let reads_in = reads_in.min(asked.responder_resources);
+        let reads_out = reads_out.min(asked.initiator_depth);
+        // First: from when the device is ready it may take a buffer, which must not be taken for lost with another EP.
+        self.may_take_buffers()?;
+        if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
+            self.start_over_after_all();
+            // An id that has nothing to say about QPs is none that waits for an answer.
+            let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
+            return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
+        }
+        let param = ConnParam {
+            qp_num: qp.num(),
+            private_data,
+            responder_resources: reads_in,
+            initiator_depth: reads_out,
+            srq: self.srq.is_some(),
+            ..self.ia.conn_param()
+        };
+        // The EP must be known for the id before the peer can answer.
+        self.ia.cm.route(token, self.cm_handler());
+        if let Err(error) = id.accept(&param) {
+            self.ia.count(IaCounter::CmErr);
+            self.ia.cm.forget(token);
+            self.start_over_after_all();
+            return Err(failed(error));
+        }
+        self.ia.count(IaCounter::CmRepTx);
+        control.local = id.local_addr();
+        control.remote = id.peer_addr();
+        control.cm = Some((token, id));
+        control.drained = false;
+        control.last_wqe = false;
+        self.set_state(EpState::CompletionPending);
+        self.drop_preposted();
+        drop(control);
+        self.expect_failures();
+        Ok(())
+    }
+
+    /// The request could not be accepted; the EP is as it was.
+    fn start_over_after_all(&self) {
+        match self.start_over() {
+            // Its QP was in RESET: it holds no buffer.
+            Ok(()) => self.srq.iter().for_each(|srq| srq.ep_drained(self.id)),
+            Err(error) => tracing::error!(%error, ep = self.id.0, "an EP is not as good as before"),
+        }
+    }
+
+    /// The SRQ's buffers may be taken by this EP from now on.
+    ///
+    /// # Errors
+    /// No memory to keep track of it.
+    fn may_take_buffers(&self) -> Result<()> {
+        self.srq.iter().try_for_each(|srq| srq.path.ep_connected(self.id.0, &self.completed_up_to))
+    }
+
+    /// An event of the connection manager; runs on the progress thread.
+    pub(crate) fn on_cm(self: &Arc<Self>, event: &CmEvent) {
+        use CmEventKind as K;
+        if let Some(ud) = &self.ud {
+            return self.on_datagram_cm(ud, event);
+        }
+        let outcome = match event.kind {
+            K::AddrResolved => self.address_resolved(event.token),
+            K::RouteResolved => self.route_resolved(event.token),
+            K::ConnectResponse => self.response(event),
+            K::Established => {
+                self.established(event.token, event.private_data.clone());
+                Ok(())
+            }
+            K::AddrError | K::RouteError | K::Unreachable => {
+                self.setup_failed(event.token, ConnectionEventKind::Unreachable, Vec::new());
+                Ok(())
+            }
+            K::Rejected => {
+                // 28: the consumer at the other end said no; everything else comes from below it.
+                const CONSUMER_DEFINED: i32 = 28;
+                let kind = if event.status == CONSUMER_DEFINED {
+                    ConnectionEventKind::PeerRejected
+                } else {
+                    ConnectionEventKind::NonPeerRejected
+                };
+                self.setup_failed(event.token, kind, event.private_data.clone());
+                Ok(())
+            }
+            K::ConnectError => {
+                self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
+                Ok(())
+            }
+            K::Disconnected => {
+                self.peer_disconnected(event.token);
+                Ok(())
+            }
+            K::DeviceRemoval => {
+                self.failed();
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(%error, ep = self.id.0, "connection set-up failed");
+            self.ia.count(IaCounter::CmErr);
+            self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
+        }
+    }
+
+    /// The id of the connection under way, if the event is about that one.
+    fn current(&self, token: u64, want: EpState) -> Option<Arc<CmId>> {
+        let control = self.control.lock().unwrap();
+        let (now, id) = control.cm.as_ref()?;
+        (*now == token && self.state() == want).then(|| id.clone())
+    }
+
+    fn address_resolved(self: &Arc<Self>, token: u64) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        if id.device_name().is_some_and(|name| name != self.ia.context.name()) {
+            self.ia.count(IaCounter::CmErr);
+            self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
+            return Ok(());
+        }
+        id.resolve_route(RESOLVE_TIME)
+    }
+
+    fn route_resolved(&self, token: u64) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        let (reads_in, reads_out) = self.rdma_reads();
+        let mut control = self.control.lock().unwrap();
+        control.local = id.local_addr();
+        let private_data = std::mem::take(&mut control.private_data);
+        drop(control);
+        id.connect(&ConnParam {
+            qp_num: self.qp().num(),
+            private_data: &private_data,
+            responder_resources: reads_in,
+            initiator_depth: reads_out,
+            srq: self.srq.is_some(),
+            ..self.ia.conn_param()
+        })?;
+        self.ia.count(IaCounter::CmReqTx);
+        Ok(())
+    }
+
+    fn response(self: &Arc<Self>, event: &CmEvent) -> Result<(), rxe_fallback::Error> {
+        let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
+        let no_memory = |_| rxe_fallback::Error::new("rdma_establish", libc::ENOMEM);
+        self.may_take_buffers().map_err(no_memory)?;
+        self.ia.to_ready(&self.qp(), &id, None, None)?;
+        id.establish()?;
+        self.ia.count(IaCounter::CmRtuTx);
+        let mut control = self.control.lock().unwrap();
+        if self.state() != EpState::ActiveConnectionPending {
+            return Ok(());
+        }
+        control.drained = false;
+        control.last_wqe = false;
+        self.set_state(EpState::Connected);
+        drop(control);
+        self.expect_failures();
+        self.ia.count(IaCounter::CmActiveEst);
+        self.event(ConnectionEventKind::Established, event.private_data.clone());
+        self.check_marks();
+        Ok(())
+    }
+
+    fn established(self: &Arc<Self>, token: u64, private_data: Vec<u8>) {
+        let control = self.control.lock().unwrap();
+        if self.state() != EpState::CompletionPending || control.cm.as_ref().is_none_or(|(t, _)| *t != token)
+        {
+            return;
+        }
+        self.set_state(EpState::Connected);
+        drop(control);
+        self.ia.count(IaCounter::CmPassiveEst);
+        self.event(ConnectionEventKind::Established, private_data);
+        self.check_marks();
+    }
+
+    /// The first message can be here before the confirmation: it is one too.
+    pub(crate) fn message_before_confirmation(&self) {
+        let control = self.control.lock().unwrap();
+        if let Some((_, id)) = &control.cm
+            && self.state() == EpState::CompletionPending
+        {
+            let id = id.clone();
+            drop(control);
+            if let Err(error) = id.notify_comm_established() {
+                tracing::debug!(%error, "the connection manager did not want to know");
+            }
+        }
+    }
+
+    /// A message has been reaped: if the confirmation is still on its way, the connection is up all the same, and whoever
+    /// sees the message may answer.
+    pub(crate) fn confirmed_by_message(self: &Arc<Self>) {
+        if self.state() != EpState::CompletionPending {
+            return;
+        }
+        self.message_before_confirmation();
+        let token = self.control.lock().unwrap().cm.as_ref().map(|(token, _)| *token);
+        if let Some(token) = token {
+            self.established(token, Vec::new());
+        }
+    }
+
+    /// A connection that never came up.
+    pub(super) fn setup_failed(
+        self: &Arc<Self>,
+        token: u64,
+        kind: ConnectionEventKind,
+        private_data: Vec<u8>,
+    ) {
+        let mut control = self.control.lock().unwrap();
+        let state = self.state();
+        if control.cm.as_ref().is_none_or(|(now, _)| *now != token) {
+            return;
+        }
+        let timed_out = kind == ConnectionEventKind::TimedOut;
+        let kind = match state {
+            EpState::ActiveConnectionPending => kind,
+            EpState::CompletionPending => ConnectionEventKind::AcceptCompletionError,
+            _ => return,
+        };
+        let cm = control.cm.take();
+        self.set_state(EpState::Disconnected);
+        control.drained = self.srq.is_some();
+        drop(control);
+        self.give_up_setup(cm);
+        if timed_out {
+            self.ia.count(IaCounter::CmErrTimeout);
+        }
+        self.event(kind, private_data);
+    }
+
+    /// A plain EP's receives are flushed; an SRQ EP has none (R189).
+    pub(super) fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
+        let _ = self.qp().to_error();
+        if let Some((token, id)) = cm {
+            self.ia.cm.forget(token);
+            drop(id);
+        }
+        if let Some(srq) = &self.srq {
+            // Its first message may be here already.
+            let _ = self.recv_evd.harvest_now();
+            if self.stop_device() {
+                srq.ep_drained(self.id);
+            }
+        } else {
+            self.drain_soon();
+        }
+        self.recheck_notification();
+    }
+
+    pub(crate) fn connect_timed_out(self: &Arc<Self>, attempt: u64) {
+        let control = self.control.lock().unwrap();
+        let token = control.cm.as_ref().map(|(token, _)| *token);
+        let same = self.attempt() == attempt;
+        drop(control);
+        if let Some(token) = token
+            && same
+        {
+            self.setup_failed(token, ConnectionEventKind::TimedOut, Vec::new());
+        }
+    }
+}
