@@ -3,7 +3,7 @@
 
 use doorbell::{
     CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, Ep, EpAttr, EpChange,
-    EpState, EvdFlags, Psp, Qos,
+    EpState, EvdFlags, Psp, Qos, Rsp,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -287,14 +287,29 @@ fn a_request_is_handed_on_to_another_ia() {
     rig.disconnect(&pair);
 }
 
+/// A request that was handed to an EP of another IA, which an RSP has reserved.
+struct HandedOff {
+    other: Side,
+    server: Ep,
+    client: Ep,
+    /// Where the request arrived.
+    from: (Psp, ConnQual),
+    to: (Rsp, ConnQual),
+}
+
+fn hand_to_reserved(rig: &Rig) -> HandedOff {
+    let other = again(rig, &server_device());
+    let from = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = other.ep(&EpAttr::default());
+    let to = other.reserve(&server);
+    let client = rig.client.ep(&EpAttr::default());
+    ask_at(rig, &client, from.1).cr.hand_off(to.1).unwrap();
+    HandedOff { other, server, client, from, to }
+}
+
 fn a_request_is_handed_on_to_anothers_reserved_ep() {
     let mut rig = Rig::new();
-    let other = again(&rig, &server_device());
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let server = other.ep(&EpAttr::default());
-    let (_rsp, to) = other.reserve(&server);
-    let client = rig.client.ep(&EpAttr::default());
-    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    let HandedOff { other, server, client, from: (_psp, qual), to: (_rsp, to) } = hand_to_reserved(&rig);
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     // An RSP takes one request; the second request stays unchanged where it was.
     let second = rig.client.ep(&EpAttr::default());
@@ -329,12 +344,7 @@ fn a_request_is_handed_on_and_back() {
 
 fn a_request_outlives_the_ia_that_handed_it_on() {
     let mut rig = Rig::new();
-    let other = again(&rig, &server_device());
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let server = other.ep(&EpAttr::default());
-    let (_rsp, to) = other.reserve(&server);
-    let client = rig.client.ep(&EpAttr::default());
-    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    let HandedOff { other, server, client, from: _psp, to: _rsp } = hand_to_reserved(&rig);
     std::mem::replace(&mut rig.server, other).ia.close(CloseFlags::Abrupt).unwrap();
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     connection_request(&rig.server.cr).cr.accept_reserved(&[]).unwrap();
