@@ -1,10 +1,10 @@
 //! Connection requests.
 
-use crate::datagram::ask::{Answer, Answers, Asker};
 use crate::device::{CmHandler, Device};
 use crate::ep::{EpInner, EpPlace};
 use crate::sync::{Mutex, rank};
 use crate::types::{EpState, ServiceType};
+use crate::ud::sidr::{Reply, ReplyCache, SidrRequester};
 use crate::{Ep, Error, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{CmEvent, CmEventKind, CmId};
@@ -30,7 +30,7 @@ pub(crate) struct CrInner {
     private_data: Vec<u8>,
     asked: ConnInfo,
     /// Who asks for datagrams.
-    asker: Option<Asker>,
+    requester: Option<SidrRequester>,
     /// The id, until the request is answered or the peer has given up; and the EP of an RSP.
     open: Mutex<{ rank::OPEN }, Option<Open>>,
     /// Held while it is being answered; true once it was.
@@ -38,17 +38,17 @@ pub(crate) struct CrInner {
 }
 
 /// What a request brings.
-pub(crate) struct Asks {
+pub(crate) struct IncomingRequest {
     pub(crate) id: Arc<CmId>,
     pub(crate) private_data: Vec<u8>,
     pub(crate) asked: ConnInfo,
     /// Who asks, if it is for datagrams.
-    pub(crate) asker: Option<Asker>,
+    pub(crate) requester: Option<SidrRequester>,
 }
 
-impl Asks {
+impl IncomingRequest {
     pub(crate) fn service_type(&self) -> ServiceType {
-        if self.asker.is_some() { ServiceType::Ud } else { ServiceType::Rc }
+        if self.requester.is_some() { ServiceType::Ud } else { ServiceType::Rc }
     }
 }
 
@@ -71,7 +71,7 @@ impl Cr {
 
     /// What it asks for; an EP of the same service type can accept it.
     pub fn service_type(&self) -> ServiceType {
-        if self.inner.asker.is_some() { ServiceType::Ud } else { ServiceType::Rc }
+        if self.inner.requester.is_some() { ServiceType::Ud } else { ServiceType::Rc }
     }
 
     /// The consumer context of the EP that an RSP has reserved for it.
@@ -122,7 +122,7 @@ impl Cr {
     }
 }
 
-impl Asks {
+impl IncomingRequest {
     /// From now on this IA hears what becomes of the request.
     ///
     /// Gives the token that it will be known by there.
@@ -139,7 +139,7 @@ impl Asks {
 }
 
 /// A request that was not taken, and why.
-pub(crate) type Refusal = Box<(Asks, Error)>;
+pub(crate) type Refusal = Box<(IncomingRequest, Error)>;
 
 /// Nobody waits for an answer any more.
 pub(crate) fn gone() -> Error {
@@ -147,15 +147,20 @@ pub(crate) fn gone() -> Error {
 }
 
 impl CrInner {
-    pub(crate) fn new(device: &Arc<Device>, token: u64, asks: Asks, ep: Option<Arc<EpPlace>>) -> Arc<Self> {
-        let Asks { id, private_data, asked, asker } = asks;
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        token: u64,
+        request: IncomingRequest,
+        ep: Option<Arc<EpPlace>>,
+    ) -> Arc<Self> {
+        let IncomingRequest { id, private_data, asked, requester } = request;
         let inner = Arc::new(Self {
             device: device.clone(),
             token,
             remote: id.peer_addr(),
             private_data,
             asked,
-            asker,
+            requester,
             open: Mutex::new(Some(Open { id: id.clone(), ep })),
             answered: Mutex::new(false),
         });
@@ -202,7 +207,7 @@ impl CrInner {
 
     /// The request is used up, also where nobody waits for the answer any more.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
-        let most = if self.asker.is_some() { MAX_UD_REJECT_DATA } else { MAX_REJECT_DATA };
+        let most = if self.requester.is_some() { MAX_UD_REJECT_DATA } else { MAX_REJECT_DATA };
         if private_data.len() > most {
             let text = format!("{} bytes of private data, at most {most} fit", private_data.len());
             return Err(Error::arg(2, text));
@@ -211,7 +216,7 @@ impl CrInner {
         self.answer(|| {
             let open = self.open.lock().unwrap().take();
             if let Some(open) = open {
-                self.remember_rejection(private_data);
+                self.cache_rejection(private_data);
                 outcome = open.id.reject(private_data).map_err(|e| gone().because(e));
                 if outcome.is_ok() {
                     self.device.count(IaCounter::SpCrRejected);
@@ -233,7 +238,7 @@ impl CrInner {
             let open = open.as_ref().ok_or_else(gone)?;
             (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, &ep.place)))
         };
-        if self.asker.is_some() != ep.is_ud() {
+        if self.requester.is_some() != ep.is_ud() {
             let text = if ep.is_ud() {
                 "the request is for a connection, and this EP for datagrams"
             } else {
@@ -245,9 +250,9 @@ impl CrInner {
         if !own && matches!(state, EpState::PassiveConnectionPending | EpState::TentativeConnectionPending) {
             return Err(Error::state(state.subtype(), "this EP waits for the answer to another request"));
         }
-        match self.asker {
-            Some(asker) => {
-                ep.accept_datagrams(&id, asker, &self.private_data, private_data)?;
+        match self.requester {
+            Some(requester) => {
+                ep.accept_datagrams(&id, requester, &self.private_data, private_data)?;
                 self.device.cm.forget(self.token);
             }
             None => {
@@ -280,16 +285,16 @@ impl CrInner {
     }
 
     /// Gives the request to another service point, by `take`; as it was if that refuses.
-    pub(crate) fn pass_on<T>(&self, take: impl FnOnce(Asks) -> Result<T, Refusal>) -> Result<T> {
+    pub(crate) fn pass_on<T>(&self, take: impl FnOnce(IncomingRequest) -> Result<T, Refusal>) -> Result<T> {
         let mut open = self.open.lock().unwrap();
         let Open { id, ep } = open.take().ok_or_else(gone)?;
         let private_data = self.private_data.clone();
-        let asks = Asks { id, private_data, asked: self.asked, asker: self.asker };
-        let taken = match take(asks) {
+        let request = IncomingRequest { id, private_data, asked: self.asked, requester: self.requester };
+        let taken = match take(request) {
             Ok(taken) => taken,
             Err(refusal) => {
-                let (asks, error) = *refusal;
-                *open = Some(Open { id: asks.id, ep });
+                let (request, error) = *refusal;
+                *open = Some(Open { id: request.id, ep });
                 return Err(error);
             }
         };
@@ -302,10 +307,10 @@ impl CrInner {
     }
 
     /// A peer that does not get to know asks again.
-    fn remember_rejection(&self, private_data: &[u8]) {
-        if let (Some(asker), Some(peer)) = (self.asker, self.remote) {
-            let answer = Answer::Rejected(private_data.to_vec());
-            Answers::all().remember(peer.ip(), asker, answer);
+    fn cache_rejection(&self, private_data: &[u8]) {
+        if let (Some(requester), Some(peer)) = (self.requester, self.remote) {
+            let answer = Reply::Rejected(private_data.to_vec());
+            ReplyCache::all().remember(peer.ip(), requester, answer);
         }
     }
 
@@ -342,7 +347,7 @@ impl Drop for CrInner {
             return;
         }
         if let Some(open) = self.open.get_mut().ok().and_then(Option::take) {
-            self.remember_rejection(&[]);
+            self.cache_rejection(&[]);
             if open.id.reject(&[]).is_ok() {
                 self.device.count(IaCounter::CmErrRejTx);
             }

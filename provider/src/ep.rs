@@ -16,7 +16,6 @@ use post::{Receives, Requests};
 pub(crate) use window::Window;
 
 use crate::counters::Received;
-use crate::datagram::state::Ud;
 use crate::datapath::entries::{CompletedUpTo, Lost, WrInfo};
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, KeptDates, Member, Source, Timer};
@@ -29,13 +28,14 @@ use crate::sync::{Mutex, rank};
 use crate::types::{
     CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
 };
+use crate::ud::state::UdState;
 use crate::{EpAttr, Error, Evd, Result, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams
+/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::UdState`](crate::ServiceType::UdState), of datagrams
 /// from and to any number of others.
 ///
 /// One thread at a time posts, which `&mut self` says.
@@ -130,7 +130,7 @@ pub(crate) struct EpInner {
     requests: Mutex<{ rank::REQUESTS }, Requests>,
     receives: Mutex<{ rank::RECEIVES }, Receives>,
     /// Of an EP of service type UD.
-    pub(crate) ud: Option<Box<Ud>>,
+    pub(crate) ud: Option<Box<UdState>>,
     /// Room in the CQs that goes back with the EP.
     room: Room,
     /// Memory for what it asks of the progress thread.
@@ -500,7 +500,7 @@ impl Source for EpInner {
     fn due(self: Arc<Self>, timer: Timer) {
         match timer {
             Timer::GiveUp(token) if self.is_ud() => {
-                self.datagrams_unanswered(token, ConnectionEventKind::TimedOut);
+                self.resolve_failed(token, ConnectionEventKind::TimedOut);
             }
             Timer::GiveUp(attempt) => self.connect_timed_out(attempt),
             Timer::LateAcksExpired(attempt) => self.late_acks_expired(attempt),

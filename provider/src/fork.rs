@@ -52,7 +52,7 @@ pub(crate) enum Part {
     /// Handles of C.
     Handles,
     /// Answers to requests for datagrams.
-    Answers,
+    ReplyCache,
     /// Service points of the process.
     ServicePoints,
 }

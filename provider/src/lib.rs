@@ -26,7 +26,6 @@ mod cno;
 mod conn;
 mod counters;
 mod cr;
-mod datagram;
 mod datapath;
 mod defaults;
 mod device;
@@ -48,12 +47,12 @@ mod rmr;
 mod srq;
 mod sync;
 mod types;
+mod ud;
 
 pub use attr::{EpAttr, IaAttr, ProviderAttr, SrqAttr};
 pub use cno::Cno;
 pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
-pub use datagram::GRH_LEN;
 pub use device::IaSettings;
 pub use ep::{Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
@@ -78,6 +77,8 @@ pub use types::{
     EvdId, LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
     VALUE_UNKNOWN, VaType, WATERMARK_INFINITE, port_of,
 };
+
+pub use ud::GRH_LEN;
 
 #[doc = include_str!("../SOUNDNESS.md")]
 pub mod soundness {}

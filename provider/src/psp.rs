@@ -1,7 +1,6 @@
 //! PSPs, RSPs and CSPs: where connection requests arrive.
 
-use crate::cr::{Asks, CrInner, Refusal};
-use crate::datagram::ask::{Answers, Asker};
+use crate::cr::{CrInner, IncomingRequest, Refusal};
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, Member};
 use crate::ep::{EpInner, EpPlace};
@@ -11,6 +10,7 @@ use crate::fork;
 use crate::memory::headroom;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, ConnQual, EpState, EvdFlags, ServiceType, SpId, next_id, port_of};
+use crate::ud::sidr::{ReplyCache, SidrRequester};
 use crate::{Cr, Ep, EpId, Error, Evd, Ia, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
 use std::net::{IpAddr, SocketAddr};
@@ -423,7 +423,8 @@ impl Cr {
 impl CrInner {
     pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
         self.answer(|| {
-            let (sp, arrival) = self.pass_on(|asks| ServicePoint::take_anywhere(&self.device, to, asks))?;
+            let (sp, arrival) =
+                self.pass_on(|request| ServicePoint::take_anywhere(&self.device, to, request))?;
             sp.announce(arrival);
             Ok(())
         })
@@ -460,7 +461,7 @@ impl ServicePoint {
         device.check()?;
         evd.check_for(device, EvdFlags::CR, Subtype::InvalidHandleEvdCr)?;
         headroom()?;
-        Answers::share();
+        ReplyCache::share();
         fork::share(fork::Part::ServicePoints, hold_listening, forget_listening);
         let services = match (policy, &ep, at) {
             (_, Some(ep), _) if ep.is_ud() => UDP,
@@ -527,26 +528,27 @@ impl ServicePoint {
         }
         let Some(id) = event.new_id.take() else { return };
         let mut private_data = std::mem::take(&mut event.private_data);
-        let mut asker = None;
+        let mut requester = None;
         if id.port_space() == PortSpace::Udp {
             // Whoever drops the id rejects.
-            let (Some(peer), Some((who, data))) = (id.peer_addr(), Asker::decode(&private_data)) else {
-                tracing::debug!("somebody asks for datagrams in other words than Doorbell's");
+            let (Some(peer), Some((who, data))) = (id.peer_addr(), SidrRequester::decode(&private_data))
+            else {
+                tracing::debug!("somebody request for datagrams in other words than Doorbell's");
                 return;
             };
-            if let Some(answer) = Answers::all().to(peer.ip(), who) {
+            if let Some(answer) = ReplyCache::all().to(peer.ip(), who) {
                 answer.repeat(&id);
                 return;
             }
-            (private_data, asker) = (data, Some(who));
+            (private_data, requester) = (data, Some(who));
         }
-        let asks = Asks { id: Arc::new(id), private_data, asked: event.conn, asker };
-        match self.take(asks) {
+        let request = IncomingRequest { id: Arc::new(id), private_data, asked: event.conn, requester };
+        match self.take(request) {
             Ok(arrival) => self.announce(arrival),
             Err(refusal) => {
-                let (asks, error) = *refusal;
+                let (request, error) = *refusal;
                 tracing::debug!(%error, "a request is rejected");
-                if asks.id.reject(&[]).is_ok() {
+                if request.id.reject(&[]).is_ok() {
                     self.device.count(IaCounter::CmErrRejTx);
                 }
             }
@@ -558,17 +560,17 @@ impl ServicePoint {
     fn take_anywhere(
         device: &Arc<Device>,
         qual: ConnQual,
-        asks: Asks,
+        request: IncomingRequest,
     ) -> Result<(Arc<Self>, CrArrival), Refusal> {
-        let (name, port) = (asks.id.device_name(), asks.id.port_num());
+        let (name, port) = (request.id.device_name(), request.id.port_num());
         let mut elsewhere = None;
         let is_here = |sp: &&Arc<Self>| Arc::ptr_eq(&sp.device, device);
         let all = listening();
         let all = all.iter().filter(is_here).chain(all.iter().filter(|sp| !is_here(sp)));
-        for sp in all.filter(|sp| sp.listens_at(qual, asks.service_type())) {
+        for sp in all.filter(|sp| sp.listens_at(qual, request.service_type())) {
             let other = &sp.device;
             if name.as_deref() == Some(other.context.name()) && port == other.port {
-                return sp.take(asks).map(|arrival| (sp.clone(), arrival));
+                return sp.take(request).map(|arrival| (sp.clone(), arrival));
             }
             elsewhere = Some(format!("{} port {}", other.context.name(), other.port));
         }
@@ -579,7 +581,7 @@ impl ServicePoint {
                 name.as_deref().unwrap_or("no device")
             ),
         };
-        Err(Box::new((asks, Error::arg(2, text))))
+        Err(Box::new((request, Error::arg(2, text))))
     }
 
     /// Puts it on the list of those that listen in this process.
@@ -591,7 +593,7 @@ impl ServicePoint {
     }
 
     /// The request as it arrives here, unless there is no EP for it.
-    fn take(&self, mut asks: Asks) -> Result<CrArrival, Refusal> {
+    fn take(&self, mut request: IncomingRequest) -> Result<CrArrival, Refusal> {
         // Held until the request has the EP: a service point that closes meanwhile waits, and then has none.
         let mut reserved = self.reserved.lock().unwrap();
         let is_reserved = |place: &EpPlace| place.get().is_some_and(|ep| ep.state() == EpState::Reserved);
@@ -601,23 +603,23 @@ impl ServicePoint {
             // Or its EP has failed.
             (RequestPolicy::Reserved, _) => {
                 let text = format!("the RSP at connection qualifier {} has had its request", self.qual);
-                return Err(Box::new((asks, Error::arg(2, text))));
+                return Err(Box::new((request, Error::arg(2, text))));
             }
             (RequestPolicy::Provides, _) => {
-                match Ep::provided(&self.device, &self.defaults, asks.service_type(), &asks.asked) {
+                match Ep::provided(&self.device, &self.defaults, request.service_type(), &request.asked) {
                     Ok(ep) => Some(ep),
                     Err(error) => {
                         tracing::warn!(%error, "no EP for a request");
-                        return Err(Box::new((asks, error)));
+                        return Err(Box::new((request, error)));
                     }
                 }
             }
         };
-        let token = match asks.move_to(&self.device) {
+        let token = match request.move_to(&self.device) {
             Ok(token) => token,
             Err(error) => {
                 ep.iter().filter(|_| self.policy == RequestPolicy::Provides).for_each(EpInner::close);
-                return Err(Box::new((asks, error)));
+                return Err(Box::new((request, error)));
             }
         };
         if let Some(place) = reserved.take() {
@@ -627,7 +629,7 @@ impl ServicePoint {
                 }
             });
         }
-        let cr = CrInner::new(&self.device, token, asks, ep.as_ref().map(|ep| ep.place.clone()));
+        let cr = CrInner::new(&self.device, token, request, ep.as_ref().map(|ep| ep.place.clone()));
         drop(reserved);
         let ep = ep.filter(|_| self.policy == RequestPolicy::Provides).map(|inner| Ep { inner });
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })

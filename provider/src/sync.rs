@@ -27,12 +27,12 @@
 //! | 12 | `EvdInner::queue` | `FastMutex` | CQs, queued events, streams, and the EPs and SRQs that complete here | 13 and up |
 //! | 13 | `EpInner::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
 //! | 14 | `EpInner::receives` | `Mutex` | receives that are posted | 20 |
-//! | 15 | `Ud` | `Mutex` | what a UD EP asks and sends | 20 |
+//! | 15 | `UdState` | `Mutex` | what a UD EP asks and sends | 20 |
 //! | 16 | `SrqEntries::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
 //! | 20 | `Registry`, `Rkeys`, `AddressHandles` (`RwLock`), `Pools`, `Cm::routes`, `LmrTable::free`, `Device::async_sink` | `Mutex` | what a device knows by number; where its asynchronous events go | none |
 //! | 20 | `Reactor::{dates, sources, handle}`, `IaCounts::read` | `Mutex` | dates and descriptors of the reactor, its thread; samples of counters | none |
 //! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `ServicePoint::listeners`, `LmrInner::mr`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
-//! | 20 | `LISTENING` in `psp`, `Answers`, `SHARED` and `KNOWN` in `fork` | `Mutex` | service points of the process, answers to requests for datagrams, what forks look after | none |
+//! | 20 | `LISTENING` in `psp`, `ReplyCache`, `SHARED` and `KNOWN` in `fork` | `Mutex` | service points of the process, answers to requests for datagrams, what forks look after | none |
 //! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
 //!
 //! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
@@ -76,7 +76,7 @@ pub(crate) mod rank {
         QUEUE = 12 "EvdInner::queue";
         REQUESTS = 13 "EpInner::requests";
         RECEIVES = 14 "EpInner::receives";
-        DATAGRAMS = 15 "Ud";
+        DATAGRAMS = 15 "UdState";
         LOSSES = 16 "SrqEntries::losses";
         /// Whoever holds one of these takes no other lock of this crate.
         TABLE = 20 "a table";

@@ -37,7 +37,7 @@ const ALLOWED: &[&[&str]] = &[
     ],
     &[
         "cr.rs",
-        "datagram/ask.rs",
+        "ud/sidr.rs",
         "defaults.rs",
         "ep.rs",
         "ep/make.rs",

@@ -5,7 +5,6 @@ use super::marks::RecvHooks;
 use super::post::{PrePosted, Receive, Receives, Request, Requests};
 use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::counters::{Posted, Received};
-use crate::datagram::state::{Ud, not_here};
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, KeptDates};
 use crate::evd::{EvdInner, Stream, StreamKind};
@@ -17,6 +16,7 @@ use crate::types::MAX_IOV;
 use crate::types::{
     CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
 };
+use crate::ud::state::{UdState, not_here};
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
@@ -51,7 +51,7 @@ pub(super) struct Fed {
     pub(super) room: Room,
     requests: VecDeque<Request>,
     receives: VecDeque<Receive>,
-    ud: Option<Box<Ud>>,
+    ud: Option<Box<UdState>>,
     dates: KeptDates,
 }
 
@@ -166,7 +166,7 @@ impl Plan {
         let memory = || -> Result<_> {
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
-            let ud = if ud { Some(Box::new(Ud::new(sends)?)) } else { None };
+            let ud = if ud { Some(Box::new(UdState::new(sends)?)) } else { None };
             Ok((queue(sends)?, queue(room.recv as usize)?, ud))
         };
         let (requests, receives, ud) = memory().inspect_err(|_| detach_srq())?;

@@ -375,7 +375,7 @@ impl EpInner {
         flags: CompletionFlags,
         segments: usize,
     ) -> Result<(), PostError> {
-        let ah = self.way(to, self.pz_number())?;
+        let ah = self.route_to(to, self.pz_number())?;
         if length > u64::from(self.ia.attr.mtu) {
             return Err(PostError::Length);
         }
@@ -383,7 +383,7 @@ impl EpInner {
         self.submit(state, request, true, segments, |qp, wr_id, flags| {
             self.post_datagram(qp, wr_id, sges, flags, (&ah, to.qpn))
         })?;
-        self.forget_ways_of_done_sends();
+        self.drop_handles_of_done_sends();
         Ok(())
     }
 

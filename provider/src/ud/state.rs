@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// What a UD EP has beyond others.
 #[derive(Debug, Default)]
-pub(crate) struct Ud(pub(super) Mutex<{ rank::DATAGRAMS }, State>);
+pub(crate) struct UdState(pub(super) Mutex<{ rank::DATAGRAMS }, State>);
 
-impl Ud {
+impl UdState {
     /// With memory for the address handles of so many sends.
     pub(crate) fn new(sends: usize) -> Result<Self> {
-        // One more: done sends are forgotten after the next one.
+        // One more: the handles of done sends are dropped after the next send.
         let sending = queue(sends + 1)?;
         Ok(Self(Mutex::new(State { sending, ..State::default() })))
     }
@@ -23,17 +23,17 @@ impl Ud {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// By the tokens of their ids.
-    pub(super) asking: HashMap<u64, PendingResolve>,
-    /// Handed out with events, and not freed.
+    /// Resolves under way, by the tokens of their connection ids.
+    pub(super) pending: HashMap<u64, PendingResolve>,
+    /// CM handles that events have carried and nobody has freed.
     pub(super) cms: HashSet<u64>,
-    /// Address handles of sends, by position: a device may need them until the send is done.
+    /// Address handles of sends, by their positions: a device may need them until the send is done.
     pub(super) sending: VecDeque<(u64, Ah)>,
     /// Peers have been told its QP's number.
     pub(super) known: bool,
 }
 
-/// A question under way.
+/// A resolve under way.
 #[derive(Debug)]
 pub(crate) struct PendingResolve {
     pub(super) id: Arc<CmId>,
@@ -45,11 +45,11 @@ pub(crate) struct PendingResolve {
 pub(super) enum Side {
     /// This EP connects, with this private data.
     Active(Vec<u8>),
-    /// It has accepted a request of this QP, which came with this private data.
+    /// It has accepted the request of this QP, which had this private data.
     Passive(u32, Vec<u8>),
 }
 
-/// A service type that this device does not have.
+/// The error where a device has no datagrams.
 pub(crate) fn not_here() -> Error {
     let text = "this device has no datagrams (DAT_IB_UD is FALSE)";
     Error::new(ReturnType::ModelNotSupported, Subtype::None, text)

@@ -1,8 +1,10 @@
-//! What a request for datagrams carries beside the consumer's data, and how requests were answered.
+//! The header of a request for datagrams, and the cache of replies.
 //!
-//! rdma_cm asks for an address with one message and gets one back (SIDR). Its request does not say which QP asks, and the answer is
-//! not repeated when it gets lost: the peer asks again, and the kernel shows that as a new request. So requests carry a header of
-//! ours with the QP's number and a number that tells requests apart, and answers are remembered for as long as a peer may ask again.
+//! rdma_cm resolves a UD peer with one request and one reply (SIDR). The request does not say which QP
+//! it comes from. A reply that gets lost is not repeated: the peer sends its request again, and the
+//! kernel shows that as a new one. Requests of this provider therefore carry a header with the QP's
+//! number and a number of the request's own, and replies are kept for as long as a peer may repeat its
+//! request.
 //!
 //! | byte | what |
 //! |---|---|
@@ -28,21 +30,21 @@ const MAGIC: &[u8; 4] = b"DBUD";
 const VERSION: u8 = 1;
 const HEADER: usize = 20;
 
-/// A peer asks once and 15 times more, every 4.1 s (kernel drivers/infiniband/core/cma.c, CMA_MAX_CM_RETRIES and
-/// CMA_CM_RESPONSE_TIMEOUT).
-const ASKS_AGAIN: Duration = Duration::from_secs(70);
+/// A peer sends its request once and 15 times more, every 4.1 s (kernel
+/// drivers/infiniband/core/cma.c, CMA_MAX_CM_RETRIES and CMA_CM_RESPONSE_TIMEOUT).
+const RETRY_TIME: Duration = Duration::from_secs(70);
 
-/// Answers that are remembered at most.
-const ANSWERS: usize = 1 << 14;
+/// Replies that are kept at most.
+const REPLIES: usize = 1 << 14;
 
-/// Who asks.
+/// The QP that has sent a request, and the request's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Asker {
+pub(crate) struct SidrRequester {
     pub(crate) qpn: u32,
     number: u64,
 }
 
-impl Asker {
+impl SidrRequester {
     /// A request of this QP that no other is taken for.
     pub(crate) fn new(qpn: u32) -> Self {
         static START: OnceLock<u64> = OnceLock::new();
@@ -62,7 +64,7 @@ impl Asker {
         bytes
     }
 
-    /// Who asks, and the consumer's data; `None` for what is no request of ours.
+    /// The requester and the consumer's data; `None` for a request of another provider.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         if !header.starts_with(MAGIC) || header[4] != VERSION {
@@ -74,16 +76,16 @@ impl Asker {
     }
 }
 
-/// How a request was answered.
+/// The answer to a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     /// With this EP's QP and this private data.
     Accepted(Weak<EpInner>, Vec<u8>),
     Rejected(Vec<u8>),
 }
 
-impl Answer {
-    /// Says the same again.
+impl Reply {
+    /// Gives the same answer to a repeated request.
     pub(crate) fn repeat(&self, id: &CmId) {
         let outcome = match self {
             Self::Accepted(ep, data) => match ep.upgrade().filter(|ep| ep.check().is_ok()) {
@@ -98,56 +100,57 @@ impl Answer {
     }
 }
 
-type Key = (IpAddr, Asker);
+type RequesterKey = (IpAddr, SidrRequester);
 
-/// Answers of this process: a request may have been handed on, and comes again where it came first.
+/// Replies of this process. A request may have been handed off to another service point; its repetition
+/// comes to the first one.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(Mutex<{ rank::TABLE }, Remembered>);
+pub(crate) struct ReplyCache(Mutex<{ rank::TABLE }, Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
-    answers: HashMap<Key, Answer>,
+    answers: HashMap<RequesterKey, Reply>,
     /// Oldest first.
-    dates: VecDeque<(Instant, Key)>,
+    dates: VecDeque<(Instant, RequesterKey)>,
 }
 
-impl Answers {
+impl ReplyCache {
     /// Forks look after the lock from now on; before the first request can come.
     pub(crate) fn share() {
-        fork::share(fork::Part::Answers, hold_shared_locks, || {});
+        fork::share(fork::Part::ReplyCache, hold_shared_locks, || {});
     }
 
     pub(crate) fn all() -> &'static Self {
-        static ALL: LazyLock<Answers> = LazyLock::new(Answers::default);
+        static ALL: LazyLock<ReplyCache> = LazyLock::new(ReplyCache::default);
         &ALL
     }
 
-    pub(crate) fn remember(&self, peer: IpAddr, asker: Asker, answer: Answer) {
+    pub(crate) fn remember(&self, peer: IpAddr, requester: SidrRequester, answer: Reply) {
         let now = Instant::now();
         let mut remembered = self.0.lock().unwrap();
-        remembered.forget(|date| now.duration_since(date) > ASKS_AGAIN);
-        while remembered.dates.len() >= ANSWERS {
+        remembered.forget(|date| now.duration_since(date) > RETRY_TIME);
+        while remembered.dates.len() >= REPLIES {
             remembered.forget_oldest();
         }
-        // One that is forgotten is given anew: the peer's question comes as a request again.
+        // Without an entry the repetition comes as a new request.
         let Remembered { answers, dates } = &mut *remembered;
         if answers.try_reserve(1).is_err() || dates.try_reserve(1).is_err() {
             return;
         }
-        if remembered.answers.insert((peer, asker), answer).is_none() {
-            remembered.dates.push_back((now, (peer, asker)));
+        if remembered.answers.insert((peer, requester), answer).is_none() {
+            remembered.dates.push_back((now, (peer, requester)));
         }
     }
 
     /// What this request was answered with, if it was.
-    pub(crate) fn to(&self, peer: IpAddr, asker: Asker) -> Option<Answer> {
-        self.0.lock().unwrap().answers.get(&(peer, asker)).cloned()
+    pub(crate) fn to(&self, peer: IpAddr, requester: SidrRequester) -> Option<Reply> {
+        self.0.lock().unwrap().answers.get(&(peer, requester)).cloned()
     }
 }
 
 /// For a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
-    vec![Box::new(Answers::all().0.hold())]
+    vec![Box::new(ReplyCache::all().0.hold())]
 }
 
 impl Remembered {
@@ -172,45 +175,45 @@ mod tests {
     fn a_request_says_who_asks_and_carries_data_of_any_length() {
         for len in [0, 1, 4, 56] {
             let data: Vec<u8> = (0..len).collect();
-            let asker = Asker::new(0x12_3456);
-            let mut bytes = asker.encode(&data);
+            let requester = SidrRequester::new(0x12_3456);
+            let mut bytes = requester.encode(&data);
             assert!(bytes.len() <= rxe_fallback::cm::MAX_RESOLVE_DATA);
             // As the transport pads it.
             bytes.resize(rxe_fallback::cm::MAX_RESOLVE_DATA, 0);
-            assert_eq!(Asker::decode(&bytes), Some((asker, data)));
+            assert_eq!(SidrRequester::decode(&bytes), Some((requester, data)));
         }
     }
 
     #[test]
     fn requests_of_one_qp_differ() {
-        assert_ne!(Asker::new(7), Asker::new(7));
+        assert_ne!(SidrRequester::new(7), SidrRequester::new(7));
     }
 
     #[test]
     fn what_is_not_ours_is_no_request() {
-        let good = Asker::new(1).encode(b"data");
+        let good = SidrRequester::new(1).encode(b"data");
         let mut other_version = good.clone();
         other_version[4] = 9;
         let mut too_long = good.clone();
         too_long[5] = 200;
         for bytes in [&b""[..], &good[..19], &[0; 180], &other_version, &too_long] {
-            assert_eq!(Asker::decode(bytes), None, "{bytes:?}");
+            assert_eq!(SidrRequester::decode(bytes), None, "{bytes:?}");
         }
     }
 
     #[test]
     fn answers_are_found_by_who_asked_and_the_oldest_make_room() {
-        let answers = Answers::default();
+        let answers = ReplyCache::default();
         let peer = IpAddr::from([10, 0, 0, 1]);
-        let first = Asker::new(1);
-        answers.remember(peer, first, Answer::Rejected(b"no".to_vec()));
-        assert!(matches!(answers.to(peer, first), Some(Answer::Rejected(data)) if data == b"no"));
+        let first = SidrRequester::new(1);
+        answers.remember(peer, first, Reply::Rejected(b"no".to_vec()));
+        assert!(matches!(answers.to(peer, first), Some(Reply::Rejected(data)) if data == b"no"));
         assert!(answers.to(IpAddr::from([10, 0, 0, 2]), first).is_none());
-        assert!(answers.to(peer, Asker::new(1)).is_none());
-        for qpn in 0..ANSWERS as u32 {
-            answers.remember(peer, Asker::new(qpn), Answer::Rejected(Vec::new()));
+        assert!(answers.to(peer, SidrRequester::new(1)).is_none());
+        for qpn in 0..REPLIES as u32 {
+            answers.remember(peer, SidrRequester::new(qpn), Reply::Rejected(Vec::new()));
         }
         assert!(answers.to(peer, first).is_none());
-        assert_eq!(answers.0.lock().unwrap().dates.len(), ANSWERS);
+        assert_eq!(answers.0.lock().unwrap().dates.len(), REPLIES);
     }
 }

@@ -1,0 +1,79 @@
+//! Posting of datagrams.
+
+use crate::Result;
+use crate::datapath::{WrId, entries::WrInfo};
+use crate::ep::{Ep, EpInner, RequestKind};
+use crate::error::PostError;
+use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
+use rxe_fallback::cm::DATAGRAM_QKEY;
+use rxe_fallback::{Ah, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
+
+impl Ep {
+    /// Sends a datagram gathered from these segments. It is one packet, so it has at most
+    /// [`IaAttr::mtu`](crate::IaAttr::mtu) bytes. It may get lost; nobody is told.
+    ///
+    /// # Errors
+    /// See [`PostError`]; [`PostError::EpState`] on an EP of another service type,
+    /// [`PostError::AddressHandle`] for one that is freed, or another IA's or PZ's, [`PostError::Length`]
+    /// for more than a packet.
+    ///
+    /// # References
+    /// dat_ib_extensions.h, `dat_ib_post_send_ud`.
+    pub fn post_send_ud(
+        &mut self,
+        iov: &[LmrTriplet],
+        to: &AddressHandle,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let to = Destination { token: to.token, qpn: to.qpn };
+        self.inner.post_request(RequestKind::SendUd(to), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+    }
+}
+
+impl EpInner {
+    /// Whether a datagram with these flags can be posted, and in which state.
+    pub(crate) fn takes_datagrams(&self) -> Result<EpState, PostError> {
+        let state = self.state();
+        if self.is_ud() { Ok(state) } else { Err(PostError::EpState(state.subtype())) }
+    }
+
+    /// The verbs handle of an address handle, which has to be good in this PZ.
+    pub(crate) fn route_to(&self, to: Destination, pz: u32) -> Result<Ah, PostError> {
+        let ah = if to.qpn < 1 << 24 { self.ia.address_handles.find(to, pz) } else { None };
+        ah.ok_or(PostError::AddressHandle)
+    }
+
+    /// Hands a datagram to the device.
+    pub(crate) fn post_datagram(
+        &self,
+        qp: &Qp,
+        wr_id: u64,
+        sges: &[Sge],
+        flags: SendFlags,
+        (ah, qpn): (&Ah, u32),
+    ) -> Result<(), Refusal> {
+        let ud = Some(UdDest { ah, qpn, qkey: DATAGRAM_QKEY });
+        qp.post_send(&SendWr { wr_id, op: SendOp::Send, sges, flags, inline: None, ud })?;
+        if let (Some(ud), WrId::Request(seq)) = (&self.ud, WrId::unpack(wr_id)) {
+            ud.0.lock().unwrap().sending.push_back((seq, ah.clone()));
+        }
+        Ok(())
+    }
+
+    /// Drops the address handles that only sends needed which are done.
+    pub(crate) fn drop_handles_of_done_sends(&self) {
+        let Some(ud) = &self.ud else { return };
+        let first = self.first_request();
+        loop {
+            let mut state = ud.0.lock().unwrap();
+            let is_done = state.sending.front().is_some_and(|(seq, _)| *seq < first);
+            let done = if is_done { state.sending.pop_front() } else { None };
+            drop(state);
+            // If the handle was freed, this drop is a call into the kernel, so without the lock.
+            if done.is_none() {
+                return;
+            }
+        }
+    }
+}
