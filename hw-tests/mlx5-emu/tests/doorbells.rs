@@ -174,3 +174,27 @@ fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
     step();
     assert_eq!(mlx5_emu::complaints(), []);
 }
+
+/// A CQE of a QP's own receive queue tells the running counter; drivers take the ring's size off it, or compare it with their own.
+#[test]
+fn the_counter_of_a_receive_runs_on_past_the_end_of_the_ring() {
+    let mut rig = Rig::new();
+    let (cq, recv_cq) = (rig.cq(256), rig.cq(256));
+    let memory = rig.memory(4096);
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, recv_cq, recv_cq, null_mut());
+    connect(a, b);
+    connect(b, a);
+    let view = View::of(OBJ_CQ, recv_cq as usize);
+    let (buf, count, size) = (view.u64(0), view.u32(16), u64::from(view.u32(20)));
+    // More than the ring of 64 holds.
+    for n in 0..150 {
+        assert_eq!(post_recv(b, 1, &[memory.sge(1024, 64)]), 0);
+        send(a, 2, SIGNALED, &[memory.sge(0, 48)]);
+        poll(cq, 1);
+        // SAFETY: inside the CQ's buffer: counter, signature and owner of the newest CQE.
+        let word = unsafe { load32(buf + u64::from(n & (count - 1)) * size + size - 4) };
+        assert_eq!(word >> 16, n);
+        poll(recv_cq, 1);
+    }
+}

@@ -142,7 +142,7 @@ impl Device {
             complain(
                 Kind::ReservedNotZero,
                 format!(
-                    "QP {:#x}: WQE {} has reserved bits of its control segment set ({:#08x})",
+                    "QP {:#x}: WQE {} has reserved bits of its control segment set ({:#04x})",
                     qp.qpn, qp.sq_next, control.reserved
                 ),
             );

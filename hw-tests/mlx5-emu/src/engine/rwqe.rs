@@ -202,7 +202,8 @@ impl Device {
         }
         let slot = u32::from(qp.rq_next) & (qp.rq_count - 1);
         let wqe = RecvWqe {
-            counter: slot as u16,
+            // Not the slot: the counter runs on past the ring's end.
+            counter: qp.rq_next,
             area: qp.rq?,
             offset: (slot as usize) << qp.rq_shift,
             segments: (1 << qp.rq_shift) / 16,

@@ -34,8 +34,9 @@ pub(crate) struct Control {
     pub(crate) units: u16,
     /// Bits above the size that have to be 0: a size of more than 63 ends up there.
     pub(crate) beyond_size: u8,
-    /// Reserved bits, from all over the segment.
-    pub(crate) reserved: u32,
+    /// Reserved bits beside the flags. The two bytes after the signature don't count: UCX leaves in them what the WQE before
+    /// had there, and cards don't mind.
+    pub(crate) reserved: u8,
     /// When a completion is written: 0 on errors, 1 on the first error, 2 always, 3 always and with an event.
     pub(crate) completion: u8,
     pub(crate) signalled: bool,
@@ -74,7 +75,7 @@ impl SendWqe {
             qpn: second >> 8,
             units: (second & 0x3f) as u16,
             beyond_size: second as u8 & 0xc0,
-            reserved: u32::from_be_bytes([0, tail[1], tail[2], tail[3] & 0x11]),
+            reserved: tail[3] & 0x11,
             completion: tail[3] >> 2 & 3,
             signalled: tail[3] & 0x08 != 0,
             solicited: tail[3] & 2 != 0,
