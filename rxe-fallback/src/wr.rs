@@ -62,7 +62,7 @@ pub enum PostError {
         max: usize,
     },
     /// Inline data and segments in one request, or inline data in a request that has none.
-    #[error("inline data goes alone, with a send or an RDMA write")]
+    #[error("inline data excludes segments, and is for sends and RDMA Writes only")]
     InlineMisplaced,
     /// The QP takes its receives from an SRQ.
     #[error("this QP takes its receives from an SRQ: post to the SRQ")]

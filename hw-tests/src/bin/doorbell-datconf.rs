@@ -44,7 +44,7 @@ fn lines(cli: &Cli) -> anyhow::Result<Vec<String>> {
     let library = cli.library.display().to_string();
     anyhow::ensure!(
         !library.contains(char::is_whitespace),
-        "dat.conf has no way to write a library's path with blanks: {library:?}"
+        "dat.conf cannot contain a library path with blanks: {library:?}"
     );
     devices
         .iter()

@@ -166,7 +166,7 @@ fn established(end: &End, connections: usize) -> Result<(), String> {
 fn why(kind: ConnectionEventKind) -> &'static str {
     match kind {
         ConnectionEventKind::PeerRejected => "it said no",
-        ConnectionEventKind::NonPeerRejected => "nobody listens there, or it ran out of something",
+        ConnectionEventKind::NonPeerRejected => "nobody listens there, or the peer is out of resources",
         ConnectionEventKind::TimedOut => "no answer in time",
         ConnectionEventKind::Unreachable => "the address cannot be reached from this device",
         ConnectionEventKind::Disconnected => "the server ended it",
@@ -364,7 +364,7 @@ impl<'a> Client<'a> {
             let event =
                 self.end.next(Some(CONNECT_TIME)).map_err(|e| Failure::run("the device failed", e))?;
             let dto = match event {
-                None => return Err(Failure::Run("the server did not say how it ended".to_owned())),
+                None => return Err(Failure::Run("the server reported no final state".to_owned())),
                 Some(Event { data: EventData::Dto(dto), .. }) => dto,
                 Some(event) => {
                     self.on(&event)?;

@@ -315,7 +315,7 @@ impl Server {
             };
             self.notes.pop_front();
             if let Err(error) = self.answer_note(id, note, srq) {
-                eprintln!("a note was not answered: {error}");
+                eprintln!("a control message was not answered: {error}");
             }
         }
         Ok(())
