@@ -17,7 +17,8 @@ pub struct Cno {
     pub(crate) inner: Arc<CnoInner>,
 }
 
-/// What to call, on whatever thread triggers a CNO, with the EVD that did.
+/// A function that runs on the thread that triggers the CNO. Its argument is the EVD that
+/// triggered.
 pub(crate) type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
 
 pub(crate) struct CnoInner {
@@ -40,7 +41,7 @@ impl std::fmt::Debug for CnoInner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The EVD that triggered it last; one trigger is kept until somebody waits.
+    /// The EVD that triggered it last. One trigger is kept until a thread waits.
     triggered: Option<EvdId>,
     waiters: u32,
 }
@@ -67,8 +68,8 @@ impl Cno {
         }
     }
 
-    /// Waits until an EVD triggers it; tells which. Events of that EVD, and perhaps of others, are there to be
-    /// dequeued.
+    /// Waits until an EVD triggers it; tells which. Events of that EVD, and perhaps of others, are
+    /// there to be dequeued.
     ///
     /// # Errors
     /// TIMEOUT_EXPIRED; INVALID_STATE (CNO_DEAD) when it is freed meanwhile.
@@ -88,7 +89,7 @@ impl Cno {
             }
             if let Some(evd) = state.triggered.take() {
                 if let Some(fd) = &self.inner.fd {
-                    // Empty (EAGAIN) is what it is meant to be afterwards.
+                    // EAGAIN: it is empty already.
                     let _ = fd.read();
                 }
                 break Ok(evd);
@@ -165,7 +166,7 @@ impl CnoInner {
         drop(state);
         self.changed.notify_one();
         let upcall = self.upcall.lock().unwrap().clone();
-        // What a closing IA stirs up is not for its consumer, who has let go of everything.
+        // No upcalls while the IA closes: the consumer has given up all its objects.
         if let Some(upcall) = upcall
             && self.device.check().is_ok()
         {

@@ -14,8 +14,8 @@ pub(crate) struct Defaults {
     made: Mutex<{ rank::DEFAULTS }, Made>,
 }
 
-/// These hold the device, as all objects do, and no object of the consumer holds them for good: they
-/// go when the IA is closed.
+/// These hold the device, as all objects do, and no object of the consumer holds them for good:
+/// they go when the IA is closed.
 #[derive(Debug, Default)]
 struct Made {
     discards: Option<Arc<EvdInner>>,

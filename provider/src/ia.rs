@@ -33,11 +33,12 @@ enum AsyncEvents {
 }
 
 impl Ia {
-    /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an address.
+    /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an
+    /// address.
     ///
     /// # Errors
-    /// PROVIDER_NOT_FOUND with the devices found where there is none of that name; INVALID_STATE where its port is
-    /// down or it has no address; INSUFFICIENT_RESOURCES from the device.
+    /// PROVIDER_NOT_FOUND with the devices found where there is none of that name; INVALID_STATE
+    /// where its port is down or it has no address; INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
     /// dat_ia_open(3DAT).
@@ -45,7 +46,7 @@ impl Ia {
         Self::open_with(name, 8, IaSettings::default())
     }
 
-    /// The same, with an asynchronous EVD for at least this many events, and settings.
+    /// As [`Ia::open`], with an asynchronous EVD for at least this many events, and settings.
     ///
     /// # Errors
     /// As [`Ia::open`]; INVALID_PARAMETER (ARG2) for a length below 1.
@@ -57,10 +58,11 @@ impl Ia {
         Self::open_telling(name, &AsyncEvents::New(qlen), settings)
     }
 
-    /// The same, with asynchronous events to an EVD that exists: that of another open IA, or one made with the stream for them.
+    /// As [`Ia::open`], with asynchronous events to an EVD that exists: that of another open IA, or
+    /// one made with the stream for them.
     ///
-    /// Events tell by their objects and contexts which IA they are about ([`Ia::set_context`]). With the EVD, or with the IA
-    /// that it belongs to, they end.
+    /// Events tell by their objects and contexts which IA they are about ([`Ia::set_context`]).
+    /// With the EVD, or with the IA that it belongs to, they end.
     ///
     /// # Errors
     /// As [`Ia::open`]; INVALID_HANDLE (EVD_ASYNC) for an EVD that is freed or without the stream.
@@ -91,7 +93,8 @@ impl Ia {
         headroom()?;
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
-        // A link-local address is good on its own link only, and the connection manager does not take it.
+        // A link-local address is good on its own link only, and the connection manager does not
+        // take it.
         let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let address = match address {
             None => context.address(port).map_err(not_found)?,
@@ -140,11 +143,12 @@ impl Ia {
         &self.async_evd
     }
 
-    /// Makes this side's writes to these segments visible to peers' RDMA Reads. On the coherent machines that devices are in,
-    /// there is nothing to do (R272).
+    /// Makes this side's writes to these segments visible to peers' RDMA Reads. On the coherent
+    /// machines that devices are in, there is nothing to do (R272).
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for a segment that is not inside a live LMR; INVALID_HANDLE after the IA was closed.
+    /// INVALID_PARAMETER (ARG2) for a segment that is not inside a live LMR; INVALID_HANDLE after
+    /// the IA was closed.
     ///
     /// # References
     /// dat_lmr_sync_rdma_read(3DAT).
@@ -156,7 +160,8 @@ impl Ia {
         }
     }
 
-    /// Makes peers' RDMA Writes to these segments visible to this side; as [`Ia::sync_rdma_read`].
+    /// Makes peers' RDMA Writes to these segments visible to this side. As for
+    /// [`Ia::sync_rdma_read`], there is nothing to do.
     ///
     /// # Errors
     /// As [`Ia::sync_rdma_read`].
@@ -167,13 +172,14 @@ impl Ia {
         self.sync_rdma_read(segments)
     }
 
-    /// A number of the consumer's, 0 at first; it comes back in asynchronous events about the IA itself.
+    /// A number of the consumer's, 0 at first; it comes back in asynchronous events about the IA
+    /// itself.
     pub fn set_context(&self, context: u64) {
         self.device.set_consumer_context(context);
     }
 
-    /// Closes it. Graceful only if nothing is left (R273); abrupt ends and frees everything, SRQs after EPs and before PZs
-    /// (R274), and what the consumer still holds is stale then (R275).
+    /// Closes it. Graceful only if nothing is left (R273); abrupt ends and frees everything, SRQs
+    /// after EPs and before PZs (R274), and what the consumer still holds is stale then (R275).
     ///
     /// # Errors
     /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left; the IA comes back.
@@ -239,10 +245,10 @@ impl Drop for Ia {
     }
 }
 
-/// What an open IA and the libraries on the way to it hold, about.
+/// File descriptors that an open IA and the libraries below it hold, about.
 const DESCRIPTORS: usize = 16;
 
-/// How many more the process may have, up to [`DESCRIPTORS`].
+/// How many more descriptors the process may open, up to [`DESCRIPTORS`].
 fn descriptors_left() -> usize {
     let files: Vec<_> = (0..DESCRIPTORS).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
     files.len()

@@ -1,14 +1,14 @@
 //! LMRs: registered memory.
 //!
-//! An LMR context names an entry of the device's LMR table, which posts look into. The RMR context is the device's
-//! rkey, since it goes to peers that may run another provider.
+//! An LMR context names an entry of the device's LMR table, which posts look into. The RMR context
+//! is the device's rkey, since it goes to peers that may run another provider.
 //!
-//! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting it is safe: no
-//! reference into it can exist while a device writes. Memory that the caller owns comes in through an `unsafe`
-//! constructor, whose contract covers every later post.
+//! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting
+//! it is safe: no reference into it can exist while a device writes. Memory that the caller owns
+//! comes in through an `unsafe` constructor, whose contract covers every later post.
 //!
-//! The memory of a pool ([`PoolMemory`]) is lent out as slices. No context names it, so no triplet can: only the pool
-//! posts it. SOUNDNESS.md has the whole argument.
+//! The memory of a pool ([`PoolMemory`]) is lent out as slices. No LMR context names it, so no
+//! triplet does, and only the pool can post it. SOUNDNESS.md has the whole argument.
 
 use crate::device::{Class, Device, Member, RkeyTarget};
 use crate::error::{Direction, PostError};
@@ -51,8 +51,9 @@ impl Lmr {
     /// Registers `len` bytes of zeroed memory that the LMR owns.
     ///
     /// # Errors
-    /// INVALID_PARAMETER for a length of 0 or over the IA's limit, INVALID_HANDLE for a freed PZ or one of another
-    /// IA, INSUFFICIENT_RESOURCES where memory, the memlock limit or the device's table ends.
+    /// INVALID_PARAMETER for a length of 0 or over the IA's limit, INVALID_HANDLE for a freed PZ or
+    /// one of another IA, INSUFFICIENT_RESOURCES where memory, the memlock limit or the device's
+    /// table ends.
     ///
     /// # References
     /// dat_lmr_create(3DAT).
@@ -62,7 +63,7 @@ impl Lmr {
         })
     }
 
-    /// The same with addresses, here and for peers, that count from 0 at its start.
+    /// As [`Lmr::create`], with addresses that count from 0 at its start, here and for peers.
     ///
     /// # Errors
     /// As [`Lmr::create`]; MODEL_NOT_SUPPORTED where the device has no such memory.
@@ -72,7 +73,7 @@ impl Lmr {
         })
     }
 
-    /// The same in huge pages.
+    /// As [`Lmr::create`], in huge pages.
     ///
     /// # Errors
     /// As [`Lmr::create`]; also where the machine has no free huge pages.
@@ -85,16 +86,18 @@ impl Lmr {
     /// Registers memory that the caller owns.
     ///
     /// # Errors
-    /// As [`Lmr::create`]; INVALID_PARAMETER (ARG3) for zero-based memory that does not start at a page.
+    /// As [`Lmr::create`]; INVALID_PARAMETER (ARG3) for zero-based memory that does not start at a
+    /// page.
     ///
     /// # Safety
-    /// The `len` bytes at `start` stay mapped until [`Lmr::free`] has succeeded, or the LMR was dropped with no RMR bound
-    /// to it: a device that refuses to let go of them goes on using them.
+    /// The `len` bytes at `start` stay mapped until [`Lmr::free`] has succeeded, or the LMR was
+    /// dropped with no RMR bound to it: a device that refuses to let go of them goes on using them.
     ///
-    /// From the moment one of them is posted, or a peer is told the RMR context, until the operation has completed (for a
-    /// peer: until the LMR is freed) no reference to them is used that a write of the device would invalidate. Devices
-    /// give a key again: the same goes while a post of an LMR in this PZ that was freed before, and covered one of these
-    /// addresses, has not completed.
+    /// From the moment one of them is posted, or a peer is told the RMR context, until the
+    /// operation has completed (for a peer: until the LMR is freed) no reference to them is used
+    /// that a write of the device would invalidate. Devices give a key again: the same goes while a
+    /// post of an LMR in this PZ that was freed before, and covered one of these addresses, has not
+    /// completed.
     #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
     pub unsafe fn create_over(
         ia: &Ia,
@@ -107,8 +110,8 @@ impl Lmr {
         if va_type == VaType::ZeroBased && !start.addr().is_multiple_of(PAGE) {
             return Err(Error::arg(3, format!("zero-based memory starts at a multiple of {PAGE}")));
         }
-        // SAFETY: mapped until the Mr goes, and no conflicting references: both promised by our caller, and the Mr
-        // lives no longer than this LMR.
+        // SAFETY: mapped until the Mr goes, and no conflicting references: both promised by our
+        // caller, and the Mr lives no longer than this LMR.
         Self::create_with(ia, pz, len, privileges, va_type, |pz, access| unsafe {
             Mr::register_raw(&pz.pd, start, len, access)
         })
@@ -116,7 +119,8 @@ impl Lmr {
 
     /// Registers memory that other processes share: every sharer registers its own mapping of it.
     ///
-    /// Devices have no registration that processes share, so each takes an entry of the device's table of its own.
+    /// Devices have no registration that processes share, so each takes an entry of the device's
+    /// table of its own.
     ///
     /// # Errors
     /// As [`Lmr::create_over`]; INVALID_STATE (LMR_FREE) where the memory is not mapped as shared.
@@ -176,7 +180,7 @@ impl Lmr {
         )
     }
 
-    /// `list` puts the region into the table and gives its context.
+    /// `list` puts the region into the LMR table and returns its context.
     fn create_listed(
         ia: &Ia,
         pz: &Pz,
@@ -215,7 +219,7 @@ impl Lmr {
             mr: Mutex::new(Some(mr)),
         });
         pz.inner.enter();
-        // From here on it takes itself back when it is dropped.
+        // From here on the drop of this value undoes everything.
         let made = Self { inner };
         let inner = &made.inner;
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
@@ -235,7 +239,7 @@ impl Lmr {
         self.inner.rkey
     }
 
-    /// Where it starts.
+    /// The address of its first byte.
     pub fn address(&self) -> u64 {
         self.inner.addr
     }
@@ -250,7 +254,7 @@ impl Lmr {
         false
     }
 
-    /// What the addresses of its segments count from.
+    /// Whether the addresses of its segments are virtual, or count from 0.
     pub fn va_type(&self) -> VaType {
         self.inner.va_type
     }
@@ -260,7 +264,8 @@ impl Lmr {
         self.inner.privileges
     }
 
-    /// The triplet for `len` bytes from `offset` on; whether they lie inside is checked when it is posted.
+    /// The triplet for `len` bytes from `offset` on; whether they lie inside is checked when it is
+    /// posted.
     pub fn triplet(&self, offset: usize, len: usize) -> LmrTriplet {
         LmrTriplet {
             virtual_address: self.inner.base().wrapping_add(offset as u64),
@@ -272,7 +277,8 @@ impl Lmr {
     /// Copies bytes out, from `offset` on.
     ///
     /// # Errors
-    /// INVALID_PARAMETER where they are not all inside, INVALID_HANDLE after an abrupt close of the IA.
+    /// INVALID_PARAMETER where they are not all inside, INVALID_HANDLE after an abrupt close of the
+    /// IA.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.inner.with(|mr| mr.read_at(offset, to))
     }
@@ -285,11 +291,12 @@ impl Lmr {
         self.inner.with(|mr| mr.write_at(offset, from))
     }
 
-    /// Frees it. Buffers of it that are posted stay posted and complete with a protection error if a message lands
-    /// in one (R30, R270).
+    /// Frees it. Buffers of it that are posted stay posted and complete with a protection error if
+    /// a message lands in one (R30, R270).
     ///
     /// # Errors
-    /// INVALID_STATE (LMR_IN_USE) while an RMR is bound to it, INVALID_HANDLE after an abrupt close of the IA; the LMR comes back.
+    /// INVALID_STATE (LMR_IN_USE) while an RMR is bound to it, INVALID_HANDLE after an abrupt close
+    /// of the IA; the LMR comes back.
     ///
     /// # References
     /// dat_lmr_free(3DAT).
@@ -307,14 +314,17 @@ impl Drop for Lmr {
     }
 }
 
-/// The memory of a pool, registered. What lends slices of it to the consumer rules out that a device writes them
-/// meanwhile; so only the owner of this can post it:
+/// The memory of a pool, registered. What lends slices of it to the consumer rules out that a
+/// device writes them meanwhile; so only the owner of this can post it:
 ///
-/// * No LMR context names it, so [`LmrTable::check`](crate::device::LmrTable::check) never finds it, and no RMR is bound to it.
-/// * Its region has neither remote privileges nor room for windows: its keys are of no use to a peer.
-/// * The device's addresses of it are used once ([`device_addresses`]). Work requests that outlive their memory name a
-///   key that the device may give again, but never these addresses.
-/// * It stays mapped until the device has let go of it, and if deregistering fails, for good ([`Mr::register_mapping`]).
+/// * No LMR context names it, so [`LmrTable::check`](crate::device::LmrTable::check) never finds
+///   it, and no RMR is bound to it.
+/// * Its region has neither remote privileges nor room for windows: its keys are of no use to a
+///   peer.
+/// * The device's addresses of it are used once ([`device_addresses`]). Work requests that outlive
+///   their memory name a key that the device may give again, but never these addresses.
+/// * It stays mapped until the device has let go of it, and if deregistering fails, for good
+///   ([`Mr::register_mapping`]).
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
     /// Its context names nothing.
@@ -335,7 +345,8 @@ impl PoolMemory {
     ) -> Result<Self> {
         debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
         let start = memory.as_ptr().addr() as u64;
-        // siw looks for the process's addresses, whatever the registration says; it gives a key again only after 2^24 others.
+        // siw looks for the process's addresses, whatever the registration says; it gives a key
+        // again only after 2^24 others.
         let first = match ia.device.context.driver() {
             "siw" => start,
             _ => device_addresses(start, len as u64).ok_or_else(|| {
@@ -359,7 +370,8 @@ impl PoolMemory {
         Ok(Self { lmr, lkey, first })
     }
 
-    /// The segment of these bytes, which are inside, for a queue of this PZ; `n` is its number in the post.
+    /// The segment of these bytes, which are inside, for a queue of this PZ; `n` is its number in
+    /// the post.
     #[inline]
     pub(crate) fn segment(
         &self,
@@ -394,9 +406,10 @@ impl PoolMemory {
     }
 }
 
-/// Device addresses for `len` bytes at `start`, which this process uses for nothing else, now or later; `None` once
-/// there are none left. They are outside of what any process can map, and of what zero-based regions have, which are
-/// shorter. They begin at the same place in a huge page as the memory, so that a device may map it in such pages.
+/// Device addresses for `len` bytes at `start`, which this process uses for nothing else, now or
+/// later; `None` once there are none left. They are outside of what any process can map, and of
+/// what zero-based regions have, which are shorter. They begin at the same place in a huge page as
+/// the memory, so that a device may map it in such pages.
 fn device_addresses(start: u64, len: u64) -> Option<u64> {
     const HUGE_PAGE: u64 = 2 << 20;
     const END: u64 = 1 << 63;
@@ -485,8 +498,8 @@ impl LmrInner {
     }
 }
 
-/// Whether all of these addresses are mapped as shared, by what /proc/self/maps says (proc(5)): lines in order of addresses,
-/// such as `7f5a1000-7f5a3000 rw-s 00000000 00:01 5 /dev/shm/x`.
+/// Whether all of these addresses are mapped as shared, by what /proc/self/maps says (proc(5)):
+/// lines in order of addresses, such as `7f5a1000-7f5a3000 rw-s 00000000 00:01 5 /dev/shm/x`.
 fn is_shared(maps: &str, mut start: u64, end: u64) -> bool {
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
@@ -504,8 +517,9 @@ fn is_shared(maps: &str, mut start: u64, end: u64) -> bool {
     false
 }
 
-/// The access flags that carry these privileges. Verbs devices always allow local reads, and ask for local write
-/// under remote write; the table keeps what the consumer said, so R59 holds all the same.
+/// The access flags that carry these privileges. Verbs devices always allow local reads, and ask
+/// for local write under remote write; the table keeps what the consumer said, so R59 holds all the
+/// same.
 fn access_of(privileges: MemPriv) -> Access {
     let mut access = Access::empty();
     access.set(

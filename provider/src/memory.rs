@@ -1,17 +1,23 @@
-//! Memory that may be short: a call that needs it fails with INSUFFICIENT_RESOURCES then, and leaves everything as it was.
+//! Memory that may be short: a call that needs it fails with INSUFFICIENT_RESOURCES then, and
+//! leaves everything as it was.
 //!
-//! Whatever grows with what a consumer asks for is allocated fallibly: queues and rings by their lengths, tables by the
-//! number of objects, pools by their buffers. So are the large tables of a fixed size. What remains is allocated as
-//! everywhere in Rust, and ends the process where there is no memory:
+//! Whatever grows with what a consumer asks for is allocated fallibly: queues and rings by their
+//! lengths, tables by the number of objects, pools by their buffers. So are the large tables of a
+//! fixed size. What remains is allocated as everywhere in Rust, and ends the process where there is
+//! no memory:
 //!
-//! - the object itself behind its `Arc` or `Box`, at most 2 KiB (an IA, an EVD, an EP; less for all others),
+//! - the object itself behind its `Arc` or `Box`, at most 2 KiB (an IA, an EVD, an EP; less for all
+//!   others),
 //! - what names an object of the kernel's or of libibverbs' (less than 256 bytes each),
-//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what is read from sysfs,
+//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what
+//!   is read from sysfs,
 //! - what the standard library needs to start a thread, apart from its stack (less than 256 bytes),
-//! - lists of objects that a single event or completion is about, and of the GIDs that have one address.
+//! - lists of objects that a single event or completion is about, and of the GIDs that have one
+//!   address.
 //!
-//! To make that unlikely, calls that create an object ask for [`HEADROOM`] first ([`headroom`]): where that is missing, the call
-//! fails, and where it was there, it is left to the small allocations of the same call.
+//! To make that unlikely, calls that create an object ask for [`HEADROOM`] first ([`headroom`]):
+//! where that is missing, the call fails, and where it was there, it is left to the small
+//! allocations of the same call.
 
 use crate::{Error, Result, Subtype};
 use std::collections::{TryReserveError, VecDeque};

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// Requests that may wait to be answered at one listener.
+/// Requests that may wait for an answer at one listener.
 const BACKLOG: u32 = 1024;
 
 /// A public service point (`DAT_PSP_HANDLE`): listens until it is freed. Dropping it frees it.
@@ -32,7 +32,8 @@ pub struct Rsp {
     inner: Arc<ServicePoint>,
 }
 
-/// A common service point (`DAT_CSP_HANDLE`): listens at an address and port until it is freed. Dropping it frees it.
+/// A common service point (`DAT_CSP_HANDLE`): listens at an address and port until it is freed.
+/// Dropping it frees it.
 #[derive(Debug)]
 pub struct Csp {
     inner: Arc<ServicePoint>,
@@ -69,7 +70,7 @@ pub(crate) struct ServicePoint {
     reserved: Mutex<{ rank::RESERVED }, Option<Arc<EpPlace>>>,
     /// One for each port space that it listens in.
     listeners: Mutex<{ rank::TABLE }, Vec<(u64, Arc<CmId>)>>,
-    /// What requests may be for.
+    /// Port spaces of the requests that it takes.
     services: &'static [PortSpace],
     live: AtomicBool,
 }
@@ -85,12 +86,12 @@ enum RequestPolicy {
 }
 
 impl Psp {
-    /// Listens for requests; each becomes an event on `evd`. They may be for connections and, where the device has those, for
-    /// datagrams ([`Cr::service_type`]).
+    /// Listens for requests; each becomes an event on `evd`. They may be for connections and, where
+    /// the device has those, for datagrams ([`Cr::service_type`]).
     ///
     /// # Errors
-    /// CONN_QUAL_IN_USE where somebody listens there already; INVALID_PARAMETER (ARG2) for qualifier 0; INVALID_HANDLE for the IA
-    /// or an EVD without the CR stream.
+    /// CONN_QUAL_IN_USE where somebody listens there already; INVALID_PARAMETER (ARG2) for
+    /// qualifier 0; INVALID_HANDLE for the IA or an EVD without the CR stream.
     ///
     /// # References
     /// dat_psp_create(3DAT).
@@ -98,7 +99,7 @@ impl Psp {
         Self::listen(ia, Some(qual), evd, RequestPolicy::Bare).map(|(psp, _)| psp)
     }
 
-    /// Listens where nobody else does, and tells where.
+    /// Listens at a free connection qualifier, and returns that.
     ///
     /// # Errors
     /// CONN_QUAL_UNAVAILABLE when nothing is free; otherwise as [`Psp::create`].
@@ -109,10 +110,12 @@ impl Psp {
         Self::listen(ia, None, evd, RequestPolicy::Bare)
     }
 
-    /// As [`Psp::create`]; each request comes with an EP that the provider has made for it ([`CrArrival::ep`]).
+    /// As [`Psp::create`]; each request comes with an EP that the provider has made for it
+    /// ([`CrArrival::ep`]).
     ///
-    /// That EP is in TENTATIVE_CONNECTION_PENDING, without EVDs and in a PZ that no LMR is in: change it with [`Ep::modify`], then
-    /// accept with it. It goes with its request if that is rejected or accepted with another EP.
+    /// That EP is in TENTATIVE_CONNECTION_PENDING, without EVDs and in a PZ that no LMR is in:
+    /// change it with [`Ep::modify`], then accept with it. It goes with its request if that is
+    /// rejected or accepted with another EP.
     ///
     /// # Errors
     /// As [`Psp::create`].
@@ -225,12 +228,13 @@ impl Drop for Rsp {
 }
 
 impl Csp {
-    /// Listens at a port of the IA's address; port 0 is any that is free. Requests come from [`Ep::common_connect`], and from
-    /// [`Ep::connect`] with the port for a qualifier.
+    /// Listens at a port of the IA's address; port 0 is any that is free. Requests come from
+    /// [`Ep::common_connect`], and from [`Ep::connect`] with the port for a qualifier.
     ///
     /// # Errors
-    /// COMM_NOT_SUPPORTED for anything but reliable streams of the IA's address family; INVALID_ADDRESS for an address that is
-    /// not the IA's; PORT_IN_USE where somebody listens there already; otherwise as [`Psp::create`].
+    /// COMM_NOT_SUPPORTED for anything but reliable streams of the IA's address family;
+    /// INVALID_ADDRESS for an address that is not the IA's; PORT_IN_USE where somebody listens
+    /// there already; otherwise as [`Psp::create`].
     ///
     /// # References
     /// dat.h, `dat_csp_create`.
@@ -301,7 +305,7 @@ impl ListenAt {
         }
     }
 
-    /// Why nobody can listen there.
+    /// The error of a bind or listen.
     fn refused(self, error: rxe_fallback::Error) -> Error {
         let in_use = error.errno() == libc::EADDRINUSE;
         let port = self.port();
@@ -330,10 +334,10 @@ const BOTH: &[PortSpace] = &[PortSpace::Tcp, PortSpace::Udp];
 const TCP: &[PortSpace] = &[PortSpace::Tcp];
 const UDP: &[PortSpace] = &[PortSpace::Udp];
 
-/// Ports that are tried where any will do, until one is free in all the spaces.
+/// Ports that are tried, if any port will do, until one is free in all the port spaces.
 const TRIES: usize = 64;
 
-/// Ids that are bound to one port, one for each of these spaces.
+/// Connection ids that are bound to one port, one for each of these port spaces.
 fn bind(device: &Arc<Device>, at: ListenAt, services: &[PortSpace]) -> Result<Vec<(u64, Arc<CmId>)>> {
     let mut tries = TRIES;
     loop {
@@ -401,17 +405,20 @@ fn forget_listening() {
 }
 
 impl Cr {
-    /// Hands the request on to the service point that listens at another qualifier; there it arrives as if the peer had asked
-    /// there. An EP that the request had here is free again, or gone if the provider had made it.
+    /// Hands the request on to the service point that listens at another qualifier; there it
+    /// arrives as if the peer had asked there. An EP that the request had here is free again, or
+    /// gone if the provider had made it.
     ///
-    /// The service point is this IA's, or else that of another IA which this process has open on the same port of the same
-    /// device: the same one opened twice, or under another name. From then on the request is the other IA's, which accepts it
-    /// with an EP of its own. A connection stays with the device that its request came through, so nothing leads to another.
+    /// The service point is this IA's, or else that of another IA which this process has open on
+    /// the same port of the same device: the same one opened twice, or under another name. From
+    /// then on the request is the other IA's, which accepts it with an EP of its own. A connection
+    /// stays with the device that its request came through, so nothing leads to another.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) where nobody listens there, or only on another device or port, or an RSP there has had its
-    /// request; ABORT when the peer has given up; INSUFFICIENT_RESOURCES where there is no EP for it or the connection manager
-    /// does not let go of it. The request comes back with the error.
+    /// INVALID_PARAMETER (ARG2) where nobody listens there, or only on another device or port, or
+    /// an RSP there has had its request; ABORT when the peer has given up; INSUFFICIENT_RESOURCES
+    /// where there is no EP for it or the connection manager does not let go of it. The request
+    /// comes back with the error.
     ///
     /// # References
     /// dat_cr_handoff(3DAT), which asks for a service point of the same IA; rdma_migrate_id(3).
@@ -530,7 +537,7 @@ impl ServicePoint {
         let mut private_data = std::mem::take(&mut event.private_data);
         let mut requester = None;
         if id.port_space() == PortSpace::Udp {
-            // Whoever drops the id rejects.
+            // Dropping the id rejects the request.
             let (Some(peer), Some((who, data))) = (id.peer_addr(), SidrRequester::decode(&private_data))
             else {
                 tracing::debug!("somebody request for datagrams in other words than Doorbell's");
@@ -555,8 +562,8 @@ impl ServicePoint {
         }
     }
 
-    /// Gives the request to whoever listens there: of this device, or of another IA of the process on
-    /// the same port of the same device.
+    /// Gives the request to whoever listens there: of this device, or of another IA of the process
+    /// on the same port of the same device.
     fn take_anywhere(
         device: &Arc<Device>,
         qual: ConnQual,
@@ -592,9 +599,10 @@ impl ServicePoint {
         Ok(())
     }
 
-    /// The request as it arrives here, unless there is no EP for it.
+    /// Makes the request one of this service point's, unless there is no EP for it.
     fn take(&self, mut request: IncomingRequest) -> Result<CrArrival, Refusal> {
-        // Held until the request has the EP: a service point that closes meanwhile waits, and then has none.
+        // Held until the request has the EP: a close meanwhile waits, and then finds no reserved
+        // EP.
         let mut reserved = self.reserved.lock().unwrap();
         let is_reserved = |place: &EpPlace| place.get().is_some_and(|ep| ep.state() == EpState::Reserved);
         let ep = match (self.policy, &*reserved) {

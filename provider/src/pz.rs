@@ -27,7 +27,8 @@ impl Pz {
     /// Frees it.
     ///
     /// # Errors
-    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271); the zone comes back with the error.
+    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271); the zone comes back
+    /// with the error.
     ///
     /// # References
     /// dat_pz_free(3DAT).

@@ -1,12 +1,15 @@
-//! RMRs: keys for part of an LMR that are granted and taken back by requests on an EP. Carried by memory windows.
+//! RMRs: remote keys for part of an LMR, which requests on an EP grant and revoke. An RMR is a
+//! verbs memory window.
 //!
-//! An RMR of [`Rmr::create`] belongs to its PZ: once bound, peers use it through any EP of that PZ (a window of type 1). One of
-//! [`Rmr::create_for_ep`] is good only on the connection of the EP that it was bound through, and that connection's peer may
-//! take it back with a Send that invalidates it (a window of type 2).
+//! An RMR of [`Rmr::create`] belongs to its PZ: once bound, peers use it through any EP of that PZ
+//! (a window of type 1). One of [`Rmr::create_for_ep`] is good only on the connection of the EP
+//! that it was bound through, and that connection's peer may take it back with a Send that
+//! invalidates it (a window of type 2).
 //!
-//! A bind is a request like a Send: it takes an entry of the EP's request queue, completes in order, and everything
-//! posted behind it waits for it. What a peer may touch with the new context is for the device to enforce. Linux's rxe
-//! (6.12) keeps privileges and takes windows back, but checks addresses against the whole LMR, not against the window.
+//! A bind is a request like a Send: it takes an entry of the EP's request queue, completes in
+//! order, and everything posted behind it waits for it. The device enforces what a peer may access
+//! with the new context. Linux's rxe (6.12) enforces privileges and invalidation, but checks
+//! addresses against the whole LMR, not against the window.
 
 use crate::datapath::entries::WrInfo;
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
@@ -21,7 +24,8 @@ use rxe_fallback::{Access, BindMw, Mw, MwKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A remote memory region (`DAT_RMR_HANDLE`): a key for peers that can be moved. Dropping it takes the key back and frees it.
+/// A remote memory region (`DAT_RMR_HANDLE`): a key for peers that can be moved. Dropping it takes
+/// the key back and frees it.
 #[derive(Debug)]
 pub struct Rmr {
     pub(crate) inner: Arc<RmrInner>,
@@ -50,7 +54,7 @@ pub struct RmrBind<'a> {
     pub va_type: VaType,
 }
 
-/// The same, with an LMR that can be left out to bind to nothing.
+/// As [`RmrBind`], with an LMR that can be left out to bind to nothing.
 pub(crate) struct Target<'a> {
     pub(crate) lmr: Option<&'a Arc<LmrInner>>,
     pub(crate) segment: LmrTriplet,
@@ -93,7 +97,8 @@ struct State {
     last: Last,
 }
 
-/// The last request about the window: only once it is done is it certain which key the window has.
+/// The last request about the window. Until it has completed, it is not certain which rkey the
+/// window has.
 #[derive(Debug, Default)]
 struct Last {
     /// The EP it was posted to, and on which connection.
@@ -116,14 +121,15 @@ impl Last {
         self.silent = suppressed;
     }
 
-    /// Whether the window is, or in its turn will be, what this side takes it for.
+    /// Whether the window has, or once its requests have completed will have, the rkey that is
+    /// noted here.
     fn is_sound(&self) -> bool {
         let up = |ep: Arc<EpInner>| ep.state() == EpState::Connected && ep.attempt() == self.attempt;
         !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(up))
     }
 }
 
-/// A binding that was posted and not taken back since.
+/// A binding that was posted and not revoked since.
 #[derive(Debug)]
 struct Bound {
     lmr: Arc<LmrInner>,
@@ -145,12 +151,12 @@ impl Drop for Bound {
 }
 
 impl Rmr {
-    /// Makes an RMR that is good on every connection of its PZ once bound; on a device without such windows as
-    /// [`Rmr::create_for_ep`].
+    /// Makes an RMR that is good on every connection of its PZ once bound; on a device without such
+    /// windows as [`Rmr::create_for_ep`].
     ///
     /// # Errors
-    /// MODEL_NOT_SUPPORTED where the device has no memory windows; INVALID_HANDLE for a freed PZ; INSUFFICIENT_RESOURCES from the
-    /// device.
+    /// MODEL_NOT_SUPPORTED where the device has no memory windows; INVALID_HANDLE for a freed PZ;
+    /// INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
     /// dat_rmr_create(3DAT).
@@ -203,18 +209,20 @@ impl Rmr {
         self.inner.id
     }
 
-    /// Binds it to part of an LMR, or to nothing, through a connected EP; gives the new context for peers, which they can use
-    /// once the bind has completed. An event on the EP's request EVD tells.
+    /// Binds it to part of an LMR, or to nothing, through a connected EP; gives the new context for
+    /// peers, which they can use once the bind has completed. An event on the EP's request EVD
+    /// tells.
     ///
     /// Whatever the RMR was bound to before is out of reach with that.
     ///
     /// # Errors
-    /// INVALID_HANDLE for an EP or LMR that is freed or another IA's; INVALID_PARAMETER for a segment that is not inside the
-    /// LMR (ARG3), for unknown privileges (ARG4), flags that the EP does not allow (ARG8), PROTECTION_VIOLATION where
-    /// RMR, LMR and EP are not in one PZ;
-    /// PRIVILEGES_VIOLATION where the LMR lacks the local privilege that goes with a remote one; INVALID_STATE unless the EP is
-    /// CONNECTED or DISCONNECTED; INSUFFICIENT_RESOURCES for a full queue; MODEL_NOT_SUPPORTED for zero-based addresses of an
-    /// RMR that belongs to a PZ, or over a zero-based LMR.
+    /// INVALID_HANDLE for an EP or LMR that is freed or another IA's; INVALID_PARAMETER for a
+    /// segment that is not inside the LMR (ARG3), for unknown privileges (ARG4), flags that the EP
+    /// does not allow (ARG8), PROTECTION_VIOLATION where RMR, LMR and EP are not in one PZ;
+    /// PRIVILEGES_VIOLATION where the LMR lacks the local privilege that goes with a remote one;
+    /// INVALID_STATE unless the EP is CONNECTED or DISCONNECTED; INSUFFICIENT_RESOURCES for a full
+    /// queue; MODEL_NOT_SUPPORTED for zero-based addresses of an RMR that belongs to a PZ, or over
+    /// a zero-based LMR.
     ///
     /// # References
     /// dat_rmr_bind(3DAT).
@@ -366,11 +374,13 @@ impl RmrInner {
         }
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
         if state.last.id.is_some() && !(through_here && state.last.is_sound()) {
-            // The window cannot be moved from here, or nobody knows which key it has: leave it.
+            // The window cannot be bound through this EP, or its rkey is uncertain: take a new
+            // window.
             self.renew(&mut state)?;
         }
         if self.scope == RmrScope::Ep && state.bound.is_some() {
-            // Has the peer taken it back? Devices do not put up with a second time; rxe takes its kernel down.
+            // The peer may have invalidated it. A second invalidation is an error, and crashes
+            // rxe's kernel.
             ep.recv_evd.harvest_now()?;
             if self.device.rkeys.find(state.rkey).is_none() {
                 state.bound = None;
@@ -457,7 +467,7 @@ impl RmrInner {
         lmr.mr()
     }
 
-    /// A fresh window, unbound; the old one is dead with its last user.
+    /// A new window, unbound. The old one goes with its last reference.
     fn renew(&self, state: &mut State) -> Result<()> {
         let fresh = window(&self.pz, self.scope)?;
         self.device.rkeys.remove(state.rkey);

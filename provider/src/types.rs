@@ -22,8 +22,8 @@ pub(crate) const MAX_IOV: usize = 32;
 /// Private data that a connect can carry: what the transport leaves of a request.
 pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
-/// Where a service listens (`DAT_CONN_QUAL`). Up to 0xffff it is the rdma_cm port; larger values are folded
-/// into the ports from 33,534 on, as libdaplofa does, so that both find each other.
+/// Where a service listens (`DAT_CONN_QUAL`). Up to 0xffff it is the rdma_cm port; larger values
+/// are folded into the ports from 33,534 on, as libdaplofa does, so that both find each other.
 pub type ConnQual = u64;
 
 /// The rdma_cm port of a connection qualifier.
@@ -40,7 +40,8 @@ bitflags! {
     pub struct CompletionFlags: u32 {
         /// No event for a successful completion.
         const SUPPRESS = 0x01;
-        /// On a Send: the receiver is to be notified. On an EP's receive stream: only such messages notify.
+        /// On a Send: the receiver is to be notified. On an EP's receive stream: only such messages
+        /// notify.
         const SOLICITED_WAIT = 0x02;
         /// The completion is an event but no notification.
         const UNSIGNALLED = 0x04;
@@ -135,7 +136,8 @@ impl EpState {
         }
     }
 
-    /// Neither connected nor connecting, and not since the last reset: the device has taken nothing of what was posted.
+    /// Neither connected nor connecting, and not since the last reset: the device has taken nothing
+    /// of what was posted.
     pub(crate) fn is_before_connection(self) -> bool {
         matches!(
             self,
@@ -219,7 +221,8 @@ pub enum DtoOp {
     Receive = 3,
     /// Receive of a Send with invalidate.
     ReceiveWithInvalidate = 4,
-    /// Bind of an RMR; its completion is an event of its own, [`EventData::RmrBind`](crate::EventData::RmrBind).
+    /// Bind of an RMR; its completion is an event of its own,
+    /// [`EventData::RmrBind`](crate::EventData::RmrBind).
     RmrBind = 5,
     /// RDMA Write with immediate, at the requester (IB extension).
     RdmaWriteImmediate = 8,
@@ -233,7 +236,8 @@ pub enum DtoOp {
     ReceiveImmediate = 12,
     /// Send of a datagram (IB extension).
     SendUd = 13,
-    /// Receive of a datagram; 40 bytes of header area come first, and the length counts them (IB extension).
+    /// Receive of a datagram; 40 bytes of header area come first, and the length counts them (IB
+    /// extension).
     ReceiveUd = 14,
     /// Receive of a datagram with immediate (IB extension).
     ReceiveUdImmediate = 15,
@@ -257,7 +261,8 @@ pub enum ServiceType {
     Ud = 1,
 }
 
-/// Quality of service (`DAT_QOS`). Connections are best effort: as an attribute of an EP another is kept and told back, no more.
+/// Quality of service (`DAT_QOS`). Connections are best effort: as an attribute of an EP another is
+/// kept and told back, no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Qos {
@@ -285,7 +290,8 @@ pub enum VaType {
     ZeroBased = 1,
 }
 
-/// A piece of local memory: address, length in bytes and the context of the LMR that covers it (`DAT_LMR_TRIPLET`).
+/// A piece of local memory: address, length in bytes and the context of the LMR that covers it
+/// (`DAT_LMR_TRIPLET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct LmrTriplet {
@@ -297,7 +303,8 @@ pub struct LmrTriplet {
     pub lmr_context: u32,
 }
 
-/// A piece of a peer's memory: address, length in bytes and the peer's RMR context, a real rkey (`DAT_RMR_TRIPLET`).
+/// A piece of a peer's memory: address, length in bytes and the peer's RMR context, a real rkey
+/// (`DAT_RMR_TRIPLET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RmrTriplet {
@@ -337,7 +344,8 @@ pub(crate) fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Numbers that a device or this process hands out need no defence against collisions, only spreading.
+/// Numbers that a device or this process hands out need no defence against collisions, only
+/// spreading.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -366,8 +374,10 @@ impl Hasher for NumberHasher {
 
 /// Where datagrams go: a peer's EP (`DAT_IB_ADDR_HANDLE`).
 ///
-/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It is good with every UD EP of its IA and
-/// PZ, until [`Ep::free_address_handle`](crate::Ep::free_address_handle) or the end of the EP that it was found out for.
+/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It
+/// is good with every UD EP of its IA and PZ, until
+/// [`Ep::free_address_handle`](crate::Ep::free_address_handle) or the end of the EP that it was
+/// found out for.
 ///
 /// # References
 /// dat_ib_extensions.h, `DAT_IB_ADDR_HANDLE`.

@@ -1,7 +1,8 @@
-//! Counters of the port and the device, as the kernel shows them in sysfs: numbers that others have been counting, told as what
-//! came since a beginning.
+//! Counters of the port and the device, as the kernel shows them in sysfs: numbers that others have
+//! been counting, told as what came since a beginning.
 //!
-//! Names differ between drivers, and no device has them all: where none of the files is there, the counter stays 0.
+//! Names differ between drivers, and no device has them all: where none of the files is there, the
+//! counter stays 0.
 
 use super::IaCounter;
 use std::path::{Path, PathBuf};
@@ -97,7 +98,8 @@ const LINK: &[(IaCounter, &[&str])] = &[
     (IaCounter::LnkWarnXmtWait, &["port_xmit_wait"]),
 ];
 
-/// Names of mlx4, mlx5 and rxe. References: drivers/infiniband/hw/mlx4/main.c, hw/mlx5/counters.c, sw/rxe/rxe_hw_counters.c.
+/// Names of mlx4, mlx5 and rxe. References: drivers/infiniband/hw/mlx4/main.c, hw/mlx5/counters.c,
+/// sw/rxe/rxe_hw_counters.c.
 const DIAG: &[(IaCounter, &[&str])] = &[
     (IaCounter::DiagErrRqRae, &["rq_num_rae", "resp_remote_access_errors"]),
     (IaCounter::DiagErrRqOos, &["rq_num_oos", "out_of_sequence", "out_of_seq_request"]),

@@ -47,8 +47,8 @@ impl AddressHandles {
     /// Takes all routes of this EP out.
     pub(crate) fn remove_all_of(&self, ep: EpId) {
         let mut routes = self.0.write().unwrap();
-        // Freed after the lock, since that is a call into the kernel; under it where there is no memory
-        // for a list.
+        // Freed after the lock, since that is a call into the kernel; under it where there is no
+        // memory for a list.
         let mut gone = list(routes.len()).unwrap_or_default();
         routes.retain(|_, route| {
             let stays = route.ep != ep;

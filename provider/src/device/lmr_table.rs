@@ -1,9 +1,9 @@
 //! The LMR table, which posts look into.
 //!
-//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges and
-//! lkey with one array access and no lock, and tells a stale context from a live one. Entries are
-//! written under the lock of `free` and read without a lock. A post that races with the free of its
-//! own LMR may see the entry before or after it, as the device might.
+//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges
+//! and lkey with one array access and no lock, and tells a stale context from a live one. Entries
+//! are written under the lock of `free` and read without a lock. A post that races with the free of
+//! its own LMR may see the entry before or after it, as the device might.
 
 use crate::error::{Direction, PostError};
 use crate::memory::table;
@@ -18,12 +18,12 @@ const INDEX_BITS: u32 = 20;
 const CHUNK: usize = 1024;
 const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
 
-/// What a post needs to know of one LMR. A dead slot has context 0.
+/// What a post needs to know of one LMR. A dead entry has context 0.
 #[derive(Debug, Default)]
 struct LmrEntry {
     context: AtomicU32,
-    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so that no post finds it, and
-    /// of the fields below only `pz` is set.
+    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so
+    /// that no post finds it, and of the fields below only `pz` is set.
     pool_memory: AtomicU32,
     lkey: AtomicU32,
     pz: AtomicU32,
@@ -34,12 +34,12 @@ struct LmrEntry {
 
 type Chunk = [LmrEntry];
 
-/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one; a post that races
-/// with the free of its own LMR may see either, as the device might.
+/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one;
+/// a post that races with the free of its own LMR may see either, as the device might.
 pub(crate) struct LmrTable {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<{ rank::TABLE }, FreeSlots>,
-    /// LMRs that are gone: one more after each.
+    /// Incremented after each LMR that is freed.
     gone: Arc<AtomicU64>,
 }
 
@@ -50,7 +50,7 @@ struct FreeSlots {
     next: u32,
 }
 
-/// What the segment is for, and so which checks it has to pass.
+/// The queue and the direction that a segment is checked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     pub(crate) pz: u32,
@@ -66,7 +66,8 @@ impl LmrTable {
         })
     }
 
-    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes it.
+    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes
+    /// it.
     fn chunk(&self, n: usize) -> Result<&Chunk> {
         if let Some(chunk) = self.chunks[n].get() {
             return Ok(chunk);
@@ -80,8 +81,8 @@ impl LmrTable {
         self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
     }
 
-    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the device's key.
-    /// A segment of length 0 is not looked at and gives nothing (R52).
+    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the
+    /// device's key. A segment of length 0 is not looked at and gives nothing (R52).
     #[inline]
     pub(crate) fn check(&self, n: u32, segment: &LmrTriplet, using: Use) -> Result<Option<Sge>, PostError> {
         if segment.segment_length == 0 {
@@ -116,7 +117,8 @@ impl LmrTable {
         }))
     }
 
-    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long as `iov` at least.
+    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long
+    /// as `iov` at least.
     #[inline]
     pub(crate) fn check_all(
         &self,
@@ -143,7 +145,8 @@ impl LmrTable {
             && end <= u128::from(slot.end.load(Ordering::Relaxed))
     }
 
-    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one is given.
+    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one
+    /// is given.
     pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
         let live = |slot: &LmrEntry, context| {
             [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
@@ -167,8 +170,9 @@ impl LmrTable {
         Ok(context)
     }
 
-    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not written: a post that races
-    /// with the free of the slot's former LMR must not find those of a pool.
+    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not
+    /// written: a post that races with the free of the slot's former LMR must not find those of a
+    /// pool.
     pub(crate) fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
         let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.pz.store(pz, Ordering::Relaxed);
@@ -181,7 +185,8 @@ impl LmrTable {
         let all = free.next as usize + 1;
         let given_back = free.list.len();
         free.list.try_reserve(all - given_back)?;
-        // A slot waits until 64 others are free, so that a stale context is told for as long as practical.
+        // A slot waits until 64 others are free, so that a stale context is told for as long as
+        // practical.
         let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
             free.list.pop_front().ok_or_else(|| {
                 Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
@@ -195,7 +200,7 @@ impl LmrTable {
         Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
     }
 
-    /// In the child of a fork: whoever goes by the last LMR that it used looks again.
+    /// In the child of a fork: every [`LkeyCache`] is out of date.
     pub(crate) fn disown(&self) {
         self.gone.fetch_add(1, Ordering::Release);
     }
@@ -213,8 +218,9 @@ impl LmrTable {
     }
 }
 
-/// The LMR that a queue's last buffer was in, for a queue that always uses its memory the same way: most buffers come from
-/// the same LMR as the one before, and need no look at the table. Good until any LMR of the IA goes.
+/// The LMR of a queue's last buffer, for a queue with one PZ and one direction. Most buffers come
+/// from the LMR of the buffer before, and then no lookup in the table is needed. Out of date as
+/// soon as any LMR of the device is freed.
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
     gone: Arc<AtomicU64>,
@@ -229,12 +235,12 @@ pub(crate) struct LkeyCache {
 impl LkeyCache {
     /// None yet.
     pub(crate) fn none(table: &LmrTable) -> Self {
-        // No segment is inside of nothing.
+        // No segment fits into length 0.
         Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
     }
 
-    /// The device's key for a segment of one byte or more that [`LmrTable::check`] would let pass; `None` if that is for
-    /// the table to say.
+    /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None`:
+    /// ask the table.
     #[inline(always)]
     pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
         let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
@@ -246,7 +252,7 @@ impl LkeyCache {
             .then_some(self.lkey)
     }
 
-    /// This context has just passed the check.
+    /// This context has just passed [`LmrTable::check`].
     pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
         let gone = table.gone.load(Ordering::Acquire);
         let Some(slot) = table.slot(context) else { return };

@@ -1,4 +1,5 @@
-//! An open device: its verbs context, what it offers, and the tables by which its objects are found.
+//! An open device: its verbs context, what it offers, and the tables by which its objects are
+//! found.
 //!
 //! It knows no object. Objects know it: each holds an `Arc<Device>`. What comes from the device or
 //! from the connection manager goes to objects through traits that they implement: [`Member`],
@@ -176,8 +177,9 @@ impl Device {
         push();
     }
 
-    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their completions
-    /// (of the last message there may be none), and rxe reads the memory in a kernel thread of its own.
+    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their
+    /// completions (of the last message there may be none), and rxe reads the memory in a kernel
+    /// thread of its own.
     pub(crate) fn finish_sends(&self) {
         if self.context.driver() == "rdma_rxe" {
             self.registry.each(Class::Ep, Member::finish_sends);

@@ -25,7 +25,8 @@ impl Pools {
         self.0.lock().unwrap().remove(&number);
     }
 
-    /// What was posted with this cookie is done, and nobody will see its completion. Pool 0 is none.
+    /// What was posted with this cookie is done, and nobody will see its completion. Pool 0 is
+    /// none.
     pub(crate) fn return_unseen(&self, pool: u32, cookie: u64) {
         if pool == 0 {
             return;

@@ -232,7 +232,8 @@ impl Reactor {
 
     fn certainly(&self, time: Duration, to: To, timer: Timer) {
         let mut dates = self.dates.lock().unwrap();
-        // An EP may ask for the same more than once, so there may be more dates than are kept for them.
+        // An EP may ask for the same more than once, so there may be more dates than are kept for
+        // them.
         if dates.heap.try_reserve(1).is_ok() {
             self.set(dates, time, to, timer);
         } else if !dates.heap.iter().any(|date| date.to.is(&to) && date.timer.replaces(timer)) {
@@ -287,7 +288,8 @@ impl Reactor {
         }
     }
 
-    /// In the child of a fork: if the thread itself has forked, it ends there; nobody else is woken.
+    /// In the child of a fork: if the thread itself has forked, it ends there; nobody else is
+    /// woken.
     pub(super) fn disown(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -331,8 +333,8 @@ impl Reactor {
     fn run(self: Arc<Self>, device: &Weak<dyn Source>) {
         let _ = self.thread.set(std::thread::current().id());
         let mut events = [EpollEvent::empty(); 32];
-        // Looked at before each wait, too: the wake-up that goes with it may be read together with an
-        // earlier one.
+        // Looked at before each wait, too: the wake-up that goes with it may be read together with
+        // an earlier one.
         while !self.stop.load(Ordering::Acquire) {
             let n = match self.epoll.wait(&mut events, self.next_date()) {
                 Ok(n) => n,

@@ -157,8 +157,8 @@ impl Counts {
 }
 
 /// Calls `f` with everything that `of` gives for the entries of a table, without the table's lock:
-/// all at once where there is memory for a list of them, otherwise one after the other, in the order
-/// of their numbers.
+/// all at once where there is memory for a list of them, otherwise one after the other, in the
+/// order of their numbers.
 pub(super) fn each_of<const RANK: u8, L, E, T>(
     locked: &Mutex<RANK, L>,
     table: impl Fn(&L) -> &HashMap<u64, E>,

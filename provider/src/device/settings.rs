@@ -6,8 +6,9 @@ pub struct IaSettings {
     /// How often a sender tries again when the peer has no receive posted: 0 to 6 times; 7 is for
     /// ever. `DOORBELL_RNR_RETRY`, default 6.
     pub rnr_retry: u8,
-    /// How long a peer waits before it tries again, as a code of ibv_modify_qp(3): 26 is 81.92 ms, so
-    /// that with 6 tries an SRQ may stay empty for half a second. `DOORBELL_RNR_TIMER`, default 26.
+    /// How long a peer waits before it tries again, as a code of ibv_modify_qp(3): 26 is 81.92 ms,
+    /// so that with 6 tries an SRQ may stay empty for half a second. `DOORBELL_RNR_TIMER`, default
+    /// 26.
     pub rnr_timer: u8,
 }
 

@@ -14,8 +14,9 @@ impl Evd {
     /// Makes an EVD for at least `min_qlen` events of these streams.
     ///
     /// # Errors
-    /// INVALID_PARAMETER for a length below 1 or over the IA's limit or for no or unknown flags, INVALID_HANDLE after the IA was
-    /// closed or for a freed CNO, INSUFFICIENT_RESOURCES from the device.
+    /// INVALID_PARAMETER for a length below 1 or over the IA's limit or for no or unknown flags,
+    /// INVALID_HANDLE after the IA was closed or for a freed CNO, INSUFFICIENT_RESOURCES from the
+    /// device.
     ///
     /// # References
     /// dat_evd_query(3DAT); udat.h, `dat_evd_create`.
@@ -52,8 +53,8 @@ impl Cno {
         Ok(Self { inner: CnoInner::new(&ia.device, None)? })
     }
 
-    /// Makes a CNO with a descriptor that is readable once an EVD has triggered it, for poll(2) and the like; [`Cno::take`] tells
-    /// which EVD and makes it unreadable.
+    /// Makes a CNO with a descriptor that is readable once an EVD has triggered it, for poll(2) and
+    /// the like; [`Cno::take`] tells which EVD and makes it unreadable.
     ///
     /// # Errors
     /// As [`Cno::create`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.

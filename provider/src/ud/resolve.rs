@@ -1,8 +1,8 @@
 //! How UD EPs resolve each other: rdma_cm ids of the UDP port space, each good for one request.
 //!
 //! The side that connects learns the peer's QP and the route to it from the answer. The side that
-//! accepts knows the peer's QP and address from the request, and resolves the route back with an id of
-//! its own, after its answer has gone out.
+//! accepts knows the peer's QP and address from the request, and resolves the route back with an id
+//! of its own, after its answer has gone out.
 
 use super::sidr::{Reply, ReplyCache, SidrRequester};
 use super::state::{PendingResolve, Side, UdState};

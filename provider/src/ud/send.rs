@@ -14,8 +14,8 @@ impl Ep {
     ///
     /// # Errors
     /// See [`PostError`]; [`PostError::EpState`] on an EP of another service type,
-    /// [`PostError::AddressHandle`] for one that is freed, or another IA's or PZ's, [`PostError::Length`]
-    /// for more than a packet.
+    /// [`PostError::AddressHandle`] for one that is freed, or another IA's or PZ's,
+    /// [`PostError::Length`] for more than a packet.
     ///
     /// # References
     /// dat_ib_extensions.h, `dat_ib_post_send_ud`.

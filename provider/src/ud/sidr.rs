@@ -1,10 +1,10 @@
 //! The header of a request for datagrams, and the cache of replies.
 //!
-//! rdma_cm resolves a UD peer with one request and one reply (SIDR). The request does not say which QP
-//! it comes from. A reply that gets lost is not repeated: the peer sends its request again, and the
-//! kernel shows that as a new one. Requests of this provider therefore carry a header with the QP's
-//! number and a number of the request's own, and replies are kept for as long as a peer may repeat its
-//! request.
+//! rdma_cm resolves a UD peer with one request and one reply (SIDR). The request does not say which
+//! QP it comes from. A reply that gets lost is not repeated: the peer sends its request again, and
+//! the kernel shows that as a new one. Requests of this provider therefore carry a header with the
+//! QP's number and a number of the request's own, and replies are kept for as long as a peer may
+//! repeat its request.
 //!
 //! | byte | what |
 //! |---|---|
@@ -102,8 +102,8 @@ impl Reply {
 
 type RequesterKey = (IpAddr, SidrRequester);
 
-/// Replies of this process. A request may have been handed off to another service point; its repetition
-/// comes to the first one.
+/// Replies of this process. A request may have been handed off to another service point; its
+/// repetition comes to the first one.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyCache(Mutex<{ rank::TABLE }, Remembered>);
 
