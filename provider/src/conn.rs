@@ -22,12 +22,10 @@ pub(crate) use setup::RESOLVE_TIME;
 
 use crate::device::CmHandler;
 use crate::ep::{Ep, EpInner};
-use crate::event::EventData;
-use crate::event_data::{ConnectionEvent, ConnectionEventKind};
+use crate::event_data::{ConnectionEvent, ConnectionEventKind, Notice};
 use crate::types::{CloseFlags, ConnQual, EpState, MAX_PRIVATE_DATA, Qos};
 use crate::{Error, Refused, Result, ReturnType, Subtype};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -167,7 +165,10 @@ impl Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         // Of one of the parent process the locks may be held for ever.
-        if !self.inner.ia.is_inherited() {
+        if self.inner.ia.is_inherited() {
+            // Nothing of the parent's connection is touched, and nothing is freed.
+            std::mem::forget(self.inner.clone());
+        } else {
             self.inner.close();
         }
     }
@@ -182,8 +183,8 @@ impl EpInner {
 
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
         if let Some(evd) = self.connect_evd() {
-            let ep_context = self.context.load(Ordering::Relaxed);
-            evd.push(EventData::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data }));
+            let ep_context = self.pair.context();
+            evd.push(Notice::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data }));
         }
     }
 }

@@ -80,7 +80,7 @@ impl Cr {
             return None;
         }
         let ep = self.inner.reserved()?.get()?;
-        Some(ep.context.load(std::sync::atomic::Ordering::Relaxed))
+        Some(ep.pair.context())
     }
 
     /// Accepts with this EP; ESTABLISHED on its connect EVD follows. A UD EP can accept any number of requests for datagrams, and gets

@@ -9,30 +9,26 @@ mod post;
 mod window;
 
 pub(crate) use control::Control;
-use marks::RecvHooks;
 pub use modify::EpChange;
 pub(crate) use post::RequestKind;
-use post::{Receives, Requests};
 pub(crate) use window::Window;
 
-use crate::counters::Received;
-use crate::datapath::entries::{CompletedUpTo, Lost, WrInfo};
+use crate::datapath::{Lost, WrInfo};
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, KeptDates, Member, Source, Timer};
 use crate::error::PostError;
-use crate::evd::{Credit, EvdInner};
+use crate::evd::EvdInner;
 use crate::event_data::ConnectionEventKind;
 use crate::pz::PzInner;
+use crate::queue_pair::{Credit, QpOwner, QueuePair, RecvHooks};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{
-    CompletionFlags, Count, DtoOp, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE,
-};
+use crate::types::{CompletionFlags, Count, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE};
 use crate::ud::state::UdState;
 use crate::{EpAttr, Error, Evd, Result, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::UdState`](crate::ServiceType::UdState), of datagrams
@@ -110,10 +106,8 @@ pub(crate) struct EpInner {
     pub(crate) place: Arc<EpPlace>,
     /// Counts its connections; changed under the lock of `control`.
     attempt: AtomicU64,
-    pub(crate) context: AtomicU64,
-    pub(crate) received: Received,
-    /// Kept for the entry table of its SRQ.
-    pub(crate) completed_up_to: Arc<CompletedUpTo>,
+    /// What its posts and completions need.
+    pub(crate) pair: Arc<QueuePair>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<{ rank::CONNECT_EVD }, Option<Arc<EvdInner>>>,
@@ -121,14 +115,8 @@ pub(crate) struct EpInner {
     pub(crate) control: Mutex<{ rank::CONTROL }, Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,
-    /// [`RecvHooks`]: why a receive may mean more than its own completion.
-    watch: AtomicU8,
-    recv_flags: AtomicU32,
-    request_flags: AtomicU32,
     pz: Mutex<{ rank::TABLE }, Arc<PzInner>>,
     attr: Mutex<{ rank::TABLE }, EpAttr>,
-    requests: Mutex<{ rank::REQUESTS }, Requests>,
-    receives: Mutex<{ rank::RECEIVES }, Receives>,
     /// Of an EP of service type UD.
     pub(crate) ud: Option<Box<UdState>>,
     /// Room in the CQs that goes back with the EP.
@@ -189,7 +177,7 @@ impl Ep {
 
     /// A number of the consumer's, 0 at first; it comes back in this EP's events.
     pub fn set_context(&self, context: u64) {
-        self.inner.context.store(context, Ordering::Relaxed);
+        self.inner.pair.context.store(context, Ordering::Relaxed);
     }
 
     /// Its state.
@@ -228,8 +216,8 @@ impl Ep {
         inner.check()?;
         inner.recv_evd.harvest_now()?;
         inner.request_evd.harvest_now()?;
-        let recv_idle = inner.receives.lock().unwrap().ring.is_empty();
-        let request_idle = inner.requests.lock().unwrap().ring.is_empty();
+        let recv_idle = inner.pair.receives.lock().unwrap().ring.is_empty();
+        let request_idle = inner.pair.requests.lock().unwrap().ring.is_empty();
         Ok(EpStatus { state: inner.state(), recv_idle, request_idle })
     }
 
@@ -474,8 +462,8 @@ impl Member for EpInner {
 
     fn buffer_lost(self: Arc<Self>, lost: Lost) {
         if let Some(srq) = &self.srq {
-            let credit = Credit::Srq(srq.clone(), lost.entry);
-            self.recv_evd.put_flushed(&self, lost.info, self.receive_op(), credit);
+            let credit = Credit::Srq(srq.recv.clone(), lost.entry);
+            self.recv_evd.put_flushed(&self.pair, lost.info, self.pair.receive_op(), credit);
         }
     }
 
@@ -516,6 +504,17 @@ impl Source for EpInner {
     }
 }
 
+impl QpOwner for EpInner {
+    fn on_received(self: Arc<Self>) {
+        self.confirmed_by_message();
+        self.took_one();
+    }
+
+    fn on_failed(self: Arc<Self>) {
+        self.failed();
+    }
+}
+
 impl crate::fork::Inherit for EpInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
@@ -536,16 +535,12 @@ impl EpInner {
     }
 
     pub(crate) fn set_state(&self, state: EpState) {
-        self.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
+        self.pair.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
     }
 
-    pub(crate) fn recv_flags(&self) -> CompletionFlags {
-        CompletionFlags::from_bits_retain(self.recv_flags.load(Ordering::Relaxed))
-    }
-
     pub(crate) fn qp(&self) -> Arc<Qp> {
-        self.requests.lock().unwrap().qp.clone()
+        self.pair.qp()
     }
 
     /// Counts its connections.
@@ -571,19 +566,9 @@ impl EpInner {
         self.pz.lock().unwrap().number
     }
 
-    /// The PZ that receives have to be in; of an SRQ EP it is the SRQ's, which has looked.
-    pub(crate) fn receive_pz(&self) -> Option<u32> {
-        self.srq.is_none().then(|| self.pz_number())
-    }
-
     /// The protection domain of its QP.
     pub(crate) fn pd(&self) -> Pd {
         self.pz.lock().unwrap().pd.clone()
-    }
-
-    /// What its receives are called before anything is known about the message.
-    pub(crate) fn receive_op(&self) -> DtoOp {
-        if self.is_ud() { DtoOp::ReceiveUd } else { DtoOp::Receive }
     }
 
     pub(crate) fn rdma_reads(&self) -> (u8, u8) {
@@ -595,8 +580,8 @@ impl EpInner {
     pub(crate) fn detach(&self) {
         self.ia.rkeys.ep_gone(self.id);
         let qpn = self.qp().num();
-        self.recv_evd.unregister(qpn, self);
-        self.request_evd.unregister(qpn, self);
+        self.recv_evd.unregister(qpn, self.id);
+        self.request_evd.unregister(qpn, self.id);
         self.recv_evd.detach(self.id, self.room.recv);
         self.request_evd.detach(self.id, self.room.request);
         if let Some(evd) = self.connect_evd() {

@@ -18,13 +18,12 @@ pub(crate) use harvest::Deferred;
 use self::alert::Alert;
 use crate::cno::CnoInner;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
-use crate::datapath::{Completion, CqPath, SrqPath};
+use crate::datapath::{Completion, CqPath};
 use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
-use crate::ep::EpInner;
-use crate::event::{Event, EventData};
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
 use crate::memory::{headroom, list, queue};
-use crate::srq::SrqInner;
+use crate::queue_pair::{Credit, QueuePair};
+use crate::shared_recv::SharedRecv;
 use crate::sync::{FastMutex, FastMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
 use crate::{Cno, DtoCompletion, DtoOp, Error, IaCounter, Result, ReturnType, Subtype};
@@ -35,7 +34,6 @@ use std::hash::BuildHasherDefault;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 const BATCH: usize = 32;
 
@@ -46,15 +44,6 @@ const OTHERS: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Evd {
     pub(crate) inner: Arc<EvdInner>,
-}
-
-/// What a successful wait gives.
-#[derive(Debug)]
-pub struct Waited {
-    /// The oldest event.
-    pub event: Event,
-    /// Events left in the queue (`nmore`, R245).
-    pub more: usize,
 }
 
 /// Why a wait gave no event.
@@ -115,11 +104,11 @@ struct Queue {
     /// At most `qlen`, for which there is memory.
     dtos: VecDeque<Queued>,
     /// Everything but completions, in order of arrival.
-    others: VecDeque<EventData>,
+    others: VecDeque<Notice>,
     /// Completions queued before the connection end at the front of `others` was first looked at: they go first (R185).
     before_end: Option<usize>,
-    eps: Numbered<EpInner>,
-    srqs: Numbered<SrqInner>,
+    pairs: Numbered<QueuePair>,
+    srqs: Numbered<SharedRecv>,
     streams: Vec<Stream>,
     /// Something arrived that may wake a waiter, since it last looked.
     notified: bool,
@@ -152,40 +141,12 @@ struct Queued {
 
 impl Queued {
     /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
-    fn abandon(self, ia: &Device, srqs: &Numbered<SrqInner>) {
+    fn abandon(self, ia: &Device, srqs: &Numbered<SharedRecv>) {
         // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
         if self.dto.op != DtoOp::RmrBind {
             ia.pools.return_unseen(self.dto.pool, self.dto.cookie);
         }
-        self.credit.release(srqs);
-    }
-}
-
-/// What reaping this event gives back.
-#[derive(Debug)]
-pub(crate) enum Credit {
-    /// An entry of the SRQ with this token, whose EPs receive here.
-    Entry {
-        srq: u32,
-        entry: u32,
-    },
-    /// An entry of an SRQ that may have no EP here any more.
-    Srq(Arc<SrqInner>, u32),
-    Request(Arc<EpInner>),
-    Nothing,
-}
-
-impl Credit {
-    #[inline]
-    fn release(self, srqs: &Numbered<SrqInner>) {
-        match self {
-            Credit::Entry { srq, entry } => {
-                srqs.get(&srq).into_iter().for_each(|srq| srq.path.release(entry));
-            }
-            Credit::Srq(srq, entry) => srq.path.release(entry),
-            Credit::Request(ep) => ep.request_reaped(),
-            Credit::Nothing => {}
-        }
+        self.credit.release(|number| srqs.get(&number));
     }
 }
 
@@ -252,71 +213,6 @@ impl Evd {
         Ok(param)
     }
 
-    /// Takes the oldest event, whatever the notification mode (R251).
-    ///
-    /// # Errors
-    /// QUEUE_EMPTY; INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after it was freed.
-    ///
-    /// # References
-    /// dat_evd_dequeue(3DAT).
-    pub fn dequeue(&self) -> Result<Event> {
-        match self.inner.dequeue_fast(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
-            Polled::Dto(event) => return Ok(event),
-            Polled::Empty => return Err(empty()),
-            Polled::Slow => {}
-        }
-        self.dequeue_slow()
-    }
-
-    /// The same for whoever knows that the quick way does not lead there.
-    #[inline(always)]
-    pub(crate) fn dequeue_slow(&self) -> Result<Event> {
-        self.inner.check()?;
-        if self.inner.waiting.load(Ordering::Acquire) {
-            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
-        }
-        let mut queue = self.inner.queue();
-        let was_empty = queue.len() == 0;
-        let deferred = if !queue.others.is_empty() {
-            self.inner.harvest(&mut queue)?
-        } else if queue.dtos.is_empty() {
-            // One batch is enough: what comes out is the oldest of all.
-            self.inner.harvest_batch(&mut queue)?
-        } else {
-            Deferred::default()
-        };
-        if !deferred.is_nothing() {
-            drop(queue);
-            self.inner.run_deferred(deferred);
-            queue = self.inner.queue();
-        }
-        let event = queue.pop();
-        queue.counts.dequeued(event.is_some(), was_empty);
-        drop(queue);
-        match event {
-            Some(data) => {
-                self.inner.on_dequeued(&data);
-                Ok(Event { evd: self.inner.id, data })
-            }
-            None => Err(empty()),
-        }
-    }
-
-    /// Waits until `threshold` events are queued and one of them may wake a waiter, then takes the oldest.
-    ///
-    /// `timeout` is for the whole call, however often it is woken (R247); `None` waits for ever, zero polls.
-    ///
-    /// # Errors
-    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the length (R242, R243);
-    /// INVALID_STATE for a second waiter (R248), an unwaitable EVD (R249), or a threshold over 1 with unsignalled or
-    /// solicited streams (R232, R236); ABORT when it is freed meanwhile (R258); INTERRUPTED_CALL after a signal.
-    ///
-    /// # References
-    /// dat_evd_wait(3DAT).
-    pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
-        self.inner.wait(timeout, threshold).inspect(|waited| self.inner.on_dequeued(&waited.event.data))
-    }
-
     /// A longer or shorter queue; events are never lost.
     ///
     /// # Errors
@@ -358,7 +254,7 @@ impl Evd {
         }
         queue.others.try_reserve(1)?;
         drop(queue);
-        self.inner.push(EventData::Software(value));
+        self.inner.push(Notice::Software(value));
         Ok(())
     }
 
@@ -443,7 +339,7 @@ impl Evd {
     }
 }
 
-fn empty() -> Error {
+pub(crate) fn empty() -> Error {
     Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
 }
 
@@ -484,9 +380,8 @@ impl Queue {
 
     /// The next event: everything but completions first, in the order it came, except that the end of a connection
     /// waits for the completions that were there before it (R185).
-    fn pop(&mut self) -> Option<EventData> {
-        let end_next =
-            matches!(self.others.front(), Some(EventData::Connection(event)) if event.kind.is_end());
+    fn pop(&mut self) -> Option<Dequeued> {
+        let end_next = matches!(self.others.front(), Some(Notice::Connection(event)) if event.kind.is_end());
         if end_next {
             let before = *self.before_end.get_or_insert(self.dtos.len());
             if before > 0 && !self.dtos.is_empty() {
@@ -495,14 +390,14 @@ impl Queue {
             }
             self.before_end = None;
         }
-        self.others.pop_front().or_else(|| self.pop_dto())
+        self.others.pop_front().map(Dequeued::Notice).or_else(|| self.pop_dto())
     }
 
     #[inline]
-    fn pop_dto(&mut self) -> Option<EventData> {
+    fn pop_dto(&mut self) -> Option<Dequeued> {
         let queued = self.dtos.pop_front()?;
-        queued.credit.release(&self.srqs);
-        Some(EventData::completed(queued.dto))
+        queued.credit.release(|number| self.srqs.get(&number));
+        Some(Dequeued::Dto(queued.dto))
     }
 
     fn has_dtos(&self) -> bool {
@@ -563,7 +458,7 @@ impl EvdInner {
                     qlen.min(OTHERS)
                 })?,
                 before_end: None,
-                eps: HashMap::default(),
+                pairs: HashMap::default(),
                 srqs: HashMap::default(),
                 streams: Vec::new(),
                 notified: false,
@@ -584,21 +479,52 @@ impl EvdInner {
         Ok(inner)
     }
 
+    /// Takes the oldest event, of whatever kind.
+    ///
+    /// # Errors
+    /// As [`Evd::dequeue`].
+    pub(crate) fn dequeue_slow(&self) -> Result<Dequeued> {
+        self.check()?;
+        if self.waiting.load(Ordering::Acquire) {
+            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
+        }
+        let mut queue = self.queue();
+        let was_empty = queue.len() == 0;
+        let deferred = if !queue.others.is_empty() {
+            self.harvest(&mut queue)?
+        } else if queue.dtos.is_empty() {
+            // One batch is enough: what comes out is the oldest of all.
+            self.harvest_batch(&mut queue)?
+        } else {
+            Deferred::default()
+        };
+        if !deferred.is_nothing() {
+            drop(queue);
+            self.run_deferred(deferred);
+            queue = self.queue();
+        }
+        let event = queue.pop();
+        queue.counts.dequeued(event.is_some(), was_empty);
+        drop(queue);
+        match event {
+            Some(event) => {
+                self.on_dequeued(&event);
+                Ok(event)
+            }
+            None => Err(empty()),
+        }
+    }
+
     /// The consumer learns of this event now. An RMR that a peer has invalidated is bound to nothing any more.
     #[inline]
-    fn on_dequeued(&self, data: &EventData) {
-        match data {
-            EventData::Dto(dto) => {
-                if let Some(rkey) = dto.invalidated {
-                    self.ia.rkeys.invalidated(rkey);
-                }
+    fn on_dequeued(&self, event: &Dequeued) {
+        let Dequeued::Dto(dto) = event else { return };
+        if let Some(bind) = dto.as_bind() {
+            if let Some(window) = self.ia.rkeys.window(bind.rmr.0) {
+                window.bind_done(bind.status == crate::DtoStatus::Success);
             }
-            EventData::RmrBind(bind) => {
-                if let Some(window) = self.ia.rkeys.window(bind.rmr.0) {
-                    window.bind_done(bind.status == crate::DtoStatus::Success);
-                }
-            }
-            _ => {}
+        } else if let Some(rkey) = dto.invalidated {
+            self.ia.rkeys.invalidated(rkey);
         }
     }
 
@@ -733,11 +659,13 @@ impl EvdInner {
     }
 
     /// CQ room for the entries of an SRQ, of which there was room for `before`; 0 opens it.
-    pub(crate) fn make_room(&self, srq: &SrqInner, before: u32, depth: u32) -> Result<()> {
+    pub(crate) fn make_room(&self, srq: &SharedRecv, before: u32, depth: u32) -> Result<()> {
         let mut queue = self.queue();
-        if let (Some(CqPath::Direct(cqs)), SrqPath::Direct(srq)) = (&mut queue.cq, &srq.path) {
+        if let Some(cq) = &mut queue.cq
+            && cq.has_cq_of_srqs()
+        {
             if before == 0 {
-                cqs.open(srq)?;
+                cq.open_srq(&srq.path)?;
                 queue.alert.disarmed();
             }
             return Ok(());
@@ -747,12 +675,12 @@ impl EvdInner {
     }
 
     /// No EP of this SRQ receives here any more.
-    pub(crate) fn forget_srq(&self, srq: &SrqInner, room: u32) {
+    pub(crate) fn forget_srq(&self, srq: &SharedRecv, room: u32) {
         let mut queue = self.queue();
-        queue.srqs.remove(&srq.token());
+        queue.srqs.remove(&srq.number);
         match &mut queue.cq {
-            Some(CqPath::Direct(cqs)) => {
-                cqs.close(srq.token(), |left| self.give_back(srq, left));
+            Some(cq) if cq.has_cq_of_srqs() => {
+                cq.close_srq(srq.number, |left| self.give_back(srq, left));
             }
             _ => queue.demand = queue.demand.saturating_sub(room),
         }
@@ -768,7 +696,7 @@ impl EvdInner {
         queue.slow_path |= SlowPath::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
-        queue.eps.clear();
+        queue.pairs.clear();
         let srqs = std::mem::take(&mut queue.srqs);
         let cno = queue.cno.take();
         drop(queue);
@@ -826,7 +754,7 @@ impl Source for EvdInner {
 
 impl AsyncSink for EvdInner {
     fn push_async(&self, event: AsyncEvent) {
-        self.push(EventData::Async(event));
+        self.push(Notice::Async(event));
     }
 }
 

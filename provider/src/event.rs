@@ -1,10 +1,12 @@
-//! Events, as they leave an EVD.
+//! Events as consumers get them: [`Evd::dequeue`] and [`Evd::wait`], on top of what EVDs queue.
 
+use crate::evd::{Polled, WaitError, empty};
 use crate::event_data::{
-    AsyncEvent, ConnectionEvent, DatagramEvent, DtoCompletion, DtoFields, RmrBindCompletion,
+    AsyncEvent, ConnectionEvent, DatagramEvent, Dequeued, DtoCompletion, Notice, RmrBindCompletion,
 };
-use crate::types::{ConnQual, ServiceType};
-use crate::{Cr, DtoOp, Ep, EvdId, RmrId, SpId};
+use crate::types::{ConnQual, Count, EvdId, ServiceType, SpId};
+use crate::{Cr, Ep, Evd, Result};
+use std::time::Duration;
 
 /// One event (`DAT_EVENT`).
 #[derive(Debug)]
@@ -47,16 +49,74 @@ pub struct CrArrival {
     pub ep: Option<Ep>,
 }
 
-impl EventData {
-    /// The event of a completed request or receive. Binds travel as DTOs with the RMR's number in the pool's place.
-    pub(crate) fn completed(dto: DtoCompletion) -> Self {
-        if dto.op == DtoOp::RmrBind {
-            let DtoFields { ep, cookie, status, pool, .. } = *dto;
-            return Self::RmrBind(RmrBindCompletion { rmr: RmrId(pool.into()), ep, cookie, status });
+/// What a successful wait gives.
+#[derive(Debug)]
+pub struct Waited {
+    /// The oldest event.
+    pub event: Event,
+    /// Events left in the queue (`nmore`, R245).
+    pub more: usize,
+}
+
+impl Evd {
+    /// Takes the oldest event, whatever the notification mode (R251).
+    ///
+    /// # Errors
+    /// QUEUE_EMPTY; INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after it was freed.
+    ///
+    /// # References
+    /// dat_evd_dequeue(3DAT).
+    pub fn dequeue(&self) -> Result<Event> {
+        match self.inner.dequeue_fast(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
+            Polled::Dto(event) => return Ok(event),
+            Polled::Empty => return Err(empty()),
+            Polled::Slow => {}
         }
-        Self::Dto(dto)
+        Ok(Event { evd: self.inner.id, data: EventData::from(self.inner.dequeue_slow()?) })
     }
 
+    /// Waits until `threshold` events are queued and one of them may wake a waiter, then takes the oldest.
+    ///
+    /// `timeout` is for the whole call, however often it is woken (R247); `None` waits for ever, zero polls.
+    ///
+    /// # Errors
+    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the length (R242, R243);
+    /// INVALID_STATE for a second waiter (R248), an unwaitable EVD (R249), or a threshold over 1 with unsignalled or
+    /// solicited streams (R232, R236); ABORT when it is freed meanwhile (R258); INTERRUPTED_CALL after a signal.
+    ///
+    /// # References
+    /// dat_evd_wait(3DAT).
+    pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
+        let (taken, more) = self.inner.wait(timeout, threshold)?;
+        Ok(Waited { event: Event { evd: self.inner.id, data: EventData::from(taken) }, more })
+    }
+}
+
+impl From<Dequeued> for EventData {
+    fn from(taken: Dequeued) -> Self {
+        match taken {
+            Dequeued::Dto(dto) => dto.as_bind().map_or(Self::Dto(dto), Self::RmrBind),
+            Dequeued::Notice(Notice::Connection(event)) => Self::Connection(event),
+            Dequeued::Notice(Notice::Datagram(event)) => Self::Datagram(event),
+            Dequeued::Notice(Notice::Async(event)) => Self::Async(event),
+            Dequeued::Notice(Notice::Software(value)) => Self::Software(value),
+            Dequeued::Notice(Notice::Arrival(arrival)) => {
+                let arrival = arrival.downcast::<CrArrival>();
+                Self::ConnectionRequest(
+                    *arrival.expect("service points queue requests, and nobody else does"),
+                )
+            }
+        }
+    }
+}
+
+impl From<CrArrival> for Notice {
+    fn from(arrival: CrArrival) -> Self {
+        Self::Arrival(Box::new(arrival))
+    }
+}
+
+impl EventData {
     /// The event's number (`DAT_EVENT_NUMBER`); completions of the IB extension have one of their own, `DAT_IB_DTO_EVENT`.
     pub fn number(&self) -> u32 {
         match self {

@@ -1,6 +1,7 @@
 //! What events say, apart from the objects that some of them bring: plain data.
 
 use crate::types::{AddressHandle, DtoOp, DtoStatus, EpId, EvdId, RmrId, SrqId};
+use std::any::Any;
 
 /// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77). It is read-only: a pool believes what it says about a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -228,4 +229,33 @@ pub mod reason {
     pub const IA_CATASTROPHIC: u32 = 0;
     /// IA: other trouble.
     pub const IA_OTHER: u32 = 1;
+}
+
+/// An event other than a completion, as an EVD queues it.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    Connection(ConnectionEvent),
+    /// In a box, since it is large and rare.
+    Datagram(Box<DatagramEvent>),
+    Async(AsyncEvent),
+    Software(u64),
+    /// A connection request: a [`CrArrival`](crate::CrArrival), which holds objects that an EVD does
+    /// not know. Dropping it rejects the request.
+    Arrival(Box<dyn Any + Send>),
+}
+
+/// What a dequeue takes out of an EVD.
+#[derive(Debug)]
+pub(crate) enum Dequeued {
+    /// A completion. That of a bind has the RMR's number in the pool's place.
+    Dto(DtoCompletion),
+    Notice(Notice),
+}
+
+impl DtoCompletion {
+    /// The completion of a bind, if this is one.
+    pub(crate) fn as_bind(&self) -> Option<RmrBindCompletion> {
+        let DtoFields { ep, cookie, status, pool, op, .. } = **self;
+        (op == DtoOp::RmrBind).then(|| RmrBindCompletion { rmr: RmrId(pool.into()), ep, cookie, status })
+    }
 }

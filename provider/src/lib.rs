@@ -43,7 +43,9 @@ mod pool;
 mod process;
 mod psp;
 mod pz;
+mod queue_pair;
 mod rmr;
+mod shared_recv;
 mod srq;
 mod sync;
 mod types;
@@ -56,8 +58,8 @@ pub use cr::Cr;
 pub use device::IaSettings;
 pub use ep::{Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
-pub use evd::{Evd, EvdParam, WaitError, Waited};
-pub use event::{CrArrival, Event, EventData};
+pub use evd::{Evd, EvdParam, WaitError};
+pub use event::{CrArrival, Event, EventData, Waited};
 pub use event_data::{
     AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, DatagramEvent,
     DatagramEventKind, DtoCompletion, DtoFields, RmrBindCompletion, reason,

@@ -17,7 +17,7 @@
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
 use crate::bounded_queue::BoundedQueue;
-use crate::datapath::entries::WrInfo;
+use crate::datapath::WrInfo;
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};

@@ -5,7 +5,7 @@ use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, Member};
 use crate::ep::{EpInner, EpPlace};
 use crate::evd::{EvdInner, Stream, StreamKind};
-use crate::event::{CrArrival, EventData};
+use crate::event::CrArrival;
 use crate::fork;
 use crate::memory::headroom;
 use crate::sync::{Mutex, rank};
@@ -645,7 +645,7 @@ impl ServicePoint {
 
     fn announce(&self, arrival: CrArrival) {
         self.device.count(IaCounter::SpCr);
-        self.evd.push(EventData::ConnectionRequest(arrival));
+        self.evd.push(arrival.into());
     }
 
     pub(crate) fn close(&self) -> bool {

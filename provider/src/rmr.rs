@@ -11,7 +11,7 @@
 //! with the new context. Linux's rxe (6.12) enforces privileges and invalidation, but checks
 //! addresses against the whole LMR, not against the window.
 
-use crate::datapath::entries::WrInfo;
+use crate::datapath::WrInfo;
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
 use crate::ep::{EpInner, Window};
 use crate::lmr::LmrInner;

@@ -1,11 +1,6 @@
 //! SRQs: pools of posted receive buffers that many EPs take from.
 
-use crate::datapath::{
-    SrqPath, SrqPoster,
-    direct::DirectPoster,
-    entries::{Lost, WrInfo},
-    verbs::VerbsPoster,
-};
+use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::VerbsPoster};
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, LkeyCache, Member, Use};
 use crate::error::{Direction, PostError};
@@ -14,6 +9,7 @@ use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};
 use crate::pz::PzInner;
+use crate::shared_recv::SharedRecv;
 use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, LmrTriplet, MAX_IOV, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
@@ -57,7 +53,8 @@ pub(crate) struct SrqInner {
     pub(crate) ia: Arc<Device>,
     defaults: Arc<Defaults>,
     pub(crate) pz: Arc<PzInner>,
-    pub(crate) path: SrqPath,
+    /// What completions need of it.
+    pub(crate) recv: Arc<SharedRecv>,
     pub(crate) context: AtomicU64,
     max_iov: u32,
     live: AtomicBool,
@@ -86,7 +83,7 @@ struct ReceiveEvd {
 impl ReceiveEvd {
     fn make_room(&mut self, srq: &SrqInner, depth: u32) -> Result<()> {
         if depth > self.room {
-            self.evd.make_room(srq, self.room, depth)?;
+            self.evd.make_room(&srq.recv, self.room, depth)?;
             self.room = depth;
         }
         Ok(())
@@ -144,7 +141,7 @@ impl Srq {
             ia: ia.clone(),
             defaults: defaults.clone(),
             pz: pz.inner.clone(),
-            path,
+            recv: Arc::new(SharedRecv { number: id as u32, path }),
             context: AtomicU64::new(0),
             max_iov,
             live: AtomicBool::new(true),
@@ -364,7 +361,7 @@ impl Srq {
                 Error::resources(Subtype::ResourceMemory, text)
             })?;
         }
-        self.poster.resize(&inner.path, depth)
+        self.poster.resize(&inner.recv.path, depth)
     }
 
     /// Arms one event for the first time that fewer than `value` buffers are available; 0 is off.
@@ -380,7 +377,7 @@ impl Srq {
     pub fn set_low_watermark(&mut self, value: Count) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        let depth = inner.path.depth();
+        let depth = inner.recv.path.depth();
         if value < 0 || value as u32 > depth {
             return Err(Error::arg(2, format!("the low watermark is 0 to {depth} here, not {value}")));
         }
@@ -492,11 +489,6 @@ impl SrqInner {
         if Arc::ptr_eq(&self.ia, ia) { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ")) }
     }
 
-    /// The bits of the id that work requests carry.
-    pub(crate) fn token(&self) -> u32 {
-        self.id.0 as u32
-    }
-
     fn state(&self) -> SrqState {
         if self.failed.load(Ordering::Acquire) { SrqState::Error } else { SrqState::Operational }
     }
@@ -525,7 +517,7 @@ impl SrqInner {
             Entry::Occupied(mut receive_evd) => receive_evd.get_mut().eps += 1,
             Entry::Vacant(none) => {
                 let mut receive_evd = ReceiveEvd { evd: evd.clone(), eps: 1, room: 0 };
-                receive_evd.make_room(self, self.path.depth())?;
+                receive_evd.make_room(self, self.recv.path.depth())?;
                 none.insert(receive_evd);
             }
         }
@@ -540,44 +532,31 @@ impl SrqInner {
         receive_evd.get_mut().eps -= 1;
         if receive_evd.get().eps == 0 {
             // Under the lock, so that another EP that comes now finds the EVD as it is afterwards.
-            evd.forget_srq(self, receive_evd.remove().room);
+            evd.forget_srq(&self.recv, receive_evd.remove().room);
         }
     }
 
     /// An EP takes no more; what went down with it may be known by now.
-    pub(crate) fn ep_drained(self: &Arc<Self>, ep: EpId) {
-        if !self.path.ep_drained(ep.0) {
+    pub(crate) fn ep_drained(&self, ep: EpId) {
+        if !self.recv.path.ep_drained(ep.0) {
             return;
         }
         // Whoever was completing an entry holds the lock of its EVD, and is done when that is free; the next one sees that there
         // may be a lost one, and looks for it itself.
         self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
-        while let Some(lost) = self.path.next_lost() {
-            self.flush_lost(lost);
-        }
-    }
-
-    /// A buffer that went down with its EP is reported there as flushed, if the EP is still around
-    /// (R174); else it is free at once.
-    pub(crate) fn flush_lost(&self, lost: Lost) {
-        tracing::debug!(?lost, "a buffer went down with its EP");
-        match self.ia.registry.find(Class::Ep, lost.ep) {
-            Some(ep) => ep.buffer_lost(lost),
-            None => {
-                self.ia.pools.return_unseen(lost.info.pool, lost.info.cookie);
-                self.path.release(lost.entry);
-            }
+        while let Some(lost) = self.recv.path.next_lost() {
+            self.recv.flush_lost(&self.ia, lost);
         }
     }
 
     fn arm_low(&self, value: u32, poster: &SrqPoster) -> Result<()> {
         let mut low = self.low.lock().unwrap();
-        if low.armed && self.path.armed_limit()? == 0 {
+        if low.armed && self.recv.path.armed_limit()? == 0 {
             // The former setting has fired and its event is on its way here: it was first, so it counts.
             low.armed = false;
             self.push_low_event();
         }
-        self.path.arm_limit(value)?;
+        self.recv.path.arm_limit(value)?;
         *low = LowWatermark { value, armed: value > 0 };
         drop(low);
         if value == 0 {
@@ -589,7 +568,7 @@ impl SrqInner {
             low.armed = false;
             self.push_low_event();
             // If the device fires all the same, nothing is armed any more and its event is ignored.
-            self.path.arm_limit(0)?;
+            self.recv.path.arm_limit(0)?;
         }
         Ok(())
     }
@@ -597,7 +576,7 @@ impl SrqInner {
     /// The device says that the limit was reached: of the present setting, or of one that has been replaced since.
     pub(crate) fn limit_reached(&self) {
         let mut low = self.low.lock().unwrap();
-        match self.path.armed_limit() {
+        match self.recv.path.armed_limit() {
             Ok(0) => {}
             // Still armed, so it was a former setting that fired.
             Ok(_) => return,

@@ -25,8 +25,8 @@
 //! | 10 | `EpInner::connect_evd` | `Mutex` | where connection events go | 12 and up |
 //! | 11 | `Defaults::made` | `Mutex` | the EVD and the PZ of EPs that were given none | 12 and up |
 //! | 12 | `EvdInner::queue` | `FastMutex` | CQs, queued events, streams, and the EPs and SRQs that complete here | 13 and up |
-//! | 13 | `EpInner::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
-//! | 14 | `EpInner::receives` | `Mutex` | receives that are posted | 20 |
+//! | 13 | `QueuePair::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
+//! | 14 | `QueuePair::receives` | `Mutex` | receives that are posted | 20 |
 //! | 15 | `UdState` | `Mutex` | what a UD EP asks and sends | 20 |
 //! | 16 | `SrqEntries::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
 //! | 20 | `Registry`, `Rkeys`, `AddressHandles` (`RwLock`), `Pools`, `Cm::routes`, `LmrTable::free`, `Device::async_sink` | `Mutex` | what a device knows by number; where its asynchronous events go | none |
@@ -74,8 +74,8 @@ pub(crate) mod rank {
         CONNECT_EVD = 10 "EpInner::connect_evd";
         DEFAULTS = 11 "Defaults::made";
         QUEUE = 12 "EvdInner::queue";
-        REQUESTS = 13 "EpInner::requests";
-        RECEIVES = 14 "EpInner::receives";
+        REQUESTS = 13 "QueuePair::requests";
+        RECEIVES = 14 "QueuePair::receives";
         DATAGRAMS = 15 "UdState";
         LOSSES = 16 "SrqEntries::losses";
         /// Whoever holds one of these takes no other lock of this crate.

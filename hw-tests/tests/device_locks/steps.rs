@@ -120,7 +120,7 @@ pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
     let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, qual);
     let steps = Arc::new(Steps::default());
-    let placed = steps.place("EpInner::receives", "other", "CrInner::open");
+    let placed = steps.place("QueuePair::receives", "other", "CrInner::open");
     let modified = modify(&steps, &rig, ep.unwrap());
     steps.wait_for("modify");
     let rejected = elsewhere(move || cr.reject(&[]).map_err(|error| error.code()));
@@ -156,7 +156,7 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
     let (_rsp, qual) = rig.server.reserve(&ep);
     let steps = Arc::new(Steps::default());
-    let placed = steps.place("EpInner::receives", "other", "ServicePoint::reserved");
+    let placed = steps.place("QueuePair::receives", "other", "ServicePoint::reserved");
     let modified = modify(&steps, &rig, ep);
     steps.wait_for("modify");
     let client = rig.client.ep(&EpAttr::default());
@@ -179,7 +179,7 @@ pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     let (_rsp, qual) = rig.server.reserve(&ep);
     let (client, arrival) = ask_at(&rig, qual);
     let steps = Arc::new(Steps::default());
-    let placed = steps.place("EpInner::receives", "other", "CrInner::answered");
+    let placed = steps.place("QueuePair::receives", "other", "CrInner::answered");
     let modified = modify(&steps, &rig, ep);
     steps.wait_for("modify");
     let accepted = elsewhere(move || arrival.cr.accept_reserved(&[]).map_err(|refused| refused.error.code()));

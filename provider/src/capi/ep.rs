@@ -184,7 +184,7 @@ pub(super) fn handle_of(
     let inner = ep.inner.clone();
     let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
     // Events of the core carry it.
-    inner.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
+    inner.pair.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
     Ok(handle)
 }
 

@@ -9,7 +9,7 @@ use super::ia::ia_of;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::Polled;
-use crate::{CompletionFlags, Evd, EvdFlags, ReturnType, Subtype};
+use crate::{CompletionFlags, Evd, EvdFlags, EventData, ReturnType, Subtype};
 
 /// `DAT_EVD_EXTENSION_BASE`: extension events arrive with the stream of their operation, so it adds nothing.
 const EXTENSION_FLAG: u32 = 0x200;
@@ -157,9 +157,9 @@ fn evd_dequeue_guarded(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
         let takes = get(evd)?;
         out.need(2)?;
-        match takes.dequeue_slow() {
+        match takes.inner.dequeue_slow() {
             Ok(taken) => {
-                out.set(event(evd, taken.data)?);
+                out.set(event(evd, EventData::from(taken))?);
                 Ok(())
             }
             Err(error)

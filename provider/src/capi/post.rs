@@ -4,7 +4,7 @@ use super::code::{Code, SUCCESS, guard};
 use super::handle::Handle;
 use super::objects::EpObject;
 use super::raw::In;
-use crate::datapath::entries::WrInfo;
+use crate::datapath::WrInfo;
 use crate::ep::RequestKind;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 

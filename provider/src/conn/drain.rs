@@ -1,7 +1,6 @@
 //! How an ended connection gets back from the device what it has posted.
 
 use super::end::LATE_ACK_TIME;
-use crate::datapath::SrqPath;
 use crate::device::Timer;
 use crate::ep::EpInner;
 use crate::types::EpState;
@@ -39,7 +38,7 @@ impl EpInner {
             return;
         }
         // A UD QP holds no buffer of an SRQ: a message takes it whole or not at all.
-        let quiet = self.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud());
+        let quiet = self.pair.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud());
         if quiet || over {
             control.drained = true;
             drop(control);
@@ -60,8 +59,8 @@ impl EpInner {
     /// touches nothing any more. False if it may still be at work.
     pub(super) fn stop_device(&self) -> bool {
         // Of a direct SRQ nothing is given back but by completions.
-        let all_by_completions = self.srq.as_ref().is_some_and(|srq| matches!(srq.path, SrqPath::Direct(_)));
-        if all_by_completions && self.is_drained() {
+        let all_by_completions = self.srq.as_ref().is_some_and(|srq| srq.recv.path.completes_all());
+        if all_by_completions && self.pair.is_drained() {
             return true;
         }
         let outcome = self.qp().to_reset();
@@ -90,7 +89,7 @@ impl EpInner {
     pub(crate) fn let_datagrams_out(&self) {
         let since = Instant::now();
         while self.state() != EpState::Disconnected && since.elapsed() < LATE_ACK_TIME {
-            if self.request_evd.harvest_now().is_err() || self.requests_drained() {
+            if self.request_evd.harvest_now().is_err() || self.pair.requests_drained() {
                 return;
             }
             std::thread::sleep(Duration::from_micros(200));

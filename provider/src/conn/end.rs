@@ -69,7 +69,7 @@ impl EpInner {
         if self.state() != EpState::DisconnectPending {
             return;
         }
-        if self.requests_drained() {
+        if self.pair.requests_drained() {
             self.let_acknowledge();
             self.end(ConnectionEventKind::Disconnected);
         } else {
@@ -178,7 +178,7 @@ impl EpInner {
         self.ia.push_async(AsyncEvent {
             kind: AsyncKind::EpBroken,
             object: AsyncObject::Ep(self.id),
-            context: self.context.load(Ordering::Relaxed),
+            context: self.pair.context(),
             reason: reason::EP_TRANSFER_TO_ERROR,
         });
     }
@@ -205,7 +205,7 @@ impl EpInner {
         let failed = |e| Error::verb(Subtype::ResourceTep, e);
         let qp = self.qp();
         qp.to_reset().map_err(failed)?;
-        self.forget_pending();
+        self.pair.forget_pending();
         self.ia.to_init(&qp)?;
         let mut control = self.control.lock().unwrap();
         control.remote = None;
@@ -239,7 +239,7 @@ impl EpInner {
         }
         let mut control = self.control.lock().unwrap();
         let state = self.state();
-        let used = !control.drained || !self.is_drained();
+        let used = !control.drained || !self.pair.is_drained();
         let cm = control.cm.take();
         let answer = control.left == self.attempt();
         self.set_state(EpState::Disconnected);

@@ -74,7 +74,7 @@ impl EpInner {
         control.private_data = private_data.to_vec();
         control.calls.connects += 1;
         self.set_state(EpState::ActiveConnectionPending);
-        self.drop_preposted();
+        self.pair.drop_preposted();
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl EpInner {
         control.drained = false;
         control.last_wqe = false;
         self.set_state(EpState::CompletionPending);
-        self.drop_preposted();
+        self.pair.drop_preposted();
         drop(control);
         self.expect_failures();
         Ok(())
@@ -158,7 +158,7 @@ impl EpInner {
     /// # Errors
     /// No memory to keep track of it.
     fn may_take_buffers(&self) -> Result<()> {
-        self.srq.iter().try_for_each(|srq| srq.path.ep_connected(self.id.0, &self.completed_up_to))
+        self.srq.iter().try_for_each(|srq| srq.recv.path.ep_connected(self.id.0, &self.pair.completed_up_to))
     }
 
     /// An event of the connection manager; runs on the progress thread.

@@ -53,7 +53,7 @@ impl Received {
         }
     }
 
-    fn get(&self, kind: ReceivedAs) -> (u64, u64) {
+    pub(crate) fn get(&self, kind: ReceivedAs) -> (u64, u64) {
         let at = kind as usize;
         (self.messages[at].load(Relaxed), self.bytes[at].load(Relaxed))
     }
@@ -81,7 +81,7 @@ impl Posted {
         (self.posts[at], self.bytes[at]) = (posts, bytes);
     }
 
-    fn get(&self, op: DtoOp) -> (u64, u64) {
+    pub(crate) fn get(&self, op: DtoOp) -> (u64, u64) {
         let at = op as usize % OPERATIONS;
         (self.posts[at], self.bytes[at])
     }

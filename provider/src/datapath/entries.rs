@@ -13,9 +13,10 @@
 //! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
 //! is [`Lost`]. For this each EP keeps its [`CompletedUpTo`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
 
+use super::{Lost, WrInfo};
 use crate::memory::list;
 use crate::sync::{Mutex, MutexGuard, rank};
-use crate::types::{LmrTriplet, NumberHasher};
+use crate::types::NumberHasher;
 use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{
@@ -23,38 +24,6 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, OnceLock};
-
-/// What a buffer is known by to those who posted it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WrInfo {
-    pub(crate) cookie: u64,
-    /// The pool that posted it; 0 for none. Only a pool can post with its own number.
-    pub(crate) pool: u32,
-    /// LMRs of the first segments, for telling why a receive failed: see [`WrInfo::over`].
-    pub(crate) lmrs: [u32; 4],
-}
-
-impl WrInfo {
-    /// With the LMRs that a buffer of these segments lies in. More than four segments are rare, and the first four say
-    /// enough.
-    pub(crate) fn over(mut self, iov: &[LmrTriplet]) -> Self {
-        for (lmr, segment) in
-            self.lmrs.iter_mut().zip(iov.iter().filter(|segment| segment.segment_length > 0))
-        {
-            *lmr = segment.lmr_context;
-        }
-        self
-    }
-}
-
-/// An entry that a device swallowed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
-    pub(crate) entry: u32,
-    pub(crate) info: WrInfo,
-    /// The ended EP that must have held it.
-    pub(crate) ep: u64,
-}
 
 /// Of an entry: its post has completed and not been reaped, or it is free. Below these, the number of its post.
 const COMPLETED: u64 = u64::MAX - 1;

@@ -7,74 +7,18 @@
 //! An SRQ has two halves: [`SrqPoster`] belongs to the thread that posts, [`SrqPath`] to all. [`CqPath`] is an EVD's. Nothing
 //! above this module knows which path it is talking to, but for the quickest way to post (`Srq::post_quick`).
 
+pub(crate) mod completion;
 pub(crate) mod direct;
 pub(crate) mod entries;
 pub(crate) mod verbs;
 
-use self::entries::{CompletedUpTo, WrInfo};
+pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
+pub(crate) use self::direct::{Message, PolledMessage, evd_of};
+use self::entries::CompletedUpTo;
 use crate::error::PostError;
-use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
 use std::sync::Arc;
-
-/// Which queue a completion belongs to, as told by the token posted with the work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WrId {
-    /// A buffer from an SRQ: its entry, and the low bits of the SRQ's id.
-    Srq { srq: u32, entry: u32 },
-    /// A receive of a plain EP.
-    Recv,
-    /// A request, by its position in the EP's stream of requests.
-    Request(u64),
-}
-
-impl WrId {
-    const REQUEST: u64 = 1 << 63;
-    const RECV: u64 = 1 << 62;
-    const SRQ_BITS: u32 = 0x3fff_ffff;
-
-    pub(crate) fn pack(self) -> u64 {
-        match self {
-            Self::Srq { srq, entry } => u64::from(srq & Self::SRQ_BITS) << 32 | u64::from(entry),
-            Self::Recv => Self::RECV,
-            Self::Request(seq) => Self::REQUEST | (seq & !Self::REQUEST),
-        }
-    }
-
-    pub(crate) fn unpack(raw: u64) -> Self {
-        if raw & Self::REQUEST != 0 {
-            Self::Request(raw & !Self::REQUEST)
-        } else if raw & Self::RECV != 0 {
-            Self::Recv
-        } else {
-            Self::Srq { srq: (raw >> 32) as u32, entry: raw as u32 }
-        }
-    }
-}
-
-/// One completion, in DAT's terms.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    pub(crate) token: WrId,
-    pub(crate) qpn: u32,
-    pub(crate) status: DtoStatus,
-    /// For receives only; a request knows what it was.
-    pub(crate) op: DtoOp,
-    pub(crate) length: u32,
-    pub(crate) immediate: Option<u32>,
-    pub(crate) invalidated: Option<u32>,
-    /// Of a datagram's sender; without meaning for others.
-    pub(crate) source_qpn: u32,
-}
-
-/// Exact counts of an SRQ (R36, R37).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SrqCounts {
-    pub(crate) depth: u32,
-    pub(crate) available: u32,
-    pub(crate) outstanding: u32,
-}
 
 /// An SRQ on one of the paths: what its poster, those who reap and the progress thread share.
 #[derive(Debug)]
@@ -117,6 +61,21 @@ impl SrqPath {
         }
     }
 
+    /// [`SrqPath::complete`] and [`SrqPath::release`] in one, for a message of
+    /// [`CqPath::poll_message`]: the buffer's cookie and pool.
+    #[inline(always)]
+    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
+        match self {
+            Self::Direct(srq) => srq.reap(entry),
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Whether the device completes every buffer that it has taken from the SRQ, also when a QP fails.
+    pub(crate) fn completes_all(&self) -> bool {
+        matches!(self, Self::Direct(_))
+    }
+
     /// The entry's completion was reaped or dropped.
     #[inline]
     pub(crate) fn release(&self, entry: u32) {
@@ -149,7 +108,7 @@ impl SrqPath {
 
     /// The next entry that is known to be swallowed, now completed.
     #[inline]
-    pub(crate) fn next_lost(&self) -> Option<entries::Lost> {
+    pub(crate) fn next_lost(&self) -> Option<Lost> {
         match self {
             Self::Verbs(srq) => srq.next_lost(),
             Self::Direct(_) => None,
@@ -225,6 +184,43 @@ impl CqPath {
         match self {
             Self::Verbs(cq) => cq.poll(into, most),
             Self::Direct(cqs) => cqs.poll(into, most, requests),
+        }
+    }
+
+    /// Polls the next receive of an SRQ if it is an ordinary message, and offers it to `take`.
+    #[inline(always)]
+    pub(crate) fn poll_message<T>(&mut self, take: impl FnOnce(&Message) -> Option<T>) -> PolledMessage<T> {
+        match self {
+            Self::Direct(cqs) => cqs.poll_message(take),
+            Self::Verbs(_) => PolledMessage::Slow,
+        }
+    }
+
+    /// Whether each SRQ has a CQ of its own here, which [`CqPath::open_srq`] makes.
+    pub(crate) fn has_cq_of_srqs(&self) -> bool {
+        matches!(self, Self::Direct(_))
+    }
+
+    /// Makes the CQ of receives from this SRQ.
+    pub(crate) fn open_srq(&mut self, srq: &SrqPath) -> Result<()> {
+        match (self, srq) {
+            (Self::Direct(cqs), SrqPath::Direct(srq)) => cqs.open(srq),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up the CQ of receives from this SRQ, which no QP uses any more; calls `left` with what
+    /// it still has.
+    pub(crate) fn close_srq(&mut self, srq: u32, left: impl FnMut(&Completion)) {
+        if let Self::Direct(cqs) = self {
+            cqs.close(srq, left);
+        }
+    }
+
+    /// A UD EP receives from this SRQ here.
+    pub(crate) fn expect_datagrams(&mut self, srq: u32) {
+        if let Self::Direct(cqs) = self {
+            cqs.expect_datagrams(srq);
         }
     }
 
@@ -346,23 +342,5 @@ impl DataPath {
         };
         tracing::info!(device, path = kind.name(), why, "data path chosen");
         Ok((kind, why))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_survive_the_round_trip() {
-        for token in [
-            WrId::Srq { srq: 0x3fff_ffff, entry: u32::MAX },
-            WrId::Srq { srq: 1, entry: 0 },
-            WrId::Recv,
-            WrId::Request(0),
-            WrId::Request(1 << 40),
-        ] {
-            assert_eq!(WrId::unpack(token.pack()), token);
-        }
     }
 }

@@ -3,8 +3,8 @@
 //! Which buffer is where is kept in a [`SrqEntries`]. The work request's id is the entry, so completions may come in any order (R93).
 //! No lock of ours is taken to post; the driver takes its own.
 
-use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, Lost, SrqEntries, WrInfo};
-use super::{Completion, SrqCounts, WrId};
+use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
+use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -82,8 +82,8 @@ impl VerbsPoster {
     pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         let Self { shared, poster, id, .. } = self;
         let entry = poster.post(&shared.entries, info).ok_or(PostError::Full(Subtype::ResourceSrq))?;
-        let token = WrId::Srq { srq: *id, entry }.pack();
-        shared.srq.post_one(token, segments).map_err(|reason| {
+        let wr_id = WrId::Srq { srq: *id, entry }.pack();
+        shared.srq.post_one(wr_id, segments).map_err(|reason| {
             poster.unpost(&shared.entries, entry);
             refused(reason)
         })
@@ -166,11 +166,11 @@ pub(crate) fn refused(reason: Refusal) -> PostError {
 }
 
 fn translate(raw: &rxe_fallback::Completion) -> Completion {
-    let token = WrId::unpack(raw.wr_id);
+    let wr_id = WrId::unpack(raw.wr_id);
     Completion {
-        token,
+        wr_id,
         qpn: raw.qp_num,
-        status: status(raw.status, token),
+        status: status(raw.status, wr_id),
         op: match raw.opcode {
             Some(WcOpcode::RecvRdmaWithImm) => DtoOp::ReceiveRdmaWriteImmediate,
             _ if raw.invalidated_rkey.is_some() => DtoOp::ReceiveWithInvalidate,
@@ -187,8 +187,8 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
 /// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
 /// invalid request or a local operation error on others (R80). rxe gives the last for a dead MR too: whoever knows the
 /// LMRs tells the two apart.
-pub(crate) fn status(raw: WcStatus, token: WrId) -> DtoStatus {
-    let receive = !matches!(token, WrId::Request(_));
+pub(crate) fn status(raw: WcStatus, wr_id: WrId) -> DtoStatus {
+    let receive = !matches!(wr_id, WrId::Request(_));
     match raw {
         WcStatus::Success => DtoStatus::Success,
         WcStatus::WorkRequestFlushed => DtoStatus::Flushed,

@@ -3,7 +3,7 @@
 use super::Device;
 use super::registry::Class;
 use crate::IaCounter;
-use crate::datapath::direct;
+use crate::datapath;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use rxe_fallback::{AsyncKind as Kind, AsyncObject as Object};
 
@@ -28,7 +28,7 @@ impl Device {
         let (class, id) = match event.object {
             Object::Qp(_, token) => (Class::Ep, token),
             Object::Srq(token) => (Class::Srq, token),
-            Object::Cq(token) => (Class::Evd, direct::evd_of(token)),
+            Object::Cq(token) => (Class::Evd, datapath::evd_of(token)),
             Object::Device => return self.push_about_ia(AsyncKind::IaCatastrophic, reason::IA_CATASTROPHIC),
             Object::Port(port) => {
                 if port == self.port && event.kind == Kind::PortError {

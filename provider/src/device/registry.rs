@@ -1,7 +1,7 @@
 //! The objects of a device, by class and number: to be found by events of the device, to be closed
 //! in order, and to be counted. What they are, only they know.
 
-use crate::datapath::entries::Lost;
+use crate::datapath::Lost;
 use crate::fork::{self, Inherit};
 use crate::memory::list;
 use crate::sync::{Mutex, rank};

@@ -25,7 +25,7 @@ impl Ep {
 
 impl EpInner {
     fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
-        let posted = self.posted();
-        self.control.lock().unwrap().calls.read(&posted, &self.received, reset)
+        let posted = self.pair.posted();
+        self.control.lock().unwrap().calls.read(&posted, &self.pair.received, reset)
     }
 }

@@ -1,28 +1,26 @@
 //! What an EP is made of: checks, the QP, and everything that gets to know the EP.
 
 use super::Control;
-use super::marks::RecvHooks;
-use super::post::{PrePosted, Receive, Receives, Request, Requests};
 use super::{EpEvds, EpInner, EpPlace, Room};
-use crate::counters::{Posted, Received};
+use crate::counters::Posted;
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, KeptDates};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::memory::{headroom, queue};
 use crate::pz::PzInner;
+use crate::queue_pair::{Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, Request, Requests};
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
-use crate::types::MAX_IOV;
 use crate::types::{
-    CompletionFlags, Count, EpId, EpState, EvdFlags, ServiceType, WATERMARK_INFINITE, next_id,
+    CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, WATERMARK_INFINITE, next_id,
 };
 use crate::ud::state::{UdState, not_here};
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Qp, QpInit, QpKind};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// What an EP is to be made of.
 pub(super) struct Plan {
@@ -192,7 +190,7 @@ impl Plan {
         let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
         let send_cq = request.request_cq().ok_or_else(no_cq)?;
         let recv_cq = match &self.srq {
-            Some(srq) => recv.receive_cq(srq.token()),
+            Some(srq) => recv.receive_cq(srq.recv.number),
             None => recv.request_cq(),
         }
         .ok_or_else(no_cq)?;
@@ -204,7 +202,7 @@ impl Plan {
             kind: if ud { QpKind::Ud } else { QpKind::Rc },
             send_cq: &send_cq,
             recv_cq: &recv_cq,
-            srq: self.srq.as_ref().map(|srq| srq.path.verbs()),
+            srq: self.srq.as_ref().map(|srq| srq.recv.path.verbs()),
             max_send_wr: attr.max_request_dtos.max(1) as u32,
             max_send_sge: iov as u32,
             max_recv_wr: if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 },
@@ -235,9 +233,9 @@ impl Plan {
         let mut attr = self.attr;
         // Its QP receives from now on.
         control.drained = ud.is_none();
-        let mut watch = RecvHooks::empty();
-        watch.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
-        watch.set(RecvHooks::DATAGRAMS, ud.is_some());
+        let mut hooks = RecvHooks::empty();
+        hooks.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
+        hooks.set(RecvHooks::DATAGRAMS, ud.is_some());
         attr.max_request_dtos = qp.caps().max_send_wr as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
         if self.srq.is_none() {
@@ -245,42 +243,41 @@ impl Plan {
             attr.max_recv_iov = qp.caps().max_recv_sge.min(MAX_IOV as u32) as Count;
         }
         let qpn = qp.num();
+        let requests = Requests {
+            qp: qp.clone(),
+            ring: requests,
+            first: 0,
+            capacity: attr.max_request_dtos as usize,
+            max_iov: attr.max_request_iov as usize,
+            unreaped: 0,
+            posted: Posted::default(),
+        };
+        let receives = Receives {
+            qp,
+            ring: receives,
+            capacity: room.recv as usize,
+            max_iov: attr.max_recv_iov.max(0) as usize,
+            preposted: PrePosted::default(),
+            posts: 0,
+            bytes: 0,
+        };
+        let modes =
+            Modes { recv: attr.recv_completion_flags, request: request_mode(attr.request_completion_flags) };
+        let srq = self.srq.as_ref().map(|srq| srq.recv.clone());
+        let pair = Arc::new(QueuePair::new(id, self.pz.number, srq, hooks, modes, (requests, receives)));
         let inner = Arc::new(EpInner {
             id,
             ia: self.ia,
             defaults: self.defaults,
             place,
             attempt: AtomicU64::new(0),
-            context: AtomicU64::new(0),
+            pair,
             srq: self.srq,
             live: AtomicBool::new(true),
-            received: Received::default(),
-            completed_up_to: Arc::default(),
             state: AtomicU8::new(state as u8),
-            watch: AtomicU8::new(watch.bits()),
             ud,
             control: Mutex::new(control),
-            recv_flags: AtomicU32::new(attr.recv_completion_flags.bits()),
-            request_flags: AtomicU32::new(request_mode(attr.request_completion_flags).bits()),
             pz: Mutex::new(self.pz),
-            requests: Mutex::new(Requests {
-                qp: qp.clone(),
-                ring: requests,
-                first: 0,
-                capacity: attr.max_request_dtos as usize,
-                max_iov: attr.max_request_iov as usize,
-                unreaped: 0,
-                posted: Posted::default(),
-            }),
-            receives: Mutex::new(Receives {
-                qp,
-                ring: receives,
-                capacity: room.recv as usize,
-                max_iov: attr.max_recv_iov.max(0) as usize,
-                preposted: PrePosted::default(),
-                posts: 0,
-                bytes: 0,
-            }),
             attr: Mutex::new(attr),
             room,
             recv_evd: recv,
@@ -288,10 +285,13 @@ impl Plan {
             connect_evd: Mutex::new(self.connect),
             _dates: dates,
         });
-        let known = inner
-            .recv_evd
-            .register(qpn, &inner)
-            .and_then(|()| inner.request_evd.register(qpn, &inner))
+        let owner: Weak<EpInner> = Arc::downgrade(&inner);
+        inner.pair.set_owner(owner);
+        let known = (inner.recv_evd)
+            .register(qpn, &inner.pair, true)
+            .and_then(|()| {
+                inner.request_evd.register(qpn, &inner.pair, Arc::ptr_eq(&inner.recv_evd, &inner.request_evd))
+            })
             .and_then(|()| inner.ia.register(Class::Ep, id.0, &inner, &[IaCounter::EpCreate]));
         match known {
             Ok(()) => Ok(inner),

@@ -9,6 +9,7 @@ use super::Control;
 use super::make::{Blame, Fed, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
 use super::{Ep, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
+use crate::queue_pair::Modes;
 use crate::types::{CompletionFlags, Count, EpState, Qos, ServiceType, WATERMARK_INFINITE};
 use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};
 use std::sync::Arc;
@@ -188,9 +189,8 @@ impl EpInner {
             return self.make_anew(plan, &mut control, state).map(Some);
         }
         self.change_connect_evd(plan.connect.as_ref())?;
-        self.recv_flags.store(plan.attr.recv_completion_flags.bits(), Ordering::Relaxed);
         let mode = request_mode(plan.attr.request_completion_flags);
-        self.request_flags.store(mode.bits(), Ordering::Relaxed);
+        self.pair.set_modes(Modes { recv: plan.attr.recv_completion_flags, request: mode });
         self.recv_evd.change_stream(self.id, true, plan.attr.recv_completion_flags);
         self.request_evd.change_stream(self.id, false, mode);
         let kept = EpAttr {
@@ -206,7 +206,7 @@ impl EpInner {
 
     /// Whether the receives that are posted allow this.
     fn check_posted(&self, change: &EpChange<'_>, old: &EpAttr) -> Result<()> {
-        let receives = self.receives.lock().unwrap();
+        let receives = self.pair.receives.lock().unwrap();
         let (posted, most) = (receives.ring.len(), receives.preposted.most());
         drop(receives);
         let refuse = |text: String| Err(Error::state(self.state().subtype(), text));
@@ -229,7 +229,7 @@ impl EpInner {
 
     /// Whether nobody would miss the QP of a UD EP, which receives from its creation on.
     fn check_unused(&self, state: EpState) -> Result<()> {
-        if !self.receives.lock().unwrap().ring.is_empty() {
+        if !self.pair.receives.lock().unwrap().ring.is_empty() {
             let text = "receives are posted, and datagrams may be taking them: too late for another queue";
             return Err(Error::state(state.subtype(), text));
         }
@@ -277,10 +277,13 @@ impl EpInner {
     /// Completions of this QP are the EP's.
     fn known_by(self: &Arc<Self>, fed: &Fed) -> Result<()> {
         let qpn = fed.qp.num();
-        fed.recv.register(qpn, self).and_then(|()| fed.request.register(qpn, self)).inspect_err(|_| {
-            fed.recv.forget(qpn);
-            fed.request.forget(qpn);
-        })
+        fed.recv
+            .register(qpn, &self.pair, Arc::ptr_eq(&fed.recv, &self.recv_evd))
+            .and_then(|()| fed.request.register(qpn, &self.pair, Arc::ptr_eq(&fed.request, &self.recv_evd)))
+            .inspect_err(|_| {
+                fed.recv.forget(qpn);
+                fed.request.forget(qpn);
+            })
     }
 
     /// Makes the EP anew by another plan: names, marks and posted receives go over.
@@ -289,7 +292,7 @@ impl EpInner {
         self.change_connect_evd(plan.connect.as_ref())?;
         // The consumer's one thread that posts is here.
         let fed = plan.feed(self.id).and_then(|fed| {
-            let posted = self.receives.lock().unwrap().post_preposted_to(&fed.qp).map_err(|error| {
+            let posted = self.pair.receives.lock().unwrap().post_preposted_to(&fed.qp).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });
@@ -310,9 +313,8 @@ impl EpInner {
         // Its own streams, once: the new ones may be on the same EVDs.
         let discards = self.defaults.discards()?;
         let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
-        let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.recv_flags());
-        let flags = CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed));
-        let request = stream(StreamKind::Request, flags);
+        let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.pair.recv_flags());
+        let request = stream(StreamKind::Request, self.pair.request_flags());
         let qpn = self.qp().num();
         self.ia.rkeys.ep_gone(self.id);
         for (evd, stream, room) in
@@ -332,16 +334,16 @@ impl EpInner {
             tracing::error!(%error, ep = self.id.0, "an EP made anew is not found");
             inner
         });
-        let mut receives = self.receives.lock().unwrap();
+        let mut receives = self.pair.receives.lock().unwrap();
         let (mut ring, preposted) =
             (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.preposted));
         drop(receives);
-        let mut receives = inner.receives.lock().unwrap();
+        let mut receives = inner.pair.receives.lock().unwrap();
         receives.ring.append(&mut ring);
         receives.preposted = preposted;
         drop(receives);
-        inner.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
-        inner.follow_counts(self);
+        inner.pair.context.store(self.pair.context(), Ordering::Relaxed);
+        inner.pair.follow_counts(&self.pair);
         inner.attempt.store(self.attempt(), Ordering::Release);
         // Whoever still holds this one finds it gone; service points and requests find the new one.
         self.live.store(false, Ordering::Release);

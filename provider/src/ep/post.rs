@@ -2,19 +2,15 @@
 
 use super::EpInner;
 use crate::Subtype;
-use crate::counters::Posted;
-use crate::datapath::{WrId, entries::WrInfo, verbs::refused};
+use crate::datapath::{WrId, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
-use crate::evd::Credit;
 use crate::lmr::PoolMemory;
-use crate::types::Destination;
-use crate::types::MAX_IOV;
-use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
+use crate::queue_pair::{Credit, Receive, Request};
+use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
 use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
-use std::collections::{TryReserveError, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A request, with what goes beyond local segments.
 #[derive(Clone, Copy)]
@@ -33,86 +29,6 @@ pub(crate) enum RequestKind {
 
 /// Bytes that an atomic operation works on.
 const ATOMIC_LEN: u64 = 8;
-
-/// A request under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub(crate) info: WrInfo,
-    pub(crate) flags: CompletionFlags,
-    pub(crate) op: DtoOp,
-    pub(crate) length: u32,
-    /// Given to the device; else it waits behind those that were, to be flushed after them.
-    pub(crate) on_device: bool,
-}
-
-/// A receive posted to a plain EP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub(crate) info: WrInfo,
-    pub(crate) flags: CompletionFlags,
-    /// As of a [`Request`].
-    pub(crate) on_device: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Requests {
-    pub(super) qp: Arc<Qp>,
-    pub(super) ring: VecDeque<Request>,
-    /// Position of the ring's front in the stream of requests.
-    pub(super) first: u64,
-    pub(super) capacity: usize,
-    pub(super) max_iov: usize,
-    /// Completed with an event that has not been reaped.
-    pub(super) unreaped: usize,
-    pub(super) posted: Posted,
-}
-
-#[derive(Debug)]
-pub(super) struct Receives {
-    pub(super) qp: Arc<Qp>,
-    pub(super) ring: VecDeque<Receive>,
-    pub(super) capacity: usize,
-    pub(super) max_iov: usize,
-    /// Receives posted so far, and their bytes.
-    pub(super) posts: u64,
-    pub(super) bytes: u64,
-    /// What is in the ring, before a connection.
-    pub(super) preposted: PrePosted,
-}
-
-/// Segments of receives that the device has taken none of, in order: for a queue that has to be filled anew.
-#[derive(Debug, Default)]
-pub(super) struct PrePosted {
-    counts: Vec<u8>,
-    sges: Vec<Sge>,
-}
-
-impl PrePosted {
-    /// Memory for one more receive.
-    fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
-        self.counts.try_reserve(1)?;
-        self.sges.try_reserve(sges.len())
-    }
-
-    fn push(&mut self, sges: &[Sge]) {
-        self.counts.push(sges.len() as u8);
-        self.sges.extend_from_slice(sges);
-    }
-
-    fn segments(&self) -> impl Iterator<Item = &[Sge]> {
-        let mut rest = &self.sges[..];
-        self.counts.iter().map(move |&count| {
-            let (these, others) = rest.split_at(count.into());
-            rest = others;
-            these
-        })
-    }
-
-    /// Segments of the receive that has the most.
-    pub(super) fn most(&self) -> usize {
-        self.counts.iter().copied().max().unwrap_or(0).into()
-    }
-}
 
 impl EpInner {
     pub(crate) fn post_recv(
@@ -155,10 +71,10 @@ impl EpInner {
         if self.srq.is_some() {
             return Err(PostError::UsesSrq);
         }
-        if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, &self.recv_flags) {
+        if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, self.pair.recv_flags()) {
             return Err(PostError::Flags);
         }
-        let mut receives = self.receives.lock().unwrap();
+        let mut receives = self.pair.receives.lock().unwrap();
         if segments > receives.max_iov {
             return Err(too_many(segments, receives.max_iov));
         }
@@ -168,7 +84,7 @@ impl EpInner {
             drop(receives);
             // What has completed makes room; nothing else does.
             let _ = self.recv_evd.harvest_now();
-            receives = self.receives.lock().unwrap();
+            receives = self.pair.receives.lock().unwrap();
             if receives.ring.len() >= receives.capacity {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
@@ -181,7 +97,7 @@ impl EpInner {
                 return Ok(());
             }
             drop(receives);
-            self.recv_evd.put_flushed(self, info, self.receive_op(), Credit::Nothing);
+            self.recv_evd.put_flushed(&self.pair, info, self.pair.receive_op(), Credit::Nothing);
             return Ok(());
         }
         // Datagrams may come at any time.
@@ -201,8 +117,7 @@ impl EpInner {
         Ok(())
     }
 
-    fn flags_fit(&self, flags: CompletionFlags, allowed: CompletionFlags, mode: &AtomicU32) -> bool {
-        let mode = CompletionFlags::from_bits_retain(mode.load(Ordering::Relaxed));
+    fn flags_fit(&self, flags: CompletionFlags, allowed: CompletionFlags, mode: CompletionFlags) -> bool {
         (allowed | CompletionFlags::EVD_THRESHOLD).contains(flags)
             && (!flags.contains(CompletionFlags::UNSIGNALLED) || mode.contains(CompletionFlags::UNSIGNALLED))
     }
@@ -228,7 +143,7 @@ impl EpInner {
             | CompletionFlags::SOLICITED_WAIT
             | CompletionFlags::UNSIGNALLED
             | CompletionFlags::BARRIER_FENCE;
-        if !self.flags_fit(flags, allowed, &self.request_flags) {
+        if !self.flags_fit(flags, allowed, self.pair.request_flags()) {
             return Err(PostError::Flags);
         }
         Ok(())
@@ -387,11 +302,6 @@ impl EpInner {
         Ok(())
     }
 
-    /// Requests before this one are done.
-    pub(crate) fn first_request(&self) -> u64 {
-        self.requests.lock().unwrap().first
-    }
-
     /// Puts a checked request at the end of the ring and has `post` hand it to the device, or flushes it on a DISCONNECTED EP.
     #[inline]
     pub(super) fn submit(
@@ -402,7 +312,7 @@ impl EpInner {
         segments: usize,
         post: impl FnOnce(&Qp, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
-        let mut requests = self.requests.lock().unwrap();
+        let mut requests = self.pair.requests.lock().unwrap();
         if segments > requests.max_iov {
             return Err(too_many(segments, requests.max_iov));
         }
@@ -410,7 +320,7 @@ impl EpInner {
             drop(requests);
             // Finished suppressed requests give their entries back here.
             let _ = self.request_evd.harvest_now();
-            requests = self.requests.lock().unwrap();
+            requests = self.pair.requests.lock().unwrap();
             if requests.is_full() {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
@@ -424,7 +334,12 @@ impl EpInner {
             }
             requests.unreaped += 1;
             drop(requests);
-            self.request_evd.put_flushed(self, request.info, request.op, Credit::Request(self.clone()));
+            self.request_evd.put_flushed(
+                &self.pair,
+                request.info,
+                request.op,
+                Credit::Request(self.pair.clone()),
+            );
             return Ok(());
         }
         // Every request is signalled, also those whose events are suppressed: so it is always known which are done, and
@@ -439,110 +354,42 @@ impl EpInner {
         Ok(())
     }
 
-    /// A completion for the request at this position: those before it are done too. `None` if it is not under way.
-    pub(crate) fn request_done(&self, seq: u64) -> Option<Request> {
-        let mut requests = self.requests.lock().unwrap();
-        let ahead = seq.checked_sub(requests.first)? as usize;
-        if ahead >= requests.ring.len() {
-            return None;
-        }
-        requests.ring.drain(..ahead);
-        let request = requests.ring.pop_front()?;
-        requests.first = seq + 1;
-        requests.unreaped += 1;
-        Some(request)
-    }
-
-    /// The event of a completed request is gone: its entry is free.
-    pub(crate) fn request_reaped(&self) {
-        let mut requests = self.requests.lock().unwrap();
-        requests.unreaped = requests.unreaped.saturating_sub(1);
-    }
-
-    /// A completion for the oldest receive of a plain EP.
-    pub(crate) fn receive_done(&self) -> Option<Receive> {
-        let ring = &mut self.receives.lock().unwrap().ring;
-        if ring.front()?.on_device { ring.pop_front() } else { None }
-    }
-
-    /// Whether the device has given everything back, as far as harvested completions tell.
-    pub(crate) fn is_drained(&self) -> bool {
-        let receives = self.receives.lock().unwrap();
-        let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
-        drop(receives);
-        drained && self.requests_drained()
-    }
-
-    pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().unwrap().ring.front().is_none_or(|request| !request.on_device)
-    }
-
     /// Flushes what the device never will: posted when the connection had ended, or to a device that forgets (rxe, for
     /// receives posted in error). Unless the device is known to have stopped, buffers of pools that it has are kept from them:
     /// they could be lent out while it still uses them.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
-            let left = self.receives.lock().unwrap().ring.pop_front();
+            let left = self.pair.receives.lock().unwrap().ring.pop_front();
             let Some(receive) = left else { break };
             if unsafe_to_lend(&receive.info, receive.on_device) {
                 continue;
             }
-            self.recv_evd.put_flushed(self, receive.info, self.receive_op(), Credit::Nothing);
+            self.recv_evd.put_flushed(&self.pair, receive.info, self.pair.receive_op(), Credit::Nothing);
         }
         loop {
-            let mut requests = self.requests.lock().unwrap();
+            let mut requests = self.pair.requests.lock().unwrap();
             let Some(request) = requests.ring.pop_front() else { break };
             requests.first += 1;
             requests.unreaped += 1;
             drop(requests);
             if unsafe_to_lend(&request.info, request.on_device) && request.op != DtoOp::RmrBind {
-                self.request_reaped();
+                self.pair.request_reaped();
                 continue;
             }
-            self.request_evd.put_flushed(self, request.info, request.op, Credit::Request(self.clone()));
+            self.request_evd.put_flushed(
+                &self.pair,
+                request.info,
+                request.op,
+                Credit::Request(self.pair.clone()),
+            );
         }
-    }
-
-    /// What was posted so far.
-    pub(crate) fn posted(&self) -> Posted {
-        let mut posted = self.requests.lock().unwrap().posted.clone();
-        let receives = self.receives.lock().unwrap();
-        posted.set(DtoOp::Receive, receives.posts, receives.bytes);
-        posted
-    }
-
-    /// Goes on counting where the EP that this one replaces has stopped.
-    pub(super) fn follow_counts(&self, before: &Self) {
-        self.received.follow(&before.received);
-        let posted = before.requests.lock().unwrap().posted.clone();
-        self.requests.lock().unwrap().posted = posted;
-        let old = before.receives.lock().unwrap();
-        let (posts, bytes) = (old.posts, old.bytes);
-        drop(old);
-        let mut new = self.receives.lock().unwrap();
-        (new.posts, new.bytes) = (posts, bytes);
-    }
-
-    /// Gives up what never completed; only after the QP was drained or reset.
-    pub(crate) fn forget_pending(&self) {
-        let mut requests = self.requests.lock().unwrap();
-        requests.first += requests.ring.len() as u64;
-        requests.ring.clear();
-        let mut receives = self.receives.lock().unwrap();
-        receives.ring.clear();
-        receives.preposted = PrePosted::default();
-    }
-
-    /// A connection is under way: the device may take receives from now on, and its queue is the one that they stay in.
-    pub(crate) fn drop_preposted(&self) {
-        self.receives.lock().unwrap().preposted = PrePosted::default();
     }
 
     /// Takes the QP back to where it was before a connection that did not come about. In RESET a device forgets what was
     /// posted, so that is posted again.
     pub(crate) fn start_over(&self) -> crate::Result<()> {
-        let receives = self.receives.lock().unwrap();
+        let receives = self.pair.receives.lock().unwrap();
         let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
         receives.qp.to_reset().map_err(failed)?;
         self.ia.to_init(&receives.qp)?;
@@ -550,30 +397,6 @@ impl EpInner {
             let text = format!("the receives of an EP could not be posted again: {error}");
             crate::Error::resources(Subtype::ResourceTep, text)
         })
-    }
-}
-
-impl Receives {
-    /// Posts the kept ones that have not completed, to a queue that is empty. Of those that have the buffers may be lent out.
-    pub(super) fn post_preposted_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
-        let completed = self.preposted.counts.len().saturating_sub(self.ring.len());
-        self.preposted.segments().skip(completed).try_for_each(|sges| qp.post_recv(WrId::Recv.pack(), sges))
-    }
-
-    fn count(&mut self, sges: &[Sge]) {
-        self.posts += 1;
-        self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
-    }
-}
-
-impl Requests {
-    fn is_full(&self) -> bool {
-        self.room() == 0
-    }
-
-    /// Requests that can be posted now.
-    pub(super) fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.ring.len() + self.unreaped)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Requests about memory windows: binds, and taking windows back.
 
 use super::EpInner;
-use super::post::Request;
-use crate::datapath::entries::WrInfo;
+use crate::datapath::WrInfo;
 use crate::device::RkeyTarget;
 use crate::error::PostError;
+use crate::queue_pair::Request;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use crate::{Direction, Subtype};
 use rxe_fallback::{BindMw, SendOp, SendWr};
@@ -47,7 +47,7 @@ impl EpInner {
     }
 
     fn has_room(&self, entries: usize) -> bool {
-        let fits = || self.requests.lock().unwrap().room() >= entries;
+        let fits = || self.pair.requests.lock().unwrap().room() >= entries;
         fits() || {
             let _ = self.request_evd.harvest_now();
             fits()

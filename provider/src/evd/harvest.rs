@@ -1,19 +1,14 @@
-//! Completions: from the CQ into the EVD's own queue, and what they do to EPs and SRQs on the way.
+//! Completions: from the CQ into the EVD's own queue, or straight to the consumer. What a completion means
+//! is for its [`QueuePair`] to say.
 
-use super::{BATCH, Credit, EvdInner, Numbered, Polled, Queue, Queued, SlowPath};
+use super::{BATCH, EvdInner, Numbered, Polled, Queue, Queued, SlowPath};
 use crate::Result;
-use crate::counters::ReceivedAs;
-use crate::datapath::{
-    Completion, CqPath, SrqPath, WrId, direct,
-    entries::{Lost, WrInfo},
-};
-use crate::ep::EpInner;
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoFields, reason};
-use crate::srq::SrqInner;
+use crate::datapath::{Completion, Lost, PolledMessage, WrId, WrInfo};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFields, reason};
+use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
+use crate::shared_recv::SharedRecv;
 use crate::sync::FastMutexGuard;
-use crate::types::{CompletionFlags, DtoStatus, EvdFlags};
-use crate::{DtoCompletion, DtoOp};
-use mlx5_direct::RecvOp;
+use crate::types::{DtoOp, DtoStatus, EpId, EvdFlags};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,9 +17,9 @@ use std::sync::atomic::Ordering;
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Deferred {
-    failed: Vec<Arc<EpInner>>,
-    received: Vec<Arc<EpInner>>,
-    lost: Vec<(Arc<SrqInner>, Lost)>,
+    failed: Vec<Arc<QueuePair>>,
+    received: Vec<Arc<QueuePair>>,
+    lost: Vec<(Arc<SharedRecv>, Lost)>,
     overflowed: bool,
 }
 
@@ -61,29 +56,29 @@ impl Deferred {
 }
 
 impl EvdInner {
-    /// Completions with this QP number belong to this EP.
+    /// Completions with this QP number belong to this queue pair. `receives`: its EP receives here.
     ///
     /// # Errors
     /// No memory for the table; a number that is in it already needs none.
-    pub(crate) fn register(&self, qpn: u32, ep: &Arc<EpInner>) -> Result<()> {
+    pub(crate) fn register(&self, qpn: u32, pair: &Arc<QueuePair>, receives: bool) -> Result<()> {
         let mut queue = self.queue();
         // One that has been closed meanwhile lets go of nothing any more.
         if !self.live.load(Ordering::Acquire) {
             return Ok(());
         }
-        let eps = queue.eps.len() + 1;
-        queue.alert.reserve(eps)?;
-        put(&mut queue.eps, qpn, ep)?;
-        if ep.recv_evd.id == self.id {
-            queue.alert.mark(qpn, ep.is_marked());
+        let pairs = queue.pairs.len() + 1;
+        queue.alert.reserve(pairs)?;
+        put(&mut queue.pairs, qpn, pair)?;
+        if receives {
+            queue.alert.mark(qpn, pair.is_marked());
         }
-        if let Some(srq) = &ep.srq {
-            put(&mut queue.srqs, srq.token(), srq)?;
-            if let (true, Some(CqPath::Direct(cqs))) = (ep.is_ud(), &mut queue.cq) {
-                cqs.expect_datagrams(srq.token());
+        if let Some(srq) = &pair.srq {
+            put(&mut queue.srqs, srq.number, srq)?;
+            if let (true, Some(cq)) = (pair.is_ud(), &mut queue.cq) {
+                cq.expect_datagrams(srq.number);
             }
         }
-        if ep.is_ud() {
+        if pair.is_ud() {
             // Datagrams need no connection.
             queue.alert.expect_failures();
             drop(queue);
@@ -94,15 +89,15 @@ impl EvdInner {
         Ok(())
     }
 
-    /// Forgets the EP and drops its events, which gives back what they hold (R172).
-    pub(crate) fn unregister(&self, qpn: u32, ep: &EpInner) {
+    /// Forgets the queue pair and drops the EP's events, which gives back what they hold (R172).
+    pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
         let mut queue = self.queue();
-        queue.eps.remove(&qpn);
+        queue.pairs.remove(&qpn);
         queue.alert.mark(qpn, false);
         // Once round, in place: there may be no memory for another queue.
         for _ in 0..queue.dtos.len() {
             let Some(queued) = queue.dtos.pop_front() else { return };
-            if queued.dto.ep == ep.id {
+            if queued.dto.ep == ep {
                 queued.abandon(&self.ia, &queue.srqs);
             } else {
                 queue.dtos.push_back(queued);
@@ -113,7 +108,7 @@ impl EvdInner {
     /// No EP has a QP of this number any more; events of the EP that had it stay.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut queue = self.queue();
-        queue.eps.remove(&qpn);
+        queue.pairs.remove(&qpn);
         queue.alert.mark(qpn, false);
     }
 
@@ -156,42 +151,46 @@ impl EvdInner {
         if !queue.slow_path.is_empty() || !queue.others.is_empty() || !queue.dtos.is_empty() {
             return self.dequeue_queued(locked, make);
         }
-        let Some(CqPath::Direct(cqs)) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
-        for cq in cqs.receive_cqs() {
-            let Some(cqe) = cq.next_message() else {
-                if cq.has_other() {
-                    return Polled::Slow;
-                }
-                continue;
-            };
-            if cqe.op != RecvOp::SendInval
-                && let Some(ep) = queue.eps.get(&cqe.qpn)
-                && let Some(SrqPath::Direct(path)) = ep.srq.as_ref().map(|srq| &srq.path)
-                && !ep.watches_receives()
-                && let Some((cookie, pool)) = path.reap(cqe.slot.0.into())
-            {
-                queue.counts.polled += 1;
-                ep.received.add(direct::counted_as(cqe.op), cqe.byte_count);
-                let (ep, ep_context) = (ep.id, ep.context.load(Ordering::Relaxed));
+        let Some(cq) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
+        let (pairs, counts) = (&queue.pairs, &mut queue.counts);
+        let polled = cq.poll_message(|message| {
+            if message.invalidates() {
+                return None;
+            }
+            let pair = pairs.get(&message.qpn())?;
+            if pair.watches_receives() {
+                return None;
+            }
+            let (cookie, pool) = pair.srq.as_ref()?.path.reap(message.entry())?;
+            counts.polled += 1;
+            pair.received.add(message.counted_as(), message.length());
+            Some((pair.ep, pair.context(), cookie, pool))
+        });
+        match polled {
+            PolledMessage::Taken(message, (ep, ep_context, cookie, pool)) => {
                 drop(locked);
-                return Polled::Dto(make(DtoCompletion::new(DtoFields {
+                Polled::Dto(make(DtoCompletion::new(DtoFields {
                     ep,
                     ep_context,
                     cookie,
                     pool,
                     status: DtoStatus::Success,
-                    length: cqe.byte_count,
-                    op: direct::operation(cqe.op),
-                    immediate: cqe.immediate(),
+                    length: message.length(),
+                    op: message.operation(),
+                    immediate: message.immediate(),
                     invalidated: None,
-                })));
+                })))
             }
-            let completion = cq.translate(&cqe);
-            self.queue_one(locked, &completion);
-            return Polled::Slow;
+            PolledMessage::Refused(completion) => {
+                self.queue_one(locked, &completion);
+                Polled::Slow
+            }
+            PolledMessage::Empty => {
+                queue.counts.not_found += 1;
+                Polled::Empty
+            }
+            PolledMessage::Slow => self.dequeue_queued(locked, make),
         }
-        queue.counts.not_found += 1;
-        Polled::Empty
     }
 
     /// [`EvdInner::dequeue_fast`] for completions that go through the EVD's own queue, a batch at a time.
@@ -226,7 +225,7 @@ impl EvdInner {
             return Polled::Slow;
         }
         let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
-        credit.release(&queue.srqs);
+        credit.release(|number| queue.srqs.get(&number));
         queue.counts.dequeued(true, was_empty);
         drop(queue);
         Polled::Dto(make(dto))
@@ -258,9 +257,9 @@ impl EvdInner {
     }
 
     fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
-        let Some(ep) = queue.eps.get(&completion.qpn) else {
+        let Some(pair) = queue.pairs.get(&completion.qpn) else {
             // The EP is gone; what it held goes back.
-            if let WrId::Srq { srq, .. } = completion.token
+            if let WrId::Srq { srq, .. } = completion.wr_id
                 && let Some(srq) = queue.srqs.get(&srq)
             {
                 self.give_back(srq, completion);
@@ -268,64 +267,28 @@ impl EvdInner {
             return;
         };
         if completion.status != DtoStatus::Success {
-            deferred.failed.push(ep.clone());
+            deferred.failed.push(pair.clone());
         }
-        match completion.token {
-            WrId::Srq { entry, .. } => {
-                let Some(srq) = &ep.srq else { return };
-                let Some(info) = srq.path.complete(entry, Some(&ep.completed_up_to)) else { return };
-                if ep.watches_receives() {
-                    deferred.received.push(ep.clone());
-                }
-                let notify = completion.status != DtoStatus::Success
-                    || !ep.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
-                let dto = received(ep, completion, info);
-                let credit = Credit::Entry { srq: srq.token(), entry };
-                while let Some(lost) = srq.path.next_lost() {
-                    deferred.lost.push((srq.clone(), lost));
-                }
-                self.put(queue, dto, credit, notify, deferred);
-            }
-            WrId::Recv => {
-                let Some(recv) = ep.receive_done() else { return };
-                if ep.watches_receives() {
-                    deferred.received.push(ep.clone());
-                }
-                let ep_flags = ep.recv_flags();
-                let notify = completion.status != DtoStatus::Success
-                    || !(ep_flags.contains(CompletionFlags::SOLICITED_WAIT)
-                        || recv.flags.contains(CompletionFlags::UNSIGNALLED));
-                let dto = received(ep, completion, recv.info);
-                self.put(queue, dto, Credit::Nothing, notify, deferred);
-            }
-            WrId::Request(seq) => {
-                let Some(request) = ep.request_done(seq) else { return };
-                let failed = completion.status != DtoStatus::Success;
-                if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
-                    ep.request_reaped();
-                    return;
-                }
-                let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
-                let dto = DtoCompletion::new(DtoFields {
-                    ep: ep.id,
-                    ep_context: ep.context.load(Ordering::Relaxed),
-                    cookie: request.info.cookie,
-                    pool: request.info.pool,
-                    status: completion.status,
-                    length: if failed { 0 } else { request.length },
-                    op: request.op,
-                    immediate: None,
-                    invalidated: None,
-                });
-                let credit = Credit::Request(ep.clone());
-                self.put(queue, dto, credit, notify, deferred);
+        let done = pair.complete(completion, |lmrs, pz| self.ia.lmrs.are_live(lmrs, pz));
+        let Some(Completed { dto, credit, notify, hooked }) = done else { return };
+        if hooked {
+            deferred.received.push(pair.clone());
+        }
+        if let Some(rkey) = dto.invalidated {
+            // The window is free from now on, and must not be taken back a second time.
+            self.ia.rkeys.remove(rkey);
+        }
+        if let (WrId::Srq { .. }, Some(srq)) = (completion.wr_id, &pair.srq) {
+            while let Some(lost) = srq.path.next_lost() {
+                deferred.lost.push((srq.clone(), lost));
             }
         }
+        self.put(queue, dto, credit, notify, deferred);
     }
 
     /// Nobody will see this completion: its entry is free.
-    pub(super) fn give_back(&self, srq: &SrqInner, completion: &Completion) {
-        let WrId::Srq { entry, .. } = completion.token else { return };
+    pub(super) fn give_back(&self, srq: &SharedRecv, completion: &Completion) {
+        let WrId::Srq { entry, .. } = completion.wr_id else { return };
         if let Some(info) = srq.path.complete(entry, None) {
             self.ia.pools.return_unseen(info.pool, info.cookie);
         }
@@ -353,18 +316,8 @@ impl EvdInner {
 
     /// A completion that no device will make: of a buffer that went down with its EP (R174), or of something posted when the
     /// connection was over already.
-    pub(crate) fn put_flushed(&self, ep: &EpInner, info: WrInfo, op: DtoOp, credit: Credit) {
-        let dto = DtoCompletion::new(DtoFields {
-            ep: ep.id,
-            ep_context: ep.context.load(Ordering::Relaxed),
-            cookie: info.cookie,
-            pool: info.pool,
-            status: DtoStatus::Flushed,
-            length: 0,
-            op,
-            immediate: None,
-            invalidated: None,
-        });
+    pub(crate) fn put_flushed(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
+        let dto = pair.flushed(info, op);
         let mut deferred = Deferred::default();
         let mut queue = self.queue();
         self.put(&mut queue, dto, credit, true, &mut deferred);
@@ -384,20 +337,16 @@ impl EvdInner {
                 reason: reason::EVD_OVERFLOW,
             });
         }
-        for ep in &deferred.received {
-            ep.confirmed_by_message();
-            ep.took_one();
-        }
-        for ep in &deferred.failed {
-            ep.failed();
-        }
+        let owner = |pair: &Arc<QueuePair>| pair.owner();
+        deferred.received.iter().filter_map(owner).for_each(QpOwner::on_received);
+        deferred.failed.iter().filter_map(owner).for_each(QpOwner::on_failed);
         self.give_back_lost(deferred);
     }
 
     /// Flushes what was found swallowed: other EVDs, or this one again, so not under the queue's lock.
     pub(super) fn give_back_lost(&self, deferred: Deferred) {
         for (srq, lost) in deferred.lost {
-            srq.flush_lost(lost);
+            srq.flush_lost(&self.ia, lost);
         }
     }
 }
@@ -411,43 +360,4 @@ fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), T
     table.try_reserve(1)?;
     table.insert(number, object.clone());
     Ok(())
-}
-
-fn received(ep: &EpInner, completion: &Completion, info: WrInfo) -> DtoCompletion {
-    let status = match completion.status {
-        // rxe says the same of a message that is too long and of memory that is no longer registered (R270), or that is in
-        // another PZ than the EP, whose PZ was changed since the post.
-        DtoStatus::LocalLength if !ep.ia.lmrs.are_live(&info.lmrs, ep.receive_pz()) => {
-            DtoStatus::LocalProtection
-        }
-        status => status,
-    };
-    let success = status == DtoStatus::Success;
-    if success && let Some(rkey) = completion.invalidated {
-        // The window is free from now on, and must not be taken back a second time.
-        ep.ia.rkeys.remove(rkey);
-    }
-    let op = match completion.op {
-        DtoOp::ReceiveImmediate if success && ep.is_ud() => DtoOp::ReceiveUdImmediate,
-        op if success && !ep.is_ud() => op,
-        _ => ep.receive_op(),
-    };
-    if success {
-        ep.received.add(ReceivedAs::of(op), completion.length);
-    }
-    DtoCompletion::new(DtoFields {
-        ep: ep.id,
-        ep_context: ep.context.load(Ordering::Relaxed),
-        cookie: info.cookie,
-        pool: if ep.is_ud() {
-            DtoCompletion::from_source(info.pool, completion.source_qpn)
-        } else {
-            info.pool
-        },
-        status,
-        length: if success { completion.length } else { 0 },
-        op,
-        immediate: completion.immediate.filter(|_| success),
-        invalidated: completion.invalidated.filter(|_| success),
-    })
 }

@@ -1,8 +1,8 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes it or triggers the CNO.
 
-use super::{Deferred, EvdInner, SlowPath, WaitError, Waited};
+use super::{Deferred, EvdInner, SlowPath, WaitError};
 use crate::cno::CnoInner;
-use crate::event::{Event, EventData};
+use crate::event_data::{Dequeued, Notice};
 use crate::types::{CompletionFlags, Count, EvdFlags};
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::poll::{PollFd, PollFlags};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 impl EvdInner {
     /// Queues an event that is no completion, and tells whoever waits for it.
-    pub(crate) fn push(&self, event: EventData) {
+    pub(crate) fn push(&self, event: Notice) {
         let mut queue = self.queue();
         if !self.live.load(Ordering::Acquire) {
             return;
@@ -23,8 +23,7 @@ impl EvdInner {
             self.lose(event);
             return;
         }
-        queue.counts.connection +=
-            u64::from(matches!(event, EventData::Connection(_) | EventData::Datagram(_)));
+        queue.counts.connection += u64::from(matches!(event, Notice::Connection(_) | Notice::Datagram(_)));
         queue.others.push_back(event);
         queue.notified = true;
         let cno = queue.cno_if_enabled();
@@ -34,7 +33,7 @@ impl EvdInner {
 
     /// There is no memory to queue this event: the EVD has overflowed. A connection request is rejected with it.
     #[cold]
-    fn lose(&self, event: EventData) {
+    fn lose(&self, event: Notice) {
         tracing::error!(?event, evd = ?self.id, "no memory for an event");
         drop(event);
         // Nothing could be told to an asynchronous EVD that has no memory.
@@ -110,7 +109,11 @@ impl EvdInner {
         }
     }
 
-    pub(super) fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
+    pub(crate) fn wait(
+        &self,
+        timeout: Option<Duration>,
+        threshold: Count,
+    ) -> Result<(Dequeued, usize), WaitError> {
         let bare = |error| WaitError { error, more: 0 };
         self.check().map_err(bare)?;
         let threshold = self.check_threshold(threshold).map_err(bare)?;
@@ -136,7 +139,7 @@ impl EvdInner {
             tracing::error!(%error, "could not watch an EVD again");
         }
         self.waited();
-        outcome
+        outcome.inspect(|(event, _)| self.on_dequeued(event))
     }
 
     fn check_threshold(&self, threshold: Count) -> Result<usize> {
@@ -158,7 +161,11 @@ impl EvdInner {
         Ok(threshold as usize)
     }
 
-    fn wait_inside(&self, timeout: Option<Duration>, threshold: usize) -> Result<Waited, WaitError> {
+    fn wait_inside(
+        &self,
+        timeout: Option<Duration>,
+        threshold: usize,
+    ) -> Result<(Dequeued, usize), WaitError> {
         let bare = |error| WaitError { error, more: 0 };
         // A timeout too far away to be a date is for ever.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
@@ -183,10 +190,10 @@ impl EvdInner {
             if notified && queue.len() >= threshold {
                 let more = queue.len() - 1;
                 // The queue is not empty: the threshold is at least 1.
-                if let Some(data) = queue.pop() {
+                if let Some(event) = queue.pop() {
                     queue.slow_path -= SlowPath::WAITED;
                     queue.counts.polling = false;
-                    break Ok(Waited { event: Event { evd: self.id, data }, more });
+                    break Ok((event, more));
                 }
             }
             let more = queue.len();

@@ -24,14 +24,13 @@ pub(crate) mod state;
 use self::state::not_here;
 use crate::device::UdRoute;
 use crate::ep::{Ep, EpInner};
-use crate::event::EventData;
+use crate::event_data::Notice;
 use crate::event_data::{DatagramEvent, DatagramEventKind};
 use crate::types::{AddressHandle, EpState};
 use crate::{Error, Result, ServiceType};
 use rxe_fallback::{Ah, ConnParam};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes in front of each received datagram (`DAT_IB`'s GRH).
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
@@ -67,9 +66,9 @@ impl EpInner {
 
     fn datagram_event(&self, kind: DatagramEventKind, private_data: Vec<u8>, cm: u64) {
         if let Some(evd) = self.connect_evd() {
-            let ep_context = self.context.load(Ordering::Relaxed);
+            let ep_context = self.pair.context();
             let event = DatagramEvent { ep: self.id, ep_context, kind, private_data, cm };
-            evd.push(EventData::Datagram(Box::new(event)));
+            evd.push(Notice::Datagram(Box::new(event)));
         }
     }
 

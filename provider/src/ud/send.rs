@@ -1,7 +1,7 @@
 //! Posting of datagrams.
 
 use crate::Result;
-use crate::datapath::{WrId, entries::WrInfo};
+use crate::datapath::{WrId, WrInfo};
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
 use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
@@ -64,7 +64,7 @@ impl EpInner {
     /// Drops the address handles that only sends needed which are done.
     pub(crate) fn drop_handles_of_done_sends(&self) {
         let Some(ud) = &self.ud else { return };
-        let first = self.first_request();
+        let first = self.pair.first_request();
         loop {
             let mut state = ud.0.lock().unwrap();
             let is_done = state.sending.front().is_some_and(|(seq, _)| *seq < first);

@@ -34,8 +34,22 @@ impl<Q, V> DerefMut for Adopted<Q, V> {
     }
 }
 
+/// Why this device's queues cannot be driven here.
+pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
+    // libmlx5 turns signatures on when this variable exists; nobody here writes them.
+    if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
+        return Some("MLX5_SRQ_SIGNATURE is set: unset it".to_owned());
+    }
+    supported(context).err().map(|error| error.to_string())
+}
+
+/// Creates a QP that receives from a direct SRQ.
+pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
+    qp(pd, init)
+}
+
 /// Whether this device's queues can be driven here; the error says why not.
-pub(super) fn supported(context: &Context) -> Result<(), DvError> {
+fn supported(context: &Context) -> Result<(), DvError> {
     // SAFETY: `context` is open as long as the reference lives.
     unsafe { dv::supported(context.as_raw()) }
 }
@@ -59,7 +73,7 @@ pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
 }
 
 /// Creates a QP whose received payload is always in its buffer.
-pub(super) fn qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
+fn qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
     // SAFETY: the function creates a QP of that PD with these attributes, through libmlx5 instead of libibverbs.
     unsafe { Qp::create_with(pd, init, |pd, init| dv::create_qp_without_scatter(pd, init)) }
 }

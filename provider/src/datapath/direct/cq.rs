@@ -1,0 +1,429 @@
+//! CQs on the direct path: one verbs CQ of requests and of receives of plain EPs, and one direct CQ for
+//! each SRQ whose EPs receive on this EVD.
+
+use super::adopt::{self, Adopted};
+use super::srq::DirectSrq;
+use crate::counters::ReceivedAs;
+use crate::datapath::completion::{Completion, WrId};
+use crate::datapath::verbs::{VerbsCq, status};
+use crate::types::{DtoOp, DtoStatus};
+use crate::{Error, Result, ReturnType, Subtype};
+use mlx5_direct::{ArmFor, CqeError, RecvCqe, RecvOp, Syndrome};
+use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
+
+/// What `CqPath::poll_message` has found.
+#[derive(Debug)]
+pub(crate) enum PolledMessage<T> {
+    /// A message that was taken. Its SRQ entry may be posted again.
+    Taken(Message, T),
+    /// A message that was not taken; it has left the CQ.
+    Refused(Completion),
+    Empty,
+    /// `CqPath::poll` has to look.
+    Slow,
+}
+
+/// The CQs of one EVD.
+#[derive(Debug)]
+pub(crate) struct DirectCqs {
+    /// Of requests, and of receives of plain EPs.
+    requests: VerbsCq,
+    context: Context,
+    channel: Option<CompChannel>,
+    token: u64,
+    receives: Vec<ReceiveCq>,
+    /// CQs of receives made so far: their tokens are never used twice.
+    made: u64,
+}
+
+/// The CQ of receives from one SRQ.
+#[derive(Debug)]
+struct ReceiveCq {
+    srq: u32,
+    /// UD EPs receive here as well: who has sent a message is worth a look.
+    datagrams: bool,
+    token: u64,
+    cq: Adopted<mlx5_direct::Cq, Cq>,
+}
+
+/// The operation of a receive.
+#[inline]
+fn operation(op: RecvOp) -> DtoOp {
+    match op {
+        RecvOp::Send => DtoOp::Receive,
+        RecvOp::SendImm => DtoOp::ReceiveImmediate,
+        RecvOp::SendInval => DtoOp::ReceiveWithInvalidate,
+        RecvOp::WriteImm => DtoOp::ReceiveRdmaWriteImmediate,
+    }
+}
+
+/// A message received from an SRQ, in the device's words: nothing is copied that is not asked for.
+#[derive(Debug)]
+pub(crate) struct Message(RecvCqe);
+
+impl Message {
+    #[inline(always)]
+    pub(crate) fn qpn(&self) -> u32 {
+        self.0.qpn
+    }
+
+    /// The SRQ entry.
+    #[inline(always)]
+    pub(crate) fn entry(&self) -> u32 {
+        self.0.slot.0.into()
+    }
+
+    #[inline(always)]
+    pub(crate) fn length(&self) -> u32 {
+        self.0.byte_count
+    }
+
+    #[inline(always)]
+    pub(crate) fn operation(&self) -> DtoOp {
+        operation(self.0.op)
+    }
+
+    #[inline(always)]
+    pub(crate) fn immediate(&self) -> Option<u32> {
+        self.0.immediate()
+    }
+
+    /// Whether it has invalidated an rkey of this side.
+    #[inline(always)]
+    pub(crate) fn invalidates(&self) -> bool {
+        self.0.op == RecvOp::SendInval
+    }
+
+    /// What it is counted as.
+    #[inline(always)]
+    pub(crate) fn counted_as(&self) -> ReceivedAs {
+        match self.0.op {
+            RecvOp::WriteImm => ReceivedAs::RdmaImmediate,
+            RecvOp::Send | RecvOp::SendInval => ReceivedAs::Plain,
+            RecvOp::SendImm => ReceivedAs::Immediate,
+        }
+    }
+}
+
+/// The tokens of one EVD's CQs differ above these bits.
+const EVD_BITS: u32 = 48;
+
+/// The EVD of which a CQ has this token.
+pub(crate) fn evd_of(token: u64) -> u64 {
+    token & ((1 << EVD_BITS) - 1)
+}
+
+impl DirectCqs {
+    /// `requests` is the EVD's verbs CQ; direct ones come with the SRQs.
+    pub(crate) fn new(requests: Cq, channel: Option<CompChannel>) -> Self {
+        Self {
+            context: requests.context().clone(),
+            token: requests.token(),
+            requests: VerbsCq { cq: requests },
+            channel,
+            receives: Vec::new(),
+            made: 0,
+        }
+    }
+
+    pub(crate) fn requests(&self) -> &Cq {
+        &self.requests.cq
+    }
+
+    /// The CQ of receives from this SRQ, while it is open.
+    pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
+        self.receives.iter().find(|cq| cq.srq == srq).map(|cq| cq.cq.verbs().clone())
+    }
+
+    /// Makes the CQ of receives from this SRQ.
+    pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
+        self.receives.try_reserve(1)?;
+        self.made += 1;
+        let token = self.token | self.made << EVD_BITS;
+        let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
+            .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
+        self.receives.push(ReceiveCq { srq: srq.id, datagrams: false, token, cq: adopt::cq(cq)? });
+        Ok(())
+    }
+
+    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; calls `left` with what it still has.
+    pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
+        let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) else { return };
+        let mut gone = self.receives.swap_remove(at);
+        let mut batch = Vec::new();
+        loop {
+            let polled = gone.poll(&mut batch, CLOSE_BATCH);
+            batch.drain(..).for_each(|completion| left(&completion));
+            if !polled.is_ok_and(|n| n == CLOSE_BATCH) {
+                return;
+            }
+        }
+    }
+
+    /// Adds up to `most` completions of receives, and as many of the verbs CQ if `requests` says so.
+    #[inline]
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
+        let start = into.len();
+        let mut room = most;
+        for cq in &mut self.receives {
+            room -= cq.poll(into, room)?;
+        }
+        if requests {
+            let received = into.len() - start;
+            self.requests.poll(into, most)?;
+            // A request that was done before a message came stands before it, as on a CQ that both share.
+            into[start..].rotate_left(received);
+        }
+        Ok(())
+    }
+
+    /// A UD EP receives from this SRQ here.
+    pub(crate) fn expect_datagrams(&mut self, srq: u32) {
+        self.receives.iter_mut().filter(|cq| cq.srq == srq).for_each(|cq| cq.datagrams = true);
+    }
+
+    /// See `CqPath::poll_message`.
+    #[inline(always)]
+    pub(crate) fn poll_message<T>(&mut self, take: impl FnOnce(&Message) -> Option<T>) -> PolledMessage<T> {
+        for cq in &mut self.receives {
+            let Some(message) = cq.next_message() else {
+                if cq.has_other() {
+                    return PolledMessage::Slow;
+                }
+                continue;
+            };
+            return match take(&message) {
+                Some(taken) => PolledMessage::Taken(message, taken),
+                None => PolledMessage::Refused(cq.translate(&message.0)),
+            };
+        }
+        PolledMessage::Empty
+    }
+
+    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
+        let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
+        for cq in &mut self.receives {
+            cq.cq.arm(what);
+        }
+        self.requests.arm(solicited_only)
+    }
+
+    /// Room for the completions of the verbs CQ.
+    pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
+        self.requests.ensure(depth)
+    }
+
+    /// An event with this CQ token was read from the channel.
+    pub(crate) fn event(&mut self, token: u64) {
+        if let Some(cq) = self.receives.iter_mut().find(|cq| cq.token == token) {
+            cq.cq.event_received();
+        }
+    }
+}
+
+const CLOSE_BATCH: usize = 8;
+
+impl ReceiveCq {
+    /// The next completion if it is a message, given back to the device at once: its slot may be posted again. In the device's
+    /// words, so that nothing is copied before it is known to be wanted.
+    #[inline(always)]
+    fn next_message(&mut self) -> Option<Message> {
+        let cqe = self.cq.poll_if_receive()?;
+        self.cq.release();
+        Some(Message(cqe))
+    }
+
+    /// Whether there is something that [`ReceiveCq::next_message`] does not take.
+    #[inline(always)]
+    fn has_other(&self) -> bool {
+        self.cq.is_ready()
+    }
+
+    /// What the message of that CQE, the last one, is in general.
+    #[inline(always)]
+    fn translate(&self, cqe: &RecvCqe) -> Completion {
+        self.with_source(received(self.srq, cqe))
+    }
+
+    #[inline(always)]
+    fn with_source(&self, completion: Completion) -> Completion {
+        if self.datagrams {
+            Completion { source_qpn: self.cq.source_qpn(), ..completion }
+        } else {
+            completion
+        }
+    }
+
+    /// The next completion; those that say nothing are skipped.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Completion>> {
+        loop {
+            match self.cq.poll() {
+                // Polling has given everything back to the device.
+                Ok(None) => return Ok(None),
+                Ok(Some(completion)) => {
+                    if let Some(translated) = translate(self.srq, &completion) {
+                        return Ok(Some(self.with_source(translated)));
+                    }
+                }
+                Err(error @ CqeError::Opcode { .. }) => tracing::error!(%error, "a completion was skipped"),
+                Err(error) => {
+                    let text = format!("the completion queue is broken: {error}");
+                    return Err(Error::new(ReturnType::InternalError, Subtype::None, text));
+                }
+            }
+        }
+    }
+
+    /// Adds up to `most` completions and says how many; an error only if there is none before it.
+    #[inline]
+    fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<usize> {
+        let mut n = 0;
+        while n < most {
+            match self.next() {
+                Ok(Some(completion)) => into.push(completion),
+                Ok(None) => return Ok(n),
+                Err(_) if n > 0 => break,
+                Err(error) => return Err(error),
+            }
+            n += 1;
+        }
+        // The slots polled here are posted again before the queue is found empty.
+        self.cq.release();
+        Ok(n)
+    }
+}
+
+/// What a receive CQE says.
+#[inline]
+fn received(srq: u32, cqe: &RecvCqe) -> Completion {
+    Completion {
+        wr_id: WrId::Srq { srq, entry: u32::from(cqe.slot.0) },
+        qpn: cqe.qpn,
+        status: DtoStatus::Success,
+        op: operation(cqe.op),
+        length: cqe.byte_count,
+        immediate: cqe.immediate(),
+        invalidated: cqe.invalidated_rkey(),
+        source_qpn: 0,
+    }
+}
+
+fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completion> {
+    let id = |slot: u16| WrId::Srq { srq, entry: u32::from(slot) };
+    match completion {
+        mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
+        // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
+        mlx5_direct::Completion::RecvScattered(cqe) => {
+            Some(Completion { status: DtoStatus::LocalEp, ..received(srq, &cqe.receive) })
+        }
+        mlx5_direct::Completion::RecvError(error) => Some(Completion {
+            wr_id: id(error.wqe_counter),
+            qpn: error.qpn,
+            status: status(in_verbs_terms(error.syndrome), id(error.wqe_counter)),
+            op: DtoOp::Receive,
+            length: 0,
+            immediate: None,
+            invalidated: None,
+            source_qpn: 0,
+        }),
+        // No QP has this CQ for its requests.
+        other => {
+            tracing::error!(?other, "a request completed on a receive queue");
+            None
+        }
+    }
+}
+
+/// The status that `ibv_poll_cq` would give.
+fn in_verbs_terms(syndrome: Syndrome) -> WcStatus {
+    match syndrome {
+        Syndrome::LocalLength => WcStatus::LocalLengthError,
+        Syndrome::LocalQpOperation => WcStatus::LocalQpOperationError,
+        Syndrome::LocalProtection | Syndrome::OdpPageFault => WcStatus::LocalProtectionError,
+        Syndrome::Flushed => WcStatus::WorkRequestFlushed,
+        Syndrome::MwBind => WcStatus::MwBindError,
+        Syndrome::BadResponse => WcStatus::BadResponse,
+        Syndrome::LocalAccess => WcStatus::LocalAccessError,
+        Syndrome::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
+        Syndrome::RemoteAccess => WcStatus::RemoteAccessError,
+        Syndrome::RemoteOperation => WcStatus::RemoteOperationError,
+        Syndrome::TransportRetries => WcStatus::RetryExceeded,
+        Syndrome::RnrRetries => WcStatus::RnrRetryExceeded,
+        Syndrome::RemoteAborted => WcStatus::RemoteAborted,
+        Syndrome::Other(_) => WcStatus::General,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mlx5_direct::{ErrorCqe, cqe};
+
+    fn received(edit: impl Fn(&mut [u8; 64])) -> Completion {
+        let mut bytes = [0; 64];
+        bytes[44..48].copy_from_slice(&9_u32.to_be_bytes());
+        bytes[36..40].copy_from_slice(&0x0102_0304_u32.to_be_bytes());
+        bytes[56..60].copy_from_slice(&0x42_u32.to_be_bytes());
+        bytes[60..62].copy_from_slice(&3_u16.to_be_bytes());
+        edit(&mut bytes);
+        let decoded = cqe::decode(&cqe::RawCqe::from_bytes(&bytes)).unwrap();
+        translate(7, &decoded).unwrap()
+    }
+
+    #[test]
+    fn a_message_names_its_entry_and_says_what_it_carried() {
+        for (opcode, op, immediate, invalidated) in [
+            (1, DtoOp::ReceiveRdmaWriteImmediate, Some(0x0102_0304), None),
+            (2, DtoOp::Receive, None, None),
+            (3, DtoOp::ReceiveImmediate, Some(0x0102_0304), None),
+            (4, DtoOp::ReceiveWithInvalidate, None, Some(0x0102_0304)),
+        ] {
+            let got = received(|bytes| bytes[63] = opcode << 4);
+            assert_eq!((got.wr_id, got.qpn), (WrId::Srq { srq: 7, entry: 3 }, 0x42));
+            assert_eq!((got.status, got.op, got.length), (DtoStatus::Success, op, 9));
+            assert_eq!((got.immediate, got.invalidated), (immediate, invalidated));
+        }
+    }
+
+    #[test]
+    fn a_payload_that_is_not_in_its_buffer_is_no_success() {
+        assert_eq!(received(|bytes| bytes[63] = 2 << 4 | 1 << 2).status, DtoStatus::LocalEp);
+    }
+
+    #[test]
+    fn failed_receives_keep_their_entry_and_have_the_status_of_the_verbs_path() {
+        for (syndrome, expected) in [
+            (0x01, DtoStatus::LocalLength),
+            (0x04, DtoStatus::LocalProtection),
+            (0x05, DtoStatus::Flushed),
+            (0x11, DtoStatus::LocalProtection),
+            (0x7f, DtoStatus::LocalEp),
+        ] {
+            let got = received(|bytes| {
+                bytes[55] = syndrome;
+                bytes[63] = 14 << 4;
+            });
+            assert_eq!((got.wr_id, got.status), (WrId::Srq { srq: 7, entry: 3 }, expected));
+        }
+    }
+
+    #[test]
+    fn requests_are_nobodys_receives() {
+        let error = ErrorCqe {
+            syndrome: Syndrome::Flushed,
+            vendor_syndrome: 0,
+            qpn: 1,
+            srqn_or_user_index: 0,
+            wqe_counter: 0,
+        };
+        assert!(translate(7, &mlx5_direct::Completion::SendError(error)).is_none());
+    }
+
+    #[test]
+    fn tokens_of_an_evds_cqs_lead_back_to_it() {
+        assert_eq!(evd_of(5), 5);
+        assert_eq!(evd_of(5 | 3 << EVD_BITS), 5);
+    }
+}

@@ -1,0 +1,514 @@
+//! Queue pairs: the part of an EP that its posts and its completions need.
+//!
+//! An EVD finds the [`QueuePair`] of a completion by the QP's number, and asks it what the completion
+//! means: which work request is done, which event the consumer gets, and what the consumer gives back
+//! by taking that event ([`Credit`]). The EVD knows nothing else of EPs. What a completion causes
+//! beyond its own event is told to the EP through [`QpOwner`], which no ordinary completion needs.
+//!
+//! Posts write to the rings ([`Requests`], [`Receives`]) under the locks of the rings; completions
+//! are looked up under the lock of the EVD and take the same locks inside of it.
+
+use crate::counters::{Posted, Received, ReceivedAs};
+use crate::datapath::{Completion, WrId, WrInfo, entries::CompletedUpTo};
+use crate::event_data::{DtoCompletion, DtoFields};
+use crate::shared_recv::SharedRecv;
+use crate::sync::{Mutex, rank};
+use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
+use bitflags::bitflags;
+use rxe_fallback::{Qp, Sge};
+use std::collections::{TryReserveError, VecDeque};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// What a queue pair tells its EP. Called without the lock of an EVD, and for no ordinary completion.
+pub(crate) trait QpOwner: Send + Sync {
+    /// A receive has completed while the queue pair had a [`RecvHooks`] set.
+    fn on_received(self: Arc<Self>);
+    /// A work request has failed or was flushed.
+    fn on_failed(self: Arc<Self>);
+}
+
+bitflags! {
+    /// Why a receive may mean more than its own completion.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct RecvHooks: u8 {
+        /// The next receive of this SRQ EP exceeds a high watermark.
+        const MARKED = 1;
+        /// The connection is accepted and not confirmed: a message confirms it.
+        const UNCONFIRMED = 2;
+        /// The receives are datagrams.
+        const DATAGRAMS = 4;
+    }
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) info: WrInfo,
+    pub(crate) flags: CompletionFlags,
+    pub(crate) op: DtoOp,
+    pub(crate) length: u32,
+    /// The device has it. Otherwise it waits behind requests that the device has, to be flushed
+    /// after them.
+    pub(crate) on_device: bool,
+}
+
+/// A receive posted to a plain EP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) info: WrInfo,
+    pub(crate) flags: CompletionFlags,
+    /// As of a [`Request`].
+    pub(crate) on_device: bool,
+}
+
+/// The ring of posted requests.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) ring: VecDeque<Request>,
+    /// Position of the ring's front in the stream of requests.
+    pub(crate) first: u64,
+    pub(crate) capacity: usize,
+    pub(crate) max_iov: usize,
+    /// Completed requests whose events the consumer has not taken.
+    pub(crate) unreaped: usize,
+    pub(crate) posted: Posted,
+}
+
+/// The ring of posted receives of a plain EP.
+#[derive(Debug)]
+pub(crate) struct Receives {
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) ring: VecDeque<Receive>,
+    pub(crate) capacity: usize,
+    pub(crate) max_iov: usize,
+    /// Receives posted so far, and their bytes.
+    pub(crate) posts: u64,
+    pub(crate) bytes: u64,
+    /// The receives of the ring, as long as there was no connection.
+    pub(crate) preposted: PrePosted,
+}
+
+/// Segments of receives of which the device has used none, in order of their posts: another queue can
+/// be filled with them.
+#[derive(Debug, Default)]
+pub(crate) struct PrePosted {
+    counts: Vec<u8>,
+    sges: Vec<Sge>,
+}
+
+impl PrePosted {
+    /// Makes memory for one more receive.
+    pub(crate) fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
+        self.counts.try_reserve(1)?;
+        self.sges.try_reserve(sges.len())
+    }
+
+    pub(crate) fn push(&mut self, sges: &[Sge]) {
+        self.counts.push(sges.len() as u8);
+        self.sges.extend_from_slice(sges);
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &[Sge]> {
+        let mut rest = &self.sges[..];
+        self.counts.iter().map(move |&count| {
+            let (these, others) = rest.split_at(count.into());
+            rest = others;
+            these
+        })
+    }
+
+    /// Segments of the receive that has the most.
+    pub(crate) fn most(&self) -> usize {
+        self.counts.iter().copied().max().unwrap_or(0).into()
+    }
+}
+
+impl Receives {
+    /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of those
+    /// that have completed may be lent out.
+    pub(crate) fn post_preposted_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
+        let completed = self.preposted.counts.len().saturating_sub(self.ring.len());
+        self.preposted.segments().skip(completed).try_for_each(|sges| qp.post_recv(WrId::Recv.pack(), sges))
+    }
+
+    pub(crate) fn count(&mut self, sges: &[Sge]) {
+        self.posts += 1;
+        self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
+    }
+}
+
+impl Requests {
+    pub(crate) fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    /// Requests that can be posted now.
+    pub(crate) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.ring.len() + self.unreaped)
+    }
+}
+
+/// What the consumer gives back by taking an event.
+#[derive(Debug)]
+pub(crate) enum Credit {
+    /// An entry of the SRQ with this number, from which EPs of this EVD receive.
+    Entry {
+        srq: u32,
+        entry: u32,
+    },
+    /// An entry of an SRQ that may have no EP on this EVD any more.
+    Srq(Arc<SharedRecv>, u32),
+    /// A place in the ring of requests.
+    Request(Arc<QueuePair>),
+    Nothing,
+}
+
+impl Credit {
+    /// Gives it back; `srq` finds SRQs by their numbers.
+    #[inline]
+    pub(crate) fn release<'a>(self, srq: impl FnOnce(u32) -> Option<&'a Arc<SharedRecv>>) {
+        match self {
+            Credit::Entry { srq: number, entry } => {
+                if let Some(srq) = srq(number) {
+                    srq.path.release(entry);
+                }
+            }
+            Credit::Srq(srq, entry) => srq.path.release(entry),
+            Credit::Request(pair) => pair.request_reaped(),
+            Credit::Nothing => {}
+        }
+    }
+}
+
+/// What a completion comes to.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    /// The event.
+    pub(crate) dto: DtoCompletion,
+    /// What taking the event gives back.
+    pub(crate) credit: Credit,
+    /// The event may wake a waiter.
+    pub(crate) notify: bool,
+    /// A receive of a queue pair with a [`RecvHooks`] set: tell its owner.
+    pub(crate) hooked: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    /// The EP, as events name it.
+    pub(crate) ep: EpId,
+    /// The consumer's context of the EP.
+    pub(crate) context: AtomicU64,
+    /// The SRQ that receives come from.
+    pub(crate) srq: Option<Arc<SharedRecv>>,
+    /// Messages received; written under the lock of the receive EVD.
+    pub(crate) received: Received,
+    /// Kept for the entry table of the SRQ.
+    pub(crate) completed_up_to: Arc<CompletedUpTo>,
+    /// [`RecvHooks`].
+    hooks: AtomicU8,
+    recv_flags: AtomicU32,
+    request_flags: AtomicU32,
+    datagrams: bool,
+    /// The number of the EP's PZ.
+    pz: u32,
+    pub(crate) requests: Mutex<{ rank::REQUESTS }, Requests>,
+    pub(crate) receives: Mutex<{ rank::RECEIVES }, Receives>,
+    owner: OnceLock<Weak<dyn QpOwner>>,
+}
+
+impl std::fmt::Debug for dyn QpOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QpOwner")
+    }
+}
+
+/// How the completions of a queue pair notify.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Modes {
+    pub(crate) recv: CompletionFlags,
+    pub(crate) request: CompletionFlags,
+}
+
+impl QueuePair {
+    /// A queue pair of this EP, which receives from `srq` if there is one.
+    pub(crate) fn new(
+        ep: EpId,
+        pz: u32,
+        srq: Option<Arc<SharedRecv>>,
+        hooks: RecvHooks,
+        modes: Modes,
+        (requests, receives): (Requests, Receives),
+    ) -> Self {
+        Self {
+            ep,
+            context: AtomicU64::new(0),
+            srq,
+            received: Received::default(),
+            completed_up_to: Arc::default(),
+            hooks: AtomicU8::new(hooks.bits()),
+            recv_flags: AtomicU32::new(modes.recv.bits()),
+            request_flags: AtomicU32::new(modes.request.bits()),
+            datagrams: hooks.contains(RecvHooks::DATAGRAMS),
+            pz,
+            requests: Mutex::new(requests),
+            receives: Mutex::new(receives),
+            owner: OnceLock::new(),
+        }
+    }
+
+    /// Names the EP that is told what its completions cause; once.
+    pub(crate) fn set_owner(&self, owner: Weak<dyn QpOwner>) {
+        let _ = self.owner.set(owner);
+    }
+
+    /// The EP, unless it is gone.
+    pub(crate) fn owner(&self) -> Option<Arc<dyn QpOwner>> {
+        self.owner.get()?.upgrade()
+    }
+
+    pub(crate) fn context(&self) -> u64 {
+        self.context.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn qp(&self) -> Arc<Qp> {
+        self.requests.lock().unwrap().qp.clone()
+    }
+
+    pub(crate) fn is_ud(&self) -> bool {
+        self.datagrams
+    }
+
+    /// Whether a receive may mean more than its own completion.
+    #[inline]
+    pub(crate) fn watches_receives(&self) -> bool {
+        self.hooks.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn set_hook(&self, hook: RecvHooks, on: bool) {
+        if on {
+            self.hooks.fetch_or(hook.bits(), Ordering::AcqRel);
+        } else {
+            self.hooks.fetch_and(!hook.bits(), Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the next receive exceeds a high watermark. On a plain EP, a post may exceed it.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.hooks.load(Ordering::Acquire) & RecvHooks::MARKED.bits() != 0
+    }
+
+    /// How receives notify.
+    pub(crate) fn recv_flags(&self) -> CompletionFlags {
+        CompletionFlags::from_bits_retain(self.recv_flags.load(Ordering::Relaxed))
+    }
+
+    /// How requests notify.
+    pub(crate) fn request_flags(&self) -> CompletionFlags {
+        CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_modes(&self, modes: Modes) {
+        self.recv_flags.store(modes.recv.bits(), Ordering::Relaxed);
+        self.request_flags.store(modes.request.bits(), Ordering::Relaxed);
+    }
+
+    /// The operation of a receive before anything is known about the message.
+    pub(crate) fn receive_op(&self) -> DtoOp {
+        if self.datagrams { DtoOp::ReceiveUd } else { DtoOp::Receive }
+    }
+
+    /// The PZ that buffers of receives have to be in; `None` on an SRQ, whose posts were checked
+    /// against its own PZ.
+    fn receive_pz(&self) -> Option<u32> {
+        self.srq.is_none().then_some(self.pz)
+    }
+
+    /// Removes the completed work request from its ring, or from the SRQ. `None` for a completion of
+    /// which nothing was posted, and for a suppressed one. Under the lock of the EVD.
+    ///
+    /// `lmrs_live` says whether these LMRs exist, in this PZ where there is one.
+    pub(crate) fn complete(
+        self: &Arc<Self>,
+        completion: &Completion,
+        lmrs_live: impl FnOnce(&[u32], Option<u32>) -> bool,
+    ) -> Option<Completed> {
+        let failed = completion.status != DtoStatus::Success;
+        match completion.wr_id {
+            WrId::Srq { entry, .. } => {
+                let srq = self.srq.as_ref()?;
+                let info = srq.path.complete(entry, Some(&self.completed_up_to))?;
+                let hooked = self.watches_receives();
+                let notify = failed || !self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
+                let dto = self.received(completion, info, lmrs_live);
+                Some(Completed { dto, credit: Credit::Entry { srq: srq.number, entry }, notify, hooked })
+            }
+            WrId::Recv => {
+                let receive = self.receive_done()?;
+                let hooked = self.watches_receives();
+                let quiet = self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT)
+                    || receive.flags.contains(CompletionFlags::UNSIGNALLED);
+                let dto = self.received(completion, receive.info, lmrs_live);
+                Some(Completed { dto, credit: Credit::Nothing, notify: failed || !quiet, hooked })
+            }
+            WrId::Request(seq) => {
+                let request = self.request_done(seq)?;
+                if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
+                    self.request_reaped();
+                    return None;
+                }
+                let dto = DtoCompletion::new(DtoFields {
+                    ep: self.ep,
+                    ep_context: self.context(),
+                    cookie: request.info.cookie,
+                    pool: request.info.pool,
+                    status: completion.status,
+                    length: if failed { 0 } else { request.length },
+                    op: request.op,
+                    immediate: None,
+                    invalidated: None,
+                });
+                let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
+                Some(Completed { dto, credit: Credit::Request(self.clone()), notify, hooked: false })
+            }
+        }
+    }
+
+    /// The event of a completed receive; counts the message.
+    fn received(
+        &self,
+        completion: &Completion,
+        info: WrInfo,
+        lmrs_live: impl FnOnce(&[u32], Option<u32>) -> bool,
+    ) -> DtoCompletion {
+        let status = match completion.status {
+            // rxe has one status for a message that is too long and for memory that is no longer
+            // registered (R270), or that is in another PZ than the EP, whose PZ was changed since the
+            // post.
+            DtoStatus::LocalLength if !lmrs_live(&info.lmrs, self.receive_pz()) => DtoStatus::LocalProtection,
+            status => status,
+        };
+        let success = status == DtoStatus::Success;
+        let op = match completion.op {
+            DtoOp::ReceiveImmediate if success && self.datagrams => DtoOp::ReceiveUdImmediate,
+            op if success && !self.datagrams => op,
+            _ => self.receive_op(),
+        };
+        if success {
+            self.received.add(ReceivedAs::of(op), completion.length);
+        }
+        DtoCompletion::new(DtoFields {
+            ep: self.ep,
+            ep_context: self.context(),
+            cookie: info.cookie,
+            pool: if self.datagrams {
+                DtoCompletion::from_source(info.pool, completion.source_qpn)
+            } else {
+                info.pool
+            },
+            status,
+            length: if success { completion.length } else { 0 },
+            op,
+            immediate: completion.immediate.filter(|_| success),
+            invalidated: completion.invalidated.filter(|_| success),
+        })
+    }
+
+    /// The event of a work request that no device completes.
+    pub(crate) fn flushed(&self, info: WrInfo, op: DtoOp) -> DtoCompletion {
+        DtoCompletion::new(DtoFields {
+            ep: self.ep,
+            ep_context: self.context(),
+            cookie: info.cookie,
+            pool: info.pool,
+            status: DtoStatus::Flushed,
+            length: 0,
+            op,
+            immediate: None,
+            invalidated: None,
+        })
+    }
+
+    /// Requests before this one are done.
+    pub(crate) fn first_request(&self) -> u64 {
+        self.requests.lock().unwrap().first
+    }
+
+    /// The request at this position has completed, and so have those before it. `None` if it is not
+    /// in the ring.
+    fn request_done(&self, seq: u64) -> Option<Request> {
+        let mut requests = self.requests.lock().unwrap();
+        let ahead = seq.checked_sub(requests.first)? as usize;
+        if ahead >= requests.ring.len() {
+            return None;
+        }
+        requests.ring.drain(..ahead);
+        let request = requests.ring.pop_front()?;
+        requests.first = seq + 1;
+        requests.unreaped += 1;
+        Some(request)
+    }
+
+    /// The consumer has taken the event of a completed request, or nobody will.
+    pub(crate) fn request_reaped(&self) {
+        let mut requests = self.requests.lock().unwrap();
+        requests.unreaped = requests.unreaped.saturating_sub(1);
+    }
+
+    /// The oldest receive of a plain EP has completed.
+    fn receive_done(&self) -> Option<Receive> {
+        let ring = &mut self.receives.lock().unwrap().ring;
+        if ring.front()?.on_device { ring.pop_front() } else { None }
+    }
+
+    /// Whether the device has given everything back, as far as harvested completions tell.
+    pub(crate) fn is_drained(&self) -> bool {
+        let receives = self.receives.lock().unwrap();
+        let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
+        drop(receives);
+        drained && self.requests_drained()
+    }
+
+    /// The same of the requests alone.
+    pub(crate) fn requests_drained(&self) -> bool {
+        self.requests.lock().unwrap().ring.front().is_none_or(|request| !request.on_device)
+    }
+
+    /// What was posted so far.
+    pub(crate) fn posted(&self) -> Posted {
+        let mut posted = self.requests.lock().unwrap().posted.clone();
+        let receives = self.receives.lock().unwrap();
+        posted.set(DtoOp::Receive, receives.posts, receives.bytes);
+        posted
+    }
+
+    /// Continues the counts of the queue pair that this one replaces.
+    pub(crate) fn follow_counts(&self, before: &Self) {
+        self.received.follow(&before.received);
+        let posted = before.requests.lock().unwrap().posted.clone();
+        self.requests.lock().unwrap().posted = posted;
+        let old = before.receives.lock().unwrap();
+        let (posts, bytes) = (old.posts, old.bytes);
+        drop(old);
+        let mut new = self.receives.lock().unwrap();
+        (new.posts, new.bytes) = (posts, bytes);
+    }
+
+    /// Forgets what never completed; only after the QP was drained or reset.
+    pub(crate) fn forget_pending(&self) {
+        let mut requests = self.requests.lock().unwrap();
+        requests.first += requests.ring.len() as u64;
+        requests.ring.clear();
+        let mut receives = self.receives.lock().unwrap();
+        receives.ring.clear();
+        receives.preposted = PrePosted::default();
+    }
+
+    /// A connection begins: the device may use receives from now on, so they stay in this queue.
+    pub(crate) fn drop_preposted(&self) {
+        self.receives.lock().unwrap().preposted = PrePosted::default();
+    }
+}

@@ -1,0 +1,27 @@
+//! The part of an SRQ that completions need: how the data path completes and releases its entries.
+
+use crate::datapath::{Lost, SrqPath};
+use crate::device::{Class, Device};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SharedRecv {
+    /// The bits of the SRQ's id that work requests carry.
+    pub(crate) number: u32,
+    pub(crate) path: SrqPath,
+}
+
+impl SharedRecv {
+    /// Tells the EP with whose end the device has dropped this buffer, which reports the buffer as
+    /// flushed (R174). Without the EP the buffer is free at once. Not under the lock of an EVD.
+    pub(crate) fn flush_lost(&self, device: &Device, lost: Lost) {
+        tracing::debug!(?lost, "a buffer went down with its EP");
+        match device.registry.find(Class::Ep, lost.ep) {
+            Some(ep) => ep.buffer_lost(lost),
+            None => {
+                device.pools.return_unseen(lost.info.pool, lost.info.cookie);
+                self.path.release(lost.entry);
+            }
+        }
+    }
+}
