@@ -6,11 +6,12 @@ mod make;
 mod marks;
 mod modify;
 mod post;
+mod request;
 mod window;
 
 pub(crate) use control::Control;
 pub use modify::EpChange;
-pub(crate) use post::RequestKind;
+pub(crate) use request::RequestKind;
 pub(crate) use window::Window;
 
 use crate::datapath::{Lost, WrInfo};

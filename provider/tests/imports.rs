@@ -35,7 +35,6 @@ const ALLOWED: &[&[&str]] = &[
         "capi/srq.rs",
         "capi/table.rs",
     ],
-    &["ep.rs", "ep/make.rs", "ep/post.rs"],
     &["evd.rs", "evd/alert.rs", "evd/harvest.rs"],
 ];
 

@@ -1,31 +1,16 @@
 //! Posting to an EP, and the rings that remember what was posted.
 
-use super::EpInner;
+use super::{EpInner, RequestKind};
 use crate::Subtype;
 use crate::datapath::{WrId, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{Credit, Receive, Request};
-use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
+use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV};
 use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// A request, with what goes beyond local segments.
-#[derive(Clone, Copy)]
-pub(crate) enum RequestKind {
-    Send,
-    /// A message that invalidates one of the peer's RMR contexts.
-    SendInvalidate(u32),
-    Write(RmrTriplet),
-    WriteImmediate(RmrTriplet, u32),
-    Read(RmrTriplet),
-    FetchAdd(RmrTriplet, u64),
-    CompareSwap(RmrTriplet, u64, u64),
-    /// A datagram.
-    SendUd(Destination),
-}
 
 /// Bytes that an atomic operation works on.
 const ATOMIC_LEN: u64 = 8;
