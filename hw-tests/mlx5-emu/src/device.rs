@@ -15,7 +15,7 @@ use crate::events::Channel;
 use crate::faults::Faults;
 use crate::mem::Area;
 use crate::net::Net;
-use crate::objects::{Ah, Cq, Dm, Mkey, Pd, Qp, Seg, Srq, Xrcd};
+use crate::objects::{Ah, Cq, Dm, Layout, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
 use crate::uverbs::Matcher;
 
@@ -47,6 +47,9 @@ pub(crate) enum ObjectKind {
     Dm,
     Flow,
     Matcher,
+    Mkey,
+    ReservedQpns,
+    AddressMapping,
 }
 
 /// One open command descriptor.
@@ -113,6 +116,10 @@ pub(crate) struct Device {
     pub(crate) qps: Slab<Qp>,
     pub(crate) ahs: Slab<Ah>,
     pub(crate) dms: Slab<Dm>,
+    /// Blocks of reserved QP numbers that are taken, a bit each.
+    pub(crate) reserved_qpns: u32,
+    /// Memory behind indirect keys, by index of the key.
+    pub(crate) layouts: HashMap<usize, Layout>,
     pub(crate) flows: Slab<Flow>,
     pub(crate) matchers: Slab<Matcher>,
     pub(crate) xrcds: Slab<Xrcd>,
@@ -155,6 +162,8 @@ impl Device {
             qps: Slab::new(MAX_QP),
             ahs: Slab::new(1 << 20),
             dms: Slab::new(1 << 12),
+            reserved_qpns: 0,
+            layouts: HashMap::new(),
             flows: Slab::new(1 << 16),
             matchers: Slab::new(1 << 16),
             xrcds: Slab::new(1 << 12),

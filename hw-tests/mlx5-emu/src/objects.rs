@@ -38,6 +38,8 @@ pub(crate) enum KeyKind {
     Region,
     /// A memory window; bound when `len` is not zero. `type2` windows bind by work request and may be invalidated remotely.
     Window { type2: bool, bound: bool, region: u32, qpn: u32 },
+    /// Pieces of other regions in a row ([`Layout`]); `free` when no work request has given it any.
+    Indirect { entries: u32, free: bool, remote_invalidate: bool },
 }
 
 /// A memory region or window.
@@ -160,6 +162,22 @@ pub(crate) struct Srq {
 /// Marker in [`Srq::links`] for a slot that the program owns.
 pub(crate) const FREE: u32 = u32::MAX;
 
+/// Memory behind an indirect key: its pieces, one after the other, as often as `repeat` says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layout {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) repeat: u32,
+}
+
+/// A piece of a region. Its address moves by `stride` with each repetition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) key: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) stride: u32,
+}
+
 /// A piece of device memory: pages of its context's shared memory.
 #[derive(Debug)]
 pub(crate) struct Dm {
@@ -260,6 +278,8 @@ pub(crate) struct Qp {
     pub(crate) srq: Option<usize>,
     pub(crate) xrcd: Option<usize>,
     pub(crate) uidx: u32,
+    /// A DC target's access key, folded.
+    pub(crate) dc_key: u32,
     pub(crate) sig_all: bool,
     /// Payload of receives may go into the CQE, up to so many bytes.
     pub(crate) scatter_recv: u32,

@@ -10,6 +10,10 @@ pub(crate) enum QpType {
     RawPacket = 8,
     XrcSend = 9,
     XrcRecv = 10,
+    /// Initiator and target of the dynamically connected transport. Programs create both as driver QPs, so these two
+    /// numbers are the device's own.
+    Dci = 250,
+    Dct = 251,
 }
 
 impl QpType {
@@ -21,6 +25,8 @@ impl QpType {
             8 => Self::RawPacket,
             9 => Self::XrcSend,
             10 => Self::XrcRecv,
+            250 => Self::Dci,
+            251 => Self::Dct,
             _ => return None,
         })
     }
@@ -28,7 +34,7 @@ impl QpType {
     /// Acknowledged transport.
     #[inline]
     pub(crate) fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv | Self::Dci | Self::Dct)
     }
 }
 
@@ -105,13 +111,14 @@ pub(crate) mod mask {
 /// Required and optional attributes of a transition; `None` when there is no such transition.
 fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-    use QpType::{RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
+    use QpType::{Dci, Dct, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
     use mask::*;
 
     let common_rts = CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE;
     let to_rts_optional = match kind {
         RawPacket => CUR_STATE,
         Ud => CUR_STATE | QKEY,
+        Dci | Dct => CUR_STATE | MIN_RNR_TIMER,
         Uc | XrcSend => common_rts,
         Rc | XrcRecv => common_rts | MIN_RNR_TIMER,
     };
@@ -119,6 +126,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
         (_, Reset | Err) => (0, 0),
         (Reset, Init) => match kind {
             RawPacket => (PORT, 0),
+            Dci | Dct => (PKEY_INDEX | PORT, ACCESS_FLAGS),
             Ud => (PKEY_INDEX | PORT | QKEY, 0),
             _ => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         },
@@ -132,17 +140,20 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
             let optional = ALT_PATH | ACCESS_FLAGS | PKEY_INDEX;
             match kind {
                 RawPacket => (0, 0),
+                Dci => (PATH_MTU, PKEY_INDEX | AV),
+                Dct => (MIN_RNR_TIMER | AV | PATH_MTU, ACCESS_FLAGS | PKEY_INDEX),
                 Ud => (0, PKEY_INDEX | QKEY),
                 Uc | XrcSend => (connected, optional),
                 Rc | XrcRecv => (connected | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, optional),
             }
         }
+        (Rtr, Rts) if kind == Dct => return None,
         (Rtr, Rts) => {
             let required = match kind {
                 RawPacket => 0,
                 Ud | Uc => SQ_PSN,
-                Rc | XrcSend => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
-                XrcRecv => TIMEOUT | SQ_PSN,
+                Rc | XrcSend | Dci => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                XrcRecv | Dct => TIMEOUT | SQ_PSN,
             };
             (required, to_rts_optional)
         }
@@ -156,7 +167,7 @@ fn rule(from: QpState, to: QpState, kind: QpType) -> Option<(u32, u32)> {
                 Ud => PKEY_INDEX | QKEY,
                 Uc => path,
                 Rc => path | reliable | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-                XrcSend => path | reliable,
+                XrcSend | Dci | Dct => path | reliable,
                 XrcRecv => path | PORT | TIMEOUT | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
             };
             (0, optional)

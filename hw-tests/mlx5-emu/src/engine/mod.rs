@@ -5,7 +5,7 @@ pub(crate) mod cqe;
 mod doorbell;
 pub(crate) mod raw;
 mod remote;
-mod requester;
+pub(crate) mod requester;
 pub(crate) mod responder;
 mod rwqe;
 mod swqe;
@@ -13,6 +13,7 @@ pub(crate) mod timer;
 mod umr;
 
 pub(crate) use blueflame::LastCopy;
+pub(crate) use requester::LOG_MAX_MEMCPY;
 
 use crate::device::Device;
 use crate::events::kind;

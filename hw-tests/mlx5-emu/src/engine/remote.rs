@@ -22,9 +22,11 @@ impl Device {
         signalled: bool,
     ) -> Outcome {
         const WINDOW: usize = 128;
+        // Answers of several processes come in any order: a DC initiator waits for each.
+        let window = if request.kind == QpType::Dci { 1 } else { WINDOW };
         let slot = Self::process_of(request.dest_qpn);
         let reliable = request.kind.is_reliable();
-        if reliable && self.qps[index].outstanding.len() >= WINDOW || self.net.congested(slot, request.len) {
+        if reliable && self.qps[index].outstanding.len() >= window || self.net.congested(slot, request.len) {
             self.qps[index].blocked = Blocked::Peer;
             return Outcome::Stalled;
         }
@@ -174,7 +176,11 @@ impl Device {
         let qp = &self.qps[index];
         let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };
         let wqe = SendWqe::read(ring, qp.sq_count, sent.wqe_index);
-        let before = usize::from(qp.kind == QpType::XrcSend);
+        let before = match qp.kind {
+            QpType::XrcSend => 1,
+            QpType::Dci => 3,
+            _ => 0,
+        };
         let unit = before
             + match sent.opcode {
                 opcode::RDMA_READ => 2,

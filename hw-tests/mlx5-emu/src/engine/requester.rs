@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::events::kind;
 use crate::gids;
 use crate::mem;
-use crate::objects::{Blocked, Outstanding, Seg};
+use crate::objects::{Blocked, Outstanding, Seg, access};
 use crate::qp_state::{QpState, QpType};
 
 /// WQEs of one QP in one turn; others get theirs then.
@@ -28,6 +28,14 @@ pub(super) enum Outcome {
     Stalled,
     /// Failed with this syndrome.
     Failed(u8),
+}
+
+/// Most bytes that the device copies within a process's memory; log2.
+pub(crate) const LOG_MAX_MEMCPY: u8 = 24;
+
+/// The access key of a DC target as requests carry it.
+pub(crate) fn fold_key(key: u64) -> u32 {
+    (key >> 32) as u32 ^ key as u32
 }
 
 pub(super) fn done(bytes: u32) -> Outcome {
@@ -260,6 +268,7 @@ impl Device {
         let op = match control.opcode {
             opcode::NOP => return done(0),
             opcode::UMR => return self.execute_umr(index, wqe),
+            opcode::MMO if control.opmod == 1 => return self.memcpy(wqe, pd),
             opcode::SEND => Op::Send,
             opcode::SEND_IMM => Op::SendImm,
             opcode::SEND_INVAL => Op::SendInv,
@@ -326,6 +335,29 @@ impl Device {
         outcome
     }
 
+    /// Copies within the process's own memory: one segment to another of the same length.
+    #[cold]
+    fn memcpy(&mut self, wqe: &SendWqe, pd: usize) -> Outcome {
+        const SOURCE: usize = 2;
+        const DEST: usize = 3;
+        if wqe.control.units != 4 {
+            return Outcome::Failed(syndrome::LOCAL_QP_OP);
+        }
+        let len = wqe.be32(SOURCE, 0);
+        if len == 0 || len != wqe.be32(DEST, 0) || len > 1 << LOG_MAX_MEMCPY {
+            return Outcome::Failed(syndrome::LOCAL_LENGTH);
+        }
+        let place =
+            |unit: usize, need: u32| self.local_address(wqe.be32(unit, 4), pd, wqe.be64(unit, 8), len, need);
+        match (place(SOURCE, 0), place(DEST, access::LOCAL_WRITE)) {
+            (Some(from), Some(to)) => {
+                mem::copy(from, to, len as usize);
+                done(len)
+            }
+            _ => Outcome::Failed(syndrome::LOCAL_PROT),
+        }
+    }
+
     /// Reads the segments between control and data; returns the first data unit.
     #[inline]
     fn read_addressing(&self, wqe: &SendWqe, request: &mut Request) -> Option<usize> {
@@ -337,6 +369,15 @@ impl Device {
             }
             request.srqn = wqe.be32(1, 0) & 0xff_ffff;
             unit = 2;
+        }
+        if request.kind == QpType::Dci {
+            const ADDRESS_VECTOR: usize = 3;
+            if units < 1 + ADDRESS_VECTOR {
+                return None;
+            }
+            request.dest_qpn = wqe.be32(1, 8) & 0xff_ffff;
+            request.srqn = fold_key(wqe.be64(1, 0));
+            unit = 1 + ADDRESS_VECTOR;
         }
         if request.kind == QpType::Ud {
             if units < 4 {

@@ -79,6 +79,7 @@ pub(crate) struct Request {
     pub(crate) raddr: u64,
     /// Operands: swap or add, compare, and their masks.
     pub(crate) operands: [u64; 4],
+    /// The SRQ that an XRC request names; of a DC request the access key, folded.
     pub(crate) srqn: u32,
     pub(crate) datagram: Option<Datagram>,
 }
@@ -179,12 +180,13 @@ impl Device {
         }
         let fits = match request.kind {
             QpType::XrcSend => qp.kind == QpType::XrcRecv,
+            QpType::Dci => qp.kind == QpType::Dct && qp.dc_key == request.srqn,
             kind => qp.kind == kind,
         };
         if !fits {
             return Reply::Silence;
         }
-        if request.kind != QpType::Ud {
+        if !matches!(request.kind, QpType::Ud | QpType::Dci) {
             if qp.attr.dest_qpn != request.source_qpn {
                 return Reply::Silence;
             }
@@ -216,15 +218,22 @@ impl Device {
                 if code != syndrome::REMOTE_OP {
                     self.qp_event(index, event);
                 }
-                self.qp_to_error(index);
+                self.responder_failed(index);
             }
             Reply::NakCompleted(code) => {
-                self.qp_to_error(index);
+                self.responder_failed(index);
                 return if code == 0 { Reply::Silence } else { Reply::Nak(code) };
             }
             _ => {}
         }
         reply
+    }
+
+    /// A request was refused: its QP is in error, unless it is a DC target, which others use as well.
+    fn responder_failed(&mut self, index: usize) {
+        if self.qps[index].kind != QpType::Dct {
+            self.qp_to_error(index);
+        }
     }
 
     /// SRQ and CQ that serve a receive at `index`: for XRC, those that the request names.
@@ -365,6 +374,8 @@ impl Device {
         };
         let window_fits = match key.kind {
             KeyKind::Region => true,
+            // Only local access.
+            KeyKind::Indirect { .. } => false,
             KeyKind::Window { bound, type2, qpn, .. } => bound && (!type2 || qpn == qp.qpn),
         };
         if !pd_fits || !window_fits || key.access & need != need {
@@ -462,6 +473,9 @@ impl Device {
             {
                 Ok(())
             }
+            Some(Mkey {
+                kind: KeyKind::Indirect { free: false, remote_invalidate: true, .. }, pd, ..
+            }) if Some(pd) == self.qps[index].pd => Ok(()),
             _ => Err(syndrome::REMOTE_ACCESS),
         }
     }
@@ -475,6 +489,11 @@ impl Device {
 
     pub(crate) fn invalidate_entry(&mut self, index: usize) {
         let entry = &mut self.keys[index];
+        if let KeyKind::Indirect { free, .. } = &mut entry.kind {
+            *free = true;
+            self.layouts.remove(&index);
+            return;
+        }
         if let KeyKind::Window { type2, bound, region, .. } = entry.kind {
             entry.kind = KeyKind::Window { type2, bound: false, region: 0, qpn: 0 };
             (entry.len, entry.access) = (0, 0);

@@ -233,10 +233,11 @@ impl Device {
             }
             // The whole segment has to be inside its region, as the hardware checks what it was given.
             let addr = wqe.area.be64(at + 8);
-            let Some(addr) = self.local_address(key, wqe.pd, addr, count, access::LOCAL_WRITE) else {
-                return Err(RecvError::Protection);
-            };
-            out.push(Seg { addr, len: take });
+            match self.local_address(key, wqe.pd, addr, count, access::LOCAL_WRITE) {
+                Some(addr) => out.push(Seg { addr, len: take }),
+                None if self.indirect_list(key, wqe.pd, addr, take, access::LOCAL_WRITE, out) => {}
+                None => return Err(RecvError::Protection),
+            }
             left -= take;
         }
         if left > 0 { Err(RecvError::TooShort) } else { Ok(()) }

@@ -19,6 +19,7 @@ pub(crate) mod opcode {
     pub(crate) const ATOMIC_MASKED_CS: u8 = 0x14;
     pub(crate) const ATOMIC_MASKED_FA: u8 = 0x15;
     pub(crate) const UMR: u8 = 0x25;
+    pub(crate) const MMO: u8 = 0x2f;
 }
 
 const INLINE: u32 = 0x8000_0000;
@@ -176,10 +177,11 @@ impl Device {
                 );
                 return Err(GatherError::Malformed);
             }
-            let Some(addr) = self.local_address(key, pd, addr, count, need) else {
-                return Err(GatherError::Protection);
-            };
-            out.push(Seg { addr, len: count });
+            match self.local_address(key, pd, addr, count, need) {
+                Some(addr) => out.push(Seg { addr, len: count }),
+                None if self.indirect_list(key, pd, addr, count, need, out) => {}
+                None => return Err(GatherError::Protection),
+            }
             total += u64::from(count);
         }
         u32::try_from(total).map_err(|_| GatherError::Malformed)

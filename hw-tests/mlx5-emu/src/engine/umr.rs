@@ -1,11 +1,11 @@
-//! Key changes by work request: binding memory windows and invalidating them.
+//! Key changes by work request: binding and invalidating memory windows, giving layouts to indirect keys.
 
 use super::cqe::syndrome;
 use super::requester::{Outcome, done};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
-use crate::objects::{KeyKind, access};
+use crate::objects::{KeyKind, Layout, Piece, Seg, access};
 
 impl Device {
     /// Key changes by work request: binding and invalidating windows.
@@ -21,6 +21,9 @@ impl Device {
         }
         let old_key = u32::from_be_bytes(wqe.control.imm);
         let Some(window) = self.find_key_index(old_key) else { return refused };
+        if let KeyKind::Indirect { entries, .. } = self.keys[window].kind {
+            return self.change_indirect(index, window, entries, wqe);
+        }
         let KeyKind::Window { type2, bound, region, qpn: owner } = self.keys[window].kind else {
             return refused;
         };
@@ -79,4 +82,117 @@ impl Device {
         entry.key = entry.key & !0xff | qpn_key & 0xff;
         done(0)
     }
+}
+
+impl Device {
+    /// Changes an indirect key: its rights, its layout, or both; or takes the layout away.
+    fn change_indirect(&mut self, index: usize, key: usize, entries: u32, wqe: &SendWqe) -> Outcome {
+        const INLINE: u8 = 1 << 7;
+        const CHANGES_RIGHTS: u64 = 0xf << 18;
+        const CHANGES_KEY: u64 = 1 << 13;
+        const CHANGES_LENGTH: u64 = 1 << 0;
+        const FREE: u8 = 1 << 6;
+        const DATA: usize = 8;
+        let refused = Outcome::Failed(syndrome::MW_BIND);
+        let units = usize::from(wqe.control.units);
+        let control = wqe.bytes16(1);
+        let (octowords, changes) =
+            (usize::from(u16::from_be_bytes([control[4], control[5]])), wqe.be64(1, 8));
+        let context = wqe.bytes16(4);
+        if Some(self.keys[key].pd) != self.qps[index].pd {
+            return refused;
+        }
+        if context[0] & FREE != 0 {
+            self.invalidate_entry(key);
+            return done(0);
+        }
+        if octowords > 0 {
+            if control[0] & INLINE == 0 || DATA + octowords > units || octowords > entries as usize + 1 {
+                return Outcome::Failed(syndrome::LOCAL_QP_OP);
+            }
+            let layout = read_layout(wqe, DATA, octowords);
+            self.layouts.insert(key, layout);
+        }
+        let qpn_key = wqe.be32(4, 4);
+        let entry = &mut self.keys[key];
+        if changes & CHANGES_RIGHTS != 0 {
+            entry.access = [
+                (1 << 3, access::LOCAL_WRITE),
+                (1 << 4, access::REMOTE_READ),
+                (1 << 5, access::REMOTE_WRITE),
+                (1 << 6, access::REMOTE_ATOMIC),
+            ]
+            .iter()
+            .filter(|(bit, _)| context[2] & bit != 0)
+            .fold(0, |rights, (_, right)| rights | right);
+        }
+        if changes & CHANGES_LENGTH != 0 {
+            entry.len = wqe.be64(5, 8);
+        }
+        if changes & CHANGES_KEY != 0 {
+            entry.key = entry.key & !0xff | qpn_key & 0xff;
+        }
+        if let KeyKind::Indirect { free, .. } = &mut entry.kind {
+            *free = false;
+        }
+        done(0)
+    }
+
+    /// Translates a data segment that names an indirect key into the pieces behind it; false is a protection error.
+    #[cold]
+    pub(crate) fn indirect_list(
+        &self,
+        key: u32,
+        pd: usize,
+        addr: u64,
+        len: u32,
+        need: u32,
+        out: &mut Vec<Seg>,
+    ) -> bool {
+        let Some(index) = self.find_key(key) else { return false };
+        let (entry, Some(layout)) = (&self.keys[index], self.layouts.get(&index)) else { return false };
+        let usable = matches!(entry.kind, KeyKind::Indirect { free: false, .. });
+        let end = addr.checked_add(u64::from(len));
+        if !usable || entry.pd != pd || entry.access & need != need || end.is_none_or(|end| end > entry.len) {
+            return false;
+        }
+        let (mut skip, mut left) = (addr, len);
+        for turn in 0..layout.repeat {
+            for piece in &layout.pieces {
+                if left == 0 {
+                    return true;
+                }
+                if skip >= u64::from(piece.len) {
+                    skip -= u64::from(piece.len);
+                    continue;
+                }
+                let take = (piece.len - skip as u32).min(left);
+                let at = piece.addr.wrapping_add(u64::from(turn) * u64::from(piece.stride) + skip);
+                let Some(at) = self.local_address(piece.key, pd, at, take, need) else { return false };
+                out.push(Seg { addr: at, len: take });
+                (skip, left) = (0, left - take);
+            }
+        }
+        left == 0
+    }
+}
+
+/// The layout in a work request: a list of segments, or a block that repeats.
+fn read_layout(wqe: &SendWqe, first: usize, octowords: usize) -> Layout {
+    const REPEATS: u32 = 0x400;
+    if wqe.be32(first, 4) == REPEATS {
+        let count = (wqe.be32(first, 12) & 0xffff) as usize;
+        let pieces = (first + 1..first + octowords).take(count).map(|unit| {
+            let (stride_len, key) = (wqe.be32(unit, 0), wqe.be32(unit, 4));
+            Piece { key, addr: wqe.be64(unit, 8), len: stride_len & 0xffff, stride: stride_len >> 16 }
+        });
+        return Layout { pieces: pieces.collect(), repeat: wqe.be32(first, 8) };
+    }
+    let pieces = (first..first + octowords).map(|unit| Piece {
+        key: wqe.be32(unit, 4),
+        addr: wqe.be64(unit, 8),
+        len: wqe.be32(unit, 0),
+        stride: 0,
+    });
+    Layout { pieces: pieces.filter(|piece| piece.len > 0).collect(), repeat: 1 }
 }

@@ -139,6 +139,8 @@ impl Device {
             ObjectKind::Qp,
             ObjectKind::Srq,
             ObjectKind::Cq,
+            ObjectKind::Mkey,
+            ObjectKind::ReservedQpns,
             ObjectKind::Mr,
             ObjectKind::Dm,
             ObjectKind::Ah,
@@ -151,14 +153,15 @@ impl Device {
                     ObjectKind::Qp => drop(self.put_qp(index)),
                     ObjectKind::Srq => drop(self.remove_srq(index)),
                     ObjectKind::Cq => drop(self.remove_cq(index)),
-                    ObjectKind::Mr | ObjectKind::Mw => self.remove_key(index),
+                    ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Mkey => self.remove_key(index),
                     ObjectKind::Ah => drop(self.ahs.remove(index)),
                     ObjectKind::Xrcd => self.put_xrcd(index),
                     ObjectKind::Pd => drop(self.pds.remove(index)),
                     ObjectKind::Flow => drop(self.flows.remove(index)),
                     ObjectKind::Matcher => drop(self.matchers.remove(index)),
                     ObjectKind::Dm => self.remove_dm(index),
-                    ObjectKind::Uar => {}
+                    ObjectKind::ReservedQpns => self.reserved_qpns &= !(1 << index),
+                    ObjectKind::Uar | ObjectKind::AddressMapping => {}
                 }
             }
         }

@@ -89,6 +89,9 @@ impl Device {
     pub(super) fn remove_key(&mut self, index: usize) {
         let Some(key) = self.keys.remove(index) else { return };
         pin::release(key.pinned);
+        if matches!(key.kind, KeyKind::Indirect { .. }) {
+            self.layouts.remove(&index);
+        }
         if let Some(dm) = key.dm.and_then(|dm| self.dms.get_mut(dm)) {
             dm.users = dm.users.saturating_sub(1);
         }

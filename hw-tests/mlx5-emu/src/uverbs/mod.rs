@@ -7,6 +7,7 @@
 mod command;
 mod context;
 mod cq;
+mod devx;
 mod dm;
 mod flow;
 mod import;
@@ -94,6 +95,14 @@ impl Device {
             Some(&(found, index)) if found == kind => Ok(index),
             Some(_) => Err(sys::errno(libc::EINVAL)),
         }
+    }
+
+    /// The kind and the index of the object behind a handle.
+    ///
+    /// # Errors
+    /// ENOENT for a handle that does not exist.
+    fn any_object(&self, context: usize, handle: u32) -> io::Result<(ObjectKind, usize)> {
+        self.contexts[context].handles.get(&handle).copied().ok_or_else(|| sys::errno(libc::ENOENT))
     }
 
     pub(crate) fn drop_handle(&mut self, context: usize, handle: u32) {

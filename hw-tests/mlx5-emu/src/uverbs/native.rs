@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::command::{Command, Reader, Room};
-use super::{Uverbs, dm, flow, import};
+use super::{Uverbs, devx, dm, flow, import};
 use crate::device::ObjectKind;
 use crate::{gids, mem, sys};
 
@@ -34,6 +34,12 @@ const VAR_ALLOC: u16 = DRIVER;
 const VAR_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_METHOD_QUERY_PORT`, of the device.
 const QUERY_PORT: u16 = DRIVER;
+/// `MLX5_IB_OBJECT_DEVX`.
+const OBJECT_DEVX: u16 = DRIVER;
+const DEVX_MODIFY: u16 = DRIVER + 2;
+/// `MLX5_IB_OBJECT_DEVX_OBJ`.
+const OBJECT_DEVX_OBJ: u16 = DRIVER + 1;
+const DEVX_DESTROY: u16 = DRIVER + 1;
 /// `MLX5_IB_OBJECT_FLOW_MATCHER`.
 const OBJECT_MATCHER: u16 = DRIVER + 3;
 const MATCHER_DESTROY: u16 = DRIVER + 1;
@@ -149,6 +155,10 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
         (OBJECT_FLOW, DRIVER) => flow::create_flow(file, fd, &attrs),
         (OBJECT_MATCHER, DRIVER) => flow::create_matcher(file, fd, &attrs),
         (OBJECT_MATCHER, MATCHER_DESTROY) => flow::destroy_matcher(file, fd, &attrs),
+        (OBJECT_DEVX, DRIVER) => devx::general_command(&attrs),
+        (OBJECT_DEVX_OBJ, DEVX_MODIFY) => devx::modify_object(file, fd, &attrs),
+        (OBJECT_DEVX_OBJ, DRIVER) => devx::create_object(file, fd, &attrs),
+        (OBJECT_DEVX_OBJ, DEVX_DESTROY) => devx::destroy_object(file, fd, &attrs),
         (OBJECT_DM, 0) => dm::allocate(file, fd, &attrs),
         (OBJECT_DM, 1) => dm::free(file, fd, &attrs),
         (OBJECT_DM, METHOD_DM_QUERY) => dm::query(file, fd, &attrs),

@@ -8,6 +8,7 @@ use super::context::gid_valid;
 use super::query::{MAX_QP_WR, MAX_SGE};
 use super::srq::uidx;
 use crate::device::{Device, ObjectKind};
+use crate::engine::requester::fold_key;
 use crate::events::kind;
 use crate::mem::Area;
 use crate::objects::{Blocked, Qp, QpAttr, QpCap};
@@ -18,6 +19,8 @@ use crate::{hooks, sys};
 mod flag {
     pub(super) const SCATTER_CQE: u32 = 1 << 1;
     pub(super) const BFREG_INDEX: u32 = 1 << 3;
+    pub(super) const TYPE_DCT: u32 = 1 << 4;
+    pub(super) const TYPE_DCI: u32 = 1 << 5;
     pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
     pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
 }
@@ -107,7 +110,16 @@ impl Device {
             // No indirection tables, no creation flags.
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
-        let kind = QpType::from_raw(raw_type).ok_or_else(|| sys::errno(libc::EOPNOTSUPP))?;
+        const DRIVER_QP: u8 = 0xff;
+        let driver_kind = command.uhw().u32(28) & (flag::TYPE_DCI | flag::TYPE_DCT);
+        let kind = match (raw_type, driver_kind) {
+            (DRIVER_QP, flag::TYPE_DCI) => Some(QpType::Dci),
+            (DRIVER_QP, flag::TYPE_DCT) => Some(QpType::Dct),
+            (250.., _) => None,
+            (raw, 0) => QpType::from_raw(raw),
+            _ => None,
+        };
+        let kind = kind.ok_or_else(|| sys::errno(libc::EOPNOTSUPP))?;
         if kind == QpType::RawPacket && !sys::may(sys::CAP_NET_RAW) {
             return Err(sys::errno(libc::EPERM));
         }
@@ -125,7 +137,10 @@ impl Device {
         } else {
             pd = Some(self.pd(context, pd_handle)?);
             scq = Some(self.cq(context, send_cq)?);
-            if kind != QpType::XrcSend {
+            if kind == QpType::Dct && !is_srq {
+                return Err(invalid());
+            }
+            if !matches!(kind, QpType::XrcSend | QpType::Dci) {
                 rcq = Some(self.cq(context, recv_cq)?);
                 if is_srq {
                     let index = self.object(context, srq_handle, ObjectKind::Srq)?;
@@ -138,20 +153,20 @@ impl Device {
         }
         command.need_uhw(if kind == QpType::XrcRecv { 0 } else { 36 })?;
         let driver = command.uhw();
-        let flags = driver.u32(28);
+        let flags = driver.u32(28) & !driver_kind;
         if flags & !(flag::SCATTER_CQE | flag::BFREG_INDEX | flag::ALLOW_SCATTER_CQE | flag::UAR_PAGE_INDEX)
             != 0
         {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
-        let rings = rings(
-            context,
-            driver,
-            kind,
-            kind != QpType::XrcRecv,
-            srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend),
-        )?;
-        let (uar_page, bfreg) = self.qp_uar(context, flags, driver.u32(36))?;
+        let has_sq = !matches!(kind, QpType::XrcRecv | QpType::Dct);
+        let has_rq = srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend | QpType::Dci);
+        // A DC target has no rings; what describes them is not filled in.
+        let (rings, (uar_page, bfreg)) = if kind == QpType::Dct {
+            (Rings::default(), (0, 0))
+        } else {
+            (rings(context, driver, kind, has_sq, has_rq)?, self.qp_uar(context, flags, driver.u32(36))?)
+        };
         let (scatter_recv, scatter_send) = self.scatter_sizes(kind, flags, sig_all, scq, rcq);
         let qp = Qp {
             qpn: 0,
@@ -167,6 +182,7 @@ impl Device {
             srq,
             xrcd,
             uidx: uidx(driver, 32, command.uhw.len()),
+            dc_key: fold_key(driver.u64(40)),
             sig_all,
             scatter_recv,
             scatter_send,
@@ -197,6 +213,10 @@ impl Device {
             _pins: rings.pins,
         };
         let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        if self.is_reserved(index) {
+            self.qps.remove(index);
+            return Err(sys::errno(libc::ENOMEM));
+        }
         let qpn = self.net.number_base() | index as u32;
         self.qps[index].qpn = qpn;
         self.count_qp_users(index, 1);
@@ -207,8 +227,9 @@ impl Device {
         let handle = self.add_handle(context, ObjectKind::Qp, index);
         hooks::qp_usable(command.fd, context, user_handle);
         let mut out = Answer::default();
+        // A DC target learns its number when it is ready to receive.
         out.u32(handle)
-            .u32(qpn)
+            .u32(if kind == QpType::Dct { 0 } else { qpn })
             .u32(cap.max_send_wr)
             .u32(cap.max_recv_wr)
             .u32(cap.max_send_sge)
@@ -357,7 +378,9 @@ impl Device {
         }
         if command.uhw_out.len >= 4 {
             let mut uhw = Answer::default();
-            uhw.u32(command.uhw_out.len.min(16) as u32).zeros(12);
+            let qp = &self.qps[self.object(context, command.core().u32(64), ObjectKind::Qp)?];
+            let dctn = if qp.kind == QpType::Dct { qp.qpn } else { 0 };
+            uhw.u32(command.uhw_out.len.min(16) as u32).u32(dctn).zeros(8);
             command.answer_uhw(&uhw.0)?;
         }
         Ok(())
@@ -514,7 +537,12 @@ impl Device {
                     qp.send_sn = qp.attr.sq_psn;
                 }
             }
-            QpState::Rtr => qp.expect_sn = qp.attr.rq_psn,
+            QpState::Rtr => {
+                qp.expect_sn = qp.attr.rq_psn;
+                if qp.kind == QpType::Dct {
+                    qp.attr.max_dest_rd_atomic = 16;
+                }
+            }
             QpState::Init => {}
             QpState::Sqd => qp.drained_event = notify_drained,
             QpState::Sqe => {}
