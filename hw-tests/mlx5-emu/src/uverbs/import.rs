@@ -57,10 +57,12 @@ pub(super) fn create_cq(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
 
 pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     const SQ_SIG_ALL: u32 = 1 << 12;
+    // There is no multicast to come back.
+    const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let domain = find(attrs, 2).or_else(|| find(attrs, 1)).map_or(0, |attr| attr.data as u32);
     let flags = word(10);
-    if flags & !SQ_SIG_ALL != 0 || find(attrs, 6).is_some() {
+    if flags & !(SQ_SIG_ALL | BLOCK_MULTICAST_LOOPBACK) != 0 || find(attrs, 6).is_some() {
         return Err(sys::errno(libc::EOPNOTSUPP));
     }
     let mut core = Answer::default();

@@ -106,8 +106,8 @@ impl Device {
         };
         let (sig_all, raw_type, is_srq) =
             (request.u8(at(52)) != 0, request.u8(at(53)), request.u8(at(54)) != 0);
-        if extended && (request.u32(48) != 0 || request.u32(52) != 0) {
-            // No indirection tables, no creation flags.
+        if extended && (request.u32(48) != 0 || request.u32(52) & !2 != 0) {
+            // No indirection tables; of the creation flags only the one against multicast loopback.
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         const DRIVER_QP: u8 = 0xff;
