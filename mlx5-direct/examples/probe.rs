@@ -5,7 +5,8 @@
 use std::hint::black_box;
 
 use mlx5_direct::{
-    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapView, Srq, SrqLayout, WqeIndex,
+    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, Prepared, Sq,
+    SqLayout, Srq, SrqLayout, WqeIndex, Wr, wr::Inline,
 };
 
 /// Posts the buffers of a list one by one, a record each.
@@ -99,6 +100,64 @@ fn poll_empty(cq: &mut Cq, n: u32) -> u32 {
     (0..n).filter(|_| matches!(cq.poll(), Ok(None))).count() as u32
 }
 
+/// Posts messages of 32 bytes one by one, by BlueFlame each.
+#[inline(never)]
+fn send_inline(sq: &mut Sq, texts: &[([u8; 32], u64)]) {
+    for (text, cookie) in texts {
+        assert!(sq.post(Wr::send(Inline(text)).signalled(), *cookie).is_ok(), "full");
+    }
+}
+
+/// Posts messages of one segment one by one, by BlueFlame each.
+#[inline(never)]
+fn send_segment(sq: &mut Sq, bufs: &[(DataSeg, u64)]) {
+    for &(seg, cookie) in bufs {
+        assert!(sq.post(Wr::send(seg).signalled(), cookie).is_ok(), "full");
+    }
+}
+
+/// Posts messages of 32 bytes with one doorbell.
+#[inline(never)]
+fn send_batch(sq: &mut Sq, texts: &[([u8; 32], u64)]) -> u32 {
+    sq.post_batch(texts.iter().map(|(text, cookie)| (Wr::send(Inline(text)), *cookie))).unwrap_or(0)
+}
+
+/// Posts a prepared message one by one, with another payload each time.
+#[inline(never)]
+fn send_prepared(sq: &mut Sq, prepared: &mut Prepared, numbers: &[(u64, u64)]) {
+    for &(number, cookie) in numbers {
+        prepared.payload()[8..16].copy_from_slice(&number.to_ne_bytes());
+        assert!(sq.post_prepared(prepared, cookie).is_ok(), "full");
+    }
+}
+
+/// Polls `n` completions of sends, and releases their requests.
+#[inline(never)]
+fn poll_sends(cq: &mut Cq, sq: &mut Sq, n: u32) -> u64 {
+    let mut sum = 0;
+    for _ in 0..n {
+        let Some(send) = cq.poll_if_send() else { break };
+        sum += sq.complete(send.wqe_counter).map_or(0, |released| released.cookie);
+    }
+    sum
+}
+
+/// Answers `n` messages: polls each, reposts its buffer, sends the answer, and takes the answer's completion.
+#[inline(never)]
+fn echo(recv: &mut Cq, srq: &mut Srq<AnySegments>, send: &mut Cq, sq: &mut Sq, n: u32) -> u64 {
+    let mut sum = 0;
+    for _ in 0..n {
+        let Some(received) = recv.poll_if_receive() else { break };
+        let Ok(cookie) = srq.complete(received.slot) else { break };
+        assert!(srq.post_one(DataSeg::new(0x1000 + cookie * 64, 64, 0x77), cookie).is_ok(), "full");
+        let text = [received.byte_count as u8; 32];
+        assert!(sq.post(Wr::send(Inline(&text)).signalled(), cookie).is_ok(), "full");
+        let Some(sent) = send.poll_if_send() else { break };
+        sum += sq.complete(sent.wqe_counter).map_or(0, |released| released.cookie);
+    }
+    sum
+}
+
 const SLOTS: u32 = 1024;
 const STEP: u32 = 32;
 
@@ -113,6 +172,74 @@ fn give_back<M>(srq: &mut Srq<M>, oldest: &mut u32, n: u32) {
         srq.complete(WqeIndex((*oldest % SLOTS) as u16)).expect("in order");
         *oldest += 1;
     }
+}
+
+/// A CQ of `SLOTS` entries, and who writes them.
+fn cq() -> (Cq, Entries) {
+    let (layout, mem) = CqLayout::on_heap(SLOTS, 64).expect("layout");
+    // SAFETY: there is one thread.
+    #[expect(unsafe_code, reason = "this stands in for a device")]
+    let mem = unsafe { mem.device() };
+    (Cq::new(layout), Entries { mem, produced: 0 })
+}
+
+struct Entries {
+    mem: std::sync::Arc<HeapMem>,
+    produced: u32,
+}
+
+impl Entries {
+    fn push(&mut self, opcode: u8, sop_qpn: u32, counter: u16) {
+        let at = (self.produced % SLOTS) as usize * 64;
+        self.mem.store_be32(at + 44, 100);
+        self.mem.store_be32(at + 56, sop_qpn);
+        self.mem.store_be16(at + 60, counter);
+        self.mem.store_u8(at + 63, opcode << 4 | (self.produced / SLOTS) as u8 & 1);
+        self.produced += 1;
+    }
+}
+
+/// The loops of send queues.
+fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
+    let (layout, _register) = SqLayout::on_heap(4 * SLOTS, SLOTS).expect("layout");
+    let (mut sq, mut any) = (Sq::new(layout), srq());
+    let ((mut send_cq, mut sent), (mut recv_cq, mut received)) = (cq(), cq());
+    let texts: Vec<_> = (0..u64::from(batch)).map(|n| ([n as u8; 32], n)).collect();
+    let segs: Vec<_> =
+        (0..u64::from(batch)).map(|n| (DataSeg::new(0x10_0000 + n * 64, 64, 0x77), n)).collect();
+    let numbers: Vec<_> = (0..u64::from(batch)).map(|n| (n * 3, n)).collect();
+    let mut prepared = sq.prepare(Wr::send(Inline(&[0; 32])).signalled()).expect("short");
+    let mut block = 0u16;
+    if case == "echo" {
+        any.0.post_batch((0..u64::from(SLOTS) - 1).map(|n| (DataSeg::new(0x1000 + n * 64, 64, 0x77), n)));
+    }
+    for round in 0..rounds {
+        match case {
+            "send_inline" => send_inline(&mut sq, black_box(&texts)),
+            "send_segment" => send_segment(&mut sq, black_box(&segs)),
+            "send_batch" => assert_eq!(send_batch(&mut sq, black_box(&texts)), batch),
+            "send_prepared" => send_prepared(&mut sq, &mut prepared, black_box(&numbers)),
+            "poll_sends" => {
+                send_inline(&mut sq, &texts);
+                (0..batch as u16).for_each(|n| sent.push(0, 0x0a00_0042, block.wrapping_add(n)));
+                black_box(poll_sends(&mut send_cq, &mut sq, batch));
+            }
+            "echo" => {
+                for n in 0..batch {
+                    received.push(2, 0x42, ((round * batch + n) % SLOTS) as u16);
+                    sent.push(0, 0x0a00_0042, block.wrapping_add(n as u16));
+                }
+                black_box(echo(&mut recv_cq, &mut any.0, &mut send_cq, &mut sq, batch));
+            }
+            _ => return false,
+        }
+        block = block.wrapping_add(batch as u16);
+        if !matches!(case, "poll_sends" | "echo") {
+            sq.complete(block.wrapping_sub(1)).expect("the last one");
+        }
+        assert_eq!(sq.posted(), 0);
+    }
+    true
 }
 
 fn main() {
@@ -188,20 +315,10 @@ fn main() {
             }
         }
         "poll_receives" | "poll_empty" => {
-            let (layout, mem) = CqLayout::on_heap(SLOTS, 64).expect("layout");
-            // SAFETY: there is one thread.
-            #[expect(unsafe_code, reason = "this stands in for a device")]
-            let mem = unsafe { mem.device() };
-            let mut cq = Cq::new(layout);
-            let mut produced = 0u32;
+            let (mut cq, mut entries) = cq();
             for round in 0..2 * rounds {
                 for _ in 0..batch {
-                    let at = (produced % SLOTS) as usize * 64;
-                    mem.store_be32(at + 44, 100);
-                    mem.store_be32(at + 56, 0x42);
-                    mem.store_be16(at + 60, produced as u16);
-                    mem.store_u8(at + 63, 0x20 | (produced / SLOTS) as u8 & 1);
-                    produced += 1;
+                    entries.push(2, 0x42, entries.produced as u16);
                 }
                 if round % 2 == 0 {
                     black_box(poll_receives(&mut cq, batch));
@@ -211,6 +328,7 @@ fn main() {
                 }
             }
         }
+        other if send_loops(other, rounds, batch) => {}
         other => {
             eprintln!("unknown loop {other:?}");
             std::process::exit(2);

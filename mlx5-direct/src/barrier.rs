@@ -11,6 +11,7 @@
 //! | [`from_device`] | loads before it, then loads after it | compiler | `dmb oshld` |
 //! | [`release_to_device`] | loads before it, then stores after it | compiler | `dmb oshld` |
 //! | [`flush_write_combining`] | stores of any memory type before it, then stores after it | `sfence` | `dsb st` |
+//! | [`end_write_combining`] | none: the stores before it are not merged with those after it | compiler | `dgh` |
 //!
 //! # References
 //!
@@ -54,4 +55,9 @@ barrier!(
     /// Before a store to a device register (the record it refers to is visible first), and after it, to push it out of a
     /// write-combining buffer.
     flush_write_combining, x86_64: "sfence", aarch64: "dsb st"
+);
+barrier!(
+    /// After a BlueFlame copy by a thread that posts alone: the copy leaves the processor by itself, and the next post to the
+    /// register has a [`flush_write_combining`] before it.
+    end_write_combining, x86_64: "", aarch64: "hint #6"
 );

@@ -14,7 +14,7 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, CqeFields, RecvCqe, ScatteredRecv},
+    cqe::{self, Completion, CqeError, CqeFields, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -85,6 +85,24 @@ impl Cq {
         }
     }
 
+    /// The next completion if it is of a send-queue operation that succeeded and left no result in the entry; `None`, with nothing
+    /// consumed, if there is none or it is anything else, which [`poll`](Self::poll) tells. Half the cost of that.
+    #[inline(always)]
+    pub fn poll_if_send(&mut self) -> Option<SendCqe> {
+        if self.consumer_index == self.release_at {
+            self.release();
+        }
+        let entry = self.cqes.entry(self.consumer_index);
+        // Opcode 0 and no flag: the owner bit is all there is.
+        if entry.op_own() != self.lap {
+            return None;
+        }
+        barrier::from_device();
+        let send = cqe::decode_send(&entry);
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        Some(send)
+    }
+
     /// The next completion if it is a finished receive, else what `op_own` says.
     #[inline(always)]
     fn poll_receive(&mut self) -> Result<RecvCqe, u8> {
@@ -122,8 +140,10 @@ impl Cq {
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
         barrier::from_device();
         let mut decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
-        if let Ok(Completion::RecvScattered(scattered)) = &mut decoded {
-            scattered.index = self.consumer_index;
+        match &mut decoded {
+            Ok(Completion::RecvScattered(scattered)) => scattered.index = self.consumer_index,
+            Ok(Completion::SendScattered(scattered)) => scattered.index = self.consumer_index,
+            _ => {}
         }
         if !matches!(decoded, Err(CqeError::Compressed | CqeError::Resized)) {
             self.consumer_index = self.consumer_index.wrapping_add(1);
@@ -133,7 +153,8 @@ impl Cq {
 
     /// Hands up to `max` completions to `each`, oldest first; returns how many. Cheaper than as many calls of
     /// [`poll`](Self::poll): it goes from entry to entry by pointer, and looks at the release interval once. It ends after a
-    /// [`Completion::RecvScattered`], for [`copy_scattered`](Self::copy_scattered) to be called.
+    /// [`Completion::RecvScattered`] and a [`Completion::SendScattered`], for [`copy_scattered`](Self::copy_scattered) or
+    /// [`copy_result`](Self::copy_result) to be called.
     ///
     /// # Errors
     ///
@@ -183,7 +204,7 @@ impl Cq {
         each: &mut impl FnMut(Completion),
     ) -> Result<Option<bool>, CqeError> {
         let Some(completion) = self.poll_not_receive(op_own)? else { return Ok(None) };
-        let scattered = matches!(completion, Completion::RecvScattered(_));
+        let scattered = matches!(completion, Completion::RecvScattered(_) | Completion::SendScattered(_));
         each(completion);
         Ok(Some(scattered))
     }
@@ -196,6 +217,17 @@ impl Cq {
             return 0;
         }
         let len = into.len().min(scattered.receive.byte_count as usize);
+        self.cqes.copy_scattered(scattered.index, scattered.wide, &mut into[..len])
+    }
+
+    /// Copies the result of a read or an atomic that the device put into the completion entry instead of into the memory that
+    /// the request named. To be called before the next poll. Returns the bytes copied: the result's, as far as `into` has
+    /// room; 0 after another poll.
+    pub fn copy_result(&self, scattered: &ScatteredSend, into: &mut [u8]) -> usize {
+        if scattered.index != self.consumer_index.wrapping_sub(1) {
+            return 0;
+        }
+        let len = into.len().min(scattered.byte_count() as usize);
         self.cqes.copy_scattered(scattered.index, scattered.wide, &mut into[..len])
     }
 

@@ -146,17 +146,6 @@ pub enum RecvOp {
     SendInval,
 }
 
-/// Where the result of a read or an atomic is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// In the buffer of the work request.
-    Buffer,
-    /// In the entry's first 32 bytes; the buffer was not written.
-    Cqe32,
-    /// In the first half of a 128-byte entry; the buffer was not written.
-    Cqe64,
-}
-
 /// A finished receive, whose payload is in the posted buffer unless it is in a [`ScatteredRecv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCqe {
@@ -206,8 +195,6 @@ pub struct ScatteredRecv {
 pub struct SendCqe {
     /// Opcode of the send WQE.
     pub op: SendOp,
-    /// Where the payload of a read or an atomic is.
-    pub payload: Payload,
     /// QP number, 24 bits.
     pub qpn: u32,
     /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
@@ -216,6 +203,25 @@ pub struct SendCqe {
     pub wqe_counter: u16,
     /// Bytes read by an RDMA read.
     pub byte_count: u32,
+}
+
+/// A finished read or atomic whose result the device put into the completion entry (scatter to CQE). The memory that the request
+/// named was **not written**: take the result with [`Cq::copy_result`](crate::Cq::copy_result), or have it put where it belongs
+/// by [`Cq::deliver_result`](crate::Cq::deliver_result), before the next poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScatteredSend {
+    /// All but the result.
+    pub send: SendCqe,
+    pub(crate) wide: bool,
+    pub(crate) index: u32,
+}
+
+impl ScatteredSend {
+    /// Bytes of the result.
+    pub fn byte_count(&self) -> u32 {
+        // Of an atomic the entry's count is not to be relied on: libmlx5 takes 8 as well.
+        if self.send.op == SendOp::Read { self.send.byte_count } else { 8 }
+    }
 }
 
 /// The opcode that a requester entry repeats from its WQE.
@@ -237,6 +243,10 @@ pub enum SendOp {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Masked compare and swap.
+    MaskedCompareSwap,
+    /// Masked fetch and add.
+    MaskedFetchAdd,
     /// Memory key update: bind or invalidate of a window or fast registration.
     Umr,
     /// Invalidation of a local rkey.
@@ -260,6 +270,8 @@ impl SendOp {
             0x10 => Self::Read,
             0x11 => Self::CompareSwap,
             0x12 => Self::FetchAdd,
+            0x14 => Self::MaskedCompareSwap,
+            0x15 => Self::MaskedFetchAdd,
             0x1b => Self::LocalInval,
             0x25 => Self::Umr,
             other => Self::Other(other),
@@ -368,6 +380,9 @@ pub enum Completion {
     RecvError(ErrorCqe),
     /// A send-queue operation finished.
     Send(SendCqe),
+    /// A read or an atomic finished, and its result is in the completion entry: the memory that it named was not written. See
+    /// [`Cq::copy_result`](crate::Cq::copy_result).
+    SendScattered(ScatteredSend),
     /// A send-queue operation failed.
     SendError(ErrorCqe),
 }
@@ -380,6 +395,7 @@ impl Completion {
             Self::Recv(c) => c.qpn,
             Self::RecvScattered(c) => c.receive.qpn,
             Self::Send(c) => c.qpn,
+            Self::SendScattered(c) => c.send.qpn,
             Self::RecvError(e) | Self::SendError(e) => e.qpn,
         }
     }
@@ -391,7 +407,18 @@ impl Completion {
             Self::Recv(c) => Some(c.slot),
             Self::RecvScattered(c) => Some(c.receive.slot),
             Self::RecvError(e) => Some(WqeIndex(e.wqe_counter)),
-            Self::Send(_) | Self::SendError(_) => None,
+            Self::Send(_) | Self::SendScattered(_) | Self::SendError(_) => None,
+        }
+    }
+
+    /// What [`Sq::complete`](crate::Sq::complete) takes, of a send-queue operation.
+    #[inline]
+    pub fn send_counter(&self) -> Option<u16> {
+        match self {
+            Self::Send(c) => Some(c.wqe_counter),
+            Self::SendScattered(c) => Some(c.send.wqe_counter),
+            Self::SendError(e) => Some(e.wqe_counter),
+            Self::Recv(_) | Self::RecvScattered(_) | Self::RecvError(_) => None,
         }
     }
 }
@@ -480,14 +507,33 @@ pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
     }
 }
 
+/// Where the payload of an entry is: not in it, in its first 32 bytes, or in the first half of a 128-byte entry.
+enum Payload {
+    Buffer,
+    Cqe { wide: bool },
+}
+
 /// Where the payload is; `None` in a compressed entry.
 #[inline(always)]
 fn payload(op_own: u8) -> Option<Payload> {
     match (op_own >> FORMAT_SHIFT) & 3 {
         0 => Some(Payload::Buffer),
-        1 => Some(Payload::Cqe32),
-        2 => Some(Payload::Cqe64),
+        1 => Some(Payload::Cqe { wide: false }),
+        2 => Some(Payload::Cqe { wide: true }),
         _ => None,
+    }
+}
+
+/// The entry of a send-queue operation that succeeded.
+#[inline(always)]
+pub(crate) fn decode_send(cqe: &impl CqeFields) -> SendCqe {
+    let sop_qpn = cqe.sop_drop_qpn();
+    SendCqe {
+        op: SendOp::from_opcode((sop_qpn >> 24) as u8),
+        qpn: sop_qpn & QPN_MASK,
+        srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
+        wqe_counter: cqe.wqe_counter(),
+        byte_count: cqe.byte_count(),
     }
 }
 
@@ -515,22 +561,16 @@ pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completio
                 // The caller knows the index.
                 return Ok(match payload {
                     Payload::Buffer => Completion::Recv(receive),
-                    Payload::Cqe32 => {
-                        Completion::RecvScattered(ScatteredRecv { receive, wide: false, index: 0 })
-                    }
-                    Payload::Cqe64 => {
-                        Completion::RecvScattered(ScatteredRecv { receive, wide: true, index: 0 })
+                    Payload::Cqe { wide } => {
+                        Completion::RecvScattered(ScatteredRecv { receive, wide, index: 0 })
                     }
                 });
             }
-            Ok(Completion::Send(SendCqe {
-                op: SendOp::from_opcode((sop_qpn >> 24) as u8),
-                payload,
-                qpn,
-                srqn_or_user_index,
-                wqe_counter: cqe.wqe_counter(),
-                byte_count: cqe.byte_count(),
-            }))
+            let send = decode_send(cqe);
+            Ok(match payload {
+                Payload::Buffer => Completion::Send(send),
+                Payload::Cqe { wide } => Completion::SendScattered(ScatteredSend { send, wide, index: 0 }),
+            })
         }
         5 => Err(CqeError::Resized),
         13 => Ok(Completion::SendError(error())),

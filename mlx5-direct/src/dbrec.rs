@@ -8,19 +8,20 @@ use core::ptr::NonNull;
 
 use crate::{barrier, queue_mem::Keep};
 
-/// An SRQ's doorbell record: the 16-bit running count of posted WQEs, as one big-endian 32-bit word.
+/// The word of a doorbell record that says how much was posted: a 16-bit running count in a big-endian 32-bit word. SRQs and
+/// receive queues count WQEs, send queues blocks of 64 bytes.
 #[derive(Debug)]
-pub(crate) struct SrqDbRec {
+pub(crate) struct CounterDbRec {
     word: NonNull<u32>,
     _keep: Keep,
 }
 
 // SAFETY: the record is only stored to through `&mut self` and holds no thread-bound state.
-unsafe impl Send for SrqDbRec {}
+unsafe impl Send for CounterDbRec {}
 // SAFETY: a shared reference only loads the word, which nobody stores to meanwhile: stores need `&mut self`.
-unsafe impl Sync for SrqDbRec {}
+unsafe impl Sync for CounterDbRec {}
 
-impl SrqDbRec {
+impl CounterDbRec {
     /// # Safety
     ///
     /// `word` is 4-byte aligned and valid for reads and writes while the value lives, and only this value stores to it.
@@ -34,7 +35,8 @@ impl SrqDbRec {
         u32::from_be(unsafe { self.word.as_ptr().read_volatile() })
     }
 
-    /// Makes every WQE written so far visible, then tells the device that `count` WQEs were posted in all (mod 65,536).
+    /// Makes every WQE written so far visible, then tells the device that `count` WQEs or blocks were posted in all
+    /// (mod 65,536).
     ///
     /// Stores the low half of the word, its last two bytes: the high half was 0 when the queue was taken over and stays 0.
     #[inline(always)]
@@ -52,7 +54,7 @@ pub(crate) struct CqDbRec {
     _keep: Keep,
 }
 
-// SAFETY: as for `SrqDbRec`.
+// SAFETY: as for `CounterDbRec`.
 unsafe impl Send for CqDbRec {}
 
 impl CqDbRec {

@@ -28,6 +28,11 @@ use crate::{
     srq::{DepthError, Srq},
 };
 
+mod qp;
+mod send_wrs;
+
+pub use send_wrs::{InlineSges, SendWr, SendWrs};
+
 /// The structs of `infiniband/mlx5dv.h`, each followed by room for fields that newer versions add.
 #[doc(hidden)]
 pub mod abi {
@@ -59,6 +64,36 @@ pub mod abi {
     }
 
     #[repr(C)]
+    pub struct DvQueue {
+        pub buf: *mut c_void,
+        pub wqe_cnt: u32,
+        pub stride: u32,
+    }
+
+    #[repr(C)]
+    pub struct DvBlueFlame {
+        pub reg: *mut c_void,
+        pub size: u32,
+    }
+
+    #[repr(C)]
+    pub struct DvQp {
+        pub dbrec: *mut u32,
+        pub sq: DvQueue,
+        pub rq: DvQueue,
+        pub bf: DvBlueFlame,
+        pub comp_mask: u64,
+        pub room: [u64; 64],
+    }
+
+    #[repr(C)]
+    pub struct DvAh {
+        pub av: *mut c_void,
+        pub comp_mask: u64,
+        pub room: [u64; 32],
+    }
+
+    #[repr(C)]
     pub struct DvPair {
         pub object: *mut c_void,
         pub out: *mut c_void,
@@ -69,6 +104,9 @@ pub mod abi {
         pub qp: DvPair,
         pub cq: DvPair,
         pub srq: DvPair,
+        pub rwq: DvPair,
+        pub dm: DvPair,
+        pub ah: DvPair,
         pub room: [u64; 64],
     }
 
@@ -89,8 +127,10 @@ pub mod abi {
 
     pub const QP_INIT_MASK_CREATE_FLAGS: u64 = 1 << 0;
     pub const QP_CREATE_DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
+    pub const OBJ_QP: u64 = 1 << 0;
     pub const OBJ_CQ: u64 = 1 << 1;
     pub const OBJ_SRQ: u64 = 1 << 2;
+    pub const OBJ_AH: u64 = 1 << 5;
     pub const SRQ_MASK_SRQN: u64 = 1 << 0;
     pub const CONTEXT_FLAGS_CQE_V1: u64 = 1 << 0;
 }

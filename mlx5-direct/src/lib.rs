@@ -40,7 +40,7 @@
 //!             println!("{bytes:?} for buffer {cookie}");
 //!         }
 //!         Completion::RecvError(e) => println!("buffer {cookie}: {}", e.syndrome),
-//!         Completion::Send(_) | Completion::SendError(_) => unreachable!("no slot"),
+//!         _ => unreachable!("no slot"),
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -104,20 +104,26 @@ pub mod cqe;
 pub mod dv;
 pub mod qp_table;
 pub mod queue_mem;
+pub mod rq;
 pub mod split;
+pub mod sq;
 pub mod srq;
 pub mod teardown;
 pub mod wqe;
+pub mod wr;
 
 pub use cq::{ArmFor, Cq};
 pub use cqe::{
-    Completion, CqeError, ErrorCqe, Payload, RecvCqe, RecvOp, ScatteredRecv, SendCqe, SendOp, Syndrome,
+    Completion, CqeError, ErrorCqe, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend, SendCqe, SendOp, Syndrome,
 };
-pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs};
+pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 pub use qp_table::QpTable;
-pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, SrqLayout};
+pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout};
+pub use rq::Rq;
 pub use split::{SlotReturner, SrqPoster};
+pub use sq::{Chain, NotPosted, Prepared, Released, SendBatchError, SendError, Sq};
 pub use srq::{
     AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, RebindError, Srq,
 };
 pub use wqe::{DataSeg, WqeIndex};
+pub use wr::Wr;

@@ -9,17 +9,24 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::{
-    dbrec::{CqDbRec, SrqDbRec},
+    dbrec::{CounterDbRec, CqDbRec},
     uar::Uar,
     wqe,
 };
 
 mod entries;
 mod heap;
+mod qp;
+mod receives;
+mod sends;
 mod slots;
 
 pub(crate) use entries::CqeMem;
 pub use heap::{HeapMem, HeapView};
+pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
+pub(crate) use receives::RqMem;
+pub use sends::Units;
+pub(crate) use sends::{Posted, SqMem, WqeImage};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 
@@ -69,6 +76,71 @@ pub enum LayoutError {
         /// Bytes of an entry.
         cqe_bytes: u32,
     },
+    /// Send queues have a power of two of blocks up to 32,768.
+    #[error("send queue of {block_count} blocks: need a power of two up to 32768")]
+    BlockCount {
+        /// Blocks in the ring.
+        block_count: u32,
+    },
+    /// Blocks of a send queue have 64 bytes.
+    #[error("send queue blocks of {stride_bytes} bytes: only 64 is known")]
+    BlockStride {
+        /// Bytes from one block to the next.
+        stride_bytes: u32,
+    },
+    /// Receive queues have a power of two of slots up to 32,768.
+    #[error("receive queue of {wqe_count} slots: need a power of two up to 32768")]
+    ReceiveWqeCount {
+        /// Slots in the ring.
+        wqe_count: u32,
+    },
+    /// Receive slots are a power of two of bytes, at least 16.
+    #[error("receive slot of {stride_bytes} bytes: need a power of two from 16 to 4096")]
+    ReceiveStride {
+        /// Bytes from one slot to the next.
+        stride_bytes: u32,
+    },
+    /// The number of requests that the queue is to hold does not fit its ring.
+    #[error("{max_requests} requests in a ring of {block_count}: need 1 to as many")]
+    MaxRequests {
+        /// Requests posted at a time.
+        max_requests: u32,
+        /// Blocks or slots in the ring.
+        block_count: u32,
+    },
+    /// The halves of a send register have 256 bytes, or there is one of 8.
+    #[error("send register of {register_bytes} bytes: only 256 and 0 are known")]
+    RegisterBytes {
+        /// Bytes of one half.
+        register_bytes: u32,
+    },
+    /// The send word of the doorbell record is not 0: something was posted through verbs.
+    #[error("send doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
+    SendQueueUsed {
+        /// What the record holds.
+        count: u32,
+    },
+    /// The receive word of the doorbell record is not 0: something was posted through verbs.
+    #[error("receive doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
+    ReceiveQueueUsed {
+        /// What the record holds.
+        count: u32,
+    },
+    /// The QP is of a type that this crate does not drive, or it was opened by `ibv_open_qp`.
+    #[error("QP type {qp_type}: only RC, UC, UD and XRC send QPs are driven directly")]
+    QpType {
+        /// `ibv_qp_type`.
+        qp_type: u32,
+    },
+    /// QP signatures need a checksum in every WQE, which this crate does not write.
+    #[error("QP signature mode is on: unset MLX5_QP_SIGNATURE and create the QP again")]
+    QpSignature,
+    /// The QP was created without this queue, or receives from an SRQ.
+    #[error("the QP has no {what} queue of its own")]
+    NoQueue {
+        /// `send` or `receive`.
+        what: &'static str,
+    },
     /// The queue's memory, or a table that goes with it, cannot be allocated.
     #[error("no memory for the queue")]
     NoMemory,
@@ -84,7 +156,7 @@ pub enum LayoutError {
 #[derive(Debug)]
 pub struct SrqLayout {
     pub(crate) wqes: WqeMem,
-    pub(crate) dbrec: SrqDbRec,
+    pub(crate) dbrec: CounterDbRec,
     /// SRQ number, or 0 where the library did not say.
     pub srqn: u32,
 }
@@ -146,7 +218,7 @@ impl SrqLayout {
         let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) }
             .map_err(|_| LayoutError::NoMemory)?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
-        let dbrec = unsafe { SrqDbRec::new(word, keep) };
+        let dbrec = unsafe { CounterDbRec::new(word, keep) };
         match dbrec.load() {
             0 => Ok(Self { wqes, dbrec, srqn: parts.srqn }),
             count => Err(LayoutError::AlreadyPosted { count }),

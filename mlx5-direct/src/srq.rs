@@ -15,7 +15,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
-    dbrec::SrqDbRec,
+    dbrec::CounterDbRec,
     dv::RecvWrs,
     queue_mem::{Cookies, Fill, SrqLayout, WqeMem},
     ring::Ring,
@@ -120,7 +120,7 @@ pub struct Bound(());
 pub struct Srq<M = AnySegments> {
     ring: Ring,
     wqes: WqeMem,
-    dbrec: SrqDbRec,
+    dbrec: CounterDbRec,
     srqn: u32,
     _mode: M,
 }

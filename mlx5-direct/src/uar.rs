@@ -1,10 +1,17 @@
 #![expect(unsafe_code, reason = "stores to a device register page")]
 //! The user access region: device registers mapped into the process.
 //!
-//! Posting to an SRQ does not touch it. Arming a CQ does: one 8-byte store at offset 0x20. The page may be mapped
-//! write-combining, hence the flushes around the store.
+//! Posting to an SRQ does not touch it. Arming a CQ does: one 8-byte store at offset 0x20. So does posting to a send queue: it
+//! rings [`SendRegister`]. The page may be mapped write-combining, hence the flushes around the stores.
 
 use core::ptr::NonNull;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use crate::{barrier, queue_mem::Keep};
 
@@ -36,5 +43,129 @@ impl Uar {
         // SAFETY: aligned and valid by the contract of `new` (0x20 keeps the page's alignment).
         unsafe { self.page.as_ptr().add(CQ_DOORBELL_OFFSET).cast::<u64>().write_volatile(value) };
         barrier::flush_write_combining();
+    }
+}
+
+/// Bytes of one half of a BlueFlame register; the other half follows it.
+pub(crate) const BLUEFLAME_BYTES: u32 = 256;
+
+/// How queues use one send register.
+#[derive(Debug)]
+struct RegisterUse {
+    /// Several queues have the register, or it takes no BlueFlame: 8-byte doorbells only. Never becomes false again.
+    doorbell_only: AtomicBool,
+}
+
+/// Every send register of the process that queues of this crate have, by address.
+static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
+
+/// The use of the register at this address; a second user makes it one for doorbells only.
+fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
+    let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    registers.retain(|_, user| user.strong_count() > 0);
+    if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
+        user.doorbell_only.store(true, Relaxed);
+        return user;
+    }
+    let user = Arc::new(RegisterUse { doorbell_only: AtomicBool::new(doorbell_only) });
+    registers.insert(address, Arc::downgrade(&user));
+    user
+}
+
+/// The register that a send queue is rung through: two halves that are used in turn.
+///
+/// A ring is either an 8-byte doorbell or, with BlueFlame, a copy of the WQE in blocks of 64 bytes. A copy into a register that
+/// another queue rings at the same moment reaches the device torn. So a register that two queues of this crate have is for
+/// doorbells only.
+#[derive(Debug)]
+pub(crate) struct SendRegister {
+    /// The half that the next ring uses.
+    half: NonNull<u8>,
+    /// Distance of the halves as a bit of their addresses; 0 where there is one.
+    toggle: usize,
+    user: Arc<RegisterUse>,
+    _keep: Keep,
+}
+
+// SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`, with a flush after each.
+unsafe impl Send for SendRegister {}
+// SAFETY: a shared reference reads an atomic only.
+unsafe impl Sync for SendRegister {}
+
+impl SendRegister {
+    /// # Safety
+    ///
+    /// `register` is aligned to twice `bytes`, at least 8, and valid for stores of two halves of `bytes` bytes each, or of 8
+    /// bytes where `bytes` is 0, while the value lives. Nobody but values of this type stores there.
+    pub(crate) unsafe fn new(register: NonNull<u8>, bytes: u32, blueflame: bool, keep: Keep) -> Self {
+        let user = register_use(register.addr().get(), bytes == 0 || !blueflame);
+        Self { half: register, toggle: bytes as usize, user, _keep: keep }
+    }
+
+    /// Whether BlueFlame may be used now.
+    #[inline(always)]
+    pub(crate) fn takes_blueflame(&self) -> bool {
+        !self.user.doorbell_only.load(Relaxed)
+    }
+
+    /// From now on only doorbells are rung, by every queue that has the register.
+    pub(crate) fn stop_blueflame(&self) {
+        self.user.doorbell_only.store(true, Relaxed);
+    }
+
+    /// Before a ring: the record, and whatever was stored to the register before, comes first.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        barrier::flush_write_combining();
+    }
+
+    /// Copies the `n`-th block of a WQE into the half, with stores of 16 bytes in ascending order.
+    ///
+    /// # Safety
+    ///
+    /// `block` is 16-byte aligned and valid for reads of 64 bytes, and `n` below 4 in a register with BlueFlame.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_block(&mut self, n: u32, block: *const u8) {
+        let to = self.half.as_ptr().wrapping_add(n as usize * 64);
+        for at in (0..64).step_by(16) {
+            // SAFETY: inside the block, and inside the half, by contract; aligned as both are.
+            unsafe {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                {
+                    use core::arch::x86_64::__m128i;
+                    let unit = block.add(at).cast::<__m128i>().read();
+                    to.add(at).cast::<__m128i>().write_volatile(unit);
+                }
+                #[cfg(any(not(target_arch = "x86_64"), miri))]
+                {
+                    let unit = block.add(at).cast::<u128>().read_unaligned();
+                    to.add(at).cast::<u128>().write_volatile(unit);
+                }
+            }
+        }
+    }
+
+    /// After the copy: pushes it out, and changes to the other half.
+    #[inline(always)]
+    pub(crate) fn end(&mut self) {
+        barrier::flush_write_combining();
+        self.change_half();
+    }
+
+    /// Rings with the first 8 bytes of the last WQE, in memory order, by one store.
+    #[inline(always)]
+    pub(crate) fn doorbell(&mut self, word: u64) {
+        barrier::flush_write_combining();
+        // SAFETY: aligned and valid by the contract of `new`.
+        unsafe { self.half.as_ptr().cast::<u64>().write_volatile(word) };
+        barrier::flush_write_combining();
+        self.change_half();
+    }
+
+    #[inline(always)]
+    fn change_half(&mut self) {
+        let other = self.half.as_ptr().map_addr(|address| address ^ self.toggle);
+        // SAFETY: the address of a half of a register, which is not null.
+        self.half = unsafe { NonNull::new_unchecked(other) };
     }
 }

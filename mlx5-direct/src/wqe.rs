@@ -1,4 +1,4 @@
-//! The shared-receive-queue WQE: one next segment, then data segments.
+//! The shared-receive-queue WQE: one next segment, then data segments. Send WQEs: [`send`].
 //!
 //! Written by us, read by the device; never read back by us. Everything is big-endian.
 //!
@@ -16,6 +16,8 @@ use core::mem::{align_of, offset_of, size_of};
 use rdma_sys::ibv_sge;
 
 use crate::be::{Be16, Be32, Be64};
+
+pub mod send;
 
 /// The index of a slot in the SRQ's ring. A verbs-created SRQ returns it in the receive CQE's `wqe_counter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

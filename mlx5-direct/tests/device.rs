@@ -7,6 +7,8 @@
 mod common;
 #[path = "../examples/receive.rs"]
 mod example;
+#[path = "common/sends.rs"]
+mod sends;
 #[path = "common/twins.rs"]
 mod twins;
 
@@ -59,6 +61,16 @@ fn main() {
             assert_eq!(example::run(rig, 3000), expected);
         }),
         trial("bound_buffers_come_around_again_and_again", bound),
+        trial("a_send_queue_has_the_limits_that_verbs_granted", sends::caps),
+        trial("queues_that_cannot_be_taken_over_are_refused_with_the_reason", sends::refused_queues),
+        trial("send_wqes_completions_and_memory_equal_those_of_ibv_post_send", sends::twins),
+        trial("refused_work_requests_are_those_that_ibv_post_send_refuses", sends::refusals),
+        trial("datagrams_equal_those_of_libmlx5_and_arrive_behind_40_bytes", sends::datagrams),
+        trial("one_cq_serves_sends_and_receives_of_two_qps", sends::both_ways),
+        trial("results_of_reads_and_atomics_come_out_of_their_entries", sends::scattered_results),
+        trial("an_error_releases_and_flushes_in_order_and_reset_starts_over", sends::errors_and_reset),
+        trial("windows_are_bound_and_invalidated_with_the_wqes_of_libmlx5", sends::windows),
+        trial("queues_that_share_a_register_ring_doorbells", sends::shared_registers),
     ];
     libtest_mimic::run(&args, trials).exit();
 }

@@ -53,7 +53,20 @@ fn layouts_match_the_header() -> Result<(), Failed> {
     macro_rules! expected {
         ($($c:literal, $field:literal => $rust:expr;)*) => { vec![$(($c, $field, $rust)),*] };
     }
-    let offsets = expected! {
+    let mut offsets = expected! {
+        "mlx5dv_qp", "dbrec" => offset_of!(abi::DvQp, dbrec);
+        "mlx5dv_qp", "sq.buf" => offset_of!(abi::DvQp, sq.buf);
+        "mlx5dv_qp", "sq.wqe_cnt" => offset_of!(abi::DvQp, sq.wqe_cnt);
+        "mlx5dv_qp", "sq.stride" => offset_of!(abi::DvQp, sq.stride);
+        "mlx5dv_qp", "rq.buf" => offset_of!(abi::DvQp, rq.buf);
+        "mlx5dv_qp", "rq.stride" => offset_of!(abi::DvQp, rq.stride);
+        "mlx5dv_qp", "bf.reg" => offset_of!(abi::DvQp, bf.reg);
+        "mlx5dv_qp", "bf.size" => offset_of!(abi::DvQp, bf.size);
+        "mlx5dv_qp", "comp_mask" => offset_of!(abi::DvQp, comp_mask);
+        "mlx5dv_ah", "av" => offset_of!(abi::DvAh, av);
+        "mlx5dv_obj", "qp.in" => offset_of!(abi::DvObj, qp.object);
+        "mlx5dv_obj", "ah.in" => offset_of!(abi::DvObj, ah.object);
+        "mlx5dv_obj", "ah.out" => offset_of!(abi::DvObj, ah.out);
         "mlx5dv_srq", "buf" => offset_of!(abi::DvSrq, buf);
         "mlx5dv_srq", "dbrec" => offset_of!(abi::DvSrq, dbrec);
         "mlx5dv_srq", "stride" => offset_of!(abi::DvSrq, stride);
@@ -88,27 +101,35 @@ fn layouts_match_the_header() -> Result<(), Failed> {
         "mlx5_err_cqe", "vendor_err_synd" => cqe::VENDOR_SYNDROME_OFFSET;
         "mlx5_err_cqe", "syndrome" => cqe::VENDOR_SYNDROME_OFFSET + 1;
     };
+    offsets.extend(wqe::send::OFFSETS);
     // Ours are at least as large, so that the library never writes past them.
     let sizes = [
         ("mlx5dv_srq", size_of::<abi::DvSrq>()),
         ("mlx5dv_cq", size_of::<abi::DvCq>()),
+        ("mlx5dv_qp", size_of::<abi::DvQp>()),
+        ("mlx5dv_ah", size_of::<abi::DvAh>()),
         ("mlx5dv_obj", size_of::<abi::DvObj>()),
         ("mlx5dv_context", size_of::<abi::DvContext>()),
         ("mlx5dv_qp_init_attr", size_of::<abi::DvQpInit>()),
     ];
-    let exact_sizes = [
+    let mut exact_sizes = vec![
         ("mlx5_wqe_srq_next_seg", wqe::SEGMENT_BYTES),
         ("mlx5_wqe_data_seg", wqe::SEGMENT_BYTES),
         ("mlx5_cqe64", size_of::<RawCqe>()),
         ("mlx5_err_cqe", size_of::<RawCqe>()),
     ];
-    let values = [
+    exact_sizes.extend(wqe::send::SIZES);
+    let mut values = vec![
+        ("MLX5DV_OBJ_QP", abi::OBJ_QP),
+        ("MLX5DV_OBJ_AH", abi::OBJ_AH),
         ("MLX5DV_OBJ_CQ", abi::OBJ_CQ),
         ("MLX5DV_OBJ_SRQ", abi::OBJ_SRQ),
         ("MLX5DV_SRQ_MASK_SRQN", abi::SRQ_MASK_SRQN),
         ("MLX5DV_CONTEXT_FLAGS_CQE_V1", abi::CONTEXT_FLAGS_CQE_V1),
         ("MLX5_INVALID_LKEY", wqe::TERMINATOR_LKEY.into()),
     ];
+
+    values.extend(wqe::send::VALUES);
 
     let mut c = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/mlx5dv.h>\nint main(void) {\n",
@@ -300,6 +321,12 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("poll_receives", "poll_receives", 32, 30.8),
         ("poll_receives", "poll_each_receive", 32, 24.8),
         ("poll_receives", "poll_empty", 32, 27.4),
+        ("send_inline", "send_inline", 32, 57.8),
+        ("send_segment", "send_segment", 32, 58.8),
+        ("send_batch", "send_batch", 32, 29.2),
+        ("send_prepared", "send_prepared", 32, 70.7),
+        ("poll_sends", "poll_sends", 32, 38.1),
+        ("echo", "echo", 32, 155.2),
     ];
     // What another build of the same compiler may differ by.
     let tolerance = |count: f64| count * 1.03 + 0.2;

@@ -5,7 +5,9 @@ use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
 use super::Keep;
 use crate::{
     barrier,
-    cqe::{self, CqeFields, RawCqe},
+    cq::Cq,
+    cqe::{self, CqeFields, RawCqe, ScatteredRecv, ScatteredSend},
+    wqe::DataSeg,
 };
 
 /// The CQ's ring of entries. Read-only.
@@ -143,4 +145,59 @@ impl CqeFields for CqeRef<'_> {
         // SAFETY: bytes 54 and 55 of the 64 that `entry` checked.
         unsafe { (at.add(1).read(), at.read()) }
     }
+}
+
+impl Cq {
+    /// Puts the payload of a receive that the device left in the completion entry where it belongs: into the segments of the
+    /// receive, such as [`Rq::segments`](crate::Rq::segments). To be called before the next poll. Returns the bytes copied.
+    ///
+    /// # Safety
+    ///
+    /// The segments' addresses are valid for writes in this process, and nobody else uses that memory meanwhile.
+    pub unsafe fn deliver(
+        &self,
+        scattered: &ScatteredRecv,
+        into: impl IntoIterator<Item = DataSeg>,
+    ) -> usize {
+        let mut bytes = [0; MOST_SCATTERED];
+        let len = self.copy_scattered(scattered, &mut bytes);
+        // SAFETY: passed on to the caller.
+        unsafe { spread(&bytes[..len], into) }
+    }
+
+    /// Puts the result of a read or an atomic that the device left in the completion entry where it belongs: into the segments
+    /// of the request, [`Sq::segments`](crate::Sq::segments). To be called before the next poll. Returns the bytes copied.
+    ///
+    /// # Safety
+    ///
+    /// As [`deliver`](Self::deliver).
+    pub unsafe fn deliver_result(
+        &self,
+        scattered: &ScatteredSend,
+        into: impl IntoIterator<Item = DataSeg>,
+    ) -> usize {
+        let mut bytes = [0; MOST_SCATTERED];
+        let len = self.copy_result(scattered, &mut bytes);
+        // SAFETY: passed on to the caller.
+        unsafe { spread(&bytes[..len], into) }
+    }
+}
+
+/// Most bytes that an entry holds beside its fields.
+const MOST_SCATTERED: usize = 64;
+
+/// Writes bytes into segments, one behind the other, as far as there is room.
+///
+/// # Safety
+///
+/// The segments' addresses are valid for writes.
+unsafe fn spread(mut bytes: &[u8], into: impl IntoIterator<Item = DataSeg>) -> usize {
+    let all = bytes.len();
+    for seg in into {
+        let (now, later) = bytes.split_at(bytes.len().min(seg.byte_count() as usize));
+        // SAFETY: valid for writes of as many bytes by contract.
+        unsafe { (seg.addr() as *mut u8).copy_from(now.as_ptr(), now.len()) };
+        bytes = later;
+    }
+    all - bytes.len()
 }

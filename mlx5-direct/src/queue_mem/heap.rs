@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::LayoutError;
-use crate::uar::CQ_DOORBELL_OFFSET;
+use crate::uar::{BLUEFLAME_BYTES, CQ_DOORBELL_OFFSET};
 
 /// Zeroed heap memory that plays the part of queue memory: a ring, then doorbell records, then a register page.
 ///
@@ -112,9 +112,15 @@ impl HeapMem {
     heap_access!(load_be32, store_be32, u32, "a big-endian 32-bit field");
     heap_access!(load_be64, store_be64, u64, "a big-endian 64-bit field");
 
-    /// Byte offset of the first doorbell record word: the SRQ's count, or the CQ's consumer index (arm word 4 further).
+    /// Byte offset of the first doorbell record word: the count of an SRQ, a send or a receive queue, or the CQ's consumer
+    /// index (arm word 4 further).
     pub fn dbrec_offset(&self) -> usize {
         self.ring_bytes
+    }
+
+    /// Byte offset of the first half of a send queue's register; the second half is 256 bytes further.
+    pub fn send_register_offset(&self) -> usize {
+        (self.ring_bytes + 64).next_multiple_of(2 * BLUEFLAME_BYTES as usize)
     }
 
     /// Byte offset of a CQ's doorbell register.

@@ -54,7 +54,12 @@ impl Rig {
             let pd = some(ibv_alloc_pd(found), "ibv_alloc_pd");
             let channel = some(ibv_create_comp_channel(found), "ibv_create_comp_channel");
             let buffer = vec![0u8; BUFFER_BYTES].leak().as_mut_ptr();
-            let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as c_int;
+            let access = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
+                | ibv_access_flags::IBV_ACCESS_MW_BIND)
+                .0 as c_int;
             let mr = some(ibv_reg_mr(pd, buffer.cast(), BUFFER_BYTES, access), "ibv_reg_mr");
             Some(Self { context: found, pd, channel, mr, buffer })
         }
@@ -63,6 +68,11 @@ impl Rig {
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: a live MR.
         unsafe { (*self.mr).lkey }
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: a live MR.
+        unsafe { (*self.mr).rkey }
     }
 
     pub(crate) fn addr(&self, offset: usize) -> u64 {
@@ -99,6 +109,17 @@ impl Rig {
     }
 
     pub(crate) fn qp(&self, send: *mut ibv_cq, recv: *mut ibv_cq, srq: *mut ibv_srq) -> *mut ibv_qp {
+        self.qp_with(send, recv, srq, |_| ()).0
+    }
+
+    /// A QP with other attributes than `qp` makes, and what was granted.
+    pub(crate) fn qp_with(
+        &self,
+        send: *mut ibv_cq,
+        recv: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        change: impl FnOnce(&mut ibv_qp_init_attr),
+    ) -> (*mut ibv_qp, ibv_qp_cap) {
         // SAFETY: live objects.
         unsafe {
             let mut init: ibv_qp_init_attr = zeroed();
@@ -107,8 +128,90 @@ impl Rig {
             init.cap.max_send_sge = 1;
             init.qp_type = ibv_qp_type::IBV_QPT_RC;
             init.sq_sig_all = 1;
-            some(ibv_create_qp(self.pd, &mut init), "ibv_create_qp")
+            change(&mut init);
+            (some(ibv_create_qp(self.pd, &mut init), "ibv_create_qp"), init.cap)
         }
+    }
+
+    pub(crate) fn qpn(&self, qp: *mut ibv_qp) -> u32 {
+        // SAFETY: a live QP.
+        unsafe { (*qp).qp_num }
+    }
+
+    /// Brings a UD QP to RTS.
+    pub(crate) fn datagrams(&self, qp: *mut ibv_qp, qkey: u32) {
+        type M = ibv_qp_attr_mask;
+        let steps = [
+            (ibv_qp_state::IBV_QPS_INIT, M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_QKEY),
+            (ibv_qp_state::IBV_QPS_RTR, M::IBV_QP_STATE),
+            (ibv_qp_state::IBV_QPS_RTS, M::IBV_QP_SQ_PSN),
+        ];
+        for (state, mask) in steps {
+            // SAFETY: plain attributes and a live QP.
+            unsafe {
+                let mut attr: ibv_qp_attr = zeroed();
+                (attr.qp_state, attr.port_num, attr.qkey) = (state, 1, qkey);
+                let mask = (mask | M::IBV_QP_STATE).0 as c_int;
+                ok(ibv_modify_qp(qp, &mut attr, mask), "ibv_modify_qp");
+            }
+        }
+    }
+
+    /// Moves a QP to RESET.
+    pub(crate) fn to_reset(&self, qp: *mut ibv_qp) {
+        // SAFETY: plain attributes and a live QP.
+        unsafe {
+            let mut attr: ibv_qp_attr = zeroed();
+            attr.qp_state = ibv_qp_state::IBV_QPS_RESET;
+            ok(ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int), "ibv_modify_qp");
+        }
+    }
+
+    /// An address handle of the device's own address.
+    pub(crate) fn address_handle(&self) -> *mut ibv_ah {
+        // SAFETY: plain attributes and live objects.
+        unsafe {
+            let mut attr: ibv_ah_attr = zeroed();
+            (attr.port_num, attr.is_global) = (1, 1);
+            attr.grh.hop_limit = 64;
+            let mut gid: ibv_gid = zeroed();
+            ok(ibv_query_gid(self.context, 1, 0, &mut gid), "ibv_query_gid");
+            attr.grh.dgid = gid;
+            some(ibv_create_ah(self.pd, &mut attr), "ibv_create_ah")
+        }
+    }
+
+    /// Posts through verbs; returns the error number and how many were accepted.
+    pub(crate) fn verbs_send(&self, qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> (c_int, usize) {
+        for n in 1..wrs.len() {
+            wrs[n - 1].next = &raw mut wrs[n];
+        }
+        // SAFETY: a live QP and a chain inside the slice, whose last `next` is null.
+        unsafe {
+            let mut bad = null_mut();
+            let rc = ibv_post_send(qp, wrs.as_mut_ptr(), &mut bad);
+            let accepted = if rc == 0 { wrs.len() } else { bad.offset_from(wrs.as_ptr()) as usize };
+            (rc, accepted)
+        }
+    }
+
+    /// Polls through verbs until `n` completions came: `wr_id`, status, bytes of what was read.
+    pub(crate) fn verbs_poll(&self, cq: *mut ibv_cq, n: usize) -> Vec<ibv_wc> {
+        let mut all = vec![];
+        let start = std::time::Instant::now();
+        while all.len() < n {
+            // SAFETY: a live CQ and room for one completion.
+            unsafe {
+                let mut wc: ibv_wc = zeroed();
+                match ibv_poll_cq(cq, 1, &mut wc) {
+                    0 => std::thread::yield_now(),
+                    1 => all.push(wc),
+                    n => panic!("ibv_poll_cq: {n}"),
+                }
+            }
+            assert!(start.elapsed().as_secs() < 20, "{} of {n} completions", all.len());
+        }
+        all
     }
 
     /// Connects two QPs to each other.
@@ -131,7 +234,10 @@ impl Rig {
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
             attr.port_num = 1;
-            attr.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+            attr.qp_access_flags = (ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
+                .0;
             modify(
                 &mut attr,
                 M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS,
@@ -141,7 +247,7 @@ impl Rig {
             attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
             attr.path_mtu = ibv_mtu::IBV_MTU_1024;
             attr.dest_qp_num = dest;
-            attr.max_dest_rd_atomic = 1;
+            attr.max_dest_rd_atomic = 4;
             attr.min_rnr_timer = 1;
             attr.ah_attr.port_num = 1;
             attr.ah_attr.is_global = 1;
@@ -165,7 +271,7 @@ impl Rig {
             attr.timeout = 14;
             attr.retry_cnt = 7;
             attr.rnr_retry = 7;
-            attr.max_rd_atomic = 1;
+            attr.max_rd_atomic = 4;
             modify(
                 &mut attr,
                 M::IBV_QP_STATE

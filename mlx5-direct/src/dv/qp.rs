@@ -1,0 +1,221 @@
+//! QPs and address handles of verbs.
+
+use core::{ffi::c_int, mem::zeroed};
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+
+use rdma_sys::{ibv_ah, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type};
+
+use super::{DvError, abi, checked, lib_for, require};
+use crate::{
+    queue_mem::{LayoutError, RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport},
+    rq::Rq,
+    sq::Sq,
+    wqe::send::BLOCK_BYTES,
+    wr::AddressVector,
+};
+
+/// What verbs and libmlx5 say of a QP.
+struct Qp {
+    raw: *mut ibv_qp,
+    dv: abi::DvQp,
+    init: ibv_qp_init_attr,
+    transport: Transport,
+}
+
+/// # Safety
+///
+/// `qp` is a live QP.
+unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
+    let qp = require(qp, "QP")?;
+    // SAFETY: `qp` is live by contract.
+    let (context, qp_type) = unsafe { ((*qp).context, (*qp).qp_type) };
+    // SAFETY: as above.
+    let lib = unsafe { lib_for(context) }?;
+    // Before `mlx5dv_init_obj`, which crashes on QPs without a register: DC targets, RSS, and those of `ibv_open_qp`.
+    let transport = match qp_type {
+        ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC => Transport::Connected,
+        ibv_qp_type::IBV_QPT_UD => Transport::Datagram,
+        ibv_qp_type::IBV_QPT_XRC_SEND => Transport::Xrc,
+        qp_type => return Err(LayoutError::QpType { qp_type }.into()),
+    };
+    // libmlx5 turns signatures on when this variable exists, and reports them nowhere.
+    if std::env::var_os("MLX5_QP_SIGNATURE").is_some() {
+        return Err(LayoutError::QpSignature.into());
+    }
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
+    let mask = ibv_qp_attr_mask::IBV_QP_CAP.0 as c_int;
+    // SAFETY: a live QP and structs of the call's types.
+    checked("ibv_query_qp", unsafe { rdma_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
+    // SAFETY: as above.
+    let (mut obj, mut dv): (abi::DvObj, abi::DvQp) = unsafe { (zeroed(), zeroed()) };
+    obj.qp = abi::DvPair { object: qp.cast(), out: (&raw mut dv).cast() };
+    // SAFETY: a live QP with a register, by its type, and structs at least as large as the library's.
+    checked("mlx5dv_init_obj(QP)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_QP) })?;
+    Ok(Qp { raw: qp, dv, init, transport })
+}
+
+/// Whether libmlx5 was told to leave BlueFlame alone. It reports the register's size all the same.
+fn blueflame_is_off() -> bool {
+    std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value != "0")
+}
+
+impl SqLayout {
+    /// Reads and checks the send queue of a QP to which nothing was posted yet. RC, UC, UD and XRC send QPs have one that can be
+    /// driven.
+    ///
+    /// # Errors
+    ///
+    /// [`DvError`]: no libmlx5, not an mlx5 device, a QP of another type, signature mode, a queue that was used, or one that
+    /// is not as expected.
+    ///
+    /// # Safety
+    ///
+    /// As [`Sq::from_verbs`].
+    pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
+        // SAFETY: a live QP by contract.
+        let qp = unsafe { describe(qp.cast()) }?;
+        let (sq, cap) = (&qp.dv.sq, &qp.init.cap);
+        if sq.wqe_cnt == 0 || cap.max_send_wr == 0 {
+            return Err(LayoutError::NoQueue { what: "send" }.into());
+        }
+        if sq.stride as usize != BLOCK_BYTES {
+            return Err(LayoutError::BlockStride { stride_bytes: sq.stride }.into());
+        }
+        let record = require(qp.dv.dbrec, "doorbell record")?;
+        let parts = SqParts {
+            buf: sq.buf.cast(),
+            dbrec: record.wrapping_add(1),
+            block_count: sq.wqe_cnt,
+            register: qp.dv.bf.reg.cast(),
+            register_bytes: qp.dv.bf.size,
+            blueflame: !blueflame_is_off(),
+            // SAFETY: a live QP by contract.
+            qpn: unsafe { (*qp.raw).qp_num },
+            caps: SqCaps {
+                max_requests: cap.max_send_wr,
+                max_segments: cap.max_send_sge,
+                max_inline: cap.max_inline_data,
+                signal_all: qp.init.sq_sig_all != 0,
+            },
+            transport: qp.transport,
+        };
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; exclusive by this function's contract.
+        Ok(unsafe { Self::from_raw_parts(parts) }?)
+    }
+}
+
+impl Sq {
+    /// Takes over the send queue of a verbs QP to which nothing was posted yet.
+    ///
+    /// The send CQ of the QP must be polled directly as well ([`Cq::from_verbs`](crate::Cq::from_verbs)), and hold an entry for
+    /// each request that can be posted ([`Sq::max_requests`]). QPs on one CQ are all driven here, or all by verbs.
+    ///
+    /// **Registers.** libmlx5 gives the first four QPs of a context a send register of their own, and shares twelve among the
+    /// others (`MLX5_TOTAL_UUARS` raises that before the context is opened; a thread domain gives a QP its own). Queues taken
+    /// over here that share one ring it by 8-byte doorbells only; `MLX5_SHUT_UP_BF` does the same for all. Of a QP that
+    /// verbs drive nothing is known here: where there may be one with the same register, call
+    /// [`stop_blueflame`](Sq::stop_blueflame), and have its requests rung by doorbells, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqLayout::from_verbs`].
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a live QP, as `*mut ibv_qp` of whatever crate declares that type, and outlives the result. From now on nothing is
+    /// posted to its send queue through verbs, its send CQ is not polled through verbs, and no queue of verbs uses BlueFlame on
+    /// the same register. The device reads and writes the memory that requests name: it stays registered, and is neither written
+    /// (nor, for reads and atomics, read) nor freed by others, until the request is released.
+    pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        unsafe { SqLayout::from_verbs(qp) }.map(Self::new)
+    }
+}
+
+impl RqLayout {
+    /// Reads and checks the receive queue of a QP to which nothing was posted yet.
+    ///
+    /// # Errors
+    ///
+    /// [`DvError`]: as [`SqLayout::from_verbs`], and a QP that receives from an SRQ.
+    ///
+    /// # Safety
+    ///
+    /// As [`Rq::from_verbs`].
+    pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
+        // SAFETY: a live QP by contract.
+        let qp = unsafe { describe(qp.cast()) }?;
+        let (rq, cap) = (&qp.dv.rq, &qp.init.cap);
+        if rq.wqe_cnt == 0 {
+            return Err(LayoutError::NoQueue { what: "receive" }.into());
+        }
+        let parts = RqParts {
+            buf: rq.buf.cast(),
+            dbrec: qp.dv.dbrec,
+            wqe_count: rq.wqe_cnt,
+            stride_bytes: rq.stride,
+            // The kernel answers with slots; libmlx5 44 and 65 alike allow as many.
+            max_requests: if cap.max_recv_wr == 0 { rq.wqe_cnt } else { cap.max_recv_wr.min(rq.wqe_cnt) },
+            // SAFETY: a live QP by contract.
+            qpn: unsafe { (*qp.raw).qp_num },
+        };
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; exclusive by this function's contract.
+        Ok(unsafe { Self::from_raw_parts(parts) }?)
+    }
+}
+
+impl Rq {
+    /// Takes over the receive queue of a verbs QP to which nothing was posted yet, and which has no SRQ.
+    ///
+    /// Unless the QP was made without scatter to CQE ([`create_qp_without_scatter`](super::create_qp_without_scatter)), small
+    /// messages come as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
+    ///
+    /// # Errors
+    ///
+    /// As [`RqLayout::from_verbs`].
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a live QP, as `*mut ibv_qp` of whatever crate declares that type, and outlives the result. From now on nothing is
+    /// posted to its receive queue through verbs, and its receive CQ is not polled through verbs. The device writes into posted
+    /// buffers: each stays registered, and is neither read nor written nor freed by others, until its completion.
+    pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        unsafe { RqLayout::from_verbs(qp) }.map(Self::new)
+    }
+}
+
+/// Distance from an `ibv_ah` to its address vector, in bytes; 0 until it was learnt. libmlx5 keeps both in one struct.
+static AV_DISTANCE: AtomicIsize = AtomicIsize::new(0);
+
+impl AddressVector {
+    /// The path that an address handle stands for. The first call asks `mlx5dv_init_obj`; then it is a copy of 48 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`DvError`]: no libmlx5, not an mlx5 device.
+    ///
+    /// # Safety
+    ///
+    /// `ah` is a live address handle, as `*mut ibv_ah` of whatever crate declares that type.
+    pub unsafe fn from_verbs<T>(ah: *mut T) -> Result<Self, DvError> {
+        let ah: *mut ibv_ah = require(ah.cast(), "address handle")?;
+        let mut distance = AV_DISTANCE.load(Relaxed);
+        if distance == 0 {
+            // SAFETY: a live handle, which has a live context.
+            let lib = unsafe { lib_for((*ah).context) }?;
+            // SAFETY: integers and pointers only, for which zero is a value.
+            let (mut obj, mut out): (abi::DvObj, abi::DvAh) = unsafe { (zeroed(), zeroed()) };
+            obj.ah = abi::DvPair { object: ah.cast(), out: (&raw mut out).cast() };
+            // SAFETY: a live handle and structs at least as large as the library's.
+            checked("mlx5dv_init_obj(AH)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_AH) })?;
+            distance = (out.av as isize).wrapping_sub(ah as isize);
+            AV_DISTANCE.store(distance, Relaxed);
+        }
+        let av = ah.cast::<u8>().wrapping_offset(distance).cast::<[u64; 6]>();
+        // SAFETY: the 48 bytes of the handle's address vector; all handles of libmlx5 have one struct, and it is not changed
+        // while the handle lives.
+        Ok(Self::from_words(unsafe { av.read_unaligned() }))
+    }
+}

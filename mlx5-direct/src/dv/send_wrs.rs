@@ -1,0 +1,151 @@
+//! Send work requests as verbs has them.
+
+use core::{fmt, marker::PhantomData};
+
+use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_sge};
+
+use crate::wr::{AddressVector, Bind};
+
+/// The send work requests of a chain, in order.
+#[derive(Clone, Debug)]
+pub struct SendWrs<'a> {
+    next: *const ibv_send_wr,
+    _chain: PhantomData<&'a ibv_send_wr>,
+}
+
+impl<'a> SendWrs<'a> {
+    /// Walks the chain from `first` (null: an empty one).
+    ///
+    /// # Safety
+    ///
+    /// For `'a`, every request of the chain stays valid and unchanged, with its scatter list of `num_sge` entries, with the
+    /// memory that those entries of an inline request name, and with the address handle, window and region that it names; the
+    /// chain ends with a null `next`. Each request has the union members of its opcode and of the QP's type set.
+    pub unsafe fn new(first: *const ibv_send_wr) -> Self {
+        Self { next: first, _chain: PhantomData }
+    }
+}
+
+impl<'a> Iterator for SendWrs<'a> {
+    type Item = SendWr<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<SendWr<'a>> {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        self.next = wr.next;
+        let len = usize::try_from(wr.num_sge).unwrap_or(0);
+        let segments = if len == 0 || wr.sg_list.is_null() {
+            &[]
+        } else {
+            // SAFETY: `num_sge` valid entries, by the contract of `new`.
+            unsafe { core::slice::from_raw_parts(wr.sg_list.cast_const(), len) }
+        };
+        Some(SendWr { wr_id: wr.wr_id, opcode: wr.opcode, segments, wr })
+    }
+}
+
+/// A send work request as verbs has it. Only [`SendWrs`] makes one.
+#[derive(Clone, Copy)]
+pub struct SendWr<'a> {
+    /// The user's cookie.
+    pub wr_id: u64,
+    /// `ibv_wr_opcode`.
+    pub opcode: u32,
+    /// Gather or scatter list.
+    pub segments: &'a [ibv_sge],
+    wr: &'a ibv_send_wr,
+}
+
+impl fmt::Debug for SendWr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wr_id, opcode, segments, .. } = self;
+        write!(f, "SendWr {{ wr_id: {wr_id}, opcode: {opcode}, {} segments }}", segments.len())
+    }
+}
+
+impl<'a> SendWr<'a> {
+    /// Whether `send_flags` has this one.
+    pub(crate) fn has(&self, flag: ibv_send_flags) -> bool {
+        self.wr.send_flags & flag.0 != 0
+    }
+
+    /// Immediate data in host order.
+    pub(crate) fn immediate(&self) -> u32 {
+        // SAFETY: an integer, whichever member was set.
+        u32::from_be(unsafe { self.wr.imm_data_invalidated_rkey_union.imm_data })
+    }
+
+    pub(crate) fn invalidate_rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.wr.imm_data_invalidated_rkey_union.invalidated_rkey }
+    }
+
+    /// Remote address and rkey.
+    pub(crate) fn rdma(&self) -> (u64, u32) {
+        // SAFETY: integers, whichever member was set.
+        let rdma = unsafe { self.wr.wr.rdma };
+        (rdma.remote_addr, rdma.rkey)
+    }
+
+    pub(crate) fn atomic(&self) -> rdma_sys::atomic_t {
+        // SAFETY: as above.
+        unsafe { self.wr.wr.atomic }
+    }
+
+    pub(crate) fn remote_srqn(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.wr.qp_type.xrc.remote_srqn }
+    }
+
+    /// Path, QP number and Q_Key; `None` without a handle of an mlx5 device.
+    pub(crate) fn datagram(&self) -> Option<(AddressVector, u32, u32)> {
+        // SAFETY: a request of a UD queue has this member set, by the contract of `SendWrs::new`.
+        let ud = unsafe { self.wr.wr.ud };
+        // SAFETY: null, which is refused, or a live handle by that contract.
+        let path = unsafe { AddressVector::from_verbs(ud.ah) }.ok()?;
+        Some((path, ud.remote_qpn, ud.remote_qkey))
+    }
+
+    pub(crate) fn bind(&self) -> Bind {
+        // SAFETY: a bind request has this member set, with a live window and region, by the contract of `SendWrs::new`.
+        unsafe {
+            let bind = self.wr.bind_mw_tso_union.bind_mw;
+            let info = bind.bind_info;
+            Bind {
+                rkey: (*bind.mw).rkey,
+                new_rkey: bind.rkey,
+                type2: (*bind.mw).type_ == rdma_sys::ibv_mw_type::IBV_MW_TYPE_2,
+                lkey: info.mr.as_ref().map_or(0, |mr| mr.lkey),
+                addr: info.addr,
+                len: info.length,
+                access: info.mw_access_flags,
+            }
+        }
+    }
+
+    /// The memory of the scatter list, as inline data.
+    pub(crate) fn inline(&self) -> InlineSges<'a> {
+        InlineSges(self.segments)
+    }
+}
+
+/// The memory that the entries of an inline request name.
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "`ibv_sge` has none")]
+pub struct InlineSges<'a>(&'a [ibv_sge]);
+
+impl<'a> InlineSges<'a> {
+    /// Bytes of all pieces.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().fold(0, |n: usize, sge| n.saturating_add(sge.length as usize))
+    }
+
+    /// The pieces, in order.
+    pub(crate) fn parts(self) -> impl Iterator<Item = &'a [u8]> {
+        self.0.iter().filter(|sge| sge.length != 0).map(|sge| {
+            // SAFETY: valid and unchanged for 'a by the contract of `SendWrs::new`; only requests with the inline flag get here.
+            unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
+        })
+    }
+}

@@ -1,0 +1,335 @@
+//! A send queue's ring: written by us, read by the device.
+//!
+//! The ring is a power of two of 64-byte blocks. A WQE starts at a block and wraps around the ring's end at any of its
+//! 16-byte units; such a WQE is built beside the ring and copied in two pieces, so that everything else sees contiguous
+//! memory. Beside the ring there is one [`Posted`] for each block, of which that of a WQE's first block is used.
+
+use core::{marker::PhantomData, ptr::NonNull};
+use std::collections::TryReserveError;
+
+use super::Keep;
+use crate::{
+    dbrec::CounterDbRec,
+    table::table,
+    uar::SendRegister,
+    wqe::{
+        SEGMENT_BYTES,
+        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, InlineHeader, MAX_UNITS, flags_word},
+    },
+};
+
+/// What is remembered of a request, at the number of its first block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Posted {
+    pub(crate) cookie: u64,
+    /// Position of the queue behind the request: see [`Sq`](crate::Sq).
+    pub(crate) after: u64,
+}
+
+/// The send queue's ring, write-only but for the copies that BlueFlame takes, and what is remembered of each request.
+#[derive(Debug)]
+pub(crate) struct SqMem {
+    base: NonNull<u8>,
+    /// `mask + 1` of them.
+    posted: Box<[Posted]>,
+    mask: u32,
+    _keep: Keep,
+}
+
+// SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
+unsafe impl Send for SqMem {}
+// SAFETY: a shared reference reads what only `&mut self` writes.
+unsafe impl Sync for SqMem {}
+
+impl SqMem {
+    /// # Safety
+    ///
+    /// `base` is 64-byte aligned and valid for reads and writes of `block_count` blocks while the value lives, and only
+    /// this value writes there. The count is a power of two.
+    pub(super) unsafe fn new(
+        base: NonNull<u8>,
+        block_count: u32,
+        keep: Keep,
+    ) -> Result<Self, TryReserveError> {
+        let posted = table(block_count as usize, |_| Posted::default())?;
+        Ok(Self { base, posted, mask: block_count - 1, _keep: keep })
+    }
+
+    pub(crate) fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// The memory of a block; the number is masked into the ring.
+    #[inline(always)]
+    fn at(&self, block: u32) -> *mut u8 {
+        // SAFETY: the masked number is below the number of blocks.
+        unsafe { self.base.as_ptr().add((block & self.mask) as usize * BLOCK_BYTES) }
+    }
+
+    /// What is remembered of the request at `block`, masked into the ring.
+    #[inline(always)]
+    pub(crate) fn posted(&self, block: u32) -> &Posted {
+        // SAFETY: the masked number is below `mask + 1`, the length of the table.
+        unsafe { self.posted.get_unchecked((block & self.mask) as usize) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_posted(&mut self, block: u32, posted: Posted) {
+        // SAFETY: as in `posted`.
+        unsafe { *self.posted.get_unchecked_mut((block & self.mask) as usize) = posted };
+    }
+
+    /// Room for a WQE of one block.
+    #[inline(always)]
+    pub(crate) fn one_block(&mut self, block: u32) -> Units<'_> {
+        Units { at: self.at(block), left: BLOCK_UNITS, _memory: PhantomData }
+    }
+
+    /// Makes the WQE of one block that was written at `block` the device's: barrier, record, flush, BlueFlame, flush.
+    #[inline(always)]
+    pub(crate) fn ring_block(
+        &mut self,
+        block: u32,
+        posted: Posted,
+        dbrec: &mut CounterDbRec,
+        register: &mut SendRegister,
+    ) {
+        let at = self.at(block);
+        self.set_posted(block, posted);
+        dbrec.publish(posted.after as u16);
+        register.begin();
+        // SAFETY: a whole block of the ring, which only `&mut self` writes.
+        unsafe { register.copy_block(0, at) };
+        register.end();
+    }
+
+    /// Neighbouring blocks from `block` on, up to the ring's end and at most `most`: how many, and their memory.
+    #[inline(always)]
+    pub(crate) fn span(&mut self, block: u32, most: u32) -> BlocksMut<'_> {
+        let first = (block & self.mask) as usize;
+        let len = (self.posted.len() - first).min(most as usize);
+        // SAFETY: first + len is at most the number of blocks, and of entries of the table.
+        let (memory, posted) = unsafe {
+            (self.base.as_ptr().add(first * BLOCK_BYTES), self.posted.get_unchecked_mut(first..first + len))
+        };
+        BlocksMut { memory, posted: posted.iter_mut() }
+    }
+
+    /// Has a WQE of `units` written at `block`. At most [`MAX_UNITS`], and no more than the ring has.
+    #[inline(always)]
+    pub(crate) fn write(&mut self, block: u32, units: usize, body: impl FnOnce(&mut Units<'_>)) {
+        let room = (self.mask + 1 - (block & self.mask)) as usize * BLOCK_UNITS;
+        if units <= room {
+            let mut out = Units { at: self.at(block), left: units, _memory: PhantomData };
+            return body(&mut out);
+        }
+        let mut beside = [[0u64; 2]; MAX_UNITS];
+        let mut out =
+            Units { at: beside.as_mut_ptr().cast(), left: units.min(MAX_UNITS), _memory: PhantomData };
+        body(&mut out);
+        self.write_wrapped(block, &beside[..units.min(MAX_UNITS)]);
+    }
+
+    /// Copies a WQE that does not fit before the ring's end.
+    #[inline(never)]
+    fn write_wrapped(&mut self, block: u32, units: &[[u64; 2]]) {
+        for (n, unit) in units.iter().enumerate() {
+            let at = self.at(block.wrapping_add((n / BLOCK_UNITS) as u32));
+            // SAFETY: one of the four units of a block in the ring, aligned as the ring is; exclusive through `&mut self`.
+            unsafe { at.add(n % BLOCK_UNITS * SEGMENT_BYTES).cast::<[u64; 2]>().write(*unit) };
+        }
+    }
+
+    /// The first 8 bytes of the WQE at `block`, in memory order: what an 8-byte doorbell says.
+    #[inline(always)]
+    pub(crate) fn first_word(&self, block: u32) -> u64 {
+        // SAFETY: inside the block, aligned; written by us, and by nobody else.
+        unsafe { self.at(block).cast::<u64>().read() }
+    }
+
+    /// Size of the WQE at `block` in units, as its control segment says.
+    #[inline(always)]
+    pub(crate) fn units_of(&self, block: u32) -> u32 {
+        u64::from_be(self.first_word(block)) as u32 & MAX_UNITS as u32
+    }
+
+    /// Unit `unit` of the WQE at `block`, wrapping at the ring's end, in memory order. Of a posted request the device reads
+    /// only, so what it holds is what was written.
+    pub(crate) fn unit(&self, block: u32, unit: usize) -> [u64; 2] {
+        let at = self.at(block.wrapping_add((unit / BLOCK_UNITS) as u32));
+        // SAFETY: one of the four units of a block in the ring.
+        unsafe { at.add(unit % BLOCK_UNITS * SEGMENT_BYTES).cast::<[u64; 2]>().read() }
+    }
+
+    /// Copies `blocks` blocks from `block` on to the register, wrapping at the ring's end.
+    #[inline(always)]
+    pub(crate) fn blueflame(&self, block: u32, blocks: u32, register: &mut SendRegister) {
+        for n in 0..blocks {
+            // SAFETY: a whole block of the ring, which only `&mut self` writes.
+            unsafe { register.copy_block(n, self.at(block.wrapping_add(n))) };
+        }
+    }
+}
+
+/// Neighbouring blocks of the ring, for WQEs of one block each.
+pub(crate) struct BlocksMut<'a> {
+    memory: *mut u8,
+    /// A block of `memory` for each that is left.
+    posted: core::slice::IterMut<'a, Posted>,
+}
+
+impl<'a> Iterator for BlocksMut<'a> {
+    type Item = (Units<'a>, &'a mut Posted);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let posted = self.posted.next()?;
+        let at = self.memory;
+        // Wrapping, since the address behind the last block is computed as well.
+        self.memory = at.wrapping_add(BLOCK_BYTES);
+        Some((Units { at, left: BLOCK_UNITS, _memory: PhantomData }, posted))
+    }
+}
+
+/// Units of a WQE that is being written, from front to back. What is written beyond them is left out.
+#[derive(Debug)]
+pub struct Units<'a> {
+    at: *mut u8,
+    /// Units that are valid for writes from `at` on.
+    left: usize,
+    _memory: PhantomData<&'a mut [u64; 2]>,
+}
+
+impl Units<'_> {
+    /// The next unit, in memory order.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, [first, second]: [u64; 2]) {
+        if self.left == 0 {
+            return;
+        }
+        let at = self.at.cast::<u64>();
+        // SAFETY: one more unit is valid for writes, and aligned as blocks and the place beside the ring are.
+        unsafe {
+            at.write(first);
+            at.add(1).write(second);
+        }
+        self.skip(1);
+    }
+
+    /// Several units, in memory order.
+    pub(crate) fn push_all(&mut self, words: &[u64]) {
+        for pair in words.chunks_exact(2) {
+            self.push([pair[0], pair[1]]);
+        }
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, units: usize) {
+        // Wrapping, since the address behind the last unit is computed as well.
+        self.at = self.at.wrapping_add(units * SEGMENT_BYTES);
+        self.left -= units;
+    }
+
+    /// An inline segment; none without bytes. The padding keeps what the ring held.
+    #[inline(always)]
+    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        if bytes.is_empty() || units > self.left {
+            return;
+        }
+        // SAFETY: `units` units are valid for writes, and hold header and bytes.
+        unsafe {
+            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+            self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.skip(units);
+    }
+
+    /// An inline segment of several pieces, one behind the other.
+    #[inline(always)]
+    pub(crate) fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
+        let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
+        let mut total = 0;
+        for part in parts {
+            if part.len() > room - total {
+                return;
+            }
+            // SAFETY: as many bytes are left behind the header and the pieces so far.
+            unsafe {
+                let to = self.at.add(INLINE_HEADER_BYTES + total);
+                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            }
+            total += part.len();
+        }
+        if total == 0 {
+            return;
+        }
+        // SAFETY: there is room for a piece, so there is for the header before it.
+        unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
+        self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
+    }
+}
+
+/// A WQE of up to four blocks outside the ring, without QP number and block number.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct WqeImage([[u64; 2]; WqeImage::UNITS]);
+
+impl WqeImage {
+    /// Most units.
+    pub(crate) const UNITS: usize = 4 * BLOCK_UNITS;
+
+    pub(crate) fn new() -> Self {
+        Self([[0; 2]; Self::UNITS])
+    }
+
+    /// Has it written.
+    pub(crate) fn write(&mut self, units: usize, body: impl FnOnce(&mut Units<'_>)) {
+        let left = units.min(Self::UNITS);
+        body(&mut Units { at: self.0.as_mut_ptr().cast(), left, _memory: PhantomData });
+    }
+
+    /// Writes the first block, with QP number and block number in their places.
+    #[inline(always)]
+    pub(crate) fn copy_block(&self, out: &mut Units<'_>, qpn_word: u64, block: u16) {
+        let [ctrl, unit1, unit2, unit3, ..] = &self.0;
+        out.push([ctrl[0] | (qpn_word | u64::from(block) << 40).to_be(), ctrl[1]]);
+        out.push(*unit1);
+        out.push(*unit2);
+        out.push(*unit3);
+    }
+
+    /// The control segment with QP number, block number and these flags added.
+    pub(crate) fn ctrl_words(&self, qpn_word: u64, block: u16, flags: u8) -> [u64; 2] {
+        let [first, second] = self.0[0];
+        [first | (qpn_word | u64::from(block) << 40).to_be(), second | flags_word(flags)]
+    }
+
+    /// Words of the units from `first` to before `end`.
+    pub(crate) fn words(&self, first: usize, end: usize) -> &[u64] {
+        self.0[first..end].as_flattened()
+    }
+
+    /// Changes a unit behind the control segment.
+    pub(crate) fn set_unit(&mut self, unit: usize, words: [u64; 2]) {
+        self.0[unit] = words;
+    }
+
+    /// The bytes of the inline segment at `unit`.
+    #[inline(always)]
+    pub(crate) fn inline_bytes(&mut self, unit: usize, len: usize) -> &mut [u8] {
+        let first = unit * SEGMENT_BYTES + INLINE_HEADER_BYTES;
+        assert!(first + len <= size_of::<Self>());
+        // SAFETY: inside the image by the line above; any bytes make whole numbers; exclusive through `&mut self`.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>().add(first), len) }
+    }
+
+    /// Another inline segment at `unit`, and the size of the WQE with it.
+    pub(crate) fn set_inline(&mut self, unit: usize, bytes: &[u8], units: usize) {
+        let left = Self::UNITS - unit;
+        let at = self.0[unit..].as_mut_ptr().cast();
+        Units { at, left, _memory: PhantomData }.push_inline(bytes);
+        let size = MAX_UNITS as u64;
+        self.0[0][0] = (u64::from_be(self.0[0][0]) & !size | units as u64 & size).to_be();
+    }
+}

@@ -1,0 +1,185 @@
+//! Posting to the receive queue of a QP that has no SRQ.
+//!
+//! One thread posts and takes completions (`&mut self`). Slots are used in ring order, and complete in that order: the queue is
+//! a ring of segments and two counters. A post writes a slot, and publishes the count in the doorbell record; no register is
+//! rung.
+//!
+//! A queue is taken over before anything was posted to it. Receives can be posted from INIT on, and in ERR, where each completes
+//! as flushed. After the QP went to RESET, and its CQ was polled until empty, call [`Rq::reset`].
+
+use crate::{
+    dbrec::CounterDbRec,
+    dv::RecvWrs,
+    queue_mem::{RqLayout, RqMem},
+    srq::{BatchError, PostError},
+    wqe::DataSeg,
+};
+
+/// No receive that is posted and not completed has this number: a device that works as it should never causes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no receive is outstanding in slot {0}")]
+pub struct NotReceiving(pub u16);
+
+/// A QP's receive queue that is posted to without libmlx5.
+///
+/// ```
+/// use mlx5_direct::{DataSeg, Rq, RqLayout};
+///
+/// let (layout, _device) = RqLayout::on_heap(16, 32)?;
+/// let mut rq = Rq::new(layout);
+/// rq.post(&[DataSeg::new(0x1000, 256, 0x77)], 42)?;
+/// assert_eq!((rq.posted(), rq.free()), (1, 15));
+/// // ... the device receives a message; its completion carries the number of the receive ...
+/// assert_eq!(rq.complete(0)?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Rq {
+    /// Receives posted so far.
+    at: u32,
+    /// Receives completed so far.
+    done: u32,
+    max_requests: u32,
+    ring: RqMem,
+    dbrec: CounterDbRec,
+    qpn: u32,
+}
+
+impl Rq {
+    /// Takes over a checked receive queue.
+    pub fn new(layout: RqLayout) -> Self {
+        let RqLayout { ring, dbrec, qpn, max_requests } = layout;
+        Self { at: 0, done: 0, max_requests, ring, dbrec, qpn }
+    }
+
+    /// Posts one buffer of 0 to [`max_segments`](Self::max_segments) data segments; those without bytes are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`], and nothing was written.
+    #[inline]
+    pub fn post(&mut self, segs: &[DataSeg], cookie: u64) -> Result<(), PostError> {
+        if self.free() == 0 {
+            return Err(PostError::Full);
+        }
+        if segs.len() > self.ring.max_segments() as usize {
+            return Err(PostError::TooManySegments);
+        }
+        self.ring.write(self.at, segs.iter().copied(), cookie);
+        self.advance();
+        self.dbrec.publish(self.at as u16);
+        Ok(())
+    }
+
+    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how many were posted: fewer
+    /// than offered when the queue is full.
+    #[inline]
+    pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
+        let (first, room) = (self.at, self.free() as usize);
+        for (seg, cookie) in bufs.into_iter().take(room) {
+            self.ring.write(self.at, core::iter::once(seg), cookie);
+            self.advance();
+        }
+        self.publish_since(first)
+    }
+
+    /// Posts a chain of verbs work requests, with one barrier and one record for all.
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`] with the number posted before the first that could not be: that one is verbs' `bad_wr`. A full queue is
+    /// `ENOMEM` there, too many segments `EINVAL`.
+    pub fn post_recv_wrs(&mut self, wrs: RecvWrs<'_>) -> Result<u32, BatchError> {
+        let first = self.at;
+        let mut refused = None;
+        for wr in wrs {
+            if self.free() == 0 {
+                refused = Some(PostError::Full);
+                break;
+            }
+            if wr.segments.len() > self.ring.max_segments() as usize {
+                refused = Some(PostError::TooManySegments);
+                break;
+            }
+            self.ring.write(self.at, wr.segments.iter().map(DataSeg::from_sge), wr.wr_id);
+            self.advance();
+        }
+        let posted = self.publish_since(first);
+        match refused {
+            None => Ok(posted),
+            Some(error) => Err(BatchError { posted, error }),
+        }
+    }
+
+    fn advance(&mut self) {
+        self.at = self.at.wrapping_add(1);
+    }
+
+    fn publish_since(&mut self, first: u32) -> u32 {
+        let posted = self.at.wrapping_sub(first);
+        if posted > 0 {
+            self.dbrec.publish(self.at as u16);
+        }
+        posted
+    }
+
+    /// Takes the receive whose completion says this, and returns its cookie. `number` is the
+    /// [`slot`](crate::Completion::slot) of the completion. Receives before it that have not completed, which a device that
+    /// works as it should leaves none of, are released with it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotReceiving`], and nothing changes.
+    #[inline]
+    pub fn complete(&mut self, number: u16) -> Result<u64, NotReceiving> {
+        let ahead = u32::from(number).wrapping_sub(self.done) & self.ring.mask();
+        if ahead >= self.posted() {
+            return Err(NotReceiving(number));
+        }
+        let cookie = self.ring.cookie(number.into());
+        self.done = self.done.wrapping_add(ahead + 1);
+        Ok(cookie)
+    }
+
+    /// The segments of a posted receive, in order: where the payload of a
+    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs. To be looked at before the slot is posted again.
+    pub fn segments(&self, number: u16) -> impl Iterator<Item = DataSeg> + '_ {
+        (0..).map_while(move |n| self.ring.segment(number.into(), n))
+    }
+
+    /// Cookies of the receives that are posted and not completed, oldest first.
+    pub fn outstanding(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.posted()).map(|n| self.ring.cookie(self.done.wrapping_add(n)))
+    }
+
+    /// Receives posted and not completed.
+    pub fn posted(&self) -> u32 {
+        self.at.wrapping_sub(self.done)
+    }
+
+    /// Receives that can be posted now.
+    pub fn free(&self) -> u32 {
+        self.max_requests - self.posted()
+    }
+
+    /// Receives that can be posted at a time.
+    pub fn max_requests(&self) -> u32 {
+        self.max_requests
+    }
+
+    /// Data segments that fit into a slot.
+    pub fn max_segments(&self) -> u32 {
+        self.ring.max_segments()
+    }
+
+    /// QP number, 24 bits.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Starts over after the QP went to RESET. What was outstanding is forgotten.
+    pub fn reset(&mut self) {
+        (self.at, self.done) = (0, 0);
+        self.dbrec.publish(0);
+    }
+}

@@ -1,0 +1,408 @@
+//! Posting to the send queue of a QP.
+//!
+//! One thread posts and takes completions (`&mut self`). We write WQEs, the doorbell record and the register; the device reads
+//! them. Every operation here ends in `Sq::publish`, or in the same steps for a single block: barrier, record, flush,
+//! register. None of them can be left out by a caller.
+//!
+//! | operation | register | for |
+//! |---|---|---|
+//! | [`Sq::post`] | BlueFlame | one request |
+//! | [`Sq::post_batch`] | one doorbell | many requests of one type of data |
+//! | [`Sq::chain`] | one doorbell | a few requests of different types: a write, then a send |
+//! | [`Sq::post_prepared`] | BlueFlame | one request again and again with another payload |
+//! | [`Sq::post_send_wrs`] | as `ibv_post_send` | a list of verbs work requests |
+//!
+//! # Counting
+//!
+//! The queue's *position* is one integer: the number of blocks posted so far plus 2^16 times the number of requests. Its low 16
+//! bits say where the next WQE goes. The difference of two positions, divided by 2^16, is how many requests lie between them,
+//! since fewer than 2^16 blocks do. What is
+//! remembered of each request is its cookie and the position behind it, at its first block: the number that its completion
+//! carries. A completion releases its request and all before it.
+//!
+//! # States of the QP
+//!
+//! A send queue is taken over before anything was posted to it, in any state. Requests are posted from RTS on: a device
+//! ignores the doorbells of a queue in RESET, INIT or RTR. In SQD, SQE and ERR posting goes on; in ERR each request completes
+//! as flushed. After the QP went to RESET, and its CQ was polled until empty, call [`Sq::reset`].
+
+use crate::{
+    dbrec::CounterDbRec,
+    queue_mem::{Posted, SqCaps, SqLayout, SqMem, Transport},
+    uar::{BLUEFLAME_BYTES, SendRegister},
+    wqe::{
+        DataSeg,
+        send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS, flag, flags_word, opcode},
+    },
+    wr::{Data, Wr},
+};
+
+mod batch;
+mod chain;
+mod list;
+mod prepared;
+
+pub use chain::Chain;
+pub use list::{WrError, WrListError};
+pub use prepared::{PayloadError, Prepared};
+
+/// One request in a position.
+const REQUEST: u64 = 1 << REQUEST_SHIFT;
+const REQUEST_SHIFT: u32 = 16;
+
+/// The block that a position stands for.
+#[inline(always)]
+fn block(position: u64) -> u32 {
+    u32::from(position as u16)
+}
+
+/// Why a request was not posted. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// As many requests are posted as the queue holds: take completions first.
+    #[error("the send queue is full")]
+    Full,
+    /// The WQE is longer than those that the queue was made for ([`Sq::max_units`]).
+    #[error("the request is longer than the send queue was made for")]
+    TooLong,
+}
+
+/// A batch that was cut short. What was posted before is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{posted} posted, then: {error}")]
+pub struct SendBatchError {
+    /// Requests that were posted.
+    pub posted: u32,
+    /// What stopped the next one.
+    pub error: SendError,
+}
+
+/// No request that is posted and not completed starts at this block: a device that works as it should never causes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no request is outstanding at block {0}")]
+pub struct NotPosted(pub u16);
+
+/// What a completion released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The cookie of the request that completed.
+    pub cookie: u64,
+    /// Requests released: it, and those before it that had no completion of their own.
+    pub requests: u32,
+}
+
+/// A send queue that is posted to without libmlx5.
+///
+/// ```
+/// use mlx5_direct::{Sq, SqLayout, wr::{Inline, Wr}};
+///
+/// let (layout, _device) = SqLayout::on_heap(64, 16)?;
+/// let mut sq = Sq::new(layout);
+/// sq.post(Wr::send(Inline(b"one")), 1)?;
+/// sq.post(Wr::send(Inline(b"two")).signalled(), 2)?;
+/// assert_eq!((sq.posted(), sq.free()), (2, 14));
+/// // ... the device sends both; the completion of the second carries the number of its first block ...
+/// let released = sq.complete(1)?;
+/// assert_eq!((released.cookie, released.requests), (2, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Sq {
+    /// Position of the next request.
+    at: u64,
+    /// Position behind the last released request.
+    done: u64,
+    /// Requests that may be posted now without a look at anything else: `free()`, or 0 while `open` is.
+    fast_left: u32,
+    /// All ones; 0 while the next request must carry a fence of which it does not know.
+    open: u32,
+    /// QP number, shifted left by 8.
+    qpn_word: u64,
+    /// Flags of every request, where a control segment's second word has them.
+    base_flags: u64,
+    /// Fence that the next request must carry.
+    fence_due: u8,
+    /// Blocks that a request may take.
+    max_blocks: u32,
+    ring: SqMem,
+    dbrec: CounterDbRec,
+    register: SendRegister,
+    transport: Transport,
+    caps: SqCaps,
+}
+
+impl Sq {
+    /// Takes over a checked send queue.
+    pub fn new(layout: SqLayout) -> Self {
+        let max_blocks = layout.block_count() / layout.caps.max_requests;
+        let SqLayout { ring, dbrec, register, qpn, caps, transport } = layout;
+        Self {
+            at: 0,
+            done: 0,
+            fast_left: caps.max_requests,
+            open: u32::MAX,
+            qpn_word: u64::from(qpn) << 8,
+            base_flags: if caps.signal_all { flags_word(flag::CQ_UPDATE) } else { 0 },
+            fence_due: 0,
+            max_blocks,
+            ring,
+            dbrec,
+            register,
+            transport,
+            caps,
+        }
+    }
+
+    /// Posts one request. One of up to four units (a block) is written and rung by straight-line code, by BlueFlame.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`], and nothing was written.
+    #[inline(always)]
+    pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        let units = wr.units();
+        if (2..=BLOCK_UNITS).contains(&units)
+            && !wr.is_fenced()
+            && !wr.changes_key()
+            && self.register.takes_blueflame()
+            && self.take_fast()
+        {
+            let block = block(self.at);
+            let (ctrl, qpn) = (self.ctrl_words(&wr, units, block), self.qpn());
+            let mut out = self.ring.one_block(block);
+            out.push(ctrl);
+            wr.write_body(&mut out, qpn);
+            self.ring_block(block, cookie);
+            return Ok(());
+        }
+        self.post_any(wr, cookie)
+    }
+
+    /// Makes the WQE of one block that was written at the position the device's, by BlueFlame.
+    #[inline(always)]
+    fn ring_block(&mut self, block: u32, cookie: u64) {
+        let after = self.at.wrapping_add(REQUEST + 1);
+        self.at = after;
+        self.ring.ring_block(block, Posted { cookie, after }, &mut self.dbrec, &mut self.register);
+    }
+
+    /// Takes one of the requests that may be posted without a look at anything else, if there is one. Else the number is wrong
+    /// until [`count_fast`](Self::count_fast): subtracting and then looking is two instructions, the other way round five.
+    #[inline(always)]
+    fn take_fast(&mut self) -> bool {
+        let (left, none) = self.fast_left.overflowing_sub(1);
+        self.fast_left = left;
+        !none
+    }
+
+    #[inline(always)]
+    fn count_fast(&mut self) {
+        self.fast_left = self.free() & self.open;
+    }
+
+    /// What [`post`](Self::post) did not take: several blocks, fences, a full queue, a register for doorbells only.
+    #[inline(never)]
+    fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        let first = self.at;
+        self.count_fast();
+        self.write(wr, cookie)?;
+        self.publish(first, block(first));
+        Ok(())
+    }
+
+    /// Writes a request at the position, and moves on; the device does not know of it yet.
+    #[inline(always)]
+    fn write<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        let units = wr.units();
+        let blocks = units.div_ceil(BLOCK_UNITS) as u32;
+        if units > MAX_UNITS || blocks > self.max_blocks {
+            return Err(SendError::TooLong);
+        }
+        if self.free() == 0 {
+            return Err(SendError::Full);
+        }
+        let block = block(self.at);
+        let fence = if wr.is_fenced() { flag::FENCE } else { self.fence_due };
+        self.set_fence_due(if wr.changes_key() { flag::SMALL_FENCE } else { 0 });
+        let [first, second] = self.ctrl_words(&wr, units, block);
+        let ctrl = [first, second | flags_word(fence)];
+        let qpn = self.qpn();
+        self.ring.write(block, units, |out| {
+            out.push(ctrl);
+            wr.write_body(out, qpn);
+        });
+        let after = self.at.wrapping_add(REQUEST + u64::from(blocks));
+        self.ring.set_posted(block, Posted { cookie, after });
+        self.at = after;
+        self.count_fast();
+        Ok(())
+    }
+
+    /// The control segment of a request at `block`, without a fence.
+    #[inline(always)]
+    fn ctrl_words<D: Data>(&self, wr: &Wr<D>, units: usize, block: u32) -> [u64; 2] {
+        let [first, second] = wr.ctrl(units).words(self.qpn_word, block as u16);
+        [first, second | self.base_flags]
+    }
+
+    fn set_fence_due(&mut self, fence: u8) {
+        self.fence_due = fence;
+        self.open = if fence == 0 { u32::MAX } else { 0 };
+    }
+
+    /// Goes back to a position from which nothing was published.
+    fn take_back(&mut self, at: u64, fence_due: u8) {
+        self.at = at;
+        self.set_fence_due(fence_due);
+        self.count_fast();
+    }
+
+    /// Makes everything from position `first` on the device's: the record, then the register. `last` is the first block of the
+    /// last request.
+    #[inline(always)]
+    fn publish(&mut self, first: u64, last: u32) {
+        let blocks = block(self.at.wrapping_sub(first));
+        let one = self.at.wrapping_sub(first) >> REQUEST_SHIFT == 1;
+        self.dbrec.publish(self.at as u16);
+        // A WQE that is nothing but a control segment does not pay.
+        if one
+            && blocks * BLOCK_BYTES as u32 <= BLUEFLAME_BYTES
+            && self.register.takes_blueflame()
+            && self.ring.units_of(last) > 1
+        {
+            self.register.begin();
+            self.ring.blueflame(last, blocks, &mut self.register);
+            self.register.end();
+        } else {
+            self.register.doorbell(self.ring.first_word(last));
+        }
+    }
+
+    /// Releases the request whose completion says this, and all before it; returns its cookie. `wqe_counter` is that of
+    /// [`SendCqe`](crate::SendCqe) or, of a failed request, [`ErrorCqe`](crate::ErrorCqe).
+    ///
+    /// # Errors
+    ///
+    /// [`NotPosted`], and nothing changes.
+    #[inline(always)]
+    pub fn complete(&mut self, wqe_counter: u16) -> Result<Released, NotPosted> {
+        let request = self.ring.posted(wqe_counter.into());
+        let (ahead, outstanding) = (request.after.wrapping_sub(self.done), self.at.wrapping_sub(self.done));
+        if ahead.wrapping_sub(1) >= outstanding {
+            return Err(NotPosted(wqe_counter));
+        }
+        let (cookie, requests) = (request.cookie, (ahead >> REQUEST_SHIFT) as u32);
+        self.done = request.after;
+        self.fast_left += requests & self.open;
+        Ok(Released { cookie, requests })
+    }
+
+    /// As [`complete`](Self::complete), and hands the cookie of every request that it releases to `each`, oldest first. The
+    /// last is that of the completed one.
+    ///
+    /// # Errors
+    ///
+    /// [`NotPosted`], and nothing changes.
+    #[inline]
+    pub fn complete_each(&mut self, wqe_counter: u16, mut each: impl FnMut(u64)) -> Result<u32, NotPosted> {
+        let first = self.done;
+        let Released { requests, .. } = self.complete(wqe_counter)?;
+        self.cookies(first).take(requests as usize).for_each(|(_, cookie)| each(cookie));
+        Ok(requests)
+    }
+
+    /// Requests that are posted and not released: number of the first block and cookie, oldest first.
+    pub fn outstanding(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.cookies(self.done).take(self.posted() as usize)
+    }
+
+    /// The data segments of a posted read or atomic, in order: where the result of a
+    /// [`ScatteredSend`](crate::ScatteredSend) belongs. To be looked at before its blocks are posted again; empty for other
+    /// requests.
+    pub fn segments(&self, wqe_counter: u16) -> impl Iterator<Item = DataSeg> + '_ {
+        let block = u32::from(wqe_counter);
+        let unit = move |n: usize| self.ring.unit(block, n);
+        let ctrl = u64::from_be(unit(0)[0]);
+        let head = match (ctrl >> 32) as u8 {
+            opcode::RDMA_READ => 2,
+            opcode::ATOMIC_CS | opcode::ATOMIC_FA | opcode::ATOMIC_MASKED_FA => 3,
+            opcode::ATOMIC_MASKED_CS if ctrl >> 56 & 1 == 0 => 3,
+            opcode::ATOMIC_MASKED_CS => 4,
+            _ => MAX_UNITS,
+        };
+        let head = head + usize::from(self.transport == Transport::Xrc);
+        (head..ctrl as usize & MAX_UNITS).map(move |n| DataSeg::from_words(unit(n)))
+    }
+
+    fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let mut at = from;
+        core::iter::repeat_with(move || {
+            let (first, request) = (block(at), self.ring.posted(block(at)));
+            at = request.after;
+            (first as u16, request.cookie)
+        })
+    }
+
+    /// Requests from the last released one to this position.
+    #[inline(always)]
+    fn requests_until(&self, position: u64) -> u32 {
+        (position.wrapping_sub(self.done) >> REQUEST_SHIFT) as u32
+    }
+
+    /// Requests posted and not released.
+    #[inline(always)]
+    pub fn posted(&self) -> u32 {
+        self.requests_until(self.at)
+    }
+
+    /// Requests that can be posted now.
+    #[inline(always)]
+    pub fn free(&self) -> u32 {
+        self.caps.max_requests - self.posted()
+    }
+
+    /// Requests that can be posted at a time. The CQ must hold an entry for each, signalled or not: in the error state each
+    /// completes.
+    pub fn max_requests(&self) -> u32 {
+        self.caps.max_requests
+    }
+
+    /// 16-byte units that a WQE of this queue can have; [`Wr::units`](crate::Wr::units) gives those of a request. A
+    /// queue that verbs made has room for `max_segments` segments or `max_inline` bytes beside the longest head.
+    pub fn max_units(&self) -> usize {
+        (self.max_blocks as usize * BLOCK_UNITS).min(MAX_UNITS)
+    }
+
+    /// What the queue was made for.
+    pub fn caps(&self) -> SqCaps {
+        self.caps
+    }
+
+    /// QP number, 24 bits.
+    #[inline(always)]
+    pub fn qpn(&self) -> u32 {
+        (self.qpn_word >> 8) as u32
+    }
+
+    /// Rings with 8-byte doorbells from now on, in this and in every queue of this crate that has the same register. Due
+    /// where a QP that is *not* driven here has it, too: see [`Sq::from_verbs`](crate::Sq::from_verbs).
+    pub fn stop_blueflame(&mut self) {
+        self.register.stop_blueflame();
+    }
+
+    /// Whether single requests are rung by BlueFlame.
+    pub fn uses_blueflame(&self) -> bool {
+        self.register.takes_blueflame()
+    }
+
+    /// Starts over after the QP went to RESET, where the device starts at block 0 again. What was outstanding is forgotten:
+    /// take completions, or [`outstanding`](Self::outstanding), first.
+    pub fn reset(&mut self) {
+        for block in 0..=self.ring.mask() {
+            self.ring.set_posted(block, Posted::default());
+        }
+        self.done = 0;
+        self.take_back(0, 0);
+        self.dbrec.publish(0);
+    }
+}

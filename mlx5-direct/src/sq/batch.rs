@@ -1,0 +1,114 @@
+//! Many requests with one barrier, one record and one doorbell.
+
+use super::{REQUEST, REQUEST_SHIFT, SendBatchError, SendError, Sq, block};
+use crate::{
+    queue_mem::Posted,
+    wqe::send::BLOCK_UNITS,
+    wr::{Data, Wr},
+};
+
+/// How a run of one-block requests ended.
+enum End<D> {
+    /// The span of the ring, or the room in the queue.
+    Span,
+    /// The requests.
+    Requests,
+    /// At a request that is not of one block, or carries or causes a fence.
+    Other(Wr<D>, u64),
+}
+
+impl Sq {
+    /// Posts requests with one barrier, one record and one doorbell for all; returns how many.
+    ///
+    /// Requests of one block (up to four units) are the cheap ones: they go from block to block by pointer, up to the ring's
+    /// end. Where the compiler knows their shape, each takes about 20 instructions.
+    ///
+    /// # Errors
+    ///
+    /// [`SendBatchError`] with the number posted before the first that could not be.
+    #[inline]
+    pub fn post_batch<D: Data>(
+        &mut self,
+        wrs: impl IntoIterator<Item = (Wr<D>, u64)>,
+    ) -> Result<u32, SendBatchError> {
+        let mut wrs = wrs.into_iter();
+        let first = self.at;
+        let mut last = block(first);
+        let error = loop {
+            let (written, end);
+            (written, end, wrs) = self.write_span(wrs);
+            if written > 0 {
+                last = block(self.at.wrapping_sub(1));
+            }
+            let other = match end {
+                End::Requests => break None,
+                End::Other(wr, cookie) => Some((wr, cookie)),
+                // At the ring's end, or full, or fenced: one request the other way, if there is one.
+                End::Span => wrs.next(),
+            };
+            let Some((wr, cookie)) = other else { break None };
+            let start = block(self.at);
+            if let Err(error) = self.write(wr, cookie) {
+                break Some(error);
+            }
+            last = start;
+        };
+        let posted = (self.at.wrapping_sub(first) >> REQUEST_SHIFT) as u32;
+        if posted > 0 {
+            self.publish(first, last);
+        }
+        match error {
+            None => Ok(posted),
+            Some(error) => Err(SendBatchError { posted, error }),
+        }
+    }
+
+    /// Writes one-block requests into neighbouring blocks, as far as there are such blocks and such requests.
+    #[inline(always)]
+    fn write_span<D: Data, I: Iterator<Item = (Wr<D>, u64)>>(&mut self, mut wrs: I) -> (u32, End<D>, I) {
+        /// One block further in the first word of a control segment. It does not carry within a span: the ring's end is where
+        /// the block number wraps, or before.
+        const NEXT_BLOCK: u64 = 1 << 40;
+        let (flags, qpn, mut after) = (self.base_flags, self.qpn(), self.at);
+        let mut word = self.qpn_word | u64::from(block(self.at)) << 40;
+        let (mut end, mut written) = (End::Span, 0);
+        for (mut out, posted) in self.ring.span(block(self.at), self.fast_left) {
+            let Some((wr, cookie)) = wrs.next() else {
+                end = End::Requests;
+                break;
+            };
+            let units = wr.units();
+            if units > BLOCK_UNITS || wr.is_fenced() || wr.changes_key() {
+                end = End::Other(wr, cookie);
+                break;
+            }
+            let [first, second] = wr.ctrl(units).words(word, 0);
+            out.push([first, second | flags]);
+            wr.write_body(&mut out, qpn);
+            after = after.wrapping_add(REQUEST + 1);
+            *posted = Posted { cookie, after };
+            word = word.wrapping_add(NEXT_BLOCK);
+            written += 1;
+        }
+        self.at = after;
+        self.fast_left -= written;
+        (written, end, wrs)
+    }
+
+    /// As [`post_batch`](Self::post_batch), where a full queue is no error: posts as many as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// [`SendBatchError`] with [`SendError::TooLong`].
+    #[inline]
+    pub fn post_as_many<D: Data>(
+        &mut self,
+        wrs: impl IntoIterator<Item = (Wr<D>, u64)>,
+    ) -> Result<u32, SendBatchError> {
+        let room = self.free() as usize;
+        match self.post_batch(wrs.into_iter().take(room)) {
+            Err(SendBatchError { posted, error: SendError::Full }) => Ok(posted),
+            outcome => outcome,
+        }
+    }
+}

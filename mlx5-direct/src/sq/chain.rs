@@ -1,0 +1,78 @@
+//! Several requests of any types with one doorbell.
+
+use super::{REQUEST_SHIFT, SendError, Sq, block};
+use crate::wr::{Data, Wr};
+
+/// Requests that are written and not rung. Made by [`Sq::chain`]; dropped without [`ring`](Self::ring), it takes them back.
+///
+/// ```
+/// use mlx5_direct::{DataSeg, Sq, SqLayout, wr::{Inline, Remote, Wr}};
+///
+/// let (layout, _device) = SqLayout::on_heap(64, 16)?;
+/// let mut sq = Sq::new(layout);
+/// // What a storage target answers with: the data, then the status.
+/// let mut chain = sq.chain();
+/// chain.push(Wr::write(Remote { addr: 0x9000, rkey: 7 }, DataSeg::new(0x1000, 4096, 0x77)), 1)?;
+/// chain.push(Wr::send(Inline(b"done")).signalled(), 2)?;
+/// assert_eq!(chain.ring(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Chain<'a> {
+    sq: &'a mut Sq,
+    first: u64,
+    /// Position of the last request.
+    last: u64,
+    fence_due: u8,
+}
+
+impl Sq {
+    /// Starts a chain: requests of any types that are rung with one doorbell.
+    #[inline(always)]
+    pub fn chain(&mut self) -> Chain<'_> {
+        let (at, fence_due) = (self.at, self.fence_due);
+        Chain { sq: self, first: at, last: at, fence_due }
+    }
+}
+
+impl Chain<'_> {
+    /// Writes a request behind those so far.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]; the chain is as before.
+    #[inline(always)]
+    pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        let at = self.sq.at;
+        self.sq.write(wr, cookie)?;
+        self.last = at;
+        Ok(())
+    }
+
+    /// Requests so far.
+    pub fn len(&self) -> u32 {
+        (self.sq.at.wrapping_sub(self.first) >> REQUEST_SHIFT) as u32
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes all of them the device's; returns how many. A single one goes by BlueFlame.
+    #[inline(always)]
+    pub fn ring(self) -> u32 {
+        let n = self.len();
+        if n > 0 {
+            self.sq.publish(self.first, block(self.last));
+        }
+        core::mem::forget(self);
+        n
+    }
+}
+
+impl Drop for Chain<'_> {
+    fn drop(&mut self) {
+        self.sq.take_back(self.first, self.fence_due);
+    }
+}

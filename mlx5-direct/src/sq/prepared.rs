@@ -1,0 +1,151 @@
+//! A WQE that is made once and posted often.
+
+use super::{REQUEST, SendError, Sq, block};
+use crate::{
+    queue_mem::{Posted, WqeImage},
+    wqe::{
+        DataSeg,
+        send::{BLOCK_UNITS, flag, flags_word},
+    },
+    wr::{Data, Wr},
+};
+
+/// The new payload does not fit the prepared WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the payload does not fit the prepared request")]
+pub struct PayloadError;
+
+/// A request as a finished WQE, of which the payload, an address or a length change from post to post. Made by
+/// [`Sq::prepare`].
+///
+/// ```
+/// use mlx5_direct::{Sq, SqLayout, wr::{Inline, Wr}};
+///
+/// let (layout, _device) = SqLayout::on_heap(64, 16)?;
+/// let mut sq = Sq::new(layout);
+/// let mut order = sq.prepare(Wr::send(Inline(&[0; 32])).signalled())?;
+/// for price in 100..110u64 {
+///     order.payload()[8..16].copy_from_slice(&price.to_be_bytes());
+///     sq.post_prepared(&order, price)?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    image: WqeImage,
+    /// Units before the data.
+    head: usize,
+    units: usize,
+    /// Inline bytes; 0 for segments.
+    inline: usize,
+    fenced: bool,
+}
+
+impl Sq {
+    /// Makes the WQE of a request for this queue, to be posted by [`post_prepared`](Self::post_prepared). It can be posted to
+    /// another queue as well, of the same kind, and is sent to that one's peer. At most four blocks, and no change of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::TooLong`].
+    pub fn prepare<D: Data>(&self, wr: Wr<D>) -> Result<Prepared, SendError> {
+        let units = wr.units();
+        if units > WqeImage::UNITS || units > self.max_units() || wr.changes_key() {
+            return Err(SendError::TooLong);
+        }
+        let (head, fenced) = (units - wr.data_units(), wr.is_fenced());
+        let fence = if fenced { flag::FENCE } else { 0 };
+        let [first, second] = wr.ctrl(units).words(0, 0);
+        let ctrl = [first, second | self.base_flags | flags_word(fence)];
+        let inline = wr.inline_bytes();
+        let qpn = self.qpn();
+        let mut image = WqeImage::new();
+        image.write(units, |out| {
+            out.push(ctrl);
+            wr.write_body(out, qpn);
+        });
+        Ok(Prepared { image, head, units, inline, fenced })
+    }
+
+    /// Posts a prepared request as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`], and nothing was written.
+    #[inline(always)]
+    pub fn post_prepared(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
+        if prepared.units <= BLOCK_UNITS && self.register.takes_blueflame() && self.take_fast() {
+            let block = block(self.at);
+            let mut out = self.ring.one_block(block);
+            prepared.image.copy_block(&mut out, self.qpn_word, block as u16);
+            self.ring_block(block, cookie);
+            return Ok(());
+        }
+        self.post_prepared_any(prepared, cookie)
+    }
+
+    #[inline(never)]
+    fn post_prepared_any(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
+        self.count_fast();
+        let blocks = prepared.units.div_ceil(BLOCK_UNITS);
+        if prepared.units > self.max_units() {
+            return Err(SendError::TooLong);
+        }
+        if self.free() == 0 {
+            return Err(SendError::Full);
+        }
+        let (first, block) = (self.at, block(self.at));
+        let fence = if prepared.fenced { 0 } else { self.fence_due };
+        self.set_fence_due(0);
+        let ctrl = prepared.image.ctrl_words(self.qpn_word, block as u16, fence);
+        self.ring.write(block, prepared.units, |out| {
+            out.push(ctrl);
+            out.push_all(prepared.image.words(1, prepared.units));
+        });
+        self.at = first.wrapping_add(REQUEST + blocks as u64);
+        self.ring.set_posted(block, Posted { cookie, after: self.at });
+        self.count_fast();
+        self.publish(first, block);
+        Ok(())
+    }
+}
+
+impl Prepared {
+    /// The inline payload, to change it. Empty where the request has segments.
+    #[inline(always)]
+    pub fn payload(&mut self) -> &mut [u8] {
+        self.image.inline_bytes(self.head, self.inline)
+    }
+
+    /// Another inline payload, of any length that fits the blocks which the first one took.
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError`] where it is longer, empty, or the request has segments; nothing changes.
+    #[inline]
+    pub fn set_payload(&mut self, bytes: &[u8]) -> Result<(), PayloadError> {
+        let room = (self.units.next_multiple_of(BLOCK_UNITS) - self.head) * 16 - 4;
+        if self.inline == 0 || bytes.is_empty() || bytes.len() > room {
+            return Err(PayloadError);
+        }
+        self.units = self.head + (bytes.len() + 4).div_ceil(16);
+        self.inline = bytes.len();
+        self.image.set_inline(self.head, bytes, self.units);
+        Ok(())
+    }
+
+    /// Another piece of memory in the place of the `n`-th segment.
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError`] where the request has no such segment, or the piece is empty; nothing changes.
+    #[inline]
+    pub fn set_segment(&mut self, n: usize, seg: DataSeg) -> Result<(), PayloadError> {
+        let unit = self.head.saturating_add(n);
+        if self.inline > 0 || unit >= self.units || seg.byte_count() == 0 {
+            return Err(PayloadError);
+        }
+        self.image.set_unit(unit, seg.to_words());
+        Ok(())
+    }
+}

@@ -1,0 +1,645 @@
+//! Work requests for a send queue: an operation, its flags, and its data.
+//!
+//! A [`Wr`] is built by value and written by [`Sq::post`](crate::Sq::post) and its siblings; none of it stays in memory.
+//! All functions are inlined, so that a request whose shape is known to the compiler becomes the stores of its WQE.
+//!
+//! ```
+//! use mlx5_direct::{DataSeg, wr::{Inline, Remote, Wr}};
+//!
+//! let text = b"32 bytes at most go into one WQE.";
+//! let small = Wr::send(Inline(text)).signalled();
+//! let large = Wr::write(Remote { addr: 0x7000, rkey: 0x1234 }, DataSeg::new(0x1000, 4096, 0x77));
+//! assert_eq!((small.units(), large.units()), (4, 3));
+//! ```
+
+use rdma_sys::ibv_sge;
+
+use crate::{
+    queue_mem::Units,
+    wqe::{
+        DataSeg, SEGMENT_BYTES,
+        send::{
+            AtomicSeg, Ctrl, EXTENDED_AV, INLINE_HEADER_BYTES, KlmSeg, MaskedAtomicSeg32, MkeySeg, RaddrSeg,
+            UmrCtrlSeg, XrcSeg, flag, opcode, two,
+        },
+    },
+};
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Virtual address.
+    pub addr: u64,
+    /// Remote key of the region or window.
+    pub rkey: u32,
+}
+
+/// The operand size and the operands of a masked atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Masked {
+    /// 4 bytes: where `compare` agrees in the bits of `compare_mask`, the bits of `swap_mask` become those of `swap`.
+    CompareSwap32 {
+        /// Value compared with.
+        compare: u32,
+        /// Bits that are compared.
+        compare_mask: u32,
+        /// New value.
+        swap: u32,
+        /// Bits that are replaced.
+        swap_mask: u32,
+    },
+    /// The same with 8 bytes.
+    CompareSwap64 {
+        /// Value compared with.
+        compare: u64,
+        /// Bits that are compared.
+        compare_mask: u64,
+        /// New value.
+        swap: u64,
+        /// Bits that are replaced.
+        swap_mask: u64,
+    },
+    /// 4 bytes: an addition whose carry stops at each bit of `boundary`.
+    FetchAdd32 {
+        /// What is added.
+        add: u32,
+        /// The last bit of each field.
+        boundary: u32,
+    },
+    /// The same with 8 bytes.
+    FetchAdd64 {
+        /// What is added.
+        add: u64,
+        /// The last bit of each field.
+        boundary: u64,
+    },
+}
+
+/// Binding of a memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window's remote key as it is.
+    pub rkey: u32,
+    /// Its remote key afterwards: differs in the low byte only.
+    pub new_rkey: u32,
+    /// A type 2 window, which belongs to the QP; else type 1.
+    pub type2: bool,
+    /// Local key of the region.
+    pub lkey: u32,
+    /// First address.
+    pub addr: u64,
+    /// Bytes, 2^31 at most; 0 unbinds.
+    pub len: u64,
+    /// Rights, `IBV_ACCESS_*`: of remote write, read, atomic, and zero-based.
+    pub access: u32,
+}
+
+/// Longest range of a window that one WQE can bind, in bytes.
+pub const MAX_BIND_BYTES: u64 = 1 << 31;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Send,
+    SendImm(u32),
+    SendInval(u32),
+    Write(Remote),
+    WriteImm(Remote, u32),
+    Read(Remote),
+    CompareSwap(Remote, u64, u64),
+    FetchAdd(Remote, u64),
+    Masked(Remote, Masked),
+    LocalInval(u32),
+    Bind(Bind),
+    Nop,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Dest {
+    Connected,
+    Datagram([u64; 6]),
+    Xrc(u32),
+}
+
+/// A path to a peer of a UD queue: what `ibv_create_ah` made.
+///
+/// [`AddressVector::from_verbs`](crate::wr::AddressVector::from_verbs) takes it from an `ibv_ah`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// In memory order.
+    words: [u64; 6],
+}
+
+impl AddressVector {
+    /// From the 48 bytes of `mlx5_wqe_av`, in memory order.
+    pub const fn from_words(words: [u64; 6]) -> Self {
+        Self { words }
+    }
+
+    /// The same for a peer's QP.
+    #[inline(always)]
+    fn to(mut self, qpn: u32, qkey: u32) -> [u64; 6] {
+        let be32 = |v: u32| crate::be::Be32::new(v);
+        self.words[0] = two(be32(qkey), be32(0));
+        let rest = crate::be::Be32::from_raw(if cfg!(target_endian = "little") {
+            (self.words[1] >> 32) as u32
+        } else {
+            self.words[1] as u32
+        });
+        self.words[1] = two(be32(qpn | EXTENDED_AV), rest);
+        self.words
+    }
+}
+
+/// A work request: operation, flags, and data of one of the types that are [`Data`].
+#[derive(Clone, Copy, Debug)]
+pub struct Wr<D> {
+    op: Op,
+    dest: Dest,
+    flags: u8,
+    fence: bool,
+    data: D,
+}
+
+impl<D: Data> Wr<D> {
+    #[inline(always)]
+    fn new(op: Op, data: D) -> Self {
+        Self { op, dest: Dest::Connected, flags: 0, fence: false, data }
+    }
+
+    /// A message.
+    #[inline(always)]
+    pub fn send(data: D) -> Self {
+        Self::new(Op::Send, data)
+    }
+
+    /// A message with immediate data, given in host order (verbs' `imm_data` is the same value big-endian).
+    #[inline(always)]
+    pub fn send_imm(immediate: u32, data: D) -> Self {
+        Self::new(Op::SendImm(immediate), data)
+    }
+
+    /// A message that invalidates an rkey of the peer.
+    #[inline(always)]
+    pub fn send_inval(rkey: u32, data: D) -> Self {
+        Self::new(Op::SendInval(rkey), data)
+    }
+
+    /// An RDMA write.
+    #[inline(always)]
+    pub fn write(to: Remote, data: D) -> Self {
+        Self::new(Op::Write(to), data)
+    }
+
+    /// An RDMA write that completes a receive of the peer, with immediate data in host order.
+    #[inline(always)]
+    pub fn write_imm(to: Remote, immediate: u32, data: D) -> Self {
+        Self::new(Op::WriteImm(to, immediate), data)
+    }
+
+    /// An RDMA read into what must not be inline.
+    #[inline(always)]
+    pub(crate) fn read_any(from: Remote, data: D) -> Self {
+        Self::new(Op::Read(from), data)
+    }
+}
+
+/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, or `()` for nothing.
+pub trait Landing: Data {}
+impl Landing for () {}
+impl Landing for DataSeg {}
+impl Landing for &[DataSeg] {}
+
+impl<D: Landing> Wr<D> {
+    /// An RDMA read into `into`.
+    #[inline(always)]
+    pub fn read(from: Remote, into: D) -> Self {
+        Self::read_any(from, into)
+    }
+}
+
+impl<'a> Wr<EightBytes<'a>> {
+    /// An atomic of verbs, with whatever segments it has: compare-and-swap with `swap`, else fetch-and-add.
+    pub(crate) fn atomic_any(at: Remote, compare_add: u64, swap: Option<u64>, into: &'a [ibv_sge]) -> Self {
+        let op = match swap {
+            Some(swap) => Op::CompareSwap(at, compare_add, swap),
+            None => Op::FetchAdd(at, compare_add),
+        };
+        Self::new(op, EightBytes(into))
+    }
+}
+
+impl Wr<DataSeg> {
+    /// A segment of 8 bytes, whatever length it has: what an atomic returns.
+    #[inline(always)]
+    fn eight(result: DataSeg) -> DataSeg {
+        DataSeg::new(result.addr(), 8, result.lkey())
+    }
+
+    /// Compares 8 bytes at `at` with `compare`, and stores `swap` there if they are equal. What was there goes to
+    /// `result`, whose length is taken to be 8.
+    #[inline(always)]
+    pub fn compare_swap(at: Remote, compare: u64, swap: u64, result: DataSeg) -> Self {
+        Self::new(Op::CompareSwap(at, compare, swap), Self::eight(result))
+    }
+
+    /// Adds to the 8 bytes at `at`. What was there goes to `result`, whose length is taken to be 8.
+    #[inline(always)]
+    pub fn fetch_add(at: Remote, add: u64, result: DataSeg) -> Self {
+        Self::new(Op::FetchAdd(at, add), Self::eight(result))
+    }
+
+    /// An atomic on the bits of a mask. What was there goes to `result`, of 4 or 8 bytes.
+    #[inline(always)]
+    pub fn masked_atomic(at: Remote, masked: Masked, result: DataSeg) -> Self {
+        Self::new(Op::Masked(at, masked), result)
+    }
+}
+
+impl Wr<()> {
+    /// Invalidates a local memory window's or region's rkey. Requests after it wait for that.
+    #[inline(always)]
+    pub fn local_inval(rkey: u32) -> Self {
+        Self::new(Op::LocalInval(rkey), ())
+    }
+
+    /// Binds a memory window, of at most [`MAX_BIND_BYTES`]. Requests after it wait for that.
+    #[inline(always)]
+    pub fn bind(bind: Bind) -> Self {
+        Self::new(Op::Bind(bind), ())
+    }
+
+    /// Nothing: completes when what was posted before has.
+    #[inline(always)]
+    pub fn nop() -> Self {
+        Self::new(Op::Nop, ())
+    }
+}
+
+impl<D> Wr<D> {
+    /// Completes with an entry in the CQ on success, too. Requests without it are released by the next that has it.
+    #[inline(always)]
+    pub fn signalled(mut self) -> Self {
+        self.flags |= flag::CQ_UPDATE;
+        self
+    }
+
+    /// Raises an event at a receiver that waits for solicited ones.
+    #[inline(always)]
+    pub fn solicited(mut self) -> Self {
+        self.flags |= flag::SOLICITED;
+        self
+    }
+
+    /// Waits until all reads and atomics before it have finished.
+    #[inline(always)]
+    pub fn fenced(mut self) -> Self {
+        self.fence = true;
+        self
+    }
+
+    /// To a peer of a UD queue. To be called on every request of such a queue, and on no other.
+    #[inline(always)]
+    pub fn to(mut self, path: &AddressVector, qpn: u32, qkey: u32) -> Self {
+        self.dest = Dest::Datagram(path.to(qpn, qkey));
+        self
+    }
+
+    /// To an SRQ of an XRC peer. To be called on every request of such a queue that reaches the peer, and on no other.
+    #[inline(always)]
+    pub fn to_srq(mut self, srqn: u32) -> Self {
+        self.dest = Dest::Xrc(srqn);
+        self
+    }
+
+    /// The operation changes a memory key: what follows must wait for it.
+    #[inline(always)]
+    pub(crate) fn changes_key(&self) -> bool {
+        matches!(self.op, Op::LocalInval(_) | Op::Bind(_))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fence
+    }
+
+    /// 16-byte units before the data.
+    #[inline(always)]
+    fn head_units(&self) -> usize {
+        let dest = match self.dest {
+            Dest::Connected => 0,
+            Dest::Datagram(_) => 3,
+            Dest::Xrc(_) => 1,
+        };
+        let op = match self.op {
+            Op::Send | Op::SendImm(_) | Op::SendInval(_) | Op::Nop => 0,
+            Op::Write(_) | Op::WriteImm(..) | Op::Read(_) => 1,
+            Op::CompareSwap(..) | Op::FetchAdd(..) => 2,
+            Op::Masked(_, Masked::CompareSwap64 { .. }) => 3,
+            Op::Masked(..) => 2,
+            Op::Bind(Bind { len: 1.., .. }) => 11,
+            Op::LocalInval(_) | Op::Bind(_) => 7,
+        };
+        1 + dest + op
+    }
+}
+
+impl<D: Data> Wr<D> {
+    /// Size of the WQE in 16-byte units; one of more than 63 cannot be posted.
+    #[inline(always)]
+    pub fn units(&self) -> usize {
+        self.head_units() + self.data.units()
+    }
+
+    /// Units of the data alone.
+    pub(crate) fn data_units(&self) -> usize {
+        self.data.units()
+    }
+
+    /// Inline bytes of the data.
+    pub(crate) fn inline_bytes(&self) -> usize {
+        self.data.inline_bytes()
+    }
+
+    /// The control segment.
+    #[inline(always)]
+    pub(crate) fn ctrl(&self, units: usize) -> Ctrl {
+        let (opcode, imm) = match self.op {
+            Op::Send => (opcode::SEND, 0),
+            Op::SendImm(imm) => (opcode::SEND_IMM, imm),
+            Op::SendInval(rkey) => (opcode::SEND_INVAL, rkey),
+            Op::Write(_) => (opcode::RDMA_WRITE, 0),
+            Op::WriteImm(_, imm) => (opcode::RDMA_WRITE_IMM, imm),
+            Op::Read(_) => (opcode::RDMA_READ, 0),
+            Op::CompareSwap(..) => (opcode::ATOMIC_CS, 0),
+            Op::FetchAdd(..) => (opcode::ATOMIC_FA, 0),
+            Op::Masked(_, Masked::CompareSwap32 { .. } | Masked::CompareSwap64 { .. }) => {
+                (opcode::ATOMIC_MASKED_CS, 0)
+            }
+            Op::Masked(..) => (opcode::ATOMIC_MASKED_FA, 0),
+            Op::LocalInval(rkey) => (opcode::UMR, rkey),
+            Op::Bind(Bind { rkey, .. }) => (opcode::UMR, rkey),
+            Op::Nop => (opcode::NOP, 0),
+        };
+        /// Extended atomics; the low bits are log2 of the operand size, less 2.
+        const EXTENDED: u8 = 8;
+        let opmod = match self.op {
+            Op::Masked(_, Masked::CompareSwap32 { .. } | Masked::FetchAdd32 { .. }) => EXTENDED,
+            Op::Masked(..) => EXTENDED | 1,
+            _ => 0,
+        };
+        Ctrl { opcode, opmod, units: units as u8, flags: self.flags, imm }
+    }
+
+    /// Writes the units after the control segment.
+    #[inline(always)]
+    pub(crate) fn write_body(self, out: &mut Units<'_>, qpn: u32) {
+        match self.dest {
+            Dest::Connected => {}
+            Dest::Datagram([a, b, c, d, e, f]) => {
+                out.push([a, b]);
+                out.push([c, d]);
+                out.push([e, f]);
+            }
+            Dest::Xrc(srqn) => out.push(XrcSeg::new(srqn).words()),
+        }
+        let raddr = |r: Remote| RaddrSeg::new(r.addr, r.rkey).words();
+        match self.op {
+            Op::Send | Op::SendImm(_) | Op::SendInval(_) | Op::Nop => {}
+            Op::Write(to) | Op::WriteImm(to, _) | Op::Read(to) => out.push(raddr(to)),
+            Op::CompareSwap(at, compare, swap) => {
+                out.push(raddr(at));
+                out.push(AtomicSeg::new(swap, compare).words());
+            }
+            Op::FetchAdd(at, add) => {
+                out.push(raddr(at));
+                out.push(AtomicSeg::new(add, 0).words());
+            }
+            Op::Masked(at, masked) => {
+                out.push(raddr(at));
+                write_masked(out, masked);
+            }
+            Op::LocalInval(_) => write_key_change(out, &Bind::UNBOUND, qpn),
+            Op::Bind(bind) => write_key_change(out, &bind, qpn),
+        }
+        self.data.write(out);
+    }
+}
+
+#[inline(always)]
+fn write_masked(out: &mut Units<'_>, masked: Masked) {
+    let words32 = |words: [u32; 4]| MaskedAtomicSeg32(words.map(crate::be::Be32::new)).words();
+    match masked {
+        Masked::CompareSwap32 { compare, compare_mask, swap, swap_mask } => {
+            out.push(words32([swap, compare, swap_mask, compare_mask]));
+        }
+        Masked::CompareSwap64 { compare, compare_mask, swap, swap_mask } => {
+            out.push(AtomicSeg::new(swap, compare).words());
+            out.push(AtomicSeg::new(swap_mask, compare_mask).words());
+        }
+        Masked::FetchAdd32 { add, boundary } => out.push(words32([add, boundary, 0, 0])),
+        Masked::FetchAdd64 { add, boundary } => out.push(AtomicSeg::new(add, boundary).words()),
+    }
+}
+
+impl Bind {
+    /// What a local invalidate makes of a key.
+    const UNBOUND: Self = Self { rkey: 0, new_rkey: 0, type2: true, lkey: 0, addr: 0, len: 0, access: 0 };
+}
+
+/// The three parts of a memory key change; the third only where something is bound.
+///
+/// # References
+///
+/// rdma-core `providers/mlx5/qp.c`: `set_bind_wr`; `mlx5dv.h`: `MLX5_WQE_UMR_CTRL_*`, `MLX5_WQE_MKEY_CONTEXT_*`.
+#[inline(never)]
+fn write_key_change(out: &mut Units<'_>, bind: &Bind, qpn: u32) {
+    const INLINE_OFFSET: u8 = 1 << 7 | 1 << 4;
+    const CHECK_FREE: u8 = 1 << 5;
+    const CHECK_QPN: u8 = 1 << 3;
+    const MASK_FREE: u64 = 1 << 29;
+    const MASK_MKEY: u64 = 1 << 13;
+    const MASK_QPN: u64 = 1 << 14;
+    /// Length, start address, local write, remote read, remote write, atomic.
+    const MASK_RANGE: u64 = 1 | 1 << 6 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21;
+    const FREE: u8 = 1 << 6;
+    /// `IBV_ACCESS_REMOTE_WRITE`, `_READ`, `_ATOMIC`, `_ZERO_BASED`.
+    const WRITE: u32 = 1 << 1;
+    const READ: u32 = 1 << 2;
+    const ATOMIC: u32 = 1 << 3;
+    const ZERO_BASED: u32 = 1 << 5;
+
+    let bound = bind.len > 0;
+    let (mut flags, mut mask) = (INLINE_OFFSET, MASK_FREE | MASK_MKEY);
+    if bind.type2 {
+        flags |= if bound { CHECK_FREE } else { CHECK_QPN };
+        mask |= MASK_QPN;
+    }
+    if bound {
+        mask |= MASK_RANGE;
+    }
+    let mut access = 0;
+    for (right, bit) in [(READ, 1 << 4), (WRITE, 1 << 5), (ATOMIC, 1 << 6)] {
+        if bind.access & right != 0 {
+            access |= bit;
+        }
+    }
+    let owner = if bind.type2 && bound { qpn << 8 } else { 0xffff_ff00 };
+    let start = if bind.access & ZERO_BASED != 0 { 0 } else { bind.addr };
+    let free = if bound { 0 } else { FREE };
+    let (start, len) = if bound { (start, bind.len) } else { (0, 0) };
+    out.push_all(&UmrCtrlSeg::new(flags, if bound { 4 } else { 0 }, mask).words());
+    out.push_all(&MkeySeg::new(free, access, bind.new_rkey & 0xff | owner, start, len).words());
+    if bound {
+        let [first, second] = KlmSeg::new(bind.len as u32, bind.lkey, bind.addr).words();
+        out.push_all(&[first, second, 0, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// What a request carries or where it reads to: [`Inline`], [`InlineParts`], [`DataSeg`], `&[DataSeg]`, or `()` for nothing.
+pub trait Data: Copy + sealed::Sealed {
+    /// 16-byte units of the data.
+    #[doc(hidden)]
+    fn units(&self) -> usize;
+    /// Writes as many units.
+    #[doc(hidden)]
+    fn write(self, out: &mut Units<'_>);
+    /// Inline bytes among them.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn inline_bytes(&self) -> usize {
+        0
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for super::Inline<'_> {}
+    impl Sealed for super::InlineParts<'_> {}
+    impl Sealed for super::DataSeg {}
+    impl Sealed for &[super::DataSeg] {}
+    impl Sealed for super::Sges<'_> {}
+    impl Sealed for super::EightBytes<'_> {}
+    impl Sealed for crate::dv::InlineSges<'_> {}
+}
+
+/// Bytes that are copied into the WQE: the slice may change as soon as the request is posted. A reference to an array, whose
+/// length the compiler knows, makes for the shortest code.
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<'a>(pub &'a [u8]);
+
+/// Several pieces that are copied into the WQE one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
+
+/// A gather list of verbs.
+#[derive(Clone, Copy)]
+pub(crate) struct Sges<'a>(pub(crate) &'a [ibv_sge]);
+
+/// A scatter list of verbs for the result of an atomic: each entry is of 8 bytes, whatever it says.
+#[derive(Clone, Copy)]
+pub(crate) struct EightBytes<'a>(&'a [ibv_sge]);
+
+impl Data for EightBytes<'_> {
+    fn units(&self) -> usize {
+        Sges(self.0).units()
+    }
+
+    fn write(self, out: &mut Units<'_>) {
+        let used = self.0.iter().filter(|sge| sge.length != 0);
+        used.for_each(|sge| out.push(DataSeg::new(sge.addr, 8, sge.lkey).to_words()));
+    }
+}
+
+/// Units of an inline segment.
+#[inline(always)]
+pub(crate) fn inline_units(bytes: usize) -> usize {
+    // Without bytes there is no segment. A sum that wraps is too long as well.
+    if bytes == 0 { 0 } else { bytes.saturating_add(INLINE_HEADER_BYTES).div_ceil(SEGMENT_BYTES) }
+}
+
+impl Data for () {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn write(self, _: &mut Units<'_>) {}
+}
+
+impl Data for Inline<'_> {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        inline_units(self.0.len())
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        out.push_inline(self.0);
+    }
+
+    #[inline(always)]
+    fn inline_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Data for InlineParts<'_> {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        inline_units(self.0.iter().fold(0, |n: usize, part| n.saturating_add(part.len())))
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        out.push_inline_parts(self.0.iter().copied());
+    }
+
+    #[inline(always)]
+    fn inline_bytes(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+}
+
+impl Data for DataSeg {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        usize::from(self.byte_count() != 0)
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        // The device reads a length of 0 as 2 GiB.
+        if self.byte_count() != 0 {
+            out.push(self.to_words());
+        }
+    }
+}
+
+impl Data for &[DataSeg] {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        self.iter().filter(|seg| seg.byte_count() != 0).count()
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        self.iter().for_each(|seg| seg.write(out));
+    }
+}
+
+impl Data for Sges<'_> {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        self.0.iter().filter(|sge| sge.length != 0).count()
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        self.0
+            .iter()
+            .filter(|sge| sge.length != 0)
+            .for_each(|sge| out.push(DataSeg::from_sge(sge).to_words()));
+    }
+}

@@ -1,0 +1,830 @@
+//! Send and receive queues of QPs on a device, against libmlx5 on a twin.
+
+use std::{
+    mem::zeroed,
+    time::{Duration, Instant},
+};
+
+use mlx5_direct::{
+    Completion, Cq, DataSeg, DvError, LayoutError, Rq, SendWrs, Sq, Syndrome, Wr,
+    dv::abi,
+    wr::{AddressVector, Bind, Inline, Remote},
+};
+use rdma_sys::*;
+
+use super::{common::Rng, next, rig::Rig, take_cq};
+
+/// SAFETY for all uses: the queue outlives the value, verbs no longer touches it, and the rig's buffer stays registered.
+fn take_sq(qp: *mut ibv_qp) -> Sq {
+    // SAFETY: see above.
+    unsafe { Sq::from_verbs(qp) }.expect("a fresh QP")
+}
+
+fn take_rq(qp: *mut ibv_qp) -> Rq {
+    // SAFETY: as for `take_sq`.
+    unsafe { Rq::from_verbs(qp) }.expect("a fresh QP")
+}
+
+/// Where libmlx5 says the send queue is.
+fn describe(qp: *mut ibv_qp) -> abi::DvQp {
+    // SAFETY: the function and structs of mlx5dv.h; a live QP.
+    unsafe {
+        let lib = libloading::Library::new("libmlx5.so.1").expect("libmlx5");
+        let init: libloading::Symbol<'_, unsafe extern "C" fn(*mut abi::DvObj, u64) -> i32> =
+            lib.get(b"mlx5dv_init_obj\0").expect("mlx5dv_init_obj");
+        let (mut obj, mut out): (abi::DvObj, abi::DvQp) = (zeroed(), zeroed());
+        obj.qp = abi::DvPair { object: qp.cast(), out: (&raw mut out).cast() };
+        assert_eq!(init(&mut obj, abi::OBJ_QP), 0);
+        out
+    }
+}
+
+/// The send record, and what the device reads of the WQEs from block `first` to before `end`: without QP number and padding.
+fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
+    let count = at.sq.wqe_cnt;
+    let byte = |block: u32, n: usize| {
+        let offset = ((block % count) as usize * 64 + n) % (count as usize * 64);
+        // SAFETY: inside the ring that libmlx5 described.
+        unsafe { at.sq.buf.cast::<u8>().add(offset).read_volatile() }
+    };
+    let mut found = vec![];
+    while first != end {
+        let units = usize::from(byte(first, 7) & 0x3f);
+        let mut wqe: Vec<u8> = (0..units * 16).map(|n| byte(first, n)).collect();
+        wqe[4..7].fill(0);
+        // An inline segment is the last: header, bytes, and padding that nobody reads.
+        for unit in 1..units {
+            let header = u32::from_be_bytes(wqe[unit * 16..unit * 16 + 4].try_into().unwrap());
+            let len = (header & 0x3ff) as usize;
+            let is_inline = header & !0x3ff == 0x8000_0000 && (unit * 16 + 4 + len).div_ceil(16) == units;
+            if is_inline && len > 0 {
+                wqe.truncate(unit * 16 + 4 + len);
+                break;
+            }
+        }
+        // What the device does not read, and libmlx5 leaves as an earlier WQE had it: the second operand of fetch-and-add, the
+        // reserved fields of key changes, and of those that bind nothing the rights and the range.
+        match wqe[3] {
+            0x12 => wqe[40..48].fill(0),
+            0x25 => {
+                let unread = [(65, 66), (67, 68), (72, 80), (96, 128), (144, 192)];
+                let unbound = if units == 8 { [(66, 67), (80, 96)] } else { [(0, 0); 2] };
+                for (from, to) in unread.into_iter().chain(unbound) {
+                    let len = wqe.len();
+                    wqe[from.min(len)..to.min(len)].fill(0);
+                }
+            }
+            _ => {}
+        }
+        first = first.wrapping_add(units.div_ceil(4) as u32);
+        found.push(wqe);
+    }
+    // SAFETY: the second word of a live QP's record.
+    (u32::from_be(unsafe { at.dbrec.add(1).read_volatile() }), found)
+}
+
+/// Panics with the first WQE that differs, in hexadecimal.
+fn same(theirs: (u32, Vec<Vec<u8>>), ours: (u32, Vec<Vec<u8>>)) {
+    assert_eq!((theirs.0, theirs.1.len()), (ours.0, ours.1.len()), "records and WQEs");
+    for (theirs, ours) in theirs.1.iter().zip(&ours.1) {
+        assert!(theirs == ours, "libmlx5: {theirs:02x?}\n here:   {ours:02x?}");
+    }
+}
+
+/// A request for both twins.
+struct Request {
+    wr: ibv_send_wr,
+    sges: Vec<ibv_sge>,
+    receives: bool,
+}
+
+/// Where requests read from, what is their peer's, and where results land: apart, since inline data is read when a request is
+/// posted, which may be before or after an earlier request has its result; and results each by itself, since those that come in
+/// their entries are written late.
+const AREA: usize = 28 << 10;
+const REMOTE: usize = 4 << 10;
+const LANDING: usize = 8 << 10;
+
+/// Any request that an RC QP takes, on the first `AREA` bytes of the buffer.
+fn random_request(rig: &Rig, rng: &mut Rng, cap: &ibv_qp_cap, k: usize) -> Request {
+    use ibv_wr_opcode::*;
+    // SAFETY: integers and pointers only.
+    let mut wr: ibv_send_wr = unsafe { zeroed() };
+    wr.opcode = [
+        IBV_WR_SEND,
+        IBV_WR_SEND_WITH_IMM,
+        IBV_WR_RDMA_WRITE,
+        IBV_WR_RDMA_WRITE_WITH_IMM,
+        IBV_WR_RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD,
+    ][rng.below(7) as usize];
+    let atomic = matches!(wr.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD);
+    let reads = wr.opcode == IBV_WR_RDMA_READ || atomic;
+    let flag = |flag: ibv_send_flags, yes: bool| if yes { flag.0 } else { 0 };
+    let inline = !reads && rng.below(2) == 0;
+    wr.send_flags = flag(ibv_send_flags::IBV_SEND_SIGNALED, rng.below(3) == 0)
+        | flag(ibv_send_flags::IBV_SEND_SOLICITED, rng.below(4) == 0)
+        | flag(ibv_send_flags::IBV_SEND_FENCE, rng.below(5) == 0)
+        | flag(ibv_send_flags::IBV_SEND_INLINE, inline);
+    let segments = if atomic { 1 } else { rng.below(u64::from(cap.max_send_sge) + 1) };
+    let mut landed = 0;
+    let mut left = if inline { u64::from(cap.max_inline_data) } else { 900 };
+    let sges = (0..segments)
+        .map(|_| {
+            // Of a few, the length is 0.
+            let most = if rng.below(4) == 0 { 0 } else { left };
+            let length = if atomic { 8 + 8 * rng.below(2) } else { rng.below(most + 1) };
+            left -= length.min(left);
+            let offset = match reads {
+                true => (LANDING + k * 1024) as u64 + landed,
+                false => 8 * rng.below((REMOTE as u64 - 1024) / 8),
+            };
+            landed += length;
+            ibv_sge { addr: rig.addr(offset as usize), length: length as u32, lkey: rig.lkey() }
+        })
+        .collect();
+    let remote = rig.addr(REMOTE + 8 * rng.below((LANDING - REMOTE - 1024) as u64 / 8) as usize);
+    wr.imm_data_invalidated_rkey_union.imm_data = rng.next() as u32;
+    if atomic {
+        // Sometimes the comparison holds: the area starts as zeros.
+        let (compare_add, swap) = (rng.below(2), rng.next());
+        wr.wr.atomic = atomic_t { remote_addr: remote, compare_add, swap, rkey: rig.rkey() };
+    } else {
+        wr.wr.rdma = rdma_t { remote_addr: remote, rkey: rig.rkey() };
+    }
+    let receives = matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM);
+    Request { wr, sges, receives }
+}
+
+fn link(requests: &mut [Request]) -> Vec<ibv_send_wr> {
+    let mut wrs: Vec<ibv_send_wr> = requests
+        .iter_mut()
+        .map(|r| {
+            // SAFETY: a copy of integers and pointers.
+            let mut wr = unsafe { std::ptr::read(&r.wr) };
+            (wr.sg_list, wr.num_sge) = (r.sges.as_mut_ptr(), r.sges.len() as i32);
+            wr
+        })
+        .collect();
+    for n in 1..wrs.len() {
+        wrs[n - 1].next = &raw mut wrs[n];
+    }
+    wrs
+}
+
+/// The same request by the methods of this crate, where these have it in that form.
+fn post_natively(sq: &mut Sq, request: &Request) -> bool {
+    use ibv_wr_opcode::*;
+    let Request { wr, sges, .. } = request;
+    let has = |flag: ibv_send_flags| wr.send_flags & flag.0 != 0;
+    let segs: Vec<_> = sges.iter().map(|s| DataSeg::new(s.addr, s.length, s.lkey)).collect();
+    let bytes: Vec<u8> = if has(ibv_send_flags::IBV_SEND_INLINE) {
+        // SAFETY: inside the rig's buffer.
+        let piece =
+            |s: &ibv_sge| unsafe { std::slice::from_raw_parts(s.addr as *const u8, s.length as usize) };
+        sges.iter().flat_map(piece).copied().collect()
+    } else {
+        vec![]
+    };
+    // SAFETY: integers, whichever member was set.
+    let (rdma, atomic, imm) =
+        unsafe { (wr.wr.rdma, wr.wr.atomic, u32::from_be(wr.imm_data_invalidated_rkey_union.imm_data)) };
+    let to = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+    let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+    macro_rules! post {
+        ($request:expr) => {{
+            let mut request = $request;
+            if has(ibv_send_flags::IBV_SEND_SIGNALED) {
+                request = request.signalled();
+            }
+            if has(ibv_send_flags::IBV_SEND_SOLICITED) {
+                request = request.solicited();
+            }
+            if has(ibv_send_flags::IBV_SEND_FENCE) {
+                request = request.fenced();
+            }
+            sq.post(request, wr.wr_id).expect("room")
+        }};
+    }
+    macro_rules! with_data {
+        ($make:expr) => {
+            if has(ibv_send_flags::IBV_SEND_INLINE) {
+                let make = $make;
+                post!(make(Inline(&bytes)))
+            } else if segs.len() == 1 {
+                let make = $make;
+                post!(make(segs[0]))
+            } else {
+                let make = $make;
+                post!(make(&segs[..]))
+            }
+        };
+    }
+    match wr.opcode {
+        IBV_WR_SEND => with_data!(|d| Wr::send(d)),
+        IBV_WR_SEND_WITH_IMM => with_data!(|d| Wr::send_imm(imm, d)),
+        IBV_WR_RDMA_WRITE => with_data!(|d| Wr::write(to, d)),
+        IBV_WR_RDMA_WRITE_WITH_IMM => with_data!(|d| Wr::write_imm(to, imm, d)),
+        IBV_WR_RDMA_READ => post!(Wr::read(to, &segs[..])),
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            post!(Wr::compare_swap(at, atomic.compare_add, atomic.swap, segs[0]));
+        }
+        _ => post!(Wr::fetch_add(at, atomic.compare_add, segs[0])),
+    }
+    true
+}
+
+/// Twin QPs get the same requests, one by `ibv_post_send` and one from here: the same WQEs, records, completions and memory.
+pub(crate) fn twins(rig: &Rig) {
+    for (sge, inline, requests, sig_all) in [(1, 0, 64, 0), (4, 100, 33, 0), (9, 300, 128, 1), (2, 220, 7, 0)]
+    {
+        let mut rng = Rng(u64::from(sge * 7 + inline + requests));
+        let peer_cq = rig.cq(511, false);
+        let srq = rig.srq(255, 1);
+        let cqs = [0; 2].map(|_| rig.cq(511, false));
+        let mut cap: ibv_qp_cap = ibv_qp_cap {
+            max_send_wr: requests,
+            max_recv_wr: 0,
+            max_send_sge: sge,
+            max_recv_sge: 0,
+            max_inline_data: inline,
+        };
+        let mut granted = vec![];
+        let senders = cqs.map(|cq| {
+            let (qp, got) = rig.qp_with(cq, peer_cq, srq, |init| {
+                (init.cap, init.sq_sig_all) = (cap, sig_all);
+            });
+            granted.push(got);
+            qp
+        });
+        cap = granted[0];
+        let peers = [0; 2].map(|_| rig.qp(peer_cq, peer_cq, srq));
+        (0..2).for_each(|n| rig.connect(senders[n], peers[n]));
+        let at = senders.map(describe);
+        let mut sq = take_sq(senders[1]);
+        let mut cq = take_cq(cqs[1]);
+        assert_eq!(sq.caps().max_requests, cap.max_send_wr);
+        assert_eq!((sq.caps().max_inline, sq.caps().max_segments), (cap.max_inline_data, cap.max_send_sge));
+        let (mut blocks, mut executed) = (0u32, 0);
+        // Past the record's wrap at 65,536, and else often around the ring.
+        let enough = if requests == 128 { 70_000 } else { 9000 };
+        while blocks < enough {
+            let n = 1 + rng.below(u64::from(cap.max_send_wr.min(20))) as usize;
+            let mut batch: Vec<_> = (0..n).map(|k| random_request(rig, &mut rng, &cap, k)).collect();
+            for (k, r) in batch.iter_mut().enumerate() {
+                r.wr.wr_id = u64::from(blocks) << 8 | k as u64;
+            }
+            // The last one is signalled, so that all are released.
+            batch[n - 1].wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+            let signalled: Vec<u64> = batch
+                .iter()
+                .filter(|r| sig_all == 1 || r.wr.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0)
+                .map(|r| r.wr.wr_id)
+                .collect();
+            let receives = batch.iter().filter(|r| r.receives).count();
+            let mut outcomes = vec![];
+            let native = rng.below(2) == 0;
+            for twin in 0..2 {
+                rig.write(0, &vec![0; AREA]);
+                for k in 0..receives {
+                    let mut sges =
+                        [ibv_sge { addr: rig.addr(2 * AREA + k * 1024), length: 1024, lkey: rig.lkey() }];
+                    assert_eq!(rig.verbs_post(srq, &mut [super::recv_wr(&mut sges, k as u64)]), 1);
+                }
+                rig.write(2 * AREA, &vec![0; receives * 1024]);
+                let mut wrs = link(&mut batch);
+                let completed: Vec<(u64, u32)> = if twin == 0 {
+                    assert_eq!(rig.verbs_send(senders[0], &mut wrs), (0, n));
+                    let wcs = rig.verbs_poll(cqs[0], signalled.len());
+                    wcs.iter().map(|w| (w.wr_id, w.status)).collect()
+                } else {
+                    if native {
+                        batch.iter().for_each(|r| assert!(post_natively(&mut sq, r)));
+                    } else {
+                        // SAFETY: the chain and all that it names live through the call.
+                        let list = unsafe { SendWrs::new(wrs.as_ptr()) };
+                        assert_eq!(sq.post_send_wrs(list), Ok(n as u32));
+                    }
+                    let mut done = vec![];
+                    for _ in 0..signalled.len() {
+                        let completion = next(&mut cq);
+                        let counter = completion.send_counter().expect("a send");
+                        if let Completion::SendScattered(scattered) = completion {
+                            // SAFETY: inside the rig's buffer.
+                            unsafe { cq.deliver_result(&scattered, sq.segments(counter)) };
+                        }
+                        let failed = u32::from(matches!(completion, Completion::SendError(_)));
+                        done.push((sq.complete(counter).expect("posted").cookie, failed));
+                    }
+                    assert_eq!(sq.posted(), 0);
+                    done
+                };
+                rig.verbs_poll(peer_cq, receives);
+                outcomes.push((completed, rig.read(0, AREA), rig.read(2 * AREA, receives * 1024)));
+            }
+            assert_eq!(outcomes[0].0.iter().map(|c| c.0).collect::<Vec<_>>(), signalled);
+            assert!(
+                outcomes[0] == outcomes[1],
+                "completions or memory differ in the batch from block {blocks}"
+            );
+            // SAFETY: the second word of a live QP's record.
+            let record = u32::from_be(unsafe { at[0].dbrec.add(1).read_volatile() });
+            let end = blocks + u32::from((record as u16).wrapping_sub(blocks as u16));
+            same(wqes(&at[0], blocks, end), wqes(&at[1], blocks, end));
+            (blocks, executed) = (end, executed + n);
+        }
+        println!(
+            "{sge} segments, {inline} inline, {requests} requests: {executed} in {blocks} blocks, granted {} {}",
+            cap.max_send_wr, cap.max_inline_data
+        );
+        rig.destroy(&[senders, peers].concat(), &[srq], &[cqs[0], cqs[1], peer_cq]);
+    }
+}
+
+/// The queue fills at the same request, and refuses the same requests with the same numbers.
+pub(crate) fn refusals(rig: &Rig) {
+    let cqs = [0; 2].map(|_| rig.cq(127, false));
+    let qps = cqs.map(|cq| rig.qp_with(cq, cq, std::ptr::null_mut(), |init| init.cap.max_send_wr = 10).0);
+    let peers = [0; 2].map(|_| rig.qp(cqs[0], cqs[0], rig.srq(8, 1)));
+    (0..2).for_each(|n| rig.connect(qps[n], peers[n]));
+    let mut sq = take_sq(qps[1]);
+    let request = |opcode: u32, sges: usize| {
+        // SAFETY: integers and pointers only.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        wr.opcode = opcode;
+        wr.wr.rdma = rdma_t { remote_addr: rig.addr(0), rkey: rig.rkey() };
+        let sge = ibv_sge { addr: rig.addr(4096), length: 8, lkey: rig.lkey() };
+        Request { wr, sges: vec![sge; sges], receives: false }
+    };
+    let max = sq.max_requests();
+    let lists: [Vec<Request>; 4] = [
+        vec![request(0, 1), request(12, 1), request(0, 1)],
+        vec![request(0, 1), request(0, 1 + sq.caps().max_segments as usize)],
+        vec![request(99, 1)],
+        (0..max + 3).map(|_| request(0, 1)).collect(),
+    ];
+    for mut list in lists {
+        let mut wrs = link(&mut list);
+        let theirs = rig.verbs_send(qps[0], &mut wrs);
+        // SAFETY: the chain and all that it names live through the call.
+        let ours = sq.post_send_wrs(unsafe { SendWrs::new(wrs.as_ptr()) });
+        let ours = match ours {
+            Ok(n) => (0, n as usize),
+            Err(e) => (e.error.errno(), e.posted as usize),
+        };
+        assert_eq!(theirs, ours, "error number and requests accepted");
+    }
+    assert_eq!(sq.free(), 0);
+    // SAFETY: live QPs.
+    let srqs = peers.map(|qp| unsafe { (*qp).srq });
+    rig.destroy(&[qps, peers].concat(), &srqs, &cqs);
+}
+
+/// Caps over a grid are those that libmlx5 returns, and as many requests fit.
+pub(crate) fn caps(rig: &Rig) {
+    for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
+        for (wr, sge, inline) in [(1, 1, 0), (10, 1, 1), (17, 4, 64), (100, 2, 400), (64, 30, 0)] {
+            let cq = rig.cq(255, false);
+            let (qp, cap) = rig.qp_with(cq, cq, std::ptr::null_mut(), |init| {
+                (init.qp_type, init.sq_sig_all) = (qp_type, 0);
+                (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (wr, sge, inline);
+            });
+            let sq = take_sq(qp);
+            let caps = sq.caps();
+            assert_eq!(
+                (caps.max_requests, caps.max_segments, caps.max_inline, caps.signal_all),
+                (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data, false),
+                "type {qp_type}, {wr} requests of {sge} segments or {inline} bytes"
+            );
+            let bytes = vec![0; cap.max_inline_data as usize];
+            let remote = Remote { addr: 0, rkey: 0 };
+            let segs = vec![DataSeg::new(1, 1, 1); sge as usize];
+            assert!(Wr::write(remote, Inline(&bytes)).units() <= sq.max_units());
+            assert!(Wr::write(remote, &segs[..]).units() <= sq.max_units());
+            rig.destroy(&[qp], &[], &[cq]);
+        }
+    }
+}
+
+/// Queues that are not ours to take are refused with the reason.
+pub(crate) fn refused_queues(rig: &Rig) {
+    let cq = rig.cq(127, false);
+    let srq = rig.srq(8, 1);
+    let used = rig.qp(cq, cq, srq);
+    let peer = rig.qp(cq, cq, srq);
+    rig.connect(used, peer);
+    rig.send(used, 0, 8, None, false);
+    // SAFETY: live QPs; each call is refused, so nothing is taken over.
+    unsafe {
+        let refused = Sq::from_verbs(used).unwrap_err();
+        assert!(matches!(refused, DvError::Layout(LayoutError::SendQueueUsed { count: 1 })), "{refused}");
+        let refused = Rq::from_verbs(used).unwrap_err();
+        assert!(matches!(refused, DvError::Layout(LayoutError::NoQueue { what: "receive" })), "{refused}");
+        let refused = Sq::from_verbs(std::ptr::null_mut::<ibv_qp>()).unwrap_err();
+        assert!(matches!(refused, DvError::Layout(LayoutError::Pointer { .. })), "{refused}");
+    }
+    rig.destroy(&[used, peer], &[srq], &[cq]);
+}
+
+/// Datagrams to a handle: the same WQE as libmlx5 writes, and the message arrives behind 40 bytes.
+pub(crate) fn datagrams(rig: &Rig) {
+    const QKEY: u32 = 0x1122_3344;
+    let cqs = [0; 3].map(|_| rig.cq(127, false));
+    let ud = |cq: *mut ibv_cq| {
+        let qp = rig
+            .qp_with(cq, cq, std::ptr::null_mut(), |init| {
+                (init.qp_type, init.sq_sig_all) = (ibv_qp_type::IBV_QPT_UD, 0);
+                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (16, 2);
+            })
+            .0;
+        rig.datagrams(qp, QKEY);
+        qp
+    };
+    let qps = cqs.map(ud);
+    let (theirs, ours, receiver) = (qps[0], qps[1], qps[2]);
+    let at = [describe(theirs), describe(ours)];
+    let (mut sq, mut cq) = (take_sq(ours), take_cq(cqs[1]));
+    let (mut rq, mut recv_cq) = (take_rq(receiver), take_cq(cqs[2]));
+    let ah = rig.address_handle();
+    // SAFETY: a live handle.
+    let path = unsafe { AddressVector::from_verbs(ah) }.expect("an mlx5 handle");
+    let mut block = 0;
+    for n in 0..400u64 {
+        let text: Vec<u8> = (0..1 + n as usize % 60).map(|k| (k as u64 + n) as u8).collect();
+        for (turn, sender) in [theirs, ours].into_iter().enumerate() {
+            let buffer = DataSeg::new(rig.addr(8192), 2048, rig.lkey());
+            rq.post(&[buffer], n).expect("room");
+            rig.write(8192, &[0; 256]);
+            rig.write(0, &text);
+            if turn == 0 {
+                let sge = ibv_sge { addr: rig.addr(0), length: text.len() as u32, lkey: rig.lkey() };
+                // SAFETY: integers and pointers only.
+                let mut wr: ibv_send_wr = unsafe { zeroed() };
+                (wr.opcode, wr.wr_id) = (ibv_wr_opcode::IBV_WR_SEND, n);
+                wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | ibv_send_flags::IBV_SEND_INLINE.0;
+                wr.wr.ud = ud_t { ah, remote_qpn: rig.qpn(receiver), remote_qkey: QKEY };
+                let mut requests = [Request { wr, sges: vec![sge], receives: true }];
+                let mut wrs = link(&mut requests);
+                assert_eq!(rig.verbs_send(theirs, &mut wrs), (0, 1));
+                assert_eq!(rig.verbs_poll(cqs[0], 1)[0].status, 0);
+            } else {
+                let request = Wr::send(Inline(&text)).to(&path, rig.qpn(receiver), QKEY).signalled();
+                sq.post(request, n).expect("room");
+                let counter = next(&mut cq).send_counter().expect("a send");
+                assert_eq!(sq.complete(counter).expect("posted").cookie, n);
+            }
+            let completion = next(&mut recv_cq);
+            let Completion::Recv(received) = completion else { panic!("{completion:?}") };
+            assert_eq!(received.byte_count as usize, 40 + text.len());
+            assert_eq!(rig.read(8192 + 40, text.len()), text);
+            assert_eq!(recv_cq.source_qpn(), rig.qpn(sender));
+            assert_eq!(rq.complete(received.slot.0), Ok(n));
+        }
+        let end = block + (4 + (text.len() as u32 + 4).div_ceil(16)).div_ceil(4);
+        same(wqes(&at[0], block, end), wqes(&at[1], block, end));
+        block = end;
+    }
+    // SAFETY: a live handle that no request names any more.
+    unsafe { assert_eq!(ibv_destroy_ah(ah), 0) };
+    rig.destroy(&qps, &[], &cqs);
+}
+
+/// Two connected QPs, one CQ for everything of both, all driven here.
+struct Both {
+    cq_raw: *mut ibv_cq,
+    qps: [*mut ibv_qp; 2],
+    cq: Cq,
+    sqs: [Sq; 2],
+    rqs: [Rq; 2],
+}
+
+fn both(rig: &Rig, sig_all: i32) -> Both {
+    let cq_raw = rig.cq(511, false);
+    let qps = [0; 2].map(|_| {
+        rig.qp_with(cq_raw, cq_raw, std::ptr::null_mut(), |init| {
+            (init.cap.max_recv_wr, init.cap.max_recv_sge, init.sq_sig_all) = (64, 3, sig_all);
+        })
+        .0
+    });
+    let (sqs, rqs) = (qps.map(take_sq), qps.map(take_rq));
+    let cq = take_cq(cq_raw);
+    rig.connect(qps[0], qps[1]);
+    Both { cq_raw, qps, cq, sqs, rqs }
+}
+
+/// Messages both ways through receive queues of the QPs and one CQ, in every size, into lists of segments; small ones come in
+/// their entry and are delivered from there.
+pub(crate) fn both_ways(rig: &Rig) {
+    let Both { cq_raw, qps, mut cq, mut sqs, mut rqs } = both(rig, 0);
+    let mut rng = Rng(99);
+    let place = |side: usize, n: u64| (1 + side) * (128 << 10) + n as usize % 64 * 1024;
+    let mut posted = [0u64; 2];
+    let mut sent = [0u64; 2];
+    let mut released = [0u64; 2];
+    let mut received = [0u64; 2];
+    let (mut scattered, mut unsignalled) = (0, 0);
+    let text = |side: usize, n: u64| -> Vec<u8> {
+        let len = 1 + (n * 37 + side as u64) % if n.is_multiple_of(3) { 900 } else { 60 };
+        (0..len).map(|k| (k * 5 + n + side as u64) as u8).collect()
+    };
+    const MESSAGES: u64 = 6000;
+    while received != [MESSAGES; 2] {
+        for side in 0..2 {
+            while posted[side] < MESSAGES && rqs[side].free() > 0 {
+                let addr = rig.addr(place(side, posted[side]));
+                // One, two or three segments; an empty one among them is left out.
+                let cut = 1 + rng.below(40) as u32;
+                let segs = [
+                    DataSeg::new(addr, cut, rig.lkey()),
+                    DataSeg::new(addr, 0, rig.lkey()),
+                    DataSeg::new(addr + u64::from(cut), 1024 - cut, rig.lkey()),
+                ];
+                rqs[side].post(&segs, posted[side]).expect("room");
+                posted[side] += 1;
+            }
+            let to = 1 - side;
+            if sent[side] < MESSAGES.min(posted[to]) && sqs[side].free() > 1 {
+                let n = sent[side];
+                let bytes = text(side, n);
+                let signalled = n % 4 == 3 || n + 1 == MESSAGES || rng.below(3) == 0;
+                unsignalled += u64::from(!signalled);
+                if bytes.len() <= 60 && n % 2 == 0 {
+                    let request = Wr::send(Inline(&bytes));
+                    let request = if signalled { request.signalled() } else { request };
+                    sqs[side].post(request, n).expect("room");
+                } else {
+                    let from = (3 + side) * (128 << 10) + (n % 64) as usize * 1024;
+                    rig.write(from, &bytes);
+                    let seg = DataSeg::new(rig.addr(from), bytes.len() as u32, rig.lkey());
+                    let request = Wr::send(seg);
+                    let request = if signalled { request.signalled() } else { request };
+                    sqs[side].post(request, n).expect("room");
+                }
+                sent[side] += 1;
+            }
+        }
+        while let Some(completion) = cq.poll().expect("known entries") {
+            let side = usize::from(completion.qpn() == rig.qpn(qps[1]));
+            if let Some(counter) = completion.send_counter() {
+                assert!(matches!(completion, Completion::Send(_)), "{completion:?}");
+                sqs[side]
+                    .complete_each(counter, |cookie| {
+                        assert_eq!(cookie, released[side], "released in order");
+                        released[side] += 1;
+                    })
+                    .expect("posted");
+                continue;
+            }
+            let number = completion.slot().expect("a receive").0;
+            let len = match completion {
+                Completion::Recv(r) => r.byte_count,
+                Completion::RecvScattered(s) => {
+                    scattered += 1;
+                    // SAFETY: inside the rig's buffer.
+                    unsafe { cq.deliver(&s, rqs[side].segments(number)) as u32 }
+                }
+                other => panic!("{other:?}"),
+            };
+            let n = received[side];
+            assert_eq!(rqs[side].complete(number), Ok(n));
+            let expected = text(1 - side, n);
+            assert_eq!(rig.read(place(side, n), len as usize), expected, "message {n} to side {side}");
+            received[side] += 1;
+        }
+    }
+    println!("{scattered} messages in their entry, {unsignalled} sends unsignalled");
+    assert!(scattered > 1000 && unsignalled > 1000);
+    rig.destroy(&qps, &[], &[cq_raw]);
+}
+
+/// Results of reads and atomics that come in their entries land in the segments, also of WQEs that wrap.
+pub(crate) fn scattered_results(rig: &Rig) {
+    let Both { cq_raw, qps, mut cq, mut sqs, .. } = both(rig, 1);
+    let sq = &mut sqs[0];
+    let mut in_entry = 0;
+    for n in 0..3000u64 {
+        let len = 1 + n % 50;
+        let bytes: Vec<u8> = (0..len).map(|k| (k * 3 + n) as u8).collect();
+        rig.write(4096, &bytes);
+        rig.write(8192, &[0; 256]);
+        let cut = (n % 7).min(len - 1) as u32;
+        let segs = [
+            DataSeg::new(rig.addr(8192), cut, rig.lkey()),
+            DataSeg::new(rig.addr(8192 + cut as usize), len as u32 - cut, rig.lkey()),
+        ];
+        let remote = Remote { addr: rig.addr(4096), rkey: rig.rkey() };
+        if n % 5 == 4 {
+            rig.write(4096, &n.to_ne_bytes());
+            sq.post(Wr::fetch_add(remote, 3, DataSeg::new(rig.addr(8192), 16, rig.lkey())), n).expect("room");
+        } else {
+            // Only one segment may be given where the QP was made for one.
+            let whole = DataSeg::new(rig.addr(8192), len as u32, rig.lkey());
+            if n % 2 == 0 {
+                sq.post(Wr::read(remote, whole), n).expect("room");
+            } else {
+                sq.post(Wr::read(remote, &segs[..]), n).expect("room");
+            }
+        }
+        let completion = next(&mut cq);
+        let counter = completion.send_counter().expect("a send");
+        if let Completion::SendScattered(result) = completion {
+            in_entry += 1;
+            // SAFETY: inside the rig's buffer.
+            unsafe { cq.deliver_result(&result, sq.segments(counter)) };
+        }
+        if n % 5 == 4 {
+            assert_eq!(rig.read(8192, 8), n.to_ne_bytes());
+            assert_eq!(rig.read(4096, 8), (n + 3).to_ne_bytes());
+            assert_eq!(rig.read(8200, 8), [0; 8], "an atomic returns 8 bytes");
+        } else {
+            assert_eq!(rig.read(8192, len as usize), bytes, "read {n}");
+        }
+        assert_eq!(sq.complete(counter).expect("posted").cookie, n);
+    }
+    println!("{in_entry} results in their entry");
+    assert!(in_entry > 500);
+    rig.destroy(&qps, &[], &[cq_raw]);
+}
+
+/// An error in the midst of unsignalled requests: those before it are released with it, those after it are flushed one by one;
+/// after RESET everything starts over.
+pub(crate) fn errors_and_reset(rig: &Rig) {
+    let Both { cq_raw, qps, mut cq, mut sqs, mut rqs } = both(rig, 0);
+    for round in 0..3 {
+        let remote = Remote { addr: rig.addr(0), rkey: rig.rkey() };
+        let data = DataSeg::new(rig.addr(4096), 64, rig.lkey());
+        let wrong = Remote { addr: rig.addr(0), rkey: rig.rkey() ^ 0x5500 };
+        let mut chain = sqs[0].chain();
+        (0..5).for_each(|n| chain.push(Wr::write(remote, data), n).expect("room"));
+        chain.push(Wr::write(wrong, data), 5).expect("room");
+        (6..10).for_each(|n| chain.push(Wr::write(remote, data), n).expect("room"));
+        assert_eq!(chain.ring(), 10);
+        let Completion::SendError(error) = next(&mut cq) else { panic!("an error") };
+        assert_eq!(error.syndrome, Syndrome::RemoteAccess);
+        let mut cookies = vec![];
+        assert_eq!(sqs[0].complete_each(error.wqe_counter, |c| cookies.push(c)), Ok(6));
+        assert_eq!(cookies, [0, 1, 2, 3, 4, 5]);
+        for n in 6..10 {
+            let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
+            assert_eq!(error.syndrome, Syndrome::Flushed);
+            assert_eq!(sqs[0].complete(error.wqe_counter).map(|r| (r.cookie, r.requests)), Ok((n, 1)));
+        }
+        // In the error state a request is flushed.
+        sqs[0].post(Wr::send(Inline(&[1; 8])), 77).expect("room");
+        let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
+        assert_eq!(sqs[0].complete(error.wqe_counter).expect("posted").cookie, 77);
+        // A key change leaves a fence due, which RESET forgets.
+        sqs[0].post(Wr::local_inval(rig.rkey() ^ 0x11), 78).expect("room");
+        let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
+        assert_eq!(sqs[0].complete(error.wqe_counter).expect("posted").cookie, 78);
+        for (n, qp) in qps.into_iter().enumerate() {
+            rig.to_reset(qp);
+            sqs[n].reset();
+            rqs[n].reset();
+        }
+        let start = Instant::now();
+        while cq.poll().expect("known entries").is_some() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
+        rig.connect(qps[0], qps[1]);
+        rqs[1].post(&[DataSeg::new(rig.addr(8192), 64, rig.lkey())], round).expect("room");
+        sqs[0].post(Wr::send(Inline(&[7; 40])).signalled(), round).expect("room");
+        let (mut sent, mut got) = (false, false);
+        while !(sent && got) {
+            let completion = next(&mut cq);
+            match completion.send_counter() {
+                Some(counter) => sent = sqs[0].complete(counter).map(|r| r.cookie) == Ok(round),
+                None => got = rqs[1].complete(completion.slot().expect("a receive").0) == Ok(round),
+            }
+        }
+        assert_eq!(rig.read(8192, 40), [7; 40]);
+    }
+    rig.destroy(&qps, &[], &[cq_raw]);
+}
+
+/// A window is bound, written through, and invalidated; the WQEs are those of libmlx5.
+pub(crate) fn windows(rig: &Rig) {
+    let cqs = [0; 2].map(|_| rig.cq(127, false));
+    let qps = cqs.map(|cq| rig.qp_with(cq, cq, std::ptr::null_mut(), |init| init.cap.max_send_wr = 9).0);
+    let srq = rig.srq(8, 1);
+    let peers = [0, 1].map(|n| rig.qp(cqs[n], cqs[n], srq));
+    (0..2).for_each(|n| rig.connect(qps[n], peers[n]));
+    let at = qps.map(describe);
+    let (mut sq, mut cq) = (take_sq(qps[1]), take_cq(cqs[1]));
+    let mut peer = take_sq(peers[1]);
+    let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+    let mut block = 0;
+    // An odd number of blocks a round, in rings of a power of two: each part of a key change meets the end.
+    for round in 0..80u32 {
+        let mut seen = vec![];
+        for (twin, at) in at.iter().enumerate() {
+            // SAFETY: verbs calls with live objects; requests and what they name live through the calls.
+            unsafe {
+                let alloc = (*rig.context).ops.alloc_mw.expect("windows");
+                let window = alloc(rig.pd, ibv_mw_type::IBV_MW_TYPE_2);
+                assert!(!window.is_null());
+                let (old, new) = ((*window).rkey, (*window).rkey & !0xff | (round + 1) & 0xff);
+                let (addr, len) = (rig.addr(4096), 512 + u64::from(round));
+                if twin == 0 {
+                    let mut wr: ibv_send_wr = zeroed();
+                    (wr.opcode, wr.send_flags) =
+                        (ibv_wr_opcode::IBV_WR_BIND_MW, ibv_send_flags::IBV_SEND_SIGNALED.0);
+                    let bind_info =
+                        ibv_mw_bind_info { mr: rig.mr, addr, length: len, mw_access_flags: access };
+                    wr.bind_mw_tso_union.bind_mw = bind_mw_t { mw: window, rkey: new, bind_info };
+                    assert_eq!(rig.verbs_send(qps[0], &mut [wr]), (0, 1));
+                    assert_eq!(rig.verbs_poll(cqs[0], 1)[0].status, 0);
+                    let mut wr: ibv_send_wr = zeroed();
+                    (wr.opcode, wr.send_flags) =
+                        (ibv_wr_opcode::IBV_WR_LOCAL_INV, ibv_send_flags::IBV_SEND_SIGNALED.0);
+                    wr.imm_data_invalidated_rkey_union.invalidated_rkey = new;
+                    // A request after it carries the small fence.
+                    let mut nothing: ibv_send_wr = zeroed();
+                    (nothing.opcode, nothing.send_flags) =
+                        (ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_send_flags::IBV_SEND_SIGNALED.0);
+                    nothing.wr.rdma = rdma_t { remote_addr: rig.addr(0), rkey: rig.rkey() };
+                    assert_eq!(rig.verbs_send(qps[0], &mut [wr, nothing]), (0, 2));
+                    assert!(rig.verbs_poll(cqs[0], 2).iter().all(|w| w.status == 0));
+                } else {
+                    let bind =
+                        Bind { rkey: old, new_rkey: new, type2: true, lkey: rig.lkey(), addr, len, access };
+                    sq.post(Wr::bind(bind).signalled(), 1).expect("room");
+                    let Completion::Send(done) = next(&mut cq) else { panic!("bound") };
+                    assert_eq!(sq.complete(done.wqe_counter).expect("posted").cookie, 1);
+                    rig.write(4096, &[0; 16]);
+                    let target = Remote { addr: addr + 4, rkey: new };
+                    peer.post(Wr::write(target, Inline(&[9; 8])).signalled(), 5).expect("room");
+                    let completion = next(&mut cq);
+                    assert!(matches!(completion, Completion::Send(_)), "{completion:?}");
+                    peer.complete(completion.send_counter().expect("a send")).expect("posted");
+                    assert_eq!(rig.read(4100, 8), [9; 8]);
+                    sq.post(Wr::local_inval(new).signalled(), 2).expect("room");
+                    let nothing = Remote { addr: rig.addr(0), rkey: rig.rkey() };
+                    sq.post(Wr::write(nothing, ()).signalled(), 3).expect("room");
+                    for cookie in [2, 3] {
+                        let Completion::Send(done) = next(&mut cq) else { panic!("done") };
+                        assert_eq!(sq.complete(done.wqe_counter).expect("posted").cookie, cookie);
+                    }
+                }
+                assert_eq!(((*rig.context).ops.dealloc_mw.expect("windows"))(window), 0);
+            }
+            let mut written = wqes(at, block, block + 6).1;
+            // Window keys and QP numbers differ.
+            for wqe in &mut written {
+                if wqe[3] == 0x25 {
+                    wqe[12..16].fill(0);
+                    wqe[68..71].fill(0);
+                }
+            }
+            seen.push(written);
+        }
+        let [theirs, ours] = [0, 1].map(|n| (block, std::mem::take(&mut seen[n])));
+        same(theirs, ours);
+        block += 6;
+    }
+    rig.destroy(&[qps, peers].concat(), &[srq], &cqs);
+}
+
+/// More QPs than a context has registers of their own: those that share one ring it by doorbells, and all requests of two
+/// blocks arrive whole.
+pub(crate) fn shared_registers(rig: &Rig) {
+    const QPS: usize = 20;
+    let cq_raw = rig.cq(511, false);
+    let pairs: Vec<_> = (0..QPS)
+        .map(|_| {
+            let pair = [0; 2].map(|_| {
+                rig.qp_with(cq_raw, cq_raw, std::ptr::null_mut(), |init| init.cap.max_inline_data = 120).0
+            });
+            rig.connect(pair[0], pair[1]);
+            pair
+        })
+        .collect();
+    let mut cq = take_cq(cq_raw);
+    let mut sqs: Vec<_> = pairs.iter().flat_map(|pair| pair.map(take_sq)).collect();
+    let qps: Vec<_> = pairs.concat();
+    let registers: Vec<usize> = qps.iter().map(|qp| describe(*qp).bf.reg as usize).collect();
+    for (n, sq) in sqs.iter().enumerate() {
+        let alone = registers.iter().filter(|r| **r == registers[n]).count() == 1;
+        let takes_it = describe(qps[n]).bf.size > 0 && std::env::var_os("MLX5_SHUT_UP_BF").is_none();
+        assert_eq!(sq.uses_blueflame(), alone && takes_it, "queue {n}");
+    }
+    for round in 0..200u64 {
+        for (n, sq) in sqs.iter_mut().enumerate() {
+            let to = Remote { addr: rig.addr(n * 256), rkey: rig.rkey() };
+            let bytes: Vec<u8> = (0..100).map(|k| (k + round + n as u64) as u8).collect();
+            sq.post(Wr::write(to, Inline(&bytes)).signalled(), round).expect("room");
+        }
+        for _ in 0..sqs.len() {
+            let completion = next(&mut cq);
+            assert!(matches!(completion, Completion::Send(_)), "{completion:?}");
+            let n = qps.iter().position(|qp| rig.qpn(*qp) == completion.qpn()).expect("one of ours");
+            let released = sqs[n].complete(completion.send_counter().expect("a send")).expect("posted");
+            assert_eq!(released.cookie, round);
+            let bytes: Vec<u8> = (0..100).map(|k| (k + round + n as u64) as u8).collect();
+            assert_eq!(rig.read(n * 256, 100), bytes);
+        }
+    }
+    drop(sqs);
+    rig.destroy(&qps, &[], &[cq_raw]);
+}
