@@ -1,5 +1,5 @@
-//! Shared receive queues and completion queues of mlx5 devices (ConnectX, BlueField), driven without libmlx5 on the data
-//! path.
+//! Shared receive queues, send and receive queues of QPs, and completion queues of mlx5 devices (ConnectX, BlueField), driven
+//! without libmlx5 on the data path.
 //!
 //! The queues are made by verbs. This crate takes the raw `*mut ibv_srq` and `*mut ibv_cq`, asks `mlx5dv_init_obj` where
 //! their memory is, and from then on writes WQEs, publishes the doorbell record, reads CQEs and arms for events by itself.
@@ -63,11 +63,12 @@
 //! - The **receive CQ** of QPs that use a direct SRQ must be polled here: `ibv_poll_cq` would look up `wr_id` in libmlx5's
 //!   own array, and in older versions rewrite links in the ring.
 //! - The **send CQ** of QPs whose sends go through `ibv_post_send` must be polled with `ibv_poll_cq`: only that advances
-//!   libmlx5's idea of the send queue's tail. Polled here, the send queue would fill up and stay full. So give such QPs two
-//!   CQs, a direct one for receives and a verbs one for sends.
-//! - Requester entries that do appear in a direct CQ are decoded all the same ([`Completion::Send`],
-//!   [`Completion::SendError`]) with the counter of their WQE, for callers who write their own send WQEs and release them
-//!   up to that counter.
+//!   libmlx5's idea of the send queue's tail. Polled here, the send queue would fill up and stay full.
+//! - The **send CQ** of QPs whose send queue is an [`Sq`] must be polled here, and so must the receive CQ of an [`Rq`]. One CQ may
+//!   serve any number of these, sends and receives, with and without an SRQ: [`Completion::qpn`] says whose a completion is,
+//!   [`Completion::send_counter`] goes to [`Sq::complete`], [`Completion::slot`] to [`Srq::complete`] or [`Rq::complete`].
+//! - A read or an atomic whose result the device left in the entry is a [`Completion::SendScattered`]: take the result with
+//!   [`Cq::copy_result`], or have [`Cq::deliver_result`] write it into [`Sq::segments`], before the next poll.
 //! - A CQ that was handed over is destroyed by `ibv_destroy_cq` as usual, but not resized, and not cleaned by libmlx5 when a
 //!   QP goes away: see [`teardown`].
 //!
