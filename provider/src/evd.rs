@@ -11,31 +11,25 @@
 mod alert;
 mod counters;
 mod harvest;
+mod queue;
 mod wait;
 
-pub(crate) use harvest::Deferred;
-
-use self::alert::Alert;
-use crate::cno::CnoInner;
+use self::queue::{Alert, BATCH, Deferred, Queue, SlowPath, is_dto};
+pub(crate) use self::queue::{Stream, StreamKind};
 use crate::counters::{Counters, EvdCounter, EvdCounts};
-use crate::datapath::{Completion, CqPath};
 use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
 use crate::memory::{headroom, list, queue};
-use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{FastMutex, FastMutexGuard, rank};
-use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, NumberHasher, next_id};
-use crate::{Cno, DtoCompletion, DtoOp, Error, IaCounter, Result, ReturnType, Subtype};
+use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
+use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rxe_fallback::{CompChannel, Cq};
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-const BATCH: usize = 32;
 
 /// So many events that are no completions have their memory from the beginning.
 const OTHERS: usize = 4096;
@@ -91,86 +85,6 @@ pub(crate) struct EvdInner {
     queue: FastMutex<{ rank::QUEUE }, Queue>,
     /// Memory for what it asks of the progress thread.
     _dates: KeptDates,
-}
-
-#[derive(Debug)]
-struct Queue {
-    /// Of an EVD that takes completions.
-    cq: Option<CqPath>,
-    slow_path: SlowPath,
-    /// Completions on their way from the CQ, empty between harvests.
-    batch: Vec<Completion>,
-    qlen: usize,
-    /// At most `qlen`, for which there is memory.
-    dtos: VecDeque<Queued>,
-    /// Everything but completions, in order of arrival.
-    others: VecDeque<Notice>,
-    /// Completions queued before the connection end at the front of `others` was first looked at: they go first (R185).
-    before_end: Option<usize>,
-    pairs: Numbered<QueuePair>,
-    srqs: Numbered<SharedRecv>,
-    streams: Vec<Stream>,
-    /// Something arrived that may wake a waiter, since it last looked.
-    notified: bool,
-    waitable: bool,
-    enabled: bool,
-    cno: Option<Arc<CnoInner>>,
-    alert: Alert,
-    /// CQ entries that everything attached may need at once.
-    demand: u32,
-    counts: EvdCounts,
-}
-
-bitflags::bitflags! {
-    /// Why a dequeue may have more to do than to take a receive out of a CQ.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct SlowPath: u8 {
-        /// Something but receives from SRQs completes here.
-        const REQUESTS = 1;
-        /// A thread is in `wait`.
-        const WAITED = 2;
-        const CLOSED = 4;
-    }
-}
-
-#[derive(Debug)]
-struct Queued {
-    dto: DtoCompletion,
-    credit: Credit,
-}
-
-impl Queued {
-    /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
-    fn abandon(self, ia: &Device, srqs: &Numbered<SharedRecv>) {
-        // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
-        if self.dto.op != DtoOp::RmrBind {
-            ia.pools.return_unseen(self.dto.pool, self.dto.cookie);
-        }
-        self.credit.release(|number| srqs.get(&number));
-    }
-}
-
-/// Objects by their number on this EVD, which is a QP's or an SRQ's: found once for each completion.
-type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
-
-/// A stream that feeds this EVD, as the sharing rules see it (R149-R152).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stream {
-    pub(crate) ep: crate::EpId,
-    pub(crate) kind: StreamKind,
-    pub(crate) flags: CompletionFlags,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamKind {
-    /// Receives; from an SRQ or not.
-    Recv {
-        srq: bool,
-    },
-    Request,
-    Connection,
-    /// A PSP or RSP.
-    Service,
 }
 
 impl Evd {
@@ -361,56 +275,6 @@ impl std::fmt::Debug for EvdInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Evd").field("id", &self.id).field("flags", &self.flags).finish_non_exhaustive()
     }
-}
-
-impl Queue {
-    fn len(&self) -> usize {
-        self.dtos.len() + self.others.len()
-    }
-
-    /// Makes it that long, or leaves it as it is.
-    fn resize(&mut self, qlen: usize) -> Result<()> {
-        if let Some(cq) = &mut self.cq {
-            self.dtos.try_reserve(qlen.saturating_sub(self.dtos.len()))?;
-            cq.ensure(self.demand.max(qlen as u32))?;
-        }
-        self.qlen = qlen;
-        Ok(())
-    }
-
-    /// The next event: everything but completions first, in the order it came, except that the end of a connection
-    /// waits for the completions that were there before it (R185).
-    fn pop(&mut self) -> Option<Dequeued> {
-        let end_next = matches!(self.others.front(), Some(Notice::Connection(event)) if event.kind.is_end());
-        if end_next {
-            let before = *self.before_end.get_or_insert(self.dtos.len());
-            if before > 0 && !self.dtos.is_empty() {
-                self.before_end = Some(before - 1);
-                return self.pop_dto();
-            }
-            self.before_end = None;
-        }
-        self.others.pop_front().map(Dequeued::Notice).or_else(|| self.pop_dto())
-    }
-
-    #[inline]
-    fn pop_dto(&mut self) -> Option<Dequeued> {
-        let queued = self.dtos.pop_front()?;
-        queued.credit.release(|number| self.srqs.get(&number));
-        Some(Dequeued::Dto(queued.dto))
-    }
-
-    fn has_dtos(&self) -> bool {
-        self.streams.iter().any(|s| is_dto(s.kind))
-    }
-
-    fn has(&self, flag: CompletionFlags) -> bool {
-        self.streams.iter().any(|s| is_dto(s.kind) && s.flags.contains(flag))
-    }
-}
-
-fn is_dto(kind: StreamKind) -> bool {
-    matches!(kind, StreamKind::Recv { .. } | StreamKind::Request)
 }
 
 impl EvdInner {
@@ -761,11 +625,5 @@ impl AsyncSink for EvdInner {
 impl Drop for EvdInner {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Queue {
-    fn cno_if_enabled(&self) -> Option<Arc<CnoInner>> {
-        self.cno.clone().filter(|_| self.enabled)
     }
 }

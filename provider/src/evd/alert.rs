@@ -24,103 +24,17 @@
 //! An EVD that is too short needs no alert: it overflows when completions are harvested, and until then
 //! they are safe in the CQ, which has room for all.
 
-use super::{EvdInner, Queue, SlowPath};
+use super::EvdInner;
+use super::queue::Armed;
 use crate::Result;
 use crate::device::Timer;
 use crate::types::CompletionFlags;
-use rxe_fallback::Context;
-use std::collections::{HashSet, TryReserveError};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a CQ stays disarmed after an event that only the progress thread wanted.
 const REARM_TIME: Duration = Duration::from_millis(2);
-
-/// For which completions a CQ is armed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Armed {
-    #[default]
-    Nothing,
-    /// Failed or solicited ones.
-    Failures,
-    All,
-}
-
-impl Armed {
-    /// What a consumer's wait or CNO arms for.
-    pub(super) fn to_notify(solicited: bool) -> Self {
-        if solicited { Self::Failures } else { Self::All }
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Alert {
-    /// For which completions the next event comes. All CQs of the EVD are armed for these at least.
-    armed: Armed,
-    /// The progress thread watches the channel.
-    watched: bool,
-    /// An EP has connected whose failures only its completions here tell.
-    failures: bool,
-    /// [`Timer::Rearm`] is under way.
-    scheduled: bool,
-    /// QP numbers of EPs whose next receive exceeds a high watermark.
-    marked: HashSet<u32>,
-    /// A failed request raises a solicited event, as verbs have it.
-    failures_are_solicited: bool,
-}
-
-impl Alert {
-    pub(super) fn new(device: &Context) -> Self {
-        Self { failures_are_solicited: device.driver() != "rdma_rxe", ..Self::default() }
-    }
-
-    /// All CQs have to be armed again.
-    pub(super) fn disarmed(&mut self) {
-        self.armed = Armed::Nothing;
-    }
-
-    pub(super) fn expect_failures(&mut self) {
-        self.failures = true;
-    }
-
-    /// Memory for marks of so many EPs.
-    pub(super) fn reserve(&mut self, eps: usize) -> Result<(), TryReserveError> {
-        self.marked.try_reserve(eps.saturating_sub(self.marked.len()))
-    }
-
-    /// Whether the next receive of the EP with this QP exceeds one of its high watermarks.
-    pub(super) fn mark(&mut self, qpn: u32, on: bool) {
-        if on {
-            self.marked.insert(qpn);
-        } else {
-            self.marked.remove(&qpn);
-        }
-    }
-}
-
-impl Queue {
-    /// For which completions the CQ has to be armed while no thread waits, without a CNO.
-    fn wanted(&self) -> Armed {
-        let Alert { failures, ref marked, failures_are_solicited, .. } = self.alert;
-        let marked = !marked.is_empty();
-        if self.slow_path.contains(SlowPath::CLOSED) || !(marked || failures) {
-            Armed::Nothing
-        } else if (marked || !failures_are_solicited) && !self.has(CompletionFlags::SOLICITED_WAIT) {
-            Armed::All
-        } else {
-            Armed::Failures
-        }
-    }
-
-    fn arm(&mut self, to: Armed) -> Result<()> {
-        if let Some(cq) = &mut self.cq {
-            cq.arm(to == Armed::Failures)?;
-        }
-        self.alert.armed = to;
-        Ok(())
-    }
-}
 
 impl EvdInner {
     /// Gives the channel to the progress thread and arms the CQ, as CNO, waiter and EPs require. Returns

@@ -1,9 +1,10 @@
 //! Completions: from the CQ into the EVD's own queue, or straight to the consumer. What a completion means
 //! is for its [`QueuePair`] to say.
 
-use super::{BATCH, EvdInner, Numbered, Polled, Queue, Queued, SlowPath};
+use super::queue::{BATCH, Deferred, Numbered, Queue, Queued, SlowPath};
+use super::{EvdInner, Polled};
 use crate::Result;
-use crate::datapath::{Completion, Lost, PolledMessage, WrId, WrInfo};
+use crate::datapath::{Completion, PolledMessage, WrId, WrInfo};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFields, reason};
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
@@ -12,48 +13,6 @@ use crate::types::{DtoOp, DtoStatus, EpId, EvdFlags};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// What a harvest leaves to be done without the queue's lock.
-#[derive(Default)]
-#[must_use]
-pub(crate) struct Deferred {
-    failed: Vec<Arc<QueuePair>>,
-    received: Vec<Arc<QueuePair>>,
-    lost: Vec<(Arc<SharedRecv>, Lost)>,
-    overflowed: bool,
-}
-
-impl Deferred {
-    /// Of an event that was lost.
-    pub(super) fn overflow() -> Self {
-        Self { overflowed: true, ..Self::default() }
-    }
-
-    #[inline]
-    pub(super) fn is_nothing(&self) -> bool {
-        self.failed.is_empty() && self.received.is_empty() && self.lost.is_empty() && !self.overflowed
-    }
-
-    pub(super) fn merge(&mut self, other: Self) {
-        if self.is_nothing() {
-            *self = other;
-            return;
-        }
-        self.failed.extend(other.failed);
-        self.received.extend(other.received);
-        self.lost.extend(other.lost);
-        self.overflowed |= other.overflowed;
-    }
-
-    /// Memory for what a batch of completions may leave, if others have left something already.
-    fn reserve_batch(&mut self) -> Result<(), TryReserveError> {
-        let Self { failed, received, lost, overflowed: _ } = self;
-        let more = |len: usize| if len == 0 { 0 } else { BATCH };
-        failed.try_reserve(more(failed.len()))?;
-        received.try_reserve(more(received.len()))?;
-        lost.try_reserve(more(lost.len()))
-    }
-}
 
 impl EvdInner {
     /// Completions with this QP number belong to this queue pair. `receives`: its EP receives here.

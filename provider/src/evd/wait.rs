@@ -1,6 +1,7 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes it or triggers the CNO.
 
-use super::{Deferred, EvdInner, SlowPath, WaitError};
+use super::queue::{Deferred, SlowPath};
+use super::{EvdInner, WaitError};
 use crate::cno::CnoInner;
 use crate::event_data::{Dequeued, Notice};
 use crate::types::{CompletionFlags, Count, EvdFlags};
