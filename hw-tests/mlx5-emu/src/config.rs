@@ -31,7 +31,7 @@ pub(crate) fn preloaded() -> bool {
     env("LD_PRELOAD").is_some_and(|list| list.contains("mlx5_emu"))
 }
 
-/// The mode in force: what [`set_mode`] said, else `MLX5_EMU_MODE`, else the default.
+/// The mode in force: what [`crate::set_mode`] said, else `MLX5_EMU_MODE`, else the default.
 pub fn mode() -> Mode {
     let known = MODE.load(Ordering::Relaxed);
     if let Some(&mode) = MODES.get(usize::from(known)) {
@@ -58,11 +58,9 @@ fn default_mode() -> Mode {
     if preloaded() { Mode::Auto } else { Mode::Stepped }
 }
 
-/// Chooses who runs the engine; for a test program, before it opens the device. Hooks of contexts that are open already stay
-/// as they are.
-pub fn set_mode(mode: Mode) {
+/// Stores who runs the engine.
+pub(crate) fn store_mode(mode: Mode) {
     MODE.store(mode as u8, Ordering::Relaxed);
-    crate::helper::mode_changed();
 }
 
 static CQE_VERSION: AtomicU8 = AtomicU8::new(255);

@@ -1,9 +1,10 @@
 //! What a test does to the device from outside.
 
-use crate::config::{Mode, mode};
+use crate::config::{self, Mode, mode};
 use crate::device;
 use crate::events::kind;
 use crate::faults::Rule;
+use crate::helper;
 use crate::qp_state::QpState;
 
 /// Does everything there is to do now: doorbells, send queues, timers that are due, other processes, waiting events.
@@ -15,6 +16,13 @@ pub fn step() {
     device.settled = matches!(mode(), Mode::Manual | Mode::Stepped);
     device.step();
     device.settled = false;
+}
+
+/// Chooses who runs the engine; for a test program, before it opens the device. Hooks of contexts that are open already stay
+/// as they are.
+pub fn set_mode(mode: Mode) {
+    config::store_mode(mode);
+    helper::mode_changed();
 }
 
 /// Puts a fault into force.

@@ -39,9 +39,9 @@ mod watch;
 
 pub use clock::advance as advance_clock;
 pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};
-pub use config::{Mode, mode, set_cqe_version, set_mode};
+pub use config::{Mode, mode, set_cqe_version};
 pub use control::{
-    QpInfo, fatal_error, inject, no_faults, qp_info, release_late, remove_device, set_port, step,
+    QpInfo, fatal_error, inject, no_faults, qp_info, release_late, remove_device, set_mode, set_port, step,
 };
 pub use faults::{Fault, Rule};
 pub use mem::set_checked as set_checked_memory;
