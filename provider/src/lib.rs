@@ -20,6 +20,7 @@
 //! The program writes its log with `tracing`; install a subscriber to see it.
 
 mod attr;
+mod biased_lock;
 mod bounded_queue;
 mod capi;
 mod cno;

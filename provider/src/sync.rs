@@ -12,7 +12,7 @@
 //!
 //! | level | lock | type | guards | while it is held, these are taken |
 //! |---|---|---|---|---|
-//! | 0 | `capi::handle::Shell::object` | `RwLock` | the object behind a C handle; one call holds several, of which it changes one at most | all below |
+//! | 0 | `capi::handles::HandleSlot::object` | `RwLock` | the object behind a C handle; one call holds several, of which it changes one at most | all below |
 //! | 1 | `NAMING` in `capi::service` | `Mutex` | a new service point until its handle is known by its number | all below but 2 to 5 |
 //! | 2 | `CrInner::answered` | `Mutex` | one answer to a request at a time | 3 and up |
 //! | 3 | `CrInner::open` | `Mutex` | the connection id and the EP of a request that is not answered yet | 4 and up |
@@ -36,7 +36,7 @@
 //! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
 //!
 //! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
-//! libibverbs, librdmacm and of the allocator. An SRQ's `Lane` (in `capi::lane`) is no lock of
+//! libibverbs, librdmacm and of the allocator. An SRQ's biased lock ([`crate::biased_lock`]) is no lock of
 //! these: a thread that finds itself inside is refused and does not wait.
 
 use std::ops::{Deref, DerefMut};

@@ -4,7 +4,7 @@
 //! against the headers by the C programs in hw-tests/c. Structures that are written to C have names for their padding: it is
 //! written as well ([`IntoBytes`] is for types without any other), so that no byte of ours gets out that nobody meant to give.
 
-use super::raw::SockAddr;
+use super::sockaddr::SockAddr;
 use crate::types::Destination;
 use crate::{AddressHandle, LmrTriplet, RmrTriplet};
 use std::net::SocketAddr;
@@ -231,6 +231,9 @@ pub(super) struct Region {
     pub(super) second: usize,
 }
 
+/// `DAT_LMR_COOKIE`.
+pub(super) type LmrCookie = [u8; 40];
+
 #[derive(Clone, Copy, IntoBytes)]
 #[repr(C)]
 pub(super) struct LmrParam {
@@ -338,6 +341,7 @@ pub(super) struct CrParam {
     pub(super) private_data: usize,
     pub(super) local_ep_handle: usize,
 }
+
 /// `DAT_IB_ADDR_HANDLE`. What the header says is a pointer is a number here, which is never followed.
 #[derive(Clone, Copy)]
 #[repr(C)]

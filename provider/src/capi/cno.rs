@@ -2,22 +2,16 @@
 
 use super::abi::{Agent, CnoParam, two};
 use super::code::{Code, guard};
+use super::convert::{ia_of, timeout};
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{CnoObject, IaObject};
 use super::raw::{Out, call_agent};
 use crate::cno::Upcall;
 use crate::{Cno, EvdId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 const NO_AGENT: Agent = Agent { instance_data: 0, function: None };
-
-/// `DAT_TIMEOUT`: microseconds, or for ever.
-pub(super) fn timeout(micros: u32) -> Option<Duration> {
-    (micros != u32::MAX).then(|| Duration::from_micros(micros.into()))
-}
 
 fn upcall(agent: Agent) -> Option<Upcall> {
     agent.function?;

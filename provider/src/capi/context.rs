@@ -2,23 +2,24 @@
 
 use super::code::{Code, guard};
 use super::handle::Handle;
+use super::handles::HandleSlot;
 use super::raw::Out;
 use crate::Subtype;
 use std::sync::atomic::Ordering;
 
 pub(super) extern "C" fn set_consumer_context(handle: Handle, context: u64) -> u32 {
     guard("dat_set_consumer_context", || {
-        let shell = live(handle)?;
-        shell.context.store(context, Ordering::Relaxed);
+        let slot = live(handle)?;
+        slot.context.store(context, Ordering::Relaxed);
         Ok(())
     })
 }
 
 pub(super) extern "C" fn get_consumer_context(handle: Handle, context: Out<u64>) -> u32 {
     guard("dat_get_consumer_context", || {
-        let shell = live(handle)?;
+        let slot = live(handle)?;
         context.need(2)?;
-        context.set(shell.context.load(Ordering::Relaxed));
+        context.set(slot.context.load(Ordering::Relaxed));
         Ok(())
     })
 }
@@ -32,8 +33,8 @@ pub(super) extern "C" fn get_handle_type(handle: Handle, kind: Out<u32>) -> u32 
     })
 }
 
-fn live(handle: Handle) -> Result<&'static super::handle::Shell, Code> {
+fn live(handle: Handle) -> Result<&'static HandleSlot, Code> {
     let invalid = || Code::handle(Subtype::InvalidHandle1);
     handle.kind().ok_or_else(invalid)?;
-    handle.shell().ok_or_else(invalid)
+    handle.slot().ok_or_else(invalid)
 }

@@ -4,7 +4,8 @@ use super::abi::CrParam;
 use super::code::{Code, guard};
 use super::handle::Handle;
 use super::objects::{CrObject, EpObject};
-use super::raw::{In, Out, SockAddr};
+use super::raw::{In, Out};
+use super::sockaddr::SockAddr;
 use crate::cr::CrInner;
 use crate::{Cr, ReturnType};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -51,8 +52,8 @@ fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result
     Ok(provided)
 }
 
-/// The EP that the provider made goes with its request.
-pub(super) fn bury(ep: Handle) {
+/// Frees the EP that the provider had made for a request.
+pub(super) fn retire_provided_ep(ep: Handle) {
     drop(ep.take::<EpObject>(|_| Ok(())));
 }
 
@@ -68,7 +69,7 @@ pub(super) extern "C" fn cr_accept(cr: Handle, ep_handle: Handle, size: i32, pri
         })?;
         drop(ep);
         if !ep_handle.is_null() && ep_handle != provided {
-            bury(provided);
+            retire_provided_ep(provided);
         }
         Ok(())
     })
@@ -87,14 +88,14 @@ pub(super) extern "C" fn cr_reject(cr: Handle, size: i32, private_data: In<u8>) 
             }
             outcome => outcome,
         })?;
-        bury(provided);
+        retire_provided_ep(provided);
         Ok(gone?)
     })
 }
 
 pub(super) extern "C" fn cr_handoff(cr: Handle, to: u64) -> u32 {
     guard("dat_cr_handoff", || {
-        bury(answer(cr, |request| request.hand_off(to))?);
+        retire_provided_ep(answer(cr, |request| request.hand_off(to))?);
         Ok(())
     })
 }

@@ -1,14 +1,13 @@
 //! EPs: everything but posting.
 
 use super::abi::{Comm, EpAttr, EpParam};
-use super::cno::timeout;
 use super::code::{Code, guard};
-use super::evd::optional;
+use super::convert::{close_flags, completion_flags, ia_of, optional_evd, qos, service_type, timeout};
 use super::handle::Handle;
-use super::ia::{close_flags, ia_of};
 use super::objects::{EpObject, IaObject, SrqObject};
-use super::raw::{In, Out, SockAddr, SockAddrHead};
-use crate::{CompletionFlags, Ep, EpChange, EpEvds, Pz, Qos, ServiceType, Subtype, WATERMARK_INFINITE};
+use super::raw::{In, Out, SockAddrHead};
+use super::sockaddr::SockAddr;
+use crate::{Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
 use std::net::SocketAddr;
 
 /// `DAT_EP_FIELD_ALL`.
@@ -63,27 +62,8 @@ mod field {
         | PROVIDER_ATTR;
 }
 
-pub(super) fn qos(qos: u32, arg: u16) -> Result<Qos, Code> {
-    match qos {
-        0 => Ok(Qos::BestEffort),
-        1 => Ok(Qos::HighThroughput),
-        2 => Ok(Qos::LowLatency),
-        4 => Ok(Qos::Economy),
-        8 => Ok(Qos::Premium),
-        _ => Err(Code::arg(arg)),
-    }
-}
-
-fn service_type(service_type: u32, arg: u16) -> Result<ServiceType, Code> {
-    match service_type {
-        0 => Ok(ServiceType::Rc),
-        1 => Ok(ServiceType::Ud),
-        _ => Err(Code::arg(arg)),
-    }
-}
-
 fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
-    let flags = |bits| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(arg));
+    let flags = |bits| completion_flags(bits, arg);
     Ok(crate::EpAttr {
         service_type: service_type(c.service_type, arg)?,
         max_message_size: c.max_message_size,
@@ -148,9 +128,9 @@ struct Parts {
 fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> Result<(), Code> {
     let ia = parts.ia.get::<IaObject>()?;
     let pz = parts.pz.get::<Pz>()?;
-    let recv = optional(parts.recv, Subtype::InvalidHandleEvdRecv)?;
-    let request = optional(parts.request, Subtype::InvalidHandleEvdRequest)?;
-    let connect = optional(parts.connect, Subtype::InvalidHandleEvdConn)?;
+    let recv = optional_evd(parts.recv, Subtype::InvalidHandleEvdRecv)?;
+    let request = optional_evd(parts.request, Subtype::InvalidHandleEvdRequest)?;
+    let connect = optional_evd(parts.connect, Subtype::InvalidHandleEvdConn)?;
     let srq = parts.srq.map(|srq| srq.get::<SrqObject>()).transpose()?;
     let evds = EpEvds { recv: recv.as_ref(), request: request.as_ref(), connect: connect.as_ref() };
     let attr = if srq.is_some() { Some(attr.need(attr_arg)?) } else { attr.get() };
@@ -264,7 +244,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         let has = |bit| mask & bit != 0;
         // Before the EP is locked to change: C may pass the EP here as well.
         let pz = has(field::PZ).then(|| Handle(param.pz_handle).get::<Pz>()).transpose()?;
-        let evd = |bit, handle, sub| has(bit).then(|| optional(Handle(handle), sub)).transpose();
+        let evd = |bit, handle, sub| has(bit).then(|| optional_evd(Handle(handle), sub)).transpose();
         let recv = evd(field::RECV_EVD, param.recv_evd_handle, Subtype::InvalidHandleEvdRecv)?;
         let request = evd(field::REQUEST_EVD, param.request_evd_handle, Subtype::InvalidHandleEvdRequest)?;
         let connect = evd(field::CONNECT_EVD, param.connect_evd_handle, Subtype::InvalidHandleEvdConn)?;
@@ -276,9 +256,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             tracing::debug!("there are no attributes of the transport's or the provider's own");
             return Err(Code::arg(3));
         }
-        let flags = |bit, bits| {
-            has(bit).then(|| CompletionFlags::from_bits(bits).ok_or_else(|| Code::arg(3))).transpose()
-        };
+        let flags = |bit, bits| has(bit).then(|| completion_flags(bits, 3)).transpose();
         let count = |bit, value| has(bit).then_some(value);
         let change = EpChange {
             pz: pz.as_deref(),

@@ -1,25 +1,19 @@
 //! EVDs.
 
 use super::abi::{EvdParam, Event};
-use super::cno::timeout;
 use super::code::{Code, SUCCESS, guard};
+use super::convert::{ia_of, timeout};
 use super::event::{completion, event};
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::Polled;
-use crate::{CompletionFlags, Evd, EvdFlags, EventData, ReturnType, Subtype};
+use crate::{CompletionFlags, Evd, EvdFlags, EventData, ReturnType};
 
 /// `DAT_EVD_EXTENSION_BASE`: extension events arrive with the stream of their operation, so it adds nothing.
 const EXTENSION_FLAG: u32 = 0x200;
 /// `DAT_SOFTWARE_EVENT`.
 const SOFTWARE_EVENT: u32 = 0x1_0001;
-
-/// The EVD behind a handle, or INVALID_HANDLE with this subtype; NULL is none.
-pub(super) fn optional(handle: Handle, sub: Subtype) -> Result<Option<Evd>, Code> {
-    handle.given().map(|handle| Ok(handle.get_as::<EvdObject>(sub)?.evd.clone())).transpose()
-}
 
 fn get(handle: Handle) -> Result<Evd, Code> {
     Ok(handle.get::<EvdObject>()?.evd.clone())
@@ -135,12 +129,12 @@ pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
     })
 }
 
-/// An empty EVD that takes completions says QUEUE_EMPTY without the class bit, since programs that poll (dtest -p) compare
-/// with just that; others say it with the bit.
+/// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that poll
+/// (dtest -p) compare with that value. Other EVDs answer with the bit.
 pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
-    // The quick way has nothing that could panic.
-    if let Some(object) = evd.get_quickly::<EvdObject>()
-        && !out.goes_nowhere()
+    // The fast path contains nothing that can panic, so it needs no guard.
+    if let Some(object) = evd.get_fast::<EvdObject>()
+        && !out.is_null()
     {
         match object.evd.inner.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
             Polled::Dto(()) => return SUCCESS,
@@ -149,11 +143,11 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
             Polled::Slow => {}
         }
     }
-    evd_dequeue_guarded(evd, out)
+    evd_dequeue_slow(evd, out)
 }
 
 #[inline(never)]
-fn evd_dequeue_guarded(evd: Handle, out: Out<Event>) -> u32 {
+fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
         let takes = get(evd)?;
         out.need(2)?;

@@ -2,6 +2,7 @@
 
 use super::abi::{self, AddrHandle, two};
 use super::code::Code;
+use super::convert::immediate;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EpObject, IaObject};
@@ -30,7 +31,9 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
             if arrival.cr.service_type() == ServiceType::Ud {
                 extension[0] = UD_CONNECT_REQUEST;
             }
-            let cr = evd.sibling(cr::object(arrival.cr, provided)).inspect_err(|_| cr::bury(provided))?;
+            let cr = evd
+                .sibling(cr::object(arrival.cr, provided))
+                .inspect_err(|_| cr::retire_provided_ep(provided))?;
             [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
         }
         EventData::Connection(event) => {
@@ -129,6 +132,6 @@ fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
         _ => 4,
     };
     // The status word is that of the extension (0: the event means what its type says); how the DTO went is in the DTO.
-    let immediate = super::extension::immediate(dto.immediate.unwrap_or(0));
+    let immediate = immediate(dto.immediate.unwrap_or(0));
     [two(kind, 0), two(immediate, 0), 0, two(dto.source_qpn().unwrap_or(0), 0), 0, 0, 0, 0]
 }

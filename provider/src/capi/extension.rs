@@ -5,6 +5,7 @@
 
 use super::abi::AddrHandle;
 use super::code::{Code, guard};
+use super::convert::immediate;
 use super::counters;
 use super::handle::Handle;
 use super::ia;
@@ -28,11 +29,6 @@ mod op {
     pub(super) const STOP_COUNTERS: i32 = 27;
     pub(super) const OPEN_QUERY: i32 = 0x1000;
     pub(super) const CLOSE_QUERY: i32 = 0x2000;
-}
-
-/// Immediate data as libdaplofa puts it on the wire: the bytes of a number of this machine, where verbs have it big-endian.
-pub(super) fn immediate(data: u32) -> u32 {
-    u32::from_be(data)
 }
 
 /// `handle` is an EP; for counters an EP, EVD or IA; for OPEN_QUERY an IA's name, for CLOSE_QUERY what that gave.

@@ -2,11 +2,12 @@
 
 use super::abi::{IaAttr, ProviderAttr, name};
 use super::code::{Code, guard};
-use super::evd::optional;
+use super::convert::{close_flags, optional_evd};
+use super::dat_conf;
 use super::handle::Handle;
-use super::libdat::consumer_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
-use super::raw::{In, Out, SockAddr};
+use super::raw::{In, Out};
+use super::sockaddr::SockAddr;
 use crate::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
 use std::ffi::c_char;
 use std::net::SocketAddr;
@@ -60,13 +61,13 @@ pub(super) enum AsyncEvents {
 
 /// Opens the device that dat.conf names for this IA.
 pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<Handle, Code> {
-    let line = super::line(name).ok_or_else(|| {
+    let entry = dat_conf::entry(name).ok_or_else(|| {
         tracing::error!("IA {name}: not registered");
         Code::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
     })?;
-    let device = if line.parameters.trim().is_empty() { name } else { line.parameters.trim() };
+    let device = if entry.parameters.trim().is_empty() { name } else { entry.parameters.trim() };
     let shared = match events {
-        AsyncEvents::To(evd) => optional(evd, Subtype::InvalidHandleEvdAsync)?,
+        AsyncEvents::To(evd) => optional_evd(evd, Subtype::InvalidHandleEvdAsync)?,
         _ => None,
     };
     let settings = IaSettings::default();
@@ -83,7 +84,7 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
     let evd = ia.async_evd().clone();
     let async_evd = if let AsyncEvents::To(evd) = events { evd } else { Handle::NULL };
     let object = IaObject { ia, async_evd, address, named };
-    let handle = Handle::new(std::ptr::from_ref(line.table).cast_mut(), Handle::NULL, object)?;
+    let handle = Handle::new(std::ptr::from_ref(entry.table).cast_mut(), Handle::NULL, object)?;
     handle.get::<IaObject>()?.ia.set_context(handle.0 as u64);
     if events == AsyncEvents::New {
         let object = EvdObject { evd: evd.clone(), cno: Handle::NULL };
@@ -245,14 +246,6 @@ fn provider_attributes(object: &IaObject) -> ProviderAttr {
     }
 }
 
-pub(super) fn close_flags(flags: u32) -> Result<CloseFlags, Code> {
-    match flags {
-        0 => Ok(CloseFlags::Abrupt),
-        1 => Ok(CloseFlags::Graceful),
-        _ => Err(Code::arg(2)),
-    }
-}
-
 pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
     guard("dat_ia_close", || {
         ia.get::<IaObject>()?;
@@ -266,7 +259,7 @@ pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
         // Decided: nobody could make anything on the IA since.
         object.ia.close(CloseFlags::Abrupt)?;
     }
-    ia.end_all_of_ia();
+    ia.retire_all_of_ia();
     Ok(())
 }
 
@@ -280,21 +273,9 @@ pub(super) extern "C" fn ia_ha_related(ia: Handle, _provider: In<c_char>, answer
     })
 }
 
-/// What consumers call the IA that this handle belongs to.
-pub(super) fn ia_of(handle: Handle) -> usize {
-    consumer_ia(handle.ia())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn close_flags_are_two() {
-        assert_eq!(close_flags(0), Ok(CloseFlags::Abrupt));
-        assert_eq!(close_flags(1), Ok(CloseFlags::Graceful));
-        assert_eq!(close_flags(2), Err(Code(0x8006_0026)));
-    }
 
     #[test]
     fn names_are_cut_and_end_with_nul() {

@@ -1,9 +1,9 @@
 //! LMRs and PZs.
 
-use super::abi::{LmrParam, PzParam, Region};
+use super::abi::{LmrCookie, LmrParam, PzParam, Region};
 use super::code::{Code, guard};
+use super::convert::{self, ia_of};
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{IaObject, LmrObject};
 use super::raw::{In, Memory, Out, register};
 use crate::{Lmr, LmrTriplet, MemPriv, Pz};
@@ -12,9 +12,6 @@ use crate::{Lmr, LmrTriplet, MemPriv, Pz};
 const VIRTUAL: u32 = 0;
 const LMR: u32 = 1;
 const SHARED_VIRTUAL: u32 = 2;
-
-/// `DAT_LMR_COOKIE`.
-pub(super) type Cookie = [u8; 40];
 
 pub(super) extern "C" fn lmr_create(
     ia: Handle,
@@ -43,9 +40,9 @@ pub(super) extern "C" fn lmr_create(
         };
         lmr.need(8)?;
         let flags = MemPriv::from_bits(privileges).ok_or_else(|| Code::arg(6))?;
-        let va_type = super::raw::va_type(va_type, 7)?;
+        let va_type = convert::va_type(va_type, 7)?;
         let cookie = match mem_type {
-            SHARED_VIRTUAL => Some(In::<Cookie>::at(region.second).need(3)?),
+            SHARED_VIRTUAL => Some(In::<LmrCookie>::at(region.second).need(3)?),
             _ => None,
         };
         // The memory of another LMR: all of it, whatever length is given.

@@ -22,21 +22,24 @@
 //! # References
 //! udat.h, udat_redirection.h, dat_registry.h; dat.conf(5).
 
-#![expect(unsafe_code, reason = "the two entry points have to have these names")]
+#![expect(unsafe_code, reason = "two functions that libdat2 finds by their names")]
 
 mod abi;
 mod cno;
 mod code;
 mod context;
+mod convert;
 mod counters;
 mod cr;
+mod dat_conf;
+mod entry_points;
 mod ep;
 mod evd;
 mod event;
 mod extension;
 mod handle;
+mod handles;
 mod ia;
-mod lane;
 mod libdat;
 mod lmr;
 mod objects;
@@ -44,50 +47,24 @@ mod post;
 mod raw;
 mod rmr;
 mod service;
+mod sockaddr;
 mod srq;
 mod table;
 
 use self::abi::ProviderInfo;
 use self::raw::In;
-use self::table::Table;
 use crate::fork;
-use crate::sync::{Mutex, MutexGuard, rank};
-use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char};
-use std::sync::{Once, OnceLock, PoisonError};
-
-/// A line of dat.conf.
-#[derive(Clone)]
-struct Line {
-    table: &'static Table,
-    /// Field 7: which device.
-    parameters: String,
-}
-
-static LINES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, Line>>> = OnceLock::new();
+use std::ffi::c_char;
+use std::sync::Once;
 
 /// The locks that all threads of the process share, the outermost first; for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     let mut held = service::hold_shared_locks();
-    held.push(Box::new(LINES.get_or_init(Mutex::default).hold()));
-    held.extend(handle::hold_shared_locks());
-    held.extend(lane::hold_shared_locks());
-    held.extend(raw::hold_shared_locks());
+    held.extend(dat_conf::hold_shared_locks());
+    held.extend(handles::hold_shared_locks());
+    held.extend(crate::biased_lock::hold_shared_locks());
+    held.extend(sockaddr::hold_shared_locks());
     held
-}
-
-fn lines() -> MutexGuard<'static, HashMap<String, Line>> {
-    LINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The line of this IA name.
-fn line(name: &str) -> Option<Line> {
-    lines().get(name).cloned()
-}
-
-/// The name inside, up to its NUL.
-fn name_of(info: &ProviderInfo) -> Option<String> {
-    CStr::from_bytes_until_nul(&info.ia_name).ok().map(|name| name.to_string_lossy().into_owned())
 }
 
 /// Called by libdat2 at the first open of each name in dat.conf.
@@ -95,22 +72,16 @@ fn name_of(info: &ProviderInfo) -> Option<String> {
 extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) {
     code::guard("dat_provider_init", || {
         log();
-        fork::share(fork::Part::Handles, hold_shared_locks, handle::forget_inherited);
+        fork::share(fork::Part::Handles, hold_shared_locks, handles::forget_inherited);
         let info = info.need(1)?;
-        let Some(name) = name_of(&info) else {
+        let Some(name) = dat_conf::name_of(&info) else {
             tracing::error!("an IA name without an end");
             return Ok(());
         };
         let parameters = parameters.text().unwrap_or_default();
-        let mut lines = lines();
-        let line = lines.entry(name.clone()).or_insert_with(|| {
-            // The registry may hold the table, and handles the name, for as long as the process lives.
-            let name: &'static CStr = Box::leak(CString::new(name.clone()).unwrap_or_default().into());
-            Line { table: Box::leak(Box::new(Table::new(name))), parameters: String::new() }
-        });
-        line.parameters = parameters;
-        match libdat::add_provider(line.table, &info) {
-            Some(code::SUCCESS) => tracing::debug!(name, parameters = line.parameters, "registered"),
+        let entry = dat_conf::add(&name, parameters);
+        match libdat::add_provider(entry.table, &info) {
+            Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "registered"),
             Some(refused) => tracing::error!("libdat2 does not register {name}: {refused:#010x}"),
             None => tracing::error!("libdat2 is not in this process: {name} is not registered"),
         }
@@ -123,8 +94,8 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
 extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     code::guard("dat_provider_fini", || {
         let info = info.need(1)?;
-        if let Some(line) = name_of(&info).and_then(|name| line(&name)) {
-            libdat::remove_provider(line.table, &info);
+        if let Some(entry) = dat_conf::name_of(&info).and_then(|name| dat_conf::entry(&name)) {
+            libdat::remove_provider(entry.table, &info);
         }
         Ok(())
     });

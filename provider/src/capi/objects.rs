@@ -1,8 +1,8 @@
 //! What is behind each kind of handle: an object of the core, and what only C asks about.
 
-use super::abi::{Agent, Comm, NamedAttr, Region};
-use super::handle::{Handle, Kind};
-use super::raw::SockAddr;
+use super::abi::{Agent, Comm, LmrCookie, NamedAttr, Region};
+use super::handle::Handle;
+use super::sockaddr::SockAddr;
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
 use crate::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
@@ -63,9 +63,23 @@ impl Object {
     }
 }
 
-macro_rules! kind {
+/// A type of object that handle slots store.
+pub(super) trait Stored: Sized + 'static {
+    /// The subtype of the INVALID_HANDLE for a wrong or stale handle.
+    const SUBTYPE: Subtype;
+    /// The object, if it is of this type.
+    fn of(object: &Object) -> Option<&Self>;
+    /// The object, to change.
+    fn of_mut(object: &mut Object) -> Option<&mut Self>;
+    /// The object by value; any other object comes back.
+    fn into(object: Object) -> Result<Self, Object>;
+    /// The object as the slots store it.
+    fn wrap(self) -> Object;
+}
+
+macro_rules! stored {
     ($variant:ident, $name:ty, $subtype:ident) => {
-        impl Kind for $name {
+        impl Stored for $name {
             const SUBTYPE: Subtype = Subtype::$subtype;
 
             fn of(object: &Object) -> Option<&Self> {
@@ -95,7 +109,7 @@ macro_rules! kind {
         }
     };
     (boxed $variant:ident, $name:ty, $subtype:ident) => {
-        impl Kind for $name {
+        impl Stored for $name {
             const SUBTYPE: Subtype = Subtype::$subtype;
 
             fn of(object: &Object) -> Option<&Self> {
@@ -126,18 +140,18 @@ macro_rules! kind {
     };
 }
 
-kind!(Cr, CrObject, InvalidHandleCr);
-kind!(Csp, CspObject, InvalidHandleCsp);
-kind!(boxed Ep, EpObject, InvalidHandleEp);
-kind!(Evd, EvdObject, InvalidHandleEvdRequest);
-kind!(boxed Ia, IaObject, InvalidHandleIa);
-kind!(Lmr, LmrObject, InvalidHandleLmr);
-kind!(Psp, PspObject, InvalidHandlePsp);
-kind!(Pz, Pz, InvalidHandlePz);
-kind!(Rmr, RmrObject, InvalidHandleRmr);
-kind!(Rsp, RspObject, InvalidHandleRsp);
-kind!(Cno, CnoObject, InvalidHandleCno);
-kind!(Srq, SrqObject, InvalidHandleSrq);
+stored!(Cr, CrObject, InvalidHandleCr);
+stored!(Csp, CspObject, InvalidHandleCsp);
+stored!(boxed Ep, EpObject, InvalidHandleEp);
+stored!(Evd, EvdObject, InvalidHandleEvdRequest);
+stored!(boxed Ia, IaObject, InvalidHandleIa);
+stored!(Lmr, LmrObject, InvalidHandleLmr);
+stored!(Psp, PspObject, InvalidHandlePsp);
+stored!(Pz, Pz, InvalidHandlePz);
+stored!(Rmr, RmrObject, InvalidHandleRmr);
+stored!(Rsp, RspObject, InvalidHandleRsp);
+stored!(Cno, CnoObject, InvalidHandleCno);
+stored!(Srq, SrqObject, InvalidHandleSrq);
 
 pub(super) struct IaObject {
     pub(super) ia: Ia,
@@ -188,7 +202,7 @@ pub(super) struct LmrObject {
     pub(super) mem_type: u32,
     pub(super) region: Region,
     /// Of shared memory; C holds its address.
-    pub(super) _cookie: Option<Box<super::lmr::Cookie>>,
+    pub(super) _cookie: Option<Box<LmrCookie>>,
     /// As given, extension bits and all.
     pub(super) privileges: u32,
 }
@@ -223,7 +237,7 @@ pub(super) struct CnoObject {
     pub(super) agent: Agent,
 }
 
-/// The SRQ itself is in the shell's [`Lane`](super::lane::Lane).
+/// The SRQ itself is in the slot's [`BiasedLock`](crate::biased_lock::BiasedLock).
 pub(super) struct SrqObject {
     pub(super) srq: Arc<SrqInner>,
     pub(super) pz: Handle,

@@ -7,12 +7,10 @@
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
 use super::code::Code;
-use crate::sync::{Mutex, rank};
 use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::PoisonError;
 use zerocopy::IntoBytes;
 
 /// A pointer that may be read from, or NULL.
@@ -174,7 +172,7 @@ impl<T: IntoBytes> Out<T> {
 }
 
 impl<T> Out<T> {
-    pub(super) fn goes_nowhere(self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
@@ -209,64 +207,6 @@ impl<T: Copy> Out<T> {
     pub(super) fn get(self) -> Option<T> {
         In(self.0.cast_const()).get()
     }
-}
-
-/// An address as C reads it: `sockaddr_in` or `sockaddr_in6`.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-pub(super) struct SockAddr([u8; 32]);
-
-impl SockAddr {
-    pub(super) fn new(addr: SocketAddr) -> Self {
-        let mut bytes = [0; 32];
-        bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
-        let family = match addr {
-            SocketAddr::V4(addr) => {
-                bytes[4..8].copy_from_slice(&addr.ip().octets());
-                libc::AF_INET
-            }
-            SocketAddr::V6(addr) => {
-                bytes[4..8].copy_from_slice(&addr.flowinfo().to_be_bytes());
-                bytes[8..24].copy_from_slice(&addr.ip().octets());
-                bytes[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
-                libc::AF_INET6
-            }
-        };
-        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-        Self(bytes)
-    }
-
-    /// One that stays where it is for good: programs use an IA's address after they have closed the IA. There are as many as
-    /// there are addresses of devices.
-    pub(super) fn kept(addr: SocketAddr) -> &'static Self {
-        let new = Self::new(addr);
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = kept.iter().find(|old| old.0 == new.0) {
-            return old;
-        }
-        let new: &'static Self = Box::leak(Box::new(new));
-        kept.push(new);
-        new
-    }
-
-    /// As much of it as a sockaddr_in6 is long.
-    pub(super) fn short(&self) -> [u8; 28] {
-        let mut bytes = [0; 28];
-        bytes.copy_from_slice(&self.0[..28]);
-        bytes
-    }
-
-    /// Where C finds it, as long as this value stays where it is.
-    pub(super) fn address(&self) -> usize {
-        self.0.as_ptr() as usize
-    }
-}
-
-static KEPT: Mutex<{ rank::TABLE }, Vec<&'static SockAddr>> = Mutex::new(Vec::new());
-
-/// For a fork.
-pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
-    vec![Box::new(KEPT.hold())]
 }
 
 /// A C `va_list` whose arguments are all integers or pointers.
@@ -358,15 +298,6 @@ pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
         // SAFETY: the consumer gave this function to be called with its own instance data and an EVD handle, from any
         // thread.
         unsafe { function(agent.instance_data, evd) };
-    }
-}
-
-/// `DAT_VA_TYPE`, which is argument `arg`.
-pub(super) fn va_type(va_type: u32, arg: u16) -> Result<crate::VaType, Code> {
-    match va_type {
-        0 => Ok(crate::VaType::Virtual),
-        1 => Ok(crate::VaType::ZeroBased),
-        _ => Err(Code::arg(arg)),
     }
 }
 

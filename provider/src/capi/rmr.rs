@@ -2,11 +2,10 @@
 
 use super::abi::{RmrParam, two};
 use super::code::{Code, guard};
+use super::convert::{completion_flags, ia_of, va_type};
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{EpObject, LmrObject, RmrObject};
-use super::post::completion_flags;
-use super::raw::{In, Out, va_type};
+use super::raw::{In, Out};
 use crate::rmr::Target;
 use crate::{LmrTriplet, MemPriv, Pz, Rmr};
 

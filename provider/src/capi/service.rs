@@ -2,11 +2,11 @@
 
 use super::abi::{Comm, CspParam, PspParam, RspParam};
 use super::code::{Code, guard};
-use super::evd::optional;
+use super::convert::{ia_of, optional_evd};
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{CspObject, EpObject, IaObject, PspObject, RspObject};
-use super::raw::{In, Out, SockAddr, SockAddrHead};
+use super::raw::{In, Out, SockAddrHead};
+use super::sockaddr::SockAddr;
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::{Csp, Evd, Psp, Rsp, SpId, Subtype};
 use std::sync::PoisonError;
@@ -36,7 +36,7 @@ pub(super) fn sp_handle(id: SpId) -> Handle {
 }
 
 fn cr_evd(evd: Handle) -> Result<Evd, Code> {
-    optional(evd, Subtype::InvalidHandleEvdCr)?.ok_or_else(|| Code::handle(Subtype::InvalidHandleEvdCr))
+    optional_evd(evd, Subtype::InvalidHandleEvdCr)?.ok_or_else(|| Code::handle(Subtype::InvalidHandleEvdCr))
 }
 
 /// Who makes the EPs: the consumer (0) or the provider (1).

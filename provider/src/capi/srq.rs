@@ -2,8 +2,8 @@
 
 use super::abi::{SrqAttr, SrqParam};
 use super::code::{Code, guard};
+use super::convert::ia_of;
 use super::handle::Handle;
-use super::ia::ia_of;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
 use crate::{Pz, Srq};

@@ -1,0 +1,52 @@
+//! Entries of dat.conf, as libdat2 passes them to `dat_provider_init`.
+
+use super::abi::ProviderInfo;
+use super::entry_points::functions;
+use super::table::Table;
+use crate::sync::{Mutex, MutexGuard, rank};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::{OnceLock, PoisonError};
+
+/// An entry of dat.conf.
+#[derive(Clone)]
+pub(super) struct DatConfEntry {
+    /// The provider table that libdat2 has for this IA name.
+    pub(super) table: &'static Table,
+    /// Field 7: which device.
+    pub(super) parameters: String,
+}
+
+/// Entries by IA name.
+static ENTRIES: OnceLock<Mutex<{ rank::TABLE }, HashMap<String, DatConfEntry>>> = OnceLock::new();
+
+fn entries() -> MutexGuard<'static, HashMap<String, DatConfEntry>> {
+    ENTRIES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entry of this IA name.
+pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
+    entries().get(name).cloned()
+}
+
+/// Adds an entry, or changes the parameters of the one with this name.
+pub(super) fn add(name: &str, parameters: String) -> DatConfEntry {
+    let mut entries = entries();
+    let entry = entries.entry(name.to_owned()).or_insert_with(|| {
+        // The registry may hold the table, and handles the name, for as long as the process lives.
+        let name: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into());
+        DatConfEntry { table: Box::leak(Box::new(Table::new(name, functions()))), parameters: String::new() }
+    });
+    entry.parameters = parameters;
+    entry.clone()
+}
+
+/// The IA name in this structure; `None` if it has no end.
+pub(super) fn name_of(info: &ProviderInfo) -> Option<String> {
+    CStr::from_bytes_until_nul(&info.ia_name).ok().map(|name| name.to_string_lossy().into_owned())
+}
+
+/// Locks the table for a fork.
+pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    vec![Box::new(ENTRIES.get_or_init(Mutex::default).hold())]
+}
