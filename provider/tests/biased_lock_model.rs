@@ -1,0 +1,273 @@
+//! The biased lock (src/biased_lock/lock.rs, the file itself), explored by loom.
+//!
+//! Modelled: every interleaving of two threads, up to [`PREEMPTIONS`] preemptions an execution, and
+//! every outcome of the atomic accesses that the C11 memory model allows; a data race on the object
+//! fails the model. Covered: the owner against a thread that takes over, against a thread that takes
+//! the object out, two threads that take over from each other, and the spin lock.
+//!
+//! membarrier(2) is modelled as a request to all other threads: each executes a SeqCst fence at one
+//! of its fence points and acknowledges, and the caller waits for all acknowledgements. The owner's
+//! fence points are where the position of the fence matters: before the first look at the bias,
+//! between that look and the store of `busy`, between the store and the second look, during the use,
+//! after it, and whenever it waits. A thread that has ended needs no fence, as in the kernel.
+//!
+//! Not covered: more than two threads in the lock at once, the change to a spin lock after
+//! `MAX_BIASES` owners (here 2), and the sleep that replaces a refused membarrier. loom treats
+//! SeqCst accesses as acquire-release ones, so the model is weaker than the hardware's promise.
+
+use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use loom::thread::{self, JoinHandle};
+use std::cell::Cell;
+use std::sync::Arc;
+
+#[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
+#[path = "../src/biased_lock/lock.rs"]
+mod lock;
+use lock::{Bias, BiasedLock, LockError};
+
+const MAX_BIASES: u32 = 2;
+const PREEMPTIONS: usize = 3;
+
+/// Threads of a model.
+const THREADS: usize = 2;
+
+std::thread_local! {
+    /// Whether `heavy_fence` does anything. loom runs all threads of a model on one OS thread.
+    static FENCES: Cell<bool> = const { Cell::new(true) };
+    /// Whether the lock may rely on `heavy_fence`.
+    static HAS_FENCES: Cell<bool> = const { Cell::new(true) };
+}
+
+/// What one thread has been asked for, and what it has done.
+#[derive(Default)]
+struct Fences {
+    requested: AtomicUsize,
+    executed: AtomicUsize,
+    ended: AtomicBool,
+}
+
+loom::lazy_static! {
+    static ref FENCES_OF: [Fences; THREADS] = Default::default();
+    static ref UNUSED: loom::sync::Mutex<Vec<&'static Bias>> = loom::sync::Mutex::new(Vec::new());
+}
+
+loom::thread_local! {
+    /// This thread's number: 1 for the first thread of the model, then 2.
+    static ID: Cell<usize> = Cell::new(1);
+}
+
+fn thread_id() -> usize {
+    ID.with(Cell::get)
+}
+
+fn has_heavy_fence() -> bool {
+    HAS_FENCES.get()
+}
+
+/// A fence point: executes the fence that another thread waits for.
+fn light_fence() {
+    let own = &FENCES_OF[thread_id() - 1];
+    let requested = own.requested.load(Ordering::Acquire);
+    if requested != own.executed.load(Ordering::Relaxed) {
+        fence(Ordering::SeqCst);
+        own.executed.store(requested, Ordering::Release);
+    }
+}
+
+fn yield_now() {
+    light_fence();
+    thread::yield_now();
+}
+
+fn heavy_fence() {
+    if !FENCES.get() {
+        return;
+    }
+    fence(Ordering::SeqCst);
+    let own = thread_id() - 1;
+    for other in FENCES_OF.iter().enumerate().filter_map(|(n, other)| (n != own).then_some(other)) {
+        let request = other.requested.fetch_add(1, Ordering::AcqRel) + 1;
+        while other.executed.load(Ordering::Acquire) < request && !other.ended.load(Ordering::Acquire) {
+            yield_now();
+        }
+    }
+    fence(Ordering::SeqCst);
+}
+
+fn reuse_bias(thread: usize) -> Option<&'static Bias> {
+    let mut unused = UNUSED.lock().unwrap();
+    let at = unused.iter().position(|bias| bias.thread() == thread)?;
+    Some(unused.swap_remove(at))
+}
+
+fn keep_biases(biases: impl Iterator<Item = &'static Bias>) {
+    let biases: Vec<_> = biases.collect();
+    UNUSED.lock().unwrap().extend(biases);
+}
+
+/// An object whose accesses loom checks for data races.
+struct Object(loom::cell::UnsafeCell<u32>);
+
+// SAFETY: the lock under test gives exclusive access; loom fails the model where it does not.
+#[allow(unsafe_code, reason = "the object that the lock protects")]
+unsafe impl Send for Object {}
+
+type Lock = BiasedLock<Object>;
+
+fn lock_with_object() -> Arc<Lock> {
+    let null = || AtomicPtr::new(std::ptr::null_mut());
+    let lock = Lock::from_parts(null(), AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0));
+    assert!(lock.put(Box::new(Object(loom::cell::UnsafeCell::new(0)))).is_none());
+    Arc::new(lock)
+}
+
+/// Adds 1 to the object in two accesses with a fence point between them.
+fn add_one(object: &mut Object) {
+    #[allow(unsafe_code, reason = "loom checks the access")]
+    // SAFETY: loom fails the model if another thread accesses the cell meanwhile.
+    let value = object.0.with(|value| unsafe { *value });
+    light_fence();
+    #[allow(unsafe_code, reason = "loom checks the access")]
+    // SAFETY: as above.
+    object.0.with_mut(|to| unsafe { *to = value + 1 });
+}
+
+fn value(object: &Object) -> u32 {
+    #[allow(unsafe_code, reason = "loom checks the access")]
+    // SAFETY: as in `add_one`.
+    object.0.with(|value| unsafe { *value })
+}
+
+/// Uses the object as a post does. False if there is none.
+fn use_object(lock: &Lock) -> bool {
+    light_fence();
+    let used = match lock.try_lock_fast_after(light_fence) {
+        Some(mut object) => {
+            add_one(&mut object);
+            true
+        }
+        None => match lock.lock() {
+            Ok(mut object) => {
+                add_one(&mut object);
+                true
+            }
+            Err(LockError::Empty) => false,
+            Err(LockError::Reentrant) => unreachable!("this thread holds no guard"),
+        },
+    };
+    light_fence();
+    used
+}
+
+/// The second thread of the model.
+fn spawn<T: 'static>(run: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
+    thread::spawn(|| {
+        ID.with(|id| id.set(2));
+        let outcome = run();
+        FENCES_OF[1].ended.store(true, Ordering::Release);
+        outcome
+    })
+}
+
+/// The first thread is at its end.
+fn ended() {
+    FENCES_OF[0].ended.store(true, Ordering::Release);
+}
+
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(run);
+}
+
+/// The first thread is the owner and uses the object again; the second takes over.
+fn owner_and_successor() {
+    model(|| {
+        let lock = lock_with_object();
+        assert!(use_object(&lock));
+        let other = {
+            let lock = Arc::clone(&lock);
+            spawn(move || assert!(use_object(&lock)))
+        };
+        assert!(use_object(&lock));
+        ended();
+        other.join().unwrap();
+        assert_eq!(value(&lock.take().unwrap()), 3);
+    });
+}
+
+/// The first thread is the owner and uses the object again; the second takes the object out, changes
+/// it, and puts it in again.
+fn owner_and_taker() {
+    model(|| {
+        let lock = lock_with_object();
+        assert!(use_object(&lock));
+        let other = {
+            let lock = Arc::clone(&lock);
+            spawn(move || {
+                let mut object = lock.take().expect("nobody else takes it");
+                add_one(&mut object);
+                object
+            })
+        };
+        let used = use_object(&lock);
+        ended();
+        let object = other.join().unwrap();
+        assert_eq!(value(&object), 2 + u32::from(used));
+        assert!(lock.take().is_none());
+    });
+}
+
+/// Neither thread is the owner at first.
+fn two_successors() {
+    model(|| {
+        let lock = lock_with_object();
+        let other = {
+            let lock = Arc::clone(&lock);
+            spawn(move || assert!(use_object(&lock)))
+        };
+        assert!(use_object(&lock));
+        ended();
+        other.join().unwrap();
+        assert_eq!(value(&lock.take().unwrap()), 2);
+    });
+}
+
+/// Whether this fails with the fences of the model switched off.
+fn fails_without_fences(test: fn()) -> bool {
+    FENCES.set(false);
+    let failed = std::panic::catch_unwind(test).is_err();
+    FENCES.set(true);
+    failed
+}
+
+#[test]
+fn owner_and_successor_exclude_each_other() {
+    owner_and_successor();
+}
+
+#[test]
+fn object_is_taken_out_after_its_last_use() {
+    owner_and_taker();
+}
+
+#[test]
+fn two_successors_exclude_each_other() {
+    two_successors();
+}
+
+#[test]
+fn users_of_the_spin_lock_exclude_each_other() {
+    HAS_FENCES.set(false);
+    two_successors();
+}
+
+#[test]
+fn without_the_heavy_fence_two_threads_enter() {
+    assert!(fails_without_fences(owner_and_successor), "the model is too weak to prove anything");
+}
+
+#[test]
+fn without_the_heavy_fence_a_taken_object_is_used() {
+    assert!(fails_without_fences(owner_and_taker), "the model is too weak to prove anything");
+}
