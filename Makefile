@@ -76,7 +76,7 @@ doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
 install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2 (prefix=, DESTDIR=)
-	cargo build --release -p doorbell -p doorbell-hw-tests --bin doorbell-datconf --bin doorbell-info --lib
+	cargo build --release -p doorbell --lib --bins
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"

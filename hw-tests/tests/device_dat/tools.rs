@@ -7,6 +7,7 @@ use doorbell::Ia;
 use doorbell_hw_tests::{devices, tests};
 use libtest_mimic::Trial;
 use rxe_fallback::{Context, Selector};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,8 +28,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
+/// A program of package doorbell, in the folder above the test executable's.
+fn tool(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("a test has an executable");
+    let tool = exe.ancestors().nth(2).expect("cargo has a folder for programs").join(name);
+    assert!(tool.exists(), "no {}: cargo build -p doorbell", tool.display());
+    tool
+}
+
 fn info(args: &[&str], path: Option<&str>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_doorbell-info"));
+    let mut command = Command::new(tool("doorbell-info"));
     command.args(args).env_remove("DOORBELL_DATAPATH");
     command.envs(path.map(|path| ("DOORBELL_DATAPATH", path)));
     command.output().expect("doorbell-info runs")
@@ -98,7 +107,7 @@ fn datconf_lines_open_whatever_names_the_device() {
     let interface = context.netdev(port).expect("a RoCE device has a network interface");
     let address = Ia::open(&device()).unwrap().address().to_string();
     let forms = [context.name().to_owned(), format!("{} {port}", context.name()), interface, address];
-    let output = Command::new(env!("CARGO_BIN_EXE_doorbell-datconf"))
+    let output = Command::new(tool("doorbell-datconf"))
         .args(["--prefix", "form-", "--library"])
         .arg(library())
         .args(&forms)

@@ -1,4 +1,4 @@
-//! Lines for dat.conf: an IA for each RDMA device of this machine.
+//! Prints entries for dat.conf: an IA for each RDMA device of this machine.
 
 use clap::Parser;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Prints the attributes of this machine's devices as IAs.
+//! Prints what the RDMA devices of this machine offer as IAs.
 
 use clap::Parser;
 use comfy_table::{Table, presets};
@@ -17,7 +17,8 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    doorbell_hw_tests::log();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("DOORBELL_LOG").unwrap_or_default();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let mut devices = Cli::parse().devices;
     if devices.is_empty() {
         match rxe_fallback::devices() {
