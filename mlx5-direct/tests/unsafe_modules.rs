@@ -17,7 +17,7 @@ const MAY: [&str; 20] = [
     "provider/src/lmr.rs",
     "provider/src/process.rs",
     "provider/src/capi/raw.rs",
-    "provider/src/biased_lock/mod.rs",
+    "provider/src/biased_lock/platform.rs",
     "provider/src/biased_lock/lock.rs",
     "provider/src/capi/libdat.rs",
     "provider/src/capi/mod.rs",

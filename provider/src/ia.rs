@@ -117,7 +117,11 @@ impl Ia {
         device.set_async_sink(Some(async_evd.clone()));
         // The asynchronous EVD is not one that the consumer has made.
         device.counts.clear();
-        device.start()?;
+        if let Err(error) = device.start() {
+            // The device and its asynchronous EVD hold each other.
+            device.set_async_sink(None);
+            return Err(error);
+        }
         tracing::info!(device = device.context.name(), port, %address, "IA open");
         let defaults = Defaults::new(&device);
         Ok(Self { device, defaults, async_evd: Evd { inner: async_evd } })

@@ -317,6 +317,9 @@ impl ListenAt {
             Self::Qualifier(Some(qual)) => {
                 (ReturnType::InsufficientResources, format!("cannot listen at connection qualifier {qual}"))
             }
+            Self::Qualifier(None) if error.errno() == libc::ENOMEM => {
+                (ReturnType::InsufficientResources, "no memory to listen".to_owned())
+            }
             Self::Qualifier(None) => {
                 (ReturnType::ConnQualUnavailable, "no connection qualifier is free".to_owned())
             }

@@ -15,94 +15,106 @@
 //! `MAX_BIASES` owners (here 2), and the sleep that replaces a refused membarrier. loom treats
 //! SeqCst accesses as acquire-release ones, so the model is weaker than the hardware's promise.
 
-use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use loom::sync::atomic::Ordering;
 use loom::thread::{self, JoinHandle};
-use std::cell::Cell;
 use std::sync::Arc;
 
 #[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
 #[path = "../src/biased_lock/lock.rs"]
 mod lock;
-use lock::{Bias, BiasedLock, LockError};
+use lock::{BiasedLock, LockError};
+use platform::{AtomicPtr, AtomicUsize, FENCES, FENCES_OF, HAS_FENCES, ID, light_fence};
 
-const MAX_BIASES: u32 = 2;
 const PREEMPTIONS: usize = 3;
 
 /// Threads of a model.
 const THREADS: usize = 2;
 
-std::thread_local! {
-    /// Whether `heavy_fence` does anything. loom runs all threads of a model on one OS thread.
-    static FENCES: Cell<bool> = const { Cell::new(true) };
-    /// Whether the lock may rely on `heavy_fence`.
-    static HAS_FENCES: Cell<bool> = const { Cell::new(true) };
-}
+/// Stands for src/biased_lock/platform.rs.
+mod platform {
+    use loom::sync::atomic::{AtomicBool, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+    use loom::thread;
+    use std::any::Any;
+    use std::cell::Cell;
 
-/// What one thread has been asked for, and what it has done.
-#[derive(Default)]
-struct Fences {
-    requested: AtomicUsize,
-    executed: AtomicUsize,
-    ended: AtomicBool,
-}
+    pub(crate) const MAX_BIASES: u32 = 2;
 
-loom::lazy_static! {
-    static ref FENCES_OF: [Fences; THREADS] = Default::default();
-    static ref UNUSED: loom::sync::Mutex<Vec<&'static Bias>> = loom::sync::Mutex::new(Vec::new());
-}
+    type AnyBias = &'static (dyn Any + Send + Sync);
 
-loom::thread_local! {
-    /// This thread's number: 1 for the first thread of the model, then 2.
-    static ID: Cell<usize> = Cell::new(1);
-}
-
-fn thread_id() -> usize {
-    ID.with(Cell::get)
-}
-
-fn has_heavy_fence() -> bool {
-    HAS_FENCES.get()
-}
-
-/// A fence point: executes the fence that another thread waits for.
-fn light_fence() {
-    let own = &FENCES_OF[thread_id() - 1];
-    let requested = own.requested.load(Ordering::Acquire);
-    if requested != own.executed.load(Ordering::Relaxed) {
-        fence(Ordering::SeqCst);
-        own.executed.store(requested, Ordering::Release);
+    std::thread_local! {
+        /// Whether `heavy_fence` does anything. loom runs all threads of a model on one OS thread.
+        pub(crate) static FENCES: Cell<bool> = const { Cell::new(true) };
+        /// Whether the lock may rely on `heavy_fence`.
+        pub(crate) static HAS_FENCES: Cell<bool> = const { Cell::new(true) };
     }
-}
 
-fn yield_now() {
-    light_fence();
-    thread::yield_now();
-}
-
-fn heavy_fence() {
-    if !FENCES.get() {
-        return;
+    /// What one thread has been asked for, and what it has done.
+    #[derive(Default)]
+    pub(crate) struct Fences {
+        requested: AtomicUsize,
+        executed: AtomicUsize,
+        pub(crate) ended: AtomicBool,
     }
-    fence(Ordering::SeqCst);
-    let own = thread_id() - 1;
-    for other in FENCES_OF.iter().enumerate().filter_map(|(n, other)| (n != own).then_some(other)) {
-        let request = other.requested.fetch_add(1, Ordering::AcqRel) + 1;
-        while other.executed.load(Ordering::Acquire) < request && !other.ended.load(Ordering::Acquire) {
-            yield_now();
+
+    loom::lazy_static! {
+        pub(crate) static ref FENCES_OF: [Fences; super::THREADS] = Default::default();
+        static ref UNUSED: loom::sync::Mutex<Vec<(usize, AnyBias)>> = loom::sync::Mutex::new(Vec::new());
+    }
+
+    loom::thread_local! {
+        /// This thread's number: 1 for the first thread of the model, then 2.
+        pub(crate) static ID: Cell<usize> = Cell::new(1);
+    }
+
+    pub(crate) fn thread_id() -> usize {
+        ID.with(Cell::get)
+    }
+
+    pub(crate) fn has_heavy_fence() -> bool {
+        HAS_FENCES.get()
+    }
+
+    /// A fence point: executes the fence that another thread waits for.
+    pub(crate) fn light_fence() {
+        let own = &FENCES_OF[thread_id() - 1];
+        let requested = own.requested.load(Ordering::Acquire);
+        if requested != own.executed.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+            own.executed.store(requested, Ordering::Release);
         }
     }
-    fence(Ordering::SeqCst);
-}
 
-fn reuse_bias(thread: usize) -> Option<&'static Bias> {
-    let mut unused = UNUSED.lock().unwrap();
-    let at = unused.iter().position(|bias| bias.thread() == thread)?;
-    Some(unused.swap_remove(at))
-}
+    pub(crate) fn yield_now() {
+        light_fence();
+        thread::yield_now();
+    }
 
-fn keep_biases(biases: impl Iterator<Item = &'static Bias>) {
-    let biases: Vec<_> = biases.collect();
-    UNUSED.lock().unwrap().extend(biases);
+    pub(crate) fn heavy_fence() {
+        if !FENCES.get() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let own = thread_id() - 1;
+        for other in FENCES_OF.iter().enumerate().filter_map(|(n, other)| (n != own).then_some(other)) {
+            let request = other.requested.fetch_add(1, Ordering::AcqRel) + 1;
+            while other.executed.load(Ordering::Acquire) < request && !other.ended.load(Ordering::Acquire) {
+                yield_now();
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn reuse_bias(thread: usize) -> Option<AnyBias> {
+        let mut unused = UNUSED.lock().unwrap();
+        let at = unused.iter().position(|(of, _)| *of == thread)?;
+        Some(unused.swap_remove(at).1)
+    }
+
+    pub(crate) fn keep_biases(biases: impl Iterator<Item = (usize, AnyBias)>) {
+        let biases: Vec<_> = biases.collect();
+        UNUSED.lock().unwrap().extend(biases);
+    }
 }
 
 /// An object whose accesses loom checks for data races.

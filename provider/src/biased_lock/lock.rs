@@ -2,9 +2,8 @@
 
 #![expect(unsafe_code, reason = "an object that a protocol of atomics protects")]
 
-// The parent module chooses the atomics, the fences and the thread's number:
-// tests/biased_lock_model.rs includes this file with loom's.
-use super::{
+// tests/biased_lock_model.rs includes this file with a platform of its own.
+use super::platform::{
     AtomicPtr, AtomicU32, AtomicUsize, MAX_BIASES, has_heavy_fence, heavy_fence, keep_biases, light_fence,
     reuse_bias, thread_id, yield_now,
 };
@@ -31,7 +30,8 @@ pub(super) struct Bias {
 impl Bias {
     /// A bias for this thread that is marked busy from the start.
     fn new(thread: usize, predecessor: Option<&'static Bias>) -> &'static Self {
-        let bias = reuse_bias(thread).unwrap_or_else(|| {
+        let unused = reuse_bias(thread).and_then(|bias| bias.downcast_ref());
+        let bias: &'static Self = unused.unwrap_or_else(|| {
             let (open, busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let (nth, predecessor) = (AtomicU32::new(0), AtomicPtr::new(std::ptr::null_mut()));
             Box::leak(Box::new(Self { thread, open, busy, nth, predecessor }))
@@ -43,10 +43,6 @@ impl Bias {
         bias.nth.store(nth, Ordering::Relaxed);
         bias.predecessor.store(predecessor, Ordering::Relaxed);
         bias
-    }
-
-    pub(super) fn thread(&self) -> usize {
-        self.thread
     }
 
     fn address(&self) -> *mut Self {
@@ -112,7 +108,7 @@ pub(crate) enum LockError {
 }
 
 impl<T: Send> BiasedLock<T> {
-    /// A lock in this state. The parent module makes the initial one: NULL, NULL and 0.
+    /// A lock in this state; the initial one is NULL, NULL and 0.
     pub(super) const fn from_parts(
         bias: AtomicPtr<Bias>,
         object: AtomicPtr<T>,
@@ -139,7 +135,7 @@ impl<T: Send> BiasedLock<T> {
             self.bias.store(ownerless.address(), Ordering::SeqCst);
             last.wait_until_left();
             self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
-            keep_biases(ownerless.chain());
+            keep_biases(ownerless.chain().map(|bias| (bias.thread, bias as _)));
         }
         let object = self.object.swap(std::ptr::null_mut(), Ordering::SeqCst);
         // SAFETY: `put` made the pointer from a box. The swap gave it to this call alone. No owner

@@ -1,6 +1,7 @@
 //! The lock on the processor's own atomics, under load.
 
-use super::{BiasedLock, LockError, MAX_BIASES};
+use super::platform::MAX_BIASES;
+use super::{BiasedLock, LockError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

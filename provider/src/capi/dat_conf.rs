@@ -1,8 +1,7 @@
 //! Entries of dat.conf, as libdat2 passes them to `dat_provider_init`.
 
 use super::abi::ProviderInfo;
-use super::entry_points::functions;
-use super::table::Table;
+use super::table::{Functions, Table};
 use crate::sync::{Mutex, MutexGuard, rank};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -29,8 +28,8 @@ pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
     entries().get(name).cloned()
 }
 
-/// Adds an entry, or changes the parameters of the one with this name.
-pub(super) fn add(name: &str, parameters: String) -> DatConfEntry {
+/// Adds an entry with these functions, or changes the parameters of the one with this name.
+pub(super) fn add(name: &str, parameters: String, functions: fn() -> Functions) -> DatConfEntry {
     let mut entries = entries();
     let entry = entries.entry(name.to_owned()).or_insert_with(|| {
         // The registry may hold the table, and handles the name, for as long as the process lives.

@@ -79,7 +79,7 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
             return Ok(());
         };
         let parameters = parameters.text().unwrap_or_default();
-        let entry = dat_conf::add(&name, parameters);
+        let entry = dat_conf::add(&name, parameters, entry_points::functions);
         match libdat::add_provider(entry.table, &info) {
             Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "registered"),
             Some(refused) => tracing::error!("libdat2 does not register {name}: {refused:#010x}"),
