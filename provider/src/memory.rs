@@ -1,34 +1,39 @@
-//! Memory that may be short: a call that needs it fails with INSUFFICIENT_RESOURCES then, and
-//! leaves everything as it was.
+//! Allocations that may fail: a call without memory answers INSUFFICIENT_RESOURCES and leaves
+//! everything as it was.
 //!
-//! Whatever grows with what a consumer asks for is allocated fallibly: queues and rings by their
-//! lengths, tables by the number of objects, pools by their buffers. So are the large tables of a
-//! fixed size. What remains is allocated as everywhere in Rust, and ends the process where there is
-//! no memory:
+//! Every allocation whose size a consumer decides is fallible: queues and rings by their lengths,
+//! tables by the number of objects, pools by their buffers. So are the large tables of a fixed size.
+//! Failed allocations inside libibverbs, libmlx5 and librdmacm, and a failed pthread_create, come
+//! back as errors of those libraries and give the same answer.
 //!
-//! - the object itself behind its `Arc` or `Box`, at most 2 KiB (an IA, an EVD, an EP; less for all
-//!   others),
-//! - what names an object of the kernel's or of libibverbs' (less than 256 bytes each),
-//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what
-//!   is read from sysfs,
+//! The remaining allocations are those of ordinary Rust code. Without memory they end the process
+//! (SIGABRT). Each is smaller than 2 KiB:
+//!
+//! - the object itself behind its `Arc` or `Box` (an IA, an EVD, an EP; less for all others),
+//! - what names an object of the kernel or of libibverbs (less than 256 bytes each),
+//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what is
+//!   read from sysfs,
 //! - what the standard library needs to start a thread, apart from its stack (less than 256 bytes),
 //! - lists of objects that a single event or completion is about, and of the GIDs that have one
 //!   address.
 //!
-//! To make that unlikely, calls that create an object ask for [`HEADROOM`] first ([`headroom`]):
-//! where that is missing, the call fails, and where it was there, it is left to the small
+//! To make that unlikely, calls that create an object allocate and free [`HEADROOM`] first
+//! ([`headroom`]). If that fails, the call fails; if it succeeds, the memory is left to the small
 //! allocations of the same call.
+//!
+//! hw-tests/tests/device_memory.rs (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2 KiB
+//! and more, one after the other, in every call that creates something.
 
 use crate::{Error, Result, Subtype};
 use std::collections::{TryReserveError, VecDeque};
 
-/// More than all small allocations of one call take.
+/// More than the small allocations of one call add up to.
 const HEADROOM: usize = 16 << 10;
 
-/// Fails where the small allocations of a call that creates an object may have no memory.
+/// Fails if there may be no memory for the small allocations of a call that creates an object.
 pub(crate) fn headroom() -> Result<()> {
     let memory = list::<u8>(HEADROOM)?;
-    // The compiler may leave out an allocation that nobody looks at.
+    // Keeps the compiler from removing an unused allocation.
     std::hint::black_box(&memory);
     Ok(())
 }
@@ -51,7 +56,7 @@ pub(crate) fn queue<T>(n: usize) -> Result<VecDeque<T>, TryReserveError> {
 pub(crate) fn table<T>(n: usize, entry: impl FnMut(usize) -> T) -> Result<Box<[T]>, TryReserveError> {
     let mut table = list(n)?;
     table.extend((0..n).map(entry));
-    // As long as its memory, so that nothing is allocated again.
+    // The length is the capacity, so nothing is reallocated.
     Ok(table.into_boxed_slice())
 }
 
