@@ -1,0 +1,458 @@
+/* No memory: each call that creates something is made again and again, each time with the next of
+ * its allocations failing, until none fails any more. The call answers INSUFFICIENT_RESOURCES,
+ * leaves nothing behind (descriptors, threads, objects of the device), and works when it is made
+ * again. The failing allocations are those of the calling thread, made in one of two places:
+ *
+ *   IN_PROVIDER   libdoorbell.so, blocks of LEAST bytes and more. Smaller ones are small allocations
+ *                 of Rust code, which end the process: provider/src/memory.rs lists them.
+ *   IN_RDMA_CORE  libibverbs, libmlx5 and librdmacm, blocks of any size.
+ *
+ * A call may also do without the memory and succeed. The table of calls says which ones cannot. */
+#include "rig.h"
+#include <errno.h>
+#include <link.h>
+
+#define LEAST 2048
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *at, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+
+enum place { NOWHERE, IN_PROVIDER, IN_RDMA_CORE };
+
+/* Where the code of a place is. */
+static struct {
+    uintptr_t begin, end;
+    enum place place;
+} ranges[8];
+static unsigned ranges_used;
+
+/* The plan of this thread: allocation number `skip` from now on in this place fails. */
+static __thread enum place failing_in;
+static __thread unsigned skip;
+static __thread int has_failed;
+/* Thread creation of this process fails. */
+static _Atomic int no_threads;
+
+static enum place place_of(const void *caller)
+{
+    for (unsigned i = 0; i < ranges_used; i++)
+        if ((uintptr_t)caller >= ranges[i].begin && (uintptr_t)caller < ranges[i].end)
+            return ranges[i].place;
+    return NOWHERE;
+}
+
+static int fails(size_t size, const void *caller)
+{
+    if (failing_in == NOWHERE || place_of(caller) != failing_in || (failing_in == IN_PROVIDER && size < LEAST))
+        return 0;
+    if (skip-- > 0)
+        return 0;
+    failing_in = NOWHERE;
+    has_failed = 1;
+    errno = ENOMEM;
+    return 1;
+}
+
+#define CALLER __builtin_return_address(0)
+
+void *malloc(size_t size)
+{
+    return fails(size, CALLER) ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails(n * size, CALLER) ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *at, size_t size)
+{
+    return fails(size, CALLER) ? NULL : __libc_realloc(at, size);
+}
+
+void *memalign(size_t alignment, size_t size)
+{
+    return fails(size, CALLER) ? NULL : __libc_memalign(alignment, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    return fails(size, CALLER) ? NULL : __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **to, size_t alignment, size_t size)
+{
+    void *at = fails(size, CALLER) ? NULL : __libc_memalign(alignment, size);
+
+    if (!at)
+        return ENOMEM;
+    *to = at;
+    return 0;
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *data)
+{
+    static int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+    if (no_threads)
+        return EAGAIN;
+    if (!next)
+        next = (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))dlsym(RTLD_NEXT, "pthread_create");
+    return next(thread, attr, run, data);
+}
+
+static int note_library(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    static const struct {
+        const char *name;
+        enum place place;
+    } libraries[] = {{"/libdoorbell", IN_PROVIDER}, {"/libibverbs.so", IN_RDMA_CORE}, {"/libmlx5.so", IN_RDMA_CORE},
+                     {"/libmlx5-", IN_RDMA_CORE},   {"/librdmacm.so", IN_RDMA_CORE},  {"/librxe", IN_RDMA_CORE}};
+
+    (void)size;
+    (void)unused;
+    for (unsigned i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+        uintptr_t begin = UINTPTR_MAX, end = 0;
+
+        if (!strstr(info->dlpi_name, libraries[i].name))
+            continue;
+        for (int k = 0; k < info->dlpi_phnum; k++) {
+            uintptr_t at = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
+
+            if (info->dlpi_phdr[k].p_type != PT_LOAD)
+                continue;
+            begin = at < begin ? at : begin;
+            end = at + info->dlpi_phdr[k].p_memsz > end ? at + info->dlpi_phdr[k].p_memsz : end;
+        }
+        if (ranges_used < sizeof ranges / sizeof *ranges) {
+            ranges[ranges_used].begin = begin;
+            ranges[ranges_used].end = end;
+            ranges[ranges_used++].place = libraries[i].place;
+        }
+    }
+    return 0;
+}
+
+/* The libraries are loaded when the first IA is opened. */
+static void note_libraries(void)
+{
+    unsigned found[3] = {0};
+
+    if (ranges_used == 0)
+        dl_iterate_phdr(note_library, NULL);
+    for (unsigned i = 0; i < ranges_used; i++)
+        found[ranges[i].place]++;
+    CHECK(found[IN_PROVIDER] == 1 && found[IN_RDMA_CORE] >= 2);
+}
+
+/* Things made anew for each attempt. */
+static DAT_IA_HANDLE new_ia;
+static DAT_HANDLE made;
+static DAT_EP_HANDLE server, client;
+static DAT_CR_HANDLE asked;
+static DAT_PSP_HANDLE listener;
+static DAT_SRQ_HANDLE queue;
+static DAT_CONN_QUAL qual;
+
+struct call {
+    const char *name;
+    void (*prepare)(void);
+    DAT_RETURN (*make)(void);
+    void (*undo)(void);
+    /* Whether the provider, and rdma-core, allocate memory that the call cannot do without. */
+    enum { NO, YES, DEPENDS_ON_DATA_PATH } provider_needs, rdma_core_needs;
+};
+
+static void nothing(void)
+{
+}
+
+static DAT_RETURN open_ia(void)
+{
+    DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
+
+    return dat_ia_open(ia_names[0], 8, &async, &new_ia);
+}
+
+static void close_ia(void)
+{
+    OK(dat_ia_close(new_ia, DAT_CLOSE_ABRUPT_FLAG));
+}
+
+static DAT_RETURN make_pz(void)
+{
+    return dat_pz_create(a.ia, &made);
+}
+
+static void free_pz(void)
+{
+    OK(dat_pz_free(made));
+}
+
+static DAT_RETURN make_lmr(void)
+{
+    DAT_REGION_DESCRIPTION region = {.for_va = a.memory};
+    DAT_LMR_CONTEXT context;
+
+    return dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, 4096, a.pz, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &made,
+                          &context, NULL, NULL, NULL);
+}
+
+static void free_lmr(void)
+{
+    OK(dat_lmr_free(made));
+}
+
+static DAT_RETURN make_dto_evd(void)
+{
+    return dat_evd_create(a.ia, 500, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made);
+}
+
+static DAT_RETURN make_connection_evd(void)
+{
+    return dat_evd_create(a.ia, 500, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &made);
+}
+
+static void free_evd(void)
+{
+    OK(dat_evd_free(made));
+}
+
+static DAT_RETURN make_cno(void)
+{
+    return dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &made);
+}
+
+static void free_cno(void)
+{
+    OK(dat_cno_free(made));
+}
+
+static DAT_RETURN make_srq(void)
+{
+    DAT_SRQ_ATTR attr = {400, 2, DAT_SRQ_LW_DEFAULT};
+
+    return dat_srq_create(a.ia, a.pz, &attr, &made);
+}
+
+static void free_srq(void)
+{
+    OK(post(made, 1, 64));
+    COUNTS(made, 1, 1);
+    OK(dat_srq_free(made));
+}
+
+static void prepare_resize(void)
+{
+    OK(make_srq());
+}
+
+static DAT_RETURN resize_srq(void)
+{
+    return dat_srq_resize(made, 3000);
+}
+
+static void undo_resize(void)
+{
+    CHECK(look(made).max_recv_dtos == 3000);
+    OK(dat_srq_free(made));
+}
+
+static DAT_RETURN make_ep(void)
+{
+    DAT_EP_ATTR attr = ep_attr();
+
+    attr.max_recv_dtos = attr.max_request_dtos = 200;
+    return dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &made);
+}
+
+static void free_ep(void)
+{
+    OK(dat_ep_free(made));
+}
+
+static void prepare_srq(void)
+{
+    queue = srq_of(&a, 400);
+}
+
+static DAT_RETURN make_ep_with_srq(void)
+{
+    DAT_EP_ATTR attr = ep_attr();
+
+    attr.max_request_dtos = 200;
+    return dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, queue, &attr, &made);
+}
+
+static void free_ep_and_srq(void)
+{
+    OK(dat_ep_free(made));
+    OK(dat_srq_free(queue));
+}
+
+static DAT_RETURN make_psp(void)
+{
+    return dat_psp_create_any(a.ia, &qual, a.cr, DAT_PSP_CONSUMER_FLAG, &made);
+}
+
+static void free_psp(void)
+{
+    OK(dat_psp_free(made));
+}
+
+static DAT_RETURN make_rmr(void)
+{
+    return dat_rmr_create(a.pz, &made);
+}
+
+static void free_rmr(void)
+{
+    OK(dat_rmr_free(made));
+}
+
+/* Both ends, not connected, and a PSP. */
+static void prepare_connect(void)
+{
+    server = plain_ep(&a);
+    client = plain_ep(&b);
+    OK(dat_psp_create_any(a.ia, &qual, a.cr, DAT_PSP_CONSUMER_FLAG, &listener));
+}
+
+static DAT_RETURN connect_client(void)
+{
+    return dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 5, "hello", DAT_QOS_BEST_EFFORT,
+                          DAT_CONNECT_DEFAULT_FLAG);
+}
+
+static void undo_both_ends(void)
+{
+    OK(dat_ep_free(client));
+    OK(dat_ep_free(server));
+    OK(dat_psp_free(listener));
+}
+
+static void undo_connect(void)
+{
+    DAT_EVENT event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
+
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, server, 2, "hi"));
+    both_established(&a, server, &b, client, "hi");
+    undo_both_ends();
+    /* The end of the connection at whichever end was still there. */
+    while (dat_evd_dequeue(a.conn, &event) == DAT_SUCCESS || dat_evd_dequeue(b.conn, &event) == DAT_SUCCESS)
+        ;
+}
+
+static void prepare_accept(void)
+{
+    prepare_connect();
+    asked = request(&a, client, qual);
+}
+
+static DAT_RETURN accept_client(void)
+{
+    return dat_cr_accept(asked, server, 2, "hi");
+}
+
+static void undo_accept(void)
+{
+    DAT_EVENT event;
+
+    both_established(&a, server, &b, client, "hi");
+    undo_both_ends();
+    while (dat_evd_dequeue(a.conn, &event) == DAT_SUCCESS || dat_evd_dequeue(b.conn, &event) == DAT_SUCCESS)
+        ;
+}
+
+/* The call with each of its allocations in this place failing once. */
+static void with_each_failure(const struct call *call, enum place place, int needs)
+{
+    unsigned refused = 0, failures_before = failures, n;
+
+    note_libraries();
+    /* Once without a failure: libraries keep some memory and descriptors from their first use on. */
+    call->prepare();
+    OK(call->make());
+    call->undo();
+    for (n = 0;; n++) {
+        struct holdings before;
+        DAT_RETURN ret;
+        int failed;
+
+        call->prepare();
+        before = holdings();
+        has_failed = 0;
+        skip = n;
+        failing_in = place;
+        ret = call->make();
+        failing_in = NOWHERE;
+        failed = has_failed;
+        if (ret != DAT_SUCCESS) {
+            if (!failed || DAT_GET_TYPE(ret) != DAT_INSUFFICIENT_RESOURCES)
+                printf("%s, allocation %u in place %d:\n", call->name, n, place);
+            CHECK(failed);
+            EXPECT_TYPE(DAT_INSUFFICIENT_RESOURCES, ret);
+            check_holdings(before);
+            refused++;
+            OK(call->make());
+        }
+        call->undo();
+        if (!failed || failures > failures_before + 5)
+            break;
+    }
+    printf("%s: %u allocations, %u of them needed\n", call->name, n, refused);
+    CHECK(needs == DEPENDS_ON_DATA_PATH || (refused > 0) == (needs == YES));
+}
+
+static const struct call calls[] = {
+    {"dat_ia_open", nothing, open_ia, close_ia, YES, YES},
+    {"dat_pz_create", nothing, make_pz, free_pz, YES, YES},
+    {"dat_lmr_create", nothing, make_lmr, free_lmr, YES, YES},
+    {"dat_evd_create for completions", nothing, make_dto_evd, free_evd, YES, YES},
+    {"dat_evd_create for connections", nothing, make_connection_evd, free_evd, YES, NO},
+    {"dat_cno_create", nothing, make_cno, free_cno, YES, NO},
+    {"dat_srq_create", nothing, make_srq, free_srq, YES, YES},
+    {"dat_srq_resize", prepare_resize, resize_srq, undo_resize, DEPENDS_ON_DATA_PATH, DEPENDS_ON_DATA_PATH},
+    {"dat_ep_create", nothing, make_ep, free_ep, YES, YES},
+    {"dat_ep_create_with_srq", prepare_srq, make_ep_with_srq, free_ep_and_srq, YES, YES},
+    {"dat_psp_create_any", nothing, make_psp, free_psp, YES, YES},
+    {"dat_rmr_create", nothing, make_rmr, free_rmr, YES, YES},
+    {"dat_ep_connect", prepare_connect, connect_client, undo_connect, YES, YES},
+    {"dat_cr_accept", prepare_accept, accept_client, undo_accept, YES, NO},
+};
+#define CALLS (sizeof calls / sizeof *calls)
+
+TEST(r20_no_memory_in_the_provider)
+{
+    for (unsigned i = 0; i < CALLS; i++)
+        with_each_failure(&calls[i], IN_PROVIDER, calls[i].provider_needs);
+}
+
+TEST(r20_no_memory_in_rdma_core)
+{
+    for (unsigned i = 0; i < CALLS; i++)
+        with_each_failure(&calls[i], IN_RDMA_CORE, calls[i].rdma_core_needs);
+}
+
+TEST(no_thread_for_an_ia)
+{
+    struct holdings before;
+
+    OK(open_ia());
+    close_ia();
+    before = holdings();
+    no_threads = 1;
+    EXPECT_TYPE(DAT_INSUFFICIENT_RESOURCES, open_ia());
+    no_threads = 0;
+    check_holdings(before);
+    OK(open_ia());
+    close_ia();
+    check_holdings(before);
+}
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv);
+}
