@@ -120,6 +120,28 @@ static DAT_LMR_TRIPLET piece(struct side *s, unsigned offset, unsigned length)
     return t;
 }
 
+/* What a query says of an SRQ; every byte of it is written. */
+static DAT_SRQ_PARAM look(DAT_SRQ_HANDLE srq)
+{
+    DAT_SRQ_PARAM param;
+
+    memset(&param, 0xA5, sizeof param);
+    OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
+    return param;
+}
+
+/* An SRQ has this many buffers available and outstanding. */
+#define COUNTS(srq, free_, out)                                                                                  \
+    do {                                                                                                         \
+        DAT_SRQ_PARAM p_ = look(srq);                                                                            \
+        checks++;                                                                                                \
+        if (p_.available_dto_count != (int)(free_) || p_.outstanding_dto_count != (int)(out)) {                  \
+            failures++;                                                                                          \
+            printf("%s:%d: available %d and outstanding %d, not %d and %d\n", __FILE__, __LINE__,                \
+                   p_.available_dto_count, p_.outstanding_dto_count, (int)(free_), (int)(out));                  \
+        }                                                                                                        \
+    } while (0)
+
 /* The next event of an EVD, which has to be of this kind. */
 static DAT_EVENT next_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const char *file, int line)
 {

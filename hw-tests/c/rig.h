@@ -16,26 +16,6 @@ static DAT_SRQ_HANDLE srq_of(struct side *s, int depth)
     return srq;
 }
 
-static DAT_SRQ_PARAM look(DAT_SRQ_HANDLE srq)
-{
-    DAT_SRQ_PARAM param;
-
-    memset(&param, 0xA5, sizeof param);
-    OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
-    return param;
-}
-
-#define COUNTS(srq, free_, out)                                                                                  \
-    do {                                                                                                         \
-        DAT_SRQ_PARAM p_ = look(srq);                                                                            \
-        checks++;                                                                                                \
-        if (p_.available_dto_count != (int)(free_) || p_.outstanding_dto_count != (int)(out)) {                            \
-            failures++;                                                                                          \
-            printf("%s:%d: available %d and outstanding %d, not %d and %d\n", __FILE__, __LINE__,                \
-                   p_.available_dto_count, p_.outstanding_dto_count, (int)(free_), (int)(out));                  \
-        }                                                                                                        \
-    } while (0)
-
 static DAT_DTO_COOKIE as_cookie(uint64_t number)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = number};

@@ -49,9 +49,9 @@ TEST(r128_epsrq_null_attr)
     DAT_EP_ATTR attr = ep_attr();
     DAT_EP_HANDLE ep;
 
-    EXPECT(0x8006002B, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, &ep));
-    EXPECT(0x8006002C, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, &attr, NULL));
-    EXPECT(0x8006002B, dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, NULL));
+    EXPECT(ARG(7), dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, &ep));
+    EXPECT(ARG(8), dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, &attr, NULL));
+    EXPECT(ARG(7), dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, NULL));
     OK(dat_srq_free(srq));
 }
 
@@ -143,7 +143,7 @@ TEST(r135_epsrq_pz_differs_supported)
     OK(dat_pz_create(a.ia, &pz));
     OK(dat_ia_query(a.ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &provider));
     if (!provider.srq_ep_pz_difference_supported) {
-        EXPECT(0x80060026, dat_ep_create_with_srq(a.ia, pz, a.recv, a.req, a.conn, srq, &attr, &ep));
+        EXPECT(ARG(2), dat_ep_create_with_srq(a.ia, pz, a.recv, a.req, a.conn, srq, &attr, &ep));
         ep = ep_on(&a, srq, a.recv, NULL);
         param.pz_handle = pz;
         CHECK(DAT_GET_TYPE(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)) == DAT_INVALID_PARAMETER);
@@ -156,7 +156,7 @@ TEST(r135_epsrq_pz_differs_supported)
     SEND(pair, 8);
     TAKEN(a.recv, ep, 8);
     /* What the EP sends is of its own PZ. */
-    EXPECT(0x800C005D, dat_ep_post_send(ep, 1, &of_srq, as_cookie(0), 0));
+    EXPECT(ERROR(DAT_PROTECTION_VIOLATION, DAT_PROTECTION_READ), dat_ep_post_send(ep, 1, &of_srq, as_cookie(0), 0));
     OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, pz, DAT_MEM_PRIV_ALL_FLAG, 0, &lmr, &of_ep.lmr_context,
                       NULL, NULL, NULL));
     OK(dat_ep_post_send(ep, 1, &of_ep, as_cookie(0), 0));
@@ -223,7 +223,7 @@ TEST(r143_epsrq_unsatisfiable_attribute)
 #define UNMET(field, value)                                                                                      \
     attr = ok;                                                                                                   \
     attr.field = (value);                                                                                        \
-    EXPECT(0x8006002B, create(a.recv, a.req, a.conn, srq, &attr, &ep))
+    EXPECT(ARG(7), create(a.recv, a.req, a.conn, srq, &attr, &ep))
     UNMET(max_rdma_read_iov, a.attr.max_iov_segments_per_rdma_read + 1);
     UNMET(max_rdma_write_iov, a.attr.max_iov_segments_per_rdma_write + 1);
     UNMET(max_request_iov, a.attr.max_iov_segments_per_dto + 1);
@@ -266,7 +266,7 @@ TEST(r145_epsrq_too_many_eps)
         last = ep;
         ret = create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &ep);
     }
-    EXPECT(0x8003000A, ret);
+    EXPECT(FULL_SRQ, ret);
     CHECK(n == a.attr.max_ep_per_srq + 1 && ep == last);
     OK(dat_ep_free(last));
     OK(create(DAT_HANDLE_NULL, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &ep));
@@ -281,10 +281,10 @@ TEST(r146_epsrq_failure_does_not_attach)
     DAT_EP_HANDLE ep;
 
     attr.max_rdma_read_in = -1;
-    EXPECT(0x8006002B, create(recv, req, conn, srq, &attr, &ep));
+    EXPECT(ARG(7), create(recv, req, conn, srq, &attr, &ep));
     attr = ep_attr();
     attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG;
-    EXPECT(0x8006002B, create(recv, req, conn, srq, &attr, &ep));
+    EXPECT(ARG(7), create(recv, req, conn, srq, &attr, &ep));
     EXPECT(HANDLE(EVD_CONN), create(recv, req, recv, srq, NULL, &ep));
     OK(dat_srq_free(srq));
     OK(dat_evd_free(recv));
@@ -332,7 +332,7 @@ TEST(r148_epsrq_recv_flags_allowed)
         DAT_EP_ATTR attr = ep_attr();
 
         attr.recv_completion_flags = bad[i];
-        EXPECT(0x8006002B, create(evd_of(&a, DAT_EVD_DTO_FLAG), a.req, a.conn, srq, &attr, &ep));
+        EXPECT(ARG(7), create(evd_of(&a, DAT_EVD_DTO_FLAG), a.req, a.conn, srq, &attr, &ep));
     }
 }
 
@@ -355,24 +355,24 @@ TEST(r149_epsrq_share_unsignalled)
     unsigned u = DAT_COMPLETION_UNSIGNALLED_FLAG, s = DAT_COMPLETION_SOLICITED_WAIT_FLAG,
              t = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
 
-    EXPECT(0x80060027, with_flags(evd, u, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, u, evd, 0, srq));
     OK(with_flags(evd, u, evd, u, srq));
-    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
-    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
     OK(with_flags(evd, u, none, 0, srq));
     evd = evd_of(&a, DAT_EVD_DTO_FLAG);
-    EXPECT(0x80060027, with_flags(evd, s, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, s, evd, 0, srq));
     OK(with_flags(evd, s, none, 0, srq));
     OK(with_flags(evd, s, none, 0, srq));
-    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
-    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
     evd = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
-    EXPECT(0x80060027, with_flags(evd, u, none, 0, srq));
-    EXPECT(0x80060027, with_flags(evd, s, none, 0, srq));
-    EXPECT(0x80060028, with_flags(none, 0, evd, u, srq));
+    EXPECT(ARG(3), with_flags(evd, u, none, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, s, none, 0, srq));
+    EXPECT(ARG(4), with_flags(none, 0, evd, u, srq));
     OK(with_flags(evd, t, none, 0, srq));
-    EXPECT(0x80060027, with_flags(evd, 0, none, 0, srq));
-    EXPECT(0x80060028, with_flags(none, 0, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
     OK(with_flags(none, 0, evd, t, srq));
     OK(with_flags(evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CR_FLAG), 0, none, 0, srq));
 }
@@ -425,11 +425,11 @@ static void no_receive(DAT_EP_HANDLE ep, DAT_SRQ_HANDLE srq, DAT_EP_STATE state)
     DAT_LMR_TRIPLET good = piece(&a, 0, 64), bad = {UINT64_MAX, 64, 0xdead};
 
     CHECK(state_of(ep) == state || (state == DAT_EP_STATE_CONNECTED && connected(ep)));
-    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, &good, as_cookie(1), 0));
-    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, &bad, as_cookie(1), 0));
-    EXPECT(0x80070057, dat_ep_post_recv(ep, 0, NULL, as_cookie(1), 0));
-    EXPECT(0x80070057, dat_ep_post_recv(ep, 1, NULL, as_cookie(1), 0));
-    EXPECT(0x80070057, dat_ep_post_recv(ep, -1, &good, as_cookie(1), 0x80000000));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_ep_post_recv(ep, 1, &good, as_cookie(1), 0));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_ep_post_recv(ep, 1, &bad, as_cookie(1), 0));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_ep_post_recv(ep, 0, NULL, as_cookie(1), 0));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_ep_post_recv(ep, 1, NULL, as_cookie(1), 0));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_ep_post_recv(ep, -1, &good, as_cookie(1), 0x80000000));
     COUNTS(srq, 2, 2);
 }
 
@@ -487,9 +487,9 @@ TEST(r162_ep_modify_cannot_touch_srq)
     param.srq_handle = other;
     param.ep_attr.srq_soft_hw = 3;
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
-    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE, &param));
-    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW, &param));
-    EXPECT(0x80060026, dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE | DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, &param));
+    EXPECT(ARG(2), dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE, &param));
+    EXPECT(ARG(2), dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW, &param));
+    EXPECT(ARG(2), dat_ep_modify(ep, DAT_EP_FIELD_SRQ_HANDLE | DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS, &param));
     param = param_of(ep);
     CHECK(param.srq_handle == srq && param.ep_attr.srq_soft_hw == DAT_HW_DEFAULT);
     CHECK(param.ep_attr.recv_completion_flags == 0);
@@ -528,7 +528,7 @@ TEST(r165_ep_modify_recv_flags)
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
     OK(dat_ep_modify(ep, mask, &param));
     CHECK(param_of(ep).ep_attr.recv_completion_flags == DAT_COMPLETION_SOLICITED_WAIT_FLAG);
-    EXPECT(0x8007004C, dat_evd_wait(evd, 0, 2, &event, &more));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_CONFIG_SOLICITED), dat_evd_wait(evd, 0, 2, &event, &more));
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG;
     CHECK(DAT_GET_TYPE(dat_ep_modify(ep, mask, &param)) == DAT_INVALID_PARAMETER);
     param.ep_attr.recv_completion_flags = 0;
@@ -605,7 +605,7 @@ TEST(r170_ep_free_detaches)
     for (int i = 0; i < 3; i++)
         SEND(pair, 8);
     COUNTS(srq, 1, 4);
-    EXPECT(0x80070057, dat_srq_free(srq));
+    EXPECT(STATE(DAT_INVALID_STATE_SRQ_IN_USE), dat_srq_free(srq));
     OK(dat_ep_free(pair.server));
     NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     COUNTS(srq, 1, 1);
@@ -747,9 +747,9 @@ TEST(r180_graceful_still_receives)
     SEND(pair, 8);
     TAKEN(a.recv, pair.server, 8);
     COUNTS(srq, 2, 2);
-    EXPECT(0x80070037, dat_ep_post_send(pair.server, 1, &iov, as_cookie(0), 0));
-    EXPECT(0x80070037, dat_ep_post_rdma_write(pair.server, 1, &iov, as_cookie(0), &remote, 0));
-    EXPECT(0x80070037, dat_ep_post_rdma_read(pair.server, 1, &iov, as_cookie(0), &remote, 0));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_send(pair.server, 1, &iov, as_cookie(0), 0));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_rdma_write(pair.server, 1, &iov, as_cookie(0), &remote, 0));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_rdma_read(pair.server, 1, &iov, as_cookie(0), &remote, 0));
     OK(dat_ep_disconnect(pair.server, DAT_CLOSE_GRACEFUL_FLAG));
     CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECT_PENDING);
     EMPTIED(a.conn);

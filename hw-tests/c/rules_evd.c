@@ -129,8 +129,8 @@ TEST(r232_flags_unsignalled_forces_threshold_1)
     DAT_COUNT more;
     DAT_EVD_PARAM param;
 
-    EXPECT(0x8007004B, dat_evd_wait(u.recv, 0, 2, &event, &more));
-    EXPECT(0x8007004C, dat_evd_wait(s.recv, 0, 2, &event, &more));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_CONFIG_NOTIFY), dat_evd_wait(u.recv, 0, 2, &event, &more));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_CONFIG_SOLICITED), dat_evd_wait(s.recv, 0, 2, &event, &more));
     EXPECT(TIMEOUT, dat_evd_wait(u.recv, 0, 1, &event, &more));
     EXPECT(TIMEOUT, dat_evd_wait(s.recv, 0, 1, &event, &more));
     OK(dat_evd_query(s.recv, DAT_EVD_FIELD_EVD_STATE, &param));
@@ -244,8 +244,8 @@ TEST(r241_flags_send_unsignalled_needs_ep_mode)
     DAT_EP_HANDLE ep;
     DAT_LMR_TRIPLET iov = piece(&b, 0, 8);
 
-    EXPECT(0x80060029, dat_ep_post_send(l.pair.client, 1, &iov, as_cookie(0), DAT_COMPLETION_UNSIGNALLED_FLAG));
-    EXPECT(0x80060029, dat_ep_post_recv(l.pair.client, 1, &iov, as_cookie(0), DAT_COMPLETION_UNSIGNALLED_FLAG));
+    EXPECT(ARG(5), dat_ep_post_send(l.pair.client, 1, &iov, as_cookie(0), DAT_COMPLETION_UNSIGNALLED_FLAG));
+    EXPECT(ARG(5), dat_ep_post_recv(l.pair.client, 1, &iov, as_cookie(0), DAT_COMPLETION_UNSIGNALLED_FLAG));
     attr.recv_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG;
     OK(dat_evd_create(b.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evd));
     OK(dat_ep_create(b.ia, b.pz, evd, b.req, b.conn, &attr, &ep));
@@ -284,12 +284,12 @@ TEST(r242_wait_threshold_positive)
 
     OK(dat_evd_query(evd, DAT_EVD_FIELD_ALL, &param));
     CHECK(param.evd_qlen >= 16);
-    EXPECT(0x80060027, dat_evd_wait(evd, 0, 0, &event, &more));
-    EXPECT(0x80060027, dat_evd_wait(evd, 0, -1, &event, &more));
-    EXPECT(0x80060027, dat_evd_wait(evd, 0, INT32_MIN, &event, &more));
-    EXPECT(0x80060027, dat_evd_wait(evd, 0, param.evd_qlen + 1, &event, &more));
-    EXPECT(0x80060027, dat_evd_wait(evd, 0, INT32_MAX, &event, &more));
-    EXPECT(0x800F0000, dat_evd_wait(evd, 0, param.evd_qlen, &event, &more));
+    EXPECT(ARG(3), dat_evd_wait(evd, 0, 0, &event, &more));
+    EXPECT(ARG(3), dat_evd_wait(evd, 0, -1, &event, &more));
+    EXPECT(ARG(3), dat_evd_wait(evd, 0, INT32_MIN, &event, &more));
+    EXPECT(ARG(3), dat_evd_wait(evd, 0, param.evd_qlen + 1, &event, &more));
+    EXPECT(ARG(3), dat_evd_wait(evd, 0, INT32_MAX, &event, &more));
+    EXPECT(TIMEOUT, dat_evd_wait(evd, 0, param.evd_qlen, &event, &more));
     CHECK(more == 1);
     EXPECT(ARG(4), dat_evd_wait(evd, 0, 1, NULL, &more));
     OK(dat_evd_wait(evd, 0, 1, &event, NULL));
@@ -349,11 +349,11 @@ TEST(r248_wait_single_waiter)
     struct waiter w;
 
     start(&w, evd, LONG_TIME, 1);
-    EXPECT(0x8007004E, dat_evd_wait(evd, 0, 1, &event, &more));
-    EXPECT(0x8007004E, dat_evd_dequeue(evd, &event));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_WAITER), dat_evd_wait(evd, 0, 1, &event, &more));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_WAITER), dat_evd_dequeue(evd, &event));
     OK(dat_evd_set_unwaitable(evd));
     finish_wait(&w, STATE(DAT_INVALID_STATE_EVD_UNWAITABLE));
-    EXPECT(0x80070049, dat_evd_wait(evd, 0, 1, &event, &more));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_UNWAITABLE), dat_evd_wait(evd, 0, 1, &event, &more));
     event.event_number = DAT_SOFTWARE_EVENT;
     event.event_data.software_event_data.pointer = (void *)9;
     OK(dat_evd_post_se(evd, &event));
@@ -394,7 +394,7 @@ TEST(r251_dequeue_ignores_threshold)
         EXPECT(0x000D0000, dat_evd_dequeue(l.recv, &event));
         EXPECT(ARG(2), dat_evd_dequeue(l.recv, NULL));
     }
-    EXPECT(0x800D0000, dat_evd_dequeue(a.conn, &event));
+    EXPECT(ERROR(DAT_QUEUE_EMPTY, 0), dat_evd_dequeue(a.conn, &event));
 }
 
 /* The event names the EVD; the entry of the lost completion is free, what is queued stays, and the EVD works on (R253). */
@@ -434,9 +434,9 @@ TEST(r254_recv_evd_free_refused)
 
     SEND(l.pair, 8);
     COUNTS(l.srq, 15, 16);
-    EXPECT(0x8007004A, dat_evd_free(l.recv));
-    EXPECT(0x8007004A, dat_evd_free(a.req));
-    EXPECT(0x8007004A, dat_evd_free(a.conn));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_IN_USE), dat_evd_free(l.recv));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_IN_USE), dat_evd_free(a.req));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_IN_USE), dat_evd_free(a.conn));
     OK(dat_ep_free(l.pair.server));
     OK(dat_evd_free(l.recv));
     COUNTS(l.srq, 15, 15);

@@ -124,7 +124,7 @@ TEST(r269_recv_needs_local_write_only)
     DAT_LMR_TRIPLET iov = piece(&a, 0, 64);
 
     OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, 4096, a.pz, without, 0, &lmr, &iov.lmr_context, NULL, NULL, NULL));
-    EXPECT(0x800B005A, dat_srq_post_recv(srq, 1, &iov, as_cookie(0)));
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 1, &iov, as_cookie(0)));
     OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, 4096, a.pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG, 0, &lmr,
                       &iov.lmr_context, NULL, NULL, NULL));
     OK(dat_srq_post_recv(srq, 1, &iov, as_cookie(0)));
@@ -170,7 +170,7 @@ TEST(r271_pz_free_refused_while_srq)
 
     OK(dat_pz_create(a.ia, &pz));
     OK(dat_srq_create(a.ia, pz, &attr, &srq));
-    EXPECT(0x80070053, dat_pz_free(pz));
+    EXPECT(STATE(DAT_INVALID_STATE_PZ_IN_USE), dat_pz_free(pz));
     OK(dat_srq_free(srq));
     OK(dat_pz_free(pz));
 }
@@ -200,7 +200,7 @@ TEST(r273_ia_close_graceful_refused_with_srq)
     OK(dat_ia_open(ia_names[0], 8, &async, &ia));
     OK(dat_pz_create(ia, &pz));
     OK(dat_srq_create(ia, pz, &attr, &srq));
-    EXPECT(0x80070050, dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+    EXPECT(STATE(DAT_INVALID_STATE_IA_IN_USE), dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
     CHECK(look(srq).ia_handle == ia);
     OK(dat_srq_free(srq));
     OK(dat_pz_free(pz));

@@ -347,8 +347,8 @@ TEST(r209_recv_query_invalid_handle)
 
     OK(dat_ep_free(ep));
     for (int i = 0; i < 3; i++) {
-        EXPECT(0x8005000C, dat_ep_recv_query(none[i], &n, &n));
-        EXPECT(0x8005000C, dat_ep_set_watermark(none[i], 1, 1));
+        EXPECT(HANDLE(EP), dat_ep_recv_query(none[i], &n, &n));
+        EXPECT(HANDLE(EP), dat_ep_set_watermark(none[i], 1, 1));
     }
 }
 

@@ -1,22 +1,6 @@
 /* The nine SRQ calls, through libdat2. */
 #include "check.h"
 
-static DAT_SRQ_PARAM query(DAT_SRQ_HANDLE srq)
-{
-    DAT_SRQ_PARAM param;
-
-    memset(&param, 0xA5, sizeof param);
-    OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
-    return param;
-}
-
-#define COUNTS(srq, free_, out)                                                                                  \
-    do {                                                                                                         \
-        DAT_SRQ_PARAM p_ = query(srq);                                                                           \
-        CHECK(p_.available_dto_count == (free_));                                                                \
-        CHECK(p_.outstanding_dto_count == (out));                                                                \
-    } while (0)
-
 int main(int argc, char **argv)
 {
     struct side a, b;
@@ -48,7 +32,7 @@ int main(int argc, char **argv)
     EXPECT(ARG(3), dat_srq_create(a.ia, a.pz, &attr, &srq));
     attr.low_watermark = DAT_SRQ_LW_DEFAULT;
     OK(dat_srq_create(a.ia, a.pz, &attr, &srq));
-    param = query(srq);
+    param = look(srq);
     CHECK(param.ia_handle == a.ia);
     CHECK(param.srq_state == DAT_SRQ_STATE_OPERATIONAL);
     CHECK(param.pz_handle == a.pz);
@@ -134,7 +118,7 @@ int main(int argc, char **argv)
     event = NEXT(a.async, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR);
     CHECK(event.event_data.asynch_error_event_data.dat_handle == (DAT_HANDLE)srq);
     CHECK(event.event_data.asynch_error_event_data.reason == DAT_SRQ_LOW_WATERMARK_EVENT);
-    CHECK(query(srq).low_watermark == 7);
+    CHECK(look(srq).low_watermark == 7);
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(a.async, &event));
 
     /* Depth. */
@@ -143,7 +127,7 @@ int main(int argc, char **argv)
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE, dat_srq_resize(srq, 6));
     OK(dat_srq_set_lw(srq, 0));
     OK(dat_srq_resize(srq, 20));
-    CHECK(query(srq).max_recv_dtos == 20);
+    CHECK(look(srq).max_recv_dtos == 20);
     COUNTS(srq, 6, 6);
     for (i = 0; i < 14; i++) {
         iov[0] = piece(&a, 8192 + 256 * i, 64);

@@ -7,22 +7,6 @@
 #define CLIENTS 3
 #define QUAL 45610
 
-static DAT_SRQ_PARAM query(DAT_SRQ_HANDLE srq)
-{
-    DAT_SRQ_PARAM param;
-
-    memset(&param, 0xA5, sizeof param);
-    OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
-    return param;
-}
-
-#define COUNTS(srq, free_, out)                                                                                        \
-    do {                                                                                                               \
-        DAT_SRQ_PARAM p_ = query(srq);                                                                                 \
-        CHECK(p_.available_dto_count == (free_));                                                                      \
-        CHECK(p_.outstanding_dto_count == (out));                                                                      \
-    } while (0)
-
 static void post(struct side *s, DAT_SRQ_HANDLE srq, int slot)
 {
     DAT_LMR_TRIPLET iov[2];
@@ -65,7 +49,7 @@ static void creation(struct side *s, DAT_SRQ_HANDLE *srq)
     EXPECT(HANDLE(IA), dat_srq_create(DAT_HANDLE_NULL, s->pz, &attr, srq));
     OK(dat_srq_create(s->ia, s->pz, &attr, srq));
 
-    param = query(*srq);
+    param = look(*srq);
     CHECK(param.ia_handle == s->ia && param.pz_handle == s->pz);
     CHECK(param.srq_state == DAT_SRQ_STATE_OPERATIONAL && param.srq_state == 0);
     CHECK(param.max_recv_dtos >= 10 && param.max_recv_iov >= 2 && param.low_watermark == 0);
@@ -209,7 +193,7 @@ static void counts_of_the_manual(struct side *s, struct side *c, DAT_SRQ_HANDLE 
     COUNTS(srq, 3, 3);
     send_one(c, client[0], "a message longer than the first of both segments");
     /* Nothing tells that it has arrived, short of taking it. */
-    for (end = time(NULL) + 20; query(srq).available_dto_count != 2 && time(NULL) < end;)
+    for (end = time(NULL) + 20; look(srq).available_dto_count != 2 && time(NULL) < end;)
         ;
     COUNTS(srq, 2, 3);
     slot = receive(s, server[0], "a message longer than the first of both segments");
@@ -252,7 +236,7 @@ static void low_watermark(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DA
     EXPECT(ARG(2), dat_srq_set_lw(srq, 11));
     EXPECT(HANDLE(SRQ), dat_srq_set_lw(DAT_HANDLE_NULL, 1));
     OK(dat_srq_set_lw(srq, 9));
-    CHECK(query(srq).low_watermark == 9);
+    CHECK(look(srq).low_watermark == 9);
     EXPECT_TYPE(DAT_QUEUE_EMPTY, dat_evd_dequeue(s->async, &event));
     for (i = 0; i < 3; i++) {
         send_one(c, client[i], "down");
@@ -274,7 +258,7 @@ static void resizing(struct side *s, DAT_SRQ_HANDLE srq)
     EXPECT_TYPE(DAT_INVALID_STATE, dat_srq_resize(srq, 9));
     OK(dat_srq_set_lw(srq, DAT_SRQ_LW_DEFAULT));
     OK(dat_srq_resize(srq, 20));
-    CHECK(query(srq).max_recv_dtos >= 20);
+    CHECK(look(srq).max_recv_dtos >= 20);
     COUNTS(srq, 10, 10);
     for (int i = 10; i < 20; i++)
         post(s, srq, i);

@@ -1,0 +1,239 @@
+/* SRQs through libdat2: posting (section E). */
+#include "rig.h"
+
+TEST(r51_srq_post_zero_segments)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    OK(dat_srq_post_recv(srq, 0, NULL, as_cookie(9)));
+    COUNTS(srq, 1, 1);
+    SEND(pair, 0);
+    CHECK(TAKEN(a.recv, pair.server, 0).user_cookie.as_64 == 9);
+    COUNTS(srq, 0, 0);
+}
+
+TEST(r52_srq_post_zero_length_segment_ignores_rest)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_LMR_TRIPLET iov[2] = {{UINT64_MAX, 0, 0xdeadbeef}, piece(&a, 0, 64)};
+
+    OK(dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    strcpy(b.memory + 100 * ROOM, "not much");
+    SEND(pair, 9);
+    TAKEN(a.recv, pair.server, 9);
+    CHECK(strcmp(a.memory, "not much") == 0);
+}
+
+/* The argument at fault, and nothing is posted (R54, R55, R60). */
+TEST(r53_srq_post_negative_segments)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_LMR_TRIPLET iov[40];
+
+    for (int i = 0; i < 40; i++)
+        iov[i] = piece(&a, 0, 8);
+    EXPECT(ARG(2), dat_srq_post_recv(srq, -1, iov, as_cookie(1)));
+    EXPECT(ARG(2), dat_srq_post_recv(srq, INT32_MIN, iov, as_cookie(1)));
+    EXPECT(ARG(2), dat_srq_post_recv(srq, -1, NULL, as_cookie(1)));
+    EXPECT(ARG(2), dat_srq_post_recv(srq, look(srq).max_recv_iov + 1, iov, as_cookie(1)));
+    COUNTS(srq, 0, 0);
+}
+
+TEST(r55_srq_post_null_iov)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+
+    EXPECT(ARG(3), dat_srq_post_recv(srq, 1, NULL, as_cookie(1)));
+    EXPECT(ARG(3), dat_srq_post_recv(srq, 2, NULL, as_cookie(1)));
+    COUNTS(srq, 0, 0);
+}
+
+static DAT_RETURN post_at(DAT_SRQ_HANDLE srq, DAT_VADDR address, unsigned length)
+{
+    DAT_LMR_TRIPLET iov = {address, length, a.lmr_context};
+
+    return dat_srq_post_recv(srq, 1, &iov, as_cookie(1));
+}
+
+TEST(r56_srq_post_segment_outside_lmr)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_VADDR start = (DAT_VADDR)(uintptr_t)a.memory;
+
+    EXPECT(ARG(3), post_at(srq, start - 1, 8));
+    EXPECT(ARG(3), post_at(srq, start + MEMORY, 1));
+    EXPECT(ARG(3), post_at(srq, start + MEMORY - 7, 8));
+    EXPECT(ARG(3), post_at(srq, start, MEMORY + 1));
+    EXPECT(ARG(3), post_at(srq, start, UINT32_MAX));
+    EXPECT(ARG(3), post_at(srq, UINT64_MAX - 3, 8));
+    EXPECT(ARG(3), post_at(srq, 0, 8));
+    COUNTS(srq, 0, 0);
+    OK(post_at(srq, start + MEMORY - 8, 8));
+    OK(post_at(srq, start, MEMORY));
+}
+
+/* Of another PZ, without the privilege, freed, never there: after a good segment, too, and nothing of it is posted (R58 to R60). */
+TEST(r57_srq_post_pz_mismatch)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_PZ_HANDLE pz;
+    DAT_REGION_DESCRIPTION region = {.for_va = a.memory};
+    DAT_LMR_HANDLE other, readable, gone;
+    DAT_LMR_TRIPLET iov[2] = {piece(&a, 0, 8), piece(&a, 8, 8)};
+    DAT_LMR_CONTEXT stale;
+
+    OK(dat_pz_create(a.ia, &pz));
+    OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, pz, DAT_MEM_PRIV_ALL_FLAG, 0, &other,
+                      &iov[1].lmr_context, NULL, NULL, NULL));
+    EXPECT(ERROR(DAT_PROTECTION_VIOLATION, DAT_PROTECTION_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, a.pz, DAT_MEM_PRIV_LOCAL_READ_FLAG, 0, &readable,
+                      &iov[1].lmr_context, NULL, NULL, NULL));
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, a.pz, DAT_MEM_PRIV_ALL_FLAG, 0, &gone, &stale, NULL,
+                      NULL, NULL));
+    OK(dat_lmr_free(gone));
+    iov[1].lmr_context = stale;
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    iov[1].lmr_context = 0xffffffff;
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    COUNTS(srq, 0, 0);
+    iov[1] = piece(&a, 8, 8);
+    OK(dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    COUNTS(srq, 1, 1);
+}
+
+/* Completions that wait for the consumer count (R62). */
+TEST(r61_srq_post_full)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+
+    fill(srq, 0, 4);
+    EXPECT(FULL_SRQ, post(srq, 5, 8));
+    for (int i = 0; i < 4; i++)
+        SEND(pair, 8);
+    COUNTS(srq, 0, 4);
+    EXPECT(FULL_SRQ, post(srq, 5, 8));
+    TAKEN(a.recv, pair.server, 8);
+    OK(post(srq, 5, 8));
+    EXPECT(FULL_SRQ, post(srq, 6, 8));
+}
+
+/* All 64 bits of it, zero, and the same twice (R64). */
+TEST(r63_srq_post_cookie_opaque)
+{
+    uint64_t cookies[] = {0, UINT64_MAX, UINT64_C(0x0123456789abcdef), 5, 5};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 5);
+    struct pair pair = pair_on(srq);
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+
+    for (int i = 0; i < 5; i++)
+        OK(dat_srq_post_recv(srq, 1, &iov, as_cookie(cookies[i])));
+    for (int i = 0; i < 5; i++) {
+        uint64_t got;
+        int j = 0;
+
+        SEND(pair, 8);
+        got = TAKEN(a.recv, pair.server, 8).user_cookie.as_64;
+        while (j < 5 && cookies[j] != got)
+            j++;
+        CHECK(j < 5);
+        cookies[j] = 77;
+    }
+}
+
+/* (R65, R67): before there is an EP, and the buffer tells of its completion. */
+TEST(r67_srq_post_without_any_ep)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair;
+
+    OK(post(srq, 3, 8));
+    pair = pair_on(srq);
+    SEND(pair, 8);
+    CHECK(TAKEN(a.recv, pair.server, 8).user_cookie.as_64 == 3);
+}
+
+/* (R268): the provider says that the array is the consumer's again at once, and so it is. */
+TEST(r68_srq_post_iov_array_ownership)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    struct pair pair = pair_on(srq);
+    DAT_LMR_TRIPLET iov[2] = {piece(&a, 0, 4), piece(&a, 1024, 8)};
+    DAT_PROVIDER_ATTR attr;
+
+    OK(dat_ia_query(a.ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
+    CHECK(attr.iov_ownership_on_return == DAT_IOV_CONSUMER);
+    OK(dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    memset(iov, 0xFF, sizeof iov);
+    memcpy(b.memory + 100 * ROOM, "abcdefgh", 8);
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    CHECK(memcmp(a.memory, "abcd", 4) == 0 && memcmp(a.memory + 1024, "efgh", 4) == 0);
+}
+
+enum { POSTERS = 3, POSTS = 400 };
+
+static DAT_SRQ_HANDLE shared;
+
+/* Buffers of this thread's own, as often as there is room. */
+static void *post_many(void *which)
+{
+    unsigned first = (uintptr_t)which * POSTS;
+    uintptr_t wrong = 0;
+
+    for (unsigned i = 0; i < POSTS;) {
+        DAT_LMR_TRIPLET iov = piece(&a, (i % 32) * ROOM, 64);
+        DAT_RETURN code = dat_srq_post_recv(shared, 1, &iov, as_cookie(first + i));
+
+        i += code == DAT_SUCCESS;
+        if (code != DAT_SUCCESS && DAT_GET_TYPE(code) != DAT_INSUFFICIENT_RESOURCES) {
+            wrong++;
+            break;
+        }
+        if (code != DAT_SUCCESS || i % 16 == 0)
+            poll(NULL, 0, 0);
+    }
+    return (void *)wrong;
+}
+
+/* Several threads post to one SRQ at once, while another reaps and looks: no buffer is lost or comes twice. */
+TEST(r71_srq_post_thread_rule)
+{
+    static unsigned char came[POSTERS * POSTS];
+    pthread_t threads[POSTERS];
+    struct pair pair;
+
+    memset(came, 0, sizeof came);
+    shared = srq_of(&a, 24);
+    pair = pair_on(shared);
+    for (uintptr_t i = 0; i < POSTERS; i++)
+        CHECK(pthread_create(&threads[i], NULL, post_many, (void *)i) == 0);
+    for (unsigned i = 0; i < POSTERS * POSTS; i++) {
+        DAT_DTO_COOKIE cookie;
+        DAT_SRQ_PARAM now;
+
+        SEND(pair, 8);
+        cookie = TAKEN(a.recv, pair.server, 8).user_cookie;
+        CHECK(cookie.as_64 < sizeof came && !came[cookie.as_64]);
+        if (cookie.as_64 < sizeof came)
+            came[cookie.as_64] = 1;
+        now = look(shared);
+        CHECK(now.available_dto_count >= 0 && now.available_dto_count <= 24);
+    }
+    for (int i = 0; i < POSTERS; i++) {
+        void *wrong;
+
+        CHECK(pthread_join(threads[i], &wrong) == 0);
+        CHECK(wrong == NULL);
+    }
+    COUNTS(shared, 0, 0);
+    EMPTIED(a.recv);
+}
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv);
+}
