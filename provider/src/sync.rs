@@ -61,7 +61,7 @@ pub(crate) mod rank {
     }
 
     ranks! {
-        HANDLE = 0 "Shell::object";
+        HANDLE = 0 "HandleSlot::object";
         NAMING = 1 "NAMING";
         ANSWERED = 2 "CrInner::answered";
         OPEN = 3 "CrInner::open";
