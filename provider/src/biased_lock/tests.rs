@@ -130,8 +130,8 @@ fn concurrent_users_exclude_each_other() {
     }
 }
 
-/// The same while the lock stays biased: each round has a new object, so the owner changes again and
-/// again.
+/// The same while the lock stays biased: each round has a new object, so the owner changes again
+/// and again.
 #[test]
 fn no_use_is_lost_while_owners_change() {
     const THREADS: u64 = 3;

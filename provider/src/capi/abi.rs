@@ -1,8 +1,10 @@
-//! Structures of the DAT 2.0 headers, as C lays them out. Handles and pointers that are only passed on are integers.
+//! Structures of the DAT 2.0 headers, as C lays them out. Handles and pointers that are only passed
+//! on are integers.
 //!
-//! A field's comment is the header's name where ours differs. Sizes are asserted; offsets follow from `repr(C)` and are checked
-//! against the headers by the C programs in hw-tests/c. Structures that are written to C have names for their padding: it is
-//! written as well ([`IntoBytes`] is for types without any other), so that no byte of ours gets out that nobody meant to give.
+//! A field's comment gives the header's name where the name here differs. Sizes are asserted here;
+//! the C programs in hw-tests/c check the offsets, which follow from `repr(C)`. Structures that are
+//! written to C have named padding fields, which are written, too: [`IntoBytes`] excludes types
+//! with any other padding, so no uninitialised byte of this library reaches C.
 
 use super::sockaddr::SockAddr;
 use crate::types::Destination;
@@ -342,7 +344,7 @@ pub(super) struct CrParam {
     pub(super) local_ep_handle: usize,
 }
 
-/// `DAT_IB_ADDR_HANDLE`. What the header says is a pointer is a number here, which is never followed.
+/// `DAT_IB_ADDR_HANDLE`. The header's pointer `ah` is a number here that is never dereferenced.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct AddrHandle {

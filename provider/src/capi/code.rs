@@ -1,9 +1,9 @@
-//! `DAT_RETURN`: what every slot gives back, and the guard that every slot runs in.
+//! `DAT_RETURN`, and the guard in which every entry point runs.
 
 use crate::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A `DAT_RETURN` that is no success.
+/// A `DAT_RETURN` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code(pub(super) u32);
 
@@ -33,7 +33,7 @@ impl Code {
         Self::new(ReturnType::ModelNotSupported, Subtype::None)
     }
 
-    /// Of a post whose flags are argument `n`.
+    /// The code of a failed post whose flags are argument `n`.
     pub(super) fn post(error: PostError, n: u16) -> Self {
         tracing::debug!(%error, "not posted");
         if error == PostError::Flags {
@@ -47,11 +47,11 @@ impl From<Error> for Code {
     fn from(error: Error) -> Self {
         match error.return_type() {
             ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
-            // A full queue: the consumer knows what to do.
+            // A full queue is an ordinary answer to the consumer.
             ReturnType::InsufficientResources if error.subtype() == Subtype::ResourceCredits => {
                 tracing::debug!("{error}");
             }
-            // What somebody has to see to: a fault, or a limit of the machine or the process.
+            // Somebody has to act: a fault, or a limit of the machine or the process.
             ReturnType::InternalError | ReturnType::InsufficientResources => tracing::error!("{error}"),
             _ => tracing::debug!("{error}"),
         }
@@ -71,7 +71,8 @@ impl From<WaitError> for Code {
     }
 }
 
-/// Runs a slot: its outcome as a number; a panic is INTERNAL_ERROR and a line in the log, and stays in here.
+/// Runs an entry point and returns its outcome as a number. A panic becomes INTERNAL_ERROR and a
+/// line in the log.
 pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) -> u32 {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => SUCCESS,

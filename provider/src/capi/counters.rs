@@ -1,4 +1,5 @@
-//! Counters: looking at them, printing them, starting and stopping those of the port.
+//! Counters of IAs, EPs and EVDs: reading and printing them; starting and stopping those of the
+//! port.
 
 use super::code::Code;
 use super::handle::Handle;
@@ -12,7 +13,7 @@ const EP: u32 = 1;
 const EVD: u32 = 2;
 const IA: u32 = 3;
 
-/// The kind of an object with counters; INVALID_HANDLE for any other, as for what is no object at all.
+/// The type of an object with counters; INVALID_HANDLE for every other handle.
 fn counted(handle: Handle) -> Result<u32, Code> {
     let kind = handle.kind().ok_or_else(|| Code::handle(Subtype::InvalidHandle1))?;
     if ![EP, EVD, IA].contains(&kind) {
@@ -54,8 +55,9 @@ fn read(handle: Handle, kind: u32, n: i32, reset: bool) -> Result<Values, Code> 
     }
 }
 
-/// One counter goes to where `out` points, all of them to the array that begins there. (libdaplofa, where it is built with
-/// counters, writes one alone to its place in such an array: past what points to a single number.)
+/// Writes one counter to `out`, or all counters to the array at `out`. libdaplofa, if built with
+/// counters, writes a single counter to its index in such an array, which is past the end of a
+/// single number.
 pub(super) fn query(handle: Handle, n: i32, out: Out<u64>, reset: bool) -> Result<(), Code> {
     let kind = counted(handle)?;
     out.need(3)?;
@@ -66,7 +68,7 @@ pub(super) fn query(handle: Handle, n: i32, out: Out<u64>, reset: bool) -> Resul
     Ok(())
 }
 
-/// One block of lines as libdaplofa has them, with the consumer's own output before and after it.
+/// Prints the lines that libdaplofa prints, in order with the consumer's own output.
 pub(super) fn print(handle: Handle, n: i32, reset: bool) -> Result<(), Code> {
     let values = read(handle, counted(handle)?, n, reset)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

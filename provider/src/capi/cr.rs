@@ -11,7 +11,8 @@ use crate::{Cr, ReturnType};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU8;
 
-/// A request as C holds it, with the EP that the provider made for it or NULL.
+/// The object behind a request's handle; `provided` is the EP that the provider made for it, or
+/// NULL.
 pub(super) fn object(cr: Cr, provided: Handle) -> CrObject {
     let remote = cr.remote().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     let private_data = cr.private_data().iter().map(|&byte| AtomicU8::new(byte)).collect();
@@ -38,8 +39,9 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
     })
 }
 
-/// Answers the request, and once that has worked takes it away; gives the EP that the provider had made for it. Others may ask about
-/// the request meanwhile; those who would answer it as well wait.
+/// Answers the request and then retires its handle. Returns the handle of the EP that the provider
+/// had made for it. Other threads may query the request meanwhile; threads that answer it, too,
+/// wait.
 fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result<Handle, Code> {
     let object = cr.get::<CrObject>()?;
     let (inner, provided) = (object.cr.inner.clone(), object.provided);

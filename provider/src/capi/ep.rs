@@ -37,7 +37,7 @@ mod field {
     pub(super) const TRANSPORT_ATTR: u64 = 0x1000_0000;
     pub(super) const NUM_PROVIDER_ATTR: u64 = 0x2000_0000;
     pub(super) const PROVIDER_ATTR: u64 = 0x4000_0000;
-    /// Everything but the IA, the state, the communicator, addresses, the SRQ and its watermark.
+    /// All but the IA, the state, the communicator, the addresses, the SRQ and its watermark.
     pub(super) const MODIFIABLE: u64 = PZ
         | RECV_EVD
         | REQUEST_EVD
@@ -83,9 +83,9 @@ fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
     })
 }
 
-/// The initial soft high watermark. 0 is off, like -1, although R147 has it fire at the first receive: programs clear the
-/// structure and mean nothing by it (dtestsrq does, and takes any event but EP_BROKEN for a failure).
-/// `dat_ep_set_watermark` sets 0 all the same.
+/// The initial soft high watermark. Here 0 is off, like -1, although R147 has it fire at the first
+/// receive: programs clear the structure without meaning a watermark (dtestsrq does, and takes any
+/// event except EP_BROKEN for a failure). `dat_ep_set_watermark` accepts 0 as a watermark.
 fn soft_mark(srq_soft_hw: i32) -> i32 {
     if srq_soft_hw == 0 { WATERMARK_INFINITE } else { srq_soft_hw }
 }
@@ -163,7 +163,7 @@ pub(super) fn handle_of(
 ) -> Result<Handle, Code> {
     let inner = ep.inner.clone();
     let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
-    // Events of the core carry it.
+    // The core's events carry the handle.
     inner.pair.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
     Ok(handle)
 }
@@ -242,7 +242,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         let param = param.need(3)?;
         let attr = &param.ep_attr;
         let has = |bit| mask & bit != 0;
-        // Before the EP is locked to change: C may pass the EP here as well.
+        // Looked up before the EP is write-locked, because C may pass the EP here as well.
         let pz = has(field::PZ).then(|| Handle(param.pz_handle).get::<Pz>()).transpose()?;
         let evd = |bit, handle, sub| has(bit).then(|| optional_evd(Handle(handle), sub)).transpose();
         let recv = evd(field::RECV_EVD, param.recv_evd_handle, Subtype::InvalidHandleEvdRecv)?;

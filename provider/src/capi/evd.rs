@@ -10,7 +10,8 @@ use super::raw::{In, Out};
 use crate::evd::Polled;
 use crate::{CompletionFlags, Evd, EvdFlags, EventData, ReturnType};
 
-/// `DAT_EVD_EXTENSION_BASE`: extension events arrive with the stream of their operation, so it adds nothing.
+/// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
+/// operation.
 const EXTENSION_FLAG: u32 = 0x200;
 /// `DAT_SOFTWARE_EVENT`.
 const SOFTWARE_EVENT: u32 = 0x1_0001;
@@ -129,8 +130,8 @@ pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
     })
 }
 
-/// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that poll
-/// (dtest -p) compare with that value. Other EVDs answer with the bit.
+/// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that
+/// poll (dtest -p) compare with that value. Other EVDs answer with the bit.
 pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     // The fast path contains nothing that can panic, so it needs no guard.
     if let Some(object) = evd.get_fast::<EvdObject>()

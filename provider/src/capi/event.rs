@@ -12,8 +12,8 @@ use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, Ser
 
 /// The event as C reads it, from this EVD. All 120 bytes are written.
 ///
-/// # Errors
-/// INSUFFICIENT_RESOURCES without memory for the handle of a connection request, which is rejected then.
+/// INSUFFICIENT_RESOURCES without memory for the handle of a connection request. The request is
+/// rejected then.
 pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     let number = data.number();
     let mut extension = [0; 8];
@@ -24,7 +24,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
         }
         EventData::ConnectionRequest(arrival) => {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
-            // Before the request, which tells the EP's handle.
+            // Made before the request, whose query returns the EP's handle.
             let null = Handle::NULL;
             let provided = arrival.ep.map(|ep| ep::handle_of(evd, ep, null, [null; 3], null));
             let provided = provided.transpose()?.unwrap_or(null);
@@ -77,7 +77,7 @@ pub(super) fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
 const DTO: u32 = 1;
 const EXTENSION: u32 = 0x4_0000;
 
-/// Private data stays readable until the EP has another event with some.
+/// Keeps private data readable until the EP's next event with private data.
 fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {
     if data.is_empty() {
         return (0, 0);
@@ -88,7 +88,8 @@ fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {
     (kept.last.len() as u32, kept.last.as_ptr() as usize)
 }
 
-/// The same until the CM handle of this event is freed; of events without one until the next of them.
+/// Keeps private data until the CM handle of the event is freed; data of an event without one until
+/// the next such event.
 fn keep_for(ep: Handle, cm: u64, data: Vec<u8>) -> (u32, usize) {
     if cm == 0 || data.is_empty() {
         return keep(ep, data);
@@ -106,7 +107,8 @@ fn keep_for(ep: Handle, cm: u64, data: Vec<u8>) -> (u32, usize) {
 /// `DAT_IB_UD_CONNECT_REQUEST`.
 const UD_CONNECT_REQUEST: u64 = 5;
 
-/// `DAT_IB_EXTENSION_EVENT_DATA` of what became of a question: type, status, address handle and CM handle.
+/// `DAT_IB_EXTENSION_EVENT_DATA` of the answer to a datagram connect: type, status, address handle
+/// and CM handle.
 fn ib_datagram(kind: DatagramEventKind, cm: u64) -> [u64; 8] {
     // DAT_OP_SUCCESS and DAT_IB_OP_ERR.
     let (ty, status, peer) = match kind {
@@ -131,7 +133,8 @@ fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
         // The only other operation of the extension.
         _ => 4,
     };
-    // The status word is that of the extension (0: the event means what its type says); how the DTO went is in the DTO.
+    // The status word is that of the extension, where 0 says that the type is valid. The status of
+    // the DTO is in the DTO.
     let immediate = immediate(dto.immediate.unwrap_or(0));
     [two(kind, 0), two(immediate, 0), 0, two(dto.source_qpn().unwrap_or(0), 0), 0, 0, 0, 0]
 }

@@ -1,4 +1,5 @@
-//! The one slot with many operations: those of the IB extension, counters among them, and looking at an IA without opening it.
+//! `dat_extension_op`: the operations of the IB extension, counters, and queries of an IA that is
+//! not open.
 //!
 //! # References
 //! dat_ib_extensions.h.
@@ -31,7 +32,8 @@ mod op {
     pub(super) const CLOSE_QUERY: i32 = 0x2000;
 }
 
-/// `handle` is an EP; for counters an EP, EVD or IA; for OPEN_QUERY an IA's name, for CLOSE_QUERY what that gave.
+/// `handle` is an EP; for counters an EP, EVD or IA; for OPEN_QUERY the name of an IA; for
+/// CLOSE_QUERY the handle that OPEN_QUERY returned.
 pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, args: VaList) -> u32 {
     guard("dat_extension_op", || {
         let ep = Handle(handle.address());

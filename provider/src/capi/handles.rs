@@ -1,19 +1,22 @@
-//! Handles: what C holds instead of objects.
+//! Handle slots: from the handle that C holds to the object.
 //!
-//! A handle is an address in a [`HandleSlot`]: of one of its first words, which all hold the provider table, so that libdat2
-//! finds that without asking. Which of them is the slot's generation, so a handle of a former object is told from one of the
-//! present. HandleSlots are never given back to the allocator; one whose object is gone answers INVALID_HANDLE and is used
-//! again only after [`QUARANTINE`] others have died. A handle that comes in is looked for among the slots before anything
-//! of it is touched, so any number that C passes is safe.
+//! A handle is the address of one of the first words of a [`HandleSlot`]. All these words hold the
+//! provider table, because libdat2 reads the table there without calling the provider. Which word
+//! the address names is the slot's generation, so a handle of a freed object differs from one of
+//! the slot's present object. Slots are never given back to the allocator. A slot whose object is
+//! gone answers INVALID_HANDLE and is used again only after [`QUARANTINE`] other objects have gone.
+//! A handle from C is first looked up among the slots and never dereferenced before that, so any
+//! number that C passes is safe.
 //!
-//! After a fork the child has copies of its parent's handles, all of them stale ([`crate::fork`]). Where no fork handler has
-//! run, what the child ends or closes through them ends for itself alone: the objects
-//! are forgotten, since what the kernel and the device hold for them is the parent's.
+//! After a fork all handles of the parent are stale in the child ([`crate::fork`]). If no fork
+//! handler has run, what the child frees or closes through such a handle is only forgotten, because
+//! what the kernel and the device hold for the object belongs to the parent.
 //!
-//! Calls read-lock a slot, so different threads use one object at once; what takes an object away, or changes it, write-locks.
-//! Nothing that waits for other threads happens under these locks: waits clone their EVD or CNO out first. What may refuse to go
-//! says so under the lock, so that no other thread finds a handle stale that is not going to be. Posting to an SRQ
-//! takes a [`BiasedLock`] only.
+//! A call that uses an object read-locks its slot, so different threads can use one object at once.
+//! A call that changes or takes away an object write-locks the slot. No call waits for other
+//! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
+//! object decides that under the lock, so that no other thread sees a handle stale that stays
+//! valid. Posting to an SRQ takes a [`BiasedLock`] only.
 
 use super::code::Code;
 use super::handle::Handle;
@@ -29,36 +32,37 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError};
 
-/// As many slots die before one is used again.
+/// So many other objects go before a slot is used again.
 const QUARANTINE: usize = 1 << 16;
 
-/// HandleSlots that are always there, without memory behind them before they are used.
+/// Slots in static memory, which take no physical memory before they are used.
 const FIRST_CHUNK: usize = 1 << 15;
-/// Later chunk `k` has as many, shifted by `k`.
+/// Later chunk `k` has `FIRST_CHUNK << k` slots.
 const LATER_CHUNKS: usize = 15;
 
-/// Words that a handle may point to, each a generation.
+/// Words that a handle may point to; each stands for a generation.
 const GENERATIONS: usize = 6;
 const WORD: usize = size_of::<usize>();
 const SLOT_SIZE: usize = size_of::<HandleSlot>();
 const _: () = assert!(SLOT_SIZE.is_power_of_two() && align_of::<HandleSlot>() == SLOT_SIZE);
 
-/// What a handle points into.
+/// What a handle points into: one object, or none.
 #[repr(C, align(128))]
 pub(super) struct HandleSlot {
-    /// Read by libdat2.
+    /// The provider table, for libdat2.
     provider: [AtomicPtr<Table>; GENERATIONS],
-    /// Where handles of the present generation point: the low half of that address. 0 before there is one.
+    /// The low half of the address that handles of the present generation have; 0 before the first
+    /// generation.
     present: AtomicU32,
     /// The process that made the object.
     process: AtomicU32,
-    /// The SRQ, where this is an SRQ's.
+    /// The SRQ, if the object is an SRQ.
     srq: BiasedLock<Srq>,
-    /// The consumer's number (`dat_set_consumer_context`).
+    /// The consumer's context (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
     /// The IA it belongs to.
     ia: AtomicUsize,
-    /// The core's number for it, 0 for none.
+    /// The number by which events name the object; 0 for none.
     id: AtomicU64,
     object: RwLock<{ rank::HANDLE }, Option<Box<Object>>>,
 }
@@ -66,24 +70,24 @@ pub(super) struct HandleSlot {
 static FIRST: [HandleSlot; FIRST_CHUNK] = [const { HandleSlot::new() }; FIRST_CHUNK];
 static LATER: [OnceLock<Box<[HandleSlot]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
 static FREE: Mutex<{ rank::TABLE }, Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
-/// EVDs and service points by the number that the core names them by.
+/// Handles by the numbers that events have.
 static BY_ID: OnceLock<Mutex<{ rank::TABLE }, ById>> = OnceLock::new();
 
 #[derive(Default)]
 struct ById {
     handles: HashMap<u64, Handle>,
-    /// How many more there is memory for in any case.
+    /// Insertions that are under way and for which memory is reserved.
     expected: usize,
 }
 
 struct Free {
-    /// HandleSlots that were ever used.
+    /// Slots that were ever used.
     used: usize,
     dead: VecDeque<&'static HandleSlot>,
 }
 
 impl HandleSlot {
-    /// All zeroes, so that slots that were never used take no room in a file or in memory.
+    /// All bytes are zero, so that unused slots take no room in the file or in memory.
     const fn new() -> Self {
         Self {
             provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
@@ -97,7 +101,7 @@ impl HandleSlot {
         }
     }
 
-    /// This slot, if the handle, which leads here, is of the present generation.
+    /// This slot, if the handle, which points here, is of the present generation.
     #[inline(always)]
     fn of(&self, handle: Handle) -> Option<&Self> {
         (handle.0 as u32 == self.present.load(Ordering::Relaxed)).then_some(self)
@@ -107,7 +111,7 @@ impl HandleSlot {
         Handle(std::ptr::from_ref(self) as usize + self.present.load(Ordering::Relaxed) as usize % SLOT_SIZE)
     }
 
-    /// From now on handles point there, in bytes from the start of the slot.
+    /// Makes handles point to this offset, in bytes, from the start of the slot.
     fn set_generation(&self, offset: usize) {
         self.present.store((std::ptr::from_ref(self) as usize + offset) as u32, Ordering::Relaxed);
     }
@@ -118,18 +122,18 @@ impl HandleSlot {
     }
 }
 
-/// The slot at this place of a chunk's memory.
+/// The slot of this chunk that contains the address.
 fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlot> {
     chunk.get(address.wrapping_sub(chunk.as_ptr() as usize) / SLOT_SIZE)
 }
 
-/// An object in use by this call.
+/// An object that this call uses, read-locked.
 pub(super) struct Ref<K> {
     guard: RwLockReadGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
 }
 
-/// An object that this call changes.
+/// An object that this call changes, write-locked.
 pub(super) struct RefMut<K> {
     guard: RwLockWriteGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
@@ -177,12 +181,12 @@ fn write(slot: &HandleSlot) -> RwLockWriteGuard<'_, Option<Box<Object>>> {
 }
 
 impl HandleSlot {
-    /// Whether the object is a copy of one of the process that this one was forked from.
+    /// Whether the object belongs to the process that this one was forked from.
     fn is_inherited(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
 
-    /// Lets go of an inherited object without ending anything.
+    /// Forgets an inherited object: nothing is freed.
     fn forget<T>(&self, object: T) {
         std::mem::forget(object);
         self.srq.forget();
@@ -190,7 +194,7 @@ impl HandleSlot {
 }
 
 impl Handle {
-    /// The slot that this is a handle of: its own address, and its generation.
+    /// The slot of this handle, if the handle is of the slot's present generation.
     #[inline(always)]
     pub(super) fn slot(self) -> Option<&'static HandleSlot> {
         at(&FIRST, self.0).or_else(|| self.later_slot())?.of(self)
@@ -201,14 +205,15 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
-    /// The SRQ behind this handle, if it is one of the first and this thread used it last: the quick way, without a lock.
+    /// The SRQ of this handle on the fast path: the slot is in the first chunk, and this thread
+    /// owns the SRQ's biased lock.
     #[inline(always)]
     pub(super) fn srq_fast(self) -> Option<Guard<'static, Srq>> {
         at(&FIRST, self.0)?.of(self)?.srq.try_lock_fast()
     }
 
-    /// The SRQ behind this handle, once no other thread uses it; or INVALID_HANDLE, or INVALID_STATE where this thread does already,
-    /// further up its stack.
+    /// The SRQ of this handle, after waiting for other threads that use it. INVALID_HANDLE if there
+    /// is none; INVALID_STATE if this thread uses the SRQ already.
     pub(super) fn srq(self) -> Result<Guard<'static, Srq>, Code> {
         let why = |error| match error {
             LockError::Empty => Code::handle(Subtype::InvalidHandleSrq),
@@ -217,19 +222,20 @@ impl Handle {
         self.slot().ok_or(LockError::Empty).and_then(|slot| slot.srq.lock()).map_err(why)
     }
 
-    /// Puts the SRQ behind its handle.
+    /// Stores the SRQ in its slot.
     pub(super) fn put_srq(self, srq: Srq) {
         if let Some(slot) = self.slot() {
             slot.srq.put(Box::new(srq));
         }
     }
 
-    /// Takes the SRQ away, once no call uses it any more.
+    /// Waits until no call uses the SRQ and takes it out of its slot.
     pub(super) fn take_srq(self) -> Option<Box<Srq>> {
         self.slot()?.srq.take()
     }
 
-    /// The object, if it is of this kind, one of the first, and not about to be changed.
+    /// The object on the fast path: it is of this type, its slot is in the first chunk, and no
+    /// thread is about to change it.
     #[inline(always)]
     pub(super) fn get_fast<K: Stored>(self) -> Option<Ref<K>> {
         let guard = at(&FIRST, self.0)?.of(self)?.object.try_read().ok()?;
@@ -237,7 +243,7 @@ impl Handle {
         Some(Ref { guard, kind: PhantomData })
     }
 
-    /// The object, or INVALID_HANDLE with the subtype of its kind.
+    /// The object, or INVALID_HANDLE with the subtype of its type.
     #[inline]
     pub(super) fn get<K: Stored>(self) -> Result<Ref<K>, Code> {
         self.get_as(K::SUBTYPE)
@@ -267,8 +273,9 @@ impl Handle {
         self.slot().and_then(|slot| read(slot).as_deref().map(Object::kind))
     }
 
-    /// Takes the object away and ends it; one that refuses to end comes back, and other threads see nothing of it. For objects
-    /// whose end waits for nobody; the others are decided on and taken first ([`Handle::take`]).
+    /// Takes the object out and frees it by `end`. If `end` refuses, the object stays, and other
+    /// threads have not seen it gone. For objects that are freed without waiting for other threads;
+    /// others use [`Handle::take`].
     pub(super) fn end<K: Stored>(self, end: impl FnOnce(K) -> Result<(), (K, Code)>) -> Result<(), Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
@@ -296,9 +303,10 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes the object away if `may` has nothing against it, which is to be certain then. What is left to be done is done
-    /// without the lock: it may wait for the progress thread, which may be in an agent of the consumer's that asks
-    /// for the object. Nothing comes of an object of the process that this one was forked from.
+    /// Takes the object out if `may` allows it; the caller's freeing must not fail then. The caller
+    /// frees the object without the lock, because that may wait for the progress thread, which may
+    /// be in an agent function of the consumer that uses this handle. An inherited object is
+    /// forgotten: `None`.
     pub(super) fn take<K: Stored>(self, may: impl FnOnce(&K) -> Result<(), Code>) -> Result<Option<K>, Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
@@ -318,7 +326,7 @@ impl Handle {
         Ok(Some(object))
     }
 
-    /// Whether the object is of the process that this one was forked from.
+    /// Whether the object belongs to the process that this one was forked from.
     pub(super) fn is_inherited(self) -> bool {
         self.slot().is_some_and(HandleSlot::is_inherited)
     }
@@ -328,7 +336,7 @@ impl Handle {
         Self(self.slot().map_or(0, |slot| slot.ia.load(Ordering::Relaxed)))
     }
 
-    /// A new handle of the same provider.
+    /// A new handle for an object of the same IA.
     ///
     /// # Errors
     /// INSUFFICIENT_RESOURCES without memory; the object is gone then.
@@ -338,7 +346,7 @@ impl Handle {
         Self::new(table, ia, object)
     }
 
-    /// The same for an object that events name by this number.
+    /// A new handle for an object that events name by this number.
     ///
     /// # Errors
     /// As [`Handle::sibling`].
@@ -359,7 +367,7 @@ impl Handle {
         Ok(handle)
     }
 
-    /// A new handle. An IA is its own owner: `ia` is NULL then.
+    /// A new handle. `ia` is NULL for an IA, which belongs to itself.
     ///
     /// # Errors
     /// As [`Handle::sibling`].
@@ -379,17 +387,17 @@ impl Handle {
         Ok(handle)
     }
 
-    /// The handle of an object that the core names by this number, NULL for none.
+    /// The handle of the object with this number, or NULL.
     pub(super) fn of_id(id: u64) -> Self {
         by_id().handles.get(&id).copied().unwrap_or(Self::NULL)
     }
 
-    /// Empties all slots of this IA but its own, and drops what was in them.
+    /// Retires all slots of this IA except its own and drops their objects.
     pub(super) fn retire_all_of_ia(self) {
         let used = free().used;
         for slot in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
             if slot.ia.load(Ordering::Relaxed) == self.0 && slot.handle() != self {
-                // Dropped without the lock.
+                // The object is dropped without the lock.
                 let object = write(slot).take();
                 let Some(object) = object else { continue };
                 if slot.is_inherited() {
@@ -404,12 +412,13 @@ impl Handle {
     }
 }
 
-/// For a fork.
+/// Locks the tables for a fork.
 pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(FREE.hold()), Box::new(BY_ID.get_or_init(Mutex::default).hold())]
 }
 
-/// In a child: no handle that the parent had leads anywhere any more. What is behind them is not touched, nor used again.
+/// In a forked child: makes all handles of the parent stale. Their objects are not touched, and
+/// their slots are not used again.
 pub(super) fn forget_inherited() {
     let used = free().used;
     for slot in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
@@ -418,7 +427,7 @@ pub(super) fn forget_inherited() {
     by_id().handles.clear();
 }
 
-/// No handle leads to this slot any more.
+/// Makes the handles of this slot stale and puts it into quarantine.
 fn retire(slot: &'static HandleSlot) {
     let id = slot.id.swap(0, Ordering::Relaxed);
     if id != 0 {
@@ -440,7 +449,7 @@ fn fresh() -> Result<&'static HandleSlot, TryReserveError> {
     {
         return Ok(slot);
     }
-    // For the day when all are dead: so that no end of an object needs memory.
+    // Room for every slot, so that freeing an object needs no memory.
     let all = free.used + 1;
     let dead = free.dead.len();
     free.dead.try_reserve(all - dead)?;
@@ -455,7 +464,7 @@ fn fresh() -> Result<&'static HandleSlot, TryReserveError> {
         if index < len {
             if chunk.get().is_none() {
                 let slots = table(len, |_| HandleSlot::new())?;
-                // Nobody else makes one, since that takes the lock of `FREE`.
+                // No other thread makes this chunk, because that takes the lock of `FREE`.
                 let _ = chunk.set(slots);
             }
             let Some(slot) = chunk.get().and_then(|chunk| chunk.get(index)) else { break };

@@ -205,7 +205,8 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
 
 fn provider_attributes(object: &IaObject) -> ProviderAttr {
     let a = object.ia.provider_attributes();
-    // Order: software, CR, DTO, connection, RMR bind, asynchronous. The asynchronous EVD is the IA's own and takes no other.
+    // Order: software, CR, DTO, connection, RMR bind, asynchronous. The asynchronous EVD belongs to
+    // the IA and takes no other stream.
     let mut merging = [[1; 6]; 6];
     merging[5] = [0, 0, 0, 0, 0, 1];
     for row in &mut merging[..5] {
@@ -256,7 +257,7 @@ pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
 
 pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
     if let Some(object) = ia.take::<IaObject>(|object| Ok(object.ia.can_close(how)?))? {
-        // Decided: nobody could make anything on the IA since.
+        // The decision holds: nothing could be created on the IA since.
         object.ia.close(CloseFlags::Abrupt)?;
     }
     ia.retire_all_of_ia();

@@ -1,4 +1,4 @@
-//! The registry functions of libdat2, looked up when needed: the library works without it as long as C does not.
+//! The registry functions of libdat2, found at run time: the Rust API works without libdat2.
 
 #![expect(unsafe_code, reason = "functions of a C library found by name")]
 
@@ -23,8 +23,7 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     if !global.is_null() {
         return Some(global);
     }
-    // Loaded by somebody who keeps its names to himself.
-    // SAFETY: both strings end with NUL; RTLD_NOLOAD runs no code of the library.
+    // libdat2 may be loaded without its names in the global scope.
     let local = unsafe {
         let library = libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) }
@@ -39,7 +38,8 @@ fn libdat() -> Option<&'static LibDat> {
             let add = symbol(c"dat_registry_add_provider")?;
             let remove = symbol(c"dat_registry_remove_provider")?;
             let get = symbol(c"dats_get_ia_handle")?;
-            // SAFETY: functions of these names have these types (dat_registry.h), and libdat2 stays loaded: it loaded us.
+            // SAFETY: functions of these names have these types (dat_registry.h). libdat2 stays
+            // loaded, because it loaded this library.
             Some(unsafe {
                 LibDat {
                     add_provider: std::mem::transmute::<*mut c_void, Register>(add),
@@ -51,7 +51,7 @@ fn libdat() -> Option<&'static LibDat> {
         .as_ref()
 }
 
-/// Tells the registry of a table; the code that it gives back, `None` without libdat2.
+/// Adds a table to the registry. Returns the registry's code; `None` without libdat2.
 pub(super) fn add_provider(table: &'static Table, info: &ProviderInfo) -> Option<u32> {
     // SAFETY: the table lives for ever, and the registry copies the information.
     libdat().map(|libdat| unsafe { (libdat.add_provider)(table, info) })
@@ -63,7 +63,7 @@ pub(super) fn remove_provider(table: &'static Table, info: &ProviderInfo) -> Opt
     libdat().map(|libdat| unsafe { (libdat.remove_provider)(table, info) })
 }
 
-/// The IA handle that the consumer knows: the registry's number, or the address itself where the registry has none.
+/// The consumer's IA handle: the registry's number, or the address itself if the registry has none.
 pub(super) fn consumer_ia(ia: Handle) -> usize {
     let mut number = 0;
     // SAFETY: takes any value and writes at most one word to where the second argument points.

@@ -60,7 +60,8 @@ pub(super) extern "C" fn lmr_create(
         let made = register(&object.ia, &zone, (start, len), flags, va_type, how)?;
         let (context, for_peers) = (made.context(), context_for_peers(&made));
         let (len, address) = (made.len() as u64, made.address());
-        // The query gives the cookie back: from memory of ours, since the consumer's may be gone by then.
+        // The query returns the cookie from memory of this library, because the consumer's may be
+        // gone by then.
         let cookie = cookie.map(Box::new);
         let second = cookie.as_ref().map_or(region.second, |cookie| cookie.as_ptr() as usize);
         let region = Region { second, ..region };

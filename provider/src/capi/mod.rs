@@ -1,15 +1,17 @@
-//! The C ABI: what libdat2 loads. Nothing here but translation.
+//! The C ABI: what libdat2 loads. This module only translates.
 //!
-//! libdat2 reads dat.conf, loads the library, calls `dat_provider_init` and finds the slots in the table that this registers.
-//! Each slot turns handles into objects ([`handle`]), C's values into the core's ([`raw`], [`abi`]), calls the core, and turns
-//! the outcome into a `DAT_RETURN` ([`code`]). Checks go in the order of the rules: handles, pointers, values, then what
-//! the core checks.
+//! libdat2 reads dat.conf, loads the library, calls `dat_provider_init`, and finds the entry points
+//! in the table that `dat_provider_init` registers ([`entry_points`]). Each entry point turns
+//! handles into objects ([`handles`]) and C's values into the core's ([`raw`], [`abi`],
+//! [`convert`]), calls the core, and turns the outcome into a `DAT_RETURN` ([`code`]). Checks go in
+//! the order of the rules: handles, pointers, values, then what the core checks.
 //!
-//! All 79 slots do what they are for. `MODEL_NOT_SUPPORTED` is left for what no connection of verbs devices can be asked:
+//! All 79 entry points are implemented. MODEL_NOT_SUPPORTED is the answer to requests that a
+//! connection of verbs devices cannot fulfil:
 //!
-//! | slot | declined | why |
+//! | entry point | declined | why |
 //! |---|---|---|
-//! | `dat_ep_connect`, `dat_ep_dup_connect` | a quality of service other than best effort | nothing on the way would keep it (`dat_qos_supported` is 0) |
+//! | `dat_ep_connect`, `dat_ep_dup_connect` | a quality of service other than best effort | no network path keeps it (`dat_qos_supported` is 0) |
 //! | `dat_ep_connect` | multipath flags | one IA is one port (`supports_multipath`, `ha_supported` are FALSE) |
 //! | `dat_ep_create`, `dat_ep_create_with_srq` | service type UD | where the device has no datagrams (`DAT_IB_UD`) |
 //! | `dat_ep_common_connect` | endpoints of service type UD | common service points are for streams |
@@ -57,7 +59,7 @@ use crate::fork;
 use std::ffi::c_char;
 use std::sync::Once;
 
-/// The locks that all threads of the process share, the outermost first; for a fork.
+/// Locks what all threads of the process share, the outermost first; for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     let mut held = service::hold_shared_locks();
     held.extend(dat_conf::hold_shared_locks());
@@ -101,8 +103,8 @@ extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     });
 }
 
-/// The log goes to standard error, as far as `DOORBELL_LOG` asks (`debug`, `doorbell=trace`, `off`); errors unless it says
-/// otherwise.
+/// Sends the log to standard error at the level that `DOORBELL_LOG` asks for (`debug`,
+/// `doorbell=trace`, `off`); errors only without it.
 fn log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,8 +1,10 @@
-//! What comes from C: pointers to read from, pointers to write to, segment lists, addresses, variable arguments.
+//! Values that C passes: pointers to read from, pointers to write to, segment lists, addresses,
+//! variable arguments.
 //!
-//! No value of [`In`], [`Out`] or [`VaList`] can be made in Rust: they are parameters of the slots, and C makes them. The
-//! unsafety of every slot is here: a consumer of DAT promises that a pointer it passes is NULL or points to memory
-//! of the kind that dat.h and udat.h say, for the time of the call.
+//! Rust code cannot make a value of [`In`], [`Out`] or [`VaList`] from nothing: they are parameters
+//! of the entry points, and C makes them. All `unsafe` of the entry points is here. A consumer of
+//! DAT promises that a pointer is NULL or points to memory of the type that dat.h and udat.h give,
+//! for the time of the call.
 
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
@@ -26,7 +28,8 @@ pub(super) struct Out<T>(*mut T);
 impl<T: Copy> In<T> {
     /// What it points to.
     pub(super) fn get(self) -> Option<T> {
-        // SAFETY: not NULL, so C points to a T that is initialised and lives during the call; read by copy.
+        // SAFETY: not NULL, so C points to a T that is initialised and lives during the call. It is
+        // read by copy.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
@@ -44,7 +47,7 @@ impl<T: Copy> In<T> {
         Self(address as *const T)
     }
 
-    /// Element `n` of what it points to, an array; INVALID_PARAMETER for this argument if it is NULL.
+    /// Element `n` of the array; INVALID_PARAMETER for this argument if the pointer is NULL.
     pub(super) fn nth(self, n: u64, arg: u16) -> Result<T, Code> {
         if self.0.is_null() {
             return Err(Code::null(arg));
@@ -53,7 +56,7 @@ impl<T: Copy> In<T> {
         In(self.0.wrapping_add(n as usize)).need(arg)
     }
 
-    /// A result that nobody wants to know.
+    /// A pointer to nowhere, for a result that nobody wants.
     pub(super) fn nowhere() -> Out<T> {
         Out(std::ptr::null_mut())
     }
@@ -82,13 +85,15 @@ impl In<u8> {
         if count > MOST {
             return Err(Code::arg(count_arg));
         }
-        // SAFETY: not NULL, so C points to `count` bytes that live during the call, and none of them is a reference of ours.
+        // SAFETY: not NULL, so C points to `count` bytes that live during the call. Rust has no
+        // reference to them.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }
 }
 
 impl In<LmrTriplet> {
-    /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count, and for NULL and misaligned pointers.
+    /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count and for NULL
+    /// and misaligned pointers.
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
         let count = count as usize;
@@ -97,7 +102,8 @@ impl In<LmrTriplet> {
             .then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 
-    /// `count` segments. Of more than any queue takes none is looked at; their number alone makes the post fail.
+    /// `count` segments. More segments than any queue takes are not read; their number alone makes
+    /// the post fail.
     pub(super) fn segments<'a>(self, count: i32) -> Result<&'a [LmrTriplet], Code> {
         const TOO_MANY: &[LmrTriplet] =
             &[LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 }; MAX_IOV + 1];
@@ -111,8 +117,9 @@ impl In<LmrTriplet> {
         if self.0.is_null() || !self.0.is_aligned() {
             return Err(Code::null(3));
         }
-        // SAFETY: not NULL and aligned, so C points to `count` triplets that it leaves alone during the call (any bits are a
-        // triplet). The lifetime is chosen by slots that end with the call.
+        // SAFETY: not NULL and aligned, so C points to `count` triplets that it does not change
+        // during the call; all bit patterns are triplets. The entry points choose the lifetime, and
+        // they end with the call.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 }
@@ -128,23 +135,26 @@ impl In<SockAddrHead> {
     /// The internet address with its port.
     pub(super) fn socket(self, arg: u16) -> Result<SocketAddr, Code> {
         let ip = self.ip(arg)?;
-        // SAFETY: `ip` was satisfied with the family, so C points to a sockaddr_in or sockaddr_in6: the port is in bytes 2 and 3.
+        // SAFETY: `ip` accepted the family, so C points to a sockaddr_in or sockaddr_in6. The port
+        // is in bytes 2 and 3.
         let port = unsafe { self.0.cast::<u8>().add(2).cast::<[u8; 2]>().read_unaligned() };
         Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
     }
 
-    /// The internet address. `None` where the family is another.
+    /// The internet address; INVALID_ADDRESS for another address family.
     pub(super) fn ip(self, arg: u16) -> Result<IpAddr, Code> {
         let head = self.need(arg)?;
         let at = self.0.cast::<u8>();
         match i32::from(head.family) {
             libc::AF_INET => {
-                // SAFETY: the family says that C points to a sockaddr_in: 16 bytes, the address in bytes 4 to 7.
+                // SAFETY: by its family this is a sockaddr_in: 16 bytes, the address in bytes 4 to
+                // 7.
                 let octets = unsafe { at.add(4).cast::<[u8; 4]>().read_unaligned() };
                 Ok(Ipv4Addr::from(octets).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says that C points to a sockaddr_in6: 28 bytes, the address in bytes 8 to 23.
+                // SAFETY: by its family this is a sockaddr_in6: 28 bytes, the address in bytes 8 to
+                // 23.
                 let octets = unsafe { at.add(8).cast::<[u8; 16]>().read_unaligned() };
                 Ok(Ipv6Addr::from(octets).into())
             }
@@ -158,7 +168,8 @@ impl<T: IntoBytes> Out<T> {
     #[inline(always)]
     pub(super) fn set(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not NULL, so C points to room for a T, initialised or not, that nobody else uses during the call.
+            // SAFETY: not NULL, so C points to room for a T, initialised or not, that nobody else
+            // uses during the call.
             unsafe { self.0.write_unaligned(value) };
         }
     }
@@ -183,7 +194,7 @@ impl<T> Out<T> {
 }
 
 impl Out<super::abi::Event> {
-    /// As [`Out::set`], field by field: an event that is in registers goes to where C wants it without a copy in between.
+    /// As [`Out::set`], field by field: an event in registers is stored without a copy in between.
     #[inline(always)]
     pub(super) fn set_fields(self, event: &super::abi::Event) {
         let to = self.0;
@@ -239,9 +250,10 @@ impl VaList {
     /// The next argument, of 8 bytes or less.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn next(self) -> u64 {
-        // SAFETY: the record is that of the C function that called us, alive during the call and ours alone. The caller
-        // of this function asks for no more arguments than the operation has, so the next one is in the six registers
-        // saved (48 bytes) or, behind those, on the stack.
+        // SAFETY: the record belongs to the calling C function, lives during the call, and nobody
+        // else uses it. The caller of this function asks for no more arguments than the operation
+        // has. So the next argument is in the six saved registers (48 bytes) or behind them on the
+        // stack.
         unsafe {
             let record = &mut *self.0;
             if record.gp_offset < 48 {
@@ -285,23 +297,24 @@ impl VaList {
     }
 }
 
-/// Writes a block of lines to the C library's standard output, in turn with what the consumer prints.
+/// Writes lines to the C library's standard output, in order with the consumer's own output.
 pub(super) fn say(lines: &str) {
     let text = CString::new(lines.trim_end_matches('\n')).unwrap_or_default();
-    // SAFETY: a string with a NUL that lives during the call. What cannot be written is lost, as with printf(3).
+    // SAFETY: a string with a NUL that lives during the call. A failed write is ignored, as with
+    // printf(3).
     unsafe { libc::puts(text.as_ptr()) };
 }
 
 /// Calls a consumer's agent function.
 pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
     if let Some(function) = agent.function {
-        // SAFETY: the consumer gave this function to be called with its own instance data and an EVD handle, from any
-        // thread.
+        // SAFETY: the consumer gave this function to be called with its instance data and an EVD
+        // handle, from any thread.
         unsafe { function(agent.instance_data, evd) };
     }
 }
 
-/// Whose memory it is.
+/// Whose memory an LMR covers.
 #[derive(Clone, Copy)]
 pub(super) enum Memory {
     /// This process's.
@@ -320,8 +333,9 @@ pub(super) fn register(
     memory: Memory,
 ) -> crate::Result<crate::Lmr> {
     let start = start as usize as *mut u8;
-    // SAFETY: dat_lmr_create makes the consumer promise what create_over asks: mapped memory until the LMR is freed,
-    // and that it expects the device to read and write posted parts of it. Rust has no references to it.
+    // SAFETY: dat_lmr_create obliges the consumer to what create_over asks: memory that stays
+    // mapped until the LMR is freed, and that the device may read and write where it is posted.
+    // Rust has no references to it.
     unsafe {
         match memory {
             Memory::Private => crate::Lmr::create_over(ia, pz, start, len, privileges, va_type),

@@ -29,8 +29,8 @@ impl SockAddr {
         Self(bytes)
     }
 
-    /// One that stays where it is for good: programs use an IA's address after they have closed the IA. There are as many as
-    /// there are addresses of devices.
+    /// An address that is never freed, because programs use an IA's address after they have closed
+    /// the IA. There are as many as there are addresses of devices.
     pub(super) fn kept(addr: SocketAddr) -> &'static Self {
         let new = Self::new(addr);
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
