@@ -1,10 +1,11 @@
-/* What programs for DAT 2.0 (check.h) and those for DAT 1.2 (../c12/check.h) share: checks that say what they expected and
- * where, and one end of a connection. The DAT headers come first, and where the versions differ:
+/* What programs for DAT 2.0 (check.h) and those for DAT 1.2 (../c12/check.h) share: checks that say
+ * what they expected and where, and one end of a connection. The DAT headers come first, and where
+ * the versions differ:
  *
  *     VA_TYPE     the argument of dat_lmr_create that only 2.0 has, with its comma
  *
- * Each program is called with the names of two IAs, prints a line for everything that is not as expected, and ends with
- * status 0 and "all N checks passed" only if there was none. */
+ * Each program is called with the names of two IAs, prints a line for everything that is not as
+ * expected, and ends with status 0 and "all N checks passed" only if there was none. */
 #ifndef COMMON_H
 #define COMMON_H
 

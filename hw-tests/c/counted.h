@@ -1,5 +1,6 @@
-/* Counts the memory that this process has allocated and not freed, but for that of the software device, whose tables grow with
- * the number of objects that were ever made. Include it in one file of a program: it defines malloc and its relatives. */
+/* Counts the memory that this process has allocated and not freed, but for that of the software
+ * device, whose tables grow with the number of objects that were ever made. Include it in one file
+ * of a program: it defines malloc and its relatives. */
 #ifndef COUNTED_H
 #define COUNTED_H
 
@@ -20,7 +21,8 @@ static _Atomic long long counted_bytes;
 /* Where the software device's code is; what it allocates is not counted. */
 static uintptr_t device_begin, device_end;
 
-/* The last word of a block says whether the block was counted. Each block is allocated with this much more than was asked. */
+/* The last word of a block says whether the block was counted. Each block is allocated with this
+ * much more than was asked. */
 #define MARK sizeof(uint64_t)
 
 static uint64_t *mark_of(void *at)

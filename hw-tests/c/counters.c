@@ -1,5 +1,6 @@
-/* Counters of the IB extension: which handles and numbers there are, what goes where, resets, what is printed, and those of
- * the port. That the numbers themselves are right is mostly for tests/device_counters.rs to say; here a few of each kind. */
+/* Counters of the IB extension: which handles and numbers there are, what goes where, resets, what
+ * is printed, and those of the port. That the numbers themselves are right is mostly for
+ * tests/device_counters.rs to say; here a few of each kind. */
 #include "rig.h"
 #include <sys/stat.h>
 
@@ -198,7 +199,8 @@ TEST(a_reset_comes_after_reading)
     CHECK(one(a.recv, DCNT_EVD_DEQUEUE) == 1);
 }
 
-/* What a call prints to standard output; the caller's own lines before and after it stay where they are. */
+/* What a call prints to standard output; the caller's own lines before and after it stay where they
+ * are. */
 static char *printed(DAT_HANDLE handle, int n, int reset)
 {
     static char text[16384];

@@ -1,6 +1,6 @@
-/* What a consumer, its machine and its peers may do to the provider: load it and unload it, fork, close while others wait, use many
- * IAs from many threads, die, pull the wire, take the device away, have no memory left. Each ends in a code or an event, and leaves
- * nothing behind. */
+/* What a consumer, its machine and its peers may do to the provider: load it and unload it, fork,
+ * close while others wait, use many IAs from many threads, die, pull the wire, take the device
+ * away, have no memory left. Each ends in a code or an event, and leaves nothing behind. */
 #include "rig.h"
 #include <dat2/dat_ib_extensions.h>
 #include <dat2/dat_registry.h>
@@ -39,7 +39,8 @@ static long resident_kib(void)
     return kib;
 }
 
-/* Opened for the first time and closed for the last each time, so that libdat2 loads it, says hello and goodbye, and unloads it. */
+/* Opened for the first time and closed for the last each time, so that libdat2 loads it, says hello
+ * and goodbye, and unloads it. */
 TEST(loaded_and_unloaded_a_thousand_times)
 {
     /* A thousand on an emulated processor would take its time. */
@@ -98,7 +99,8 @@ TEST(library_opened_and_closed_a_thousand_times)
 
 typedef DAT_RETURN (*any_slot)(DAT_UINT64, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* Every slot of the table but the one that opens IAs, with every handle; whatever else they take points to zeroes. */
+/* Every slot of the table but the one that opens IAs, with every handle; whatever else they take
+ * points to zeroes. */
 static void every_call_is_refused(DAT_HANDLE *handles, int count, DAT_IA_HANDLE raw_ia)
 {
     static DAT_UINT64 zeroes[1024];
@@ -186,7 +188,8 @@ static int child_of(enum child how, struct pair *pair, DAT_SRQ_HANDLE srq)
     }
 }
 
-/* Whatever it does, the parent's connection goes on; what is the parent's answers as if it had been freed. */
+/* Whatever it does, the parent's connection goes on; what is the parent's answers as if it had been
+ * freed. */
 TEST(forked_child_does_not_disturb_its_parent)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
@@ -277,7 +280,8 @@ TEST(ia_closed_under_waiters)
     }
 }
 
-/* EPs in every state, with receives posted and messages under way, service points, requests unanswered, and all else. */
+/* EPs in every state, with receives posted and messages under way, service points, requests
+ * unanswered, and all else. */
 static void open_everything(void)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -316,7 +320,8 @@ static void open_everything(void)
     OK(dat_evd_post_se(evd, &event));
 }
 
-/* Graceful is refused and changes nothing; abrupt ends it all, on one side and then on the other. */
+/* Graceful is refused and changes nothing; abrupt ends it all, on one side and then on the
+ * other. */
 TEST(closed_with_everything_open)
 {
     for (int i = 0; i < 3; i++) {
@@ -336,7 +341,8 @@ struct user {
     struct side mine, other;
 };
 
-/* Two IAs of its own, a connection between them, messages, the end; on one device, on two, or crosswise. */
+/* Two IAs of its own, a connection between them, messages, the end; on one device, on two, or
+ * crosswise. */
 static void *use_two_ias(void *arg)
 {
     struct user *u = arg;
@@ -414,7 +420,8 @@ static int send_for_ever(char **argv)
     }
 }
 
-/* Killed in the middle of it: one event, its buffers back, and the neighbour on the SRQ is served all along. */
+/* Killed in the middle of it: one event, its buffers back, and the neighbour on the SRQ is served
+ * all along. */
 TEST(peer_killed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -465,7 +472,8 @@ TEST(peer_killed)
     OK(dat_srq_free(srq));
 }
 
-/* The port goes down and comes up again; an IA cannot be opened meanwhile, and afterwards all goes on. */
+/* The port goes down and comes up again; an IA cannot be opened meanwhile, and afterwards all goes
+ * on. */
 TEST(link_down)
 {
     DAT_SRQ_HANDLE srq;
@@ -538,7 +546,8 @@ TEST(no_memory_left)
     CHECK(refused == 7);
 }
 
-/* With each number of descriptors that is too small an IA cannot be opened, nor an EVD be made; nothing is lost by trying. */
+/* With each number of descriptors that is too small an IA cannot be opened, nor an EVD be made;
+ * nothing is lost by trying. */
 TEST(no_descriptors_left)
 {
     struct rlimit limit, before;
@@ -553,7 +562,8 @@ TEST(no_descriptors_left)
         DAT_RETURN of_ia, of_evd;
         int lowest = dup(1);
 
-        /* The lowest free descriptor, and the limit so much above it: those above it are taken by what is open. */
+        /* The lowest free descriptor, and the limit so much above it: those above it are taken by
+         * what is open. */
         close(lowest);
         limit.rlim_cur = lowest + spare;
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -613,7 +623,8 @@ static void until(unsigned *count, unsigned value)
     CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
 }
 
-/* From the thread that posts an event and from the provider's own; in the end it closes the IA under itself. */
+/* From the thread that posts an event and from the provider's own; in the end it closes the IA
+ * under itself. */
 TEST(agent_may_call_anything)
 {
     DAT_OS_WAIT_PROXY_AGENT agent = {NULL, busy_agent};
@@ -695,7 +706,8 @@ static void on_signal(int sig)
     (void)sig;
 }
 
-/* A signal that the waiting thread has a handler for: the call goes on, or says that it was interrupted; never that its time is over. */
+/* A signal that the waiting thread has a handler for: the call goes on, or says that it was
+ * interrupted; never that its time is over. */
 TEST(signal_in_a_wait)
 {
     struct sigaction action = {.sa_handler = on_signal}, old;
@@ -717,7 +729,8 @@ TEST(signal_in_a_wait)
     CHECK(sigaction(SIGUSR1, &old, NULL) == 0);
 }
 
-/* The last: there is no device any more. Who had it open is told, every call ends, and all can be freed and closed. */
+/* The last: there is no device any more. Who had it open is told, every call ends, and all can be
+ * freed and closed. */
 TEST(zz_device_removed)
 {
     DAT_SRQ_HANDLE srq;

@@ -1,14 +1,17 @@
-/* Random calls with random arguments to all 79 slots of the provider's table: NULL, stale, freed, foreign and misaligned handles
- * and pointers, garbage in structures, unknown flags and masks, huge and negative counts; in between enough sense to get
- * connections and traffic. Only what no provider can survive is left out: pointers to memory that is not there, arguments
- * that make the device write over this program, waits without end.
+/* Random calls with random arguments to all 79 slots of the provider's table: NULL, stale, freed,
+ * foreign and misaligned handles and pointers, garbage in structures, unknown flags and masks, huge
+ * and negative counts; in between enough sense to get connections and traffic. Only what no
+ * provider can survive is left out: pointers to memory that is not there, arguments that make the
+ * device write over this program, waits without end.
  *
  *     fuzz IA IA [SECONDS [SEED]]
  *
- * What has to hold: nothing crashes or hangs; a call on a handle that is not live says INVALID_HANDLE; no other code than those of
- * the call; the IAs can be closed; and nothing is left behind: descriptors, threads, objects of the device after each life, and
- * in a run of more than three minutes mappings, and memory if this is compiled with -DCOUNT_MEMORY. A failure says its seed, and
- * the same seed with the same program makes the same calls (the device's events may come at other times). */
+ * What has to hold: nothing crashes or hangs; a call on a handle that is not live says
+ * INVALID_HANDLE; no other code than those of the call; the IAs can be closed; and nothing is left
+ * behind: descriptors, threads, objects of the device after each life, and in a run of more than
+ * three minutes mappings, and memory if this is compiled with -DCOUNT_MEMORY. A failure says its
+ * seed, and the same seed with the same program makes the same calls (the device's events may come
+ * at other times). */
 #include "tests.h"
 /* Not under valgrind, which has to see the memory of the provider itself. */
 #ifdef COUNT_MEMORY
@@ -154,7 +157,8 @@ static void life(uint64_t number)
     else
         calls(3000, faulty);
     emu("no faults");
-    /* What the fuzzing opened; the IAs that libdat2 knows go through libdat2, if they are still there. */
+    /* What the fuzzing opened; the IAs that libdat2 knows go through libdat2, if they are still
+     * there. */
     for (unsigned i = 0; i < known; i++)
         if (objects[i].live && objects[i].kind == IA && objects[i].handle != raw(a.ia) && objects[i].handle != raw(b.ia)) {
             now_calling = "ia_close at the end";
@@ -201,9 +205,10 @@ static void print_descriptors(void)
         closedir(dir);
 }
 
-/* Memory and mappings while no IA is open, life after life. Both may go up and down, and up at first: the provider keeps dead
- * handles (98,304 at most) and answers to datagram peers (for 70 s, 16,384 at most). So the least of a block of lives is
- * compared with the least of the first block after that. */
+/* Memory and mappings while no IA is open, life after life. Both may go up and down, and up at
+ * first: the provider keeps dead handles (98,304 at most) and answers to datagram peers (for 70 s,
+ * 16,384 at most). So the least of a block of lives is compared with the least of the first block
+ * after that. */
 #define LIVES_OF_A_BLOCK 100
 #define SETTLED_LIVES 500
 #define SETTLED_MS 150000

@@ -1,4 +1,5 @@
-/* NULL, wrong, stale and foreign handles: INVALID_HANDLE with the subtype of what was asked for, and no crash. */
+/* NULL, wrong, stale and foreign handles: INVALID_HANDLE with the subtype of what was asked for,
+ * and no crash. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -66,7 +67,8 @@ int main(int argc, char **argv)
            dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, ep, &attr, &ep2));
     EXPECT(HANDLE(EVD_CR), dat_psp_create(a.ia, 45300, a.recv, 0, &ep2));
 
-    /* Memory that was never a handle, behind arguments that libdat2 does not look at; and with a table in front. */
+    /* Memory that was never a handle, behind arguments that libdat2 does not look at; and with a
+     * table in front. */
     memset(&foreign, 0x5A, sizeof foreign);
     EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)&foreign, &srq_attr, &srq));
     EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)((char *)ep + 8), &srq_attr, &srq));
@@ -87,7 +89,8 @@ int main(int argc, char **argv)
     OK(dat_srq_free(srq));
     EXPECT(HANDLE(SRQ), dat_srq_free(srq));
 
-    /* A graceful close is refused with objects left, and everything goes on; an abrupt one ends everything. */
+    /* A graceful close is refused with objects left, and everything goes on; an abrupt one ends
+     * everything. */
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE, dat_ia_close(a.ia, DAT_CLOSE_GRACEFUL_FLAG));
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(a.conn, &event));
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));

@@ -127,7 +127,8 @@ int main(int argc, char **argv)
         cookie.as_64 = i;
         OK(dat_ep_post_recv(ep, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     }
-    /* Receives that are posted go along, in their order; flags of theirs and queues that do not hold them come too late. */
+    /* Receives that are posted go along, in their order; flags of theirs and queues that do not
+     * hold them come too late. */
     OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_DEFAULT_FLAG;
     EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED),

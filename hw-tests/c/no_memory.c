@@ -3,9 +3,9 @@
  * leaves nothing behind (descriptors, threads, objects of the device), and works when it is made
  * again. The failing allocations are those of the calling thread, made in one of two places:
  *
- *   IN_PROVIDER   libdoorbell.so, blocks of LEAST bytes and more. Smaller ones are small allocations
+ * IN_PROVIDER   libdoorbell.so, blocks of LEAST bytes and more. Smaller ones are small allocations
  *                 of Rust code, which end the process: provider/src/memory.rs lists them.
- *   IN_RDMA_CORE  libibverbs, libmlx5 and librdmacm, blocks of any size.
+ * IN_RDMA_CORE  libibverbs, libmlx5 and librdmacm, blocks of any size.
  *
  * A call may also do without the memory and succeed. The table of calls says which ones cannot. */
 #include "rig.h"
@@ -372,7 +372,8 @@ static void with_each_failure(const struct call *call, enum place place, int nee
     unsigned refused = 0, failures_before = failures, n;
 
     note_libraries();
-    /* Once without a failure: libraries keep some memory and descriptors from their first use on. */
+    /* Once without a failure: libraries keep some memory and descriptors from their first use
+     * on. */
     call->prepare();
     OK(call->make());
     call->undo();

@@ -1,4 +1,5 @@
-/* A call that is refused changes nothing, and another thread sees nothing of it: no handle is stale for a moment. */
+/* A call that is refused changes nothing, and another thread sees nothing of it: no handle is stale
+ * for a moment. */
 #include "rig.h"
 
 /* A thread that looks at an object over and over, until it is told to stop. */

@@ -1,6 +1,8 @@
-/* EPs on an SRQ through libdat2: creation, the other EP calls, disconnects and breaks (sections J to L).
+/* EPs on an SRQ through libdat2: creation, the other EP calls, disconnects and breaks (sections J
+ * to L).
  *
- * A sender here waits for ever for a receive, so that a Send without one keeps its EP in DISCONNECT_PENDING. */
+ * A sender here waits for ever for a receive, so that a Send without one keeps its EP in
+ * DISCONNECT_PENDING. */
 #include "rig.h"
 #include <stddef.h>
 
@@ -55,7 +57,8 @@ TEST(r128_epsrq_null_attr)
     OK(dat_srq_free(srq));
 }
 
-/* SRQ, IA, PZ and each EVD: none, freed, of another IA, of another kind, without the stream (R131 to R133). */
+/* SRQ, IA, PZ and each EVD: none, freed, of another IA, of another kind, without the stream (R131
+ * to R133). */
 TEST(r130_epsrq_null_or_bad_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4), gone = srq_of(&a, 4), foreign = srq_of(&b, 4);
@@ -239,7 +242,8 @@ TEST(r143_epsrq_unsatisfiable_attribute)
     OK(create(a.recv, a.req, a.conn, srq, &attr, &ep));
 }
 
-/* As many as the IA says, and then a code that names the SRQ; and when the device makes no more QPs. */
+/* As many as the IA says, and then a code that names the SRQ; and when the device makes no more
+ * QPs. */
 TEST(r145_epsrq_too_many_eps)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -292,7 +296,8 @@ TEST(r146_epsrq_failure_does_not_attach)
     OK(dat_evd_free(conn));
 }
 
-/* 2 is not exceeded by one buffer at a time, and -1 is off; 0 stands for off here as well, since programs clear the structure. */
+/* 2 is not exceeded by one buffer at a time, and -1 is off; 0 stands for off here as well, since
+ * programs clear the structure. */
 TEST(r147_epsrq_srq_soft_hw_initial)
 {
     int marks[] = {2, DAT_HW_DEFAULT, 0};
@@ -433,7 +438,8 @@ static void no_receive(DAT_EP_HANDLE ep, DAT_SRQ_HANDLE srq, DAT_EP_STATE state)
     COUNTS(srq, 2, 2);
 }
 
-/* The client's end gets a Send for which it has no receive, so that a graceful disconnect of the server waits. */
+/* The client's end gets a Send for which it has no receive, so that a graceful disconnect of the
+ * server waits. */
 static void begin_graceful(struct pair *pair)
 {
     DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
@@ -660,7 +666,8 @@ TEST(r173_ep_get_status_recv_idle)
     CHECK(recv_idle == DAT_FALSE);
 }
 
-/* Finished receives keep their result and are outstanding until reaped (R177); an ordinary EP flushes what it has. */
+/* Finished receives keep their result and are outstanding until reaped (R177); an ordinary EP
+ * flushes what it has. */
 TEST(r174_flush_reports_every_taken_buffer)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -705,7 +712,8 @@ TEST(r175_flush_spares_buffers_on_srq)
     }
 }
 
-/* (R178, R190, R179): after the failed receive none of that EP succeeds, and the connection is broken on both sides. */
+/* (R178, R190, R179): after the failed receive none of that EP succeeds, and the connection is
+ * broken on both sides. */
 TEST(r178_fail_once_fail_after)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -733,7 +741,8 @@ TEST(r178_fail_once_fail_after)
     TAKEN(a.recv, other.server, 8);
 }
 
-/* New requests are refused meanwhile, and a second graceful disconnect is no news (R72, R181, R182). */
+/* New requests are refused meanwhile, and a second graceful disconnect is no news (R72, R181,
+ * R182). */
 TEST(r180_graceful_still_receives)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);

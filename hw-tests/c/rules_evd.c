@@ -2,7 +2,8 @@
 #include "rig.h"
 #include <sys/syscall.h>
 
-/* A connection to an EP on an SRQ of 16 buffers of 64 bytes, with a receive EVD of its own that triggers a CNO. */
+/* A connection to an EP on an SRQ of 16 buffers of 64 bytes, with a receive EVD of its own that
+ * triggers a CNO. */
 struct listening {
     struct pair pair;
     DAT_EVD_HANDLE recv;
@@ -48,7 +49,8 @@ static void *wait_there(void *arg)
     return NULL;
 }
 
-/* Back when the thread sleeps in the EVD, so that what comes later is no longer something that it finds. */
+/* Back when the thread sleeps in the EVD, so that what comes later is no longer something that it
+ * finds. */
 static void start(struct waiter *w, DAT_EVD_HANDLE evd, DAT_TIMEOUT timeout, DAT_COUNT threshold)
 {
     char path[64], text[64];
@@ -150,7 +152,8 @@ TEST(r233_flags_solicited_with_sender_bit)
     TAKEN(l.recv, l.pair.server, 8);
 }
 
-/* A waiter sleeps on; a dequeue sees the event; one that is solicited gets the oldest and counts the rest (R235). */
+/* A waiter sleeps on; a dequeue sees the event; one that is solicited gets the oldest and counts
+ * the rest (R235). */
 TEST(r234_flags_solicited_without_sender_bit)
 {
     struct listening l = listening(DAT_COMPLETION_SOLICITED_WAIT_FLAG);
@@ -340,7 +343,8 @@ TEST(r247_wait_timeout_zero_polls)
     CHECK(software(&w.event) == 4);
 }
 
-/* Another wait and a dequeue are refused meanwhile; made unwaitable, the EVD sends its waiter away (R249). */
+/* Another wait and a dequeue are refused meanwhile; made unwaitable, the EVD sends its waiter away
+ * (R249). */
 TEST(r248_wait_single_waiter)
 {
     DAT_EVD_HANDLE evd = with_events(0);
@@ -378,7 +382,8 @@ TEST(r250_wait_suppresses_cno)
     TRIGGERED(l.cno, l.recv);
 }
 
-/* An EVD that takes completions says so without the class bit, since programs that poll compare with just that. */
+/* An EVD that takes completions says so without the class bit, since programs that poll compare
+ * with just that. */
 TEST(r251_dequeue_ignores_threshold)
 {
     unsigned modes[] = {0, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
@@ -397,7 +402,8 @@ TEST(r251_dequeue_ignores_threshold)
     EXPECT(ERROR(DAT_QUEUE_EMPTY, 0), dat_evd_dequeue(a.conn, &event));
 }
 
-/* The event names the EVD; the entry of the lost completion is free, what is queued stays, and the EVD works on (R253). */
+/* The event names the EVD; the entry of the lost completion is free, what is queued stays, and the
+ * EVD works on (R253). */
 TEST(r252_recv_evd_overflow_async)
 {
     DAT_EVD_HANDLE evd;

@@ -1,4 +1,5 @@
-/* What the provider advertises, memory, the end of an IA, and the IB extension on an SRQ EP (sections Q to T). */
+/* What the provider advertises, memory, the end of an IA, and the IB extension on an SRQ EP
+ * (sections Q to T). */
 #include "rig.h"
 
 static DAT_PROVIDER_ATTR provider(void)
@@ -35,7 +36,8 @@ TEST(r264_attr_ia_srq_limits)
     EXPECT(ARG(2), dat_srq_resize(srq, a.attr.max_recv_per_srq + 1));
 }
 
-/* Every member of both structures, whichever bit asks: filled over two kinds of garbage they end the same. */
+/* Every member of both structures, whichever bit asks: filled over two kinds of garbage they end
+ * the same. */
 TEST(r265_attr_every_field_written)
 {
     static DAT_IA_ATTR ia[2];
@@ -79,7 +81,8 @@ TEST(r265_attr_every_field_written)
     }
 }
 
-/* Each bit outside of the two masks, alone and with others; NULL where a mask wants something, and where none does. */
+/* Each bit outside of the two masks, alone and with others; NULL where a mask wants something, and
+ * where none does. */
 TEST(r266_attr_unknown_mask_bits)
 {
     static DAT_IA_ATTR ia;
@@ -209,7 +212,8 @@ TEST(r273_ia_close_graceful_refused_with_srq)
     EXPECT(HANDLE(IA), dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* With buffers posted, a message unreaped and a connection up; the peer hears of the end, and each handle is stale (R275). */
+/* With buffers posted, a message unreaped and a connection up; the peer hears of the end, and each
+ * handle is stale (R275). */
 TEST(r274_ia_close_abrupt_frees_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);

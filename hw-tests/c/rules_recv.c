@@ -1,4 +1,5 @@
-/* Receiving through libdat2: delivery and order, what an EP holds, high watermarks (sections F, G, M and N). */
+/* Receiving through libdat2: delivery and order, what an EP holds, high watermarks (sections F, G,
+ * M and N). */
 #include "rig.h"
 
 static void receives(DAT_EP_HANDLE ep, unsigned from, unsigned count)
@@ -114,9 +115,9 @@ TEST(r80_srq_recv_too_long)
     TAKEN(a.recv, other.server, 64);
 }
 
-/* After the retries: status 9 and BROKEN at the sender, as on an EP without receives (R83, R221). R84 wants BROKEN at
- * the receiver, too, which is not met: its device goes on as if nothing had happened, and the sender's goodbye is that of
- * a disconnect. */
+/* After the retries: status 9 and BROKEN at the sender, as on an EP without receives (R83, R221).
+ * R84 wants BROKEN at the receiver, too, which is not met: its device goes on as if nothing had
+ * happened, and the sender's goodbye is that of a disconnect. */
 TEST(r84_srq_empty_sender_sees_rnr)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -176,7 +177,8 @@ TEST(r88_srq_rdma_uses_no_entry)
     EMPTIED(a.recv);
 }
 
-/* Each connection's messages in their order, on one EVD (R92); entries that come back in any order are not mixed up (R93). */
+/* Each connection's messages in their order, on one EVD (R92); entries that come back in any order
+ * are not mixed up (R93). */
 TEST(r89_srq_order_per_connection)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -385,7 +387,8 @@ TEST(r211_hw_soft_fires_above)
     CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
 }
 
-/* An SRQ EP holds one buffer at a time: over 0, not over 1; the number is none that says the EP is broken. */
+/* An SRQ EP holds one buffer at a time: over 0, not over 1; the number is none that says the EP is
+ * broken. */
 TEST(r213_hw_soft_event_form)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -407,7 +410,8 @@ TEST(r213_hw_soft_event_form)
     CHECK(connected(pair.server));
 }
 
-/* Also where nobody looks at the receive EVD, but waits for the CNO of the asynchronous one; and once. */
+/* Also where nobody looks at the receive EVD, but waits for the CNO of the asynchronous one; and
+ * once. */
 TEST(r211_hw_soft_fires_above_unseen)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -443,7 +447,8 @@ TEST(r215_hw_hard_breaks_connection_unseen)
     broken_by_server(&pair);
 }
 
-/* Ordinary EPs, where only completions that nobody looks at tell of the failure: of a receive, or of a request. */
+/* Ordinary EPs, where only completions that nobody looks at tell of the failure: of a receive, or
+ * of a request. */
 TEST(broken_connections_are_told_unseen)
 {
     struct pair pair = plain_pair(2), rnr = plain_pair(0);

@@ -209,7 +209,8 @@ TEST(r16_srq_create_null_attr)
     EXPECT(ARG(3), dat_srq_create(a.ia, a.pz, NULL, NULL));
 }
 
-/* No IA, a number that is none, one that is closed (R19 the same with PZs: none, freed, of another IA, another object). */
+/* No IA, a number that is none, one that is closed (R19 the same with PZs: none, freed, of another
+ * IA, another object). */
 TEST(r18_srq_create_bad_ia)
 {
     DAT_SRQ_ATTR attr = {4, 1, 0};

@@ -32,8 +32,8 @@ static void *free_in_vain(void *unused)
     uintptr_t wrong = 0;
 
     (void)unused;
-    /* Not for as long as the other thread takes, which may not get a turn meanwhile: valgrind runs one thread at a time, and may find
-     * this one inside the call whenever it looks. */
+    /* Not for as long as the other thread takes, which may not get a turn meanwhile: valgrind runs
+     * one thread at a time, and may find this one inside the call whenever it looks. */
     while (__atomic_load_n(&racing, __ATOMIC_ACQUIRE) && now_ms() < race_ends)
         wrong += dat_srq_free(raced) != STATE(DAT_INVALID_STATE_SRQ_IN_USE);
     return (void *)wrong;

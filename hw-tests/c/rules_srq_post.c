@@ -74,7 +74,8 @@ TEST(r56_srq_post_segment_outside_lmr)
     OK(post_at(srq, start, MEMORY));
 }
 
-/* Of another PZ, without the privilege, freed, never there: after a good segment, too, and nothing of it is posted (R58 to R60). */
+/* Of another PZ, without the privilege, freed, never there: after a good segment, too, and nothing
+ * of it is posted (R58 to R60). */
 TEST(r57_srq_post_pz_mismatch)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -199,7 +200,8 @@ static void *post_many(void *which)
     return (void *)wrong;
 }
 
-/* Several threads post to one SRQ at once, while another reaps and looks: no buffer is lost or comes twice. */
+/* Several threads post to one SRQ at once, while another reaps and looks: no buffer is lost or
+ * comes twice. */
 TEST(r71_srq_post_thread_rule)
 {
     static unsigned char came[POSTERS * POSTS];

@@ -120,7 +120,8 @@ static void provided(struct side *a, struct side *b)
     OK(dat_psp_free(psp));
 }
 
-/* A service point of another IA of the same device takes a request as well: the event has that IA's handles. */
+/* A service point of another IA of the same device takes a request as well: the event has that IA's
+ * handles. */
 static void elsewhere(struct side *a, struct side *b, char *name)
 {
     struct side other;

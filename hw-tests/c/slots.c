@@ -299,7 +299,8 @@ static void memory(struct side *a)
     EXPECT(ARG(3), dat_pz_query(a->pz, DAT_PZ_FIELD_ALL, NULL));
 }
 
-/* Slots that libdat2 has no function for are reached through the table, which is the first word of every handle. */
+/* Slots that libdat2 has no function for are reached through the table, which is the first word of
+ * every handle. */
 static void table(struct side *a)
 {
     const DAT_PROVIDER *provider = *(const DAT_PROVIDER **)a->pz;

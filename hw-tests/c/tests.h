@@ -2,9 +2,10 @@
  *
  *     TEST(r53_srq_post_negative_segments) { ... }
  *
- * and is run by itself, between two sides `a` and `b` that are opened for it and closed after it, whatever it left behind.
- * What a test does not give back (descriptors, threads) is a failure as well. After the names of the two IAs the command line
- * may have the beginnings of the names of the tests to run. */
+ * and is run by itself, between two sides `a` and `b` that are opened for it and closed after it,
+ * whatever it left behind. What a test does not give back (descriptors, threads) is a failure as
+ * well. After the names of the two IAs the command line may have the beginnings of the names of the
+ * tests to run. */
 #ifndef TESTS_H
 #define TESTS_H
 
@@ -64,7 +65,8 @@ static long long now_ms(void)
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* What a process holds that can be counted from outside; objects of the device where it is the software device. */
+/* What a process holds that can be counted from outside; objects of the device where it is the
+ * software device. */
 #define HELD 8
 static const char *held_names[HELD] = {"descriptors", "threads", "PDs", "MRs", "CQs", "QPs", "SRQs", "address handles"};
 
@@ -82,7 +84,8 @@ static struct holdings holdings(void)
     return h;
 }
 
-/* Threads of the provider: an IA has one, and one that is joined may still take a moment to leave the list. */
+/* Threads of the provider: an IA has one, and one that is joined may still take a moment to leave
+ * the list. */
 static unsigned provider_threads(void)
 {
     DIR *dir = opendir("/proc/self/task");
@@ -140,7 +143,8 @@ static void side_close(struct side *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Libraries keep some descriptors from their first use on: librdmacm has the device open from the first connection. */
+/* Libraries keep some descriptors from their first use on: librdmacm has the device open from the
+ * first connection. */
 static void warm_up(void)
 {
     DAT_EP_ATTR attr = ep_attr();

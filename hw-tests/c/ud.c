@@ -1,4 +1,5 @@
-/* Datagrams through the IB extension: what UD endpoints, their events and their calls look like in C. */
+/* Datagrams through the IB extension: what UD endpoints, their events and their calls look like in
+ * C. */
 #include "rig.h"
 #include <dat2/dat_ib_extensions.h>
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
-/* What a call writes to the consumer it writes whole, padding and all: two structures that were filled with different
- * garbage are the same afterwards, byte for byte. */
+/* What a call writes to the consumer it writes whole, padding and all: two structures that were
+ * filled with different garbage are the same afterwards, byte for byte. */
 #include "rig.h"
 #include <dat2/dat_registry.h>
 

@@ -1,5 +1,5 @@
-/* A server with one SRQ under several EPs, and its clients, as the manual pages dat_srq_create(3DAT), dat_srq_query(3DAT) and
- * their neighbours have it: DAT 1.2, -ldat. */
+/* A server with one SRQ under several EPs, and its clients, as the manual pages
+ * dat_srq_create(3DAT), dat_srq_query(3DAT) and their neighbours have it: DAT 1.2, -ldat. */
 #include "check.h"
 
 #include <time.h>

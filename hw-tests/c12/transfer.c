@@ -1,4 +1,5 @@
-/* Everything but SRQs that a program of DAT 1.2 does, on any provider: messages, RDMA, CNOs, software events, queries. */
+/* Everything but SRQs that a program of DAT 1.2 does, on any provider: messages, RDMA, CNOs,
+ * software events, queries. */
 #include "check.h"
 
 #define QUAL 45620

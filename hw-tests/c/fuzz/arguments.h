@@ -87,7 +87,8 @@ static uint64_t any_mask(uint64_t all)
     return p < 40 ? all : p < 70 ? next() & all : !nonsense() || p < 80 ? 0 : p < 90 ? UINT64_C(1) << rnd(64) : next();
 }
 
-/* To read from: NULL, garbage wherever it lies, or this structure, at its place or at an odd one. */
+/* To read from: NULL, garbage wherever it lies, or this structure, at its place or at an odd
+ * one. */
 static void *in(const void *sensible, unsigned size)
 {
     unsigned char *at = scratch + 8192;
@@ -229,7 +230,8 @@ static struct sockaddr *to_whom(void)
     memcpy(other, garbage, sizeof other);
     other[0] = (unsigned char[]){AF_INET, AF_INET6, AF_UNIX, 0, 27}[rnd(5)];
     other[1] = 0;
-    /* Addresses of this host, of nobody, and of any number; a route somewhere else is not looked for twice. */
+    /* Addresses of this host, of nobody, and of any number; a route somewhere else is not looked
+     * for twice. */
     if (percent(50))
         memcpy(other + 4, "\x7f\0\0\1", 4);
     return (struct sockaddr *)(other + rnd(2));

@@ -84,7 +84,8 @@ static unsigned count_live(enum kind kind)
     return n;
 }
 
-/* One of this kind; those of the current IA, and EVDs that have all these flags, if there are any. */
+/* One of this kind; those of the current IA, and EVDs that have all these flags, if there are
+ * any. */
 static struct object *some(enum kind kind, int live, unsigned flags)
 {
     unsigned n = 0, m = 0;

@@ -1,7 +1,8 @@
 /* EPs: their attributes and parameters, connections, watermarks. */
 #include "shim.h"
 
-/* The fields that a mask names, into 2.0's 32 bits; false for a value that 1.2 does not define or 2.0 cannot hold. */
+/* The fields that a mask names, into 2.0's 32 bits; false for a value that 1.2 does not define or
+ * 2.0 cannot hold. */
 static bool ep_attr_to_v2(const DAT_EP_ATTR *from, DAT_EP_PARAM_MASK mask, struct v2_ep_attr *to)
 {
 #define TAKE(bit, field)                                                                                               \
@@ -169,7 +170,8 @@ DAT_RETURN dat_ep_modify(DAT_EP_HANDLE ep_handle, DAT_EP_PARAM_MASK ep_param_mas
     return CALL(dat_ep_modify, ep_handle, ep_mask_to_v2(ep_param_mask), &param);
 }
 
-/* 1.2's MULTIPATH asks for several paths, as 2.0's MULTIPATH_REQUESTED; MULTIPATH_REQUIRED is new. */
+/* 1.2's MULTIPATH asks for several paths, as 2.0's MULTIPATH_REQUESTED; MULTIPATH_REQUIRED is
+ * new. */
 DAT_RETURN dat_ep_connect(DAT_EP_HANDLE ep_handle, DAT_IA_ADDRESS_PTR remote_ia_address, DAT_CONN_QUAL remote_conn_qual,
                           DAT_TIMEOUT timeout, DAT_COUNT private_data_size, const DAT_PVOID private_data,
                           DAT_QOS quality_of_service, DAT_CONNECT_FLAGS connect_flags)

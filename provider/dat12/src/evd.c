@@ -19,7 +19,8 @@ static void dto_to_v1(const struct v2_event *from, DAT_DTO_COMPLETION_EVENT_DATA
     to->transfered_length = from->data.dto.transfered_length;
 }
 
-/* An event that 1.2 has no number for keeps its own, with no data; programs pass over what they do not know. */
+/* An event that 1.2 has no number for keeps its own, with no data; programs pass over what they do
+ * not know. */
 static void event_to_v1(const struct v2_event *from, DAT_EVENT *to)
 {
     memset(to, 0, sizeof *to);
@@ -30,7 +31,8 @@ static void event_to_v1(const struct v2_event *from, DAT_EVENT *to)
         dto_to_v1(from, &to->event_data.dto_completion_event_data);
         break;
     case V2_IB_DTO_EVENT:
-        /* A peer wrote with immediate data, which took a buffer. The program has to get it back; there is nothing in it. */
+        /* A peer wrote with immediate data, which took a buffer. The program has to get it back;
+         * there is nothing in it. */
         to->event_number = DAT_DTO_COMPLETION_EVENT;
         dto_to_v1(from, &to->event_data.dto_completion_event_data);
         if (from->extension.type == V2_IB_WRITE_IMMED_DATA)

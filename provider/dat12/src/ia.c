@@ -20,7 +20,8 @@ static void raise_max_segments(const struct v2_ia_attr *attr)
         ;
 }
 
-/* A provider that keeps the array of triplets after a post, instead of copying it, cannot be served: ours is gone by then. */
+/* A provider that keeps the array of triplets after a post, instead of copying it, cannot be
+ * served: ours is gone by then. */
 static DAT_RETURN admit(DAT_IA_HANDLE ia)
 {
     struct v2_ia_attr attr = {0};
@@ -36,7 +37,8 @@ static DAT_RETURN admit(DAT_IA_HANDLE ia)
     return DAT_SUCCESS;
 }
 
-/* On Solaris this in front of the name says that the program knows relaxed ordering; it is no part of the name. */
+/* On Solaris this in front of the name says that the program knows relaxed ordering; it is no part
+ * of the name. */
 static DAT_NAME_PTR plain_name(DAT_NAME_PTR name)
 {
     static const char aware[] = "RO_AWARE_";

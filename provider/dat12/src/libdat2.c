@@ -1,8 +1,9 @@
 /* libdat2, looked up when it is first needed.
  *
- * Not linked: its functions have the names of ours. It is made global, as if the program were linked with it, because some
- * providers look there for the registry's functions. Ours carry the version DAT_1.2, so that neither libdat2 nor programs
- * linked with it, which ask for DAT_2.0, ever get them. */
+ * Not linked: its functions have the names of ours. It is made global, as if the program were
+ * linked with it, because some providers look there for the registry's functions. Ours carry the
+ * version DAT_1.2, so that neither libdat2 nor programs linked with it, which ask for DAT_2.0, ever
+ * get them. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

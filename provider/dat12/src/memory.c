@@ -16,7 +16,8 @@ struct lmr {
 
 #define BUCKETS 1024
 
-/* By handle; `lock` guards all of them. It is never held while a provider runs that could call back. */
+/* By handle; `lock` guards all of them. It is never held while a provider runs that could call
+ * back. */
 static struct lmr *lmrs[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -83,7 +84,8 @@ void forget_lmrs_of(DAT_IA_HANDLE ia)
     pthread_mutex_unlock(&lock);
 }
 
-/* What asks for no relaxed ordering gets what 2.0 has anyway; false for what 1.2 does not define. */
+/* What asks for no relaxed ordering gets what 2.0 has anyway; false for what 1.2 does not
+ * define. */
 static bool privileges_to_v2(DAT_MEM_PRIV_FLAGS from, DAT_UINT32 *to)
 {
     *to = (DAT_UINT32)from & DAT_MEM_PRIV_ALL_FLAG;

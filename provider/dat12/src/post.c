@@ -1,12 +1,14 @@
 /* Posting: sends, receives, RDMA; SRQs. */
 #include "shim.h"
 
-/* A post's own copy of its array of triplets: 2.0 providers are done with it when they return (ia.c sees to that). */
+/* A post's own copy of its array of triplets: 2.0 providers are done with it when they return (ia.c
+ * sees to that). */
 struct iov {
     struct v2_lmr_triplet triplets[MAX_SEGMENTS];
 };
 
-/* 0, or the place after the handle of what is wrong: 1 the number, 2 the array. NULL stays NULL, for the provider to refuse. */
+/* 0, or the place after the handle of what is wrong: 1 the number, 2 the array. NULL stays NULL,
+ * for the provider to refuse. */
 static int iov_to_v2(DAT_COUNT segments, const DAT_LMR_TRIPLET *from, struct iov *iov, struct v2_lmr_triplet **to)
 {
     *to = NULL;

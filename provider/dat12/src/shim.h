@@ -1,9 +1,9 @@
 /* What the files of libdat.so.1 share.
  *
- * Every 1.2 function checks and translates what it is given, calls its namesake in libdat2, and translates what comes back.
- * Handles, cookies and addresses go through as they are. Values that 1.2 does not define are refused here, with
- * INVALID_PARAMETER and the number of the argument; what libdat2 checks in the same way (NULL pointers and handles among it)
- * is left to it. */
+ * Every 1.2 function checks and translates what it is given, calls its namesake in libdat2, and
+ * translates what comes back. Handles, cookies and addresses go through as they are. Values that
+ * 1.2 does not define are refused here, with INVALID_PARAMETER and the number of the argument; what
+ * libdat2 checks in the same way (NULL pointers and handles among it) is left to it. */
 #ifndef DAT12_SHIM_H
 #define DAT12_SHIM_H
 
@@ -30,7 +30,8 @@ static inline bool v2_ready(void)
 /* The 1.2 DAT_RETURN for one of 2.0: every value has one. */
 DAT_RETURN v1_status(DAT_UINT32 status);
 
-/* The same for a function whose arguments have other places: `places[n]` is the 1.2 place of 2.0's argument n, or 0. */
+/* The same for a function whose arguments have other places: `places[n]` is the 1.2 place of 2.0's
+ * argument n, or 0. */
 DAT_RETURN v1_status_placed(DAT_UINT32 status, const unsigned char places[11]);
 
 /* Calls, and gives the 1.2 DAT_RETURN. */
@@ -51,7 +52,8 @@ enum {
     MAX_SEGMENTS = 256,
 };
 
-/* Segments that the IAs opened so far take in one operation: an array that is longer is refused unread. */
+/* Segments that the IAs opened so far take in one operation: an array that is longer is refused
+ * unread. */
 extern atomic_int max_segments;
 
 /* False if a length does not fit into 2.0's 32 bits. */

@@ -18,7 +18,8 @@ static DAT_UINT32 v1_type(DAT_UINT32 type)
     }
 }
 
-/* 2.0 put INVALID_HANDLE_CSP and INVALID_STATE_SRQ_SHUTDOWN in between; 1.2's SRQs have the state ERROR for the latter. */
+/* 2.0 put INVALID_HANDLE_CSP and INVALID_STATE_SRQ_SHUTDOWN in between; 1.2's SRQs have the state
+ * ERROR for the latter. */
 static DAT_UINT32 v1_subtype(DAT_UINT32 subtype)
 {
     if (subtype < V2_SUB_HANDLE_CSP)

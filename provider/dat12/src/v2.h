@@ -1,7 +1,8 @@
 /* DAT 2.0 as libdat2 speaks it: the types and values that differ from 1.2, and the functions.
  *
- * What is the same in both (handles, cookies, most enumerations, the parameters of SRQs apart from their state, of CRs, EVDs,
- * PSPs, RSPs and PZs) goes through as it is. tests/v2_check.c compares this file with the headers of libdat2. */
+ * What is the same in both (handles, cookies, most enumerations, the parameters of SRQs apart from
+ * their state, of CRs, EVDs, PSPs, RSPs and PZs) goes through as it is. tests/v2_check.c compares
+ * this file with the headers of libdat2. */
 #ifndef DAT12_V2_H
 #define DAT12_V2_H
 

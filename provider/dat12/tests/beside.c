@@ -1,4 +1,5 @@
-/* A library of DAT 2.0 in a program of DAT 1.2: both get their own functions, though these have the same names. */
+/* A library of DAT 2.0 in a program of DAT 1.2: both get their own functions, though these have the
+ * same names. */
 #include <netinet/in.h>
 
 #include <dat2/udat.h>

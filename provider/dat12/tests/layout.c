@@ -1,6 +1,8 @@
-/* The layouts and numbers of DAT 1.2, against the headers of ../include: prints a line for each that differs.
+/* The layouts and numbers of DAT 1.2, against the headers of ../include: prints a line for each
+ * that differs.
  *
- * The facts are those of Solaris' libdat (usr/src/lib/udapl/libdat/include/dat/{udat,dat,dat_error}.h of OpenSolaris, with the two
+ * The facts are those of Solaris' libdat
+ * (usr/src/lib/udapl/libdat/include/dat/{udat,dat,dat_error}.h of OpenSolaris, with the two
  * additions of 2009, SO_VIRTUAL and RO_DISABLE), compiled for x86-64. */
 #include <dat/udat.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* What the mock provider, which sees the headers of libdat2, and the program that tests libdat.so.1 with it, which sees those of
- * DAT 1.2, have in common: names, and numbers without a type. Compiled with either. */
+/* What the mock provider, which sees the headers of libdat2, and the program that tests libdat.so.1
+ * with it, which sees those of DAT 1.2, have in common: names, and numbers without a type. Compiled
+ * with either. */
 #ifndef MOCK_H
 #define MOCK_H
 
@@ -161,12 +162,14 @@ struct mock {
 
     /* What calls give back. */
     uint32_t answer;
-    /* Values of fields, in the order of their list: what a query gives, and what a call was given. */
+    /* Values of fields, in the order of their list: what a query gives, and what a call was
+     * given. */
     uint64_t out[MOCK_NUMBERS], in[MOCK_NUMBERS];
     /* The mask of the last call, and how many fields it named. */
     uint64_t mask;
     unsigned named;
-    /* An event to give: its number, the words of its data, an extension's type; or one that was posted. */
+    /* An event to give: its number, the words of its data, an extension's type; or one that was
+     * posted. */
     uint32_t event, extension;
     uint64_t words[5];
     /* States that are given, or kinds of handles. */

@@ -1,5 +1,5 @@
-/* A DAT 2.0 provider that writes down what it is called with, and gives back what the test says: the other side of libdat.so.1.
- * It sees the headers of libdat2 only. */
+/* A DAT 2.0 provider that writes down what it is called with, and gives back what the test says:
+ * the other side of libdat.so.1. It sees the headers of libdat2 only. */
 #include <netinet/in.h>
 
 #define DAT_EXTENSIONS 1

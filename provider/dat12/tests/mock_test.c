@@ -1,6 +1,6 @@
-/* libdat.so.1 between a program of DAT 1.2 and a provider of DAT 2.0 that only writes down and answers (mock_provider.c): every
- * function, every field, every bit of every mask, every code. Called with the mock's IA name, which dat.conf has, and beside.c's
- * library. */
+/* libdat.so.1 between a program of DAT 1.2 and a provider of DAT 2.0 that only writes down and
+ * answers (mock_provider.c): every function, every field, every bit of every mask, every code.
+ * Called with the mock's IA name, which dat.conf has, and beside.c's library. */
 #define _GNU_SOURCE
 #include <dat/udat.h>
 #include <dlfcn.h>
@@ -257,7 +257,8 @@ static void the_rest(void)
     SAME(dat_pz_free(H(3)), pz_free, N(H(3)));
 }
 
-/* dat.conf has `mock` for 2.0, and a line for a 1.2 library, which cannot be opened and is not shown. */
+/* dat.conf has `mock` for 2.0, and a line for a 1.2 library, which cannot be opened and is not
+ * shown. */
 static void registry(char *name)
 {
     DAT_PROVIDER_INFO info[4], *list[4] = {&info[0], &info[1], &info[2], &info[3]};
