@@ -24,6 +24,7 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
         return Some(global);
     }
     // libdat2 may be loaded without its names in the global scope.
+    // SAFETY: both strings end with NUL; RTLD_NOLOAD runs no code of the library.
     let local = unsafe {
         let library = libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) }
