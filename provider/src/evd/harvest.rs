@@ -4,7 +4,7 @@
 use super::queue::{BATCH, Deferred, Numbered, Queue, Queued, SlowPath};
 use super::{EvdInner, Polled};
 use crate::Result;
-use crate::datapath::{Completion, PolledMessage, WrId, WrInfo};
+use crate::datapath::{Completion, WrId, WrInfo};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFields, reason};
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
@@ -111,24 +111,25 @@ impl EvdInner {
             return self.dequeue_queued(locked, make);
         }
         let Some(cq) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
-        let (pairs, counts) = (&queue.pairs, &mut queue.counts);
-        let polled = cq.poll_message(|message| {
-            if message.invalidates() {
-                return None;
-            }
-            let pair = pairs.get(&message.qpn())?;
-            if pair.watches_receives() {
-                return None;
-            }
-            let (cookie, pool) = pair.srq.as_ref()?.path.reap(message.entry())?;
-            counts.polled += 1;
-            pair.received.add(message.counted_as(), message.length());
-            Some((pair.ep, pair.context(), cookie, pool))
-        });
-        match polled {
-            PolledMessage::Taken(message, (ep, ep_context, cookie, pool)) => {
+        let Some(receives) = cq.direct_receives() else { return self.dequeue_queued(locked, make) };
+        for cq in receives {
+            let Some(message) = cq.next_message() else {
+                if cq.has_other() {
+                    return Polled::Slow;
+                }
+                continue;
+            };
+            if !message.invalidates()
+                && let Some(pair) = queue.pairs.get(&message.qpn())
+                && !pair.watches_receives()
+                && let Some(srq) = &pair.srq
+                && let Some((cookie, pool)) = srq.path.reap(message.entry())
+            {
+                queue.counts.polled += 1;
+                pair.received.add(message.counted_as(), message.length());
+                let (ep, ep_context) = (pair.ep, pair.context());
                 drop(locked);
-                Polled::Dto(make(DtoCompletion::new(DtoFields {
+                return Polled::Dto(make(DtoCompletion::new(DtoFields {
                     ep,
                     ep_context,
                     cookie,
@@ -138,18 +139,14 @@ impl EvdInner {
                     op: message.operation(),
                     immediate: message.immediate(),
                     invalidated: None,
-                })))
+                })));
             }
-            PolledMessage::Refused(completion) => {
-                self.queue_one(locked, &completion);
-                Polled::Slow
-            }
-            PolledMessage::Empty => {
-                queue.counts.not_found += 1;
-                Polled::Empty
-            }
-            PolledMessage::Slow => self.dequeue_queued(locked, make),
+            let completion = cq.translate(&message);
+            self.queue_one(locked, &completion);
+            return Polled::Slow;
         }
+        queue.counts.not_found += 1;
+        Polled::Empty
     }
 
     /// [`EvdInner::dequeue_fast`] for completions that go through the EVD's own queue, a batch at a time.

@@ -11,18 +11,6 @@ use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{ArmFor, CqeError, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 
-/// What `CqPath::poll_message` has found.
-#[derive(Debug)]
-pub(crate) enum PolledMessage<T> {
-    /// A message that was taken. Its SRQ entry may be posted again.
-    Taken(Message, T),
-    /// A message that was not taken; it has left the CQ.
-    Refused(Completion),
-    Empty,
-    /// `CqPath::poll` has to look.
-    Slow,
-}
-
 /// The CQs of one EVD.
 #[derive(Debug)]
 pub(crate) struct DirectCqs {
@@ -38,7 +26,7 @@ pub(crate) struct DirectCqs {
 
 /// The CQ of receives from one SRQ.
 #[derive(Debug)]
-struct ReceiveCq {
+pub(crate) struct ReceiveCq {
     srq: u32,
     /// UD EPs receive here as well: who has sent a message is worth a look.
     datagrams: bool,
@@ -182,22 +170,10 @@ impl DirectCqs {
         self.receives.iter_mut().filter(|cq| cq.srq == srq).for_each(|cq| cq.datagrams = true);
     }
 
-    /// See `CqPath::poll_message`.
+    /// The CQs of receives from SRQs.
     #[inline(always)]
-    pub(crate) fn poll_message<T>(&mut self, take: impl FnOnce(&Message) -> Option<T>) -> PolledMessage<T> {
-        for cq in &mut self.receives {
-            let Some(message) = cq.next_message() else {
-                if cq.has_other() {
-                    return PolledMessage::Slow;
-                }
-                continue;
-            };
-            return match take(&message) {
-                Some(taken) => PolledMessage::Taken(message, taken),
-                None => PolledMessage::Refused(cq.translate(&message.0)),
-            };
-        }
-        PolledMessage::Empty
+    pub(crate) fn receive_cqs(&mut self) -> &mut [ReceiveCq] {
+        &mut self.receives
     }
 
     /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
@@ -228,7 +204,7 @@ impl ReceiveCq {
     /// The next completion if it is a message, given back to the device at once: its slot may be posted again. In the device's
     /// words, so that nothing is copied before it is known to be wanted.
     #[inline(always)]
-    fn next_message(&mut self) -> Option<Message> {
+    pub(crate) fn next_message(&mut self) -> Option<Message> {
         let cqe = self.cq.poll_if_receive()?;
         self.cq.release();
         Some(Message(cqe))
@@ -236,14 +212,14 @@ impl ReceiveCq {
 
     /// Whether there is something that [`ReceiveCq::next_message`] does not take.
     #[inline(always)]
-    fn has_other(&self) -> bool {
+    pub(crate) fn has_other(&self) -> bool {
         self.cq.is_ready()
     }
 
-    /// What the message of that CQE, the last one, is in general.
+    /// The message that [`ReceiveCq::next_message`] returned last, as a completion.
     #[inline(always)]
-    fn translate(&self, cqe: &RecvCqe) -> Completion {
-        self.with_source(received(self.srq, cqe))
+    pub(crate) fn translate(&self, message: &Message) -> Completion {
+        self.with_source(received(self.srq, &message.0))
     }
 
     #[inline(always)]

@@ -18,7 +18,7 @@ mod slots;
 mod srq;
 
 pub(crate) use self::adopt::{create_qp, unsupported_reason};
-pub(crate) use self::cq::{DirectCqs, Message, PolledMessage, evd_of};
+pub(crate) use self::cq::{DirectCqs, ReceiveCq, evd_of};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
 use mlx5_direct::Cookies;
