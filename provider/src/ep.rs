@@ -32,8 +32,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with [`ServiceType::UdState`](crate::ServiceType::UdState), of datagrams
-/// from and to any number of others.
+/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with
+/// [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams from and to any number of others.
 ///
 /// One thread at a time posts, which `&mut self` says.
 ///
