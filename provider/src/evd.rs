@@ -1,12 +1,14 @@
-//! EVDs: queues of events, fed by a device's CQ, by the progress thread and by the consumer.
+//! EVDs: event queues. A device's CQ, the progress thread and the consumer put events into them.
 //!
-//! Completions stay in the CQ until somebody *harvests* them into the EVD's own queue: the consumer's wait or dequeue, or
-//! a query that has to know exactly where every buffer is. The progress thread waits for descriptors and wakes
-//! waiters; it harvests an EVD only after the device has raised an event for it (see [`alert`]).
+//! A completion stays in the CQ until a thread *harvests* it: moves it into the EVD's own queue. A
+//! consumer's wait or dequeue harvests, and so does a query that needs the exact place of every
+//! buffer. The progress thread waits for descriptors and wakes waiters. It harvests an EVD only
+//! after the device has raised an event for that EVD (see [`alert`]).
 //!
-//! Lock order: EP control, EVD queue, EP request and receive rings, the losses of an SRQ entry table. What a harvest finds that needs an EP's
-//! control lock (a connection that broke, a watermark) is put into a [`Deferred`] and done after the queue's lock
-//! is gone.
+//! The table in `sync.rs` has the order of the locks. A harvest may find work that needs an EP's
+//! control lock: a broken connection, an exceeded watermark. An EP's control lock must be taken
+//! before the queue's lock, so the harvest puts this work into a [`Deferred`], and the caller does
+//! it after releasing the queue's lock.
 
 mod alert;
 mod counters;
@@ -31,40 +33,41 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// So many events that are no completions have their memory from the beginning.
+/// The most events other than completions for which an EVD allocates memory when it is created.
 const OTHERS: usize = 4096;
 
-/// An event queue (`DAT_EVD_HANDLE`). Clones are the same EVD; the last one gone frees it.
+/// An event queue (`DAT_EVD_HANDLE`). Clones refer to the same EVD; dropping the last clone frees
+/// the EVD.
 #[derive(Clone, Debug)]
 pub struct Evd {
     pub(crate) inner: Arc<EvdInner>,
 }
 
-/// Why a wait gave no event.
+/// Why a wait returned no event.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct WaitError {
-    /// The reason; TIMEOUT_EXPIRED removes nothing (R244).
+    /// The reason. TIMEOUT_EXPIRED removes no event (R244).
     #[source]
     pub error: Error,
-    /// Events in the queue (`nmore`), valid after a timeout.
+    /// The number of events in the queue (`nmore`); valid after a timeout.
     pub more: usize,
 }
 
-/// What a query tells (`DAT_EVD_PARAM`).
+/// The answer to a query (`DAT_EVD_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvdParam {
-    /// Events that fit.
+    /// The number of events that the queue can hold.
     pub qlen: Count,
-    /// Whether arrivals may trigger the CNO.
+    /// Whether an arriving event may trigger the CNO.
     pub enabled: bool,
-    /// Whether it can be waited on.
+    /// Whether a thread may wait on the EVD.
     pub waitable: bool,
-    /// Streams that it was made for.
+    /// The streams for which the EVD was created.
     pub flags: EvdFlags,
-    /// How the completions that feed it notify, all together.
+    /// The union of the completion flags of the DTO streams that feed the EVD.
     pub modes: CompletionFlags,
-    /// Events in the queue now, harvested ones included.
+    /// The number of events in the queue now, including harvested completions.
     pub queued: usize,
 }
 
@@ -74,39 +77,39 @@ pub(crate) struct EvdInner {
     pub(crate) flags: EvdFlags,
     pub(crate) context: AtomicU64,
     channel: Option<CompChannel>,
-    /// The consumer gave no EVD for this stream: completions are seen and forgotten (R87).
+    /// The consumer gave no EVD for this stream: completions are harvested and discarded (R87).
     discards: bool,
     live: AtomicBool,
     /// A thread is in `wait` (R248).
     waiting: AtomicBool,
-    /// That thread has armed the CQ for itself.
+    /// The waiting thread has armed the CQ for itself.
     interrupted: AtomicBool,
     wake: EventFd,
     queue: FastMutex<{ rank::QUEUE }, Queue>,
-    /// Memory for what it asks of the progress thread.
+    /// Memory reserved for the timers that the EVD sets on the progress thread.
     _dates: KeptDates,
 }
 
 impl Evd {
-    /// Names it in events.
+    /// The ID that names the EVD in events.
     pub fn id(&self) -> EvdId {
         self.inner.id
     }
 
-    /// A number of the consumer's, 0 at first; it comes back in asynchronous events.
+    /// Sets the consumer's context, which asynchronous events carry. The initial value is 0.
     pub fn set_context(&self, context: u64) {
         self.inner.context.store(context, Ordering::Relaxed);
     }
 
-    /// The consumer's number.
+    /// Returns the consumer's context.
     pub fn context(&self) -> u64 {
         self.inner.context.load(Ordering::Relaxed)
     }
 
-    /// What it is like, and how much is queued.
+    /// Returns the EVD's properties and the number of queued events.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     ///
     /// # References
     /// dat_evd_query(3DAT).
@@ -127,10 +130,11 @@ impl Evd {
         Ok(param)
     }
 
-    /// A longer or shorter queue; events are never lost.
+    /// Changes the length of the queue. No event is lost.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for a length out of range, INVALID_STATE when more are queued (R256).
+    /// INVALID_PARAMETER (ARG2) for a length out of range. INVALID_STATE when more events are
+    /// queued than the new length holds (R256).
     ///
     /// # References
     /// dat_evd_resize(3DAT).
@@ -152,11 +156,11 @@ impl Evd {
         outcome
     }
 
-    /// Puts a software event in (`dat_evd_post_se`).
+    /// Queues a software event (`dat_evd_post_se`).
     ///
     /// # Errors
-    /// INVALID_PARAMETER on an EVD made without the software flag, QUEUE_FULL when it is full, INSUFFICIENT_RESOURCES without
-    /// memory.
+    /// INVALID_PARAMETER if the EVD was created without the software flag. QUEUE_FULL when the
+    /// queue is full. INSUFFICIENT_RESOURCES when memory is exhausted.
     pub fn post_software_event(&self, value: u64) -> Result<()> {
         self.inner.check()?;
         if !self.inner.flags.contains(EvdFlags::SOFTWARE) {
@@ -172,30 +176,30 @@ impl Evd {
         Ok(())
     }
 
-    /// Arrivals trigger the CNO again.
+    /// Lets arriving events trigger the CNO again.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     pub fn enable(&self) -> Result<()> {
         self.inner.check()?;
         self.inner.queue().enabled = true;
         self.inner.watch().map(drop)
     }
 
-    /// Arrivals no longer trigger the CNO.
+    /// Stops arriving events from triggering the CNO.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     pub fn disable(&self) -> Result<()> {
         self.inner.check()?;
         self.inner.queue().enabled = false;
         Ok(())
     }
 
-    /// Waits fail from now on, one that is under way at once (R249).
+    /// Makes waits fail from now on. A wait that is in progress fails immediately (R249).
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     pub fn set_unwaitable(&self) -> Result<()> {
         self.inner.check()?;
         self.inner.queue().waitable = false;
@@ -203,20 +207,20 @@ impl Evd {
         Ok(())
     }
 
-    /// Waits are possible again.
+    /// Allows waits again.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     pub fn clear_unwaitable(&self) -> Result<()> {
         self.inner.check()?;
         self.inner.queue().waitable = true;
         Ok(())
     }
 
-    /// Another CNO, or none (`dat_evd_modify_cno`).
+    /// Replaces or removes the CNO (`dat_evd_modify_cno`).
     ///
     /// # Errors
-    /// INVALID_HANDLE after it or the CNO was freed.
+    /// INVALID_HANDLE after the EVD or the CNO was freed.
     pub fn set_cno(&self, cno: Option<&Cno>) -> Result<()> {
         self.inner.check()?;
         if let Some(cno) = cno {
@@ -232,10 +236,11 @@ impl Evd {
         self.inner.watch().map(drop)
     }
 
-    /// Frees it; a waiter returns with ABORT, queued events are gone (R255).
+    /// Frees the EVD. A waiting thread returns with ABORT, and queued events are discarded (R255).
     ///
     /// # Errors
-    /// INVALID_STATE (EVD_IN_USE) while an EP, PSP or RSP feeds it (R254); INVALID_HANDLE after it was freed.
+    /// INVALID_STATE (EVD_IN_USE) while an EP, PSP or RSP feeds the EVD (R254). INVALID_HANDLE
+    /// after the EVD was freed.
     ///
     /// # References
     /// dat_evd_free(3DAT).
@@ -257,16 +262,16 @@ pub(crate) fn empty() -> Error {
     Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
 }
 
-/// What [`EvdInner::dequeue_fast`] found.
+/// The result of [`EvdInner::dequeue_fast`].
 #[derive(Debug)]
 pub(crate) enum Polled<T> {
     Dto(T),
     Empty,
-    /// It is not for the quick way to say.
+    /// The fast path cannot decide: the caller must use [`EvdInner::dequeue_slow`].
     Slow,
 }
 
-/// A little longer than asked, within what the device can.
+/// The next power of two, at least 8, but at most the device's limit.
 fn round_up(qlen: usize, most: Count) -> usize {
     qlen.max(8).next_power_of_two().min(qlen.max(most.max(8) as usize))
 }
@@ -343,7 +348,7 @@ impl EvdInner {
         Ok(inner)
     }
 
-    /// Takes the oldest event, of whatever kind.
+    /// Takes the oldest event of any kind.
     ///
     /// # Errors
     /// As [`Evd::dequeue`].
@@ -357,7 +362,7 @@ impl EvdInner {
         let deferred = if !queue.others.is_empty() {
             self.harvest(&mut queue)?
         } else if queue.dtos.is_empty() {
-            // One batch is enough: what comes out is the oldest of all.
+            // One batch is enough: the batch contains the oldest event.
             self.harvest_batch(&mut queue)?
         } else {
             Deferred::default()
@@ -379,7 +384,8 @@ impl EvdInner {
         }
     }
 
-    /// The consumer learns of this event now. An RMR that a peer has invalidated is bound to nothing any more.
+    /// Applies the effects of an event that the consumer has dequeued: a finished RMR bind takes
+    /// effect, and an RMR that a peer has invalidated is no longer bound.
     #[inline]
     fn on_dequeued(&self, event: &Dequeued) {
         let Dequeued::Dto(dto) = event else { return };
@@ -403,17 +409,18 @@ impl EvdInner {
         self.queue.lock()
     }
 
-    /// Waits until whoever harvests it now is done.
+    /// Waits until no other thread harvests the EVD.
     pub(crate) fn synchronize(&self) {
         drop(self.queue());
     }
 
-    /// The verbs CQ of requests, and of receives of plain EPs; `None` on an EVD that takes no completions.
+    /// The verbs CQ of requests, and of receives of EPs without an SRQ. `None` if the EVD takes no
+    /// completions.
     pub(crate) fn request_cq(&self) -> Option<Cq> {
         self.queue().cq.as_ref().map(|cq| cq.verbs().clone())
     }
 
-    /// The verbs CQ of receives from this SRQ, which is tied to the EVD.
+    /// The verbs CQ of receives from this SRQ, which must feed the EVD.
     pub(crate) fn receive_cq(&self, srq: u32) -> Option<Cq> {
         self.queue().cq.as_ref()?.receives(srq)
     }
@@ -426,7 +433,7 @@ impl EvdInner {
         }
     }
 
-    /// Live, of this IA, and with this stream (R133).
+    /// Checks that the EVD is live, belongs to this IA and takes this stream (R133).
     pub(crate) fn check_for(&self, ia: &Arc<Device>, flag: EvdFlags, sub: Subtype) -> Result<()> {
         if !self.live.load(Ordering::Acquire) || !Arc::ptr_eq(&self.ia, ia) {
             return Err(Error::handle(sub, "EVD"));
@@ -441,7 +448,7 @@ impl EvdInner {
         Ok(())
     }
 
-    /// Whether this stream may be added to those that feed the EVD (R149-R152).
+    /// Whether this stream may join the streams that feed the EVD (R149-R152).
     pub(crate) fn may_feed(&self, new: Stream, but_not: Option<crate::EpId>, arg: u16) -> Result<()> {
         let queue = self.queue();
         let others = || queue.streams.iter().filter(|s| is_dto(s.kind) && Some(s.ep) != but_not);
@@ -472,7 +479,7 @@ impl EvdInner {
         Ok(())
     }
 
-    /// Adds streams and the CQ room they need.
+    /// Adds streams, and the room in the CQ that they need.
     pub(crate) fn attach(&self, streams: &[Stream], room: u32) -> Result<()> {
         let mut queue = self.queue();
         let demand = queue.demand.saturating_add(room);
@@ -500,7 +507,7 @@ impl EvdInner {
         queue.demand = queue.demand.saturating_sub(room);
     }
 
-    /// Takes one stream off, and the CQ room that it needed.
+    /// Removes one stream, and the room in the CQ that the stream needed.
     pub(crate) fn detach_one(&self, stream: Option<Stream>, room: u32) {
         let mut queue = self.queue();
         let at = stream.and_then(|stream| queue.streams.iter().position(|s| *s == stream));
@@ -510,7 +517,7 @@ impl EvdInner {
         queue.demand = queue.demand.saturating_sub(room);
     }
 
-    /// The mode of an EP's stream has changed.
+    /// Records that the completion flags of an EP's stream have changed.
     pub(crate) fn change_stream(&self, ep: crate::EpId, recv: bool, flags: CompletionFlags) {
         for stream in &mut self.queue().streams {
             if stream.ep == ep
@@ -522,7 +529,8 @@ impl EvdInner {
         }
     }
 
-    /// CQ room for the entries of an SRQ, of which there was room for `before`; 0 opens it.
+    /// Makes room in the CQ for `depth` entries of an SRQ. The CQ has room for `before` of them
+    /// already; `before` is 0 for an SRQ that does not feed the EVD yet.
     pub(crate) fn make_room(&self, srq: &SharedRecv, before: u32, depth: u32) -> Result<()> {
         let mut queue = self.queue();
         if let Some(cq) = &mut queue.cq
@@ -538,7 +546,7 @@ impl EvdInner {
         self.attach(&[], depth - before)
     }
 
-    /// No EP of this SRQ receives here any more.
+    /// Forgets an SRQ: no EP of the SRQ receives on this EVD any more.
     pub(crate) fn forget_srq(&self, srq: &SharedRecv, room: u32) {
         let mut queue = self.queue();
         queue.srqs.remove(&srq.number);
@@ -550,7 +558,7 @@ impl EvdInner {
         }
     }
 
-    /// Closes it, wakes a waiter with ABORT and gives back what queued events hold.
+    /// Closes the EVD, wakes a waiter with ABORT, and releases what queued events hold.
     pub(crate) fn close(&self) {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
@@ -566,7 +574,7 @@ impl EvdInner {
         drop(queue);
         events.into_iter().for_each(|queued| queued.abandon(&self.ia, &srqs));
         self.give_back_lost(deferred);
-        // Connection requests are rejected as they go.
+        // Dropping a connection request rejects that request.
         drop(others);
         if let Some(channel) = &self.channel {
             let _ = self.ia.reactor.watch(self.id.0, channel.as_fd(), false);
@@ -583,7 +591,7 @@ impl EvdInner {
 impl crate::fork::Inherit for EvdInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
-        // Whoever dequeues looks at this alone under the lock, and then finds that it is not live.
+        // A dequeue checks only this flag under the lock, and then finds that the EVD is not live.
         self.queue.lock_anew().slow_path |= SlowPath::CLOSED;
     }
 }
@@ -593,7 +601,7 @@ impl Member for EvdInner {
         self.close();
     }
 
-    /// Its CQ has overflowed.
+    /// The device reports that the EVD's CQ has overflowed.
     fn device_event(self: Arc<Self>, _: rxe_fallback::AsyncKind) {
         self.ia.push_async(AsyncEvent {
             kind: AsyncKind::EvdOverflow,

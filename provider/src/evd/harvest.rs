@@ -1,5 +1,5 @@
-//! Completions: from the CQ into the EVD's own queue, or straight to the consumer. What a completion means
-//! is for its [`QueuePair`] to say.
+//! Harvesting: moves completions from the CQ into the EVD's own queue, or passes them straight to
+//! the consumer. [`QueuePair`] decides what a completion means.
 
 use super::queue::{BATCH, Deferred, Numbered, Queue, Queued, SlowPath};
 use super::{EvdInner, Polled};
@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl EvdInner {
-    /// Completions with this QP number belong to this queue pair. `receives`: its EP receives here.
+    /// Assigns completions with this QP number to this queue pair. `receives`: the EP's receives
+    /// complete on this EVD.
     ///
     /// # Errors
-    /// No memory for the table; a number that is in it already needs none.
+    /// No memory for the table. A number that is in the table already needs no memory.
     pub(crate) fn register(&self, qpn: u32, pair: &Arc<QueuePair>, receives: bool) -> Result<()> {
         let mut queue = self.queue();
-        // One that has been closed meanwhile lets go of nothing any more.
+        // Nothing removes an object from an EVD that has been closed.
         if !self.live.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -38,7 +39,7 @@ impl EvdInner {
             }
         }
         if pair.is_ud() {
-            // Datagrams need no connection.
+            // A datagram EP receives without a connection.
             queue.alert.expect_failures();
             drop(queue);
             if let Err(error) = self.watch() {
@@ -48,12 +49,12 @@ impl EvdInner {
         Ok(())
     }
 
-    /// Forgets the queue pair and drops the EP's events, which gives back what they hold (R172).
+    /// Forgets the queue pair, drops the EP's events and releases what those events hold (R172).
     pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
         let mut queue = self.queue();
         queue.pairs.remove(&qpn);
         queue.alert.mark(qpn, false);
-        // Once round, in place: there may be no memory for another queue.
+        // Rotates the queue in place: there may be no memory for a second queue.
         for _ in 0..queue.dtos.len() {
             let Some(queued) = queue.dtos.pop_front() else { return };
             if queued.dto.ep == ep {
@@ -64,7 +65,8 @@ impl EvdInner {
         }
     }
 
-    /// No EP has a QP of this number any more; events of the EP that had it stay.
+    /// Forgets a QP number that no EP uses any more. Events of the EP that used the number stay
+    /// queued.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut queue = self.queue();
         queue.pairs.remove(&qpn);
@@ -84,15 +86,16 @@ impl EvdInner {
         Ok(())
     }
 
-    /// Takes everything that has completed.
+    /// Harvests all finished completions.
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Deferred> {
         let mut deferred = Deferred::default();
-        // Without memory for what they leave, the rest stays in the CQ until somebody looks again.
+        // Without memory for deferred work, the remaining completions stay in the CQ until the next
+        // harvest.
         while self.harvest_into(queue, &mut deferred)? >= BATCH && deferred.reserve_batch().is_ok() {}
         Ok(deferred)
     }
 
-    /// Takes what has completed, up to a batch.
+    /// Harvests at most one batch of finished completions.
     #[inline]
     pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Deferred> {
         let mut deferred = Deferred::default();
@@ -100,9 +103,11 @@ impl EvdInner {
         Ok(deferred)
     }
 
-    /// The common cases of a dequeue, without events other than completions. Where the EVD takes nothing but receives from
-    /// direct SRQs, and what is next is one that went well and means no more than that, it goes straight from the CQ to the
-    /// consumer, who makes of it what he wants.
+    /// Dequeues in the common cases, without events other than completions.
+    ///
+    /// If only receives from direct SRQs complete on the EVD, a successful receive without a side
+    /// effect goes straight from the CQ to the consumer. `make` builds the consumer's
+    /// representation of the completion.
     #[inline(always)]
     pub(crate) fn dequeue_fast<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Polled<T> {
         let mut locked = self.queue();
@@ -149,7 +154,8 @@ impl EvdInner {
         Polled::Empty
     }
 
-    /// [`EvdInner::dequeue_fast`] for completions that go through the EVD's own queue, a batch at a time.
+    /// Does the work of [`EvdInner::dequeue_fast`] for completions that pass through the EVD's own
+    /// queue. Harvests one batch at a time.
     #[inline(never)]
     fn dequeue_queued<T>(
         &self,
@@ -168,7 +174,7 @@ impl EvdInner {
                 queue.counts.dequeued(false, true);
                 return Polled::Empty;
             }
-            // For whoever goes on from here: what is queued was found by polling.
+            // Tells later dequeues that polling found the queued completions.
             queue.counts.polling = !queue.dtos.is_empty();
             if !deferred.is_nothing() {
                 drop(queue);
@@ -214,7 +220,7 @@ impl EvdInner {
 
     fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
         let Some(pair) = queue.pairs.get(&completion.qpn) else {
-            // The EP is gone; what it held goes back.
+            // The EP is gone: release the entry.
             if let WrId::Srq { srq, .. } = completion.wr_id
                 && let Some(srq) = queue.srqs.get(&srq)
             {
@@ -231,7 +237,7 @@ impl EvdInner {
             deferred.received.push(pair.clone());
         }
         if let Some(rkey) = dto.invalidated {
-            // The window is free from now on, and must not be taken back a second time.
+            // The window is free from now on: nothing may invalidate the key a second time.
             self.ia.rkeys.remove(rkey);
         }
         if let (WrId::Srq { .. }, Some(srq)) = (completion.wr_id, &pair.srq) {
@@ -242,7 +248,7 @@ impl EvdInner {
         self.put(queue, dto, credit, notify, deferred);
     }
 
-    /// Nobody will see this completion: its entry is free.
+    /// Releases the entry of a completion that no consumer will see.
     pub(super) fn give_back(&self, srq: &SharedRecv, completion: &Completion) {
         let WrId::Srq { entry, .. } = completion.wr_id else { return };
         if let Some(info) = srq.path.complete(entry, None) {
@@ -270,8 +276,8 @@ impl EvdInner {
         }
     }
 
-    /// A completion that no device will make: of a buffer that went down with its EP (R174), or of something posted when the
-    /// connection was over already.
+    /// Queues a completion that no device generates: for a buffer that was lost with its EP (R174),
+    /// or for a work request posted after the connection had ended.
     pub(crate) fn put_flushed(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
         let dto = pair.flushed(info, op);
         let mut deferred = Deferred::default();
@@ -283,7 +289,7 @@ impl EvdInner {
         self.run_deferred(deferred);
     }
 
-    /// Does what a harvest found and could not do under the lock.
+    /// Does the work that a harvest found and could not do under the queue's lock.
     pub(crate) fn run_deferred(&self, deferred: Deferred) {
         if deferred.overflowed {
             self.ia.push_async(AsyncEvent {
@@ -299,7 +305,8 @@ impl EvdInner {
         self.give_back_lost(deferred);
     }
 
-    /// Flushes what was found swallowed: other EVDs, or this one again, so not under the queue's lock.
+    /// Flushes lost buffers. The completions may go to this EVD or to other EVDs, so the caller
+    /// must not hold the queue's lock.
     pub(super) fn give_back_lost(&self, deferred: Deferred) {
         for (srq, lost) in deferred.lost {
             srq.flush_lost(&self.ia, lost);
@@ -307,7 +314,7 @@ impl EvdInner {
     }
 }
 
-/// Puts it in the table, which has memory for it or gets it.
+/// Puts an object into the table, and allocates memory if the table has no room.
 fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), TryReserveError> {
     if let Some(place) = table.get_mut(&number) {
         *place = object.clone();

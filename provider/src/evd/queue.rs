@@ -1,8 +1,8 @@
-//! What the lock of an EVD guards: its CQ, its queued events, the streams that feed it, and the tables in
-//! which completions find their queue pairs.
+//! The data under the lock of an EVD: its CQ, its queued events, the streams that feed it, and the
+//! tables that map completions to queue pairs.
 //!
-//! Completions and notices wait in queues of their own: notices leave first, except that the end of a
-//! connection waits for the completions that were queued before it (R185).
+//! Completions and notices have separate queues. Notices leave first, except the end of a
+//! connection: it waits until the completions queued before it have left (R185).
 
 use crate::Result;
 use crate::cno::CnoInner;
@@ -22,37 +22,38 @@ pub(crate) const BATCH: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Of an EVD that takes completions.
+    /// `Some` if the EVD takes completions.
     pub(crate) cq: Option<CqPath>,
     pub(crate) slow_path: SlowPath,
-    /// Completions on their way from the CQ, empty between harvests.
+    /// A buffer for completions during a harvest; empty between harvests.
     pub(crate) batch: Vec<Completion>,
     pub(crate) qlen: usize,
-    /// At most `qlen`, for which there is memory.
+    /// At most `qlen` completions. Memory for all of them is reserved.
     pub(crate) dtos: VecDeque<Queued>,
-    /// Everything but completions, in order of arrival.
+    /// All events other than completions, in order of arrival.
     pub(crate) others: VecDeque<Notice>,
-    /// Completions queued before the connection end at the front of `others` was first looked at: they go first (R185).
+    /// The number of completions that leave before the connection end at the front of `others`
+    /// (R185). Set when the connection end is first considered for a dequeue.
     pub(crate) before_end: Option<usize>,
     pub(crate) pairs: Numbered<QueuePair>,
     pub(crate) srqs: Numbered<SharedRecv>,
     pub(crate) streams: Vec<Stream>,
-    /// Something arrived that may wake a waiter, since it last looked.
+    /// An event that may wake a waiter has arrived since the waiter last looked.
     pub(crate) notified: bool,
     pub(crate) waitable: bool,
     pub(crate) enabled: bool,
     pub(crate) cno: Option<Arc<CnoInner>>,
     pub(crate) alert: Alert,
-    /// CQ entries that everything attached may need at once.
+    /// The number of CQ entries that all attached streams together may need.
     pub(crate) demand: u32,
     pub(crate) counts: EvdCounts,
 }
 
 bitflags::bitflags! {
-    /// Why a dequeue may have more to do than to take a receive out of a CQ.
+    /// Why a dequeue may need more than the fast path.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct SlowPath: u8 {
-        /// Something but receives from SRQs completes here.
+        /// Completions other than receives from SRQs arrive on this EVD.
         const REQUESTS = 1;
         /// A thread is in `wait`.
         const WAITED = 2;
@@ -67,9 +68,10 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Nobody will see it: what it holds is free, and a pool's buffer finds its way back.
+    /// Drops a completion that no consumer will see: releases what it holds, and returns a pool's
+    /// buffer.
     pub(crate) fn abandon(self, ia: &Device, srqs: &Numbered<SharedRecv>) {
-        // A bind has its RMR's number in the pool's place, and a cookie of the consumer's.
+        // A bind carries the number of its RMR in place of the pool, and the consumer's cookie.
         if self.dto.op != DtoOp::RmrBind {
             ia.pools.return_unseen(self.dto.pool, self.dto.cookie);
         }
@@ -77,10 +79,10 @@ impl Queued {
     }
 }
 
-/// Objects by their number on this EVD, which is a QP's or an SRQ's: found once for each completion.
+/// Maps the number of a QP or an SRQ to its object. Each completion needs one lookup.
 pub(crate) type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
 
-/// A stream that feeds this EVD, as the sharing rules see it (R149-R152).
+/// A stream that feeds this EVD, with the properties that the sharing rules check (R149-R152).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) ep: EpId,
@@ -90,7 +92,7 @@ pub(crate) struct Stream {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// Receives; from an SRQ or not.
+    /// Receives. `srq`: the buffers come from an SRQ.
     Recv {
         srq: bool,
     },
@@ -105,7 +107,7 @@ impl Queue {
         self.dtos.len() + self.others.len()
     }
 
-    /// Makes it that long, or leaves it as it is.
+    /// Changes the length of the queue. On failure the length stays unchanged.
     pub(crate) fn resize(&mut self, qlen: usize) -> Result<()> {
         if let Some(cq) = &mut self.cq {
             self.dtos.try_reserve(qlen.saturating_sub(self.dtos.len()))?;
@@ -115,8 +117,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The next event: everything but completions first, in the order it came, except that the end of a connection
-    /// waits for the completions that were there before it (R185).
+    /// Takes the next event: notices before completions, in order of arrival. The end of a
+    /// connection waits until the completions queued before it have left (R185).
     pub(crate) fn pop(&mut self) -> Option<Dequeued> {
         let end_next = matches!(self.others.front(), Some(Notice::Connection(event)) if event.kind.is_end());
         if end_next {
@@ -156,18 +158,18 @@ impl Queue {
     }
 }
 
-/// For which completions a CQ is armed.
+/// The completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Armed {
     #[default]
     Nothing,
-    /// Failed or solicited ones.
+    /// Failed or solicited completions.
     Failures,
     All,
 }
 
 impl Armed {
-    /// What a consumer's wait or CNO arms for.
+    /// The completions for which a consumer's wait or a CNO arms the CQ.
     pub(crate) fn to_notify(solicited: bool) -> Self {
         if solicited { Self::Failures } else { Self::All }
     }
@@ -175,17 +177,17 @@ impl Armed {
 
 #[derive(Debug, Default)]
 pub(crate) struct Alert {
-    /// For which completions the next event comes. All CQs of the EVD are armed for these at least.
+    /// The completions that raise the next event. Every CQ of the EVD is armed for at least these.
     pub(crate) armed: Armed,
     /// The progress thread watches the channel.
     pub(crate) watched: bool,
-    /// An EP has connected whose failures only its completions here tell.
+    /// An EP is connected whose failures only its completions on this EVD report.
     pub(crate) failures: bool,
-    /// `Timer::Rearm` is under way.
+    /// `Timer::Rearm` is set.
     pub(crate) scheduled: bool,
     /// QP numbers of EPs whose next receive exceeds a high watermark.
     pub(crate) marked: HashSet<u32>,
-    /// A failed request raises a solicited event, as verbs have it.
+    /// A failed request raises a solicited event, as the verbs specification requires.
     pub(crate) failures_are_solicited: bool,
 }
 
@@ -194,7 +196,7 @@ impl Alert {
         Self { failures_are_solicited: device.driver() != "rdma_rxe", ..Self::default() }
     }
 
-    /// All CQs have to be armed again.
+    /// Records that all CQs have to be armed again.
     pub(crate) fn disarmed(&mut self) {
         self.armed = Armed::Nothing;
     }
@@ -203,12 +205,12 @@ impl Alert {
         self.failures = true;
     }
 
-    /// Memory for marks of so many EPs.
+    /// Reserves memory for the marks of `eps` EPs.
     pub(crate) fn reserve(&mut self, eps: usize) -> Result<(), TryReserveError> {
         self.marked.try_reserve(eps.saturating_sub(self.marked.len()))
     }
 
-    /// Whether the next receive of the EP with this QP exceeds one of its high watermarks.
+    /// Records whether the next receive of the EP with this QP exceeds one of its high watermarks.
     pub(crate) fn mark(&mut self, qpn: u32, on: bool) {
         if on {
             self.marked.insert(qpn);
@@ -219,7 +221,7 @@ impl Alert {
 }
 
 impl Queue {
-    /// For which completions the CQ has to be armed while no thread waits, without a CNO.
+    /// The completions for which the CQ has to be armed while no thread waits and no CNO is set.
     pub(crate) fn wanted(&self) -> Armed {
         let Alert { failures, ref marked, failures_are_solicited, .. } = self.alert;
         let marked = !marked.is_empty();
@@ -241,7 +243,7 @@ impl Queue {
     }
 }
 
-/// What a harvest leaves to be done without the queue's lock.
+/// Work that a harvest finds, to be done without the queue's lock.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Deferred {
@@ -252,7 +254,7 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// Of an event that was lost.
+    /// The work for an event that was lost.
     pub(crate) fn overflow() -> Self {
         Self { overflowed: true, ..Self::default() }
     }
@@ -273,7 +275,8 @@ impl Deferred {
         self.overflowed |= other.overflowed;
     }
 
-    /// Memory for what a batch of completions may leave, if others have left something already.
+    /// Reserves memory for the work of one more batch of completions. A list that is empty needs
+    /// none.
     pub(crate) fn reserve_batch(&mut self) -> Result<(), TryReserveError> {
         let Self { failed, received, lost, overflowed: _ } = self;
         let more = |len: usize| if len == 0 { 0 } else { BATCH };

@@ -1,4 +1,4 @@
-//! Waiting: how a thread sleeps on an EVD, and what wakes it or triggers the CNO.
+//! Waiting: how a thread sleeps on an EVD, and what wakes the thread or triggers the CNO.
 
 use super::queue::{Deferred, SlowPath};
 use super::{EvdInner, WaitError};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl EvdInner {
-    /// Queues an event that is no completion, and tells whoever waits for it.
+    /// Queues an event other than a completion, then wakes the waiter or triggers the CNO.
     pub(crate) fn push(&self, event: Notice) {
         let mut queue = self.queue();
         if !self.live.load(Ordering::Acquire) {
@@ -32,18 +32,20 @@ impl EvdInner {
         self.announce(cno);
     }
 
-    /// There is no memory to queue this event: the EVD has overflowed. A connection request is rejected with it.
+    /// Handles an event for which there is no memory: the EVD overflows. A lost connection request
+    /// is rejected.
     #[cold]
     fn lose(&self, event: Notice) {
         tracing::error!(?event, evd = ?self.id, "no memory for an event");
         drop(event);
-        // Nothing could be told to an asynchronous EVD that has no memory.
+        // An asynchronous EVD without memory cannot report its own overflow.
         if !self.flags.contains(EvdFlags::ASYNC) {
             self.run_deferred(Deferred::overflow());
         }
     }
 
-    /// A failed or flushed completion may be in the CQ of an EVD that waits for solicited ones only (R238): look again.
+    /// Looks at the CQ again: the CQ may hold a failed or flushed completion while the EVD waits
+    /// for solicited completions only (R238).
     pub(crate) fn recheck_notification(&self) {
         if self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
@@ -52,7 +54,7 @@ impl EvdInner {
         }
     }
 
-    /// The CNO, if something that may trigger it is in the queue, or in the CQ.
+    /// Returns the CNO if the queue or the CQ holds an event that may trigger the CNO.
     fn cno_with_news(&self) -> Option<Arc<CnoInner>> {
         let mut queue = self.queue();
         let cno = queue.cno_if_enabled()?;
@@ -78,14 +80,17 @@ impl EvdInner {
     }
 
     pub(super) fn wake_waiter(&self) {
-        // Full (EAGAIN) means that a wake-up is already there.
+        // EAGAIN means that a wake-up is already pending.
         let _ = self.wake.write(1);
     }
 
-    /// The progress thread saw the channel readable: trigger the CNO, and arm again first so that nothing is missed.
+    /// Handles a readable channel on the progress thread: arms the CQ again, so that no completion
+    /// is missed, and then triggers the CNO.
     ///
-    /// A waiter may have come and gone with what the channel told of, and unsignalled completions trigger nothing; which
-    /// ones are solicited only the device knows. Without CNO the event is for the progress thread itself.
+    /// The CNO is not triggered without a check: a waiter may already have taken the completions
+    /// that the channel reported, and unsignalled completions trigger nothing. Only the device
+    /// knows which completions are solicited. Without a CNO the event is for the progress thread
+    /// itself.
     pub(crate) fn channel_ready(&self) {
         let told = self.drain_channel();
         let mut queue = self.queue();
@@ -168,10 +173,11 @@ impl EvdInner {
         threshold: usize,
     ) -> Result<(Dequeued, usize), WaitError> {
         let bare = |error| WaitError { error, more: 0 };
-        // A timeout too far away to be a date is for ever.
+        // A timeout that no `Instant` can represent never expires.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut deferred = Deferred::default();
-        // Whatever was there before the call counts, notifying or not (R246); so the first looks are at everything.
+        // Events that were queued before the call count, whether they notify or not (R246). The
+        // first looks therefore consider all events.
         let mut notified = true;
         let mut armed = false;
         let outcome = loop {
@@ -207,8 +213,8 @@ impl EvdInner {
                 break Err(WaitError { error, more });
             }
             if !armed {
-                // Only a wait that finds nothing needs the device's help, and then looks once more: what came before it
-                // was armed raises nothing.
+                // Only a wait that finds nothing arms the CQ. It then looks once more, because
+                // completions that finished before the CQ was armed raise no event.
                 let told = self.drain_channel();
                 notified |= told && solicited;
                 if let Err(error) = self.arm_to_wait(solicited) {
@@ -217,7 +223,7 @@ impl EvdInner {
                 armed = true;
                 continue;
             }
-            // From here on a waiter returns only for something that notifies.
+            // From here on only an event that notifies ends the wait.
             notified = false;
             self.queue().counts.blocked += 1;
             match self.block(left) {
@@ -248,7 +254,8 @@ impl EvdInner {
         any
     }
 
-    /// Sleeps until the device or somebody of this process has news; true if the device had.
+    /// Sleeps until the device or a thread of this process signals. Returns true if the device
+    /// signalled.
     fn block(&self, left: Option<Duration>) -> Result<bool> {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         if let Some(channel) = &self.channel {
