@@ -6,10 +6,9 @@
 //! channel. The CQ is armed:
 //!
 //! - for failures, once an EP is connected whose requests, or whose receives without an SRQ,
-//!   complete
-//!   here. (The device reports a broken SRQ EP by a separate event, LAST_WQE_REACHED.) Failed
-//!   completions raise what verbs call solicited events. So do messages whose sender asked for such an
-//!   event. Other completions cost nothing.
+//!   complete here. (The device reports a broken SRQ EP by a separate event, LAST_WQE_REACHED.)
+//!   Failed completions raise what verbs call solicited events. So do messages whose sender asked
+//!   for such an event. Other completions cost nothing.
 //! - for every completion, while an EP here has a high watermark that its next receive exceeds. The
 //!   same holds on rxe, where a failed request does not raise a solicited event.
 //!
