@@ -1,6 +1,8 @@
-//! How long a driver waits that rings its doorbells itself, in mode `auto`, and what an idle device costs.
+//! Measures how long a driver that rings its own doorbells waits in mode `auto`, and how much
+//! processor time an idle device uses.
 //!
-//! `cargo run --release -p mlx5-emu --example doorbell`; with MLX5_EMU_WATCH=0 for the device without userfaultfd.
+//! Run `cargo run --release -p mlx5-emu --example doorbell`. MLX5_EMU_WATCH=0 measures the device
+//! without userfaultfd.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 #[path = "../tests/common/mod.rs"]

@@ -1,6 +1,7 @@
-//! What a small SEND through an SRQ costs, in process, on one core: libmlx5's own part and the device's.
+//! Measures the cost of a small SEND through an SRQ in one process on one core, split into the part
+//! of libmlx5 and the part of the device.
 //!
-//! `cargo run --release -p mlx5-emu --example speed [REPEATS]`
+//! Run `cargo run --release -p mlx5-emu --example speed [REPEATS]`.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 #[path = "../tests/common/mod.rs"]

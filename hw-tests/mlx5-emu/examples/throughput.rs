@@ -1,9 +1,10 @@
-//! Messages between two processes on the software device: how many and how much, both directions at once.
+//! Measures message rate and bandwidth between two processes on the software device, in both
+//! directions at once.
 //!
-//! The processor time of a process per message it received (for sending one and receiving one) says more than the rate when others
-//! use the machine.
+//! The example also gives the processor time per received message, which covers sending one message
+//! and receiving one. On a shared machine this time says more than the rate.
 //!
-//! `cargo run --release -p mlx5-emu --example throughput [SECONDS]`
+//! Run `cargo run --release -p mlx5-emu --example throughput [SECONDS]`.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 #[path = "../tests/common/mod.rs"]

@@ -22,7 +22,7 @@ pub(crate) fn real_time() -> Duration {
     now.saturating_add(Duration::from_nanos(ADVANCED_NS.load(Ordering::Relaxed)))
 }
 
-/// Lets device time jump forward, so that timers (receiver-not-ready, transport) expire without waiting for them.
+/// Moves device time forward. Timers (receiver not ready, transport) then expire without a wait.
 pub fn advance(by: Duration) {
     ADVANCED_NS.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(0), Ordering::Relaxed);
 }

@@ -1,7 +1,8 @@
-//! What the program under test did that real hardware would choke on.
+//! Complaints: actions of the program under test that violate a rule of real hardware.
 //!
-//! Complaints are collected per process. A test asks for them ([`take`]); a preloaded program prints them to stderr as
-//! they come, and with `MLX5_EMU_STRICT=1` exits with status 86 if there were any.
+//! Complaints are collected per process. A test reads them with [`take`]. A preloaded program
+//! prints each complaint to stderr when it occurs. With `MLX5_EMU_STRICT=1` a preloaded program
+//! that caused a complaint exits with status 86.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Mode {
     /// Only explicit [`crate::step`] calls.
     Manual,
-    /// [`crate::step`], and libmlx5's post, poll and arm functions, which are hooked: in the caller's thread, deterministic.
-    /// The default of a linked-in device.
+    /// The engine runs in the caller's thread, deterministically: in [`crate::step`] and in the
+    /// hooked post, poll and arm functions of libmlx5. This is the default of a linked-in device.
     Stepped,
-    /// As `Stepped`, plus a helper thread that serves what no hook sees: other processes, timers while the program
-    /// sleeps, doorbells of drivers that bypass libmlx5. The default of a preloaded device.
+    /// As `Stepped`, plus a helper thread for work that no hook sees: requests of other processes,
+    /// timers that expire while the program sleeps, and doorbells of drivers that bypass libmlx5.
+    /// This is the default of a preloaded device.
     Auto,
     /// No hooks; a thread that polls all the time, as hardware would.
     Thread,
@@ -101,7 +102,8 @@ pub(crate) fn strict() -> bool {
     env("MLX5_EMU_STRICT").as_deref() == Some("1")
 }
 
-/// Names the set of processes that see each other (`MLX5_EMU_SESSION`); processes of one user share one by default.
+/// Names the set of processes that can reach each other (`MLX5_EMU_SESSION`). By default all
+/// processes of a user share one session.
 pub(crate) fn session() -> String {
     env("MLX5_EMU_SESSION").unwrap_or_else(|| format!("user-{}", crate::sys::uid()))
 }

@@ -7,10 +7,11 @@ use crate::faults::Rule;
 use crate::helper;
 use crate::qp_state::QpState;
 
-/// Does everything there is to do now: doorbells, send queues, timers that are due, other processes, waiting events.
+/// Does all pending work: doorbells, send queues, expired timers, frames from other processes,
+/// waiting events.
 ///
-/// In the modes without a helper thread what was copied into doorbell registers is checked, too: no other thread may be in
-/// the middle of a post.
+/// In the modes without a helper thread this function also checks the data that was copied into
+/// doorbell registers. No other thread may be inside a post during this call.
 pub fn step() {
     let mut device = device::lock();
     device.settled = matches!(mode(), Mode::Manual | Mode::Stepped);
@@ -18,8 +19,8 @@ pub fn step() {
     device.settled = false;
 }
 
-/// Chooses who runs the engine; for a test program, before it opens the device. Hooks of contexts that are open already stay
-/// as they are.
+/// Chooses who runs the engine. A test program calls this function before it opens the device: the
+/// hooks of contexts that are already open do not change.
 pub fn set_mode(mode: Mode) {
     config::store_mode(mode);
     helper::mode_changed();
@@ -35,7 +36,8 @@ pub fn no_faults() {
     device::lock().faults.clear();
 }
 
-/// Shows receives that are late ([`Fault::LateReceive`](crate::faults::Fault::LateReceive)), and what waits for them.
+/// Makes receive completions that [`Fault::LateReceive`](crate::faults::Fault::LateReceive) holds
+/// back visible, and delivers the events that wait for them.
 pub fn release_late() {
     device::lock().release_late();
 }

@@ -1,7 +1,8 @@
-//! The device's state in this process: every object of every context, under one lock.
+//! The state of the device in this process: all objects of all contexts, under one lock.
 //!
-//! Who takes the lock: commands (ioctl), the hooks on libmlx5's data path functions, explicit [`crate::step`], and the helper
-//! thread. Whoever holds it is "the device"; queue memory is only touched with it held.
+//! Commands (ioctl), the hooks on libmlx5's data path functions, explicit calls of [`crate::step`]
+//! and the helper thread take the lock. The holder of the lock acts as the device. Queue memory is
+//! accessed only while the lock is held.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -78,8 +79,8 @@ pub(crate) struct UarPage {
     pub(crate) index: u32,
     /// The QPs that ring their doorbells on this page.
     pub(crate) qps: Vec<usize>,
-    /// A doorbell was taken from this page since the send records of its QPs were last compared. A register keeps the last
-    /// doorbell only, so other QPs may have been rung as well.
+    /// A doorbell was taken from this page after the last comparison of the send records of its
+    /// QPs. A register keeps only the last doorbell, so other QPs may have been rung as well.
     pub(crate) compare: bool,
     /// A doorbell was taken by a hook on libmlx5 since the helper thread looked last.
     pub(crate) hooked: bool,
@@ -146,7 +147,8 @@ pub(crate) struct Device {
     pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
     pub(crate) uar_changes: u64,
-    /// Nobody writes to a doorbell register now: the program asked for this step, and no helper thread runs.
+    /// No thread writes to a doorbell register now: the program requested this step, and there is
+    /// no helper thread.
     pub(crate) settled: bool,
 }
 
@@ -257,7 +259,8 @@ pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
     }
 }
 
-/// In a forked child: the parent's device is not ours. What it had is leaked, since its lock may be held for ever.
+/// Drops the parent's device in a forked child. Its memory is leaked, because another thread may
+/// have held the lock at the time of the fork, and that thread does not exist in the child.
 pub(crate) fn forget_in_child() {
     DEVICE.store(std::ptr::null_mut(), Ordering::Release);
     GENERATION.fetch_add(1, Ordering::AcqRel);

@@ -1,4 +1,5 @@
-//! Completion channels and asynchronous event channels: packet sockets whose other end the program reads.
+//! Completion channels and asynchronous event channels: packet sockets. The program reads the other
+//! end.
 
 use std::collections::VecDeque;
 use std::io;

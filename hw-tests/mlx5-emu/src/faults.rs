@@ -1,19 +1,20 @@
 //! Faults on demand, by API or by `MLX5_EMU_FAULTS`.
 //!
-//! The variable holds rules separated by `;`, each `what[=value][*count][@skip]`: `value` depends on the rule, `count` is how often
-//! it applies (default 1, `*0` for ever), `@skip` how many occasions pass first. Rules:
+//! The variable holds rules separated by `;`. A rule has the form `what[=value][*count][@skip]`.
+//! The meaning of `value` depends on the rule. `count` is the number of times that the rule applies
+//! (default 1, `*0` for ever). `@skip` is the number of occasions to let pass first. Rules:
 //!
 //! | rule | effect |
 //! |---|---|
 //! | `drop` | a request gets lost: retransmitted on reliable transports, gone on others |
 //! | `delay=MICROSECONDS` | a request waits |
 //! | `rnr` | a request is answered "receiver not ready" |
-//! | `error=SYNDROME` | a request completes with this syndrome (1 length, 2 QP, 4 protection, 0x12..0x16 remote, ...) |
+//! | `error=SYNDROME` | a request fails: 1 length, 2 QP, 4 protection, 0x12..0x16 remote, ... |
 //! | `hold` | a send completion is held back until completions of another QP passed it |
 //! | `repeat` | a send completion is written twice |
-//! | `stale` | a completion is written whole but for its owner bit, which follows at the next explicit step |
-//! | `late` | the same of a receive, but until the order `release`; a LAST_WQE_REACHED waits for it as well |
-//! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`), see `uverbs/command.rs` for the names |
+//! | `stale` | a completion lacks its owner bit until the next explicit step |
+//! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
+//! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `uverbs/command.rs` |
 
 use crate::device::Device;
 use crate::engine::cqe::Cqe;
@@ -40,8 +41,8 @@ pub enum Fault {
     Repeat,
     /// A completion is written whole but for its owner bit; that follows at the next explicit step.
     StaleOwner,
-    /// A finished receive is written whole but for its owner bit; that, and every LAST_WQE_REACHED from now on, follow at
-    /// [`release_late`](crate::control::release_late).
+    /// A receive completion is written without its owner bit. The owner bit and every later
+    /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
     LateReceive,
     /// The command with this name fails with this errno.
     Command(&'static str, i32),
@@ -245,7 +246,7 @@ impl Faults {
         let receive = matches!(value >> 4, 1..=4);
         let applies = |fault| fault == Fault::StaleOwner || fault == Fault::LateReceive && receive;
         let Some(fault) = self.strike(None, applies) else { return false };
-        // The other owner, as the slot had it a lap ago; everything else of the completion is there.
+        // Writes the owner bit of the previous lap. The rest of the completion is already complete.
         buf.publish_byte(offset, value ^ 1);
         if fault == Fault::LateReceive {
             self.late.push((cq, buf, offset, value));
@@ -277,7 +278,8 @@ impl Faults {
 }
 
 impl Device {
-    /// A send completion is about to be written: holds it back or writes it one time more. True when it was taken.
+    /// Holds back or repeats a send completion that is about to be written. Returns true if the
+    /// fault took the completion.
     pub(crate) fn hold_or_repeat(&mut self, cq: usize, qp: usize, cqe: &Cqe<'_>) -> bool {
         let others: Vec<Held> = {
             let held = std::mem::take(&mut self.faults.held);

@@ -30,7 +30,8 @@ impl Gid {
     }
 }
 
-/// The valid entries, by index: 127.0.0.1, ::1, then the host's other addresses. Read once per process.
+/// The valid entries, by index: 127.0.0.1, ::1, then the other addresses of the host. The table is
+/// read once per process.
 pub fn table() -> &'static [Gid] {
     static TABLE: OnceLock<Vec<Gid>> = OnceLock::new();
     TABLE.get_or_init(|| {

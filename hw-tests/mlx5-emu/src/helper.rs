@@ -1,9 +1,10 @@
-//! The helper thread: serves what no call of the program makes happen.
+//! The helper thread: does the work that no call of the program triggers.
 //!
-//! In [`Mode::Auto`] it sleeps on the sockets of other processes, on timers and on the doorbell pages ([`crate::watch`]). After a
-//! doorbell that no hook saw it looks at the pages itself for a while, without sleeping as long as the processor has nothing
-//! else to do. Where the pages cannot be watched it looks at them every two milliseconds. In [`Mode::Thread`] it polls like
-//! hardware. Other modes have no helper.
+//! In [`Mode::Auto`] the thread sleeps until a socket of another process, a timer or a doorbell
+//! page ([`crate::watch`]) wakes it. After a doorbell that no hook saw, the thread polls the
+//! doorbell pages for a while, and does not sleep as long as the processor is otherwise idle. If
+//! the pages cannot be watched, the thread looks at them every two milliseconds. In
+//! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
 #![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -29,12 +30,13 @@ const SHORTEST: Duration = Duration::from_micros(50);
 /// How long the thread sleeps when everything that can happen wakes it.
 const UNTIL_WOKEN: Duration = Duration::from_secs(10);
 
-/// How long the thread looks at the doorbell pages without sleeping after a doorbell that no hook saw: between these limits,
-/// longer while doorbells come in that time, shorter while they don't.
+/// How long the thread polls the doorbell pages after a doorbell that no hook saw: minimum and
+/// maximum. The time grows while doorbells arrive during polling, and shrinks while none arrive.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 /// A yield that takes longer gave the processor to another thread.
 const OTHERS_RAN: Duration = Duration::from_micros(20);
-/// How long the thread does not spin after it found that others want the processor; doubles up to the second.
+/// How long the thread stops spinning after it found that other threads want the processor: initial
+/// value and maximum. The time doubles up to the maximum.
 const BUSY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Naps that stand in for spinning on a busy machine.
 const BUSY_NAP: Duration = Duration::from_micros(20);
@@ -148,7 +150,8 @@ pub(crate) fn mode_changed() {
 fn block_signals() -> libc::sigset_t {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: both sets are valid places; sigfillset initialises the first, pthread_sigmask the second.
+    // SAFETY: both sets are valid memory; sigfillset initialises the first, pthread_sigmask the
+    // second.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
@@ -161,7 +164,7 @@ fn restore_signals(old: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }
 
-/// Ends the helper's sleep, or keeps it from falling asleep before it has looked at everything again.
+/// Ends the helper's sleep. A helper that is about to sleep looks for work once more instead.
 pub(crate) fn wake() {
     WAKES.fetch_add(1, Ordering::SeqCst);
     if SLEEPING.load(Ordering::SeqCst)
@@ -184,9 +187,11 @@ pub(crate) fn program_polls() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// The program polled in vain so many times in a row while it has peers in other processes: lets them run.
+/// Lets the peers run after `times` polls in a row found nothing. The program has peers in other
+/// processes.
 ///
-/// A spinning program on a busy machine otherwise keeps its peer off the processor for whole time slices.
+/// Otherwise, on a busy machine, a spinning program keeps its peer off the processor for whole time
+/// slices.
 pub(crate) fn polled_in_vain(times: u32) {
     const YIELD_AFTER: u32 = 64;
     const NAP_AFTER: u32 = 512;
@@ -204,8 +209,8 @@ pub(crate) fn polled_in_vain(times: u32) {
     device::lock().net.awake();
 }
 
-/// Lets the thread take the processor from a program that spins when something wakes it: a short time slice (Linux 6.12;
-/// older kernels prefer threads that slept anyway) and timers that are exact.
+/// Lets the thread preempt a spinning program after a wake-up. The thread requests a short time
+/// slice (Linux 6.12; older kernels prefer threads that slept anyway) and exact timers.
 fn prefer_short_turns() {
     const SLICE_NS: u64 = 100_000;
     /// `struct sched_attr` in its first version.
@@ -231,7 +236,8 @@ fn prefer_short_turns() {
         period: 0,
     };
     let at = &raw mut attributes;
-    // SAFETY: the structure has the size it says; both calls concern the calling thread only, and what fails is left as it was.
+    // SAFETY: the structure has the size that it states. Both calls affect only the calling thread.
+    // A call that fails changes nothing.
     unsafe {
         if libc::syscall(libc::SYS_sched_getattr, 0, at, size_of::<Attributes>(), 0) == 0
             && (*at).policy == libc::SCHED_OTHER.cast_unsigned()
@@ -344,7 +350,8 @@ fn run() {
             }
         }
         nap = (nap * 2).min(LONGEST);
-        // While the program polls its sockets are left to it, for short times: it may stop any moment, to watch memory say.
+        // While the program polls, it serves the sockets itself. The helper then sleeps only
+        // briefly: the program may stop polling at any moment, for example to watch memory.
         let mut wait = match (contexts, program_polls) {
             (0, _) => UNTIL_WOKEN,
             (_, true) => SHORTEST,
@@ -360,7 +367,8 @@ fn run() {
     }
 }
 
-/// As [`sleep`] on the doorbell pages and, unless the program fetches itself what they send, on other processes.
+/// As [`sleep`], on the doorbell pages and on the sockets of other processes. A program that polls
+/// serves these sockets itself, so they are left out then.
 fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wakes: u64) -> bool {
     let mut descriptors = Vec::new();
     if !program_polls {
@@ -377,8 +385,8 @@ fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wake
     woken
 }
 
-/// Waits for a descriptor, a wake-up or the time; true when it was not the time. `wakes` is what [`WAKES`] was before the
-/// caller looked for work.
+/// Waits for a descriptor, a wake-up or the end of `time`. Returns false if the time ended the
+/// wait. `wakes` is the value of [`WAKES`] from before the caller looked for work.
 fn sleep(descriptors: &[RawFd], time: Duration, wakes: u64) -> bool {
     let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
     let mut list = descriptors.to_vec();

@@ -1,9 +1,10 @@
-//! Hooks on libmlx5's data path functions, so that the engine runs in the thread that posts, polls or arms.
+//! Hooks on libmlx5's data path functions: the engine runs in the thread that posts, polls or arms.
 //!
-//! libibverbs calls these functions through tables in public structures (`ibv_context.ops`, `ibv_cq_ex`, `ibv_qp_ex`). The commands
-//! that create CQs and QPs carry the address of the program's object as its user handle; from there the tables are found
-//! and the few entries below replaced. Each wrapper calls the original and then lets the engine run. Posting receives is not
-//! hooked: it costs what libmlx5 costs.
+//! libibverbs calls these functions through tables in public structures (`ibv_context.ops`,
+//! `ibv_cq_ex`, `ibv_qp_ex`). The commands that create CQs and QPs carry the address of the
+//! program's object as the user handle. From this address the module finds the tables, and replaces
+//! the few entries below. Each wrapper calls the original function and then runs the engine.
+//! Posting receives is not hooked, so the emulator adds no cost to it.
 #![expect(unsafe_code, reason = "function tables of libibverbs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,8 @@ mod offset {
     pub(super) const CONTEXT_REQ_NOTIFY: usize = 104;
     pub(super) const CONTEXT_POST_SEND: usize = 208;
     pub(super) const CONTEXT_CMD_FD: u64 = 264;
-    /// `abi_compat`: all ones when the context is part of a `verbs_context`, whose entries lie in front of it.
+    /// `abi_compat`: all ones when the context is part of a `verbs_context`. The entries of that
+    /// structure lie in front of the context.
     pub(super) const CONTEXT_ABI_COMPAT: u64 = 320;
     pub(super) const BEFORE_CONTEXT_QUERY_RT_VALUES: usize = 128;
     pub(super) const OBJECT_CONTEXT: u64 = 0;
@@ -166,8 +168,8 @@ fn hook_context(context: usize, index: usize) {
         return;
     }
     let Some(slot) = CONTEXTS.iter().find(|slot| slot.context.load(Ordering::Relaxed) == 0) else { return };
-    // SAFETY: `context` was checked to be a live ibv_context (its command descriptor matches); the offsets are those of its
-    // public `ops` table, and the hooks have the types of the entries.
+    // SAFETY: `context` is a live ibv_context, because its command descriptor was found to match.
+    // The offsets are those of its public `ops` table, and the hooks have the types of the entries.
     unsafe {
         let poll: PollCq = poll_cq;
         let notify: ReqNotify = req_notify_cq;
@@ -219,15 +221,16 @@ pub(crate) fn cq_created(fd: i32, index: usize, object: u64) {
     {
         let hook: StartPoll = start_poll;
         if START_POLL.insert(object, function) {
-            // SAFETY: libmlx5 allocates every CQ as the union with the extended form, zeroed; a function pointer there is the
-            // entry for polling.
+            // SAFETY: libmlx5 allocates every CQ, zeroed, as the union with the extended form. A
+            // function pointer at this offset is the entry for polling.
             unsafe { replace(object, offset::CQ_EX_START_POLL, hook as usize) };
         }
     }
 }
 
-/// A QP is being created, or moves to INIT: libmlx5 fills in the extended entries after the command that creates it. Called with
-/// the device locked.
+/// Hooks the extended entries of a QP at its creation and at its transition to INIT. The second
+/// call is needed because libmlx5 fills in these entries after the create command. The caller holds
+/// the device lock.
 pub(crate) fn qp_usable(fd: i32, index: usize, object: u64) {
     if !hooked() {
         return;
@@ -240,14 +243,15 @@ pub(crate) fn qp_usable(fd: i32, index: usize, object: u64) {
     {
         let hook: WrComplete = wr_complete;
         if function != hook as usize && WR_COMPLETE.insert(object, function) {
-            // SAFETY: libmlx5 allocates every QP as the union with the extended form, zeroed; a function pointer there is the
-            // entry that rings the doorbell.
+            // SAFETY: libmlx5 allocates every QP, zeroed, as the union with the extended form. A
+            // function pointer at this offset is the entry that rings the doorbell.
             unsafe { replace(object, offset::QP_EX_WR_COMPLETE, hook as usize) };
         }
     }
 }
 
-/// libibverbs fills in a QP's context only after the command; any hooked context of this descriptor will do.
+/// Finds the context of a QP. libibverbs sets a QP's context only after the create command, so any
+/// hooked context of this descriptor serves.
 fn context_of_qp(fd: i32, object: u64) -> Option<usize> {
     context_of(fd, object).or_else(|| {
         CONTEXTS.iter().map(|slot| slot.context.load(Ordering::Relaxed)).find(|&context| {

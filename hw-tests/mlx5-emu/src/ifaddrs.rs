@@ -4,7 +4,8 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Every IP address of the host that is up, mapped by `make(interface, address)`; empty when none can be read.
+/// Maps every IP address of the host's active interfaces by `make(interface, address)`. The result
+/// is empty when the addresses cannot be read.
 pub(crate) fn host_addresses<T>(mut make: impl FnMut(&CStr, IpAddr) -> T) -> Vec<T> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the result.
@@ -23,11 +24,13 @@ pub(crate) fn host_addresses<T>(mut make: impl FnMut(&CStr, IpAddr) -> T) -> Vec
         // SAFETY: non-null, and at least a sockaddr header long.
         let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
         let address = if family == libc::AF_INET {
-            // SAFETY: AF_INET says that a sockaddr_in is there; it may be less aligned than the type asks for.
+            // SAFETY: AF_INET means that the address is a sockaddr_in. It may be less aligned than
+            // the type.
             let sin = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
             IpAddr::V4(Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr)))
         } else if family == libc::AF_INET6 {
-            // SAFETY: AF_INET6 says that a sockaddr_in6 is there; it may be less aligned than the type asks for.
+            // SAFETY: AF_INET6 means that the address is a sockaddr_in6. It may be less aligned
+            // than the type.
             let sin6 = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             IpAddr::V6(Ipv6Addr::from(sin6.sin6_addr.s6_addr))
         } else {

@@ -1,8 +1,9 @@
-//! The C library's functions that rdma-core calls, put in front of the real ones.
+//! Replacements for the C library functions that rdma-core calls.
 //!
-//! Exported with their C names: in a cdylib they serve LD_PRELOAD, in an executable that links the rlib the linker
-//! exports them for the shared libraries. Each looks whether the call concerns the software device and otherwise goes
-//! on to the real function. What is not ours costs one comparison or one load. The functions that take a path are in
+//! The functions are exported under their C names. In a cdylib they serve LD_PRELOAD. In an
+//! executable that links the rlib, the linker exports them to the shared libraries. Each function
+//! checks whether the call concerns the software device, and otherwise calls the real function. For
+//! other calls the check costs one comparison or one load. The functions that take a path are in
 //! [`crate::paths`].
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
@@ -185,7 +186,8 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     new
 }
 
-/// socket(2): the RDMA netlink family is reported missing, so that rdma-core discovers devices through sysfs.
+/// socket(2). Reports the RDMA netlink family as missing, so that rdma-core discovers devices
+/// through sysfs.
 ///
 /// # Safety
 /// As the C function.

@@ -1,10 +1,12 @@
 //! A software ConnectX under unmodified rdma-core.
 //!
-//! Linked into a test program, or preloaded into any program, this crate answers the system calls that libibverbs, libmlx5
-//! and librdmacm make, so that they find an `mlx5_0` on a machine that has none. The queues, doorbell records and
-//! completions are libmlx5's own, in the formats of the hardware; a small engine reads and writes them.
+//! The crate is linked into a test program or preloaded into any program. It answers the system
+//! calls of libibverbs, libmlx5 and librdmacm, so that these libraries find an `mlx5_0` on a
+//! machine without a ConnectX. The queues, doorbell records and completions are libmlx5's own, in
+//! the formats of the hardware. A small engine reads and writes them.
 //!
-//! It is a model for testing drivers and for first steps, not a model of a network card's speed.
+//! The device is a model for testing drivers and for first steps. It does not model the speed of a
+//! network card.
 
 mod clock;
 mod complaints;

@@ -1,8 +1,9 @@
 //! Memory of the program under test: command buffers, queues, doorbell records, registered regions.
 //!
-//! Two kinds of access. *User copies* ([`copy_from_user`], [`copy_to_user`]) go through the kernel and answer EFAULT for
-//! addresses that are not mapped; commands use them. *Queue access* (`Area`) is direct: a range that was checked to be
-//! mapped when it was handed over, as the kernel driver pins it, and of which every access is bounds-checked.
+//! There are two kinds of access. *User copies* ([`copy_from_user`], [`copy_to_user`]) go through
+//! the kernel and return EFAULT for addresses that are not mapped. Commands use them. *Queue
+//! access* (`Area`) is direct. The device checks that the range is mapped when the program hands it
+//! over, as the kernel driver pins it, and checks the bounds of every access.
 #![expect(unsafe_code, reason = "raw access to queue memory and to user buffers")]
 
 use std::io;
@@ -42,14 +43,16 @@ pub fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
     }
     let local = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
     let remote = iovec(address, data.len());
-    // SAFETY: `local` describes `data`, which process_vm_writev only reads; the kernel checks the remote side.
+    // SAFETY: `local` describes `data`, which process_vm_writev only reads; the kernel checks the
+    // remote side.
     let n = unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     if usize::try_from(n) == Ok(data.len()) { Ok(()) } else { Err(sys::errno(libc::EFAULT)) }
 }
 
 const PAGE: u64 = 4096;
 
-/// Faults a range of pages in for reading or for writing, as pinning does, without changing what they hold.
+/// Faults in a range of pages for reading or for writing, as pinning does. The contents do not
+/// change.
 fn populate(first: u64, pages: usize, writable: bool) -> io::Result<()> {
     const MADV_POPULATE_READ: i32 = 22;
     const MADV_POPULATE_WRITE: i32 = 23;
@@ -86,7 +89,8 @@ pub(crate) fn check_range(address: u64, len: u64, writable: bool) -> io::Result<
     if can_populate() {
         return populate(first, pages, writable).map_err(|_| sys::errno(libc::EFAULT));
     }
-    // An older kernel: reading a byte of each page, many pages per call, proves at least that they are mapped.
+    // On an older kernel, read one byte of each page, many pages per call. This proves at least
+    // that the pages are mapped.
     let mut bytes = [0u8; 512];
     let mut done = 0;
     while done < pages {
@@ -116,8 +120,8 @@ pub(crate) struct Area {
     len: usize,
 }
 
-// SAFETY: an Area is an address range of shared memory; all access goes through volatile or atomic operations or through
-// copies of payload that the program handed over.
+// SAFETY: an Area is an address range of shared memory. Every access is a volatile or atomic
+// operation, or a copy of payload that the program handed over.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -152,8 +156,9 @@ impl Area {
     pub(crate) fn be32(&self, offset: usize) -> u32 {
         let at = self.at(offset, 4);
         debug_assert!(at.cast::<u32>().is_aligned());
-        // SAFETY: in bounds and mapped (checked at creation), aligned as the areas and all offsets used are multiples of 4;
-        // the program only writes such words with plain stores, which an atomic load may race with on real hardware.
+        // SAFETY: in bounds and mapped (checked at creation). Aligned, because the areas and all
+        // offsets used are multiples of 4. The program writes such words only with plain stores,
+        // and on real hardware the device's load may race with these stores too.
         u32::from_be(unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Relaxed))
     }
 
@@ -218,7 +223,8 @@ impl Area {
     #[inline(always)]
     pub(crate) fn load64(&self, offset: usize) -> u64 {
         let at = self.at(offset, 8);
-        // SAFETY: in bounds, 8-byte aligned since UAR pages are page aligned and register offsets multiples of 8.
+        // SAFETY: in bounds; 8-byte aligned, because UAR pages are page aligned and register
+        // offsets are multiples of 8.
         unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Acquire)
     }
 
@@ -247,8 +253,9 @@ impl Area {
 /// Whether copies of payload go through the kernel: 0 no, 1 yes, 2 not decided.
 static CHECKED: AtomicU8 = AtomicU8::new(2);
 
-/// Lets every copy of payload go through the kernel, so that memory which was registered and unmapped since becomes a
-/// complaint instead of a crash. Slow: a system call per piece. `MLX5_EMU_CHECKED=1` does the same.
+/// Sends every copy of payload through the kernel. An access to memory that was registered and
+/// later unmapped then becomes a complaint instead of a crash. This is slow: it takes a system call
+/// per piece. `MLX5_EMU_CHECKED=1` has the same effect.
 pub fn set_checked(checked: bool) {
     CHECKED.store(u8::from(checked), Ordering::Relaxed);
 }
@@ -277,10 +284,10 @@ fn unmapped(address: u64, len: usize) {
     );
 }
 
-/// Copies `len` bytes between two places of program memory that the regions' checks allow.
+/// Copies `len` bytes between two ranges of program memory that passed the checks of their regions.
 ///
-/// Which bytes these are was decided by key, bounds and access checks of the engine; whether they are still mapped is the
-/// program's duty, as it is with a device.
+/// The engine has already checked key, bounds and access of both ranges. As with a real device, the
+/// program must keep the memory mapped.
 #[inline(always)]
 pub(crate) fn copy(from: u64, to: u64, len: usize) {
     if checked() {
@@ -291,19 +298,21 @@ pub(crate) fn copy(from: u64, to: u64, len: usize) {
     }
     let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
-    // SAFETY: both ranges lie in live registered regions, which were checked to be mapped at registration with the access
-    // used here.
+    // SAFETY: both ranges lie in live registered regions. Registration checked that these regions
+    // are mapped with the access used here.
     unsafe { copy_last_byte_last(from, to, len) };
 }
 
-/// Copies, and writes the last byte after all others: programs poll on it, since cards place data in order.
+/// Copies `len` bytes and writes the last byte after all others. Programs poll on the last byte,
+/// because cards place data in order.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes; they may overlap.
 #[inline(always)]
 unsafe fn copy_last_byte_last(from: *const u8, to: *mut u8, len: usize) {
     let Some(body) = len.checked_sub(1) else { return };
-    // SAFETY: in bounds as our caller promises; the last byte is read before an overlapping copy can change it.
+    // SAFETY: in bounds, as the caller promises. The last byte is read before an overlapping copy
+    // can change it.
     unsafe {
         let last = from.add(body).read();
         std::ptr::copy(from, to, body);
@@ -344,7 +353,7 @@ pub(crate) fn write_region(to: u64, data: &[u8]) {
 pub(crate) fn atomic_update(address: u64, change: impl Fn(u64) -> Option<u64>) -> u64 {
     let at = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
     debug_assert!(at.is_aligned());
-    // SAFETY: inside a registered region with remote atomic access, aligned (checked by the responder).
+    // SAFETY: inside a registered region with remote atomic access; aligned (the responder checks).
     let word = unsafe { AtomicU64::from_ptr(at) };
     match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
         Ok(old) | Err(old) => old,
@@ -360,9 +369,11 @@ pub(crate) fn fault_in(address: u64, len: u64, writable: bool) -> bool {
 /// The key of null regions: what is written with it is dropped, what is read with it is zero.
 pub(crate) const NULL_KEY: u32 = 0x1ff;
 
-/// An address for `len` bytes of a null region, at most a message's length; `None` without memory.
+/// Returns an address that stands for `len` bytes of a null region. `len` is at most the length of
+/// a message. `None` when there is no memory.
 ///
-/// Reading finds pages of zeros that take no memory. Writing goes to two megabytes, mapped over and over.
+/// Reads use pages of zeros that take no memory. Writes go to two megabytes that are mapped
+/// repeatedly.
 #[cold]
 pub(crate) fn null_region(len: u32, writable: bool) -> Option<u64> {
     const SPAN: usize = 1 << 30;
@@ -415,7 +426,8 @@ pub(crate) fn map_shared(fd: i32, len: usize) -> io::Result<Area> {
 
 /// Undoes [`map_shared`].
 ///
-/// The area must come from [`map_shared`] and not be used afterwards; the callers own their UAR mapping exclusively.
+/// The area must come from [`map_shared`] and must not be used afterwards. The callers own their
+/// UAR mapping exclusively.
 pub(crate) fn unmap(area: Area) {
     // SAFETY: by the contract above this mapping is ours and unused from here on.
     unsafe { libc::munmap(area.base.cast(), area.len) };

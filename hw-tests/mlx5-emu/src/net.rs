@@ -1,10 +1,12 @@
-//! Messages between processes: a ring in shared memory per direction and pair ([`crate::ring`]), and a stream socket that brings it.
+//! Messages between processes: a ring in shared memory ([`crate::ring`]) per direction and pair of
+//! processes, and a stream socket that passes the ring to the peer.
 //!
-//! Frames travel through the ring. The socket, at an abstract address that names a session and a slot, wakes whoever sleeps and tells
-//! when the peer is gone.
+//! Frames travel through the ring. The socket is bound to an abstract address that names a session
+//! and a slot. It wakes a sleeping peer, and its end of file reports that the peer has gone.
 //!
-//! The slot is the upper part of every QP number, so a number says which process to send to. Binding the address claims the slot;
-//! it is free again when the process ends, whatever ends it, and nothing is left in the file system.
+//! The slot is the upper part of every QP number, so a QP number identifies the process that owns
+//! the QP. Binding the address claims the slot. The slot becomes free when the process ends, for
+//! any reason, and the file system keeps no trace of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -196,7 +198,8 @@ impl Net {
         if self.has_peers() {
             return true;
         }
-        // A first connection is otherwise noticed by the helper thread; without one, look now and then.
+        // The helper thread notices a first connection. There may be no helper thread, so every
+        // 256th call looks for one.
         self.calls = self.calls.wrapping_add(1);
         self.calls.is_multiple_of(256)
     }
@@ -206,8 +209,8 @@ impl Net {
         !self.incoming.is_empty() || !self.outgoing.is_empty()
     }
 
-    /// Too much waits for this peer already to send it a request with so much payload. If so, QPs that wait are told once there
-    /// is room.
+    /// True when the data queued for this peer leaves no room for a request with this much payload.
+    /// The waiting QPs are then notified when there is room.
     pub(crate) fn congested(&mut self, slot: u32, payload: u32) -> bool {
         let Some(peer) = self.outgoing.get_mut(&slot) else { return false };
         let need = (REQUEST_HEAD + payload as usize + ALIGN).min(WHOLE);
@@ -280,8 +283,8 @@ impl Net {
         });
     }
 
-    /// The caller is about to sleep: the descriptors that end it, unless there is something to do already. Call
-    /// [`Net::awake`] afterwards.
+    /// Prepares for a sleep of the caller. Returns the descriptors that end the sleep, or `None`
+    /// when there is work already. After the sleep the caller calls [`Net::awake`].
     pub(crate) fn fall_asleep(&mut self) -> Option<Vec<RawFd>> {
         self.sleepers += 1;
         if self.note_sleep() {
@@ -318,8 +321,9 @@ impl Net {
         work
     }
 
-    /// Waits until what waits for a peer is in its ring, before the process goes away: on hardware, an answer was on the wire
-    /// long ago.
+    /// Waits until the frames queued for each peer are in its ring, for at most half a second in
+    /// total. Called before the process ends: on hardware these answers would already be on the
+    /// wire.
     pub(crate) fn linger(&mut self) {
         let until = Instant::now() + Duration::from_millis(500);
         for peer in self.outgoing.values_mut() {
@@ -333,8 +337,8 @@ impl Net {
         }
     }
 
-    /// Takes connections that peers made. The kernel makes a socket before it says that there is none to take, so this is not
-    /// for every look.
+    /// Accepts the connections of peers. The kernel allocates a socket even for an accept that
+    /// finds no connection, so this call is too expensive for every look.
     pub(crate) fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         while let Ok((stream, _)) = listener.accept() {

@@ -36,7 +36,8 @@ pub(crate) struct Pd {
 pub(crate) enum KeyKind {
     /// A memory region.
     Region,
-    /// A memory window; bound when `len` is not zero. `type2` windows bind by work request and may be invalidated remotely.
+    /// A memory window. It is bound when `len` is not zero. A `type2` window is bound by a work
+    /// request and may be invalidated remotely.
     Window { type2: bool, bound: bool, region: u32, qpn: u32 },
     /// Pieces of other regions in a row ([`Layout`]); `free` when no work request has given it any.
     Indirect { entries: u32, free: bool, remote_invalidate: bool },

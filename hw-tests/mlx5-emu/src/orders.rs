@@ -1,4 +1,5 @@
-//! [`crate::control`] for programs that have the device preloaded: they find `mlx5_emu_control` with dlsym(3).
+//! [`crate::control`] for programs with a preloaded device, which find `mlx5_emu_control` with
+//! dlsym(3).
 #![expect(unsafe_code, reason = "a function that C programs find by name")]
 
 use std::ffi::{CStr, c_char};
@@ -7,9 +8,11 @@ use crate::complaints;
 use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
-/// Carries out an order, or gives a number: `port up`, `port down`, `fatal`, `remove`, `srq error`, `no faults`, `release` (what
-/// is `late`), `step` (as [`control::step`]), `fault RULES` (as `MLX5_EMU_FAULTS` has them), `count pd|mr|cq|qp|srq|ah|uar|complaint`. 0 or the count; -1 for an
-/// order that is none.
+/// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq
+/// error`, `no faults`, `release` (the held-back completions of the fault `late`), `step` (as
+/// [`control::step`]), `fault RULES` (in the form of `MLX5_EMU_FAULTS`), and `count
+/// pd|mr|cq|qp|srq|ah|uar|complaint`. Returns the count for `count`, 0 for the other orders, and -1
+/// for an unknown order.
 ///
 /// # Safety
 /// `order` points to a string with a NUL.

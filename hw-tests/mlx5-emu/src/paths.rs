@@ -1,8 +1,9 @@
-//! The C library's functions that take a path, for the paths of the software device.
+//! Replacements for the C library functions that take a path.
 //!
-//! Device nodes under `/dev/infiniband` are answered here. Paths of the device under `/sys`, which programs write out without
-//! asking SYSFS_PATH, lead into the tree of `src/sysfs.rs`. Every other path goes to the real function unchanged, after a look
-//! at its first bytes.
+//! This module answers calls for device nodes under `/dev/infiniband`. Some programs name paths of
+//! the device under `/sys` without a look at SYSFS_PATH. Such paths are redirected into the tree of
+//! `src/sysfs.rs`. Every other path goes to the real function unchanged, after a check of its first
+//! bytes.
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
 use std::ffi::{CStr, CString};
@@ -278,7 +279,8 @@ entries!("readlinkat(2) of programs built with _FORTIFY_SOURCE.",
     (dir: c_int, path: *const c_char, out: *mut c_char, room: size_t, size: size_t) -> ssize_t,
     readlink_any(dir, path, out, room.min(size)));
 
-/// Hands a path to the program: into its buffer of PATH_MAX bytes or, without one, into memory from malloc.
+/// Returns a path to the program: in the program's buffer of PATH_MAX bytes or, if `out` is null,
+/// in memory from malloc.
 ///
 /// # Safety
 /// `out` is null or has room for PATH_MAX bytes.
@@ -288,7 +290,8 @@ unsafe fn hand_out(path: &CStr, out: *mut c_char) -> *mut c_char {
         sys::set_errno(libc::ENAMETOOLONG);
         return std::ptr::null_mut();
     }
-    // SAFETY: the length was checked against the room; malloc's answer is looked at by nobody here but strdup.
+    // SAFETY: the length was checked against the buffer. If malloc fails, strdup returns null, and
+    // this function passes the null on.
     unsafe {
         if out.is_null() {
             return libc::strdup(path.as_ptr());

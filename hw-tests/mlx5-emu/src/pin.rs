@@ -1,7 +1,8 @@
-//! Pages that the device keeps in memory, counted against RLIMIT_MEMLOCK as the kernel counts them: per process, those of
-//! regions, of queue buffers and of doorbell records, a page of records once for each context.
+//! Pinned pages, counted against RLIMIT_MEMLOCK as the kernel counts them. The count is per process
+//! and covers regions, queue buffers and doorbell records. A page of doorbell records counts once
+//! per context.
 //!
-//! Nothing is really locked. Root, or rather whoever has CAP_IPC_LOCK, has no limit.
+//! Nothing is really locked. A process with CAP_IPC_LOCK (root, for example) has no limit.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,8 +20,8 @@ static RECORDS: Mutex<Option<HashMap<(usize, u64), u32>>> = Mutex::new(None);
 /// Whether the limit counts: 0 no, 1 yes, 2 not decided.
 static COUNTS: AtomicU8 = AtomicU8::new(2);
 
-/// Lets RLIMIT_MEMLOCK limit what is registered from now on, or not. `MLX5_EMU_MEMLOCK` says it for programs; by default the
-/// limit counts on a preloaded device.
+/// Sets whether RLIMIT_MEMLOCK limits later registrations. `MLX5_EMU_MEMLOCK` sets the same for
+/// programs. By default the limit applies on a preloaded device.
 pub fn set_memlock(counts: bool) {
     COUNTS.store(u8::from(counts), Ordering::Relaxed);
 }
@@ -87,7 +88,8 @@ impl Pin {
         Ok(Self { pages: take(address, len as u64)?, record: None })
     }
 
-    /// Pins the page of a doorbell record, unless another queue of the context has its record there.
+    /// Pins the page of a doorbell record, unless another queue of the context has its record in
+    /// the same page.
     ///
     /// # Errors
     /// As [`take`].

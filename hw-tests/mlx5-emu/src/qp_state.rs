@@ -1,5 +1,5 @@
-//! Which QP transitions are legal with which attributes: the table of the InfiniBand specification as the kernel checks it
-//! (`ib_modify_qp_is_ok`).
+//! The legal QP transitions and their attributes: the table of the InfiniBand specification, as the
+//! kernel checks it (`ib_modify_qp_is_ok`).
 
 /// QP types, with the numbers of `enum ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,8 +10,8 @@ pub(crate) enum QpType {
     RawPacket = 8,
     XrcSend = 9,
     XrcRecv = 10,
-    /// Initiator and target of the dynamically connected transport. Programs create both as driver QPs, so these two
-    /// numbers are the device's own.
+    /// Initiator and target of the dynamically connected transport. Programs create both as driver
+    /// QPs. These two numbers are therefore the device's own.
     Dci = 250,
     Dct = 251,
 }

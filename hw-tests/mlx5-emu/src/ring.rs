@@ -1,8 +1,11 @@
-//! A ring of bytes in memory that two processes share: one writes, one reads, no system call while both are awake.
+//! A ring of bytes in memory that two processes share. One process writes, the other reads. There
+//! is no system call while both are awake.
 //!
-//! The data is mapped twice in a row, so every piece is contiguous. Who is about to sleep says so in the ring
-//! ([`Ring::sleep`]) and looks once more; the other side takes that word ([`Ring::publish`], [`Ring::consumed`]) and wakes it by a
-//! byte on the socket that brought the ring. The memory has no name, and is gone with both mappings.
+//! The data is mapped twice in a row, so every range of the ring is contiguous. A process that is
+//! about to sleep sets a flag in the ring ([`Ring::sleep`]) and looks at the ring once more. The
+//! other side takes the flag ([`Ring::publish`], [`Ring::consumed`]) and wakes the sleeper with a
+//! byte on the socket that passed the ring. The memory has no name, and is freed when both mappings
+//! are gone.
 #![expect(unsafe_code, reason = "shared memory, descriptors passed over a socket")]
 
 use std::io;
@@ -34,7 +37,8 @@ pub(crate) struct Ring {
     end: End,
 }
 
-// SAFETY: the memory is shared between processes; counters are atomics, and the bytes between them belong to one end at a time.
+// SAFETY: the memory is shared between processes. The counters are atomics. The bytes between them
+// belong to one end at a time.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -91,7 +95,8 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }
     }
 
-    /// Bytes written and not read. What the other process wrote there is not trusted to be less than the ring.
+    /// Number of bytes written and not yet read. The other process also writes the counters and is
+    /// not trusted, so the result is limited to the capacity.
     pub(crate) fn filled(&self) -> usize {
         let (head, tail) = (self.counter(HEAD), self.counter(TAIL));
         let filled = head.load(Ordering::Acquire).wrapping_sub(tail.load(Ordering::Acquire));
@@ -115,8 +120,8 @@ impl Ring {
             return None;
         }
         let at = self.data(self.counter(HEAD).load(Ordering::Relaxed));
-        // SAFETY: `len` bytes from the head on are free, so they are the writer's until they are published; mapped twice in a row,
-        // they are contiguous.
+        // SAFETY: `len` bytes from the head on are free, so they belong to the writer until it
+        // publishes them. The double mapping makes them contiguous.
         Some(unsafe { std::slice::from_raw_parts_mut(at, len) })
     }
 
@@ -146,7 +151,8 @@ impl Ring {
 
     fn other_sleeps(&self) -> bool {
         let other = self.flag(if self.end == End::Writer { End::Reader } else { End::Writer });
-        // The counter before the look at the flag, as the sleeper sets the flag before its look at the counter.
+        // The counter is stored before the flag is read. The sleeper sets the flag before it reads
+        // the counter.
         fence(Ordering::SeqCst);
         other.load(Ordering::Relaxed) != 0 && other.swap(0, Ordering::Relaxed) != 0
     }
@@ -186,7 +192,8 @@ fn send_fd(socket: RawFd, fd: RawFd) -> io::Result<()> {
     let (mut data, mut control) = ([0u8], Control::default());
     let mut byte = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 1 };
     let mut message = message(&mut byte, &mut control);
-    // SAFETY: the control buffer has room for a header and one descriptor; all pointers live through the call.
+    // SAFETY: the control buffer has room for a header and one descriptor. All pointers are valid
+    // during the call.
     let sent = unsafe {
         message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
         let header = libc::CMSG_FIRSTHDR(&raw const message);

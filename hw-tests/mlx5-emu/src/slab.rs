@@ -1,6 +1,7 @@
 //! Tables of objects by small index.
 
-/// A table whose indices are handed out again as late as possible, so that a stale number rarely meets a new object.
+/// A table that reuses an index as late as possible, so that a stale number rarely names a new
+/// object.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     entries: Vec<Option<T>>,

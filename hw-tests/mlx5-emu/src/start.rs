@@ -9,10 +9,11 @@ use crate::{complaints, config, device, devices, sys, sysfs};
 
 static ONCE: Once = Once::new();
 
-/// Makes the software device visible to this process. Idempotent; call it before the first verbs call of the process, since
-/// libibverbs reads SYSFS_PATH once.
+/// Makes the software device visible to this process. The function is idempotent. Call it before
+/// the first verbs call of the process, because libibverbs reads SYSFS_PATH once.
 ///
-/// A constructor does the same when the crate is loaded, so a call is only needed to be sure that the linker kept it.
+/// A constructor does the same when the crate is loaded. A call is therefore needed only to make
+/// sure that the linker keeps the crate.
 pub fn init() {
     ONCE.call_once(|| {
         if let Err(error) = plug() {
@@ -25,7 +26,8 @@ fn plug() -> std::io::Result<()> {
     let path = sysfs::create()?;
     let path = CString::new(path.as_os_str().as_bytes())?;
     sys::setenv(c"SYSFS_PATH", &path);
-    // SAFETY: registers a function that lives as long as the program (or the library, which is never unloaded).
+    // SAFETY: registers a function that lives as long as the program. A library with this code is
+    // never unloaded.
     unsafe { libc::atexit(unplug) };
     complaints::print_as_they_come(config::preloaded());
     devices::set_present(true);
@@ -46,8 +48,9 @@ extern "C" fn unplug() {
     if config::preloaded() && count > 0 {
         eprintln!("mlx5-emu: {count} complaints: real hardware would not have put up with this");
         if config::strict() {
-            // SAFETY: ends the process at once; handlers that were registered earlier are skipped on purpose, the ones
-            // registered later ran already. Buffered output is written first.
+            // SAFETY: ends the process at once. Handlers that were registered earlier are skipped
+            // on purpose; handlers that were registered later have already run. Buffered output is
+            // written first.
             unsafe {
                 libc::fflush(std::ptr::null_mut());
                 libc::_exit(BROKEN_RULES);
@@ -61,6 +64,7 @@ extern "C" fn constructor() {
 }
 
 #[used]
-// SAFETY: the section holds pointers to functions without arguments, which is what this is; it runs once before main.
+// SAFETY: the section holds pointers to functions without arguments, and `constructor` is such a
+// function. It runs once before main.
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;

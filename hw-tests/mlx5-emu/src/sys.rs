@@ -1,7 +1,7 @@
-//! The C library's own functions, past the ones this crate puts in front of them.
+//! The C library's own versions of the functions that this crate replaces.
 //!
-//! [`crate::interpose`] defines `open`, `ioctl` and friends; what it does not handle itself goes through the
-//! pointers found here with `dlsym(RTLD_NEXT, ...)`.
+//! [`crate::interpose`] defines `open`, `ioctl` and other functions. A call that `interpose` does
+//! not handle goes to the pointers found here with `dlsym(RTLD_NEXT, ...)`.
 #![expect(unsafe_code, reason = "calls into libc through dlsym")]
 
 use std::ffi::CStr;
@@ -48,8 +48,8 @@ macro_rules! next_function {
         /// As the C function of the same name.
         pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
             static NEXT: Next = Next::new($symbol);
-            // SAFETY: the symbol is the C library's, whose prototype on this platform is the one given here
-            // (variadic integer arguments travel in the same registers on x86-64 and aarch64 Linux).
+            // SAFETY: the symbol is the C library's function with this prototype. Variadic integer
+            // arguments travel in the same registers on x86-64 and aarch64 Linux.
             let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(NEXT.get()) };
             // SAFETY: passed on to the caller.
             unsafe { function($($arg),*) }

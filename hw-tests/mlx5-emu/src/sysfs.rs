@@ -1,10 +1,13 @@
-//! The sysfs tree of the device, as files in a temporary folder. SYSFS_PATH names it to libibverbs and librdmacm; for programs
-//! that write `/sys/class/infiniband/...` out, [`rewrite`] finds the file behind it.
+//! The sysfs tree of the device, as files in a temporary folder. SYSFS_PATH names the folder to
+//! libibverbs and librdmacm. For programs that name `/sys/class/infiniband/...` directly,
+//! [`rewrite`] finds the corresponding file.
 //!
-//! It is laid out as the kernel does: the device is a folder below its PCI slot, and the folders of the class are links to it.
+//! The layout is the kernel's: the device is a folder below its PCI slot, and the folders of the
+//! class are links to it.
 //!
-//! The folder carries a lock that every process using it shares: one and its children. The last one to exit removes it; what
-//! killed processes left behind is found by its free lock and swept at the next start.
+//! Every process that uses the folder (a process and its children) holds a shared lock on it. The
+//! last process to exit removes the folder. A folder that killed processes left behind has a free
+//! lock; the next start finds and removes it.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -42,7 +45,8 @@ const SERVED: [&str; 6] = [
     "/dev/infiniband",
 ];
 
-/// Folders on the way, for programs that follow links step by step; the machine's own are used where it has them.
+/// Parent folders, for programs that follow links step by step. Folders that exist on the machine
+/// are used directly.
 const ABOVE: [&str; 5] = [
     "/sys/class",
     "/sys/bus/pci",
@@ -83,7 +87,8 @@ fn is_served(path: &[u8]) -> bool {
     })
 }
 
-/// The file of the tree that stands for an absolute path, if the path is the device's and the device is there.
+/// Returns the file in the tree for an absolute path. `None` if the path is not the device's or the
+/// device is not present.
 pub(crate) fn rewrite(path: &[u8]) -> Option<CString> {
     if !devices::present() {
         return None;

@@ -1,17 +1,19 @@
-//! Virtual character devices: what `open("/dev/infiniband/...")` gives back.
+//! Virtual character devices: the result of `open("/dev/infiniband/...")`.
 //!
-//! A virtual file is a *real* descriptor (a memfd, an eventfd, a socket) that the kernel knows, so that `mmap`, `poll`,
-//! `epoll`, `fcntl(O_NONBLOCK)`, `dup` and inheritance work natively, plus an object that answers the calls that only
-//! the driver could have answered: `write`, `ioctl`, and what `fstat` says about the device number.
+//! A virtual file consists of a *real* descriptor (a memfd, an eventfd, a socket) and an object.
+//! The kernel knows the descriptor, so `mmap`, `poll`, `epoll`, `fcntl(O_NONBLOCK)`, `dup` and
+//! inheritance work natively. The object answers the calls that only the driver can answer:
+//! `write`, `ioctl`, and the device number in `fstat`.
 //!
-//! Who writes: `open`, `dup*` and `close` as interposed. Who reads: every interposed call, through a bitmap that makes
-//! "this is not one of ours" a single load.
+//! The interposed `open`, `dup*` and `close` write the registry. Every interposed call reads it. A
+//! bitmap reduces the test for a descriptor that is not virtual to a single load.
 //!
-//! How to add one: implement [`VirtualFile`], make a descriptor that polls the way the driver's would (an eventfd with
-//! EFD_SEMAPHORE is readable as long as events are pending), and hand both to [`open`]. A blocking command must block
-//! on its own unless [`crate::sys::is_nonblocking`] says otherwise for the descriptor it got. User addresses found
-//! in a command are read and written with [`crate::mem::copy_from_user`] and [`crate::mem::copy_to_user`] only: they
-//! answer EFAULT where a kernel would.
+//! To add a device, implement [`VirtualFile`], create a descriptor that polls like the driver's (an
+//! eventfd with EFD_SEMAPHORE is readable as long as events are pending), and pass both to
+//! [`open`]. A blocking command must block by itself unless [`crate::sys::is_nonblocking`] is true
+//! for its descriptor. A command must access user addresses only with
+//! [`crate::mem::copy_from_user`] and [`crate::mem::copy_to_user`], which return EFAULT where a
+//! kernel would.
 
 use std::collections::HashMap;
 use std::io;
@@ -76,10 +78,11 @@ pub fn find(fd: RawFd) -> Option<Arc<dyn VirtualFile>> {
     FILES.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&fd).cloned()
 }
 
-/// Makes `fd` a virtual file served by `file` and returns its number; the program owns it from now on.
+/// Makes `fd` a virtual file served by `file` and returns its number. The program owns the
+/// descriptor from now on.
 ///
 /// # Errors
-/// EMFILE when the number is beyond what the registry holds.
+/// EMFILE when the number is too large for the registry.
 pub fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
     let raw = fd.into_raw_fd();
     if let Err(error) = register(raw, file) {
@@ -91,8 +94,9 @@ pub fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
 
 fn register(raw: RawFd, file: Arc<dyn VirtualFile>) -> io::Result<()> {
     let slot = usize::try_from(raw).ok().filter(|&n| n < MAX_FD).ok_or_else(|| sys::errno(libc::EMFILE))?;
-    // An entry that is replaced here was closed behind our back (a raw system call); it is dropped without `released`, since
-    // callers may hold locks that `released` takes.
+    // An entry that is replaced here belongs to a descriptor that a raw system call closed,
+    // unnoticed. The old entry is dropped without `released`, because callers may hold locks that
+    // `released` takes.
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let _stale = files.get_or_insert_with(HashMap::new).insert(raw, file);
     IS_VIRTUAL[slot / 64].fetch_or(1 << (slot % 64), Ordering::Release);
@@ -122,7 +126,8 @@ pub(crate) fn forget(fd: RawFd) {
     release(old);
 }
 
-/// Tells the file when no descriptor is left. The registry is not locked here: `released` may close other files.
+/// Calls `released` when no descriptor of the file is left. The registry is not locked here,
+/// because `released` may close other files.
 fn release(file: Option<Arc<dyn VirtualFile>>) {
     let Some(file) = file else { return };
     let still_open = FILES

@@ -1,14 +1,16 @@
-//! Watching the doorbell pages: a page that is write-protected through userfaultfd(2) tells when it is written.
+//! Watching the doorbell pages: userfaultfd(2) reports the first write to a write-protected page.
 //!
-//! A driver rings by a plain store to a page that it mapped from the command descriptor. While nothing happens, the helper
-//! thread protects these mappings and sleeps. The first store blocks its thread and wakes the helper, which runs the queues of
-//! that page and then lifts the protection, so that the store is carried out. The device's own mapping of the same memory
-//! is not protected.
+//! A driver rings a doorbell with a plain store to a page that it mapped from the command
+//! descriptor. While the device is idle, the helper thread protects these mappings and sleeps. The
+//! first store blocks the storing thread and wakes the helper. The helper runs the queues of that
+//! page and then lifts the protection, so that the store completes. The device's own mapping of the
+//! same memory is not protected.
 //!
-//! Why userfaultfd and not mprotect(2) with a SIGSEGV handler: a range has to be registered before it can be protected, and
-//! unmapping ends the registration. So memory that the program maps later at the same address can't be protected by mistake, the
-//! program's signal handlers are not involved, a forked child inherits no protection, and closing the descriptor lifts
-//! every protection at once.
+//! The alternative, mprotect(2) with a SIGSEGV handler, lacks four properties of userfaultfd.
+//! First, a range must be registered before it can be protected, and unmapping ends the
+//! registration. Memory that the program later maps at the same address is therefore never
+//! protected by mistake. Second, the program's signal handlers are not involved. Third, a forked
+//! child inherits no protection. Fourth, closing the descriptor lifts every protection at once.
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls")]
 
 use std::fs::File;
@@ -37,8 +39,8 @@ mod uffd {
 }
 
 const PAGE: u64 = 4096;
-/// How long a page stays unprotected after a doorbell that a hook on libmlx5 took: such doorbells need no watching, and a
-/// protected page would make them slow.
+/// How long a page stays unprotected after a hook on libmlx5 took a doorbell from it. Such
+/// doorbells need no watching, and a protected page would slow them down.
 const HOOKED_QUIET: Duration = Duration::from_millis(10);
 
 /// One page of the program's mappings of UAR memory.
@@ -76,15 +78,16 @@ pub(crate) struct Watch {
 
 fn control(fd: RawFd, request: u64, words: &mut [u64]) -> io::Result<()> {
     let at = words.as_mut_ptr().expose_provenance();
-    // SAFETY: each request reads and writes as many words as its structure has, which is what the callers hand over.
+    // SAFETY: the callers pass as many words as the structure of the request has, and the request
+    // reads and writes only these.
     match unsafe { sys::ioctl(fd, request, at) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Reads the list of mappings. The file's position stays where it is: the program may have closed the descriptor, and have a
-/// file of its own there.
+/// Reads the list of mappings without moving the file's position. The program may have closed the
+/// descriptor, and may use the same number for a file of its own.
 fn read_all(maps: &File) -> io::Result<String> {
     let mut text = Vec::new();
     let mut block = [0; 4096];
@@ -168,7 +171,8 @@ impl Watch {
             {
                 touched.push(Touched { context, index, address });
             } else if found.is_none() {
-                // A mapping that is not in the list any more: nothing to look at, but its writer must go on.
+                // The mapping is not in the list any more. There is no queue to run, but the writer
+                // must continue.
                 self.write_protect(address, false)?;
             }
         }
@@ -255,7 +259,7 @@ impl Watch {
                 }
             }
         }
-        // Not taken over: whether a page is protected. What is mapped at an address now may not be what was there before.
+        // The protection state is not carried over: the mapping at an address may have changed.
         for page in &mut found {
             let known = |old: &&Page| {
                 (old.address, old.context, old.index) == (page.address, page.context, page.index)
@@ -264,7 +268,8 @@ impl Watch {
                 page.quiet_at = old.quiet_at;
             }
         }
-        // Registering does nothing by itself. Should the program have put other memory here meanwhile, it notices nothing.
+        // Registration alone has no effect on accesses. If the program has mapped other memory here
+        // in the meantime, the program does not notice the registration.
         found.retain(|page| {
             let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
             control(self.fd.as_raw_fd(), uffd::REGISTER, &mut request).is_ok()
@@ -277,8 +282,9 @@ impl Watch {
         self.pages = found;
     }
 
-    /// Protects every page that may be. True when no doorbell can be missed from now on: the pages have to be looked at once
-    /// more after that.
+    /// Protects every page that may be protected. If this returns true, no later doorbell can be
+    /// missed. The caller must then look at the pages once more, for doorbells before the
+    /// protection.
     pub(crate) fn protect(&mut self) -> bool {
         let now = Instant::now();
         let mut all = self.complete;

@@ -1,6 +1,7 @@
-//! Traps of send doorbells: each rule about register, record and WQE, broken once, draws one complaint; legal sequences draw none.
+//! Rules of send doorbells. Each rule about register, record and WQE is broken once and draws one
+//! complaint. Legal sequences draw none.
 //!
-//! The driver here writes ring, record and register itself, at literal offsets.
+//! The driver in this test writes ring, record and register itself, at literal offsets.
 #![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
 
 mod common;
@@ -53,7 +54,8 @@ impl Setup {
         while post_recv(self.peer, 1, &[self.memory.sge(1024, 1024)]) == 0 {}
     }
 
-    /// An inline SEND of `len` bytes for this index: a WQE of several basic blocks where that needs them.
+    /// An inline SEND of `len` bytes for this index. A long SEND takes a WQE of several basic
+    /// blocks.
     fn inline(&self, index: u16, len: u32) -> Wqe {
         inline(&self.sq, index, len, SIGNALLED_MODE)
     }

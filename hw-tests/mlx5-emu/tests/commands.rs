@@ -1,4 +1,5 @@
-//! The command interface: what each command makes, and that nonsense gets an errno and never a crash.
+//! The command interface: the effect of each command. Invalid commands return an errno and never
+//! crash.
 #![expect(unsafe_code, reason = "raw verbs calls and raw commands")]
 
 mod common;
@@ -393,8 +394,9 @@ fn random_commands_never_crash() {
         };
         let core: Vec<u8> = (0..random() % 16).flat_map(|_| word(random()).to_ne_bytes()).collect();
         let uhw: Vec<u8> = (0..random() % 8).flat_map(|_| word(random()).to_ne_bytes()).collect();
-        // Closing the PD that the rig holds, or the like, is avoided by the random handles being small and objects being
-        // made by other commands only with mapped memory, which random addresses are not.
+        // A random DEALLOC_PD could free the PD of the rig, so it is skipped. The random handles
+        // are small, and the other commands create objects only with mapped memory, which random
+        // addresses are not.
         if number == DEALLOC_PD {
             continue;
         }

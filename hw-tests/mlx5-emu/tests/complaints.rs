@@ -1,6 +1,7 @@
-//! A deliberately broken driver: each rule that real hardware relies on, broken once, is noticed.
+//! A deliberately broken driver: each rule of real hardware is broken once and draws a complaint.
 //!
-//! The driver here writes queue memory itself, through the addresses that `mlx5dv_init_obj` gives, at literal offsets.
+//! The driver in this test writes queue memory itself, at literal offsets from the addresses of
+//! `mlx5dv_init_obj`.
 #![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
 
 mod common;
@@ -312,7 +313,8 @@ fn send_segment_of_length_zero() {
 
 #[test]
 fn an_owner_bit_that_the_driver_ignores_shows_as_stale_completions() {
-    // Nothing the device can see: a driver that misreads ownership reads old CQEs. The device keeps the bit of each lap apart.
+    // The device cannot see this error: a driver that misreads the ownership bit reads old CQEs.
+    // The device writes a different ownership bit in each lap.
     let mut s = setup(ComplaintKind::Internal);
     let view = View::of(OBJ_CQ, s.cq as usize);
     let (buf, count, size) = (view.u64(0), view.u32(16), u64::from(view.u32(20)));

@@ -1,7 +1,7 @@
-//! Verbs programs that nobody here wrote, unmodified, as pairs of processes on the preloaded device.
+//! Verbs programs of other projects, unmodified, as pairs of processes on the preloaded device.
 //!
-//! Each pair runs in one fabric of its own through `hw-tests/with-emu`, with MLX5_EMU_STRICT=1: a complaint of the device
-//! fails it. `MLX5_EMU_LIBRARY` names another build of the device.
+//! Each pair runs in a fabric of its own through `hw-tests/with-emu`, with MLX5_EMU_STRICT=1: a
+//! complaint of the device fails the test. `MLX5_EMU_LIBRARY` selects another build of the device.
 #![allow(missing_docs)]
 
 use std::path::Path;
@@ -74,8 +74,9 @@ fn with_emu(command: &str) -> Result<String, Failed> {
     }
 }
 
-/// The SRQ ping-pongs count messages of all QPs together and leave when they have enough, perhaps with one of the other end's on its
-/// way: nobody is there to acknowledge it. Such a run is repeated.
+/// The SRQ ping-pongs count the messages of all QPs together, and exit when they have enough. A
+/// message of the peer may still be in flight then, and nobody acknowledges it. Such a run is
+/// repeated.
 const LEFT_EARLY: &str = "Failed status transport retry counter exceeded (12)";
 
 /// Server and client of one program; the client starts once the server listens.
@@ -134,7 +135,8 @@ fn exit_status() -> Result<Completion, Failed> {
     if status.code() == Some(7) { Ok(Completion::Completed) } else { Err(format!("{status}").into()) }
 }
 
-/// Programs that end leave nothing in the temporary folder; what a killed one leaves is swept by the next.
+/// A program that exits leaves nothing in the temporary folder. The next program removes the files
+/// of a killed program.
 fn leaves_nothing() -> Result<Completion, Failed> {
     let dir = std::env::temp_dir().join(format!("mlx5-emu-leaves-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;

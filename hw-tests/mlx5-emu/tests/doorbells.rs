@@ -1,4 +1,5 @@
-//! Send doorbells: none is lost, however many queues share a register, and none counts that came before a RESET.
+//! Send doorbells: none is lost, however many queues share a register. A doorbell from before a
+//! RESET has no effect.
 #![expect(unsafe_code, reason = "raw verbs calls and raw queue memory")]
 
 mod common;
@@ -43,7 +44,8 @@ fn queues_that_share_a_register_are_all_served() {
     }
 }
 
-/// A post that is hooked takes the register's doorbell. What that doorbell overwrote has to be found later.
+/// A hooked post takes the register's doorbell. The device must later find the doorbell that was
+/// overwritten.
 #[test]
 fn a_doorbell_that_a_hooked_post_overwrites_is_found() {
     let mut rig = Rig::new();
@@ -65,7 +67,7 @@ fn a_doorbell_that_a_hooked_post_overwrites_is_found() {
     assert_eq!(cq.consume(), 2 * MANY);
 }
 
-/// Posts by `ibv_wr_start` and `ibv_wr_complete`, which are not in the tables that `ibv_post_send` goes through.
+/// Posts with `ibv_wr_start` and `ibv_wr_complete`, which are not in the tables of `ibv_post_send`.
 #[test]
 fn queues_posted_to_by_the_extended_calls_are_all_served() {
     const OPS_RDMA_WRITE: u64 = 1;
@@ -175,7 +177,8 @@ fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
     assert_eq!(mlx5_emu::complaints(), []);
 }
 
-/// A CQE of a QP's own receive queue tells the running counter; drivers take the ring's size off it, or compare it with their own.
+/// The CQE of a QP's own receive queue gives the running counter. Drivers reduce the counter modulo
+/// the ring size, or compare it with their own.
 #[test]
 fn the_counter_of_a_receive_runs_on_past_the_end_of_the_ring() {
     let mut rig = Rig::new();

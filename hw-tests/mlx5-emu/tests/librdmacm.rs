@@ -1,7 +1,7 @@
-//! The connection manager through the system's librdmacm: both ends in this process.
+//! The connection manager through the system's librdmacm, with both ends in this process.
 //!
-//! The queue pairs are the program's own affair here (numbers in the connection parameters), so these tests say what
-//! the library makes of the device node's answers, not what the data engine does.
+//! The program supplies the QP numbers itself, in the connection parameters. These tests therefore
+//! check how the library handles the device node's answers, and not the data engine.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 #![allow(missing_docs)]
 
@@ -68,8 +68,9 @@ impl Channel {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is alive and `event` a valid place.
         check("rdma_get_cm_event", unsafe { sys::rdma_get_cm_event(self.0, &raw mut event) })?;
-        // SAFETY: the library filled `event` in, and it lives until it is acknowledged below. These identifiers are
-        // connected ones, for which the union holds `conn`, with that many bytes of private data.
+        // SAFETY: the library filled in `event`, which lives until it is acknowledged below. These
+        // identifiers are connected, so the union holds `conn`, with that many bytes of private
+        // data.
         unsafe {
             let raw = &*event;
             let conn = &raw.param.conn;

@@ -1,5 +1,5 @@
-//! RLIMIT_MEMLOCK on the software device: what counts against it, and when it is given back. A process of its own, since the
-//! limit is the process's.
+//! RLIMIT_MEMLOCK on the software device: the memory that counts against the limit, and when it is
+//! returned. The test runs in a process of its own, because the limit belongs to the process.
 #![expect(unsafe_code, reason = "raw verbs calls and limits")]
 
 mod common;
@@ -73,7 +73,8 @@ fn pages_count_until_they_are_given_back() {
     give_back(register(&rig, 0, 8 * PAGE).unwrap());
     limit(0);
     assert_eq!(register(&rig, 0, 1), Err(libc::EPERM), "nothing may be locked");
-    // A CQ takes its buffer, a page here, and a page of doorbell records, which a second one shares.
+    // A CQ needs its buffer (one page here) and a page of doorbell records, which a second CQ
+    // shares.
     limit(1);
     // SAFETY: live context; the call fails.
     let none = unsafe { ibv_create_cq(rig.ctx, 63, null_mut(), null_mut(), 0) };

@@ -1,4 +1,5 @@
-//! Memory of other kinds: registered on demand, on the device, null; and contexts that a second user imports.
+//! Other kinds of memory: on-demand regions, device memory, null regions. Also contexts that a
+//! second user imports.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;

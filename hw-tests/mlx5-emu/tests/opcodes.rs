@@ -246,7 +246,7 @@ fn xrc_delivers_to_the_queue_that_the_request_names() {
     let cq = rig.cq(64);
     let memory = rig.memory(4096);
     memory.put(0, &[5; 80]);
-    // SAFETY: a chain of verbs calls on live objects, each checked; undone in reverse order by the rig.
+    // SAFETY: a chain of checked verbs calls on live objects. The rig undoes them in reverse order.
     unsafe {
         let mut xattr: ibv_xrcd_init_attr = std::mem::zeroed();
         (xattr.comp_mask, xattr.fd, xattr.oflags) = (3, -1, libc::O_CREAT);

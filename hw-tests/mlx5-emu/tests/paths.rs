@@ -48,7 +48,8 @@ fn device_nodes_may_be_asked_for_before_they_are_opened() {
         assert!(fs::OpenOptions::new().read(true).write(true).open(&path).is_ok());
         let folder = fs::File::open("/dev/infiniband").unwrap();
         let name = c(&name);
-        // SAFETY: NUL-terminated name, a valid place for the answer, a descriptor that is closed once.
+        // SAFETY: a NUL-terminated name, valid memory for the answer, a descriptor that is closed
+        // once.
         unsafe {
             let mut out = std::mem::zeroed();
             assert_eq!(errno(libc::fstatat(folder.as_raw_fd(), name.as_ptr(), &raw mut out, 0)), 0);

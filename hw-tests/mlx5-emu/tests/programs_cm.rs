@@ -1,7 +1,9 @@
-//! Programs that connect through librdmacm, unmodified, as pairs of processes on the preloaded device.
+//! Unmodified programs that connect through librdmacm, as pairs of processes on the preloaded
+//! device.
 //!
-//! What counts is what they print: their exit codes are 0 after failures too. Every pair has a network and a
-//! configuration of its own. `MLX5_EMU_LIBRARY` names another build of the device.
+//! The tests judge the printed output, because the exit code of these programs is 0 even after a
+//! failure. Every pair has a network and a configuration of its own. `MLX5_EMU_LIBRARY` selects
+//! another build of the device.
 #![allow(missing_docs)]
 
 use std::fs::{self, File};
@@ -317,8 +319,8 @@ fn run(pair: &Pair) -> Result<Completion, Failed> {
         Ready::Cm(_) => None,
     };
     let mut done = run_once(pair, &client, is_dapltest)?;
-    // The TCP port of the side channel is fixed, and anybody's on this machine; and dtestx's server tells its client
-    // where to connect before it listens there.
+    // The TCP port of the side channel is fixed, and any process on this machine may hold it.
+    // dtestx's server also sends its client the address before it listens there.
     for _ in 0..10 {
         if matches!(done, Outcome::Done) {
             break;

@@ -22,7 +22,7 @@ fn raw_qp(rig: &mut Rig, cq: *mut ibv_cq) -> *mut ibv_qp {
     qp
 }
 
-/// A rule of one Ethernet specification, as `ibv_flow_attr` and `ibv_flow_spec_eth` lie one behind the other.
+/// A rule with one Ethernet specification: `ibv_flow_attr` followed by `ibv_flow_spec_eth`.
 #[repr(C)]
 struct Rule {
     comp_mask: u32,

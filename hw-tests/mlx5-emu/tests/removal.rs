@@ -1,4 +1,5 @@
-//! Taking the device away from a running program; a process of its own, since it does not come back.
+//! Removal of the device from a running program. The test runs in a process of its own, because the
+//! device does not come back.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;

@@ -19,7 +19,8 @@ struct Lane {
 // SAFETY: verbs objects may be used from any thread.
 unsafe impl Send for Lane {}
 
-/// QPs share doorbell registers, and a register keeps the last doorbell only: the device has to see each.
+/// QPs share doorbell registers, and a register keeps only the last doorbell. The device has to see
+/// all doorbells.
 #[test]
 fn doorbells_of_threads_that_share_a_register_are_all_heard() {
     const ROUNDS: usize = 40_000;
@@ -42,7 +43,8 @@ fn doorbells_of_threads_that_share_a_register_are_all_heard() {
             scope.spawn(move || {
                 let Lane { qps, cq } = { lane };
                 for round in 0..ROUNDS {
-                    // All at once, and then none rings again before its write is done: nothing else would help.
+                    // All threads ring at the same time. No thread rings again before its write is
+                    // done, so no later doorbell reveals a lost one.
                     started.wait();
                     post_send(qps[round % QPS], round as u64, IBV_WR_RDMA_WRITE, SIGNALED, &[sge], |wr| {
                         wr.wr.rdma.remote_addr = at;

@@ -1,7 +1,9 @@
-//! The connection manager's device node from outside: real descriptors, two processes, death and fork.
+//! The connection manager's device node from outside: real descriptors, two processes, death and
+//! fork.
 //!
-//! Commands are written as bytes at literal offsets, as librdmacm's structures have them, so nothing of the crate's own
-//! layouts is used here. The same executable plays the other process (`UCMA_ROLE`).
+//! Commands are written as bytes at literal offsets, in the layout of librdmacm's structures. The
+//! tests use none of the crate's own layouts. The same executable plays the other process
+//! (`UCMA_ROLE`).
 #![expect(unsafe_code, reason = "fork")]
 #![allow(missing_docs)]
 

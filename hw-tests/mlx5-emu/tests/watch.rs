@@ -1,4 +1,5 @@
-//! The helper thread in mode `auto`: it sleeps while nothing happens, and a doorbell that no hook sees wakes it.
+//! The helper thread in mode `auto`: it sleeps while the device is idle, and wakes for a doorbell
+//! that no hook sees.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -30,7 +31,7 @@ impl Driver {
         Self { rig, memory, queues, cq: DirectCq::new(cq) }
     }
 
-    /// Rings for one RDMA WRITE on each queue, and waits until all are done without calling anything of libmlx5.
+    /// Rings for one RDMA WRITE on each queue, and waits for all of them without a call of libmlx5.
     fn write_on_all(&mut self) {
         /// Shorter than the helper sleeps when nothing wakes it.
         const LIMIT: Duration = Duration::from_secs(8);

@@ -1,11 +1,14 @@
-//! BlueFlame: whether what was copied into a doorbell register is the WQE in the ring, and in which order halves were used.
+//! BlueFlame checks: whether the bytes copied into a doorbell register equal the WQE in the ring,
+//! and whether the halves of the register alternate.
 //!
-//! On a ConnectX the copy is executed in place of the WQE, so a wrong one sends wrong data. Here a register is memory that may be
-//! seen while it is written, so these checks are made in explicit steps only, when the program says that nobody
-//! posts ([`Device::settled`]).
+//! A ConnectX executes the copy in place of the WQE in the ring, so a wrong copy sends wrong data.
+//! Here a register is memory, and the engine may read it during a write. The checks therefore run
+//! only in explicit steps, when the program guarantees that no thread posts ([`Device::settled`]).
 //!
-//! Words behind the first are: zero, nothing was copied since the last look; the announced WQE's, a copy; another WQE's, a copy
-//! that was followed by an eight-byte doorbell in the same half, which is legal. Anything else is torn.
+//! The words behind the first word have one of four contents. Zero: nothing was copied since the
+//! last look. The announced WQE: a BlueFlame copy. Another WQE: an earlier copy, followed by an
+//! eight-byte doorbell in the same half, which is legal. Anything else: a torn copy, which draws a
+//! complaint.
 
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
@@ -108,8 +111,9 @@ impl Device {
         })
     }
 
-    /// Checks the doorbells of one look at a page against each other and against those before: a half that is copied into
-    /// twice in a row, a doorbell that is not the last WQE's.
+    /// Checks the order of the doorbells that one look at a page found, together with the last
+    /// copies before them. Draws a complaint when a half receives two copies in a row, and when a
+    /// doorbell does not announce the last WQE.
     pub(super) fn check_order(&mut self, context: usize, page: u32, look: &Look) {
         let Some(slot) = self.contexts[context].uar_slot(page) else { return };
         if !self.settled {
@@ -149,8 +153,8 @@ impl Device {
         self.check_last(context, slot, look);
     }
 
-    /// A doorbell announces the last WQE that the record covers. Known only while one QP of the page was rung: others may have
-    /// overwritten its last doorbell.
+    /// Checks that the doorbell announces the last WQE that the record covers. The check needs a
+    /// page on which only one QP was rung: another QP may have overwritten this QP's last doorbell.
     fn check_last(&self, context: usize, slot: usize, look: &Look) {
         let mut seen = look.halves.iter().flatten();
         let Some(first) = seen.next() else { return };

@@ -175,8 +175,8 @@ impl Device {
         self.completion_event(index);
     }
 
-    /// Acts on a CQ's arm word: generates the event at once when completions are waiting that no event announced yet. False when
-    /// the word is the one that was acted on last.
+    /// Acts on a CQ's arm word. Generates an event at once if the CQ holds completions that no
+    /// event has announced yet. Returns false when the device has already acted on this word.
     pub(crate) fn arm(&mut self, index: usize) -> bool {
         const SOLICITED_ONLY: u32 = 1 << 24;
         let cq = &mut self.cqs[index];
@@ -232,7 +232,8 @@ impl Device {
         }
     }
 
-    /// Switches to a new buffer. libmlx5 copies what is left in the old one, up to the resize CQE written there.
+    /// Switches to a new buffer. libmlx5 copies the remaining CQEs of the old buffer, up to the
+    /// resize CQE in it.
     pub(crate) fn resize_cq(&mut self, index: usize, buf: Area, count: u32, cqe_size: u32) -> io::Result<()> {
         let cq = &mut self.cqs[index];
         let behind = cq.pi.wrapping_sub(cq.record.be32_acquire(0)) & 0xff_ffff;

@@ -1,8 +1,9 @@
-//! Doorbells: send doorbell registers, arm doorbells of CQs, and which queues they wake.
+//! Doorbells: send doorbell registers, CQ arm doorbells, and the queues that they wake.
 //!
-//! A register is memory that the program writes and the device empties. It keeps the last doorbell only, so the records of
-//! all QPs of a page are compared after one was found. What a register tells is checked against record and ring; what was
-//! copied into it behind the first eight bytes is checked by `blueflame`.
+//! A register is memory that the program writes and the device clears. A register keeps only the
+//! last doorbell. After the device finds a doorbell, it therefore compares the records of all QPs
+//! of the page. The device checks the content of a doorbell against the record and the ring. The
+//! `blueflame` module checks the bytes copied behind the first eight bytes.
 
 use super::blueflame::{Look, WORDS};
 use super::swqe::SendWqe;
@@ -17,8 +18,8 @@ const CQ_DOORBELL: usize = 0x20;
 const PAGE: usize = 4096;
 
 impl Device {
-    /// Looks at all UAR pages for doorbells, also for those that a later one to the same register overwrote; true when there
-    /// was one.
+    /// Looks for doorbells on all UAR pages, including doorbells that a later doorbell in the same
+    /// register overwrote. Returns true if there was a doorbell.
     pub(crate) fn scan_doorbells(&mut self) -> bool {
         let mut found = false;
         for context in 0..self.contexts.capacity() {
@@ -55,8 +56,8 @@ impl Device {
         self.arm_all(context);
     }
 
-    /// Takes the doorbells of one UAR page; true when one told something new. Those that were overwritten are found by the next
-    /// [`Device::scan_context`].
+    /// Takes the doorbells of one UAR page. Returns true if a doorbell announced something new. The
+    /// next [`Device::scan_context`] finds the doorbells that were overwritten.
     #[inline]
     pub(crate) fn scan_page(&mut self, context: usize, page: u32) -> bool {
         let uar = self.contexts[context].uar;
@@ -90,7 +91,8 @@ impl Device {
         news
     }
 
-    /// A send doorbell: the first eight bytes of the WQE it announces. False when the engine knew of that already.
+    /// Handles a send doorbell: the first eight bytes of the announced WQE. Returns false when the
+    /// engine already knew of that WQE.
     #[inline]
     fn doorbell(
         &mut self,
@@ -149,8 +151,8 @@ impl Device {
         news
     }
 
-    /// A register holds one doorbell: when several QPs share the page, those whose record moved were rung too. True when there
-    /// was one that nobody knew of.
+    /// Finds overwritten doorbells. A register holds one doorbell. When several QPs share the page,
+    /// a QP whose record moved was rung too. Returns true if there is such a QP.
     #[inline]
     fn find_overwritten(&mut self, context: usize, slot: usize) -> bool {
         let page = &mut self.contexts[context].uar_pages[slot];
@@ -193,7 +195,8 @@ impl Device {
         self.arm_all(context)
     }
 
-    /// The register is shared by all CQs of a context: looks at each whose record moved; true when one did.
+    /// Arms every CQ of the context whose record moved, because all CQs of a context share the arm
+    /// register. Returns true if a record moved.
     fn arm_all(&mut self, context: usize) -> bool {
         let mut news = false;
         for other in 0..self.cqs.capacity() {

@@ -23,7 +23,8 @@ use crate::qp_state::QpState;
 use cqe::{Cqe, opcode, syndrome};
 
 impl Device {
-    /// Does everything there is to do: doorbells, send queues, timers, other processes, waiting events.
+    /// Does all pending work: doorbells, send queues, timers, frames from other processes, waiting
+    /// events.
     pub(crate) fn step(&mut self) {
         if self.dead {
             return;

@@ -1,6 +1,8 @@
-//! Raw packet QPs: whole Ethernet frames, handed to QPs of this process by flow rules. No frame leaves the process.
+//! Raw packet QPs: flow rules deliver whole Ethernet frames to QPs of this process. No frame leaves
+//! the process.
 //!
-//! Headers are compared in the form of the hardware's `fte_match_set_lyr_2_4`, 64 bytes, whatever interface made the rule.
+//! Headers are compared in the hardware's 64-byte format `fte_match_set_lyr_2_4`, whichever
+//! interface created the rule.
 
 use super::cqe::{Cqe, opcode, syndrome};
 use super::requester::{Outcome, done};

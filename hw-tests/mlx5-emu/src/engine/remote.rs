@@ -1,7 +1,9 @@
-//! The requester towards other processes: requests that wait for an answer, and what the answers do.
+//! The requester for QPs of other processes: requests that wait for an answer, and the effects of
+//! the answers.
 //!
-//! Requests of one QP travel in order and are answered in order. What is refused for now (receiver not ready, nobody there) is taken
-//! back together with everything after it and sent again.
+//! Requests of one QP travel in order and are answered in order. When a request is refused for now
+//! (receiver not ready, no such peer), the requester takes back this request and all later requests
+//! of the QP, and sends them again.
 
 use super::cqe::syndrome;
 use super::requester::{Landed, Outcome, done};

@@ -67,8 +67,9 @@ impl Device {
 
     #[inline]
     fn run_send_queue(&mut self, index: usize) {
-        // The hardware ignores doorbells of a queue that cannot send, and does not read its record: after RESET that still
-        // holds the counter of the connection before, until the driver clears it.
+        // The hardware ignores doorbells of a queue that cannot send, and does not read its
+        // doorbell record. After RESET the record still holds the counter of the previous
+        // connection, until the driver clears the record.
         if self.qps[index].state.ignores_sends() || !self.refresh_sq(index) {
             return;
         }

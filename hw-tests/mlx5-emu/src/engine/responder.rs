@@ -105,7 +105,8 @@ pub(crate) enum Reply {
     NotReady(u8),
     /// Refused with this syndrome at the requester.
     Nak(u8),
-    /// The same, where the responder's own completion already tells why; 0 when nothing is sent back.
+    /// As `Nak`, for a responder whose own completion already reports the reason. 0 when nothing is
+    /// sent back.
     NakCompleted(u8),
     /// Nobody there, or not in a state to answer: silence.
     Silence,
@@ -191,7 +192,8 @@ impl Device {
                 return Reply::Silence;
             }
             if request.kind.is_reliable() && qp.expect_sn != request.sn {
-                // Older: answered before, the answer is repeated. Newer: something before it is missing.
+                // An older number: the request was answered before, so the answer is repeated. A
+                // newer number: an earlier request is missing.
                 let older = qp.expect_sn.wrapping_sub(request.sn) & 0xff_ffff < 1 << 23;
                 return if older && !request.op.reads() { Reply::Ack } else { Reply::Silence };
             }
@@ -229,7 +231,8 @@ impl Device {
         reply
     }
 
-    /// A request was refused: its QP is in error, unless it is a DC target, which others use as well.
+    /// Moves the QP of a refused request to the error state. A DC target stays usable, because
+    /// other initiators use the target as well.
     fn responder_failed(&mut self, index: usize) {
         if self.qps[index].kind != QpType::Dct {
             self.qp_to_error(index);
@@ -255,7 +258,8 @@ impl Device {
         }
     }
 
-    /// A message that takes a receive WQE: SEND of any kind, or the immediate data of a WRITE (with `len` 0 then).
+    /// Handles a message that consumes a receive WQE: a SEND of any kind, or the immediate data of
+    /// an RDMA WRITE (with `len` 0).
     #[inline]
     fn receive(&mut self, index: usize, request: &Request, payload: Payload<'_>) -> Reply {
         let (srq, cq) = match self.receive_queues(index, request) {
@@ -519,7 +523,8 @@ fn is_mapped(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff]
 }
 
-/// What the CQE of a datagram says about its headers: there is one in the buffer, over UDP, and of which kind it is.
+/// The header flags of a datagram's CQE: the buffer holds a network header, over UDP, of this IP
+/// version.
 fn datagram_flags(datagram: &Datagram) -> u32 {
     const IN_BUFFER: u32 = 1 << 28;
     const UDP: u32 = 1 << 27;

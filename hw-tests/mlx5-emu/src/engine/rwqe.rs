@@ -1,7 +1,8 @@
-//! Taking receive WQEs: from a QP's own ring or from a shared receive queue.
+//! Taking receive WQEs from a QP's own ring or from a shared receive queue.
 //!
-//! The device reads no further than the doorbell record allows. An SRQ is a linked list through `next_wqe_index`: a WQE that the
-//! record covers is final, so its link is remembered when it is taken over and compared when it is used.
+//! The device never reads beyond the doorbell record. An SRQ is a list linked by `next_wqe_index`.
+//! A WQE that the record covers must not change any more. The device therefore remembers the WQE's
+//! link when the record covers the WQE, and compares the link when it uses the WQE.
 
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
@@ -81,8 +82,8 @@ impl Device {
                 self.srq_error(index);
                 return;
             }
-            // All else in the next segment is reserved, but the hardware does not look at it, and some drivers keep data of
-            // their own there.
+            // All other fields of the next segment are reserved, but the hardware ignores them.
+            // Some drivers keep their own data there.
             let next = srq.buf.be16(offset + 2);
             if u32::from(next) >= count {
                 complain(
@@ -231,7 +232,8 @@ impl Device {
             if take == 0 {
                 continue;
             }
-            // The whole segment has to be inside its region, as the hardware checks what it was given.
+            // The whole segment must lie inside its region: the hardware checks the length that the
+            // WQE gives.
             let addr = wqe.area.be64(at + 8);
             match self.local_address(key, wqe.pd, addr, count, access::LOCAL_WRITE) {
                 Some(addr) => out.push(Seg { addr, len: take }),

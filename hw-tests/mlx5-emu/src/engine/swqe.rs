@@ -35,10 +35,11 @@ pub(crate) struct Control {
     pub(crate) units: u16,
     /// Bits above the size that have to be 0: a size of more than 63 ends up there.
     pub(crate) beyond_size: u8,
-    /// Reserved bits beside the flags. The two bytes after the signature don't count: UCX leaves in them what the WQE before
-    /// had there, and cards don't mind.
+    /// Reserved bits beside the flags. The two bytes after the signature are not checked: UCX
+    /// leaves the bytes of the previous WQE there, and ConnectX cards accept that.
     pub(crate) reserved: u8,
-    /// When a completion is written: 0 on errors, 1 on the first error, 2 always, 3 always and with an event.
+    /// When to write a completion: 0 on errors, 1 on the first error, 2 always, 3 always with an
+    /// event.
     pub(crate) completion: u8,
     pub(crate) signalled: bool,
     pub(crate) solicited: bool,

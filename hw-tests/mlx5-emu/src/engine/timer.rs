@@ -27,7 +27,8 @@ impl PartialOrd for Timer {
     }
 }
 
-/// The receiver-not-ready delays of the InfiniBand specification, by code, in units of 10 microseconds.
+/// The receiver-not-ready delays of the InfiniBand specification, by code, in units of 10
+/// microseconds.
 const RNR_10US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

@@ -1,4 +1,5 @@
-//! Key changes by work request: binding and invalidating memory windows, giving layouts to indirect keys.
+//! Work requests that change keys: binding and invalidating memory windows, and setting the layouts
+//! of indirect keys.
 
 use super::cqe::syndrome;
 use super::requester::{Outcome, done};
@@ -138,7 +139,8 @@ impl Device {
         done(0)
     }
 
-    /// Translates a data segment that names an indirect key into the pieces behind it; false is a protection error.
+    /// Translates a data segment with an indirect key into the segments of its layout. Returns
+    /// false on a protection error.
     #[cold]
     pub(crate) fn indirect_list(
         &self,

@@ -1,7 +1,7 @@
-//! The ucma commands, read and answered at their literal offsets.
+//! The ucma commands: decoding and encoding at literal offsets.
 //!
-//! Nothing here shares a structure with the library under test: an offset that is wrong on one side cannot cancel
-//! itself out on the other.
+//! This module shares no structure with the library under test. A wrong offset on one side
+//! therefore cannot cancel a wrong offset on the other side.
 //!
 //! # References
 //! rdma-core kernel-headers/rdma/rdma_user_cm.h, kernel drivers/infiniband/core/ucma.c.
@@ -97,8 +97,8 @@ pub(crate) enum Command {
     WriteEvent { id: u32, event: u32, status: u32, arg: [u8; 8] },
 }
 
-/// Little reader over a command's bytes; what is beyond the end reads as zero, as the kernel treats short versions
-/// of structures that grew.
+/// Reads fields from a command's bytes. Fields beyond the end read as zero: the kernel treats short
+/// versions of extended structures the same way.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -297,7 +297,8 @@ pub(crate) fn parse(input: &[u8]) -> Result<Command, Errno> {
             at_least(24)?;
             Command::WriteEvent { id: f.u32(0), event: f.u32(8), status: f.u32(12), arg: f.bytes(16) }
         }
-        // GET_OPTION never had a meaning; multicast groups and service records have no carrier here.
+        // GET_OPTION has no function in the kernel. The device does not implement multicast groups
+        // and service records.
         13 | 16 | 17 | 22 | 23 => return Err(libc::ENOSYS),
         _ => return Err(libc::EINVAL),
     })

@@ -1,8 +1,8 @@
-//! What the program asks for: one function a command, with the kernel's states and errors.
+//! The commands of the program: one function per command, with the kernel's states and errors.
 //!
 //! # References
-//! Kernel drivers/infiniband/core/cma.c (rdma_bind_addr, rdma_resolve_addr, rdma_connect, rdma_accept, ...),
-//! ucma.c for the arguments.
+//! Kernel drivers/infiniband/core/cma.c (rdma_bind_addr, rdma_resolve_addr, rdma_connect,
+//! rdma_accept, ...), ucma.c for the arguments.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -79,7 +79,8 @@ impl Cm {
             return Err(libc::EINVAL);
         }
         let Some(ip) = addr.ip() else {
-            // An InfiniBand wildcard binds to nothing yet; this port has no GID of that family to bind to.
+            // An InfiniBand wildcard binds to no device yet. This port has no GID of that family to
+            // bind to.
             if id.port_space != port_space::IB || !addr.is_any() {
                 return Err(libc::ENODEV);
             }
@@ -268,7 +269,8 @@ impl Cm {
         };
         match done {
             Ok(()) => {
-                // Only now: events before this point had nobody to go to. RTU can't have come yet, pump is below.
+                // `uid` is set only now: until the accept, events of the identifier are dropped. An
+                // RTU cannot have arrived yet, because `pump` runs below.
                 if uid != 0 {
                     self.id(file, ctx)?.uid = uid;
                 }
@@ -465,14 +467,16 @@ impl Cm {
                 }
                 id.ack_timeout = Some(value);
             }
-            // Routes come from RESOLVE_ROUTE: an Ethernet port has no subnet manager whose path could be set.
+            // Routes come from RESOLVE_ROUTE. An Ethernet port has no subnet manager, so a program
+            // cannot set a path.
             (option::LEVEL_IB, option::IB_PATH) => return Err(libc::EINVAL),
             _ => return Err(libc::ENOSYS),
         }
         Ok(())
     }
 
-    /// MIGRATE_ID: moves an identifier and its events from `old` to `new`; how many were taken so far.
+    /// MIGRATE_ID: moves an identifier and its events from `old` to `new`. Returns the number of
+    /// events that the program has taken so far.
     pub(crate) fn migrate(&mut self, old: FileId, new: FileId, ctx: CtxId) -> Result<u32, Errno> {
         self.id(old, ctx)?;
         if old != new {

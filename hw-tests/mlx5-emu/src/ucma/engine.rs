@@ -1,8 +1,8 @@
-//! The process's one connection manager: its lock, its thread, and what happens to both around fork(2).
+//! The connection manager of the process: its lock, its thread, and how both behave around fork(2).
 //!
-//! Commands run on the program's threads, messages and timeouts on one thread of our own, all under one lock. A
-//! file's descriptor is readable exactly while events wait: one byte lies in its socket then, put there and taken
-//! away under the same lock.
+//! Commands run on the program's threads. Messages and timeouts run on one thread of this module.
+//! All of them hold the same lock. A file's descriptor is readable exactly while events wait: its
+//! socket then holds one byte, which is added and removed under the same lock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,8 +20,8 @@ use super::state::{Cm, Cx, Device, FileId, Notice, Timing};
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
 
 struct Bell {
-    /// Our end of the file's socket pair. A call that is still blocked when the file is closed stays blocked, as in a
-    /// kernel, since the file keeps this end open.
+    /// The device's end of the file's socket pair. The file keeps this end open. A call that is
+    /// blocked when the file is closed therefore stays blocked, as in the kernel.
     end: Arc<OwnedFd>,
     rung: bool,
 }
@@ -95,8 +95,9 @@ impl Engine {
         f(&mut self.cm, &mut cx)
     }
 
-    /// Makes every descriptor readable or not as its queue says, and the thread wake early enough. A descriptor can
-    /// only be made unreadable through a number the caller knows: `known`.
+    /// Makes every descriptor readable or not readable according to its queue, and wakes the thread
+    /// if the next deadline is earlier than its planned wake-up. `known` gives the caller's
+    /// descriptor numbers: only a descriptor in `known` can be made unreadable.
     fn settle(&mut self, known: &[(FileId, RawFd)]) -> Vec<Notice> {
         for (file, bell) in &mut self.bells {
             let pending = self.cm.pending(*file) > 0;
@@ -191,7 +192,8 @@ fn serve(poll: RawFd) {
             Some(engine) => engine.sleep(),
             None => return,
         };
-        // The set lives as long as the process: only a child drops the engine, and it doesn't have this thread.
+        // The epoll set lives as long as the process. Only a forked child drops the engine, and the
+        // child does not have this thread.
         let Ok(tokens) = sock::wait(poll, timeout) else { return };
         if tokens.iter().any(|&token| token != WAKE) {
             catch_up();
@@ -225,8 +227,9 @@ fn serve(poll: RawFd) {
     }
 }
 
-/// Lets the data engine take in what peers sent before the messages that are about to be read: on a wire nothing
-/// overtakes the other, and a disconnect must not flush a send whose acknowledgement is already here.
+/// Lets the data engine take in the frames that peers sent before the messages that are about to be
+/// read. On a wire no packet overtakes another, so a disconnect must not flush a send whose
+/// acknowledgement has already arrived.
 fn catch_up() {
     if crate::device::exists() && crate::config::mode() != crate::config::Mode::Manual {
         crate::device::lock().step();
@@ -246,7 +249,8 @@ extern "C" fn after_fork_in_parent() {
     FORKING.with(|held| drop(held.borrow_mut().take()));
 }
 
-/// A child has no thread, and its copies of the sockets would hide the parent's death from the peers: it starts over.
+/// Drops the engine in a forked child, which then starts a new one. The child has no thread, and
+/// its copies of the sockets would hide the parent's death from the peers.
 extern "C" fn after_fork_in_child() {
     FORKING.with(|held| {
         if let Some(mut guard) = held.borrow_mut().take() {

@@ -1,8 +1,10 @@
-//! [`Net`] over abstract sockets: a name is a bound socket, a link is a connection between two processes.
+//! [`Net`] over abstract sockets: a name is a bound socket, a link is a connection between two
+//! processes.
 //!
-//! A listener's name is bound from the bind on, so the kernel keeps two processes from holding the same one; names
-//! that merely overlap (a wildcard and an address) are found in /proc/net/unix. One link carries all connections of
-//! a pair of processes, and its end of file says that the other process is gone.
+//! A listener's name is bound when the listener binds its address, so the kernel prevents two
+//! processes from holding the same name. Names that only overlap (a wildcard and an address) are
+//! found in /proc/net/unix. One link carries all connections of a pair of processes. End of file on
+//! the link means that the other process is gone.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -102,7 +104,7 @@ impl Links {
     fn taken(&self, name: &Name) -> Vec<Name> {
         let prefix = format!("@{}", self.prefix());
         let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        // A connection that was accepted is listed under the listener's name, and takes nothing from it.
+        // An accepted connection appears under the listener's name, but does not occupy the name.
         const CONNECTED: &str = "03";
         list.lines()
             .filter(|line| line.split_whitespace().nth(5) != Some(CONNECTED))
@@ -207,7 +209,8 @@ impl Net for Links {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(DialError::Busy),
             Err(_) => return Err(DialError::Refused),
         }
-        // The call itself showed who listens; if there is a link already, the new socket is not needed.
+        // The connect call shows which process listens. If a link to this process exists already,
+        // the new socket is not needed.
         let pid = sock::peer_pid(&socket);
         if pid != 0
             && let Some(&id) = self.by_pid.get(&pid)

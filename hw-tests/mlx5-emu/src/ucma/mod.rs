@@ -1,23 +1,30 @@
 //! The rdma_cm front end: the device node `/dev/infiniband/rdma_cm`.
 //!
-//! Commands written to a descriptor go through `abi` (bytes at literal offsets) to `state::Cm`, a state machine
-//! with the kernel's states, events and errors. Peers are other identifiers of this process, or those of other
-//! processes on this machine, reached over abstract Unix sockets (`links`). No data travels here: both ends learn
-//! each other's QPN, PSN and private data, and the data engine addresses a queue pair by its number.
+//! Commands written to a descriptor go through `abi` (bytes at literal offsets) to `state::Cm`, a
+//! state machine with the kernel's states, events and errors. Peers are other identifiers of this
+//! process or of other processes on this machine. Other processes are reached over abstract Unix
+//! sockets (`links`). This module carries no data: both ends learn each other's QPN, PSN and
+//! private data, and the data engine addresses a queue pair by its number.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `MLX5_EMU_SESSION` | processes with the same value see each other's listeners, as they do each other's QPs |
-//! | `MLX5_EMU_CM_TIMEOUT_MS` | until an unanswered connect is UNREACHABLE (7 times that once the peer has it); default 10000 |
+//! | `MLX5_EMU_SESSION` | processes with the same value reach each other's listeners and QPs |
+//! | `MLX5_EMU_CM_TIMEOUT_MS` | time limit of an unanswered connect (see below); default 10000 |
 //!
-//! Addresses of this machine are the device's. Others don't answer: ADDR_ERROR with -ETIMEDOUT after the caller's
-//! timeout. 192.0.2.0/24 resolves and then never answers a connect: UNREACHABLE.
+//! An unanswered connect ends in UNREACHABLE after `MLX5_EMU_CM_TIMEOUT_MS`, or after 7 times as
+//! long if the peer has received the request.
 //!
-//! What differs from a kernel: ports chosen for active sides are not reserved; multicast joins are ENOSYS; paths
-//! can't be set; only the wildcard of the InfiniBand address family can be bound.
+//! Addresses of this machine belong to the device. Other addresses do not answer: ADDR_ERROR with
+//! -ETIMEDOUT after the caller's timeout. An address of 192.0.2.0/24 resolves and then never
+//! answers a connect: UNREACHABLE.
+//!
+//! Differences from a kernel: ports chosen for active sides are not reserved; multicast joins
+//! return ENOSYS; paths cannot be set; in the InfiniBand address family only the wildcard can be
+//! bound.
 //!
 //! # References
-//! rdma-core kernel-headers/rdma/rdma_user_cm.h and librdmacm/cma.c; kernel drivers/infiniband/core/{ucma,cma,cm}.c.
+//! rdma-core kernel-headers/rdma/rdma_user_cm.h and librdmacm/cma.c; kernel
+//! drivers/infiniband/core/{ucma,cma,cm}.c.
 
 use std::io;
 use std::net::IpAddr;
@@ -123,7 +130,8 @@ impl CmFile {
         let file = self.0;
         loop {
             let event = engine::with(&[(file, fd)], |cm, cx| {
-                // A descriptor left readable without an event is put right by the caller's settling.
+                // If this leaves a descriptor readable without an event, `settle` in the caller
+                // clears it.
                 cm.take_event(cx, file)
             })?;
             if let Some(e) = event {

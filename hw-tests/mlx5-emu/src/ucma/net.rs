@@ -1,4 +1,5 @@
-//! What the connection manager needs from the outside: names that listeners hold, ways to reach them, addresses.
+//! The connection manager's interface to the outside: the names of listeners, links to peers, and
+//! addresses.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -43,10 +44,11 @@ impl Name {
         Some(Self { port_space, port, ip: ip.parse().ok()?, only_v6 })
     }
 
-    /// The error for taking `self` while `taken` is in use; `None` when both fit.
+    /// The error of binding `self` while `taken` is in use; `None` when both can exist.
     ///
     /// # References
-    /// Kernel drivers/infiniband/core/cma.c, cma_check_port: a wildcard on either side is EADDRNOTAVAIL.
+    /// Kernel drivers/infiniband/core/cma.c, cma_check_port: a wildcard on either side is
+    /// EADDRNOTAVAIL.
     pub(crate) fn conflict(&self, taken: &Self) -> Option<Errno> {
         if (self.port_space, self.port) != (taken.port_space, taken.port) {
             return None;
@@ -93,7 +95,8 @@ pub(crate) trait Net {
     fn unbind(&mut self, name: &Name);
     /// A link to the process that listens under `name`.
     fn dial(&mut self, name: &Name) -> Result<LinkId, DialError>;
-    /// Sends a packet; what can't be sent any more is dropped, the loss of the link is reported separately.
+    /// Sends a packet. A packet that can no longer be sent is dropped; the loss of the link is
+    /// reported separately.
     fn send(&mut self, link: LinkId, packet: Vec<u8>);
     /// True for addresses of this machine.
     fn is_local(&self, ip: IpAddr) -> bool;

@@ -1,8 +1,8 @@
-//! What peers and time do to an identifier: messages, lost links, timeouts.
+//! How messages of peers, lost links and timeouts change an identifier.
 //!
 //! # References
-//! Kernel drivers/infiniband/core/cm.c for the states, cma.c (cma_ib_handler, cma_sidr_rep_handler) for the events
-//! and for the padded lengths of private data.
+//! Kernel drivers/infiniband/core/cm.c for the states, cma.c (cma_ib_handler, cma_sidr_rep_handler)
+//! for the events and for the padded lengths of private data.
 
 use super::abi::{ConnParam, EventParam, UdParam};
 use super::addr::Addr;
@@ -41,7 +41,8 @@ impl Cm {
             Message::SidrReq(request) => return self.request(cx, link, from, request, true),
             body => body,
         };
-        // The pairing must fit: a late message for an identifier that is gone must not hit another one.
+        // The link and the remote identifier must match: a late message for a destroyed identifier
+        // must not reach another identifier.
         let known = self.by_comm.get(&to).copied().filter(|ctx| {
             self.ids
                 .get(ctx)
@@ -49,7 +50,7 @@ impl Cm {
         });
         let Some(ctx) = known else {
             match body {
-                // The requester went away before the answer: the other side must not wait for its RTU.
+                // The requester is gone. The other side must not wait for an RTU, so it gets a REJ.
                 Message::Rep(_) => {
                     let body = Message::Rej { reason: reject::CONSUMER_DEFINED, private: Vec::new() };
                     self.send(cx, link, Packet { to: from, from: to, body });
@@ -78,7 +79,8 @@ impl Cm {
         }
     }
 
-    /// A request for a connection (or, `ud`, for a datagram address) from the identifier `from` behind `link`.
+    /// Handles a request for a connection (or, if `ud`, for a datagram address) from the identifier
+    /// `from` behind `link`.
     pub(crate) fn request(&mut self, cx: &mut Cx<'_>, link: LinkId, from: u32, request: Request, ud: bool) {
         let found = self.listeners.get(&request.listener).copied();
         let taken = found.and_then(|ctx| self.ids.get_mut(&ctx)).and_then(|id| {
@@ -426,8 +428,9 @@ impl Cm {
     }
 }
 
-/// Addresses of 192.0.2.0/24 that are not the host's own can be resolved and never answer, as a machine that was switched off: the way to an
-/// UNREACHABLE event.
+/// True for addresses of 192.0.2.0/24 that are not addresses of the host. These addresses resolve
+/// but never answer, as if the machine were switched off. A connect to such an address ends in
+/// UNREACHABLE.
 pub(crate) fn is_silent(dst: std::net::SocketAddr) -> bool {
     matches!(dst.ip(), std::net::IpAddr::V4(v4) if v4.octets()[..3] == [192, 0, 2])
 }

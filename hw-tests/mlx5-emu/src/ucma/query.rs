@@ -1,8 +1,9 @@
-//! Answers that change nothing: addresses, paths, GIDs, and the attributes that move a queue pair.
+//! Queries that change nothing: addresses, paths, GIDs, and the attributes for QP transitions.
 //!
 //! # References
-//! Kernel drivers/infiniband/core/cm.c (cm_init_qp_init_attr, cm_init_qp_rtr_attr, cm_init_qp_rts_attr), cma.c
-//! (cma_ib_init_qp_attr), uverbs_marshall.c; rdma-core libibverbs/sa.h for the path record.
+//! Kernel drivers/infiniband/core/cm.c (cm_init_qp_init_attr, cm_init_qp_rtr_attr,
+//! cm_init_qp_rts_attr), cma.c (cma_ib_init_qp_attr), uverbs_marshall.c; rdma-core libibverbs/sa.h
+//! for the path record.
 
 use std::net::IpAddr;
 

@@ -127,7 +127,8 @@ impl Poll {
     }
 }
 
-/// Waits on the set `poll` and returns the tokens; empty after `timeout_ms` (-1: never) or a signal.
+/// Waits on the set `poll` and returns the tokens. The result is empty after `timeout_ms` (-1:
+/// never) or a signal.
 pub(super) fn wait(poll: RawFd, timeout_ms: c_int) -> io::Result<Vec<u64>> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
     // SAFETY: pointer and length describe `events`.
@@ -139,8 +140,8 @@ pub(super) fn wait(poll: RawFd, timeout_ms: c_int) -> io::Result<Vec<u64>> {
     }
 }
 
-/// Keeps every signal away from the calling thread, so that the program's own threads get them; returns what was
-/// allowed before.
+/// Blocks every signal in the calling thread, so that the program's own threads get the signals.
+/// Returns the previous mask.
 pub(super) fn block_signals() -> libc::sigset_t {
     // SAFETY: both sets are valid places; all-zero is a valid sigset_t.
     unsafe {
@@ -160,7 +161,7 @@ pub(super) fn restore_signals(old: &libc::sigset_t) {
 
 /// Registers what to do around fork(2): before it, and after it in the parent and in the child.
 pub(super) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // SAFETY: functions without arguments that live as long as this code is loaded, which is never unloaded.
+    // SAFETY: functions without arguments that live as long as this code, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
 }
 

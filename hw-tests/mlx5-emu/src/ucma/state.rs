@@ -1,8 +1,9 @@
-//! The communication identifiers of a process and their events; no sockets, no clock, no threads.
+//! The communication identifiers of a process and their events. This module uses no sockets, no
+//! clock and no threads.
 //!
-//! [`Cm`] is driven from three sides: commands of the program (`command.rs`), messages of peers and passing time
-//! (`peer.rs`), and queries that change nothing (`query.rs`). Everything it wants from outside goes through
-//! [`Net`], so that tests put two of them face to face.
+//! Three sides drive [`Cm`]: commands of the program (`command.rs`), messages of peers and the
+//! passing of time (`peer.rs`), and queries that change nothing (`query.rs`). [`Cm`] reaches the
+//! outside only through [`Net`], so tests can connect two [`Cm`] directly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,7 +16,8 @@ use super::wire::{Message, Packet, Request};
 
 /// One open of the device.
 pub(crate) type FileId = u64;
-/// The identifier number the program sees; smallest free number, as librdmacm keeps them in a table of 65,536.
+/// The identifier number that the program sees: the smallest free number, because librdmacm keeps
+/// identifiers in a table of 65,536 entries.
 pub(crate) type CtxId = u32;
 
 /// Port spaces of rdma_user_cm.h.
@@ -382,8 +384,8 @@ impl Cm {
         Ok(ctx)
     }
 
-    /// Removes an identifier, tells its peer what the kernel would, and drops its events. Returns how many events
-    /// the program has taken for it.
+    /// Removes an identifier, sends its peer the message that the kernel would send, and drops its
+    /// events. Returns how many events the program has taken for the identifier.
     pub(crate) fn destroy(&mut self, cx: &mut Cx<'_>, ctx: CtxId) -> u32 {
         self.arm(ctx, None);
         let Some(id) = self.ids.remove(&ctx) else { return 0 };
@@ -433,8 +435,8 @@ impl Cm {
         id.events_reported
     }
 
-    /// Queues an event about `ctx` itself. Dropped while the program has not told its own name for the identifier,
-    /// as the kernel does for connections that were not accepted yet.
+    /// Queues an event about `ctx` itself. Drops the event while the program has not yet set its
+    /// user ID for the identifier, as the kernel does for connections that are not accepted yet.
     pub(crate) fn post(&mut self, ctx: CtxId, kind: EventKind, status: i32, param: Option<EventParam>) {
         self.post_with_ece(ctx, kind, status, param, Ece::default());
     }

@@ -1,4 +1,5 @@
-//! The state machine by itself: two managers face to face over a network of queues, time in our hands.
+//! Tests of the state machine alone: two managers are connected by queues, and the test sets the
+//! time.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

@@ -1,14 +1,16 @@
-//! What two connection managers say to each other: one message a packet.
+//! The messages between two connection managers: one message per packet.
 //!
-//! The messages are those of the InfiniBand CM (REQ, MRA, REP, RTU, REJ, DREQ, DREP and the SIDR pair) with the
-//! fields that software needs. Bytes from the other side are not trusted: what does not decode is dropped.
+//! The messages are those of the InfiniBand CM (REQ, MRA, REP, RTU, REJ, DREQ, DREP and the SIDR
+//! pair) with the fields that software needs. The other side is not trusted: bytes that do not
+//! decode are dropped.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::abi::Ece;
 use super::net::Name;
 
-/// First byte of every message; changes when the format does, so that processes of different builds ignore each other.
+/// First byte of every message. It changes with the format, so that processes of different builds
+/// ignore each other.
 const VERSION: u8 = 1;
 /// Longest message in bytes, with room to spare.
 pub(crate) const MAX_BYTES: usize = 512;

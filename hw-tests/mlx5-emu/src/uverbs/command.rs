@@ -95,7 +95,8 @@ pub(crate) struct Command {
     pub(crate) fd: i32,
 }
 
-/// Reads native-endian fields at literal offsets; what lies beyond the input reads as zero, as the kernel pads it.
+/// Reads native-endian fields at literal offsets. Fields beyond the input read as zero, as the
+/// kernel pads the input.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -247,7 +248,8 @@ impl Command {
     }
 }
 
-/// Core input and output bytes of the legacy commands, needed to find where the driver's part starts.
+/// Sizes of the core input and output of the legacy commands, in bytes. The driver's part starts
+/// behind them.
 fn legacy_sizes(number: u32) -> Option<(usize, usize)> {
     use number::*;
     Some(match number {

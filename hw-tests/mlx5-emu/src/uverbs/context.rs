@@ -51,7 +51,8 @@ impl Device {
         command.answer(&core.0)?;
         self.start_clock(context);
         let mut uhw = self.context_answer(context);
-        // How many doorbell registers there are is answered here only: an imported context has none of the static ones.
+        // Only this answer gives the number of static doorbell registers: an imported context has
+        // no static registers.
         if static_uars {
             uhw.0[8..12].copy_from_slice(&tot_bfregs.to_ne_bytes());
             uhw.0[64..68].copy_from_slice(&512u32.to_ne_bytes());
@@ -59,7 +60,8 @@ impl Device {
         command.answer_uhw(&uhw.0)
     }
 
-    /// `mlx5_ib_alloc_ucontext_resp`: queue limits, formats and registers, without static doorbell registers.
+    /// `mlx5_ib_alloc_ucontext_resp`: queue limits, formats and registers, without static doorbell
+    /// registers.
     pub(super) fn context_answer(&self, context: usize) -> Answer {
         const CORE_CLOCK_OFFSET: u32 = 1;
         const DUMP_FILL_MKEY: u32 = 2;
@@ -113,7 +115,8 @@ impl Device {
         self.contexts[context].uar_slot(page).is_some()
     }
 
-    /// A page that the program maps on its own in static mode (blue flame registers beyond the first ones).
+    /// Adds a page that the program maps itself in static mode (BlueFlame registers beyond the
+    /// first ones).
     pub(super) fn note_static_page(&mut self, context: usize, page: u32) {
         if page < FIRST_DYNAMIC_UAR && !self.has_uar_page(context, page) {
             self.contexts[context].uar_pages.push(UarPage::new(page));
@@ -121,7 +124,8 @@ impl Device {
         }
     }
 
-    /// The command descriptor was closed: everything of the context goes away, in an order that no reference survives.
+    /// Destroys all objects of the context after the command descriptor was closed. The order makes
+    /// sure that no reference outlives its object.
     pub(super) fn close_context(&mut self, context: usize) {
         if self.contexts.get(context).is_none() {
             return;

@@ -49,7 +49,8 @@ impl Device {
         if cqe_size != 64 && cqe_size != 128 {
             return Err(sys::errno(libc::EINVAL));
         }
-        // A device may compress CQEs, and never has to: the software device checks the format and writes whole ones.
+        // A device may compress CQEs, but need not. The software device checks the format and
+        // writes uncompressed CQEs.
         if compression == 1 && (format.count_ones() != 1 || u32::from(format) & MINI_CQE_FORMATS == 0) {
             return Err(sys::errno(libc::EINVAL));
         }
@@ -124,7 +125,8 @@ impl Device {
         self.object(context, handle, ObjectKind::Cq)
     }
 
-    /// RESIZE_CQ: the new buffer takes over at once; a resize CQE in the old one tells libmlx5 where it ended.
+    /// RESIZE_CQ: the new buffer is used at once. A resize CQE in the old buffer tells libmlx5
+    /// where the old CQEs end.
     pub(super) fn cmd_resize_cq(&mut self, context: usize, command: &Command) -> io::Result<()> {
         command.need(16, 8)?;
         command.need_uhw(10)?;

@@ -1,7 +1,8 @@
-//! Commands in the firmware's own form that mlx5's library sends by itself: capabilities, indirect keys, blocks of
-//! reserved QP numbers, mappings of addresses to QPs, UDP source ports.
+//! Firmware commands that libmlx5 sends by itself: capabilities, indirect keys, blocks of reserved
+//! QP numbers, mappings of addresses to QPs, UDP source ports.
 //!
-//! A context for DEVX is refused, so no program talks to firmware on its own; other commands answer EPROTONOSUPPORT.
+//! The device refuses a context for DEVX, so no program sends firmware commands of its own. All
+//! other commands return EPROTONOSUPPORT.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,6 +1,8 @@
-//! Device memory: pages of the context's shared memory that the program maps as it would map a card's, and regions on them.
+//! Device memory: pages of the context's shared memory, which the program maps as it maps the
+//! memory of a card, and regions on these pages.
 //!
-//! Which pages are taken stands in that memory itself, since a forked child allocates from the same pages.
+//! The shared memory itself holds the bit mask of allocated pages, because a forked child allocates
+//! from the same pages.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -14,7 +16,8 @@ use crate::sys;
 
 /// Longest piece of device memory.
 pub(super) const MAX_DM_SIZE: u64 = 128 << 10;
-/// First page of the area in the context's memory: `MLX5_IB_MMAP_DEVICE_MEM` in the command part of an mmap offset.
+/// First page of the area in the context's memory: `MLX5_IB_MMAP_DEVICE_MEM` in the command part of
+/// an mmap offset.
 const AREA: usize = 8 << 8;
 /// Pages of the area, one bit each in the word that says which are taken.
 const AREA_PAGES: u32 = 64;

@@ -1,5 +1,6 @@
-//! What a second user of a context asks for: its answer to GET_CONTEXT again, and numbers of objects that exist; advice
-//! about regions; and the pages through which a program reads the device's clock.
+//! Commands for a second user of a context: the answer of GET_CONTEXT again, the numbers of
+//! existing objects, advice about regions, and the pages through which a program reads the device's
+//! clock.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -17,8 +18,9 @@ const CLOCK: usize = (5 << 8) * 4096;
 /// The page that tells how to convert its cycles (`MLX5_IB_MMAP_CLOCK_INFO`).
 const CLOCK_INFO: usize = (7 << 8) * 4096;
 
-/// CQ_CREATE and QP_CREATE: the legacy commands in another form. An imported context has no other, since these name its own
-/// channel for asynchronous events; here all events of a context go to the channel of GET_CONTEXT.
+/// CQ_CREATE and QP_CREATE: another form of the legacy commands. An imported context uses only this
+/// form, because these commands name their own channel for asynchronous events. Here all events of
+/// a context still go to the channel of GET_CONTEXT.
 fn create(
     file: &Uverbs,
     fd: RawFd,
@@ -166,7 +168,8 @@ pub(super) fn advise_region(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
 }
 
 impl Device {
-    /// Fills in the pages of a new context's clock: a cycle is a nanosecond, and time is the real time.
+    /// Fills in the clock pages of a new context. A cycle is a nanosecond, and the time is the real
+    /// time.
     pub(super) fn start_clock(&mut self, context: usize) {
         let (now, real) = (clock::now_ns(), clock::real_time());
         let nanoseconds = u64::try_from(real.as_nanos()).unwrap_or(u64::MAX);

@@ -67,7 +67,8 @@ impl Device {
     pub(super) fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
         key.key = 0;
         let index = self.keys.insert(key).ok_or_else(|| sys::errno(libc::ENOMEM))?;
-        // The variant byte moves with every use of an index, so that an old key of the same index does not fit.
+        // The variant byte changes with every use of an index, so that an old key of the index is
+        // invalid.
         self.key_variant = self.key_variant.wrapping_add(1);
         self.keys[index].key = ((index as u32 + FIRST_INDEX) << 8) | u32::from(self.key_variant);
         Ok(index)

@@ -1,8 +1,8 @@
 //! The uverbs front end: the command descriptor `/dev/infiniband/uverbs0`.
 //!
-//! Commands come by ioctl (`RDMA_VERBS_IOCTL`, mostly its method "invoke write") or, from programs that prefer it, by
-//! write(2). Both are turned into a [`Command`] and dispatched; answers are limited to the room the caller gave. Errors are the
-//! kernel's errno values.
+//! Commands arrive by ioctl (`RDMA_VERBS_IOCTL`, mostly its method "invoke write") or by write(2),
+//! as the program prefers. Both forms become a [`Command`] and are dispatched. Answers are limited
+//! to the size of the caller's buffer. Errors are the kernel's errno values.
 
 mod command;
 mod context;
@@ -138,10 +138,10 @@ impl VirtualFile for Uverbs {
 }
 
 impl Uverbs {
-    /// Locks the device and finds the context of this descriptor in it.
+    /// Locks the device and finds the context of this descriptor.
     ///
-    /// The first call in a forked child makes a context of its own there, without the objects and the doorbell
-    /// pages of the parent, on the same shared memory.
+    /// The first call in a forked child creates a new context for the child on the same shared
+    /// memory. The new context has none of the parent's objects and doorbell pages.
     fn locked(&self, fd: RawFd) -> io::Result<(MutexGuard<'static, Device>, usize)> {
         let mut device = crate::device::lock();
         let generation = crate::device::generation();
@@ -166,7 +166,8 @@ impl Device {
     fn dispatch(&mut self, context: usize, command: &mut Command) -> io::Result<()> {
         use command::number::*;
         if self.dead {
-            // A removed device answers everything with EIO; destroying still succeeds so that programs can clean up.
+            // A removed device answers EIO. Destroy commands still succeed, so that programs can
+            // clean up.
             if !command.destroys() {
                 return Err(sys::errno(libc::EIO));
             }
@@ -178,7 +179,8 @@ impl Device {
             && command.number != GET_CONTEXT
             && command.number != EX | QUERY_DEVICE
         {
-            // Before GET_CONTEXT the kernel knows no other command; the size probe of libibverbs comes earlier still.
+            // Before GET_CONTEXT the kernel accepts no other command. The size probe of libibverbs
+            // comes even earlier.
             if command.number == QUERY_DEVICE && command.core_out_len() == 0 {
                 return Err(sys::errno(libc::ENOSPC));
             }

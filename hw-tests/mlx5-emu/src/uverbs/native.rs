@@ -1,6 +1,6 @@
-//! The ioctl interface: attribute lists. Most of it carries legacy commands ("invoke write"); methods that have no
-//! legacy form are served here, in [`super::dm`] and in [`super::import`]. All others answer EPROTONOSUPPORT, so that
-//! libibverbs falls back to a legacy command.
+//! The ioctl interface: attribute lists. Most calls carry legacy commands ("invoke write"). This
+//! module, [`super::dm`] and [`super::import`] serve the methods that have no legacy form. All
+//! other methods return EPROTONOSUPPORT, so that libibverbs falls back to a legacy command.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -28,7 +28,8 @@ pub(super) const DRIVER: u16 = 1 << 12;
 const OBJECT_UAR: u16 = DRIVER + 8;
 const UAR_ALLOC: u16 = DRIVER;
 const UAR_DESTROY: u16 = DRIVER + 1;
-/// `MLX5_IB_OBJECT_VAR`: doorbell pages of virtio queues, which have the same form here as UAR pages.
+/// `MLX5_IB_OBJECT_VAR`: doorbell pages of virtio queues. Here they have the same form as UAR
+/// pages.
 const OBJECT_VAR: u16 = DRIVER + 6;
 const VAR_ALLOC: u16 = DRIVER;
 const VAR_DESTROY: u16 = DRIVER + 1;

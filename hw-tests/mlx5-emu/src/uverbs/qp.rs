@@ -258,7 +258,8 @@ impl Device {
             self.note_static_page(context, page);
             return Ok((page, index));
         }
-        // Static registers: two usable of four per page; the first is for doorbells only and shared.
+        // Of the four static registers in a page, two are usable. The first register is shared and
+        // serves doorbells only.
         let pages = self.contexts[context].uar_pages.iter().filter(|page| page.index < 256).count() as u32;
         if pages == 0 {
             return Ok((0, 0));
@@ -508,7 +509,7 @@ impl Device {
 
     fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
         if to == QpState::Reset {
-            // Doorbells of the connection that ends here must not be taken for those of the next one.
+            // Doorbells of the old connection must not count for the next connection.
             let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
             self.take_doorbells(context, page);
         }
@@ -566,7 +567,8 @@ impl Device {
         command.answer(&events.to_ne_bytes())
     }
 
-    /// One handle less; the last one takes the QP away. Returns how many events about it the program has read.
+    /// Releases one handle. The last handle destroys the QP. Returns how many events about the QP
+    /// the program has read.
     pub(super) fn put_qp(&mut self, index: usize) -> u32 {
         let Some(qp) = self.qps.get_mut(index) else { return 0 };
         qp.opens -= 1;

@@ -1,4 +1,5 @@
-//! A driver that writes queue memory itself, through the addresses that `mlx5dv_init_obj` gives, at literal offsets.
+//! A driver that writes queue memory itself, at literal offsets from the addresses of
+//! `mlx5dv_init_obj`.
 #![expect(unsafe_code, reason = "raw queue memory")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
 
@@ -27,7 +28,8 @@ impl View {
         };
         obj[at] = object as u64;
         obj[at + 1] = view.0.as_mut_ptr() as u64;
-        // SAFETY: in and out pointers of the requested kind are set; the view is larger than any of the structures.
+        // SAFETY: in and out pointers of the requested kind are set. The view is larger than any of
+        // the structures.
         assert_eq!(unsafe { mlx5dv_init_obj(&raw mut obj, kind) }, 0);
         view
     }

@@ -1,4 +1,5 @@
-//! A small rig over raw verbs for the in-process tests: objects that undo themselves, one test at a time.
+//! A small rig over raw verbs for the in-process tests: it destroys its objects itself, and runs
+//! one test at a time.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
 
@@ -419,8 +420,8 @@ pub fn comp_event(channel: *mut ibv_comp_channel) -> bool {
     }
 }
 
-/// The table of extended operations in front of a context. (rdma-sys's own wrappers compare the marker with 32 bits and
-/// find none on 64-bit machines.)
+/// The table of extended operations in front of a context. (rdma-sys's own wrappers compare the
+/// marker with 32 bits and therefore never find the table on 64-bit machines.)
 pub fn extended(ctx: *mut ibv_context) -> *mut verbs_context {
     // SAFETY: every context that libibverbs hands out is the last field of a verbs_context.
     unsafe { ctx.byte_sub(std::mem::offset_of!(verbs_context, context)).cast() }
