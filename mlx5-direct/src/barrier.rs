@@ -1,9 +1,10 @@
 #![expect(unsafe_code, reason = "memory barriers are inline assembly")]
-//! Memory barriers between the processor and a DMA device, named by what they are for.
+//! Memory barriers between the processor and a DMA device, named by their purpose.
 //!
-//! Each says which accesses may not pass which. On x86-64 ordinary memory is already ordered as needed, so most of them
-//! only stop the compiler. On aarch64 they use the *outer shareable* domain: a language fence orders processors among
-//! themselves (inner shareable) and says nothing about a device.
+//! Each function says which accesses may not pass which. On x86-64 ordinary memory already has the
+//! order needed, so most barriers only stop the compiler. On aarch64 the barriers use the *outer
+//! shareable* domain: a language fence orders processors among themselves (inner shareable) and
+//! does not order accesses of a device.
 //!
 //! | barrier | order kept | x86-64 | aarch64 |
 //! |---|---|---|---|
@@ -15,8 +16,9 @@
 //!
 //! # References
 //!
-//! rdma-core `util/udma_barrier.h` names the same purposes. Its x86-64 load barrier is `lfence`; UCX, DPDK and libxlio,
-//! which read the same queues, use a compiler barrier, since x86-64 does not reorder loads from write-back memory.
+//! rdma-core `util/udma_barrier.h` has barriers for the same purposes. Its x86-64 load barrier is
+//! `lfence`. UCX, DPDK and libxlio read the same queues with a compiler barrier, since x86-64 does
+//! not reorder loads from write-back memory.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", miri)))]
 compile_error!("mlx5-direct has barriers for x86-64 and aarch64: add this architecture's to barrier.rs");
@@ -28,8 +30,9 @@ macro_rules! barrier {
         pub fn $name() {
             #[cfg(miri)]
             core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
-            // SAFETY: the instruction touches no register and no memory operand. `nomem` is left out on purpose: the
-            // compiler must assume that all memory is read and written here.
+            // SAFETY: the instruction touches no register and no memory operand. The option `nomem`
+            // is not given, so that the compiler assumes that the instruction reads and writes all
+            // memory.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             unsafe { core::arch::asm!($x86, options(nostack, preserves_flags)) };
             // SAFETY: as above.
@@ -40,7 +43,7 @@ macro_rules! barrier {
 }
 
 barrier!(
-    /// Between writing WQEs and publishing their count: whoever sees the count sees the WQEs.
+    /// Between writing WQEs and publishing their count: a device that sees the count sees the WQEs.
     to_device, x86_64: "", aarch64: "dmb oshst"
 );
 barrier!(
@@ -52,12 +55,12 @@ barrier!(
     release_to_device, x86_64: "", aarch64: "dmb oshld"
 );
 barrier!(
-    /// Before a store to a device register (the record it refers to is visible first), and after it, to push it out of a
-    /// write-combining buffer.
+    /// Before and after a store to a device register. Before the store, it makes the doorbell
+    /// record visible first. After the store, it pushes the store out of a write-combining buffer.
     flush_write_combining, x86_64: "sfence", aarch64: "dsb st"
 );
 barrier!(
-    /// After a BlueFlame copy by a thread that posts alone: the copy leaves the processor by itself, and the next post to the
-    /// register has a [`flush_write_combining`] before it.
+    /// After a BlueFlame copy by a thread that posts alone. The processor sends the copy out by
+    /// itself, and the next post to the register executes a [`flush_write_combining`] first.
     end_write_combining, x86_64: "", aarch64: "hint #6"
 );

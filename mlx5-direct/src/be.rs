@@ -1,7 +1,7 @@
 //! Big-endian integers with the alignment of the integer they hold.
 //!
-//! Queue memory is big-endian. A field of one of these types can only be set from, or read as, a host value, so a
-//! forgotten byte swap does not compile.
+//! Queue memory is big-endian. A field of one of these types can only be set from, or read as, a
+//! host value, so a forgotten byte swap does not compile.
 
 macro_rules! big_endian {
     ($(#[$doc:meta])* $name:ident, $int:ty) => {
@@ -23,7 +23,7 @@ macro_rules! big_endian {
                 <$int>::from_be(self.0)
             }
 
-            /// The bits as they lie in memory, read as a native integer.
+            /// The bits in memory order, read as a native integer.
             #[inline(always)]
             pub const fn raw(self) -> $int {
                 self.0

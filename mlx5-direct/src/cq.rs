@@ -1,16 +1,18 @@
 //! Polling a completion queue and arming it for events.
 //!
-//! The device writes entries; we read them, and give their room back through the consumer index in the doorbell record.
-//! The index is written rarely: after a quarter of the queue, when a poll finds nothing, and before arming. Until then
-//! what was polled still takes room, so whether it is written in time depends on how many receives can complete:
+//! The device writes entries. The CQ reads them and returns them to the device through the consumer
+//! index in the doorbell record. The CQ writes the index rarely: after a quarter of the queue, when
+//! a poll finds nothing, and before arming. Until then, polled entries still count as occupied for
+//! the device. Whether the index is written in time depends on how many receives can be posted:
 //!
-//! | entries of the queue, against receives posted at a time | to do |
+//! | CQ entries | what to do |
 //! |---|---|
-//! | a third more (the receives are at most three quarters of the entries) | nothing: the index is never late |
-//! | fewer, down to as many | [`release`](Cq::release) after a batch was polled and before its slots are posted again |
-//! | fewer than receives | not to be done: the device overruns the queue |
+//! | at least 4/3 of the receives posted at a time | nothing: the index is never late |
+//! | fewer, but at least as many as receives | [`release`](Cq::release) after polling, before posting again |
+//! | fewer than receives | not allowed: the device overruns the queue |
 //!
-//! Once polled here, a CQ is never to be polled or armed through verbs: libmlx5's own index would be stale.
+//! A CQ that is polled here must never be polled or armed through verbs: libmlx5's own index would
+//! be stale.
 
 use crate::{
     barrier,
@@ -20,12 +22,12 @@ use crate::{
     uar::Uar,
 };
 
-/// Which completions raise the event.
+/// Which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmFor {
     /// The next completion.
     Any,
-    /// The next receive whose sender asked for it, or the next error.
+    /// The next receive whose sender asked for a solicited event, or the next error.
     Solicited,
 }
 
@@ -44,7 +46,8 @@ pub struct Cq {
     cqes: CqeMem,
     consumer_index: u32,
     released: u32,
-    /// Next multiple of the release interval. The queue's end is one, so that `lap` is right until then.
+    /// Next multiple of the release interval. The end of the queue is such a multiple, so `lap` is
+    /// right until then.
     release_at: u32,
     lap: u8,
     dbrec: CqDbRec,
@@ -76,7 +79,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`CqeError`]. An unknown opcode is consumed; compression and resize leave the CQ where it is, for good.
+    /// [`CqeError`]. An entry with an unknown opcode is consumed. After a compressed entry or a
+    /// resize mark, every poll returns the same error.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, CqeError> {
         match self.poll_receive() {
@@ -85,15 +89,17 @@ impl Cq {
         }
     }
 
-    /// The next completion if it is of a send-queue operation that succeeded and left no result in the entry; `None`, with nothing
-    /// consumed, if there is none or it is anything else, which [`poll`](Self::poll) tells. Half the cost of that.
+    /// Returns the next completion if it is a send-queue operation that succeeded and left no
+    /// result in the entry. Otherwise returns `None` and consumes nothing: [`poll`](Self::poll)
+    /// then returns the entry, if there is one. Costs half as much as `poll`.
     #[inline(always)]
     pub fn poll_if_send(&mut self) -> Option<SendCqe> {
         if self.consumer_index == self.release_at {
             self.release();
         }
         let entry = self.cqes.entry(self.consumer_index);
-        // Opcode 0 and no flag: the owner bit is all there is.
+        // `op_own` of such an entry has opcode 0 and no flags, so only the owner bit is left to
+        // compare.
         if entry.op_own() != self.lap {
             return None;
         }
@@ -103,10 +109,11 @@ impl Cq {
         Some(send)
     }
 
-    /// The next completion if it is a finished receive, else what `op_own` says.
+    /// Returns the next completion if it is a finished receive, else the entry's `op_own`.
     #[inline(always)]
     fn poll_receive(&mut self) -> Result<RecvCqe, u8> {
-        // Only here, not after decoding: the last entry stays readable for `copy_scattered` until the next poll.
+        // The index is written here and not after decoding: the last entry must stay readable for
+        // `copy_scattered` until the next poll.
         if self.consumer_index == self.release_at {
             self.release();
         }
@@ -116,7 +123,8 @@ impl Cq {
         Ok(receive)
     }
 
-    /// What [`poll_receive`](Self::poll_receive) did not take: nothing there, or something else.
+    /// Handles an entry that [`poll_receive`](Self::poll_receive) did not take: no entry, or
+    /// another kind of completion.
     #[inline(always)]
     fn poll_not_receive(&mut self, op_own: u8) -> Result<Option<Completion>, CqeError> {
         if self.cqes.is_ready(op_own, self.lap) {
@@ -128,14 +136,17 @@ impl Cq {
         Ok(None)
     }
 
-    /// The next completion if it is a finished receive with its payload in the posted buffer; `None`, with nothing consumed, if
-    /// there is none or it is anything else, which [`poll`](Self::poll) tells. For loops that take nothing but receives: less to be taken apart by the caller.
+    /// Returns the next completion if it is a finished receive with its payload in the posted
+    /// buffer. Otherwise returns `None` and consumes nothing: [`poll`](Self::poll) then returns the
+    /// entry, if there is one. For loops that handle only receives: the caller has fewer cases to
+    /// distinguish.
     #[inline(always)]
     pub fn poll_if_receive(&mut self) -> Option<RecvCqe> {
         self.poll_receive().ok()
     }
 
-    /// The rest of [`poll`](Self::poll), for an entry that is there but is not a finished receive.
+    /// The rest of [`poll`](Self::poll), for an entry that is present but is not a finished
+    /// receive.
     #[inline(never)]
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
         barrier::from_device();
@@ -151,14 +162,15 @@ impl Cq {
         decoded
     }
 
-    /// Hands up to `max` completions to `each`, oldest first; returns how many. Cheaper than as many calls of
-    /// [`poll`](Self::poll): it goes from entry to entry by pointer, and looks at the release interval once. It ends after a
-    /// [`Completion::RecvScattered`] and a [`Completion::SendScattered`], for [`copy_scattered`](Self::copy_scattered) or
-    /// [`copy_result`](Self::copy_result) to be called.
+    /// Passes up to `max` completions to `each`, oldest first, and returns how many. This is
+    /// cheaper than as many calls of [`poll`](Self::poll): the loop advances a pointer from entry
+    /// to entry and checks the release interval once. The loop ends after a
+    /// [`Completion::RecvScattered`] and after a [`Completion::SendScattered`], so that the caller
+    /// can call [`copy_scattered`](Self::copy_scattered) or [`copy_result`](Self::copy_result).
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll); what came before was handed over.
+    /// As [`poll`](Self::poll). Earlier completions were passed to `each`.
     #[inline]
     pub fn poll_each(&mut self, max: u32, mut each: impl FnMut(Completion)) -> Result<u32, CqeError> {
         let mut polled = 0;
@@ -172,7 +184,7 @@ impl Cq {
                 match entry.receive(self.lap) {
                     Ok(op_own) => {
                         let receive = cqe::decode_receive(&entry, op_own);
-                        // Before `each`, which may panic.
+                        // The index advances before the call of `each`, because `each` may panic.
                         self.consumer_index = self.consumer_index.wrapping_add(1);
                         polled += 1;
                         each(Completion::Recv(receive));
@@ -194,9 +206,10 @@ impl Cq {
         Ok(polled)
     }
 
-    /// Hands over what is not a receive with its payload in the buffer, and says whether its payload is in the entry; `None` if
-    /// there was nothing. Out of line with a copy of `each`, so that the one in
-    /// [`poll_each`](Self::poll_each) has only receives to handle.
+    /// Passes on a completion that is not a receive with its payload in the buffer. Returns whether
+    /// the payload is in the entry; `None` if there was no entry. This function is not inlined and
+    /// has its own copy of `each`, so that the copy in [`poll_each`](Self::poll_each) handles
+    /// receives only.
     #[inline(never)]
     fn each_not_receive(
         &mut self,
@@ -209,9 +222,10 @@ impl Cq {
         Ok(Some(scattered))
     }
 
-    /// Copies the payload of a receive that the device put into the completion entry instead of into the posted buffer;
-    /// `into` is that buffer, or wherever it is wanted. To be called before the next poll. Returns the bytes copied: the
-    /// message's, as far as `into` has room; 0 after another poll, and where an entry claims more than it has.
+    /// Copies the payload of a receive that the device put into the completion entry instead of the
+    /// posted buffer. `into` is that buffer, or any other place for the payload. Call this before
+    /// the next poll. Returns the bytes copied: the length of the message, limited by the length of
+    /// `into`. Returns 0 after another poll, or if the entry claims more bytes than it has.
     pub fn copy_scattered(&self, scattered: &ScatteredRecv, into: &mut [u8]) -> usize {
         if scattered.index != self.consumer_index.wrapping_sub(1) {
             return 0;
@@ -220,9 +234,10 @@ impl Cq {
         self.cqes.copy_scattered(scattered.index, scattered.wide, &mut into[..len])
     }
 
-    /// Copies the result of a read or an atomic that the device put into the completion entry instead of into the memory that
-    /// the request named. To be called before the next poll. Returns the bytes copied: the result's, as far as `into` has
-    /// room; 0 after another poll.
+    /// Copies the result of a read or an atomic that the device put into the completion entry
+    /// instead of the memory that the request named. Call this before the next poll. Returns the
+    /// bytes copied: the length of the result, limited by the length of `into`. Returns 0 after
+    /// another poll.
     pub fn copy_result(&self, scattered: &ScatteredSend, into: &mut [u8]) -> usize {
         if scattered.index != self.consumer_index.wrapping_sub(1) {
             return 0;
@@ -231,8 +246,9 @@ impl Cq {
         self.cqes.copy_scattered(scattered.index, scattered.wide, &mut into[..len])
     }
 
-    /// The sender's QP number in the last polled entry, if that was a message. Only for datagrams it says what the receiving QP does
-    /// not know itself, so it is no part of every [`RecvCqe`]. Valid until the next poll.
+    /// The sender's QP number in the last polled entry, if the entry was of a message. Only
+    /// datagrams need this number: a connected QP knows its peer. So [`RecvCqe`] does not have it.
+    /// Valid until the next poll.
     pub fn source_qpn(&self) -> u32 {
         self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
     }
@@ -243,7 +259,8 @@ impl Cq {
         self.peek(0).is_some()
     }
 
-    /// Finished receives, errors included, that wait to be polled. Reads every waiting entry, consumes none.
+    /// The number of finished receives, errors included, that wait to be polled. Reads every
+    /// waiting entry and consumes none.
     pub fn waiting_receives(&self) -> u32 {
         let waiting = (0..=self.cqes.mask()).map_while(|n| self.peek(n));
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
@@ -255,8 +272,9 @@ impl Cq {
         self.cqes.ready(index, self.cqes.lap(index)).map(|(_, op_own)| op_own)
     }
 
-    /// Asks for one event. Completions that are in the queue already raise none: poll until empty, arm, and poll once
-    /// more, or use [`arm_unless_ready`](Self::arm_unless_ready).
+    /// Requests one event. Completions that are in the queue already raise no event: poll until the
+    /// queue is empty, arm, and poll once more, or use
+    /// [`arm_unless_ready`](Self::arm_unless_ready).
     pub fn arm(&mut self, what: ArmFor) {
         /// Bit of the request that limits it to solicited completions (`MLX5_CQ_DB_REQ_NOT_SOL`).
         const SOLICITED_ONLY: u32 = 1 << 24;
@@ -270,14 +288,14 @@ impl Cq {
         self.uar.arm_cq(request, self.cqn);
     }
 
-    /// Arms, and says whether it is safe to block: false when a completion arrived before the request, for which no event
-    /// may come.
+    /// Arms the CQ and returns whether the caller may block. Returns false if a completion arrived
+    /// before the request, because that completion may raise no event.
     pub fn arm_unless_ready(&mut self, what: ArmFor) -> bool {
         self.arm_unless_ready_after(what, || ())
     }
 
-    /// [`arm_unless_ready`](Self::arm_unless_ready) with a step between the first look and the request: a test places a
-    /// completion there.
+    /// [`arm_unless_ready`](Self::arm_unless_ready) with a step between the first check and the
+    /// request: a test places a completion there.
     #[doc(hidden)]
     pub fn arm_unless_ready_after(&mut self, what: ArmFor, before_request: impl FnOnce()) -> bool {
         if self.is_ready() {
@@ -288,8 +306,8 @@ impl Cq {
         !self.is_ready()
     }
 
-    /// To be called once for each event read from the channel: the device ignores a request that carries the sequence
-    /// number of an event it has raised already.
+    /// Call this once for each event read from the channel. The device ignores a request with the
+    /// sequence number of an event that it has raised already.
     pub fn event_received(&mut self) {
         self.arm_sequence = self.arm_sequence.wrapping_add(1);
     }
@@ -304,9 +322,9 @@ impl Cq {
         self.cqes.mask() + 1
     }
 
-    /// Gives the room of everything polled back to the device now. Due once a batch, before slots polled here are posted
-    /// again, where the receives that can be posted at a time are more than three quarters of the entries: what was polled
-    /// and not given back still takes room.
+    /// Returns all polled entries to the device now. Call this once per batch, before the slots
+    /// polled here are posted again, if the receives that can be posted at a time are more than
+    /// three quarters of the entries: polled entries that are not released still count as occupied.
     #[inline(never)]
     pub fn release(&mut self) {
         self.dbrec.release(self.consumer_index);

@@ -1,7 +1,8 @@
-//! The completion queue entry: layout, decoding, and the typed values that come out of it.
+//! The completion queue entry: layout, decoding, and the typed values that decoding returns.
 //!
-//! Written by the device, read by us. Nothing in an entry is trusted: every bit pattern decodes to a value or to an
-//! error, and the slot index in it is checked against the ring by [`Srq::complete`](crate::Srq::complete).
+//! The device writes entries; this crate reads them. Nothing in an entry is trusted: every bit
+//! pattern decodes to a value or to an error, and [`Srq::complete`](crate::Srq::complete) checks
+//! the slot index of an entry against the ring.
 //!
 //! # References
 //!
@@ -19,7 +20,8 @@ use crate::{
 #[repr(C, align(64))]
 pub struct RawCqe {
     head: [u8; 24],
-    /// Of a receive: the sender's QP number in the low 24 bits; above them, for datagrams, whether a GRH came along.
+    /// In a receive: the sender's QP number in the low 24 bits; for datagrams, the bits above say
+    /// whether the message has a GRH.
     pub flags_rqpn: Be32,
     tail: [u8; 4],
     /// SRQ number (CQE version 0) or user index (version 1), low 24 bits.
@@ -57,7 +59,7 @@ const _: () = {
     assert!(VENDOR_SYNDROME_OFFSET == offset_of!(RawCqe, timestamp) + 6);
 };
 
-/// The fields of an entry in host order, wherever it lies.
+/// The fields of an entry in host order, wherever the entry is stored.
 pub trait CqeFields {
     /// Opcode, format, solicited and owner bits.
     fn op_own(&self) -> u8;
@@ -111,7 +113,7 @@ impl CqeFields for RawCqe {
 }
 
 impl RawCqe {
-    /// Lays out an entry, as a device would write it, from its 64 bytes.
+    /// Builds an entry, as a device would write it, from its 64 bytes.
     pub fn from_bytes(bytes: &[u8; 64]) -> Self {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut head = [0; 24];
@@ -178,15 +180,17 @@ impl RecvCqe {
     }
 }
 
-/// A finished receive whose payload the device put into the completion entry (scatter to CQE). The posted buffer was
-/// **not written**: take the payload with [`Cq::copy_scattered`](crate::Cq::copy_scattered) before the next poll.
+/// A finished receive whose payload the device put into the completion entry (scatter to CQE). The
+/// posted buffer was **not written**: take the payload with
+/// [`Cq::copy_scattered`](crate::Cq::copy_scattered) before the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScatteredRecv {
-    /// All but the payload.
+    /// All fields except the payload.
     pub receive: RecvCqe,
-    /// In the first half of a 128-byte entry, not in the first 32 bytes of the fields.
+    /// The payload is in the first half of a 128-byte entry, not in the first 32 bytes of the
+    /// fields.
     pub(crate) wide: bool,
-    /// Which entry of the queue it was.
+    /// Index of the entry in the queue.
     pub(crate) index: u32,
 }
 
@@ -205,12 +209,13 @@ pub struct SendCqe {
     pub byte_count: u32,
 }
 
-/// A finished read or atomic whose result the device put into the completion entry (scatter to CQE). The memory that the request
-/// named was **not written**: take the result with [`Cq::copy_result`](crate::Cq::copy_result), or have it put where it belongs
-/// by [`Cq::deliver_result`](crate::Cq::deliver_result), before the next poll.
+/// A finished read or atomic whose result the device put into the completion entry (scatter to
+/// CQE). The memory that the request named was **not written**. Before the next poll, take the
+/// result with [`Cq::copy_result`](crate::Cq::copy_result), or let
+/// [`Cq::deliver_result`](crate::Cq::deliver_result) write it to that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScatteredSend {
-    /// All but the result.
+    /// All fields except the result.
     pub send: SendCqe,
     pub(crate) wide: bool,
     pub(crate) index: u32,
@@ -219,7 +224,7 @@ pub struct ScatteredSend {
 impl ScatteredSend {
     /// Bytes of the result.
     pub fn byte_count(&self) -> u32 {
-        // Of an atomic the entry's count is not to be relied on: libmlx5 takes 8 as well.
+        // The entry's byte count is not reliable for an atomic. libmlx5 takes 8 as well.
         if self.send.op == SendOp::Read { self.send.byte_count } else { 8 }
     }
 }
@@ -279,7 +284,7 @@ impl SendOp {
     }
 }
 
-/// Why an operation failed, as the device says it.
+/// Why an operation failed, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Syndrome {
     /// 0x01: a message was longer than its receive buffer.
@@ -318,8 +323,9 @@ pub enum Syndrome {
     /// 0x16: the responder had no receive posted after all retries.
     #[error("receiver-not-ready retries exceeded")]
     RnrRetries,
-    /// 0x22 with vendor syndrome 0x93: a page of on-demand-paging memory was not there. The kernel resolves the fault
-    /// and libmlx5 would post the WQE again; this crate does not support ODP memory.
+    /// 0x22 with vendor syndrome 0x93: a page of on-demand-paging memory was not present. The
+    /// kernel resolves the fault, and libmlx5 would post the WQE again. This crate does not support
+    /// ODP memory.
     #[error("on-demand paging fault: post memory that was registered without IBV_ACCESS_ON_DEMAND")]
     OdpPageFault,
     /// 0x22: aborted by the remote side.
@@ -356,7 +362,7 @@ impl Syndrome {
 /// An operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCqe {
-    /// Why.
+    /// The reason.
     pub syndrome: Syndrome,
     /// The device maker's detail code.
     pub vendor_syndrome: u8,
@@ -364,7 +370,7 @@ pub struct ErrorCqe {
     pub qpn: u32,
     /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
     pub srqn_or_user_index: u32,
-    /// SRQ slot of a failed receive (it must be returned like any other), or index of the send WQE.
+    /// SRQ slot of a failed receive (return it like any other slot), or index of the send WQE.
     pub wqe_counter: u16,
 }
 
@@ -373,15 +379,15 @@ pub struct ErrorCqe {
 pub enum Completion {
     /// A receive finished, and its payload is in the posted buffer.
     Recv(RecvCqe),
-    /// A receive finished, and its payload is in the completion entry: the posted buffer was not written. See
-    /// [`Cq::copy_scattered`](crate::Cq::copy_scattered).
+    /// A receive finished, and its payload is in the completion entry. The posted buffer was not
+    /// written. See [`Cq::copy_scattered`](crate::Cq::copy_scattered).
     RecvScattered(ScatteredRecv),
-    /// A receive failed; its slot, [`ErrorCqe::wqe_counter`], is free again.
+    /// A receive failed. Its slot, [`ErrorCqe::wqe_counter`], can be returned.
     RecvError(ErrorCqe),
     /// A send-queue operation finished.
     Send(SendCqe),
-    /// A read or an atomic finished, and its result is in the completion entry: the memory that it named was not written. See
-    /// [`Cq::copy_result`](crate::Cq::copy_result).
+    /// A read or an atomic finished, and its result is in the completion entry. The memory that the
+    /// request named was not written. See [`Cq::copy_result`](crate::Cq::copy_result).
     SendScattered(ScatteredSend),
     /// A send-queue operation failed.
     SendError(ErrorCqe),
@@ -400,7 +406,7 @@ impl Completion {
         }
     }
 
-    /// The SRQ slot that this completion frees, of a receive from an SRQ.
+    /// For a receive from an SRQ: the slot that this completion frees.
     #[inline]
     pub fn slot(&self) -> Option<WqeIndex> {
         match self {
@@ -411,7 +417,7 @@ impl Completion {
         }
     }
 
-    /// What [`Sq::complete`](crate::Sq::complete) takes, of a send-queue operation.
+    /// For a send-queue operation: the number that [`Sq::complete`](crate::Sq::complete) takes.
     #[inline]
     pub fn send_counter(&self) -> Option<u16> {
         match self {
@@ -454,7 +460,8 @@ pub(crate) const fn is_responder(op_own: u8) -> bool {
     matches!(op_own >> 4, 1..=4 | 14)
 }
 
-/// Decodes an entry that software owns, whose `op_own` was read for the ownership test.
+/// Decodes an entry that belongs to software; the caller has read its `op_own` for the ownership
+/// test.
 ///
 /// # Errors
 ///
@@ -468,8 +475,9 @@ pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
     }
 }
 
-/// By `op_own` with the owner bit cleared: whether it is a finished receive, not compressed, with its payload in the posted
-/// buffer. False where that bit is set.
+/// Indexed by `op_own` with the owner bit cleared: whether the entry is a finished receive, not
+/// compressed, with its payload in the posted buffer. False for every index that has the owner bit
+/// set.
 static RECEIVE: [bool; 256] = {
     let mut table = [false; 256];
     let mut op_own = 0x10;
@@ -480,14 +488,15 @@ static RECEIVE: [bool; 256] = {
     table
 };
 
-/// Whether an entry with this `op_own`, of which the owner bit was cleared if the entry is ours (and else set), is a
-/// finished receive, ours, not compressed, and with its payload in the posted buffer.
+/// Whether an entry is a finished receive that belongs to software, is not compressed and has its
+/// payload in the posted buffer. The owner bit of `op_own` must be 0 if the entry belongs to
+/// software, else 1.
 #[inline(always)]
 pub(crate) fn is_plain_receive(op_own: u8) -> bool {
     RECEIVE[op_own as usize]
 }
 
-/// The entry of a finished receive: [`is_plain_receive`].
+/// Decodes the entry of a finished receive; see [`is_plain_receive`].
 #[inline(always)]
 pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
     let op = match op_own >> 4 {
@@ -507,13 +516,14 @@ pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
     }
 }
 
-/// Where the payload of an entry is: not in it, in its first 32 bytes, or in the first half of a 128-byte entry.
+/// Where the payload of an entry is: not in the entry, in its first 32 bytes, or in the first half
+/// of a 128-byte entry.
 enum Payload {
     Buffer,
     Cqe { wide: bool },
 }
 
-/// Where the payload is; `None` in a compressed entry.
+/// Where the payload is; `None` for a compressed entry.
 #[inline(always)]
 fn payload(op_own: u8) -> Option<Payload> {
     match (op_own >> FORMAT_SHIFT) & 3 {
@@ -524,7 +534,7 @@ fn payload(op_own: u8) -> Option<Payload> {
     }
 }
 
-/// The entry of a send-queue operation that succeeded.
+/// Decodes the entry of a send-queue operation that succeeded.
 #[inline(always)]
 pub(crate) fn decode_send(cqe: &impl CqeFields) -> SendCqe {
     let sop_qpn = cqe.sop_drop_qpn();
@@ -537,7 +547,8 @@ pub(crate) fn decode_send(cqe: &impl CqeFields) -> SendCqe {
     }
 }
 
-/// Requester entries, receives with their payload in the entry, errors and what is refused.
+/// Decodes requester entries, receives with their payload in the entry, and errors; refuses the
+/// other entries.
 #[inline(never)]
 pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
     let sop_qpn = cqe.sop_drop_qpn();
@@ -558,7 +569,7 @@ pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completio
             let payload = payload(op_own).ok_or(CqeError::Compressed)?;
             if is_responder(op_own) {
                 let receive = decode_receive(cqe, op_own);
-                // The caller knows the index.
+                // The caller fills in the index.
                 return Ok(match payload {
                     Payload::Buffer => Completion::Recv(receive),
                     Payload::Cqe { wide } => {

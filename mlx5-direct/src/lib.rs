@@ -1,15 +1,18 @@
-//! Shared receive queues, send and receive queues of QPs, and completion queues of mlx5 devices (ConnectX, BlueField), driven
-//! without libmlx5 on the data path.
+//! Shared receive queues, send and receive queues of QPs, and completion queues of mlx5 devices
+//! (ConnectX, BlueField), driven without libmlx5 on the data path.
 //!
-//! The queues are made by verbs. This crate takes the raw `*mut ibv_srq` and `*mut ibv_cq`, asks `mlx5dv_init_obj` where
-//! their memory is, and from then on writes WQEs, publishes the doorbell record, reads CQEs and arms for events by itself.
-//! Connections, memory registration and everything else stay with verbs. The `ibv_` types may be those of any crate:
+//! Verbs create the queues. This crate takes the raw `*mut ibv_srq`, `*mut ibv_qp` and `*mut
+//! ibv_cq` and asks `mlx5dv_init_obj` where their memory is. From then on the crate itself writes
+//! WQEs, publishes the doorbell record, reads CQEs and arms the CQ for events. Connections, memory
+//! registration and everything else stay with verbs. The `ibv_` types may be those of any crate:
 //!
 //! - `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the example.
-//! - `sideway`: CQs, by its trait `CompletionQueue`: `Cq::from_verbs(cq.cq().as_ptr())`. As of version 0.4 it makes no SRQs, its
-//!   QPs cannot receive from one, and it cannot switch scatter to CQE off. So make the SRQ and its QPs with `rdma-sys` (or
-//!   `rdma-mummy-sys`, whose types sideway uses) in the same context. For QPs with a receive queue of their own a CQ polled
-//!   here does not do: libmlx5 counts their receives as taken only in `ibv_poll_cq`, so posts fail once the queue was filled.
+//! - `sideway`: CQs, through its trait `CompletionQueue`: `Cq::from_verbs(cq.cq().as_ptr())`.
+//!   Version 0.4 of sideway creates no SRQs, its QPs cannot receive from an SRQ, and it cannot
+//!   switch scatter to CQE off. So create the SRQ and its QPs with `rdma-sys` (or `rdma-mummy-sys`,
+//!   whose types sideway uses) in the same context. Do not poll the CQ here if a QP has a receive
+//!   queue of its own that verbs drive: libmlx5 counts receives as completed only in `ibv_poll_cq`,
+//!   so posts fail once the queue was filled.
 //!
 //! ```no_run
 //! use mlx5_direct::{Completion, Cq, DataSeg, Srq};
@@ -46,52 +49,62 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What it is for
+//! # What the crate is for
 //!
-//! - **Order.** The device prefetches receive WQEs while the list runs through neighbouring slots. Slots are posted in ring
-//!   order whatever the order they complete in; those still in use are skipped, at a cost that does not grow with depth.
-//! - **Cost.** No lock, no allocation, no system call, no list of work requests to walk, and nothing is ever read back
-//!   from the queue. [`Srq::address_only`] writes 8 bytes a post; [`Srq::bind`] writes none at all.
-//! - **Counts.** [`Srq::posted`] and [`Srq::free`] are exact, and [`Cq::waiting_receives`] counts without consuming.
-//! - **Growth.** mlx5 hardware refuses to resize an SRQ. Make it as large as it may ever get, start with a smaller depth,
-//!   and raise it with [`Srq::set_depth`].
+//! - **Order.** The device prefetches receive WQEs while the list runs through neighbouring slots.
+//!   The crate posts slots in ring order, in whatever order they complete. It skips slots that are
+//!   still in use, at a cost that does not grow with the depth.
+//! - **Cost.** A post takes no lock, allocates nothing, makes no system call, walks no list of work
+//!   requests and never reads from queue memory. [`Srq::address_only`] writes 8 bytes per post;
+//!   [`Srq::bind`] writes no WQE.
+//! - **Counts.** [`Srq::posted`] and [`Srq::free`] are exact, and [`Cq::waiting_receives`] counts
+//!   without consuming.
+//! - **Growth.** mlx5 hardware refuses to resize an SRQ. Create the SRQ as large as it may ever
+//!   get, start with a smaller depth, and raise the depth with [`Srq::set_depth`].
 //!
 //! # Which CQs may be polled here, and which may not
 //!
-//! A queue is driven either here or through verbs, never both.
+//! Each queue is driven either here or through verbs, never both.
 //!
-//! - The **receive CQ** of QPs that use a direct SRQ must be polled here: `ibv_poll_cq` would look up `wr_id` in libmlx5's
-//!   own array, and in older versions rewrite links in the ring.
-//! - The **send CQ** of QPs whose sends go through `ibv_post_send` must be polled with `ibv_poll_cq`: only that advances
-//!   libmlx5's idea of the send queue's tail. Polled here, the send queue would fill up and stay full.
-//! - The **send CQ** of QPs whose send queue is an [`Sq`] must be polled here, and so must the receive CQ of an [`Rq`]. One CQ may
-//!   serve any number of these, sends and receives, with and without an SRQ: [`Completion::qpn`] says whose a completion is,
-//!   [`Completion::send_counter`] goes to [`Sq::complete`], [`Completion::slot`] to [`Srq::complete`] or [`Rq::complete`].
-//! - A read or an atomic whose result the device left in the entry is a [`Completion::SendScattered`]: take the result with
-//!   [`Cq::copy_result`], or have [`Cq::deliver_result`] write it into [`Sq::segments`], before the next poll.
-//! - A CQ that was handed over is destroyed by `ibv_destroy_cq` as usual, but not resized, and not cleaned by libmlx5 when a
-//!   QP goes away: see [`teardown`].
+//! - The **receive CQ** of QPs that use a direct SRQ must be polled here. `ibv_poll_cq` would look
+//!   up `wr_id` in libmlx5's own array, and older versions would rewrite links in the ring.
+//! - The **send CQ** of QPs whose sends go through `ibv_post_send` must be polled with
+//!   `ibv_poll_cq`: only that call advances libmlx5's tail of the send queue. If the CQ were polled
+//!   here, the send queue would fill up and stay full.
+//! - The **send CQ** of QPs whose send queue is an [`Sq`] must be polled here, and so must the
+//!   receive CQ of an [`Rq`]. One CQ may serve any number of these queues, sends and receives, with
+//!   and without an SRQ. [`Completion::qpn`] gives the QP of a completion. Pass
+//!   [`Completion::send_counter`] to [`Sq::complete`], and [`Completion::slot`] to
+//!   [`Srq::complete`] or [`Rq::complete`].
+//! - A read or an atomic whose result the device left in the entry is a
+//!   [`Completion::SendScattered`]. Before the next poll, take the result with [`Cq::copy_result`],
+//!   or let [`Cq::deliver_result`] write it into [`Sq::segments`].
+//! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized,
+//!   and libmlx5 does not clean it when a QP goes away: see [`teardown`].
 //!
 //! # What is refused, and what to avoid
 //!
-//! - An SRQ or CQ that was used before, SRQ signatures and compressed CQEs are refused with an error that says what to do.
-//! - Memory registered for on-demand paging cannot be told from other memory by its key. Do not post it: a fault completes as
-//!   [`Syndrome::OdpPageFault`].
-//! - Scatter to CQE is on for the QPs that `ibv_create_qp` makes, unless the environment has `MLX5_SCATTER_TO_CQE=0`: the
-//!   payload of a message of up to 32 bytes (64 with 128-byte entries) is then in its completion entry and **not in the
-//!   posted buffer**. Such a receive is [`Completion::RecvScattered`], and [`Cq::copy_scattered`] gives the payload. It is best
-//!   switched off at QP creation: [`dv::create_qp_without_scatter`] does that.
+//! - `from_verbs` refuses an SRQ or CQ that was used before, SRQ signatures and compressed CQEs.
+//!   The error says what to do.
+//! - A key does not tell whether its memory was registered for on-demand paging. Do not post such
+//!   memory: a page fault completes as [`Syndrome::OdpPageFault`].
+//! - Scatter to CQE is on for the QPs that `ibv_create_qp` creates, unless the environment has
+//!   `MLX5_SCATTER_TO_CQE=0`. The payload of a message of up to 32 bytes (64 with 128-byte entries)
+//!   is then in its completion entry and **not in the posted buffer**. Such a receive is
+//!   [`Completion::RecvScattered`], and [`Cq::copy_scattered`] gives the payload. It is best to
+//!   switch scatter to CQE off when the QP is created: [`dv::create_qp_without_scatter`] does that.
 //!
 //! # Threads
 //!
-//! Posting and returning slots take `&mut Srq`, polling takes `&mut Cq`: one thread each, or one for both. With two,
-//! [`Srq::split`] gives the polling thread a lock-free way to return slots.
+//! Posting and returning slots take `&mut Srq`; polling takes `&mut Cq`. One thread may do both, or
+//! two threads may each do one. With two threads, [`Srq::split`] gives the polling thread a
+//! lock-free way to return slots.
 //!
 //! # Safety
 //!
-//! The `unsafe` step is taking a queue over. The promises made there cover the life of the queue, so that posting and polling
-//! are safe calls. Inside, `unsafe` is confined to five modules: queue memory, doorbell records, device registers, barriers,
-//! and the calls into libmlx5.
+//! Taking a queue over is `unsafe`. The caller's promises there cover the life of the queue, so
+//! posting and polling are safe calls. Inside the crate, only these modules use `unsafe`: queue
+//! memory, doorbell records, device registers, barriers, and the calls into libmlx5.
 
 mod be;
 mod dbrec;

@@ -1,48 +1,51 @@
-//! Which slot comes next: ring order with holes skipped, at a cost that depends on nothing.
+//! Which slot is next: ring order, with slots in use skipped, at constant cost.
 //!
-//! The device starts at slot 0 and follows the links. A slot that the doorbell record counts must already have its final
-//! link, so one slot, the *tail*, is always linked but not posted: posting fills the tail, links it to the slot that will
-//! be the next tail, and moves on. Slots are taken in ring order; those still in use are skipped. As long as nobody holds
-//! a slot for a whole lap, every link already says "the slot after this one" and is not written again, and the device
-//! can fetch neighbouring WQEs ahead.
+//! The device starts at slot 0 and follows the links. A slot that the doorbell record counts must
+//! already have its final link. So one slot, the *tail*, is always linked but not posted: a post
+//! fills the tail, links it to the slot that will be the next tail, and moves on. Slots are taken
+//! in ring order; slots still in use are skipped. As long as no slot stays in use for a whole lap,
+//! every link already says "the slot after this one" and is not written again, and the device can
+//! prefetch neighbouring WQEs.
 //!
 //! Every slot below `window` is in exactly one state:
 //!
 //! | state | where |
 //! |---|---|
 //! | free | its bit in [`FreeMap`] |
-//! | reserved | in the *run*, `tail < slot <= run_end`: not in the map, linked in sequence, next to be posted |
+//! | reserved | in the *run*, `tail < slot <= run_end`: not in the map, linked in order, next to be posted |
 //! | tail | `slot == tail` |
 //! | in use | none of these: on the SRQ, at a QP, or completed and not yet returned |
 //!
-//! The run is what makes the common post cheap: while there is one, posting is `tail + 1`. A search reserves neighbours
-//! as a run; and a slot that is returned right behind the run, as happens when receives complete in order, joins it and
-//! never goes through the map. Tail and run are kept with the memory they lead to, in
-//! [`WqeMem`](crate::queue_mem::WqeMem); the maps are here.
+//! The run makes the common post cheap: while there is a run, the next tail is `tail + 1`. A search
+//! reserves neighbours as a run. A slot that is returned right behind the run, as happens when
+//! receives complete in order, joins the run and never goes through the map. Tail and run are
+//! stored with the slots, in [`WqeMem`](crate::queue_mem::WqeMem); the maps are here.
 
 use std::collections::TryReserveError;
 
 use crate::{table::fixed, wqe::MAX_WQE_COUNT};
 
-/// Words of a bit map of slots. Fixed, and indices are cut to it, so that no access needs a bounds check; a small ring
-/// touches the first words only.
+/// Words of a bit map of slots. The number is fixed and indices are masked to it, so that no access
+/// needs a bounds check. A small ring touches the first words only.
 const WORDS: usize = MAX_WQE_COUNT as usize / 64;
 
-/// Words that a run may touch: a search costs the same however many slots the ring has.
+/// Words that a run may touch. The limit makes a search cost the same whatever the size of the
+/// ring.
 const RUN_WORDS: usize = 4;
 
-/// Which word holds a slot's bit.
+/// The word that holds a slot's bit.
 #[inline(always)]
 fn word(slot: u32) -> usize {
     slot as usize / 64 % WORDS
 }
 
-/// A bit per free slot, a bit per word with a free slot, and a bit per word of those.
+/// One bit per free slot, one bit per word with a free slot, and one bit per summary word with a
+/// bit set.
 #[derive(Debug)]
 pub(crate) struct FreeMap {
     words: Box<[u64; WORDS]>,
     summary: [u64; WORDS / 64],
-    /// Over at most eight summary words, so that the search is one path without a loop.
+    /// Covers at most eight summary words, so that the search is one path without a loop.
     top: u64,
 }
 
@@ -57,7 +60,7 @@ impl FreeMap {
         Ok(Self { words: fixed(0)?, summary: [0; WORDS / 64], top: 0 })
     }
 
-    /// Marks `slot` free; false, and no change, if it was free already.
+    /// Marks `slot` free. Returns false, without a change, if the slot was free already.
     #[inline(always)]
     pub(crate) fn insert(&mut self, slot: u32) -> bool {
         let (w, bit) = (word(slot), 1 << (slot % 64));
@@ -75,7 +78,8 @@ impl FreeMap {
         self.words[word(slot)] >> (slot % 64) & 1 == 1
     }
 
-    /// The first word after `w` with a free slot, else the first one of all. There must be one.
+    /// The first word after `w` with a free slot, or else the first such word of the map. There
+    /// must be a free slot.
     #[inline(always)]
     fn next_word(&self, w: usize) -> usize {
         let mut s = w / 64;
@@ -88,7 +92,8 @@ impl FreeMap {
         (s * 64 + with_free.trailing_zeros() as usize) % WORDS
     }
 
-    /// Leaves `left` of the free slots of word `w`. Whether a word runs empty is anyone's guess, hence no branch on it.
+    /// Leaves only `left` of the free slots of word `w`. There is no branch on whether the word
+    /// runs empty, as that is hard to predict.
     #[inline(always)]
     fn set_word(&mut self, w: usize, left: u64) {
         self.words[w] = left;
@@ -110,38 +115,40 @@ pub(crate) struct Step {
     pub(crate) next: u32,
     /// How many neighbours after it were taken as well.
     pub(crate) run: u32,
-    /// The link of the tail until now may say something else.
+    /// Whether the link of the previous tail may have to be written.
     pub(crate) relink: bool,
 }
 
-/// A search on its way from free slot to free slot, in ring order.
+/// A search that goes from free slot to free slot, in ring order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
-    /// The word it is in.
+    /// The current word.
     w: usize,
-    /// Free slots of that word that come next; the word has others if the walk began in its middle.
+    /// The free slots of the word that come next. The word has others if the search began in its
+    /// middle.
     bits: u64,
-    /// They have a run that is worth reserving in a batch.
+    /// Whether these slots have a run that is worth reserving in a batch.
     runs: bool,
 }
 
-/// Which slots are free, which links are in sequence, and how many slots are whose. Knows nothing of memory: the caller
-/// writes WQEs and links.
+/// Records which slots are free and which links are in sequence, and counts the slots in each
+/// state. Does not touch queue memory: the caller writes WQEs and links.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// Running count of returned slots.
     returned: u32,
-    /// How many may be in use at a time.
+    /// How many slots may be in use at a time.
     depth: u32,
-    /// Slots `0..window` take part.
+    /// Only slots `0..window` are used.
     window: u32,
     free: FreeMap,
-    /// A bit per slot: its link says "the slot after this one".
+    /// One bit per slot: its link says "the slot after this one".
     sequential: Box<[u64; WORDS]>,
 }
 
 impl Walk {
-    /// The word has so many neighbours that taking them together is cheaper than one by one.
+    /// Whether the word has so many neighbours that taking them together is cheaper than one by
+    /// one.
     #[inline(always)]
     pub(crate) fn has_runs(&self) -> bool {
         self.runs
@@ -149,8 +156,8 @@ impl Walk {
 }
 
 impl Ring {
-    /// A ring whose links all say "the next slot", the last one "slot 0", and whose tail is slot 0. `depth` is at most
-    /// `slots - 1`.
+    /// A ring whose links all say "the next slot" (the last one "slot 0"), and whose tail is slot
+    /// 0. `depth` is at most `slots - 1`.
     pub(crate) fn new(slots: u32, depth: u32) -> Result<Self, TryReserveError> {
         debug_assert!(slots.is_power_of_two() && (1..slots).contains(&depth));
         let mut ring =
@@ -167,7 +174,7 @@ impl Ring {
         self.window = self.window.max(window);
     }
 
-    /// Slots in use, when `count` were posted in all.
+    /// Slots in use, if `count` were posted in total.
     #[inline(always)]
     pub(crate) fn posted(&self, count: u32) -> u32 {
         count.wrapping_sub(self.returned)
@@ -181,14 +188,15 @@ impl Ring {
         self.window
     }
 
-    /// Slots that can be posted now, when `count` were posted in all.
+    /// Slots that can be posted now, if `count` were posted in total.
     #[inline(always)]
     pub(crate) fn room(&self, count: u32) -> u32 {
         self.depth.wrapping_add(self.returned).wrapping_sub(count)
     }
 
-    /// Begins a search behind `tail`. There must be room, and then there is a free slot: at most `depth` of the
-    /// `depth + 1` or more slots are in use, and the tail is the only other one.
+    /// Begins a search behind `tail`. There must be room. Then there is a free slot: at most
+    /// `depth` of the `depth + 1` or more slots are in use, and besides them only the tail is not
+    /// free.
     #[inline(always)]
     pub(crate) fn walk(&self, tail: u32) -> Walk {
         let w = word(tail);
@@ -197,8 +205,9 @@ impl Ring {
         walk
     }
 
-    /// Takes what follows word `w`, whose last slot was taken last: slots of whole words that are free and linked in
-    /// sequence, at most `most` and not many words. Returns how many.
+    /// Takes slots of the whole words behind word `w`, whose last slot was taken last. The slots
+    /// must be free and linked in sequence; takes at most `most` slots, from a limited number of
+    /// words. Returns how many.
     #[inline(always)]
     fn take_words(&mut self, w: usize, most: u32) -> u32 {
         let mut run = 0;
@@ -215,7 +224,7 @@ impl Ring {
         run
     }
 
-    /// Goes on to the next word that has free slots, if this one has no more.
+    /// Goes on to the next word that has free slots, if this word has no more.
     #[inline(always)]
     pub(crate) fn next(&self, walk: &mut Walk) {
         if walk.bits == 0 {
@@ -226,15 +235,15 @@ impl Ring {
 
     #[inline(always)]
     fn enter(&self, w: usize, bits: u64) -> Walk {
-        // From eight neighbours on it is cheaper to post a run as such than to link its slots again.
+        // From eight neighbours on, posting a run is cheaper than linking its slots again.
         let pairs = bits & bits >> 1 & self.sequential[w];
         let threes = pairs & pairs >> 1;
         let fives = threes & threes >> 2;
         Walk { w, bits, runs: fives & fives >> 3 != 0 }
     }
 
-    /// Takes the next free slot, and up to `most` free neighbours that follow it and are linked in sequence from there;
-    /// notes that `tail` links to it. Without `RUN`, takes no neighbours.
+    /// Takes the next free slot, and up to `most` free neighbours that follow it and are linked in
+    /// sequence. Records that `tail` links to the slot. Without `RUN`, takes no neighbours.
     #[inline(always)]
     pub(crate) fn step<const RUN: bool>(&mut self, walk: &mut Walk, tail: u32, most: u32) -> Step {
         let Walk { w, bits, .. } = *walk;
@@ -257,19 +266,20 @@ impl Ring {
         Step { next, run, relink: !in_sequence || before >> (tail % 64) & 1 == 0 }
     }
 
-    /// Whether `slot` is in use, outside of `tail..=run_end`.
+    /// Whether `slot` is in use. The slot must be outside `tail..=run_end`.
     #[inline(always)]
     pub(crate) fn in_use(&self, slot: u32, tail: u32, run_end: u32) -> bool {
         slot < self.window && !(tail..=run_end).contains(&slot) && !self.free.contains(slot)
     }
 
-    /// A slot in use joined the run instead of the map.
+    /// Counts a slot that was in use and joined the run instead of the map.
     #[inline(always)]
     pub(crate) fn count_returned(&mut self) {
         self.returned = self.returned.wrapping_add(1);
     }
 
-    /// Returns a slot that is in use to the map; false, and no change, if it is not.
+    /// Returns a slot that is in use to the map. Returns false, without a change, if the slot is
+    /// not in use.
     #[inline(always)]
     pub(crate) fn put(&mut self, slot: u32, tail: u32, run_end: u32) -> bool {
         if slot >= self.window || slot.wrapping_sub(tail) <= run_end - tail || !self.free.insert(slot) {
@@ -279,12 +289,13 @@ impl Ring {
         true
     }
 
-    /// Returns the slots of a word that have their bit set; the first one that is not in use, and no change, if there is one.
+    /// Returns the slots of a word whose bits are set. If one of them is not in use, returns the
+    /// first such slot and changes nothing.
     #[inline]
     pub(crate) fn put_word(&mut self, at: u32, slots: u64, tail: u32, run_end: u32) -> Result<u32, u32> {
         let first = at * 64;
         let w = word(first);
-        // The tail and the run.
+        // The tail and the slots of the run.
         let ahead = |slot: u32| {
             if slot >= first { u64::MAX.checked_shl(slot - first).unwrap_or(0) } else { u64::MAX }
         };
@@ -303,8 +314,9 @@ impl Ring {
         Ok(slots.count_ones())
     }
 
-    /// How far slots from `run_end` on are in use and linked in sequence, within a word: a slot up to there that is
-    /// returned can join the run, as long as none was returned before it.
+    /// The last of the slots from `run_end` on that are in use and linked in sequence, within one
+    /// word. A slot up to there can join the run when it is returned, as long as no other slot was
+    /// returned before it.
     pub(crate) fn straight_from(&self, run_end: u32) -> u32 {
         let (w, bit) = (word(run_end), run_end % 64);
         let in_use = match bit {
@@ -315,8 +327,9 @@ impl Ring {
         (run_end + straight).min(self.window - 1)
     }
 
-    /// Changes how many may be in use; false, and no change, below what is in use now or beyond the ring of which
-    /// `last` is the last slot. The run, `tail + 1..=run_end`, was cut to the old depth and goes back to the map.
+    /// Changes how many slots may be in use. Returns false, without a change, if `depth` is below
+    /// the slots in use now or beyond the ring, whose last slot is `last`. The caller cut the run,
+    /// `tail + 1..=run_end`, to the old depth; its slots go back to the map.
     pub(crate) fn set_depth(
         &mut self,
         depth: u32,
@@ -335,7 +348,7 @@ impl Ring {
         true
     }
 
-    /// Counts slots state by state and compares: for tests.
+    /// Counts the slots in each state and compares the counts. For tests.
     pub(crate) fn check(&self, count: u32, tail: u32, run_end: u32) {
         let used = (0..self.window).filter(|s| self.in_use(*s, tail, run_end)).count() as u32;
         assert_eq!(used, self.posted(count), "slots in use against the counters");
@@ -358,7 +371,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Words take and refuse exactly what slots one by one would.
+    /// Returning slots by words accepts and refuses the same slots as returning them one by one.
     #[test]
     fn a_word_returns_what_its_slots_would_return_one_by_one() {
         let mut seed = 1_u64;
@@ -408,7 +421,8 @@ mod tests {
         }
     }
 
-    /// Sequence bits that are too high would send the device astray; too low, they would cost the cheap way from then on.
+    /// A sequence bit that is set wrongly would send the device to the wrong slot. A bit that is
+    /// missing would make later posts slower.
     #[test]
     fn whatever_is_taken_every_link_is_known() {
         for (wanted, third) in (0..60).flat_map(|n| [(n, 3), (n, 70), (n, 7)]) {

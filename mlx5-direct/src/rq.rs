@@ -1,11 +1,12 @@
 //! Posting to the receive queue of a QP that has no SRQ.
 //!
-//! One thread posts and takes completions (`&mut self`). Slots are used in ring order, and complete in that order: the queue is
-//! a ring of segments and two counters. A post writes a slot, and publishes the count in the doorbell record; no register is
-//! rung.
+//! One thread posts and takes completions (`&mut self`). Slots are used in ring order and complete
+//! in that order: the queue is a ring of segments with two counters. A post writes a slot and
+//! publishes the count in the doorbell record; it rings no register.
 //!
-//! A queue is taken over before anything was posted to it. Receives can be posted from INIT on, and in ERR, where each completes
-//! as flushed. After the QP went to RESET, and its CQ was polled until empty, call [`Rq::reset`].
+//! Take a queue over before anything was posted to it. Receives can be posted from INIT on, and in
+//! ERR, where each completes as flushed. After the QP went to RESET and its CQ was polled until
+//! empty, call [`Rq::reset`].
 
 use crate::{
     dbrec::CounterDbRec,
@@ -15,7 +16,8 @@ use crate::{
     wqe::DataSeg,
 };
 
-/// No receive that is posted and not completed has this number: a device that works as it should never causes it.
+/// No posted receive that is still outstanding has this number. Only a faulty device causes this
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no receive is outstanding in slot {0}")]
 pub struct NotReceiving(pub u16);
@@ -52,11 +54,12 @@ impl Rq {
         Self { at: 0, done: 0, max_requests, ring, dbrec, qpn }
     }
 
-    /// Posts one buffer of 0 to [`max_segments`](Self::max_segments) data segments; those without bytes are left out.
+    /// Posts one buffer of 0 to [`max_segments`](Self::max_segments) data segments; empty segments
+    /// are left out.
     ///
     /// # Errors
     ///
-    /// [`PostError`], and nothing was written.
+    /// [`PostError`]; nothing was written.
     #[inline]
     pub fn post(&mut self, segs: &[DataSeg], cookie: u64) -> Result<(), PostError> {
         if self.free() == 0 {
@@ -71,8 +74,8 @@ impl Rq {
         Ok(())
     }
 
-    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how many were posted: fewer
-    /// than offered when the queue is full.
+    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how
+    /// many were posted: fewer than offered if the queue is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
         let (first, room) = (self.at, self.free() as usize);
@@ -87,8 +90,8 @@ impl Rq {
     ///
     /// # Errors
     ///
-    /// [`BatchError`] with the number posted before the first that could not be: that one is verbs' `bad_wr`. A full queue is
-    /// `ENOMEM` there, too many segments `EINVAL`.
+    /// [`BatchError`] with the number of receives posted before the one that failed, which is
+    /// verbs' `bad_wr`. Verbs return `ENOMEM` for a full queue and `EINVAL` for too many segments.
     pub fn post_recv_wrs(&mut self, wrs: RecvWrs<'_>) -> Result<u32, BatchError> {
         let first = self.at;
         let mut refused = None;
@@ -123,13 +126,13 @@ impl Rq {
         posted
     }
 
-    /// Takes the receive whose completion says this, and returns its cookie. `number` is the
-    /// [`slot`](crate::Completion::slot) of the completion. Receives before it that have not completed, which a device that
-    /// works as it should leaves none of, are released with it.
+    /// Releases the receive with this completion, and returns its cookie. `number` is the
+    /// [`slot`](crate::Completion::slot) of the completion. Releases earlier receives that have not
+    /// completed as well; with a device that works there are none.
     ///
     /// # Errors
     ///
-    /// [`NotReceiving`], and nothing changes.
+    /// [`NotReceiving`]; nothing changes.
     #[inline]
     pub fn complete(&mut self, number: u16) -> Result<u64, NotReceiving> {
         let ahead = u32::from(number).wrapping_sub(self.done) & self.ring.mask();
@@ -141,8 +144,9 @@ impl Rq {
         Ok(cookie)
     }
 
-    /// The segments of a posted receive, in order: where the payload of a
-    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs. To be looked at before the slot is posted again.
+    /// The segments of a posted receive, in order. The payload of a
+    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs into them. Read them before the slot is
+    /// posted again.
     pub fn segments(&self, number: u16) -> impl Iterator<Item = DataSeg> + '_ {
         (0..).map_while(move |n| self.ring.segment(number.into(), n))
     }
@@ -177,7 +181,7 @@ impl Rq {
         self.qpn
     }
 
-    /// Starts over after the QP went to RESET. What was outstanding is forgotten.
+    /// Starts again after the QP went to RESET. The queue forgets outstanding receives.
     pub fn reset(&mut self) {
         (self.at, self.done) = (0, 0);
         self.dbrec.publish(0);

@@ -1,8 +1,9 @@
 //! Posting on one thread, polling on another.
 //!
-//! [`Srq::split`] leaves posting with the [`SrqPoster`] and gives the poller a [`SlotReturner`]. Completed slots travel
-//! back through a lock-free ring with one producer and one consumer. It has room for every slot, so returning one never
-//! waits; a slot that a faulty device completes twice is found out when the poster takes it back.
+//! [`Srq::split`] leaves posting with the [`SrqPoster`] and gives the polling thread a
+//! [`SlotReturner`]. Completed slots go back through a lock-free ring with one producer and one
+//! consumer. The ring has room for every slot, so returning a slot never waits. If a faulty device
+//! completes a slot twice, the poster notices when it takes the slot back.
 
 use std::{
     collections::TryReserveError,
@@ -20,7 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{queue_mem::Cookies, srq::Srq, table::table, wqe::WqeIndex};
 
-/// The ring between the two threads. `returned` is written by the poller, `taken` by the poster.
+/// The ring between the two threads. The poller writes `returned`, the poster writes `taken`.
 #[derive(Debug)]
 struct Shared {
     slots: Box<[AtomicU16]>,
@@ -28,13 +29,13 @@ struct Shared {
     taken: CachePadded<AtomicU32>,
 }
 
-/// Why a slot could not be handed back.
+/// Why a slot could not be returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReturnError {
     /// The slot is not in the SRQ's ring.
     #[error("slot {} is outside the ring", .0.0)]
     OutsideRing(WqeIndex),
-    /// More slots are on their way back than the ring has: a slot was completed twice.
+    /// More slots are in the ring between the threads than the SRQ has: a slot was completed twice.
     #[error("more slots returned than the ring has: slot {} was completed twice", .0.0)]
     TooMany(WqeIndex),
 }
@@ -52,7 +53,8 @@ pub struct SrqPoster<M> {
 pub struct SlotReturner {
     cookies: Cookies,
     shared: Arc<Shared>,
-    /// The poller's own copy of `returned`, and how far the ring is known to be free.
+    /// The poller's own copy of `returned`, and the position up to which the ring is known to be
+    /// free.
     next: u32,
     room_until: u32,
 }
@@ -62,7 +64,8 @@ impl<M> Srq<M> {
     ///
     /// # Errors
     ///
-    /// No memory for the way back of slots, two bytes for each; the SRQ is gone then.
+    /// There is no memory for the ring between the threads, two bytes per slot. The SRQ is dropped
+    /// then.
     pub fn split(self) -> Result<(SrqPoster<M>, SlotReturner), TryReserveError> {
         let cookies = self.cookies().clone();
         let shared = Arc::new(Shared {
@@ -77,8 +80,8 @@ impl<M> Srq<M> {
 }
 
 impl<M> SrqPoster<M> {
-    /// Takes back every slot that was returned so far; returns how many can be posted again. To be called before a batch,
-    /// or when the SRQ is full: O(slots returned).
+    /// Takes back every slot that was returned so far; returns how many can be posted again. Call
+    /// this before a batch, or when the SRQ is full. O(slots returned).
     pub fn reclaim(&mut self) -> u32 {
         let from = self.shared.taken.load(Relaxed);
         let until = self.shared.returned.load(Acquire);
@@ -95,7 +98,8 @@ impl<M> SrqPoster<M> {
         reclaimed
     }
 
-    /// Slots that came back without being in use. Not 0 only with a faulty device or a poller that returns twice.
+    /// Slots that came back without being in use. Only a faulty device, or a poller that returns a
+    /// slot twice, makes this more than 0.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -116,11 +120,11 @@ impl<M> DerefMut for SrqPoster<M> {
 }
 
 impl SlotReturner {
-    /// Hands a completed slot to the poster and returns its cookie. Never waits.
+    /// Passes a completed slot to the poster and returns its cookie. Never waits.
     ///
     /// # Errors
     ///
-    /// [`ReturnError`] for a slot that cannot be in use; nothing is handed over.
+    /// [`ReturnError`] for a slot that cannot be in use; nothing is passed on.
     #[inline]
     pub fn complete(&mut self, slot: WqeIndex) -> Result<u64, ReturnError> {
         let cookie = self.cookies.get(slot.0 as usize).ok_or(ReturnError::OutsideRing(slot))?.load(Relaxed);

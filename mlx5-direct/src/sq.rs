@@ -1,30 +1,33 @@
 //! Posting to the send queue of a QP.
 //!
-//! One thread posts and takes completions (`&mut self`). We write WQEs, the doorbell record and the register; the device reads
-//! them. Every operation here ends in `Sq::publish`, or in the same steps for a single block: barrier, record, flush,
-//! register. None of them can be left out by a caller.
+//! One thread posts and takes completions (`&mut self`). It writes WQEs, the doorbell record and
+//! the register; the device reads them. Every operation here ends in `Sq::publish`, or in the same
+//! steps for a single block: barrier, record, flush, register. A caller cannot leave any of these
+//! steps out.
 //!
 //! | operation | register | for |
 //! |---|---|---|
 //! | [`Sq::post`] | BlueFlame | one request |
-//! | [`Sq::post_batch`] | one doorbell | many requests of one type of data |
+//! | [`Sq::post_batch`] | one doorbell | many requests with one type of data |
 //! | [`Sq::chain`] | one doorbell | a few requests of different types: a write, then a send |
-//! | [`Sq::post_prepared`] | BlueFlame | one request again and again with another payload |
+//! | [`Sq::post_prepared`] | BlueFlame | one request, posted again and again with another payload |
 //! | [`Sq::post_send_wrs`] | as `ibv_post_send` | a list of verbs work requests |
 //!
 //! # Counting
 //!
-//! The queue's *position* is one integer: the number of blocks posted so far plus 2^16 times the number of requests. Its low 16
-//! bits say where the next WQE goes. The difference of two positions, divided by 2^16, is how many requests lie between them,
-//! since fewer than 2^16 blocks do. What is
-//! remembered of each request is its cookie and the position behind it, at its first block: the number that its completion
-//! carries. A completion releases its request and all before it.
+//! The queue's *position* is one integer: the number of blocks posted so far plus 2^16 times the
+//! number of requests. Its low 16 bits give the block of the next WQE. The difference of two
+//! positions, divided by 2^16, is the number of requests between them, since there are fewer than
+//! 2^16 blocks between them. For each request, the queue stores its cookie and the position behind
+//! it. The index of this record is the number of the request's first block, which its completion
+//! carries. A completion releases its request and all requests before it.
 //!
 //! # States of the QP
 //!
-//! A send queue is taken over before anything was posted to it, in any state. Requests are posted from RTS on: a device
-//! ignores the doorbells of a queue in RESET, INIT or RTR. In SQD, SQE and ERR posting goes on; in ERR each request completes
-//! as flushed. After the QP went to RESET, and its CQ was polled until empty, call [`Sq::reset`].
+//! Take a send queue over before anything was posted to it; the QP may be in any state. Post
+//! requests from RTS on: a device ignores the doorbells of a queue in RESET, INIT or RTR. Requests
+//! can be posted in SQD, SQE and ERR as well; in ERR each request completes as flushed. After the
+//! QP went to RESET and its CQ was polled until empty, call [`Sq::reset`].
 
 use crate::{
     dbrec::CounterDbRec,
@@ -46,11 +49,11 @@ pub use chain::Chain;
 pub use list::{WrError, WrListError};
 pub use prepared::{PayloadError, Prepared};
 
-/// One request in a position.
+/// The value that one request adds to a position.
 const REQUEST: u64 = 1 << REQUEST_SHIFT;
 const REQUEST_SHIFT: u32 = 16;
 
-/// The block that a position stands for.
+/// The block of a position.
 #[inline(always)]
 fn block(position: u64) -> u32 {
     u32::from(position as u16)
@@ -59,35 +62,37 @@ fn block(position: u64) -> u32 {
 /// Why a request was not posted. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// As many requests are posted as the queue holds: take completions first.
+    /// The queue holds as many requests as it can: take completions first.
     #[error("the send queue is full")]
     Full,
-    /// The WQE is longer than those that the queue was made for ([`Sq::max_units`]).
+    /// The WQE is longer than the longest that the queue was made for ([`Sq::max_units`]).
     #[error("the request is longer than the send queue was made for")]
     TooLong,
 }
 
-/// A batch that was cut short. What was posted before is posted.
+/// A batch that was cut short. The requests before the failed one are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{posted} posted, then: {error}")]
 pub struct SendBatchError {
     /// Requests that were posted.
     pub posted: u32,
-    /// What stopped the next one.
+    /// Why the next request was not posted.
     pub error: SendError,
 }
 
-/// No request that is posted and not completed starts at this block: a device that works as it should never causes it.
+/// No posted request that is still outstanding starts at this block. Only a faulty device causes
+/// this error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no request is outstanding at block {0}")]
 pub struct NotPosted(pub u16);
 
-/// What a completion released.
+/// The requests that a completion released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The cookie of the request that completed.
     pub cookie: u64,
-    /// Requests released: it, and those before it that had no completion of their own.
+    /// The number of requests released: the completed request, and those before it that had no
+    /// completion of their own.
     pub requests: u32,
 }
 
@@ -112,13 +117,13 @@ pub struct Sq {
     at: u64,
     /// Position behind the last released request.
     done: u64,
-    /// Requests that may be posted now without a look at anything else: `free()`, or 0 while `open` is.
+    /// Requests that may be posted now without any other check: `free()`, or 0 while `open` is 0.
     fast_left: u32,
-    /// All ones; 0 while the next request must carry a fence of which it does not know.
+    /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
     open: u32,
     /// QP number, shifted left by 8.
     qpn_word: u64,
-    /// Flags of every request, where a control segment's second word has them.
+    /// Flags of every request, at their place in the second word of a control segment.
     base_flags: u64,
     /// Fence that the next request must carry.
     fence_due: u8,
@@ -153,11 +158,12 @@ impl Sq {
         }
     }
 
-    /// Posts one request. One of up to four units (a block) is written and rung by straight-line code, by BlueFlame.
+    /// Posts one request. Straight-line code writes a request of up to four units (one block) and
+    /// rings it by BlueFlame.
     ///
     /// # Errors
     ///
-    /// [`SendError`], and nothing was written.
+    /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let units = wr.units();
@@ -178,7 +184,7 @@ impl Sq {
         self.post_any(wr, cookie)
     }
 
-    /// Makes the WQE of one block that was written at the position the device's, by BlueFlame.
+    /// Hands the one-block WQE that was written at the position to the device, by BlueFlame.
     #[inline(always)]
     fn ring_block(&mut self, block: u32, cookie: u64) {
         let after = self.at.wrapping_add(REQUEST + 1);
@@ -186,8 +192,9 @@ impl Sq {
         self.ring.ring_block(block, Posted { cookie, after }, &mut self.dbrec, &mut self.register);
     }
 
-    /// Takes one of the requests that may be posted without a look at anything else, if there is one. Else the number is wrong
-    /// until [`count_fast`](Self::count_fast): subtracting and then looking is two instructions, the other way round five.
+    /// Takes one of the requests that may be posted without any other check, if there is one. If
+    /// there is none, `fast_left` is wrong until [`count_fast`](Self::count_fast) is called:
+    /// subtracting first and checking afterwards takes two instructions, checking first takes five.
     #[inline(always)]
     fn take_fast(&mut self) -> bool {
         let (left, none) = self.fast_left.overflowing_sub(1);
@@ -200,7 +207,8 @@ impl Sq {
         self.fast_left = self.free() & self.open;
     }
 
-    /// What [`post`](Self::post) did not take: several blocks, fences, a full queue, a register for doorbells only.
+    /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
+    /// queue, a register that takes doorbells only.
     #[inline(never)]
     fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let first = self.at;
@@ -210,7 +218,8 @@ impl Sq {
         Ok(())
     }
 
-    /// Writes a request at the position, and moves on; the device does not know of it yet.
+    /// Writes a request at the position and advances the position. The device does not know of the
+    /// request yet.
     #[inline(always)]
     fn write<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let units = wr.units();
@@ -250,21 +259,21 @@ impl Sq {
         self.open = if fence == 0 { u32::MAX } else { 0 };
     }
 
-    /// Goes back to a position from which nothing was published.
+    /// Goes back to position `at`. Nothing from there on was published.
     fn take_back(&mut self, at: u64, fence_due: u8) {
         self.at = at;
         self.set_fence_due(fence_due);
         self.count_fast();
     }
 
-    /// Makes everything from position `first` on the device's: the record, then the register. `last` is the first block of the
-    /// last request.
+    /// Hands everything from position `first` on to the device: the record, then the register.
+    /// `last` is the first block of the last request.
     #[inline(always)]
     fn publish(&mut self, first: u64, last: u32) {
         let blocks = block(self.at.wrapping_sub(first));
         let one = self.at.wrapping_sub(first) >> REQUEST_SHIFT == 1;
         self.dbrec.publish(self.at as u16);
-        // A WQE that is nothing but a control segment does not pay.
+        // BlueFlame does not pay for a WQE that is only a control segment.
         if one
             && blocks * BLOCK_BYTES as u32 <= BLUEFLAME_BYTES
             && self.register.takes_blueflame()
@@ -278,12 +287,13 @@ impl Sq {
         }
     }
 
-    /// Releases the request whose completion says this, and all before it; returns its cookie. `wqe_counter` is that of
-    /// [`SendCqe`](crate::SendCqe) or, of a failed request, [`ErrorCqe`](crate::ErrorCqe).
+    /// Releases the request with this completion, and all requests before it; returns its cookie.
+    /// `wqe_counter` is the field of [`SendCqe`](crate::SendCqe) or, for a failed request, of
+    /// [`ErrorCqe`](crate::ErrorCqe).
     ///
     /// # Errors
     ///
-    /// [`NotPosted`], and nothing changes.
+    /// [`NotPosted`]; nothing changes.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Result<Released, NotPosted> {
         let request = self.ring.posted(wqe_counter.into());
@@ -297,12 +307,12 @@ impl Sq {
         Ok(Released { cookie, requests })
     }
 
-    /// As [`complete`](Self::complete), and hands the cookie of every request that it releases to `each`, oldest first. The
-    /// last is that of the completed one.
+    /// As [`complete`](Self::complete), and passes the cookie of every request that it releases to
+    /// `each`, oldest first. The last cookie is that of the completed request.
     ///
     /// # Errors
     ///
-    /// [`NotPosted`], and nothing changes.
+    /// [`NotPosted`]; nothing changes.
     #[inline]
     pub fn complete_each(&mut self, wqe_counter: u16, mut each: impl FnMut(u64)) -> Result<u32, NotPosted> {
         let first = self.done;
@@ -311,14 +321,15 @@ impl Sq {
         Ok(requests)
     }
 
-    /// Requests that are posted and not released: number of the first block and cookie, oldest first.
+    /// Requests that are posted and not released, oldest first: the number of the first block, and
+    /// the cookie.
     pub fn outstanding(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         self.cookies(self.done).take(self.posted() as usize)
     }
 
-    /// The data segments of a posted read or atomic, in order: where the result of a
-    /// [`ScatteredSend`](crate::ScatteredSend) belongs. To be looked at before its blocks are posted again; empty for other
-    /// requests.
+    /// The data segments of a posted read or atomic, in order. The result of a
+    /// [`ScatteredSend`](crate::ScatteredSend) belongs into them. Read them before the blocks of
+    /// the request are posted again. Empty for other requests.
     pub fn segments(&self, wqe_counter: u16) -> impl Iterator<Item = DataSeg> + '_ {
         let block = u32::from(wqe_counter);
         let unit = move |n: usize| self.ring.unit(block, n);
@@ -361,19 +372,20 @@ impl Sq {
         self.caps.max_requests - self.posted()
     }
 
-    /// Requests that can be posted at a time. The CQ must hold an entry for each, signalled or not: in the error state each
-    /// completes.
+    /// Requests that can be posted at a time. The CQ must hold an entry for each request, signalled
+    /// or not: in the error state every request completes.
     pub fn max_requests(&self) -> u32 {
         self.caps.max_requests
     }
 
-    /// 16-byte units that a WQE of this queue can have; [`Wr::units`](crate::Wr::units) gives those of a request. A
-    /// queue that verbs made has room for `max_segments` segments or `max_inline` bytes beside the longest head.
+    /// Length limit of a WQE of this queue, in 16-byte units; [`Wr::units`](crate::Wr::units) gives
+    /// the units of a request. A queue that verbs made has room for `max_segments` segments or
+    /// `max_inline` bytes in addition to the longest head.
     pub fn max_units(&self) -> usize {
         (self.max_blocks as usize * BLOCK_UNITS).min(MAX_UNITS)
     }
 
-    /// What the queue was made for.
+    /// The capacities that the queue was made for.
     pub fn caps(&self) -> SqCaps {
         self.caps
     }
@@ -384,8 +396,9 @@ impl Sq {
         (self.qpn_word >> 8) as u32
     }
 
-    /// Rings with 8-byte doorbells from now on, in this and in every queue of this crate that has the same register. Due
-    /// where a QP that is *not* driven here has it, too: see [`Sq::from_verbs`](crate::Sq::from_verbs).
+    /// From now on, rings with 8-byte doorbells in this queue and in every queue of this crate that
+    /// has the same register. Call this if a QP that is *not* driven here has the register as well:
+    /// see [`Sq::from_verbs`](crate::Sq::from_verbs).
     pub fn stop_blueflame(&mut self) {
         self.register.stop_blueflame();
     }
@@ -395,8 +408,9 @@ impl Sq {
         self.register.takes_blueflame()
     }
 
-    /// Starts over after the QP went to RESET, where the device starts at block 0 again. What was outstanding is forgotten:
-    /// take completions, or [`outstanding`](Self::outstanding), first.
+    /// Starts again after the QP went to RESET, where the device starts at block 0 again. The queue
+    /// forgets outstanding requests: take completions, or [`outstanding`](Self::outstanding),
+    /// first.
     pub fn reset(&mut self) {
         for block in 0..=self.ring.mask() {
             self.ring.set_posted(block, Posted::default());

@@ -1,16 +1,17 @@
 //! Posting to a shared receive queue.
 //!
-//! One thread posts and returns slots (`&mut self`); [`split`](Srq::split) gives the returning half to another thread.
-//! We write WQEs, links and the doorbell record; the device reads them. The barrier between WQEs and record is inside
-//! the record's publish function, which every operation here calls once, after all of its WQEs.
+//! One thread posts and returns slots (`&mut self`); [`split`](Srq::split) gives another thread the
+//! half that returns slots. The posting thread writes WQEs, links and the doorbell record; the
+//! device reads them. The record's publish function executes the barrier between WQEs and record.
+//! Every operation here calls that function once, after all of its WQEs.
 //!
-//! The mode says what a slot's data segments hold and therefore what a post has to write:
+//! The mode says what the data segments of a slot hold, and therefore what a post has to write:
 //!
 //! | mode | a post writes | for |
 //! |---|---|---|
 //! | [`AnySegments`] | all data segments | buffers of any shape |
 //! | [`AddressOnly`] | 8 bytes | buffers of one size in one memory region |
-//! | [`Bound`] | nothing | a buffer per slot, handed back before its slot is posted again |
+//! | [`Bound`] | nothing | one buffer per slot, free again before its slot is posted again |
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,26 +47,26 @@ impl From<Full> for PostError {
     }
 }
 
-/// The slot is not in use: it was returned already, never posted, or is not in the ring.
+/// The slot is not in use: it was returned already, was never posted, or is not in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {} is not in use", .0.0)]
 pub struct NotInUse(pub WqeIndex);
 
-/// The depth asked for cannot be had.
+/// The requested depth is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DepthError {
-    /// More than the ring holds; one slot always stays unposted.
+    /// The depth is more than the ring holds; one slot always stays unposted.
     #[error("depth {asked} is outside 1 to {max}, the ring's limit")]
     OutOfRange {
-        /// What was asked for.
+        /// The requested depth.
         asked: u32,
         /// Slots in the ring, less one.
         max: u32,
     },
-    /// Fewer than are in use.
+    /// The depth is less than the number of slots in use.
     #[error("depth {asked} is below the {in_use} slots in use")]
     BelowInUse {
-        /// What was asked for.
+        /// The requested depth.
         asked: u32,
         /// Slots in use.
         in_use: u32,
@@ -81,13 +82,13 @@ pub enum DepthError {
     },
 }
 
-/// A batch that was cut short. What was posted before is posted.
+/// A batch that was cut short. The receives before the failed one are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{posted} posted, then: {error}")]
 pub struct BatchError {
     /// Receives that were posted.
     pub posted: u32,
-    /// What stopped the next one.
+    /// Why the next receive was not posted.
     pub error: PostError,
 }
 
@@ -95,11 +96,11 @@ pub struct BatchError {
 #[derive(Debug)]
 pub struct AnySegments(());
 
-/// Mode: length and lkey are in place, a post writes the address.
+/// Mode: length and lkey are in place; a post writes the address.
 #[derive(Debug)]
 pub struct AddressOnly(());
 
-/// Mode: each slot has its buffer, a post writes nothing.
+/// Mode: each slot has its buffer; a post writes nothing.
 #[derive(Debug)]
 pub struct Bound(());
 
@@ -128,8 +129,9 @@ pub struct Srq<M = AnySegments> {
 impl Srq {
     /// Takes over a checked ring; at most `depth` receives will be posted at a time.
     ///
-    /// A depth below the ring's limit keeps to the first `depth + 1` slots, and can be raised later: that is how to
-    /// resize an SRQ whose device refuses `ibv_modify_srq` with `IBV_SRQ_MAX_WR`.
+    /// A depth below the ring's limit uses only the first `depth + 1` slots. It can be raised
+    /// later: this is the way to enlarge an SRQ whose device refuses `ibv_modify_srq` with
+    /// `IBV_SRQ_MAX_WR`.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl Srq {
         if !(1..slots).contains(&depth) {
             return Err(DepthError::OutOfRange { asked: depth, max: slots - 1 });
         }
-        // Links as `Ring::new` has them, and what ends a list of one segment.
+        // The links are those of `Ring::new`; the terminator ends a list of one segment.
         for index in 0..slots {
             let mut slot = wqes.slot(index);
             slot.write_next(WqeIndex(((index + 1) % slots) as u16));
@@ -155,14 +157,15 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Full`], and nothing was written.
+    /// [`Full`]; nothing was written.
     #[inline]
     pub fn post_one(&mut self, seg: DataSeg, cookie: u64) -> Result<WqeIndex, Full> {
         self.post_body(seg, cookie)
     }
 
-    /// As [`post_one`](Self::post_one), but only where that takes no search for the next free slot: `None`, and nothing was
-    /// written, otherwise. For callers that keep the whole of this straight-line and go another way for the rest.
+    /// As [`post_one`](Self::post_one), but only if no search for the next free slot is needed.
+    /// Otherwise returns `None`, and nothing was written. For callers that inline this path as
+    /// straight-line code and handle the other case elsewhere.
     #[inline(always)]
     pub fn post_one_in_run(&mut self, seg: DataSeg, cookie: u64) -> Option<WqeIndex> {
         let (index, mut slot) = self.wqes.pass_plain()?;
@@ -171,9 +174,9 @@ impl Srq {
         Some(WqeIndex(index as u16))
     }
 
-    /// Lets [`post_one_in_run`](Self::post_one_in_run) post `n` more receives at most, until another post had to search or a
-    /// slot is returned; returns how many it will post. For callers with a limit of their own that changes rarely: there is
-    /// nothing to compare it with at each post.
+    /// Limits [`post_one_in_run`](Self::post_one_in_run) to `n` more receives, until another post
+    /// has to search or a slot is returned. Returns how many receives it will post. For callers
+    /// with a limit of their own that changes rarely: they need not compare with it at each post.
     #[inline(always)]
     pub fn limit_run(&mut self, n: u32) -> u32 {
         self.wqes.limit_plain(n);
@@ -190,35 +193,37 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`PostError`], and nothing was written.
+    /// [`PostError`]; nothing was written.
     #[inline]
     pub fn post(&mut self, segs: &[DataSeg], cookie: u64) -> Result<WqeIndex, PostError> {
         self.post_segments(segs, cookie)
     }
 
-    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how many were posted:
-    /// fewer than offered when the SRQ is full.
+    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how
+    /// many were posted: fewer than offered if the SRQ is full.
     ///
-    /// Each buffer takes about 17 instructions, of which the iterator's end and the run's are looked at for each, and making
-    /// the segment is part. Let closures own what they use (`move`): a borrowed lkey is loaded and swapped for each buffer.
+    /// Each buffer takes about 17 instructions, including the construction of its segment and the
+    /// checks for the ends of the iterator and of the run. Let closures own what they use (`move`):
+    /// a borrowed lkey is loaded and byte-swapped for each buffer.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
         self.batch(bufs.into_iter()).0
     }
 
-    /// As [`post_batch`](Self::post_batch), from a slice: the cheapest way to post many where the segments are there
-    /// already, at about 10 instructions a buffer. The length is known, so only one end is looked at, every second buffer.
+    /// As [`post_batch`](Self::post_batch), from a slice, at about 10 instructions a buffer. This
+    /// is the cheapest way to post many segments that exist already: the length is known, so the
+    /// loop checks one end only, at every second buffer.
     #[inline]
     pub fn post_slice(&mut self, bufs: &[(DataSeg, u64)]) -> u32 {
         self.slice(bufs)
     }
 
-    /// Posts buffers of 0 to [`max_segments`](Srq::max_segments) data segments each, with one barrier and one record for
-    /// all.
+    /// Posts buffers of 0 to [`max_segments`](Srq::max_segments) data segments each, with one
+    /// barrier and one record for all.
     ///
     /// # Errors
     ///
-    /// [`BatchError`] with the number posted before the first that could not be.
+    /// [`BatchError`] with the number of receives posted before the one that failed.
     #[inline]
     pub fn post_lists(&mut self, bufs: &[(&[DataSeg], u64)]) -> Result<u32, BatchError> {
         let most = self.wqes.max_segments() as usize;
@@ -237,7 +242,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`BatchError`] with the number posted before the first that could not be: that one is verbs' `bad_wr`.
+    /// [`BatchError`] with the number of receives posted before the one that failed, which is
+    /// verbs' `bad_wr`.
     pub fn post_recv_wrs(&mut self, wrs: RecvWrs<'_>) -> Result<u32, BatchError> {
         self.lay_out_for_any();
         let most = self.wqes.max_segments() as usize;
@@ -250,7 +256,7 @@ impl Srq {
         Err(BatchError { posted, error })
     }
 
-    /// Fixes length and lkey of every buffer, so that posting writes an address only.
+    /// Fixes length and lkey of every buffer, so that a post writes only an address.
     ///
     /// # Errors
     ///
@@ -264,7 +270,7 @@ impl Srq {
         Ok(self.with_mode(AddressOnly(())))
     }
 
-    /// Gives every usable slot its buffer and cookie for good, so that posting writes no WQE.
+    /// Gives every usable slot its buffer and cookie permanently, so that a post writes no WQE.
     ///
     /// # Errors
     ///
@@ -276,7 +282,7 @@ impl Srq {
     }
 }
 
-/// Work requests up to the first that has more segments than a slot holds.
+/// The work requests before the first that has more segments than a slot holds.
 struct Fitting<'a> {
     wrs: RecvWrs<'a>,
     most: usize,
@@ -291,7 +297,7 @@ impl<'a> Iterator for Fitting<'a> {
         let wr = self.wrs.next()?;
         if wr.segments.len() > self.most {
             self.too_long = true;
-            // A batch may ask once more after the end.
+            // A batch may call the iterator once more after its end.
             self.wrs.end();
             return None;
         }
@@ -300,18 +306,18 @@ impl<'a> Iterator for Fitting<'a> {
 }
 
 impl Srq<AddressOnly> {
-    /// Posts the buffer at `addr`; length and lkey are those of [`address_only`](Srq::address_only).
+    /// Posts the buffer at `addr`; [`address_only`](Srq::address_only) has set length and lkey.
     ///
     /// # Errors
     ///
-    /// [`Full`], and nothing was written.
+    /// [`Full`]; nothing was written.
     #[inline]
     pub fn post(&mut self, addr: u64, cookie: u64) -> Result<WqeIndex, Full> {
         self.post_body(addr, cookie)
     }
 
-    /// Posts buffers by address, with one barrier and one record for all. Returns how many were posted: fewer than
-    /// offered when the SRQ is full.
+    /// Posts buffers by address, with one barrier and one record for all. Returns how many were
+    /// posted: fewer than offered if the SRQ is full.
     #[inline]
     pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (u64, u64)>) -> u32 {
         self.batch(bufs.into_iter()).0
@@ -325,11 +331,11 @@ impl Srq<AddressOnly> {
 }
 
 impl Srq<Bound> {
-    /// Posts up to `n` free slots with the buffers they are bound to; returns how many. Which ones is the ring's choice:
-    /// the next free ones in ring order.
+    /// Posts up to `n` free slots with their bound buffers; returns how many. The ring chooses the
+    /// slots: the next free slots in ring order.
     #[inline]
     pub fn repost(&mut self, n: u32) -> u32 {
-        // The run is never longer than there is room.
+        // The run is never longer than the number of receives that can be posted.
         if n <= self.wqes.run() {
             self.wqes.pass(n);
             return self.publish_posted(n);
@@ -356,7 +362,7 @@ impl Srq<Bound> {
     ///
     /// # Errors
     ///
-    /// [`NotInUse`] with the slot when it is outside the usable ones, or in use (the device may be writing its buffer).
+    /// The slot is not usable, or is in use (the device may be writing its buffer).
     pub fn rebind(&mut self, slot: WqeIndex, seg: DataSeg, cookie: u64) -> Result<(), RebindError> {
         let index = u32::from(slot.0);
         if index >= self.ring.window() || self.is_in_use(index) {
@@ -366,7 +372,7 @@ impl Srq<Bound> {
         Ok(())
     }
 
-    /// As [`Srq::set_depth`]; `buffer` is asked for each slot that becomes usable.
+    /// As [`Srq::set_depth`]; `buffer` is called for each slot that becomes usable.
     ///
     /// # Errors
     ///
@@ -383,7 +389,7 @@ impl Srq<Bound> {
     }
 }
 
-/// The slot is in use or outside the usable ones, so its buffer cannot be changed.
+/// The slot is in use or not usable, so its buffer cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {} is in use or outside the usable slots", .0.0)]
 pub struct RebindError(pub WqeIndex);
@@ -394,23 +400,25 @@ impl Unbound for AnySegments {}
 impl Unbound for AddressOnly {}
 
 impl<M: Unbound> Srq<M> {
-    /// Changes how many receives may be posted at a time. O(new slots), on the control path.
+    /// Changes how many receives may be posted at a time. O(new slots); for the control path.
     ///
     /// # Errors
     ///
-    /// [`DepthError`] beyond the ring, or below what is posted; nothing changes then.
+    /// [`DepthError`] if the depth is beyond the ring or below the slots in use; nothing changes
+    /// then.
     pub fn set_depth(&mut self, depth: u32) -> Result<(), DepthError> {
         self.change_depth(depth)
     }
 }
 
 impl<M> Srq<M> {
-    /// Takes a completed slot back and returns its cookie. The slot may be posted again at once.
+    /// Returns a completed slot to the ring and returns its cookie. The slot may be posted again at
+    /// once.
     ///
     /// # Errors
     ///
-    /// [`NotInUse`], and nothing changes: a slot that was not posted, or was returned already. A device that works as it
-    /// should never causes it.
+    /// [`NotInUse`] for a slot that was not posted, or was returned already; nothing changes. Only
+    /// a faulty device causes this error.
     #[inline]
     pub fn complete(&mut self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
@@ -429,7 +437,8 @@ impl<M> Srq<M> {
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
-    /// The slot right behind the run, of which nobody has looked yet whether it and those after it may join the run.
+    /// Returns the slot right behind the run. Nobody has checked yet whether this slot and those
+    /// after it may join the run.
     #[inline(never)]
     fn complete_behind_run(&mut self, index: u32) -> Option<u64> {
         let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
@@ -445,16 +454,17 @@ impl<M> Srq<M> {
         self.ring.in_use(index, self.wqes.tail(), self.wqes.run_end())
     }
 
-    /// Takes completed slots back, up to 64 at once: bit `n` of `slots` stands for slot `64 * word + n`. Returns how many.
+    /// Returns up to 64 completed slots at once: bit `n` of `slots` stands for slot `64 * word +
+    /// n`. Returns how many.
     ///
     /// # Errors
     ///
-    /// [`NotInUse`] with the first slot that is not in use, and nothing changes.
+    /// [`NotInUse`] with the first slot that is not in use; nothing changes.
     #[inline]
     pub fn complete_word(&mut self, word: u32, slots: u64) -> Result<u32, NotInUse> {
         let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
         let outcome = self.ring.put_word(word, slots, tail, run_end);
-        // None of them can join the run any more.
+        // From now on, no slot joins the run without a new check.
         self.wqes.set_straight(run_end);
         outcome.map_err(|slot| NotInUse(WqeIndex(slot as u16)))
     }
@@ -465,8 +475,8 @@ impl<M> Srq<M> {
         WqeIndex(self.wqes.tail() as u16)
     }
 
-    /// The slots of the posts to come, in order, as far as they are known: the next one, and those after it that are
-    /// reserved. All but the last are posted without a search.
+    /// The slots that the next posts will fill, in order, as far as they are known: the next slot,
+    /// and the reserved slots after it. Posts to all but the last of them need no search.
     #[inline(always)]
     pub fn next_slots(&self) -> core::ops::RangeInclusive<u32> {
         self.wqes.tail()..=self.wqes.run_end()
@@ -482,7 +492,7 @@ impl<M> Srq<M> {
     ///
     /// # Errors
     ///
-    /// [`NotInUse`] as for [`complete`](Self::complete).
+    /// [`NotInUse`], as for [`complete`](Self::complete).
     pub fn cookie(&self, slot: WqeIndex) -> Result<u64, NotInUse> {
         let index = u32::from(slot.0);
         if !self.is_in_use(index) {
@@ -491,14 +501,15 @@ impl<M> Srq<M> {
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
-    /// Has the processor fetch queue memory and cookies of posts to come, `0..n` for the next `n` (x86-64; elsewhere nothing
-    /// happens).
+    /// Prefetches the queue memory and cookies of later posts into the processor's cache, `0..n`
+    /// for the next `n` posts (on x86-64; elsewhere this does nothing).
     ///
-    /// For idle moments, such as after a poll that found nothing, and for rings that are larger than the processor's second
-    /// cache. A device that reads WQEs takes their lines away, and a
-    /// post waits for them to come back once the store buffer is full. Measured with a second core in the place of the
-    /// device: posts one by one took 8.7 ns, with the lines 16 slots ahead fetched beforehand 6.7 ns. A post does not do this
-    /// by itself, since with lines at hand it costs more than a tenth of a post (1.17 against 1.33 ns).
+    /// Use it in idle moments, such as after a poll that found nothing, and with rings that are
+    /// larger than the processor's level 2 cache. A device that reads WQEs takes their cache lines
+    /// away, and a post waits for the lines once the store buffer is full. Measured with a second
+    /// core in place of the device: single posts took 8.7 ns, and 6.7 ns with the lines 16 slots
+    /// ahead prefetched. A post does not prefetch by itself: with the lines in the cache, the
+    /// prefetch makes a post more than a tenth slower (1.33 ns instead of 1.17 ns).
     #[inline]
     pub fn prefetch(&self, ahead: core::ops::Range<u32>) {
         self.wqes.prefetch(ahead);
@@ -521,7 +532,7 @@ impl<M> Srq<M> {
         self.ring.depth()
     }
 
-    /// The most that [`depth`](Self::depth) can be raised to: slots in the ring, less the one that stays unposted.
+    /// The limit for [`depth`](Self::depth): slots in the ring, less the one that stays unposted.
     pub fn max_depth(&self) -> u32 {
         self.wqes.mask()
     }
@@ -531,12 +542,13 @@ impl<M> Srq<M> {
         self.wqes.max_segments()
     }
 
-    /// SRQ number, or 0 where the library did not say.
+    /// SRQ number, or 0 if the library did not report it.
     pub fn srqn(&self) -> u32 {
         self.srqn
     }
 
-    /// Slots in use and their cookies, in slot order. O(ring): for teardown, when buffers go back to their owners.
+    /// Slots in use and their cookies, in slot order. O(ring). For teardown, when buffers go back
+    /// to their owners.
     pub fn in_use(&self) -> impl Iterator<Item = (WqeIndex, u64)> + '_ {
         let slots = 0..self.ring.window();
         slots.filter(|s| self.is_in_use(*s)).map(|s| (WqeIndex(s as u16), self.wqes.cookie(s).load(Relaxed)))
@@ -548,8 +560,8 @@ impl<M> Srq<M> {
         self.ring.check(self.wqes.count(), self.wqes.tail(), self.wqes.run_end());
     }
 
-    /// The cookies of all slots, for whoever polls on another thread. A slot's cookie is there before the slot is posted,
-    /// and stays until it is posted again.
+    /// The cookies of all slots, for a thread that polls while another posts. The cookie of a slot
+    /// is stored before the slot is posted, and stays until the slot is posted again.
     pub fn cookies(&self) -> &Cookies {
         self.wqes.cookies()
     }

@@ -7,25 +7,26 @@ use crate::{
     wr::{Data, Wr},
 };
 
-/// How a run of one-block requests ended.
+/// Why a run of one-block requests ended.
 enum End<D> {
-    /// The span of the ring, or the room in the queue.
+    /// The end of the ring, or no more room in the queue.
     Span,
-    /// The requests.
+    /// No more requests.
     Requests,
-    /// At a request that is not of one block, or carries or causes a fence.
+    /// A request that takes more than one block, or carries or causes a fence.
     Other(Wr<D>, u64),
 }
 
 impl Sq {
     /// Posts requests with one barrier, one record and one doorbell for all; returns how many.
     ///
-    /// Requests of one block (up to four units) are the cheap ones: they go from block to block by pointer, up to the ring's
-    /// end. Where the compiler knows their shape, each takes about 20 instructions.
+    /// Requests of one block (up to four units) are the cheapest: the loop advances a pointer from
+    /// block to block, up to the end of the ring. Each takes about 20 instructions if the compiler
+    /// knows its shape.
     ///
     /// # Errors
     ///
-    /// [`SendBatchError`] with the number posted before the first that could not be.
+    /// [`SendBatchError`] with the number of requests posted before the one that failed.
     #[inline]
     pub fn post_batch<D: Data>(
         &mut self,
@@ -43,7 +44,8 @@ impl Sq {
             let other = match end {
                 End::Requests => break None,
                 End::Other(wr, cookie) => Some((wr, cookie)),
-                // At the ring's end, or full, or fenced: one request the other way, if there is one.
+                // At the end of the ring, in a full queue or before a fence: post one request the
+                // general way, if there is one.
                 End::Span => wrs.next(),
             };
             let Some((wr, cookie)) = other else { break None };
@@ -63,11 +65,12 @@ impl Sq {
         }
     }
 
-    /// Writes one-block requests into neighbouring blocks, as far as there are such blocks and such requests.
+    /// Writes one-block requests into neighbouring blocks, while there are such blocks and such
+    /// requests.
     #[inline(always)]
     fn write_span<D: Data, I: Iterator<Item = (Wr<D>, u64)>>(&mut self, mut wrs: I) -> (u32, End<D>, I) {
-        /// One block further in the first word of a control segment. It does not carry within a span: the ring's end is where
-        /// the block number wraps, or before.
+        /// Adds one block to the first word of a control segment. The sum does not carry within a
+        /// span: the block number wraps at the end of the ring at the earliest.
         const NEXT_BLOCK: u64 = 1 << 40;
         let (flags, qpn, mut after) = (self.base_flags, self.qpn(), self.at);
         let mut word = self.qpn_word | u64::from(block(self.at)) << 40;
@@ -95,7 +98,8 @@ impl Sq {
         (written, end, wrs)
     }
 
-    /// As [`post_batch`](Self::post_batch), where a full queue is no error: posts as many as there is room for.
+    /// As [`post_batch`](Self::post_batch), but a full queue is no error: posts as many requests as
+    /// there is room for.
     ///
     /// # Errors
     ///

@@ -3,7 +3,8 @@
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::wr::{Data, Wr};
 
-/// Requests that are written and not rung. Made by [`Sq::chain`]; dropped without [`ring`](Self::ring), it takes them back.
+/// Requests that are written but not rung. [`Sq::chain`] makes a chain. A chain that is dropped
+/// without [`ring`](Self::ring) takes its requests back.
 ///
 /// ```
 /// use mlx5_direct::{DataSeg, Sq, SqLayout, wr::{Inline, Remote, Wr}};
@@ -36,11 +37,11 @@ impl Sq {
 }
 
 impl Chain<'_> {
-    /// Writes a request behind those so far.
+    /// Writes a request behind the requests of the chain.
     ///
     /// # Errors
     ///
-    /// [`SendError`]; the chain is as before.
+    /// [`SendError`]; the chain does not change.
     #[inline(always)]
     pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let at = self.sq.at;
@@ -49,17 +50,17 @@ impl Chain<'_> {
         Ok(())
     }
 
-    /// Requests so far.
+    /// The number of requests in the chain.
     pub fn len(&self) -> u32 {
         (self.sq.at.wrapping_sub(self.first) >> REQUEST_SHIFT) as u32
     }
 
-    /// Whether there are none.
+    /// Whether the chain has no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes all of them the device's; returns how many. A single one goes by BlueFlame.
+    /// Hands all requests to the device; returns how many. A single request goes by BlueFlame.
     #[inline(always)]
     pub fn ring(self) -> u32 {
         let n = self.len();

@@ -1,4 +1,4 @@
-//! Lists of verbs work requests, by the contract of `ibv_post_send`.
+//! Lists of verbs work requests, posted by the rules of `ibv_post_send`.
 
 use rdma_sys::{ibv_send_flags, ibv_wr_opcode};
 
@@ -9,13 +9,13 @@ use crate::{
     wr::{Bind, Data, MAX_BIND_BYTES, Remote, Sges, Wr},
 };
 
-/// Why a work request was refused, in the order in which `ibv_post_send` looks.
+/// Why a work request was refused, in the order of the checks of `ibv_post_send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrError {
-    /// `EINVAL`: not an opcode that this crate posts.
+    /// `EINVAL`: this crate does not post the opcode.
     #[error("opcode {0} of a work request is not supported")]
     Opcode(u32),
-    /// `ENOMEM`: as many requests are posted as the queue holds.
+    /// `ENOMEM`: the queue holds as many requests as it can.
     #[error("the send queue is full")]
     Full,
     /// `ENOMEM`: more segments than the queue was made for.
@@ -27,7 +27,7 @@ pub enum WrError {
     /// `ENOMEM`: more inline bytes than the queue was made for.
     #[error("more inline bytes than the queue was made for")]
     InlineTooLong,
-    /// `ENOMEM`: the WQE has no place in the queue.
+    /// `ENOMEM`: the WQE is longer than the queue was made for.
     #[error("the request is longer than the send queue was made for")]
     TooLong,
     /// `EINVAL`: a datagram without an address handle of this device.
@@ -58,24 +58,26 @@ impl From<SendError> for WrError {
     }
 }
 
-/// A list that was cut short. What came before is posted and rung.
+/// A list that was cut short. The requests before the refused one are posted and rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{posted} posted, then: {error}")]
 pub struct WrListError {
-    /// Requests that were posted: the number of `bad_wr` in the list.
+    /// The number of requests posted, which is also the index of `bad_wr` in the list.
     pub posted: u32,
-    /// Why the next one was refused.
+    /// Why the next request was refused.
     pub error: WrError,
 }
 
 impl Sq {
-    /// Posts a list of verbs work requests as `ibv_post_send` does: one doorbell for all, BlueFlame for a single one. Memory
-    /// windows of type 1 are bound as `ibv_bind_mw` does, but for the new rkey in the window, which the caller sets.
+    /// Posts a list of verbs work requests as `ibv_post_send` does: one doorbell for the list,
+    /// BlueFlame for a single request. Memory windows of type 1 are bound as `ibv_bind_mw` does,
+    /// except that the caller sets the new rkey in the window.
     ///
     /// # Errors
     ///
-    /// [`WrListError`] with the number posted before the first that was refused (verbs' `bad_wr`); [`WrError::errno`] is what
-    /// `ibv_post_send` returns. A refused request changes nothing: a fence that was due still is.
+    /// [`WrListError`] with the number of requests posted before the one that was refused (verbs'
+    /// `bad_wr`). [`WrError::errno`] is the value that `ibv_post_send` returns. A refused request
+    /// changes nothing; a fence that was pending is still pending.
     pub fn post_send_wrs(&mut self, wrs: SendWrs<'_>) -> Result<u32, WrListError> {
         let (first, mut last, mut refused) = (self.at, block(self.at), None);
         for wr in wrs {
@@ -158,7 +160,7 @@ impl Sq {
         self.write_to_peer(wr, request)
     }
 
-    /// Writes a request to whom the work request names.
+    /// Writes a request with the address of the peer that the work request names.
     fn write_to_peer<D: Data>(&mut self, wr: &SendWr<'_>, request: Wr<D>) -> Result<(), WrError> {
         let request = match self.transport {
             Transport::Connected => request,

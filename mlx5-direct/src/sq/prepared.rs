@@ -1,4 +1,4 @@
-//! A WQE that is made once and posted often.
+//! A WQE that is built once and posted often.
 
 use super::{REQUEST, SendError, Sq, block};
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
 #[error("the payload does not fit the prepared request")]
 pub struct PayloadError;
 
-/// A request as a finished WQE, of which the payload, an address or a length change from post to post. Made by
-/// [`Sq::prepare`].
+/// A request as a finished WQE. The payload, an address or a length can change from post to post.
+/// [`Sq::prepare`] makes it.
 ///
 /// ```
 /// use mlx5_direct::{Sq, SqLayout, wr::{Inline, Wr}};
@@ -42,8 +42,10 @@ pub struct Prepared {
 }
 
 impl Sq {
-    /// Makes the WQE of a request for this queue, to be posted by [`post_prepared`](Self::post_prepared). It can be posted to
-    /// another queue as well, of the same kind, and is sent to that one's peer. At most four blocks, and no change of a key.
+    /// Builds the WQE of a request for this queue, which [`post_prepared`](Self::post_prepared)
+    /// posts. The WQE can also be posted to another queue of the same kind; the request then goes
+    /// to that queue's peer. The WQE has at most four blocks, and its operation must not change a
+    /// memory key.
     ///
     /// # Errors
     ///
@@ -67,11 +69,11 @@ impl Sq {
         Ok(Prepared { image, head, units, inline, fenced })
     }
 
-    /// Posts a prepared request as it is now.
+    /// Posts a prepared request in its present form.
     ///
     /// # Errors
     ///
-    /// [`SendError`], and nothing was written.
+    /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post_prepared(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
         if prepared.units <= BLOCK_UNITS && self.register.takes_blueflame() && self.take_fast() {
@@ -111,17 +113,19 @@ impl Sq {
 }
 
 impl Prepared {
-    /// The inline payload, to change it. Empty where the request has segments.
+    /// The inline payload, for changes. Empty if the request has segments.
     #[inline(always)]
     pub fn payload(&mut self) -> &mut [u8] {
         self.image.inline_bytes(self.head, self.inline)
     }
 
-    /// Another inline payload, of any length that fits the blocks which the first one took.
+    /// Replaces the inline payload. The new payload may have any length that fits the blocks of the
+    /// first payload.
     ///
     /// # Errors
     ///
-    /// [`PayloadError`] where it is longer, empty, or the request has segments; nothing changes.
+    /// [`PayloadError`] if the payload is too long or empty, or the request has segments; nothing
+    /// changes.
     #[inline]
     pub fn set_payload(&mut self, bytes: &[u8]) -> Result<(), PayloadError> {
         let room = (self.units.next_multiple_of(BLOCK_UNITS) - self.head) * 16 - 4;
@@ -134,11 +138,12 @@ impl Prepared {
         Ok(())
     }
 
-    /// Another piece of memory in the place of the `n`-th segment.
+    /// Replaces the `n`-th segment.
     ///
     /// # Errors
     ///
-    /// [`PayloadError`] where the request has no such segment, or the piece is empty; nothing changes.
+    /// [`PayloadError`] if the request has no such segment, or the new segment is empty; nothing
+    /// changes.
     #[inline]
     pub fn set_segment(&mut self, n: usize, seg: DataSeg) -> Result<(), PayloadError> {
         let unit = self.head.saturating_add(n);

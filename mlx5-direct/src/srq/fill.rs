@@ -1,4 +1,4 @@
-//! Taking slots and filling them: the next of a run, all of a run, or one found by a search.
+//! Taking slots and filling them: the next slot of a run, a whole run, or a slot found by a search.
 
 use super::{Full, PostError, Srq};
 use crate::{
@@ -7,17 +7,17 @@ use crate::{
     wqe::{DataSeg, WqeIndex},
 };
 
-/// Instead of a slot's index.
+/// A value that stands for "no slot".
 const NO_SLOT: u32 = u32::MAX;
 
 impl<M> Srq<M> {
-    /// Receives posted and returned so far leave room for so many.
+    /// How many receives can be posted now, by the counts of posted and returned receives.
     #[inline(always)]
     pub(super) fn room(&self) -> u32 {
         self.ring.room(self.wqes.count())
     }
 
-    /// Posts one WQE. Two copies, so that the common one is straight-line code.
+    /// Posts one WQE. There are two copies, so that the common case is straight-line code.
     #[inline(always)]
     pub(super) fn post_body<T: Words>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
         let Some((index, mut slot)) = self.wqes.pass_plain() else {
@@ -32,7 +32,8 @@ impl<M> Srq<M> {
         Ok(WqeIndex(index as u16))
     }
 
-    /// Returns a number, for a caller that looks no further than whether the post succeeded has then nothing to look at in
+    /// Returns a number instead of a `Result`: a caller that checks only for success then has
+    /// nothing to check in the common case.
     /// the common case.
     #[inline(never)]
     fn post_body_elsewhere<T: Words>(&mut self, a: u64, b: u64, cookie: u64) -> u32 {
@@ -63,7 +64,7 @@ impl<M> Srq<M> {
         self.post_next((segs, cookie))
     }
 
-    /// From now on a post of one segment writes what ends its list, as slots no longer have it all.
+    /// From now on, a post of one segment writes its terminator, as some slots no longer have one.
     #[inline(always)]
     pub(super) fn lay_out_for_any(&mut self) {
         if self.wqes.is_plain() && self.wqes.max_segments() > 1 {
@@ -91,9 +92,9 @@ impl<M> Srq<M> {
         Ok(WqeIndex(slot as u16))
     }
 
-    /// Posts what the iterator has, as far as there is room. It is not asked for a buffer that has no slot; where it
-    /// panics, what it handed out since the last run may be lost, slots are not. Returns how many were posted, and the
-    /// iterator.
+    /// Posts the buffers of the iterator while there is room. Calls the iterator only if there is a
+    /// slot for its buffer. If the iterator panics, buffers that it returned since the last run may
+    /// be lost, but no slot is lost. Returns how many buffers were posted, and the iterator.
     #[inline(always)]
     pub(super) fn batch<I: Iterator<Item: Fill>>(&mut self, mut bufs: I) -> (u32, I) {
         let offered = self.room();
@@ -142,8 +143,9 @@ impl<M> Srq<M> {
         posted
     }
 
-    /// When there is no run: posts slot after slot, until a run worth having is found (and reserved), `most` are posted or
-    /// the iterator ends. There is room for `most`. Out of line, to keep the way of a run short.
+    /// Posts slot after slot while there is no run. Ends when a run worth reserving is found (and
+    /// reserved), when `most` are posted, or when the iterator ends. There is room for `most`. Not
+    /// inlined, to keep the code for a run short.
     #[inline(never)]
     pub(super) fn fill_after_search<I: Iterator<Item: Fill>>(&mut self, mut bufs: I, most: u32) -> (u32, I) {
         let (plain, room) = (self.wqes.is_plain(), self.room());
@@ -165,8 +167,8 @@ impl<M> Srq<M> {
     }
 }
 
-/// Slots that were filled, linked and taken out of the map are posted when this goes, which may be because the source of
-/// buffers panicked.
+/// The drop of this value posts the slots that were filled, linked and taken out of the map. It
+/// also runs if the source of buffers panics.
 struct SoFar<'a> {
     wqes: &'a mut WqeMem,
     filled: u32,
