@@ -1,4 +1,4 @@
-//! SRQs: pools of posted receive buffers that many EPs take from.
+//! SRQs: queues of posted receive buffers, shared by many EPs.
 
 use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::VerbsPoster};
 use crate::defaults::Defaults;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A shared receive queue (`DAT_SRQ_HANDLE`).
 ///
-/// One thread at a time posts, which `&mut self` says; completions may be reaped by others meanwhile. Dropping it frees it
-/// once the last EP on it is gone.
+/// One thread at a time posts, as `&mut self` requires. Other threads may reap completions at the
+/// same time. Dropping an `Srq` frees it once no EP uses it.
 #[derive(Debug)]
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
@@ -30,20 +30,20 @@ pub struct Srq {
     last: LkeyCache,
 }
 
-/// What a query tells (`DAT_SRQ_PARAM`). Exact whenever no message is half arrived (R36-R38).
+/// The answer to a query (`DAT_SRQ_PARAM`). Exact whenever no message is half received (R36-R38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqParam {
-    /// Operational, unless the device gave up on it.
+    /// Operational, unless the device has reported an error of the SRQ.
     pub state: SrqState,
-    /// Depth.
+    /// The depth.
     pub max_recv_dtos: Count,
-    /// Segments of one buffer.
+    /// The largest number of segments in one buffer.
     pub max_recv_iov: Count,
-    /// The value last set, whether or not its event has fired (R45).
+    /// The value last set, whether or not its event has been raised (R45).
     pub low_watermark: Count,
-    /// Buffers that an EP could take right now.
+    /// The number of buffers that an EP could take now.
     pub available: Count,
-    /// Occupied entries: available, taken, and completed but not reaped.
+    /// The number of occupied entries: available, taken by an EP, or completed but not reaped.
     pub outstanding: Count,
 }
 
@@ -53,13 +53,13 @@ pub(crate) struct SrqInner {
     pub(crate) ia: Arc<Device>,
     defaults: Arc<Defaults>,
     pub(crate) pz: Arc<PzInner>,
-    /// What completions need of it.
+    /// The part of the SRQ that completions need.
     pub(crate) recv: Arc<SharedRecv>,
     pub(crate) context: AtomicU64,
     max_iov: u32,
     live: AtomicBool,
     failed: AtomicBool,
-    /// EPs tied to it; the lock also decides free against attach (R31).
+    /// The EPs that use the SRQ. The lock also orders a free and an attach (R31).
     eps: Mutex<{ rank::TIES }, Attached>,
     low: Mutex<{ rank::LOW }, LowWatermark>,
 }
@@ -72,7 +72,7 @@ struct Attached {
     shutdown: bool,
 }
 
-/// A receive EVD: its CQ has room for every entry of the SRQ, once, however many EPs feed it.
+/// A receive EVD. Its CQ has room for every entry of the SRQ once, whatever the number of EPs.
 #[derive(Debug)]
 struct ReceiveEvd {
     evd: Arc<EvdInner>,
@@ -93,17 +93,18 @@ impl ReceiveEvd {
 #[derive(Debug, Default)]
 struct LowWatermark {
     value: u32,
-    /// The device was asked for an event and none has come.
+    /// The device has been asked for an event that it has not raised yet.
     armed: bool,
 }
 
 impl Srq {
-    /// Makes an SRQ for at least this many buffers of at least this many segments.
+    /// Creates an SRQ for at least `max_recv_dtos` buffers of at least `max_recv_iov` segments.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG3) for a depth or segment count below 1 or over the IA's limits (R13-R15) or a low watermark
-    /// other than 0 (R12); INVALID_HANDLE for a closed IA or a PZ that is freed or another IA's (R18, R19);
-    /// INSUFFICIENT_RESOURCES from the device (R20).
+    /// INVALID_PARAMETER (ARG3) for a depth or segment count below 1 or over the IA's limits
+    /// (R13-R15), or for a low watermark other than 0 (R12). INVALID_HANDLE for a closed IA, or for
+    /// a PZ that is freed or belongs to another IA (R18, R19). INSUFFICIENT_RESOURCES from the
+    /// device (R20).
     ///
     /// # References
     /// dat_srq_create(3DAT).
@@ -149,29 +150,30 @@ impl Srq {
             eps: Mutex::default(),
             low: Mutex::default(),
         });
-        // If the next line fails, it leaves the PZ when it is dropped.
+        // If the next line fails, dropping `inner` leaves the PZ.
         pz.inner.enter();
         ia.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
         let last = LkeyCache::none(&inner.ia.lmrs);
         Ok(Self { inner, poster, last })
     }
 
-    /// Names it in events.
+    /// The ID that names the SRQ in events.
     pub fn id(&self) -> SrqId {
         self.inner.id
     }
 
-    /// A number of the consumer's, 0 at first; it comes back in asynchronous events.
+    /// Sets the consumer's context, which asynchronous events carry. The initial value is 0.
     pub fn set_context(&self, context: u64) {
         self.inner.context.store(context, Ordering::Relaxed);
     }
 
-    /// Posts one buffer: up to `max_recv_iov` segments, none for a zero-byte message. The cookie comes back with the
-    /// completion. All or nothing (R60); never blocks.
+    /// Posts one buffer of up to `max_recv_iov` segments; a buffer without segments receives a
+    /// zero-byte message. The completion carries the cookie. The call posts the whole buffer or
+    /// nothing (R60), and never blocks.
     ///
     /// # Errors
-    /// See [`PostError`]; the order of checks is: handle, segment count, each segment (alive, privilege, PZ, bounds),
-    /// capacity.
+    /// See [`PostError`]. The order of checks is: handle, segment count, each segment (alive,
+    /// privilege, PZ, bounds), capacity.
     ///
     /// # References
     /// dat_srq_post_recv(3DAT), R48-R71.
@@ -183,7 +185,7 @@ impl Srq {
         self.post_checked(iov, WrInfo { cookie, ..WrInfo::default() })
     }
 
-    /// Posts these bytes of a pool's memory.
+    /// Posts part of a pool's memory; `bytes` is an offset and a length.
     #[inline]
     pub(crate) fn post_pool(
         &mut self,
@@ -204,9 +206,11 @@ impl Srq {
         self.post_segments(&[sge], WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info })
     }
 
-    /// The common case: with room in the queue, a few segments of the same LMR as the last one. All
-    /// checks are made: that the SRQ is alive follows from the LMR, since a closed IA has none. False, and nothing was done,
-    /// where any fails: [`Srq::post_checked`] says which.
+    /// Posts in the common case: the queue has room, and a few segments lie in the LMR of the last
+    /// post.
+    ///
+    /// All checks are made. The SRQ is alive if the LMR is, because a closed IA has no live LMR.
+    /// Returns false without posting if a check fails; [`Srq::post_checked`] then finds the reason.
     #[inline(always)]
     pub(crate) fn post_quick(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let poster = match &mut self.poster {
@@ -222,7 +226,8 @@ impl Srq {
         poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
     }
 
-    /// As [`Srq::post_quick`] for one segment, only where the next slot is known: straight-line code.
+    /// Posts one segment as [`Srq::post_quick`] does, only if the next slot is known. Straight-line
+    /// code.
     #[inline(always)]
     pub(crate) fn post_in_run(&mut self, one: &LmrTriplet, cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
@@ -230,7 +235,7 @@ impl Srq {
         poster.post_one_in_run(one.virtual_address, one.segment_length, lkey, cookie)
     }
 
-    /// True if [`Srq::post_in_run`] found no room, and now would.
+    /// True if [`Srq::post_in_run`] found no room, and there is room now.
     #[inline(always)]
     pub(crate) fn found_room(&mut self) -> bool {
         match &mut self.poster {
@@ -294,7 +299,7 @@ impl Srq {
         self.post_segments(&sges[..n], info.over(iov))
     }
 
-    /// Segments that were checked.
+    /// Posts segments that have passed the checks.
     fn post_segments(&mut self, sges: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self.poster.post(sges, info) {
             Err(PostError::Full(_)) if self.inner.defaults.harvest_discards() => self.poster.post(sges, info),
@@ -302,7 +307,8 @@ impl Srq {
         }
     }
 
-    /// Where the buffers are. Harvests the EVDs of all EPs first, so that both counts are exact.
+    /// Returns the SRQ's properties and counts. Harvests the EVDs of all EPs first, so that both
+    /// counts are exact.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed (R47).
@@ -324,11 +330,12 @@ impl Srq {
         })
     }
 
-    /// A new depth. Growing keeps every buffer; the depth is what was asked for exactly, up or down.
+    /// Changes the depth, up or down, to exactly `depth`. Every posted buffer stays posted.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) below 1 or over the IA's limit (R102); INVALID_STATE below what is outstanding (R97) or
-    /// below the low watermark (R100); INSUFFICIENT_RESOURCES from the device, unchanged (R103).
+    /// INVALID_PARAMETER (ARG2) for a depth below 1 or over the IA's limit (R102). INVALID_STATE
+    /// for a depth below the outstanding count (R97) or below the low watermark (R100).
+    /// INSUFFICIENT_RESOURCES from the device; the depth then stays unchanged (R103).
     ///
     /// # References
     /// dat_srq_resize(3DAT).
@@ -364,13 +371,16 @@ impl Srq {
         self.poster.resize(&inner.recv.path, depth)
     }
 
-    /// Arms one event for the first time that fewer than `value` buffers are available; 0 is off.
+    /// Arms one event for the first time that fewer than `value` buffers are available. 0 disarms
+    /// the event.
     ///
-    /// The event is [`AsyncKind::Notice`] with this SRQ and [`reason::SRQ_LOW_WATERMARK`] on the asynchronous EVD. If
-    /// fewer are available already, it is made during the call (R110).
+    /// The event is [`AsyncKind::Notice`] with this SRQ and [`reason::SRQ_LOW_WATERMARK`] on the
+    /// asynchronous EVD. If fewer buffers are available already, the call itself queues the event
+    /// (R110).
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for a value below 0 or over the depth (R117, R118); nothing changes then (R119).
+    /// INVALID_PARAMETER (ARG2) for a value below 0 or over the depth (R117, R118). On an error the
+    /// setting stays unchanged (R119).
     ///
     /// # References
     /// dat_srq_set_lw(3DAT), errata E1 and E3.
@@ -384,11 +394,12 @@ impl Srq {
         inner.arm_low(value as u32, &self.poster)
     }
 
-    /// Frees it. Buffers still posted are given up without a completion (R26); the device writes to none of them any
-    /// more (R29).
+    /// Frees the SRQ. Posted buffers are dropped without a completion (R26); the device no longer
+    /// writes to them (R29).
     ///
     /// # Errors
-    /// INVALID_STATE (SRQ_IN_USE) while any EP is tied to it, whatever its state (R24, R25); the SRQ comes back.
+    /// INVALID_STATE (SRQ_IN_USE) while an EP uses the SRQ, in whatever state the EP is (R24, R25).
+    /// The error returns the SRQ.
     ///
     /// # References
     /// dat_srq_free(3DAT).
@@ -407,7 +418,7 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // EPs may still hold it; it goes with the last of them.
+        // EPs may still use the SRQ; then it is freed with the last of those EPs.
         if !self.inner.ia.is_inherited() && self.inner.eps.lock().is_ok_and(|attached| attached.eps == 0) {
             self.inner.close();
         }
@@ -439,10 +450,11 @@ impl Drop for SrqInner {
     }
 }
 
-/// Segments that are quick to post.
+/// The largest number of segments that the fast path posts.
 const FEW: usize = 8;
 
-/// Segments that all lie in this LMR, in a device's form; `None` where one does not, or where there are none, or too many.
+/// Converts segments that all lie in the LMR `last` into the device's form. `None` if a segment
+/// lies elsewhere, if there is no segment, or if there are too many.
 #[inline(always)]
 fn few<'a, T>(
     last: &LkeyCache,
@@ -451,7 +463,7 @@ fn few<'a, T>(
     into: &'a mut [T; FEW],
     form: impl Fn(&LmrTriplet, u32) -> T,
 ) -> Option<&'a [T]> {
-    // No segment, no LMR that would say whether the SRQ is alive.
+    // Without a segment, no LMR shows that the SRQ is alive.
     if iov.is_empty() || iov.len() > max_iov as usize {
         return None;
     }
@@ -471,7 +483,7 @@ impl SrqInner {
         }
     }
 
-    /// No EP is tied to it, and none will be (R31).
+    /// Shuts the SRQ: no EP uses the SRQ, and no EP can attach any more (R31).
     pub(crate) fn shut(&self) -> Result<()> {
         self.check()?;
         let mut attached = self.eps.lock().unwrap();
@@ -483,7 +495,7 @@ impl SrqInner {
         Ok(())
     }
 
-    /// Live, and of this IA (R130).
+    /// Checks that the SRQ is live and belongs to this IA (R130).
     pub(crate) fn check_for(&self, ia: &Arc<Device>) -> Result<()> {
         self.check()?;
         if Arc::ptr_eq(&self.ia, ia) { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ")) }
@@ -493,7 +505,7 @@ impl SrqInner {
         if self.failed.load(Ordering::Acquire) { SrqState::Error } else { SrqState::Operational }
     }
 
-    /// Brings the completions of all its EPs in.
+    /// Harvests the receive EVDs of all EPs.
     pub(crate) fn harvest(&self) -> Result<()> {
         let attached = self.eps.lock().unwrap();
         let mut evds = list(attached.evds.len())?;
@@ -502,7 +514,7 @@ impl SrqInner {
         evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
-    /// Attached an EP to it, with room in its receive EVD's CQ (R31, R145).
+    /// Attaches an EP, and makes room in the CQ of its receive EVD (R31, R145).
     pub(crate) fn attach(&self, evd: &Arc<EvdInner>) -> Result<()> {
         let mut attached = self.eps.lock().unwrap();
         if attached.shutdown || !self.live.load(Ordering::Acquire) {
@@ -531,18 +543,19 @@ impl SrqInner {
         let Entry::Occupied(mut receive_evd) = attached.evds.entry(evd.id.0) else { return };
         receive_evd.get_mut().eps -= 1;
         if receive_evd.get().eps == 0 {
-            // Under the lock, so that another EP that comes now finds the EVD as it is afterwards.
+            // Done under the lock, so that an EP that attaches now finds the EVD without this SRQ.
             evd.forget_srq(&self.recv, receive_evd.remove().room);
         }
     }
 
-    /// An EP takes no more; what went down with it may be known by now.
+    /// Finds the buffers that the device lost with an EP, after the EP has stopped taking buffers.
     pub(crate) fn ep_drained(&self, ep: EpId) {
         if !self.recv.path.ep_drained(ep.0) {
             return;
         }
-        // Whoever was completing an entry holds the lock of its EVD, and is done when that is free; the next one sees that there
-        // may be a lost one, and looks for it itself.
+        // A thread that is completing an entry holds the lock of its EVD, so wait for those locks.
+        // A thread that completes an entry later sees that there are suspects, and looks for lost
+        // entries itself.
         self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
         while let Some(lost) = self.recv.path.next_lost() {
             self.recv.flush_lost(&self.ia, lost);
@@ -552,7 +565,8 @@ impl SrqInner {
     fn arm_low(&self, value: u32, poster: &SrqPoster) -> Result<()> {
         let mut low = self.low.lock().unwrap();
         if low.armed && self.recv.path.armed_limit()? == 0 {
-            // The former setting has fired and its event is on its way here: it was first, so it counts.
+            // The event of the former setting was raised first and is being delivered, so it
+            // counts.
             low.armed = false;
             self.push_low_event();
         }
@@ -567,18 +581,20 @@ impl SrqInner {
         if low.armed && poster.counts().available < value {
             low.armed = false;
             self.push_low_event();
-            // If the device fires all the same, nothing is armed any more and its event is ignored.
+            // If the device raises its event all the same, `armed` is false and the event is
+            // ignored.
             self.recv.path.arm_limit(0)?;
         }
         Ok(())
     }
 
-    /// The device says that the limit was reached: of the present setting, or of one that has been replaced since.
+    /// Handles the device's limit event, which may belong to the present setting or to a replaced
+    /// one.
     pub(crate) fn limit_reached(&self) {
         let mut low = self.low.lock().unwrap();
         match self.recv.path.armed_limit() {
             Ok(0) => {}
-            // Still armed, so it was a former setting that fired.
+            // The limit is still armed, so the event belongs to a former setting.
             Ok(_) => return,
             Err(error) => tracing::warn!(%error, srq = self.id.0, "cannot tell which low watermark fired"),
         }
@@ -600,7 +616,7 @@ impl SrqInner {
         });
     }
 
-    /// The device gave up on it (R9).
+    /// The device has reported an error of the SRQ (R9).
     pub(crate) fn device_failed(&self) {
         self.failed.store(true, Ordering::Release);
         self.notice(reason::SRQ_TRANSFER_TO_ERROR);

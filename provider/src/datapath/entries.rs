@@ -1,17 +1,26 @@
-//! Where every SRQ entry is: free, on the SRQ, or completed and not reaped.
+//! The state of every SRQ entry: free, on the SRQ, or completed and not reaped.
 //!
-//! The third place of the model, "at an EP", can't be seen on an in-order transport: a buffer that an EP has taken
-//! shows only when its completion does. Until then it counts as available, and one EP holds at most one.
+//! The model has a further state, "at an EP", that an in-order transport does not show: a buffer
+//! taken by an EP becomes visible only by its completion. Until then the entry counts as available.
+//! One EP holds at most one such entry.
 //!
-//! One thread posts ([`EntryPoster`]), others may reap, and neither waits for the other. An entry's [`Entry::state`] says which post it
-//! belongs to, counted from the first. Reaping puts the entry on a list that the poster takes as a whole once it has none
-//! left; there are more entries than the SRQ is deep, so that this happens now and then only.
+//! One thread posts ([`EntryPoster`]), and any number of threads reap; none of them waits for
+//! another. [`Entry::state`] holds the number of the post that the entry belongs to, counted from
+//! the first post. Reaping puts the entry on a list. The poster takes the whole list when it has no
+//! free entry left. There are more entries than the SRQ is deep, so the poster seldom takes the
+//! list.
 //!
-//! Some devices (rxe up to Linux 6.12 at least) drop the buffer of a half-received message when its EP fails, without
-//! a completion. Such an entry would be outstanding for ever. It can be told, later: devices take buffers in the order
-//! in which they were posted, so once a younger entry has completed, an older one that has not is *held*; an EP
-//! that has since completed a younger one does not hold it; so when no live EP can, an ended one did, and the entry
-//! is [`Lost`]. For this each EP keeps its [`CompletedUpTo`]; the rest is looked up once an EP has ended with entries on the SRQ ([`Losses`]).
+//! Some devices (rxe, at least up to Linux 6.12) drop the buffer of a half-received message without
+//! a completion when its EP fails. The entry of that buffer would stay outstanding for ever. Later
+//! completions reveal such an entry:
+//!
+//! - Devices take buffers in the order in which they were posted. Once a younger entry has
+//!   completed, an older entry without a completion is *held* by an EP.
+//! - An EP that has completed a younger entry does not hold the older one.
+//! - So if no live EP can hold the entry, an ended EP held it, and the entry is [`Lost`].
+//!
+//! Each EP keeps its [`CompletedUpTo`] for this. The table looks for lost entries only after an EP
+//! has ended while entries were on the SRQ ([`Losses`]).
 
 use super::{Lost, WrInfo};
 use crate::memory::list;
@@ -25,18 +34,20 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// Of an entry: its post has completed and not been reaped, or it is free. Below these, the number of its post.
+/// Special values of [`Entry::state`]: the entry has completed and is not reaped, or the entry is
+/// free. A smaller value is the number of the entry's post.
 const COMPLETED: u64 = u64::MAX - 1;
 const FREE: u64 = u64::MAX;
 
 /// The end of a list of entries.
 const NONE: u32 = u32::MAX;
 
-/// Entries of the first chunk; each one is twice as large as that before it.
+/// The number of entries in the first chunk. Each further chunk is twice as large as the one
+/// before.
 const CHUNK: u32 = 1024;
 const CHUNKS: usize = 22;
 
-/// So many entries more than the SRQ is deep, at least.
+/// The table has at least this many more entries than the SRQ is deep.
 const SPARE: u32 = 256;
 
 #[derive(Debug)]
@@ -45,7 +56,7 @@ struct Entry {
     cookie: AtomicU64,
     lmrs: [AtomicU32; 4],
     pool: AtomicU32,
-    /// The next of the list that it is on, while it is free.
+    /// The next entry of the list of free entries that holds this entry.
     next: AtomicU32,
 }
 
@@ -59,13 +70,14 @@ impl Entry {
     }
 }
 
-/// The youngest entry that an EP has completed since it was connected, as its post's number + 1: what an EP keeps for the
-/// entry table of its SRQ. Written by whoever holds the lock of the EP's receive EVD.
+/// The youngest entry that an EP has completed since it connected, as the number of the entry's
+/// post + 1. The EP keeps it for the entry table of its SRQ. Written under the lock of the EP's
+/// receive EVD.
 #[derive(Debug)]
 pub(crate) struct CompletedUpTo(AtomicU64);
 
 impl CompletedUpTo {
-    /// Of an EP that holds nothing.
+    /// The value of an EP that cannot hold an entry.
     const NOBODYS: u64 = u64::MAX;
 }
 
@@ -75,55 +87,57 @@ impl Default for CompletedUpTo {
     }
 }
 
-/// The entries of one SRQ, as all see them.
+/// The entries of one SRQ: the part that all threads share.
 pub(crate) struct SrqEntries {
     chunks: [OnceLock<Box<[Entry]>>; CHUNKS],
-    /// Posts so far.
+    /// The number of posts so far.
     posted: AtomicU64,
-    /// Completions so far, modulo 2^32.
+    /// The number of completions so far, modulo 2^32.
     completed: AtomicU32,
-    /// Entries reaped so far, modulo 2^32, above the first of a list of those that the poster has not taken back.
+    /// High half: the number of entries reaped so far, modulo 2^32. Low half: the first entry of
+    /// the list of reaped entries that the poster has not taken yet.
     returned: AtomicU64,
-    /// [`CompletedUpTo`] of all that keep none.
+    /// [`CompletedUpTo`] of all completions whose EP keeps none.
     progress: AtomicU64,
-    /// Whether there are suspects, now; changed under the lock of `losses`.
+    /// Whether there are suspects now. Written under the lock of `losses`.
     suspects: AtomicBool,
     losses: Mutex<{ rank::LOSSES }, Losses>,
 }
 
-/// The poster's half.
+/// The part of the table that only the poster uses.
 #[derive(Debug)]
 pub(crate) struct EntryPoster {
     limit: u32,
-    /// Entries there are.
+    /// The number of entries in the table.
     entries: u32,
-    /// A list of free ones.
+    /// The first entry of a list of free entries.
     free: u32,
     posted: u64,
 }
 
-/// How many entries are where.
+/// The number of entries in each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryCounts {
     pub(crate) available: u32,
     pub(crate) outstanding: u32,
 }
 
-/// What is known about EPs that may hold an entry.
+/// EPs that may hold an entry.
 #[derive(Default)]
 struct Losses {
     /// Live EPs.
     holders: HashMap<u64, Arc<CompletedUpTo>, BuildHasherDefault<NumberHasher>>,
-    /// Ended ones that may have held an entry.
+    /// Ended EPs that may have held an entry.
     suspects: Vec<Suspect>,
-    /// While there are suspects: posts that had not completed when this was last filled, oldest first, and their entries;
-    /// those that have completed since leave when they reach the front.
+    /// While there are suspects: the posts that had not completed when the list was last filled,
+    /// oldest first, with their entries. A post that has completed since leaves when it reaches the
+    /// front.
     order: VecDeque<(u64, u32)>,
-    /// Posts before this one are in `order`, if they had not completed.
+    /// `order` covers the posts before this one: all of them that had not completed.
     ordered: u64,
 }
 
-/// An ended EP, and the entries (by the number of their posts) of which it may have held one.
+/// An ended EP, and the range of posts of which it may have held one entry.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     ep: u64,
@@ -132,7 +146,7 @@ struct Suspect {
 }
 
 impl SrqEntries {
-    /// For an SRQ of this depth.
+    /// Creates the table for an SRQ of depth `limit`.
     pub(crate) fn new(limit: u32) -> Result<(Self, EntryPoster), TryReserveError> {
         let entries = Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
@@ -157,8 +171,8 @@ impl SrqEntries {
         self.chunks.get(chunk as usize)?.get()?.get(at as usize)
     }
 
-    /// Of those that others look at meanwhile none is ahead of the other: completed entries are those that were posted, and reaped ones
-    /// those that were completed.
+    /// Returns the counts. They are consistent while other threads work: the reaped count is read
+    /// first and the posted count last, so reaped <= completed <= posted.
     pub(crate) fn counts(&self) -> EntryCounts {
         let reaped = (self.returned.load(Acquire) >> 32) as u32;
         let completed = self.completed.load(Acquire);
@@ -166,7 +180,8 @@ impl SrqEntries {
         EntryCounts { available: posted.wrapping_sub(completed), outstanding: posted.wrapping_sub(reaped) }
     }
 
-    /// A completion names this entry; gives its info. `None` for one that is not posted.
+    /// Completes the entry that a completion names and returns its info. `None` for an entry that
+    /// is not posted.
     #[inline]
     pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         let entry = self.entry(entry)?;
@@ -189,7 +204,7 @@ impl SrqEntries {
         Some(entry.info())
     }
 
-    /// The consumer has reaped the completion, or it was dropped: the entry is free.
+    /// Frees an entry whose completion was reaped or dropped.
     #[inline]
     pub(crate) fn release(&self, number: u32) {
         let Some(entry) = self.entry(number) else { return };
@@ -212,10 +227,10 @@ impl SrqEntries {
         self.losses.lock().unwrap()
     }
 
-    /// This EP may take entries from now on.
+    /// Records that this EP may take entries from now on.
     ///
     /// # Errors
-    /// No memory for the tables; the EP may take none then.
+    /// No memory for the tables; the EP must not take entries then.
     pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<(), TryReserveError> {
         let mut losses = self.losses();
         losses.holders.try_reserve(1)?;
@@ -227,8 +242,9 @@ impl SrqEntries {
         Ok(())
     }
 
-    /// This EP takes no more, and all its completions have been seen. True if it may have held an entry: then, as soon as all that
-    /// complete entries have seen so, [`SrqEntries::next_lost`] may find one.
+    /// Records that this EP takes no more entries and that all its completions have been seen.
+    /// Returns true if the EP may have held an entry. Then [`SrqEntries::next_lost`] may find that
+    /// entry, as soon as every thread that completes entries has seen that there are suspects.
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
         let mut losses = self.losses();
         let Some(progress) = losses.holders.remove(&ep) else { return false };
@@ -240,14 +256,15 @@ impl SrqEntries {
         let before = self.posted.load(Acquire);
         losses.suspects.push(Suspect { ep, from, before });
         if !self.suspects.load(Relaxed) {
-            // The only long look, and nobody waits for it: who completes an entry takes the lock only once there are suspects.
+            // The only long search. No other thread waits for it: a thread that completes an entry
+            // takes the lock only once there are suspects.
             losses.look(self, 0, before);
             self.suspects.store(true, Relaxed);
         }
         true
     }
 
-    /// The next entry known to have been swallowed with an ended EP; it counts as completed from now on.
+    /// The next entry known to be lost with an ended EP. The entry counts as completed from now on.
     #[inline]
     pub(crate) fn next_lost(&self) -> Option<Lost> {
         if self.suspects.load(Relaxed) { self.look_for_lost() } else { None }
@@ -264,7 +281,7 @@ impl SrqEntries {
         lost
     }
 
-    /// Posts from `from` on, before `before`, that have not completed, in order.
+    /// The posts in `from..before` that have not completed, in order.
     fn pending(&self, from: u64, before: u64) -> Result<VecDeque<(u64, u32)>, TryReserveError> {
         let all = || {
             let entries = self.chunks.iter().map_while(OnceLock::get).flatten();
@@ -273,7 +290,7 @@ impl SrqEntries {
                 .map(|(number, entry)| (entry.state.load(Acquire), number))
                 .filter(|(post, _)| (from..before).contains(post))
         };
-        // Posts complete between the two looks, and no others become such.
+        // Between the two passes posts may complete, but no further post can match.
         let mut found = list(all().count())?;
         found.extend(all());
         found.sort_unstable();
@@ -282,7 +299,8 @@ impl SrqEntries {
 }
 
 impl Losses {
-    /// Fills `order` with posts from `from` on, before `before`. False without memory, and another look is needed.
+    /// Fills `order` with the posts in `from..before`. Returns false without memory; the caller has
+    /// to try again later.
     fn look(&mut self, entries: &SrqEntries, from: u64, before: u64) -> bool {
         let found = entries.pending(from, before);
         self.ordered = if found.is_ok() { before } else { from };
@@ -296,7 +314,7 @@ impl Losses {
         while !self.suspects.is_empty() {
             let Some(&(post, number)) = self.order.front() else {
                 if self.ordered >= last_before {
-                    // Everything that they could have held has completed.
+                    // Every entry that the suspects could have held has completed.
                     self.suspects.clear();
                     return None;
                 }
@@ -319,8 +337,8 @@ impl Losses {
             {
                 return None;
             }
-            // Each suspect held one at most. The one with the fewest younger entries to answer for takes this, so that
-            // none is left without a suspect.
+            // Each suspect held at most one entry. Assign the entry to the suspect with the
+            // smallest `before`: the other suspects remain for more of the younger entries.
             let fits = |&at: &usize| self.suspects[at].from <= post;
             let at = (0..self.suspects.len()).filter(fits).min_by_key(|&at| self.suspects[at].before)?;
             if entry.state.compare_exchange(post, COMPLETED, AcqRel, Relaxed).is_err() {
@@ -339,12 +357,12 @@ impl EntryPoster {
         self.limit
     }
 
-    /// A new depth, for which there is room; the caller has checked it against what is outstanding.
+    /// Sets a depth for which there is room. The caller has compared it with the outstanding count.
     pub(crate) fn limit_to(&mut self, limit: u32) {
         self.limit = limit;
     }
 
-    /// The same, with room made for it.
+    /// Sets a depth, and allocates the entries for it.
     pub(crate) fn set_limit(&mut self, entries: &SrqEntries, limit: u32) -> Result<(), TryReserveError> {
         for (n, chunk) in entries.chunks.iter().enumerate() {
             if self.entries >= limit.saturating_add(SPARE) {
@@ -364,7 +382,7 @@ impl EntryPoster {
                 pool: AtomicU32::new(0),
                 next: AtomicU32::new(if number + 1 < end { number + 1 } else { self.free }),
             }));
-            // It was not there, and nobody else makes any.
+            // The chunk was not set, and only the poster sets chunks.
             let _ = chunk.set(entries.into());
             self.free = self.entries;
             self.entries = end;
@@ -373,7 +391,8 @@ impl EntryPoster {
         Ok(())
     }
 
-    /// Takes a free entry for a buffer about to be posted; `None` when full (R61, R62).
+    /// Takes a free entry for a buffer that is about to be posted. `None` when the SRQ is full
+    /// (R61, R62).
     #[inline(always)]
     pub(crate) fn post(&mut self, entries: &SrqEntries, info: WrInfo) -> Option<u32> {
         let reaped = (entries.returned.load(Acquire) >> 32) as u32;
@@ -409,7 +428,7 @@ impl EntryPoster {
     }
 }
 
-/// All entries that were reaped since the last time.
+/// Takes the list of all entries that were reaped since the last call.
 #[inline(never)]
 fn take_returned(entries: &SrqEntries) -> u32 {
     let none = |returned: u64| returned | u64::from(NONE);
@@ -432,7 +451,7 @@ mod tests {
         WrInfo { cookie, ..WrInfo::default() }
     }
 
-    /// Both halves, and what the EPs keep.
+    /// Both parts of the table, and the `CompletedUpTo` of the EPs.
     struct Both {
         entries: SrqEntries,
         poster: EntryPoster,
@@ -445,7 +464,7 @@ mod tests {
             Self { entries, poster, eps: HashMap::new() }
         }
 
-        /// With as many buffers posted, which have cookies from 100 on.
+        /// A table with `n` posted buffers, whose cookies count from 100.
         fn posted(n: u32) -> (Self, Vec<u32>) {
             let mut both = Self::new(n);
             let entries = (0..n).map(|i| both.post(u64::from(i) + 100).unwrap()).collect();
@@ -456,7 +475,7 @@ mod tests {
             self.poster.post(&self.entries, info(cookie))
         }
 
-        /// This EP completes the oldest entry, and another is posted.
+        /// The EP completes the oldest entry, and a new buffer is posted.
         fn go_on(&mut self, entries: &mut Vec<u32>, ep: u64, cookie: u64) {
             let oldest = entries.remove(0);
             self.complete(oldest, ep).unwrap();
@@ -472,7 +491,7 @@ mod tests {
             self.entries.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|info| info.cookie)
         }
 
-        /// Available and outstanding.
+        /// The available and outstanding counts.
         fn counts(&self) -> (u32, u32) {
             let EntryCounts { available, outstanding } = self.entries.counts();
             (available, outstanding)
@@ -528,7 +547,8 @@ mod tests {
         assert!(both.post(1).is_some() && both.post(2).is_some() && both.post(3).is_none());
     }
 
-    /// While one EP holds a buffer for a long time, the others go round and round without needing more memory.
+    /// While one EP holds a buffer for a long time, the other entries are reused without more
+    /// memory.
     #[test]
     fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
         let (mut both, mut entries) = Both::posted(4);
@@ -547,7 +567,7 @@ mod tests {
         let (mut both, entries) = Both::posted(4);
         both.connect(1);
         both.connect(2);
-        // EP 1 takes the first buffer and dies half-way.
+        // EP 1 takes the first buffer and fails during the message.
         assert!(both.entries.ep_drained(1));
         assert_eq!(both.entries.next_lost(), None);
         both.complete(entries[1], 2).unwrap();
@@ -559,7 +579,7 @@ mod tests {
         assert_eq!(both.entries.next_lost(), None);
     }
 
-    /// Not so where the one that completes them holds none itself, as UD EPs.
+    /// UD EPs hold no entry themselves, so their completions reveal lost entries too.
     #[test]
     fn a_swallowed_buffer_is_found_by_completions_of_those_who_hold_none() {
         let (mut both, entries) = Both::posted(4);
@@ -588,13 +608,14 @@ mod tests {
         }
         both.entries.ep_drained(1);
         both.complete(entries[1], 2).unwrap();
-        // EP 3 may be the one that holds the first.
+        // EP 3 may hold the first entry.
         assert_eq!(both.entries.next_lost(), None);
         assert_eq!(both.complete(entries[0], 3), Some(100));
         assert_eq!(both.entries.next_lost(), None);
     }
 
-    /// An EP that ended without having held anything is under suspicion only until what was posted then has completed.
+    /// An ended EP that held no entry is a suspect only until the posts of that time have
+    /// completed.
     #[test]
     fn suspicion_ends_after_one_lap() {
         let (mut both, mut entries) = Both::posted(4);
@@ -606,7 +627,7 @@ mod tests {
             assert_eq!(both.entries.next_lost(), None);
         }
         assert!(!both.entries.suspects.load(Relaxed));
-        // And begins anew for the next.
+        // A further suspect can be found again.
         both.connect(3);
         assert!(both.entries.ep_drained(3));
         both.complete(entries[1], 2).unwrap();
@@ -621,17 +642,18 @@ mod tests {
             both.connect(ep);
         }
         assert!(both.entries.ep_drained(1));
-        // Nobody looks meanwhile, so that the first is still under suspicion.
+        // No thread looks for lost entries meanwhile, so the first EP is still a suspect.
         for n in 0..4 {
             both.go_on(&mut entries, 3, n);
         }
-        // EP 2 takes the first of the new ones.
+        // EP 2 takes the first of the new entries.
         assert!(both.entries.ep_drained(2));
         both.complete(entries[1], 3).unwrap();
         assert_eq!(both.entries.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((2, 0)));
     }
 
-    /// One poster, several reapers that complete in any order: each cookie comes once, and no entry is lost or given twice.
+    /// One poster, and several reapers that complete entries in any order: each cookie returns
+    /// once, and no entry is lost or used twice.
     #[test]
     fn nothing_is_lost_or_doubled_between_threads() {
         const DEPTH: u32 = 300;
@@ -675,14 +697,15 @@ mod tests {
         });
         assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
         assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
-        // All of them are there again.
+        // All entries are free again.
         assert!((0..DEPTH).all(|_| poster.post(&entries, info(0)).is_some()));
     }
 
     proptest! {
-        /// EPs take in posting order, complete in any order across EPs, sometimes die holding one. No entry is ever
-        /// declared lost that was not, no cookie is mixed up, the counts stay within their bounds, and when the
-        /// survivors have gone through the whole SRQ once more everything is found.
+        /// EPs take entries in posting order, complete them in any order across EPs, and sometimes
+        /// end while they hold one. No entry is declared lost wrongly, no cookie is mixed up, and
+        /// the counts stay within their bounds. When the surviving EPs have gone through the whole
+        /// SRQ once more, every entry is found.
         #[test]
         fn every_entry_is_accounted_for(steps in proptest::collection::vec((0u8..5, 0usize..4), 1..400)) {
             const DEPTH: u32 = 8;
@@ -729,7 +752,7 @@ mod tests {
                 let (available, outstanding) = both.counts();
                 prop_assert!(available <= outstanding && outstanding <= DEPTH);
             }
-            // Everybody finishes; then each live EP takes and completes once more.
+            // All EPs finish; then each live EP takes and completes one more entry.
             for (ep, (entry, cookie)) in held.drain() {
                 prop_assert_eq!(both.complete(entry, ep), Some(cookie));
                 both.entries.release(entry);
