@@ -1,4 +1,4 @@
-//! EPs: creation, attributes, posting. How they connect and end is in [`crate::conn`].
+//! EPs: creation, attributes, posting. [`crate::conn`] connects and disconnects EPs.
 
 mod control;
 mod counters;
@@ -32,28 +32,31 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection, or, with
-/// [`ServiceType::Ud`](crate::ServiceType::Ud), of datagrams from and to any number of others.
+/// An endpoint (`DAT_EP_HANDLE`): one end of a reliable connection. With
+/// [`ServiceType::Ud`](crate::ServiceType::Ud), an endpoint for datagrams to and from any number of
+/// other endpoints.
 ///
-/// One thread at a time posts, which `&mut self` says.
+/// One thread at a time posts, as `&mut self` requires.
 ///
-/// Dropping it ends its connection and frees it, **and drops its completions that were not reaped** (R172): the consumer does not
-/// learn which requests and receives succeeded, failed or were flushed. The SRQ entries that they hold are free
-/// again, and buffers of a [`RecvPool`](crate::RecvPool) or [`SendPool`](crate::SendPool) are back. To see every completion:
+/// Dropping an `Ep` ends its connection and frees it. **The drop also discards the completions that
+/// were not reaped** (R172): the consumer does not learn which requests and receives succeeded,
+/// failed or were flushed. The SRQ entries of those completions are free again, and buffers of a
+/// [`RecvPool`](crate::RecvPool) or [`SendPool`](crate::SendPool) return to their pool. To see
+/// every completion:
 ///
-/// 1. call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection;
-/// 2. reap until every request and receive posted to the EP has completed; of an EP on an SRQ, until [`Ep::recv_query`] gives 0
-///    and the EVDs are empty;
-/// 3. drop the EP.
+/// 1. Call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection.
+/// 2. Reap until every request and receive posted to the EP has completed. For an EP on an SRQ,
+///   reap until [`Ep::recv_query`] returns 0 and the EVDs are empty.
+/// 3. Drop the EP.
 #[derive(Debug)]
 pub struct Ep {
     pub(crate) inner: Arc<EpInner>,
 }
 
-/// The EVDs of a new EP; each may be left out (R134).
+/// The EVDs of a new EP. Each is optional (R134).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EpEvds<'a> {
-    /// Receive completions; without it messages arrive and are forgotten (R87).
+    /// Receive completions. Without this EVD, messages are received and discarded (R87).
     pub recv: Option<&'a Evd>,
     /// Request completions.
     pub request: Option<&'a Evd>,
@@ -61,40 +64,40 @@ pub struct EpEvds<'a> {
     pub connect: Option<&'a Evd>,
 }
 
-/// What a query tells (`DAT_EP_PARAM`).
+/// The answer to a query (`DAT_EP_PARAM`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EpParam {
     /// State.
     pub state: EpState,
-    /// Address and port at this end; known once connecting.
+    /// Local address and port; known once the EP is connecting.
     pub local: Option<SocketAddr>,
-    /// Address and port of the peer; known once connecting.
+    /// The peer's address and port; known once the EP is connecting.
     pub remote: Option<SocketAddr>,
-    /// The SRQ it takes buffers from (R159).
+    /// The SRQ that the EP takes buffers from (R159).
     pub srq: Option<SrqId>,
-    /// Its attributes; queue sizes are the real ones (R139).
+    /// The EP's attributes. Queue sizes are the real sizes (R139).
     pub attr: EpAttr,
 }
 
-/// Receives that an EP holds (`dat_ep_recv_query`); each is [`VALUE_UNKNOWN`](crate::VALUE_UNKNOWN) where it cannot
-/// be known at this instant.
+/// Receives that an EP holds (`dat_ep_recv_query`). A value is
+/// [`VALUE_UNKNOWN`](crate::VALUE_UNKNOWN) when it cannot be known at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCounts {
-    /// Buffers held.
+    /// The number of buffers held.
     pub buffers: Count,
-    /// Completions it could still make.
+    /// The number of completions that the held buffers can still cause.
     pub span: Count,
 }
 
-/// What [`Ep::status`] tells (`dat_ep_get_status`).
+/// The answer of [`Ep::status`] (`dat_ep_get_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpStatus {
     /// State.
     pub state: EpState,
-    /// It holds no receive; buffers on an SRQ do not count (R173).
+    /// The EP holds no receive. Buffers on an SRQ do not count (R173).
     pub recv_idle: bool,
-    /// No request is under way.
+    /// No request is in progress.
     pub request_idle: bool,
 }
 
@@ -103,11 +106,11 @@ pub(crate) struct EpInner {
     pub(crate) id: EpId,
     pub(crate) ia: Arc<Device>,
     pub(crate) defaults: Arc<Defaults>,
-    /// Where service points and requests look for it.
+    /// The place where service points and requests find the EP.
     pub(crate) place: Arc<EpPlace>,
-    /// Counts its connections; changed under the lock of `control`.
+    /// The number of connection attempts so far. Written under the lock of `control`.
     attempt: AtomicU64,
-    /// What its posts and completions need.
+    /// The part of the EP that posts and completions need.
     pub(crate) pair: Arc<QueuePair>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
@@ -118,43 +121,45 @@ pub(crate) struct EpInner {
     state: AtomicU8,
     pz: Mutex<{ rank::TABLE }, Arc<PzInner>>,
     attr: Mutex<{ rank::TABLE }, EpAttr>,
-    /// Of an EP of service type UD.
+    /// `Some` for an EP of service type UD.
     pub(crate) ud: Option<Box<UdState>>,
-    /// Room in the CQs that goes back with the EP.
+    /// Room in the CQs that is released with the EP.
     room: Room,
-    /// Memory for what it asks of the progress thread.
+    /// Memory reserved for the timers that the EP sets on the progress thread.
     _dates: KeptDates,
 }
 
-/// Leads to an EP, also after [`Ep::modify`] has made it anew: service points and requests keep this. Dropping an [`Ep`] empties it.
+/// Refers to an EP, also after [`Ep::modify`] has recreated it. Service points and requests keep an
+/// `EpPlace`. Dropping the [`Ep`] empties the place.
 #[derive(Debug, Default)]
 pub(crate) struct EpPlace(Mutex<{ rank::TABLE }, Weak<EpInner>>);
 
 impl EpPlace {
-    /// The EP as it is now, unless it is gone.
+    /// Returns the current EP, or `None` if it is gone.
     pub(crate) fn get(&self) -> Option<Arc<EpInner>> {
         self.0.lock().unwrap().upgrade()
     }
 
-    /// From now on it leads there; whoever calls this holds the old EP's `control`.
+    /// Makes the place refer to `ep`. The caller holds the old EP's `control`.
     fn set(&self, ep: &Arc<EpInner>) {
         *self.0.lock().unwrap() = Arc::downgrade(ep);
     }
 
-    /// Calls `f` under the lock of the EP's `control`, so nobody makes the EP anew meanwhile. `None` if the EP is gone.
+    /// Calls `f` under the lock of the EP's `control`, so that no thread recreates the EP
+    /// meanwhile. `None` if the EP is gone.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&Arc<EpInner>, &mut Control) -> T) -> Option<T> {
         loop {
             let ep = self.get()?;
             let mut control = ep.control.lock().unwrap();
             let now = self.get()?;
-            // Else it was made anew while this thread waited.
+            // If the two differ, the EP was recreated while this thread waited for the lock.
             if Arc::ptr_eq(&now, &ep) {
                 return Some(f(&ep, &mut control));
             }
         }
     }
 
-    /// An RSP, or a request, lets go of the EP: if it is in state `from`, it is UNCONNECTED again.
+    /// Releases the EP from an RSP or a request: an EP in state `from` becomes UNCONNECTED.
     pub(crate) fn release(&self, from: EpState) {
         self.with(|ep, _| {
             if ep.state() == from {
@@ -171,22 +176,22 @@ struct Room {
 }
 
 impl Ep {
-    /// Names it in events.
+    /// The ID that names the EP in events.
     pub fn id(&self) -> EpId {
         self.inner.id
     }
 
-    /// A number of the consumer's, 0 at first; it comes back in this EP's events.
+    /// Sets the consumer's context, which this EP's events carry. The initial value is 0.
     pub fn set_context(&self, context: u64) {
         self.inner.pair.context.store(context, Ordering::Relaxed);
     }
 
-    /// Its state.
+    /// Returns the EP's state.
     pub fn state(&self) -> EpState {
         self.inner.state()
     }
 
-    /// What it is like.
+    /// Returns the EP's properties.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -205,7 +210,7 @@ impl Ep {
         })
     }
 
-    /// State, and whether anything is under way.
+    /// Returns the state, and whether receives or requests are in progress.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -222,8 +227,9 @@ impl Ep {
         Ok(EpStatus { state: inner.state(), recv_idle, request_idle })
     }
 
-    /// How many receives it holds. On a plain EP exact; on an SRQ EP 0 and 0 while it can hold none, else unknown, since an
-    /// in-order device shows a buffer only when it is complete.
+    /// Returns the number of receives that the EP holds. The count is exact on an EP without an
+    /// SRQ. On an SRQ EP both counts are 0 while the EP can hold no buffer, and unknown otherwise:
+    /// an in-order device shows a buffer only when the buffer completes.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed (R209).
@@ -236,15 +242,18 @@ impl Ep {
         Ok(self.inner.recv_counts())
     }
 
-    /// Sets both high watermarks; -1 is off.
+    /// Sets both high watermarks; -1 turns a watermark off.
     ///
-    /// Over `soft` an event comes ([`AsyncKind::Notice`](crate::AsyncKind::Notice),
-    /// [`EP_SOFT_HIGH_WATERMARK`](crate::reason::EP_SOFT_HIGH_WATERMARK)), once per setting; over `hard`
-    /// the connection breaks. Both happen within milliseconds, also if nobody looks at the receive EVD; in the mode
-    /// SOLICITED_WAIT, with the next solicited or failed receive on that EVD, or when somebody looks there.
+    /// Exceeding `soft` raises one event per setting
+    /// ([`AsyncKind::Notice`](crate::AsyncKind::Notice),
+    /// [`EP_SOFT_HIGH_WATERMARK`](crate::reason::EP_SOFT_HIGH_WATERMARK)). Exceeding `hard` breaks
+    /// the connection. Both happen within milliseconds, even if no thread looks at the receive EVD.
+    /// In mode SOLICITED_WAIT, both happen with the next solicited or failed receive on that EVD,
+    /// or when a thread looks at that EVD.
     ///
-    /// While the next receive of an SRQ EP exceeds a mark, which is a mark of 0, receives on that EVD wake a thread of the
-    /// provider: once, and at most every two milliseconds.
+    /// A watermark of 0 is exceeded by the next receive of an SRQ EP. While such a watermark is
+    /// set, receives on that EVD wake a thread of the provider, at most once every two
+    /// milliseconds.
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2 or ARG3) for a value below -1 (R225).
@@ -270,10 +279,10 @@ impl Ep {
         Ok(())
     }
 
-    /// Posts a receive to a plain EP.
+    /// Posts a receive to an EP without an SRQ.
     ///
     /// # Errors
-    /// [`PostError::UsesSrq`] on an SRQ EP, whatever the rest of the call says (R157, R158).
+    /// [`PostError::UsesSrq`] on an SRQ EP, whatever the other arguments are (R157, R158).
     ///
     /// # References
     /// dat_ep_post_recv(3DAT).
@@ -302,14 +311,15 @@ impl Ep {
         self.inner.post_request(RequestKind::Send, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
-    /// Sends, and takes one of the peer's RMR contexts back: with the receive of this message it is dead, and the peer's
-    /// completion says so ([`DtoFields::invalidated`](crate::DtoFields::invalidated)).
+    /// Sends a message and invalidates one of the peer's RMR contexts. The context becomes invalid
+    /// with the receive of the message, and the peer's completion reports the context
+    /// ([`DtoFields::invalidated`](crate::DtoFields::invalidated)).
     ///
-    /// The context has to be that of an RMR bound through the peer's end of this connection;
-    /// another breaks the connection.
+    /// The context must belong to an RMR that was bound through the peer's end of this connection.
+    /// Any other context breaks the connection.
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::NotSupported`] where the device cannot.
+    /// See [`PostError`]; [`PostError::NotSupported`] if the device lacks the operation.
     ///
     /// # References
     /// dat.h, `dat_ep_post_send_with_invalidate`.
@@ -327,7 +337,8 @@ impl Ep {
     /// Writes these segments into the peer's memory.
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Length`] where the remote segment is shorter than the local ones.
+    /// See [`PostError`]; [`PostError::Length`] if the remote segment is shorter than the local
+    /// segments.
     ///
     /// # References
     /// dat_ep_post_rdma_write(3DAT).
@@ -346,7 +357,8 @@ impl Ep {
         )
     }
 
-    /// Writes, and takes a receive at the peer, whose completion carries `immediate` (IB extension; R276-R279).
+    /// Writes into the peer's memory and consumes a receive of the peer. The completion of that
+    /// receive carries `immediate` (IB extension; R276-R279).
     ///
     /// # Errors
     /// As [`Ep::post_rdma_write`].
@@ -372,7 +384,8 @@ impl Ep {
     /// Reads the peer's memory into these segments.
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Length`] where the local segments are shorter than the remote one.
+    /// See [`PostError`]; [`PostError::Length`] if the local segments are shorter than the remote
+    /// segment.
     ///
     /// # References
     /// dat_ep_post_rdma_read(3DAT).
@@ -386,12 +399,12 @@ impl Ep {
         self.inner.post_request(RequestKind::Read(remote), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
-    /// Reads the peer's memory into memory of this side that is named as for a peer: by the RMR context of an LMR, or of a bound
-    /// RMR, with remote write privilege.
+    /// Reads the peer's memory into local memory. The local memory is named as a peer would name
+    /// it: by the RMR context of an LMR, or of a bound RMR, with remote write privilege.
     ///
     /// # Errors
-    /// As [`Ep::post_rdma_read`]; [`PostError::NoSuchLmr`] for a context that names neither, [`PostError::Privilege`] without the
-    /// privilege.
+    /// As [`Ep::post_rdma_read`]; [`PostError::NoSuchLmr`] for a context of neither an LMR nor an
+    /// RMR; [`PostError::Privilege`] without the privilege.
     ///
     /// # References
     /// dat.h, `dat_ep_post_rdma_read_to_rmr`.
@@ -406,10 +419,12 @@ impl Ep {
         self.post_rdma_read(&[local], cookie, remote, flags)
     }
 
-    /// Adds to 8 bytes of the peer's memory, at a multiple of 8; the old value arrives in these 8 bytes (IB extension).
+    /// Adds `add` to 8 bytes of the peer's memory, at an address that is a multiple of 8. The old
+    /// value is written into the local 8 bytes (IB extension).
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::NotSupported`] where the device has no atomics, [`PostError::Length`] for other sizes.
+    /// See [`PostError`]; [`PostError::NotSupported`] if the device has no atomics;
+    /// [`PostError::Length`] for other sizes.
     ///
     /// # References
     /// dat_ib_extensions.h, `dat_ib_post_fetch_and_add`.
@@ -425,8 +440,8 @@ impl Ep {
         self.inner.post_request(RequestKind::FetchAdd(remote, add), &[local], info, flags)
     }
 
-    /// Puts `swap` into 8 bytes of the peer's memory, at a multiple of 8, if `compare` is there; the old value arrives in these
-    /// 8 bytes (IB extension).
+    /// Replaces 8 bytes of the peer's memory, at an address that is a multiple of 8, with `swap` if
+    /// they equal `compare`. The old value is written into the local 8 bytes (IB extension).
     ///
     /// # Errors
     /// As [`Ep::post_fetch_and_add`].
@@ -544,17 +559,17 @@ impl EpInner {
         self.pair.qp()
     }
 
-    /// Counts its connections.
+    /// The number of connection attempts so far.
     pub(crate) fn attempt(&self) -> u64 {
         self.attempt.load(Ordering::Acquire)
     }
 
-    /// Another connection begins; under the lock of `control`.
+    /// Starts another connection attempt. The caller holds the lock of `control`.
     pub(crate) fn next_attempt(&self) -> u64 {
         self.attempt.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Where its connection events go.
+    /// The EVD of the EP's connection events.
     pub(crate) fn connect_evd(&self) -> Option<Arc<EvdInner>> {
         self.connect_evd.lock().unwrap().clone()
     }
@@ -567,7 +582,7 @@ impl EpInner {
         self.pz.lock().unwrap().number
     }
 
-    /// The protection domain of its QP.
+    /// The protection domain of the EP's QP.
     pub(crate) fn pd(&self) -> Pd {
         self.pz.lock().unwrap().pd.clone()
     }
@@ -577,7 +592,8 @@ impl EpInner {
         (attr.max_rdma_read_in.clamp(0, 255) as u8, attr.max_rdma_read_out.clamp(0, 255) as u8)
     }
 
-    /// Takes it out of everything that knows it. Its QP goes with the last reference.
+    /// Removes the EP from every table that refers to it. The QP is destroyed with its last
+    /// reference.
     pub(crate) fn detach(&self) {
         self.ia.rkeys.ep_gone(self.id);
         let qpn = self.qp().num();

@@ -1,17 +1,22 @@
 //! Pools of fixed-size buffers, for receives ([`RecvPool`]) and sends ([`SendPool`]).
 //!
-//! A pool owns memory and its registration. Each buffer is in one place at a time: free, posted, or out with the
-//! consumer. Only in the last is there a slice of it, so nobody reads or writes a buffer that a device may use:
+//! A pool owns memory and its registration. Each buffer is in exactly one state: free, posted, or
+//! out with the consumer. A slice of a buffer exists only while the buffer is out, so no thread
+//! reads or writes a buffer that a device may use:
 //!
-//! * A completion is believed only if it carries this pool's number and a cookie with the buffer's current generation,
-//!   which every post renews. Code outside this crate can write neither, and neither comes a second time. So no event
-//!   gives a buffer out twice, whatever was kept or copied.
-//! * No LMR context names the memory ([`PoolMemory`]): nobody but its pool can post it.
-//! * A buffer counts as posted before the device is told, so that no error or panic on the way leaves a guard to it.
-//! * A guard gives its buffer back when it is dropped, from any thread, without a lock; the pool posts it again the
-//!   next time it is refilled.
-//! * What completes without anybody seeing it (the EP was freed, the EVD was full) comes back the same way.
-//! * Guards keep the memory mapped, also when pool and IA are gone. So does the region, until the device has let go.
+//! * A completion releases a buffer only if it carries this pool's number and a cookie with the
+//!   buffer's current generation. Every post renews the generation. Code outside this crate can
+//!   write neither the number nor the generation, and no generation is used twice. An event
+//!   therefore cannot give a buffer out twice, even if events are kept or copied.
+//! * No LMR context names the memory ([`PoolMemory`]): only the pool can post it.
+//! * A buffer counts as posted before the device is told, so that no error or panic in between
+//!   leaves a guard for that buffer.
+//! * A guard returns its buffer when it is dropped, on any thread, without a lock. The pool posts
+//!   the buffer again at its next refill.
+//! * A buffer whose completion no consumer sees (the EP was freed, the EVD was full) returns the
+//!   same way.
+//! * Guards keep the memory mapped, even after the pool and the IA are gone. The registered region
+//!   does the same until the device has released it.
 //!
 //! SOUNDNESS.md has the whole argument.
 #![expect(unsafe_code, reason = "slices of registered memory")]
@@ -74,7 +79,7 @@ mod sealed {
     }
 }
 
-/// Where a buffer is.
+/// The state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BufferState {
     Free,
@@ -82,13 +87,14 @@ enum BufferState {
     Out,
 }
 
-/// The places of all buffers. A cookie is a buffer in the low bits, as many as that takes, and its generation above.
+/// The states of all buffers. A cookie holds the buffer's index in its low `bits` bits, and the
+/// buffer's generation above.
 #[derive(Debug)]
 struct Buffers {
     slots: Vec<(BufferState, u64)>,
     free: Vec<u32>,
     posted: usize,
-    /// Bits of a cookie that name the buffer.
+    /// The number of bits of a cookie that hold the buffer's index.
     bits: u32,
 }
 
@@ -101,7 +107,7 @@ impl Buffers {
         Ok(Self { slots, free, posted: 0, bits })
     }
 
-    /// A free buffer is about to be posted; gives it and its cookie.
+    /// Marks a free buffer as posted and returns the buffer and its cookie.
     fn post(&mut self) -> Option<(u32, u64)> {
         while let Some(slot) = self.free.pop() {
             if let Some(cookie) = self.mark_posted(slot) {
@@ -111,8 +117,9 @@ impl Buffers {
         None
     }
 
-    /// `None`, and nothing was done, for a buffer whose generations are used up: 2^32 at least, 2^54 in a pool of 1,024.
-    /// It is never posted again, so that no completion that somebody has kept is good for it once more.
+    /// Marks a buffer as posted. Returns `None` without a change if the generations of the buffer
+    /// are used up: at least 2^32 of them, 2^54 in a pool of 1,024 buffers. Such a buffer is never
+    /// posted again, so that a kept completion never matches a second time.
     fn mark_posted(&mut self, slot: u32) -> Option<u64> {
         let (place, generation) = &mut self.slots[slot as usize];
         let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
@@ -121,7 +128,7 @@ impl Buffers {
         Some(next << self.bits | u64::from(slot))
     }
 
-    /// The post was refused: as before.
+    /// Undoes a refused post.
     fn unpost(&mut self, slot: u32, to: BufferState) {
         self.posted -= 1;
         self.slots[slot as usize].0 = to;
@@ -130,7 +137,7 @@ impl Buffers {
         }
     }
 
-    /// A completion brings this cookie: the buffer is out. `None` for a cookie that names no posted buffer.
+    /// Marks the buffer of a completion as out. `None` for a cookie that names no posted buffer.
     fn complete(&mut self, cookie: u64) -> Option<u32> {
         let slot = (cookie & ((1 << self.bits) - 1)) as u32;
         let entry = self.slots.get_mut(slot as usize)?;
@@ -142,13 +149,13 @@ impl Buffers {
         Some(slot)
     }
 
-    /// A guard has given its buffer back.
+    /// Frees a buffer that a guard has returned.
     fn give_back(&mut self, slot: u32) {
         self.slots[slot as usize].0 = BufferState::Free;
         self.free.push(slot);
     }
 
-    /// A free buffer goes out.
+    /// Marks a free buffer as out.
     fn take(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         self.slots[slot as usize].0 = BufferState::Out;
@@ -156,15 +163,15 @@ impl Buffers {
     }
 }
 
-/// Cookies of completions that nobody has seen, of one pool.
+/// Cookies of a pool's completions that no consumer has seen.
 pub(crate) type ReturnQueue = BoundedQueue;
 
-/// Where a pool's bytes are.
+/// The address of a pool's first byte.
 #[derive(Debug)]
 struct Base(NonNull<u8>);
 
-// SAFETY: the mapping belongs to the arena alone, which moves with it. The pointer is used by guards only, each for its own
-// buffer, of which there is one at a time.
+// SAFETY: only the arena uses the mapping, and the mapping moves with the arena. Only guards use
+// the pointer, each for its own buffer, and each buffer has at most one guard at a time.
 unsafe impl Send for Base {}
 // SAFETY: as above: `&Base` gives no access to bytes.
 unsafe impl Sync for Base {}
@@ -182,7 +189,8 @@ struct Arena {
     _memory: Arc<Mapping>,
 }
 
-/// A number that no pool of this process has had: completions are kept, copied and presented to any pool at any time.
+/// A number that no other pool of this process has had. The numbers are unique because consumers
+/// may keep and copy completions, and present them to any pool at any time.
 fn new_number() -> Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let next = |number: u32| (number < crate::event_data::SOURCE).then_some(number + 1);
@@ -206,7 +214,8 @@ impl Arena {
             Error::resources(Subtype::ResourceMemory, text)
         };
         let len = size.checked_mul(buffers as usize).ok_or_else(out_of_memory)?;
-        // Zeroed, and mapped for as long as anybody holds it: the region until it is deregistered, the arena for guards.
+        // Zeroed. The memory stays mapped while it has an owner: the region until it is
+        // deregistered, and the arena for the guards.
         let memory = Arc::new(Mapping::new(len, false).map_err(|_| out_of_memory())?);
         let arena = Arc::new(Self {
             registered: PoolMemory::register(ia, pz, &memory, len, privileges)?,
@@ -221,7 +230,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The bytes of a buffer, from `offset` on, as offset and length in the memory.
+    /// The offset and the length of part of a buffer, from `offset` on, in the pool's memory.
     fn bytes(&self, slot: u32, offset: usize, len: usize) -> (usize, usize) {
         (slot as usize * self.size + offset, len)
     }
@@ -263,7 +272,7 @@ impl Drop for Arena {
     }
 }
 
-/// A buffer that is out with the consumer; the only way to its bytes.
+/// A buffer that is out with the consumer. Its bytes can be accessed only through this value.
 #[derive(Debug)]
 struct Buffer {
     arena: Arc<Arena>,
@@ -273,14 +282,16 @@ struct Buffer {
 
 impl Buffer {
     fn start(&self) -> *mut u8 {
-        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for each.
+        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for each
+        // slot.
         unsafe { self.arena.base.0.as_ptr().add(self.slot as usize * self.arena.size) }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the mapping; zeroed at first;
-        // not written meanwhile because the slot is out: there is no other guard for it, it is on no queue of a device
-        // since its completion has come, and nobody but the pool can put it there.
+        // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the
+        // mapping; zeroed at first. Not written meanwhile because the slot is out: no other guard
+        // exists for the slot, no queue of a device has held the buffer since its completion came,
+        // and only the pool can post it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
@@ -322,53 +333,56 @@ pub struct RecvPool {
     batch: usize,
 }
 
-/// A received message: exactly its bytes. Its buffer goes back to the pool when this is dropped.
+/// A received message: exactly its bytes. Dropping a `RecvBuf` returns its buffer to the pool.
 #[derive(Debug)]
 pub struct RecvBuf {
     buffer: Buffer,
     dto: DtoCompletion,
 }
 
-/// What [`RecvPool::next`] has found.
+/// The result of [`RecvPool::next`].
 #[derive(Debug)]
 pub enum Received {
     /// A message in a buffer of this pool.
     Message(RecvBuf),
     /// A receive of this pool failed or was flushed; its buffer is free again.
     Failed(DtoCompletion),
-    /// An event that is none of this pool's.
+    /// An event that does not belong to this pool.
     Other(Event),
 }
 
-/// Where a pool's buffers are, and what its SRQ says.
+/// The number of a pool's buffers in each state, and the counts of its SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gauges {
-    /// Posted by this pool and not seen completed.
+    /// Posted by this pool and not yet seen as completed.
     pub posted: usize,
     /// Out with the consumer.
     pub out: usize,
     /// Free, to be posted at the next refill.
     pub free: usize,
-    /// Buffers that an EP could take right now (all of the SRQ's, whoever posted them).
+    /// Buffers that an EP could take now: all available buffers of the SRQ, including those of
+    /// other pools.
     pub available: usize,
-    /// Messages that have arrived and were not reaped.
+    /// Messages that have arrived and are not reaped.
     pub unreaped: usize,
 }
 
 impl RecvPool {
-    /// A pool of `buffers` buffers of `size` bytes, all free; [`RecvPool::refill`] posts them.
+    /// Creates a pool of `buffers` free buffers of `size` bytes. [`RecvPool::refill`] posts them.
     ///
     /// # Errors
-    /// INVALID_PARAMETER for no buffers or a size of 0 or over 4 GiB; otherwise as [`Lmr::create`](crate::Lmr::create).
+    /// INVALID_PARAMETER for no buffers, or a size of 0 or over 4 GiB; otherwise as
+    /// [`Lmr::create`](crate::Lmr::create).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
         Ok(Self { arena, slots: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
     }
 
-    /// Posts every buffer that is free or has come back, as far as the queue has room; gives how many.
+    /// Posts every free or returned buffer for which the queue has room. Returns the number of
+    /// buffers posted.
     ///
     /// # Errors
-    /// What the post says, a full queue apart; buffers not posted stay free.
+    /// The error of the post, except for a full queue. Buffers that were not posted stay free.
     pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
         self.arena.check_inherited()?;
         self.arena.collect(&mut self.slots);
@@ -389,8 +403,8 @@ impl RecvPool {
         Ok(n)
     }
 
-    /// The buffer of a successful receive that this pool posted; `None` for any other completion. The buffer of a
-    /// failed one is free again.
+    /// Returns the buffer of a successful receive that this pool posted; `None` for any other
+    /// completion. The buffer of a failed receive becomes free.
     pub fn take(&mut self, dto: &DtoCompletion) -> Option<RecvBuf> {
         match self.sort(dto)? {
             Received::Message(message) => Some(message),
@@ -407,12 +421,13 @@ impl RecvPool {
             self.slots.give_back(slot);
             return Some(Received::Failed(*dto));
         }
-        // A write with immediate takes a buffer and leaves its bytes alone.
+        // A write with immediate consumes a buffer and does not write to its bytes.
         let len = if dto.op == DtoOp::ReceiveRdmaWriteImmediate { 0 } else { dto.length as usize };
         Some(Received::Message(RecvBuf { buffer: self.arena.buffer(slot, len), dto: *dto }))
     }
 
-    /// Refills when a batch of buffers has come back or few are posted, then waits for the next event of `evd`.
+    /// Refills when a batch of buffers has returned or few are posted, then waits for the next event
+    /// of `evd`.
     ///
     /// # Errors
     /// As [`Evd::wait`]; a refill that the device refused.
@@ -437,13 +452,13 @@ impl RecvPool {
         Ok(Received::Other(event))
     }
 
-    /// Where the buffers are.
+    /// Returns the number of buffers in each state.
     ///
     /// # Errors
     /// As [`Srq::query`].
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
-        // Read once: more may come back meanwhile.
+        // Read once: more buffers may return meanwhile.
         let unseen = self.arena.unseen.len();
         let posted = self.slots.posted - unseen;
         let free = self.free(unseen);
@@ -456,29 +471,29 @@ impl RecvPool {
         })
     }
 
-    /// Buffers that this pool has posted and not seen completed.
+    /// The number of buffers that this pool has posted and not yet seen as completed.
     pub fn posted(&self) -> usize {
         self.slots.posted - self.arena.unseen.len()
     }
 
-    /// Buffers that the next refill can post, when so many have come back unseen.
+    /// The number of buffers that the next refill can post. `unseen` buffers have returned unseen.
     fn free(&self, unseen: usize) -> usize {
         self.slots.free.len() + self.arena.returned.len() + unseen
     }
 
-    /// Bytes of one buffer.
+    /// The size of one buffer, in bytes.
     pub fn buffer_size(&self) -> usize {
         self.arena.size
     }
 }
 
 impl RecvBuf {
-    /// The EP it came in on.
+    /// The EP that received the message.
     pub fn ep(&self) -> EpId {
         self.dto.ep
     }
 
-    /// The completion that brought it.
+    /// The completion of the receive.
     pub fn completion(&self) -> &DtoCompletion {
         &self.dto
     }
@@ -492,7 +507,8 @@ impl Deref for RecvBuf {
     }
 }
 
-/// Send buffers: filled by the consumer, owned by the EP from the post until the completion.
+/// Send buffers. The consumer fills a buffer; the EP owns the buffer from the post until the
+/// completion.
 ///
 /// ```no_run
 /// # use doorbell::*;
@@ -512,7 +528,7 @@ pub struct SendPool {
     slots: Buffers,
 }
 
-/// A buffer to fill and send; it goes back to the pool when dropped unsent.
+/// A buffer to fill and send. Dropping an unsent `SendBuf` returns its buffer to the pool.
 #[derive(Debug)]
 pub struct SendBuf {
     buffer: Buffer,
@@ -530,8 +546,8 @@ impl SendPool {
         })
     }
 
-    /// A buffer to fill, with whatever it held before; `None` while all are under way, and in a
-    /// child of the process that made the pool.
+    /// Returns a buffer to fill; its contents are those of its last use. `None` while all buffers
+    /// are in use, and in a child of the process that created the pool.
     pub fn take(&mut self) -> Option<SendBuf> {
         self.arena.check_inherited().ok()?;
         self.arena.collect(&mut self.slots);
@@ -542,8 +558,9 @@ impl SendPool {
     /// Sends the first `len` bytes.
     ///
     /// # Errors
-    /// The buffer comes back with the reason: as [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS, since a buffer
-    /// comes back by its completion; [`PostError::OutOfBounds`] where `len` is over the size or the buffer is another pool's.
+    /// The error returns the buffer. As [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS,
+    /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if `len` exceeds
+    /// the size, or if the buffer belongs to another pool.
     pub fn send(
         &mut self,
         ep: &mut Ep,
@@ -554,7 +571,8 @@ impl SendPool {
         self.send_pieces(ep, buf, std::slice::from_ref(&(0..len)), flags)
     }
 
-    /// Sends a message gathered from these pieces of the buffer, in this order, one segment for each.
+    /// Sends a message gathered from these pieces of the buffer, in this order, one segment for each
+    /// piece.
     ///
     /// # Errors
     /// As [`SendPool::send`]; [`PostError::TooManySegments`] over 32 or the EP's limit.
@@ -584,7 +602,7 @@ impl SendPool {
         let Some(cookie) = self.slots.mark_posted(slot) else {
             return Err((buf, PostError::Full(Subtype::ResourceMemory)));
         };
-        // Before the post: if that panics, nobody has the buffer.
+        // Done before the post: if the post panics, no guard has the buffer.
         let slot = buf.into_slot();
         let pieces = pieces.iter().map(|piece| self.arena.bytes(slot, piece.start, piece.len()));
         let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
@@ -594,7 +612,8 @@ impl SendPool {
         })
     }
 
-    /// Takes the buffer of a completed send back; false for a completion that is none of this pool's.
+    /// Frees the buffer of a completed send. Returns false for a completion that does not belong to
+    /// this pool.
     pub fn completed(&mut self, dto: &DtoCompletion) -> bool {
         if dto.pool != self.arena.number {
             return false;
@@ -608,22 +627,23 @@ impl SendPool {
         }
     }
 
-    /// Buffers under way.
+    /// The number of posted buffers.
     pub fn posted(&self) -> usize {
         self.slots.posted - self.arena.unseen.len()
     }
 
-    /// Bytes of one buffer.
+    /// The size of one buffer, in bytes.
     pub fn buffer_size(&self) -> usize {
         self.arena.size
     }
 }
 
 impl SendBuf {
-    /// The guard goes, and the buffer does not go back: somebody else has it now.
+    /// Ends the guard without returning the buffer, which has a new owner.
     fn into_slot(self) -> u32 {
         let buffer = ManuallyDrop::new(self.buffer);
-        // SAFETY: read once, and `buffer` is never dropped; so the arena's count is right and `returned` gets nothing.
+        // SAFETY: read once, and `buffer` is never dropped. The arena's reference count is
+        // therefore right, and `returned` gets nothing.
         drop(unsafe { std::ptr::read(&raw const buffer.arena) });
         buffer.slot
     }
@@ -658,7 +678,7 @@ mod tests {
             assert_eq!((slot, cookie >> slots.bits), (0, last));
             assert_eq!(slots.complete(cookie), Some(0));
             slots.give_back(0);
-            // The others are as good as ever.
+            // The other buffers are unaffected.
             let others: Vec<_> = std::iter::from_fn(|| slots.post()).map(|(slot, _)| slot).collect();
             assert_eq!(others, (1..n).collect::<Vec<_>>());
             assert_eq!(slots.complete(cookie), None);

@@ -1,11 +1,13 @@
-//! The seam between DAT objects and what carries their receives.
+//! The interface between DAT objects and the data path of their receives.
 //!
-//! An SRQ and the CQs of its endpoints' receives are all on one path: standard verbs ([`verbs`]), or, on mlx5, queue memory
-//! written by hand ([`direct`]). The choice is made once per IA, logged, and can be forced or refused with
-//! `DOORBELL_DATAPATH=auto|direct|verbs`.
+//! An SRQ and the CQs of its EPs' receives use the same path. The path is standard verbs
+//! ([`verbs`]), or, on mlx5, queue memory that this provider reads and writes itself ([`direct`]).
+//! The choice is made once per IA and is logged. `DOORBELL_DATAPATH=auto|direct|verbs` forces or
+//! refuses a path.
 //!
-//! An SRQ has two halves: [`SrqPoster`] belongs to the thread that posts, [`SrqPath`] to all. [`CqPath`] is an EVD's. Nothing
-//! above this module knows which path it is talking to, but for the quickest way to post (`Srq::post_quick`).
+//! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
+//! [`SrqPath`]. [`CqPath`] belongs to an EVD. The modules above do not depend on the path, except
+//! the fastest way to post (`Srq::post_quick`).
 
 pub(crate) mod completion;
 pub(crate) mod direct;
@@ -20,14 +22,14 @@ use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
 use std::sync::Arc;
 
-/// An SRQ on one of the paths: what its poster, those who reap and the progress thread share.
+/// An SRQ on one of the paths: the part that the poster, the reapers and the progress thread share.
 #[derive(Debug)]
 pub(crate) enum SrqPath {
     Verbs(Arc<verbs::VerbsSrq>),
     Direct(direct::DirectSrq),
 }
 
-/// The posting half of an SRQ, for one thread at a time.
+/// The part of an SRQ that posts; used by one thread at a time.
 #[derive(Debug)]
 pub(crate) enum SrqPoster {
     Verbs(verbs::VerbsPoster),
@@ -35,7 +37,7 @@ pub(crate) enum SrqPoster {
 }
 
 impl SrqPath {
-    /// The verbs object that QPs are created on.
+    /// The verbs SRQ on which QPs are created.
     pub(crate) fn verbs(&self) -> &Srq {
         match self {
             Self::Verbs(srq) => srq.verbs(),
@@ -43,7 +45,7 @@ impl SrqPath {
         }
     }
 
-    /// How many entries it may have.
+    /// The depth: the largest number of entries.
     pub(crate) fn depth(&self) -> u32 {
         match self {
             Self::Verbs(srq) => srq.depth(),
@@ -51,8 +53,9 @@ impl SrqPath {
         }
     }
 
-    /// A completion names this entry; gives its info. `None` for one that is not posted. With what the EP keeps, if that is still
-    /// around; under the lock of its receive EVD.
+    /// Completes the entry that a completion names and returns its info. `None` for an entry that
+    /// is not posted. `ep` is the EP's part of the entry table, if the EP still exists. The caller
+    /// holds the lock of the EP's receive EVD.
     #[inline]
     pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         match self {
@@ -61,8 +64,8 @@ impl SrqPath {
         }
     }
 
-    /// [`SrqPath::complete`] and [`SrqPath::release`] in one, for a message of
-    /// [`ReceiveCq::next_message`]: the buffer's cookie and pool.
+    /// Does [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a message of
+    /// [`ReceiveCq::next_message`]. Returns the buffer's cookie and pool.
     #[inline(always)]
     pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
         match self {
@@ -71,12 +74,13 @@ impl SrqPath {
         }
     }
 
-    /// Whether the device completes every buffer that it has taken from the SRQ, also when a QP fails.
+    /// Whether the device completes every buffer that it has taken from the SRQ, even when a QP
+    /// fails.
     pub(crate) fn completes_all(&self) -> bool {
         matches!(self, Self::Direct(_))
     }
 
-    /// The entry's completion was reaped or dropped.
+    /// Frees an entry whose completion was reaped or dropped.
     #[inline]
     pub(crate) fn release(&self, entry: u32) {
         match self {
@@ -85,10 +89,10 @@ impl SrqPath {
         }
     }
 
-    /// An EP begins to take buffers.
+    /// Records that an EP begins to take buffers.
     ///
     /// # Errors
-    /// No memory to keep track of it.
+    /// No memory for the record.
     pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<()> {
         match self {
             Self::Verbs(srq) => srq.ep_connected(ep, progress),
@@ -96,17 +100,18 @@ impl SrqPath {
         }
     }
 
-    /// An EP takes no more and its completions are in. True if the device may have swallowed the buffer it held, which
-    /// [`SrqPath::next_lost`] tells once everybody who was completing an entry is done.
+    /// Records that an EP takes no more buffers and that its completions have been harvested.
+    /// Returns true if the device may have lost the buffer that the EP held. [`SrqPath::next_lost`]
+    /// then reports that buffer, once every thread that was completing an entry is done.
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
         match self {
             Self::Verbs(srq) => srq.ep_drained(ep),
-            // The device gives everything back when a QP fails.
+            // The device completes every buffer when a QP fails.
             Self::Direct(_) => false,
         }
     }
 
-    /// The next entry that is known to be swallowed, now completed.
+    /// The next entry that is known to be lost. The entry now counts as completed.
     #[inline]
     pub(crate) fn next_lost(&self) -> Option<Lost> {
         match self {
@@ -115,19 +120,20 @@ impl SrqPath {
         }
     }
 
-    /// Asks the device for one event when fewer than this many are available; 0 takes the wish back.
+    /// Asks the device for one event when fewer than `limit` buffers are available; 0 cancels the
+    /// request.
     pub(crate) fn arm_limit(&self, limit: u32) -> Result<()> {
         self.verbs().arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
     }
 
-    /// The limit that is still armed in the device; 0 once its event has been made.
+    /// The limit that is armed in the device; 0 once the device has raised the event.
     pub(crate) fn armed_limit(&self) -> Result<u32> {
         self.verbs().query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
     }
 }
 
 impl SrqPoster {
-    /// Posts one buffer; all or nothing.
+    /// Posts the whole buffer or nothing.
     pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self {
             Self::Verbs(srq) => srq.post(segments, info),
@@ -135,7 +141,7 @@ impl SrqPoster {
         }
     }
 
-    /// Where the entries are.
+    /// Returns the number of entries in each state.
     pub(crate) fn counts(&self) -> SrqCounts {
         match self {
             Self::Verbs(srq) => srq.counts(),
@@ -143,7 +149,7 @@ impl SrqPoster {
         }
     }
 
-    /// A new depth, not below what is outstanding.
+    /// Sets a depth that is not below the outstanding count.
     pub(crate) fn resize(&mut self, path: &SrqPath, depth: u32) -> Result<()> {
         match (self, path) {
             (Self::Direct(poster), SrqPath::Direct(srq)) => poster.resize(srq, depth),
@@ -161,7 +167,7 @@ pub(crate) enum CqPath {
 }
 
 impl CqPath {
-    /// The verbs CQ of requests, and of receives of plain EPs.
+    /// The verbs CQ of requests, and of receives of EPs without an SRQ.
     pub(crate) fn verbs(&self) -> &Cq {
         match self {
             Self::Verbs(cq) => &cq.cq,
@@ -169,7 +175,7 @@ impl CqPath {
         }
     }
 
-    /// The verbs CQ of receives from this SRQ, which is tied to the EVD.
+    /// The verbs CQ of receives from this SRQ, which must feed the EVD.
     pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
         match self {
             Self::Verbs(cq) => Some(cq.cq.clone()),
@@ -177,8 +183,8 @@ impl CqPath {
         }
     }
 
-    /// Adds up to `most` completions; `requests` says whether anything but receives from SRQs completes here. Fewer than
-    /// `most` are all there were.
+    /// Adds up to `most` completions. `requests`: completions other than receives from SRQs arrive
+    /// here. Fewer than `most` means that no completion is left.
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
         match self {
@@ -187,8 +193,9 @@ impl CqPath {
         }
     }
 
-    /// The CQs of receives from SRQs, one for each SRQ, where they are polled without verbs. The caller polls them one
-    /// message at a time: a message is 40 bytes that a closure or an enum would move, at 40 instructions a dequeue.
+    /// The CQs of receives from SRQs, one per SRQ, if they are polled without verbs. The caller
+    /// polls one message at a time. A closure or an enum would move the 40 bytes of a message,
+    /// which costs 40 instructions per dequeue.
     #[inline(always)]
     pub(crate) fn direct_receives(&mut self) -> Option<&mut [ReceiveCq]> {
         match self {
@@ -197,12 +204,12 @@ impl CqPath {
         }
     }
 
-    /// Whether each SRQ has a CQ of its own here, which [`CqPath::open_srq`] makes.
+    /// Whether each SRQ has its own CQ on this path. [`CqPath::open_srq`] creates the CQ.
     pub(crate) fn has_cq_of_srqs(&self) -> bool {
         matches!(self, Self::Direct(_))
     }
 
-    /// Makes the CQ of receives from this SRQ.
+    /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open_srq(&mut self, srq: &SrqPath) -> Result<()> {
         match (self, srq) {
             (Self::Direct(cqs), SrqPath::Direct(srq)) => cqs.open(srq),
@@ -210,22 +217,23 @@ impl CqPath {
         }
     }
 
-    /// Gives up the CQ of receives from this SRQ, which no QP uses any more; calls `left` with what
-    /// it still has.
+    /// Closes the CQ of receives from this SRQ, which no QP uses any more. Calls `left` for each
+    /// completion that is still in the CQ.
     pub(crate) fn close_srq(&mut self, srq: u32, left: impl FnMut(&Completion)) {
         if let Self::Direct(cqs) = self {
             cqs.close(srq, left);
         }
     }
 
-    /// A UD EP receives from this SRQ here.
+    /// Records that a UD EP receives from this SRQ on this EVD.
     pub(crate) fn expect_datagrams(&mut self, srq: u32) {
         if let Self::Direct(cqs) = self {
             cqs.expect_datagrams(srq);
         }
     }
 
-    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
+    /// Asks for one event on the channel at the next completion, or at the next solicited or failed
+    /// one.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
         match self {
             Self::Verbs(cq) => cq.arm(solicited_only),
@@ -233,7 +241,8 @@ impl CqPath {
         }
     }
 
-    /// Makes room for at least this many, beside the receives of SRQs that have a CQ of their own.
+    /// Makes room for at least `depth` completions. Receives of SRQs with their own CQ need no room
+    /// here.
     pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
         match self {
             Self::Verbs(cq) => cq.ensure(depth),
@@ -241,7 +250,7 @@ impl CqPath {
         }
     }
 
-    /// An event with this CQ token was read from the channel.
+    /// Handles an event with this CQ token, read from the channel.
     pub(crate) fn event(&mut self, token: u64) {
         if let Self::Direct(cqs) = self {
             cqs.event(token);
@@ -249,7 +258,7 @@ impl CqPath {
     }
 }
 
-/// Which path an IA uses.
+/// The data path of an IA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataPath {
     Verbs,
@@ -264,7 +273,7 @@ impl DataPath {
         }
     }
 
-    /// The most entries that an SRQ of this path can have.
+    /// The largest number of entries that an SRQ of this path can have.
     pub(crate) fn max_depth(self) -> u32 {
         match self {
             Self::Verbs => u32::MAX,
@@ -272,7 +281,7 @@ impl DataPath {
         }
     }
 
-    /// An SRQ with `depth` entries, from a verbs one with room for `room`.
+    /// Creates an SRQ with `depth` entries from a verbs SRQ with room for `room` entries.
     pub(crate) fn srq(
         self,
         srq: Srq,
@@ -293,7 +302,7 @@ impl DataPath {
         })
     }
 
-    /// The CQs of an EVD, from its verbs CQ.
+    /// Creates the CQs of an EVD from its verbs CQ.
     pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> CqPath {
         match self {
             Self::Verbs => CqPath::Verbs(verbs::VerbsCq { cq }),
@@ -302,21 +311,22 @@ impl DataPath {
     }
 
     pub(crate) fn qp(self, pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
-        // Without scatter to CQE: libmlx5 copies small messages from there to the address that was posted, also where that
-        // counts from the start of a zero-based region.
+        // Creates the QP without scatter to CQE. With scatter to CQE, libmlx5 copies small messages
+        // from the CQE to the posted address, even when that address is an offset into a zero-based
+        // region.
         match self {
             Self::Direct => direct::create_qp(pd, init),
-            // A machine without the library for it has no direct path either.
+            // A machine without the library for this call has no direct path either.
             Self::Verbs if direct::unsupported_reason(pd.context()).is_none() => direct::create_qp(pd, init),
             Self::Verbs => Qp::create(pd, init),
         }
     }
 
-    /// Chooses for this device, as `DOORBELL_DATAPATH` asks.
+    /// Chooses the path of a device as `DOORBELL_DATAPATH` requests.
     ///
     /// # Errors
-    /// MODEL_NOT_SUPPORTED where the variable forces a path that this device cannot have, INVALID_PARAMETER for
-    /// a value that is none of the three.
+    /// MODEL_NOT_SUPPORTED if the variable forces a path that the device does not support.
+    /// INVALID_PARAMETER for a value other than these three.
     pub(crate) fn choose(context: &Context) -> Result<(Self, String)> {
         let device = context.name();
         let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();

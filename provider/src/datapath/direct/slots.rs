@@ -1,14 +1,18 @@
-//! What the poster of a ring and those who reap from it share: where each slot is, and which ones are back.
+//! State that the poster of a ring and the reapers share: the state of each slot, and which slots
+//! have returned.
 //!
-//! The poster is one thread, reapers may be many, and neither waits for the other. A slot goes round: the poster posts it, a
-//! completion makes it *completed*, reaping the event sets its bit in the map of *returned* slots; the poster clears bits, a
-//! word of 64 at a time, and posts those slots again. A completion that is reaped at once skips the second state, so that
-//! the common way of a slot writes nothing here but that bit and a count.
+//! The poster is one thread; any number of threads reap; none of them waits for another. A slot
+//! passes through these states: the poster posts the slot, a completion marks the slot as
+//! *completed*, and reaping the event sets the slot's bit in the map of *returned* slots. The
+//! poster clears bits, a word of 64 at a time, and posts those slots again. A completion that is
+//! reaped immediately skips the completed state. In this common case a slot writes only its bit and
+//! a counter here.
 //!
-//! A device that completes a slot twice is found out by the mark or the bit. One that completes what nobody has posted is
-//! believed until the poster takes the slot back, which the ring refuses.
+//! The mark or the bit reveals a device that completes a slot twice. A completion of a slot that
+//! was not posted is accepted here; the ring refuses the slot when the poster takes it back.
 
-// The parent module chooses the atomics and the memory: tests/slots_order.rs includes this file with loom's atomics.
+// The parent module chooses the atomics and the memory: tests/slots_order.rs includes this file
+// with loom's atomics.
 use super::{AtomicU64, Cookies, table};
 use mlx5_direct::WqeIndex;
 use std::collections::TryReserveError;
@@ -16,11 +20,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const BITS: u32 = u64::BITS;
 
-/// A mark: the number of the pool that posted the slot above these bits, or [`COMPLETED`]; 0 otherwise.
+/// A mark holds, above these bits, the number of the pool that posted the slot. A mark is
+/// [`COMPLETED`] for a completed slot and 0 otherwise.
 const POOL_SHIFT: u32 = 32;
 const COMPLETED: u64 = 1;
 
-/// Halves of [`RingSlots::counts`].
+/// One unit in each half of [`RingSlots::counts`].
 const RELEASED_ONE: u64 = 1 << 32;
 const UNREAPED_ONE: u64 = 1;
 
@@ -29,14 +34,16 @@ pub(super) struct RingSlots {
     marks: Box<[AtomicU64]>,
     /// Written by the poster before the slot is posted.
     cookies: Cookies,
-    /// A bit per slot that is back, and a bit per word of those that may not be 0.
+    /// `returned` has one bit per returned slot. `returned_words` has one bit per word of
+    /// `returned` that may be nonzero.
     returned: Box<[AtomicU64]>,
     returned_words: Box<[AtomicU64]>,
-    /// Slots released so far, modulo 2^32, above those completed and not released: one look at both.
+    /// High half: slots released so far, modulo 2^32. Low half: slots completed and not released.
+    /// One load reads both.
     counts: AtomicU64,
 }
 
-/// What has become of slots so far.
+/// The number of slots released so far, and of slots not reaped now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Modulo 2^32.
@@ -49,7 +56,7 @@ fn zeroes(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError> {
 }
 
 impl RingSlots {
-    /// For the ring with these cookies, all slots free.
+    /// Creates the state for the ring with these cookies. All slots are free.
     pub(super) fn new(cookies: Cookies) -> Result<Self, TryReserveError> {
         let words = cookies.len().div_ceil(BITS as usize);
         Ok(Self {
@@ -61,14 +68,16 @@ impl RingSlots {
         })
     }
 
-    /// The poster is about to post this slot for this pool; 0, which need not be said, takes that back.
+    /// Records the pool for which the poster is about to post this slot. 0 clears the record; a
+    /// slot without a pool needs no call.
     pub(super) fn mark_pool(&self, slot: WqeIndex, pool: u32) {
         if let Some(mark) = self.marks.get(usize::from(slot.0)) {
             mark.store(u64::from(pool) << POOL_SHIFT, Release);
         }
     }
 
-    /// A completion names this slot: gives its cookie and pool; `None` for one that has completed.
+    /// Completes the slot that a completion names. Returns its cookie and pool; `None` if the slot
+    /// has already completed.
     #[inline]
     pub(super) fn complete(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
@@ -82,7 +91,8 @@ impl RingSlots {
         Some((self.cookies.get(slot as usize)?.load(Relaxed), (was >> POOL_SHIFT) as u32))
     }
 
-    /// The completion was reaped or dropped; nothing happens for a slot that is not completed.
+    /// Releases a slot whose completion was reaped or dropped. Does nothing for a slot that is not
+    /// completed.
     #[inline]
     pub(super) fn release(&self, slot: u32) {
         let Some(mark) = self.marks.get(slot as usize) else { return };
@@ -92,7 +102,8 @@ impl RingSlots {
         }
     }
 
-    /// [`RingSlots::complete`] and [`RingSlots::release`] in one, for a completion that is reaped at once.
+    /// Does [`RingSlots::complete`] and [`RingSlots::release`] in one step, for a completion that
+    /// is reaped immediately.
     #[inline(always)]
     pub(super) fn reap(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
@@ -107,7 +118,7 @@ impl RingSlots {
         self.give_back(slot, RELEASED_ONE).then_some((cookie, (was >> POOL_SHIFT) as u32))
     }
 
-    /// False, and nothing happens, for a slot that was given back already.
+    /// Returns false without a change for a slot that has already returned.
     #[inline(always)]
     fn give_back(&self, slot: u32, counted: u64) -> bool {
         let word = (slot / BITS) as usize;
@@ -125,18 +136,21 @@ impl RingSlots {
         true
     }
 
-    /// The poster takes returned slots of one word, the first from word `start` on with any, round the `words` that it goes
-    /// round: the word's index and its bits. `None` when there are none.
+    /// Lets the poster take the returned slots of one word: the first word from `start` on that has
+    /// any, searched round the ring of `words` words. Returns the word's index and its bits, or
+    /// `None` if no slot has returned.
     #[inline]
     pub(super) fn take_returned(&self, start: u32, words: u32) -> Option<(u32, u64)> {
         let start = if start < words { start } else { 0 };
         let next = if start + 1 < words { start + 1 } else { 0 };
-        // In order, it is this word or the next: no need to look for it.
+        // If slots return in order, this word or the next one has the bits, and no search is
+        // needed.
         for word in [start, next] {
             if let Some(bits) = self.returned.get(word as usize)
                 && bits.load(Relaxed) != 0
             {
-                // Its bit among the words stays: that word may not be 0, it says.
+                // The word's bit in `returned_words` stays set, which is allowed: that bit means
+                // "may be nonzero".
                 return Some((word, bits.swap(0, Acquire)));
             }
         }
@@ -146,7 +160,8 @@ impl RingSlots {
     fn search_returned(&self, start: u32) -> Option<(u32, u64)> {
         let groups = self.returned_words.len();
         let group = (start / BITS) as usize;
-        // The first group is looked at twice: its words from `start` on, and at last the others.
+        // The first group is searched twice: first its words from `start` on, and last its other
+        // words.
         for n in 0..=groups {
             let at = (group + n) % groups;
             let wanted = match n {
@@ -158,7 +173,8 @@ impl RingSlots {
             while words != 0 {
                 let bit = words.trailing_zeros();
                 words &= words - 1;
-                // This bit goes first: whoever returns a slot after the word was taken sees 0 there and sets it again.
+                // Clear this bit first. A thread that returns a slot after the swap below then sees
+                // 0 in the word and sets this bit again.
                 self.returned_words.get(at)?.fetch_and(!(1 << bit), Acquire);
                 let word = at as u32 * BITS + bit;
                 let bits = self.returned.get(word as usize)?.swap(0, Acquire);
@@ -170,7 +186,7 @@ impl RingSlots {
         None
     }
 
-    /// [`Counts::released`].
+    /// Returns [`Counts::released`].
     #[inline(always)]
     pub(super) fn released(&self) -> u32 {
         (self.counts.load(Acquire) >> 32) as u32
@@ -251,7 +267,8 @@ mod tests {
         assert_eq!(slots.counts(), Counts { released: 0, unreaped: 0 });
     }
 
-    /// One poster, several reapers that complete slots in any order: each slot comes back exactly once, and none is lost.
+    /// One poster, and several reapers that complete slots in any order: each slot returns exactly
+    /// once, and no slot is lost.
     #[test]
     fn nothing_is_lost_or_doubled_between_threads() {
         const RING: u16 = 256;
