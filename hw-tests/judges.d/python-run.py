@@ -15,10 +15,11 @@ folder, device = sys.argv[1:3]
 sys.argv = ["run_tests.py", "--dev", device]
 sys.path.insert(0, folder)
 
-# Tests that break a rule of the hardware on purpose: the complaint that they have to cause, and no other.
+# Tests that break a rule of the hardware on purpose, and the one complaint that each must cause.
 ON_PURPOSE = {"test_atomic.AtomicTest.test_atomic_invalid_lkey": "UnknownKey"}
 
-# Tests that the software device fails today, and why. A failure of one is shown as skipped; a success counts as one.
+# Tests that fail on the software device, and why. A failure counts as skipped. A success counts as
+# passed.
 KNOWN = {
     "test_rss_traffic.RSSTrafficTest.test_rss_traffic": "no receive work queues (ibv_create_wq), which the test takes for granted",
 }
@@ -41,14 +42,14 @@ class Result(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.name = test.id().removeprefix("tests.")
-        # Some tests choose attributes at random: the same ones in every run.
+        # Some tests choose attributes at random. The fixed seed repeats the choice in every run.
         random.seed(self.name)
         self.before = complaints()
         self.said = None
         print(self.name, end=" ... ", flush=True)
 
     def say(self, result, reason=""):
-        # The first that is said counts, and a failure more than a success.
+        # The first result counts, but a failure replaces a success.
         if self.said is None or (self.said[0] == "ok" and result != "ok"):
             self.said = (result, " ".join(str(reason).split())[:200])
 
@@ -109,7 +110,7 @@ def main():
     for test in every_test(suite):
         test.run(result)
     print(f"{result.testsRun} run")
-    # Nothing of the device's own end, which would count the complaints made on purpose.
+    # Skip the device's exit handler, which would count the complaints made on purpose.
     sys.stdout.flush()
     os._exit(0)
 
