@@ -1,23 +1,33 @@
-//! Doorbell: a uDAPL provider whose centre is the shared receive queue.
+//! Doorbell: a uDAPL provider centred on the shared receive queue.
 //!
-//! The objects are those of DAT 2.0: an [`Ia`] is an open device; a [`Pz`] says which memory goes with which objects; an
-//! [`Lmr`] is registered memory; an [`Evd`] is a queue of events, a [`Cno`] a place to wait for many of them; an [`Ep`] is
-//! one end of a reliable connection, made through a [`Psp`] and a [`Cr`], or, of [`ServiceType::Ud`], exchanges datagrams with any
-//! number of others; an [`Srq`] is a pool of receive buffers that many EPs take from. [`RecvPool`] and [`SendPool`] put buffers that only one side can touch at a time on top.
+//! The objects are those of DAT 2.0:
 //!
-//! Programs without `unsafe` cannot make a device touch memory that they use otherwise: [`soundness`] says why, and what the
-//! two `unsafe` functions oblige their callers to.
+//! - [`Ia`]: an open device.
+//! - [`Pz`]: a protection zone, which decides what objects may use which memory.
+//! - [`Lmr`]: registered memory.
+//! - [`Evd`]: a queue of events.
+//! - [`Cno`]: an object on which a thread can wait for many EVDs.
+//! - [`Ep`]: one end of a reliable connection, made through a [`Psp`] and a [`Cr`]. An EP of
+//!   service type [`ServiceType::Ud`] exchanges datagrams with any number of other EPs.
+//! - [`Srq`]: a queue of receive buffers that many EPs take from.
 //!
-//! What has happened on an IA, EP or EVD is counted by kind: [`Ia::counters`], [`Ep::counters`], [`Evd::counters`].
+//! [`RecvPool`] and [`SendPool`] manage buffers that either the program or the device can access,
+//! never both at a time.
+//!
+//! Safe programs cannot make a device access memory that they use otherwise. [`soundness`] explains
+//! why, and what callers of the two `unsafe` functions must ensure.
+//!
+//! IAs, EPs and EVDs count what happens on them: [`Ia::counters`], [`Ep::counters`],
+//! [`Evd::counters`].
 //!
 //! After fork(2) all objects belong to the parent process. In the child each call on them fails with
 //! INVALID_HANDLE or INVALID_STATE, and neither calls nor drops touch the device; the child can open
 //! an [`Ia`] of its own.
 //!
-//! Rule numbers (R1 to R279) in these pages and in the names of tests are those of the table in hw-tests/RULES.md.
-//! `DAT_RETURN` values are at hand through [`Error::code`] and [`PostError::code`].
+//! Rule numbers (R1 to R279) in these pages and in the names of tests refer to the table in
+//! hw-tests/RULES.md. [`Error::code`] and [`PostError::code`] return `DAT_RETURN` values.
 //!
-//! The program writes its log with `tracing`; install a subscriber to see it.
+//! The library writes its log with `tracing`; install a subscriber to see the log.
 
 mod attr;
 mod biased_lock;
@@ -90,13 +100,14 @@ pub mod soundness {}
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
-/// A call that would have used an object up, and did not: the object comes back with the reason.
+/// The error of a call that consumes an object. The call did not consume the object, and returns it
+/// with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
-    /// Still as it was.
+    /// The unchanged object.
     pub object: T,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }

@@ -1,13 +1,14 @@
-//! What both data paths say of work requests: their ids, their completions, and an SRQ's counts.
+//! Types of work requests that both data paths share: their IDs, their completions, and an SRQ's
+//! counts.
 
 use crate::types::{DtoOp, DtoStatus, LmrTriplet};
 
 /// The `wr_id` of a work request: it names the queue that the completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrId {
-    /// A buffer from an SRQ: its entry, and the low bits of the SRQ's id.
+    /// A buffer from an SRQ: its entry, and the low bits of the SRQ's ID.
     Srq { srq: u32, entry: u32 },
-    /// A receive of a plain EP.
+    /// A receive of an EP without an SRQ.
     Recv,
     /// A request, by its position in the EP's stream of requests.
     Request(u64),
@@ -43,12 +44,12 @@ pub(crate) struct Completion {
     pub(crate) wr_id: WrId,
     pub(crate) qpn: u32,
     pub(crate) status: DtoStatus,
-    /// For receives only; a request knows what it was.
+    /// For receives only. The record of a request holds the request's operation.
     pub(crate) op: DtoOp,
     pub(crate) length: u32,
     pub(crate) immediate: Option<u32>,
     pub(crate) invalidated: Option<u32>,
-    /// Of a datagram's sender; without meaning for others.
+    /// The QP number of a datagram's sender. Meaningless for other completions.
     pub(crate) source_qpn: u32,
 }
 
@@ -60,19 +61,20 @@ pub(crate) struct SrqCounts {
     pub(crate) outstanding: u32,
 }
 
-/// What the provider keeps of a work request until it completes.
+/// The data that the provider keeps for a work request until it completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WrInfo {
     pub(crate) cookie: u64,
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.
     pub(crate) pool: u32,
-    /// LMRs of the first segments, for telling why a receive failed: see [`WrInfo::over`].
+    /// LMRs of the first segments. They help to find out why a receive failed: see
+    /// [`WrInfo::over`].
     pub(crate) lmrs: [u32; 4],
 }
 
 impl WrInfo {
-    /// With the LMRs that a buffer of these segments lies in. More than four segments are rare, and the first four say
-    /// enough.
+    /// Adds the LMRs of these segments. Buffers of more than four segments are rare, and for them
+    /// the first four LMRs are enough.
     pub(crate) fn over(mut self, iov: &[LmrTriplet]) -> Self {
         for (lmr, segment) in
             self.lmrs.iter_mut().zip(iov.iter().filter(|segment| segment.segment_length > 0))
@@ -88,7 +90,7 @@ impl WrInfo {
 pub(crate) struct Lost {
     pub(crate) entry: u32,
     pub(crate) info: WrInfo,
-    /// The ended EP that must have held it.
+    /// The ended EP that held the entry.
     pub(crate) ep: u64,
 }
 

@@ -1,7 +1,8 @@
 //! The portable path: standard verbs on any device.
 //!
-//! Which buffer is where is kept in a [`SrqEntries`]. The work request's id is the entry, so completions may come in any order (R93).
-//! No lock of ours is taken to post; the driver takes its own.
+//! A [`SrqEntries`] keeps the state of each buffer. The ID of a work request is its entry, so
+//! completions may come in any order (R93). Posting takes no lock of this crate; the driver takes
+//! its own lock.
 
 use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
@@ -12,7 +13,7 @@ use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An SRQ of the device, with its entries: what all share.
+/// An SRQ of the device, with its entries: the part that all threads share.
 #[derive(Debug)]
 pub(crate) struct VerbsSrq {
     srq: Srq,
@@ -20,15 +21,16 @@ pub(crate) struct VerbsSrq {
     depth: AtomicU32,
 }
 
-/// The posting half.
+/// The part that posts.
 #[derive(Debug)]
 pub(crate) struct VerbsPoster {
     shared: Arc<VerbsSrq>,
     poster: EntryPoster,
     id: u32,
-    /// How many buffers the device's queue takes.
+    /// The number of buffers that the device's queue holds.
     room: u32,
-    /// Whether the device can change that; if not, the SRQ was made as deep as the device allows.
+    /// Whether the device can resize the SRQ. If not, the SRQ was created at the device's largest
+    /// depth.
     resizable: bool,
 }
 
@@ -105,7 +107,7 @@ impl VerbsPoster {
         self.poster.set_limit(&self.shared.entries, depth)?;
         if depth > self.room {
             if let Err(error) = self.shared.srq.resize(depth) {
-                // What was made for more entries stays, for the next time.
+                // Entries that were allocated for a larger depth stay for the next resize.
                 self.poster.limit_to(before);
                 return Err(Error::new(
                     ReturnType::InsufficientResources,
@@ -155,7 +157,7 @@ impl VerbsCq {
     }
 }
 
-/// Why the device refused a work request that the object above had checked.
+/// Converts the device's refusal of a work request that had passed all earlier checks.
 pub(crate) fn refused(reason: Refusal) -> PostError {
     match reason {
         Refusal::TooManySegments { given, max } => {
@@ -184,9 +186,10 @@ fn translate(raw: &rxe_fallback::Completion) -> Completion {
     }
 }
 
-/// The DAT status for a verbs status. A receive that is too long ends as a length error on some devices and as an
-/// invalid request or a local operation error on others (R80). rxe gives the last for a dead MR too: whoever knows the
-/// LMRs tells the two apart.
+/// The DAT status for a verbs status. A receive whose message is too long ends as a length error on
+/// some devices, and as an invalid request or a local operation error on others (R80). rxe also
+/// reports a local operation error for a dead MR. A caller that knows the LMRs can tell the two
+/// cases apart.
 pub(crate) fn status(raw: WcStatus, wr_id: WrId) -> DtoStatus {
     let receive = !matches!(wr_id, WrId::Request(_));
     match raw {

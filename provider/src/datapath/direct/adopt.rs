@@ -1,15 +1,16 @@
 #![expect(unsafe_code, reason = "verbs queues are handed over to mlx5-direct")]
-//! Where verbs objects become queues that are driven here: the promises that [`mlx5_direct`] asks for, in one place.
+//! Turns verbs objects into queues that this provider drives. All obligations that [`mlx5_direct`]
+//! puts on its callers are met in this module.
 
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{DepthError, DvError, LayoutError, dv};
 use rxe_fallback::{Context, Cq, Pd, Qp, QpInit, Srq};
 use std::ops::{Deref, DerefMut};
 
-/// A queue that is driven here, and the verbs object whose memory it is; they go together.
+/// A queue that this provider drives, and the verbs object that owns its memory.
 #[derive(Debug)]
 pub(super) struct Adopted<Q, V> {
-    // Goes first: it lies in the memory of the other.
+    // Dropped first: the queue lies in the memory of the verbs object.
     queue: Q,
     verbs: V,
 }
@@ -34,9 +35,10 @@ impl<Q, V> DerefMut for Adopted<Q, V> {
     }
 }
 
-/// Why this device's queues cannot be driven here.
+/// The reason why the direct path cannot drive this device's queues, or `None`.
 pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
-    // libmlx5 turns signatures on when this variable exists; nobody here writes them.
+    // libmlx5 turns signatures on if this variable exists, and the direct path writes no
+    // signatures.
     if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
         return Some("MLX5_SRQ_SIGNATURE is set: unset it".to_owned());
     }
@@ -48,33 +50,36 @@ pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::
     qp(pd, init)
 }
 
-/// Whether this device's queues can be driven here; the error says why not.
+/// Whether the direct path can drive this device's queues. The error is the reason if not.
 fn supported(context: &Context) -> Result<(), DvError> {
     // SAFETY: `context` is open as long as the reference lives.
     unsafe { dv::supported(context.as_raw()) }
 }
 
-/// Takes an SRQ over to which nothing was posted yet.
+/// Takes over an SRQ to which nothing was posted.
 pub(super) fn srq(verbs: Srq, depth: u32) -> Result<Adopted<mlx5_direct::Srq, Srq>> {
-    // SAFETY: `verbs` lives as long as `Adopted`, which nothing here takes apart. It was moved in, and no other clone posts:
-    // QPs hold theirs to stay alive only. CQs that receive from it are taken over too, by `cq`. Buffers come from
-    // LMRs, whose contract covers what the device does to posted memory; one that is freed while posted has a dead
+    // SAFETY: `verbs` lives as long as `Adopted`, which no code here takes apart. `verbs` was moved
+    // in, and no other clone posts: QPs hold their clones only to keep the SRQ alive. CQs that
+    // receive from the SRQ are taken over too, by `cq`. Buffers come from LMRs, whose contract
+    // covers what the device does to posted memory. An LMR that is freed while posted has a dead
     // key, with which the device writes nothing.
     let queue = unsafe { mlx5_direct::Srq::from_verbs(verbs.as_raw(), Some(depth)) };
     Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceSrq, &e))?, verbs })
 }
 
-/// Takes a new CQ over for receives from such an SRQ.
+/// Takes over a new CQ for receives from such an SRQ.
 pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
-    // SAFETY: `verbs` lives as long as `Adopted`. It was moved in, and clones go to QPs as their receive CQ, which neither poll, arm
-    // nor resize it, and never as their send CQ.
+    // SAFETY: `verbs` lives as long as `Adopted`. `verbs` was moved in. Its clones go to QPs as
+    // their receive CQ, never as their send CQ, and QPs neither poll, arm nor resize their receive
+    // CQ.
     let queue = unsafe { mlx5_direct::Cq::from_verbs(verbs.as_raw()) };
     Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTevd, &e))?, verbs })
 }
 
-/// Creates a QP whose received payload is always in its buffer.
+/// Creates a QP whose received payload is always written to its buffer.
 fn qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
-    // SAFETY: the function creates a QP of that PD with these attributes, through libmlx5 instead of libibverbs.
+    // SAFETY: the function creates a QP of that PD with these attributes, through libmlx5 instead
+    // of libibverbs.
     unsafe { Qp::create_with(pd, init, |pd, init| dv::create_qp_without_scatter(pd, init)) }
 }
 

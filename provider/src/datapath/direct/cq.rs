@@ -1,5 +1,5 @@
-//! CQs on the direct path: one verbs CQ of requests and of receives of plain EPs, and one direct CQ for
-//! each SRQ whose EPs receive on this EVD.
+//! CQs on the direct path. An EVD has one verbs CQ of requests and of receives of EPs without an
+//! SRQ, and one direct CQ for each SRQ whose EPs receive on the EVD.
 
 use super::adopt::{self, Adopted};
 use super::srq::DirectSrq;
@@ -14,13 +14,13 @@ use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 /// The CQs of one EVD.
 #[derive(Debug)]
 pub(crate) struct DirectCqs {
-    /// Of requests, and of receives of plain EPs.
+    /// The CQ of requests, and of receives of EPs without an SRQ.
     requests: VerbsCq,
     context: Context,
     channel: Option<CompChannel>,
     token: u64,
     receives: Vec<ReceiveCq>,
-    /// CQs of receives made so far: their tokens are never used twice.
+    /// The number of receive CQs created so far. A token is never used twice.
     made: u64,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct DirectCqs {
 #[derive(Debug)]
 pub(crate) struct ReceiveCq {
     srq: u32,
-    /// UD EPs receive here as well: who has sent a message is worth a look.
+    /// UD EPs receive here as well, so each message is checked for its sender.
     datagrams: bool,
     token: u64,
     cq: Adopted<mlx5_direct::Cq, Cq>,
@@ -45,7 +45,8 @@ fn operation(op: RecvOp) -> DtoOp {
     }
 }
 
-/// A message received from an SRQ, in the device's words: nothing is copied that is not asked for.
+/// A message received from an SRQ, in the device's format. Only the fields that are read are
+/// copied.
 #[derive(Debug)]
 pub(crate) struct Message(RecvCqe);
 
@@ -55,7 +56,7 @@ impl Message {
         self.0.qpn
     }
 
-    /// The SRQ entry.
+    /// The SRQ entry of the message's buffer.
     #[inline(always)]
     pub(crate) fn entry(&self) -> u32 {
         self.0.slot.0.into()
@@ -76,13 +77,13 @@ impl Message {
         self.0.immediate()
     }
 
-    /// Whether it has invalidated an rkey of this side.
+    /// Whether the message has invalidated an rkey of this side.
     #[inline(always)]
     pub(crate) fn invalidates(&self) -> bool {
         self.0.op == RecvOp::SendInval
     }
 
-    /// What it is counted as.
+    /// The counter that counts the message.
     #[inline(always)]
     pub(crate) fn counted_as(&self) -> ReceivedAs {
         match self.0.op {
@@ -93,16 +94,16 @@ impl Message {
     }
 }
 
-/// The tokens of one EVD's CQs differ above these bits.
+/// The tokens of one EVD's CQs differ only above these bits.
 const EVD_BITS: u32 = 48;
 
-/// The EVD of which a CQ has this token.
+/// The EVD whose CQ has this token.
 pub(crate) fn evd_of(token: u64) -> u64 {
     token & ((1 << EVD_BITS) - 1)
 }
 
 impl DirectCqs {
-    /// `requests` is the EVD's verbs CQ; direct ones come with the SRQs.
+    /// `requests` is the EVD's verbs CQ. Each SRQ adds a direct CQ later.
     pub(crate) fn new(requests: Cq, channel: Option<CompChannel>) -> Self {
         Self {
             context: requests.context().clone(),
@@ -118,12 +119,12 @@ impl DirectCqs {
         &self.requests.cq
     }
 
-    /// The CQ of receives from this SRQ, while it is open.
+    /// The CQ of receives from this SRQ, if the CQ exists.
     pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
         self.receives.iter().find(|cq| cq.srq == srq).map(|cq| cq.cq.verbs().clone())
     }
 
-    /// Makes the CQ of receives from this SRQ.
+    /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
         self.receives.try_reserve(1)?;
         self.made += 1;
@@ -134,7 +135,8 @@ impl DirectCqs {
         Ok(())
     }
 
-    /// Forgets the CQ of receives from this SRQ, which no QP uses any more; calls `left` with what it still has.
+    /// Closes the CQ of receives from this SRQ, which no QP uses any more. Calls `left` for each
+    /// completion that is still in the CQ.
     pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
         let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) else { return };
         let mut gone = self.receives.swap_remove(at);
@@ -148,7 +150,8 @@ impl DirectCqs {
         }
     }
 
-    /// Adds up to `most` completions of receives, and as many of the verbs CQ if `requests` says so.
+    /// Adds up to `most` completions of receives. If `requests` is true, adds as many of the verbs
+    /// CQ.
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
         let start = into.len();
@@ -159,13 +162,14 @@ impl DirectCqs {
         if requests {
             let received = into.len() - start;
             self.requests.poll(into, most)?;
-            // A request that was done before a message came stands before it, as on a CQ that both share.
+            // A request that completed before a message arrived stands before it, as on a CQ that
+            // both share.
             into[start..].rotate_left(received);
         }
         Ok(())
     }
 
-    /// A UD EP receives from this SRQ here.
+    /// Records that a UD EP receives from this SRQ on this EVD.
     pub(crate) fn expect_datagrams(&mut self, srq: u32) {
         self.receives.iter_mut().filter(|cq| cq.srq == srq).for_each(|cq| cq.datagrams = true);
     }
@@ -176,7 +180,8 @@ impl DirectCqs {
         &mut self.receives
     }
 
-    /// Asks for one event on the channel at the next completion (or the next solicited or failed one).
+    /// Asks for one event on the channel at the next completion, or at the next solicited or failed
+    /// one.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
         let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
         for cq in &mut self.receives {
@@ -185,12 +190,12 @@ impl DirectCqs {
         self.requests.arm(solicited_only)
     }
 
-    /// Room for the completions of the verbs CQ.
+    /// Makes room for the completions of the verbs CQ.
     pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
         self.requests.ensure(depth)
     }
 
-    /// An event with this CQ token was read from the channel.
+    /// Handles an event with this CQ token, read from the channel.
     pub(crate) fn event(&mut self, token: u64) {
         if let Some(cq) = self.receives.iter_mut().find(|cq| cq.token == token) {
             cq.cq.event_received();
@@ -201,8 +206,9 @@ impl DirectCqs {
 const CLOSE_BATCH: usize = 8;
 
 impl ReceiveCq {
-    /// The next completion if it is a message, given back to the device at once: its slot may be posted again. In the device's
-    /// words, so that nothing is copied before it is known to be wanted.
+    /// Returns the next completion if it is a message. The CQE returns to the device immediately,
+    /// so the device may use its slot again. The message stays in the device's format, so that
+    /// fields are copied only when they are read.
     #[inline(always)]
     pub(crate) fn next_message(&mut self) -> Option<Message> {
         let cqe = self.cq.poll_if_receive()?;
@@ -210,13 +216,13 @@ impl ReceiveCq {
         Some(Message(cqe))
     }
 
-    /// Whether there is something that [`ReceiveCq::next_message`] does not take.
+    /// Whether a completion is ready that [`ReceiveCq::next_message`] does not take.
     #[inline(always)]
     pub(crate) fn has_other(&self) -> bool {
         self.cq.is_ready()
     }
 
-    /// The message that [`ReceiveCq::next_message`] returned last, as a completion.
+    /// Converts the message that [`ReceiveCq::next_message`] returned last into a completion.
     #[inline(always)]
     pub(crate) fn translate(&self, message: &Message) -> Completion {
         self.with_source(received(self.srq, &message.0))
@@ -231,12 +237,12 @@ impl ReceiveCq {
         }
     }
 
-    /// The next completion; those that say nothing are skipped.
+    /// Returns the next completion. Skips completions without a meaning for the EVD.
     #[inline]
     fn next(&mut self) -> Result<Option<Completion>> {
         loop {
             match self.cq.poll() {
-                // Polling has given everything back to the device.
+                // Polling has returned every CQE to the device.
                 Ok(None) => return Ok(None),
                 Ok(Some(completion)) => {
                     if let Some(translated) = translate(self.srq, &completion) {
@@ -252,7 +258,8 @@ impl ReceiveCq {
         }
     }
 
-    /// Adds up to `most` completions and says how many; an error only if there is none before it.
+    /// Adds up to `most` completions and returns their number. Returns an error only if no
+    /// completion precedes the error.
     #[inline]
     fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<usize> {
         let mut n = 0;
@@ -265,13 +272,13 @@ impl ReceiveCq {
             }
             n += 1;
         }
-        // The slots polled here are posted again before the queue is found empty.
+        // Return the CQEs polled here to the device now: the CQ may never be found empty.
         self.cq.release();
         Ok(n)
     }
 }
 
-/// What a receive CQE says.
+/// Converts a receive CQE into a completion.
 #[inline]
 fn received(srq: u32, cqe: &RecvCqe) -> Completion {
     Completion {
@@ -290,7 +297,8 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
     let id = |slot: u16| WrId::Srq { srq, entry: u32::from(slot) };
     match completion {
         mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
-        // The QP was made without scatter to CQE: a device that does it all the same has not written the buffer.
+        // The QP was created without scatter to CQE. A device that scatters to the CQE nevertheless
+        // has not written to the buffer.
         mlx5_direct::Completion::RecvScattered(cqe) => {
             Some(Completion { status: DtoStatus::LocalEp, ..received(srq, &cqe.receive) })
         }
@@ -304,7 +312,7 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
             invalidated: None,
             source_qpn: 0,
         }),
-        // No QP has this CQ for its requests.
+        // No QP uses this CQ for its requests.
         other => {
             tracing::error!(?other, "a request completed on a receive queue");
             None
@@ -312,7 +320,7 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
     }
 }
 
-/// The status that `ibv_poll_cq` would give.
+/// The status that `ibv_poll_cq` would report.
 fn in_verbs_terms(syndrome: Syndrome) -> WcStatus {
     match syndrome {
         Syndrome::LocalLength => WcStatus::LocalLengthError,

@@ -1,7 +1,8 @@
-//! SRQs on the direct path: the ring of WQEs, and where its slots are.
+//! SRQs on the direct path: the ring of WQEs, and the state of its slots.
 //!
-//! [`DirectPoster`] belongs to the one thread that posts and owns the ring. [`DirectSrq`] is for all
-//! others: they complete slots and release them, which the poster sees in [`RingSlots`].
+//! [`DirectPoster`] belongs to the one thread that posts, and owns the ring. All other threads use
+//! [`DirectSrq`]: they complete and release slots, and the poster learns of this through
+//! [`RingSlots`].
 
 use super::adopt::{self, Adopted};
 use super::slots::{Counts, RingSlots};
@@ -17,36 +18,36 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The most entries that a ring can have.
 pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;
 
-/// An SRQ of the device: what all share.
+/// An SRQ of the device: the part that all threads share.
 #[derive(Debug)]
 pub(crate) struct DirectSrq {
-    /// Names it in completions.
+    /// The ID that completions carry.
     pub(super) id: u32,
     slots: Arc<RingSlots>,
     depth: AtomicU32,
-    /// The most entries that it can be made to have.
+    /// The largest depth that the SRQ can be given.
     pub(super) room: u32,
     verbs: Srq,
 }
 
-/// The posting half: the ring itself.
+/// The part that posts: the ring.
 #[derive(Debug)]
 pub(crate) struct DirectPoster {
     ring: Adopted<mlx5_direct::Srq, Srq>,
     slots: Arc<RingSlots>,
-    /// How many may be outstanding. The ring has room for more slots.
+    /// The largest outstanding count. The ring has room for more slots.
     depth: u32,
-    /// Slots that were released although nobody had posted them.
+    /// The number of slots that were released although they were not posted.
     never_posted: u32,
-    /// Words of 64 slots that the ring goes round.
+    /// The number of words of 64 slots in the part of the ring that is used.
     words: u32,
-    /// Those are too many slots for the processor's caches.
+    /// The slots in use do not fit in the processor's caches.
     far: bool,
     srq: u32,
 }
 
 impl DirectSrq {
-    /// Takes over an SRQ to which nothing was posted; up to `depth` entries of it are used at first.
+    /// Takes over an SRQ to which nothing was posted. Its initial depth is `depth`.
     pub(crate) fn new(srq: Srq, id: u32, depth: u32) -> Result<(Self, DirectPoster)> {
         let verbs = srq.clone();
         let mut ring = adopt::srq(srq, depth)?;
@@ -73,11 +74,12 @@ impl DirectSrq {
     #[inline]
     pub(crate) fn complete(&self, entry: u32) -> Option<WrInfo> {
         let (cookie, pool) = self.slots.complete(entry)?;
-        // Why a receive failed is in the completion itself: no need to know its LMRs.
+        // The completion itself says why a receive failed, so the LMRs are not needed.
         Some(WrInfo { cookie, pool, ..WrInfo::default() })
     }
 
-    /// [`DirectSrq::complete`] and [`DirectSrq::release`] in one: cookie and pool.
+    /// Does [`DirectSrq::complete`] and [`DirectSrq::release`] in one step. Returns the cookie and
+    /// the pool.
     #[inline(always)]
     pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
         self.slots.reap(entry)
@@ -94,22 +96,23 @@ impl DirectSrq {
 }
 
 impl DirectPoster {
-    /// Posts one segment of nobody's pool, where the next slot and the room for it are known; false, and nothing was done,
-    /// otherwise.
+    /// Posts one segment of no pool if the next slot is known and has room. Otherwise returns false
+    /// without posting.
     #[inline(always)]
     pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
-        // The run is as long as there is room: see `reserved`.
+        // The run is no longer than the room: see `reserved`.
         self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
     }
 
-    /// Looks at what was reaped since: true if [`DirectPoster::post_one_in_run`] had no room and now has.
+    /// Reads the count of reaped slots again. Returns true if [`DirectPoster::post_one_in_run`] had
+    /// no room and has room now.
     #[inline(always)]
     pub(crate) fn found_room(&mut self) -> bool {
         let room = self.room();
         self.ring.plain_run() == 0 && self.ring.limit_run(room) > 0
     }
 
-    /// Posts one segment; false, and nothing was done, if the SRQ is full.
+    /// Posts one segment. Returns false without posting if the SRQ is full.
     #[inline]
     pub(crate) fn post_one(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
         let segment = DataSeg::new(addr, len, lkey);
@@ -128,7 +131,7 @@ impl DirectPoster {
         self.post_encoded(encoded, info.cookie, info.pool)
     }
 
-    /// The same, in the device's form already.
+    /// Posts segments that are already in the device's format.
     #[inline]
     pub(crate) fn post_encoded(
         &mut self,
@@ -140,7 +143,7 @@ impl DirectPoster {
         if given > most {
             return Err(PostError::TooManySegments { given, most });
         }
-        // The number of segments is not why.
+        // The number of segments cannot be the reason for the failure.
         let full = PostError::Full(Subtype::ResourceSrq);
         if self.room() == 0 {
             return Err(full);
@@ -148,7 +151,8 @@ impl DirectPoster {
         self.post_with(pool, |ring| ring.post(segments, cookie)).map(drop).map_err(|_| full)
     }
 
-    /// Posts by `post` into the next slot, for which there is room; takes slots back if the ring has none.
+    /// Posts with `post` into the next slot, for which the SRQ has room. Takes slots back first if
+    /// the ring has no free slot.
     #[inline(always)]
     fn post_with<T, E>(
         &mut self,
@@ -174,34 +178,35 @@ impl DirectPoster {
         outcome
     }
 
-    /// The ring may have reserved other slots for the posts to come.
+    /// Handles a change of the slots that the ring has reserved for the next posts.
     fn reserved(&mut self) {
         if self.far && self.ring.plain_run() > 1 {
-            // They have the time of as many posts to arrive.
+            // The prefetched lines have the time of that many posts to arrive.
             self.ring.prefetch(FAR_RUN..2 * FAR_RUN);
         }
         let room = self.room();
         self.ring.limit_run(room);
     }
 
-    /// Entries that are occupied: posted and not reaped, when so many were released.
+    /// The number of entries posted and not reaped, given the number of released slots.
     #[inline(always)]
     fn outstanding(&self, released: u32) -> u32 {
         let posted = self.ring.count().wrapping_add(self.never_posted);
-        // Below 0 only until `never_posted` is known.
+        // The difference is negative only until `never_posted` is updated.
         (posted.wrapping_sub(released) as i32).max(0) as u32
     }
 
-    /// How many more can be posted.
+    /// The number of entries that can be posted now.
     #[inline(always)]
     fn room(&self) -> u32 {
         self.depth.saturating_sub(self.outstanding(self.slots.released()))
     }
 
-    /// Takes some slots back that were reaped, so that a call costs the same at any depth.
+    /// Takes some reaped slots back: a bounded number, so that a call costs the same at any depth.
     #[inline(never)]
     fn reclaim_some(&mut self) {
-        // Many at once are fewer searches; but where they have to be fetched from far away, a call should not wait for many.
+        // Taking many slots at once saves searches. If the slots are not in the cache, take fewer,
+        // so that no call waits for many cache misses.
         let mut word = u32::from(self.ring.next_slot().0) / u64::BITS;
         for _ in 0..if self.far { 1 } else { SPARE / u64::BITS } {
             let Some(taken) = self.reclaim(word) else { return };
@@ -209,10 +214,11 @@ impl DirectPoster {
         }
     }
 
-    /// Takes slots back that were reaped: those of one word, from `start` on round the ring. Says which.
+    /// Takes back the reaped slots of one word: the first word with any, searched round the ring
+    /// from `start`. Returns the word's index.
     fn reclaim(&mut self, start: u32) -> Option<u32> {
         let (word, bits) = self.slots.take_returned(start, self.words)?;
-        // A lone slot may join the ring's run, and then needs no search.
+        // A single slot may extend the ring's current run; then no search is needed.
         if bits.is_power_of_two()
             && self.ring.complete(WqeIndex((word * u64::BITS + bits.trailing_zeros()) as u16)).is_ok()
         {
@@ -241,7 +247,7 @@ impl DirectPoster {
         SrqCounts { depth: self.depth, available: outstanding.saturating_sub(unreaped), outstanding }
     }
 
-    /// A new depth, not below what is outstanding.
+    /// Sets a depth that is not below the outstanding count.
     pub(crate) fn resize(&mut self, srq: &DirectSrq, depth: u32) -> Result<()> {
         let max = self.ring.max_depth();
         if depth > max {
@@ -256,7 +262,7 @@ impl DirectPoster {
             .set_depth(slots)
             .map_err(|error| Error::new(ReturnType::InvalidState, Subtype::None, error.to_string()))?;
         self.depth = depth;
-        // A smaller depth leaves the ring as it was; so much of it is enough.
+        // A smaller depth leaves the ring's size unchanged.
         self.words = self.words.max(slots / u64::BITS + 1);
         self.far |= slots > FAR;
         self.reserved();
@@ -265,19 +271,20 @@ impl DirectPoster {
     }
 }
 
-/// Slots that an SRQ of this depth goes round, of at most `max`: more than it has entries, so that slots that come back are
-/// taken back many at a time.
+/// The number of ring slots for an SRQ of this depth, at most `max`. There are more slots than
+/// entries, so that returned slots can be taken back many at a time.
 fn slots_for(depth: u32, max: u32) -> u32 {
     ((depth + SPARE).next_multiple_of(u64::BITS) - 1).min(max)
 }
 
-/// Slots that may wait to be taken back.
+/// The number of slots that may wait to be taken back.
 const SPARE: u32 = 512;
 
-/// From so many slots on their WQEs and cookies, 40 bytes each, fill a third of a second-level cache of 1 MiB, and are fetched ahead.
+/// The smallest number of slots that are prefetched. Their WQEs and cookies, 40 bytes per slot,
+/// then fill a third of a second-level cache of 1 MiB.
 const FAR: u32 = 8192;
 
-/// As many are fetched at once.
+/// The number of slots that are prefetched at once.
 const FAR_RUN: u32 = 64;
 
 fn no_memory() -> Error {
