@@ -1,8 +1,9 @@
-//! A queue of numbers for any number of threads, without a lock, whose memory is fallible and all there from the beginning.
+//! A lock-free queue of numbers for any number of threads. All its memory is allocated when it is
+//! created, and that allocation may fail.
 //!
-//! Slots go round. The stamp of a slot says whose turn it is: `n` where the push number `n` may write it, `n + 1` where the pop
-//! number `n` may read it. A push or pop takes its number by a compare-exchange, has the slot to itself from then on, and
-//! passes it on by its stamp.
+//! The slots form a ring. The stamp of a slot says which operation may use the slot: `n` if push
+//! number `n` may write it, `n + 1` if pop number `n` may read it. A push or pop takes its number
+//! by a compare-exchange. It then owns the slot, and passes the slot on by writing the stamp.
 
 use crate::memory::table;
 use std::collections::TryReserveError;
@@ -17,17 +18,17 @@ struct Slot {
     value: AtomicU64,
 }
 
-/// See the module.
+/// The queue; see the module.
 #[derive(Debug)]
 pub(crate) struct BoundedQueue {
-    /// A power of two of them.
+    /// The number of slots is a power of two.
     slots: Box<[Slot]>,
     pushes: AtomicU64,
     pops: AtomicU64,
 }
 
 impl BoundedQueue {
-    /// With room for `most` numbers at least.
+    /// Creates a queue with room for at least `most` numbers.
     pub(crate) fn new(most: usize) -> Result<Self, TryReserveError> {
         let slot = |n| Slot { stamp: AtomicU64::new(n as u64), value: AtomicU64::new(0) };
         let slots = table(most.max(1).next_power_of_two(), slot)?;
@@ -38,7 +39,7 @@ impl BoundedQueue {
         &self.slots[number as usize & (self.slots.len() - 1)]
     }
 
-    /// Puts a number at the end; gives it back if the queue is full.
+    /// Adds a number at the end. Returns the number if the queue is full.
     pub(crate) fn push(&self, value: u64) -> Result<(), u64> {
         let mut number = self.pushes.load(Relaxed);
         loop {
@@ -61,13 +62,13 @@ impl BoundedQueue {
         }
     }
 
-    /// Numbers in the queue; exact while nobody pushes or pops.
+    /// The length of the queue; exact only while no thread pushes or pops.
     pub(crate) fn len(&self) -> usize {
         let pops = self.pops.load(Relaxed);
         self.pushes.load(Relaxed).saturating_sub(pops) as usize
     }
 
-    /// Takes the number that has waited longest.
+    /// Takes the oldest number.
     pub(crate) fn pop(&self) -> Option<u64> {
         let mut number = self.pops.load(Relaxed);
         loop {

@@ -11,12 +11,13 @@ use rxe_fallback::{CmEvent, CmEventKind, CmId};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-/// Private data that a reject can carry.
+/// The largest private data of a reject, in bytes.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
-/// The same where datagrams were asked for.
+/// The largest private data of a reject of a request for datagrams, in bytes.
 const MAX_UD_REJECT_DATA: usize = 136;
 
-/// A request to connect (`DAT_CR_HANDLE`). Accepting or rejecting it uses it up; dropping it rejects.
+/// A connection request (`DAT_CR_HANDLE`). Accepting or rejecting consumes the request. Dropping it
+/// rejects it.
 #[derive(Debug)]
 pub struct Cr {
     pub(crate) inner: Arc<CrInner>,
@@ -29,20 +30,21 @@ pub(crate) struct CrInner {
     remote: Option<SocketAddr>,
     private_data: Vec<u8>,
     asked: ConnInfo,
-    /// Who asks for datagrams.
+    /// The peer that asks for datagrams.
     requester: Option<SidrRequester>,
-    /// The id, until the request is answered or the peer has given up; and the EP of an RSP.
+    /// The connection ID, until the request is answered or the peer has given up; and the EP of an
+    /// RSP.
     open: Mutex<{ rank::OPEN }, Option<Open>>,
-    /// Held while it is being answered; true once it was.
+    /// Held while the request is being answered; true once it is answered.
     answered: Mutex<{ rank::ANSWERED }, bool>,
 }
 
-/// What a request brings.
+/// The data that comes with a request.
 pub(crate) struct IncomingRequest {
     pub(crate) id: Arc<CmId>,
     pub(crate) private_data: Vec<u8>,
     pub(crate) asked: ConnInfo,
-    /// Who asks, if it is for datagrams.
+    /// The requesting peer, if the request is for datagrams.
     pub(crate) requester: Option<SidrRequester>,
 }
 
@@ -59,7 +61,7 @@ struct Open {
 }
 
 impl Cr {
-    /// Where the request comes from.
+    /// The address that the request comes from.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.inner.remote
     }
@@ -69,12 +71,12 @@ impl Cr {
         &self.inner.private_data
     }
 
-    /// What it asks for; an EP of the same service type can accept it.
+    /// The requested service type. An EP of the same service type can accept the request.
     pub fn service_type(&self) -> ServiceType {
         if self.inner.requester.is_some() { ServiceType::Ud } else { ServiceType::Rc }
     }
 
-    /// The consumer context of the EP that an RSP has reserved for it.
+    /// The consumer context of the EP that an RSP has reserved for the request.
     pub(crate) fn reserved_context(&self) -> Option<u64> {
         if self.inner.device.is_inherited() {
             return None;
@@ -83,13 +85,15 @@ impl Cr {
         Some(ep.pair.context())
     }
 
-    /// Accepts with this EP; ESTABLISHED on its connect EVD follows. A UD EP can accept any number of requests for datagrams, and gets
-    /// a [`DatagramEvent`](crate::DatagramEvent) for each.
+    /// Accepts the request with this EP. ESTABLISHED follows on the EP's connect EVD. A UD EP can
+    /// accept any number of requests for datagrams, and gets one
+    /// [`DatagramEvent`](crate::DatagramEvent) per request.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for an EP of another service type than the request's; INVALID_STATE unless the EP is
-    /// UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT when the peer has given up. The
-    /// request comes back with the error, to be tried with another EP or rejected.
+    /// INVALID_PARAMETER (ARG2) for an EP whose service type differs from the request's;
+    /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT if
+    /// the peer has given up. The error returns the request, which can be tried with another EP or
+    /// rejected.
     ///
     /// # References
     /// dat_cr_accept(3DAT).
@@ -98,10 +102,10 @@ impl Cr {
         outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
-    /// Accepts with the EP that an RSP had reserved, or that the provider has made.
+    /// Accepts the request with the EP that an RSP has reserved, or that the provider has created.
     ///
     /// # Errors
-    /// INVALID_HANDLE where the request came without an EP; otherwise as [`Cr::accept`].
+    /// INVALID_HANDLE if the request came without an EP; otherwise as [`Cr::accept`].
     ///
     /// # References
     /// dat_cr_accept(3DAT), dat_rsp_create(3DAT).
@@ -110,10 +114,11 @@ impl Cr {
         outcome.map_err(|error| crate::Refused { object: self, error })
     }
 
-    /// Says no; the peer gets PEER_REJECTED with the private data.
+    /// Rejects the request. The peer gets PEER_REJECTED with the private data.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for over 148 bytes of private data (136 for datagrams); ABORT when the peer has given up.
+    /// INVALID_PARAMETER (ARG2) for more than 148 bytes of private data (136 for datagrams); ABORT
+    /// if the peer has given up.
     ///
     /// # References
     /// dat_cr_reject(3DAT).
@@ -123,9 +128,9 @@ impl Cr {
 }
 
 impl IncomingRequest {
-    /// From now on this IA hears what becomes of the request.
+    /// Moves the connection ID to this IA, which then gets the ID's events.
     ///
-    /// Gives the token that it will be known by there.
+    /// Returns the ID's token on that IA.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<u64> {
         let busy = || Error::new(ReturnType::InternalError, Subtype::None, "the request is in use");
         let id = Arc::get_mut(&mut self.id).ok_or_else(busy)?;
@@ -138,10 +143,10 @@ impl IncomingRequest {
     }
 }
 
-/// A request that was not taken, and why.
+/// A request that was not taken, and the reason.
 pub(crate) type Refusal = Box<(IncomingRequest, Error)>;
 
-/// Nobody waits for an answer any more.
+/// The error for a request whose peer has given up.
 pub(crate) fn gone() -> Error {
     Error::new(ReturnType::Abort, Subtype::None, "the peer has given up")
 }
@@ -170,7 +175,8 @@ impl CrInner {
         inner
     }
 
-    /// One answer at a time, and one in all: another that comes meanwhile waits, and finds the request gone or as it was.
+    /// Answers the request. Only one answer at a time is possible, and only one can succeed. A
+    /// second answer waits for the first, and then finds the request gone or unchanged.
     pub(crate) fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleCr, "CR")?;
         let mut answered = self.answered.lock().unwrap();
@@ -197,7 +203,7 @@ impl CrInner {
                 let ep = place.get().ok_or_else(none)?;
                 let outcome = self.accept_with(&ep, private_data);
                 let is_same = place.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
-                // An EP that is made anew meanwhile is another try.
+                // If the EP was recreated meanwhile, try again.
                 if outcome.is_ok() || is_same {
                     return outcome;
                 }
@@ -205,7 +211,7 @@ impl CrInner {
         })
     }
 
-    /// The request is used up, also where nobody waits for the answer any more.
+    /// Rejects and consumes the request, even if the peer has given up.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         let most = if self.requester.is_some() { MAX_UD_REJECT_DATA } else { MAX_REJECT_DATA };
         if private_data.len() > most {
@@ -261,7 +267,7 @@ impl CrInner {
             }
         }
         self.device.count(IaCounter::SpCrAccepted);
-        // An EP that it had and did not need is free again.
+        // An EP that the request had and did not use is free again.
         let open = self.open.lock().unwrap().take();
         if let Some(Open { ep: Some(ep), .. }) = open {
             Self::let_go(&ep);
@@ -269,13 +275,14 @@ impl CrInner {
         Ok(())
     }
 
-    /// The EP of a request that did not take it. Nobody holds a lock of the request's meanwhile: closing an EP may take its time.
+    /// Releases the EP of a request that did not use the EP. The caller holds no lock of the
+    /// request, because closing an EP may take time.
     fn let_go(place: &EpPlace) {
         place.release(EpState::PassiveConnectionPending);
         EpInner::close_if(place, |ep| ep.state() == EpState::TentativeConnectionPending);
     }
 
-    /// The EP that an RSP had reserved, or that the provider has made.
+    /// The EP that an RSP has reserved, or that the provider has created.
     fn reserved(&self) -> Option<Arc<EpPlace>> {
         self.open.lock().unwrap().as_ref()?.ep.clone()
     }
@@ -284,7 +291,8 @@ impl CrInner {
         self.open.lock().unwrap().is_some()
     }
 
-    /// Gives the request to another service point, by `take`; as it was if that refuses.
+    /// Passes the request to another service point by `take`. If `take` refuses, the request is
+    /// unchanged.
     pub(crate) fn pass_on<T>(&self, take: impl FnOnce(IncomingRequest) -> Result<T, Refusal>) -> Result<T> {
         let mut open = self.open.lock().unwrap();
         let Open { id, ep } = open.take().ok_or_else(gone)?;
@@ -306,7 +314,7 @@ impl CrInner {
         Ok(taken)
     }
 
-    /// A peer that does not get to know asks again.
+    /// Keeps the rejection: a peer that misses the answer asks again.
     fn cache_rejection(&self, private_data: &[u8]) {
         if let (Some(requester), Some(peer)) = (self.requester, self.remote) {
             let answer = Reply::Rejected(private_data.to_vec());
@@ -314,7 +322,7 @@ impl CrInner {
         }
     }
 
-    /// The peer has given up before an answer; runs on the progress thread.
+    /// Handles a peer that gave up before an answer. Runs on the progress thread.
     fn peer_gone(&self) {
         let open = self.open.lock().unwrap().take();
         if let Some(open) = open {
@@ -342,7 +350,7 @@ impl CmHandler for CrInner {
 impl Drop for CrInner {
     fn drop(&mut self) {
         if self.device.is_inherited() {
-            // It is the parent's to answer.
+            // The parent process answers the request.
             std::mem::forget(self.open.get_mut().ok().and_then(Option::take));
             return;
         }

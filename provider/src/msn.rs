@@ -1,38 +1,40 @@
-//! Message sequence numbers of an EP's receives: how many buffers it holds and over what span (R197-R204).
+//! Message sequence numbers of an EP's receives: the number of buffers that the EP holds, and their
+//! span (R197-R204).
 //!
-//! An in-order transport takes a buffer when a message starts and completes it before the next, so its count and span
-//! are equal. This module does the arithmetic for transports that place messages in any order, too.
+//! An in-order transport takes a buffer when a message starts, and completes the buffer before the
+//! next message, so its count and span are equal. This module also covers transports that place
+//! messages in any order.
 
 use std::collections::BTreeSet;
 
-/// The receives of one EP, by message sequence number, from 1 on.
+/// The receives of one EP by message sequence number; the first number is 1.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// Numbers with a buffer that have not been reported.
+    /// Numbers that have a buffer and are not reported.
     held: BTreeSet<u64>,
-    /// Of those, the ones whose message has arrived.
+    /// The numbers in `held` whose message has arrived.
     arrived: BTreeSet<u64>,
-    /// The highest number reported; all below it are too.
+    /// The highest number reported. All lower numbers are reported too.
     reported: u64,
     highest: u64,
 }
 
-/// One consistent look at a [`Window`] (R203).
+/// A consistent snapshot of a [`Window`] (R203).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Buffers that the EP holds.
+    /// The number of buffers that the EP holds.
     pub count: u64,
-    /// Highest number with a buffer minus highest number reported.
+    /// The highest number with a buffer minus the highest number reported.
     pub span: u64,
 }
 
 impl Window {
-    /// A window after message number `reported` was reported.
+    /// Creates a window in which all messages up to `reported` are reported.
     pub fn after(reported: u64) -> Self {
         Self { reported, highest: reported, ..Self::default() }
     }
 
-    /// Message `msn` gets a buffer; false if it had one or was reported already.
+    /// Gives message `msn` a buffer. Returns false if the message has had a buffer.
     pub fn take(&mut self, msn: u64) -> bool {
         let new = msn > self.reported && self.held.insert(msn);
         if new {
@@ -41,8 +43,8 @@ impl Window {
         new
     }
 
-    /// Message `msn` is complete; gives the numbers that can be reported now, in order. None is reported before all below
-    /// it are (R201).
+    /// Completes message `msn`. Returns the numbers that can be reported now, in order. A number is
+    /// reported only after all lower numbers (R201).
     pub fn complete(&mut self, msn: u64) -> Vec<u64> {
         if self.held.contains(&msn) {
             self.arrived.insert(msn);
@@ -56,7 +58,7 @@ impl Window {
         out
     }
 
-    /// Count and span.
+    /// Returns count and span.
     pub fn held(&self) -> Held {
         Held { count: self.held.len() as u64, span: self.highest - self.reported }
     }
@@ -72,7 +74,7 @@ mod tests {
         (held.count, held.span)
     }
 
-    /// The page's example: 18 is complete, parts of 19, 22 and 23 have buffers.
+    /// The example of the manual page: 18 is complete; parts of 19, 22 and 23 have buffers.
     fn example() -> Window {
         let mut window = Window::after(18);
         for msn in [19, 22, 23] {
@@ -81,7 +83,8 @@ mod tests {
         window
     }
 
-    /// The span runs from the highest number completed to the highest with a buffer, gaps included.
+    /// The span reaches from the highest number completed to the highest number with a buffer, gaps
+    /// included.
     #[test]
     fn r197_recv_query_span_definition() {
         let mut window = Window::default();
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(held(&window), (2, 4));
         assert_eq!(window.complete(1), [1]);
         assert_eq!(held(&window), (1, 3));
-        // What has arrived out of order is neither reported nor out of the count.
+        // A message that arrived out of order is not reported, and still counts.
         assert!(window.complete(4).is_empty());
         assert_eq!(held(&window), (1, 3));
     }
@@ -133,8 +136,8 @@ mod tests {
         assert_eq!(held(&window), (0, 0));
     }
 
-    /// A provider may give 20 and 21 buffers as soon as 22 shows up; one that takes buffers in order has count and span
-    /// equal throughout.
+    /// A provider may give 20 and 21 buffers as soon as 22 arrives. If a provider takes buffers in
+    /// order, its count and span are always equal.
     #[test]
     fn r202_recv_query_eager_allocation_allowed() {
         let mut window = Window::after(18);
@@ -148,7 +151,7 @@ mod tests {
         }
     }
 
-    /// A number has one buffer, once.
+    /// A number gets one buffer, once.
     #[test]
     fn a_number_takes_one_buffer_only() {
         let mut window = Window::after(18);
@@ -161,8 +164,8 @@ mod tests {
     }
 
     proptest! {
-        /// The count is never over the span, whatever takes and completes, and what is reported is every number
-        /// once, in order.
+        /// In any order of takes and completions, the count never exceeds the span. Every number is
+        /// reported once, in order.
         #[test]
         fn r204_recv_query_count_never_exceeds_span(steps in proptest::collection::vec((any::<bool>(), 1u64..24), 0..200)) {
             let mut window = Window::default();

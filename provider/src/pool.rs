@@ -282,8 +282,8 @@ struct Buffer {
 
 impl Buffer {
     fn start(&self) -> *mut u8 {
-        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for each
-        // slot.
+        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for
+        // each slot.
         unsafe { self.arena.base.0.as_ptr().add(self.slot as usize * self.arena.size) }
     }
 
@@ -426,8 +426,8 @@ impl RecvPool {
         Some(Received::Message(RecvBuf { buffer: self.arena.buffer(slot, len), dto: *dto }))
     }
 
-    /// Refills when a batch of buffers has returned or few are posted, then waits for the next event
-    /// of `evd`.
+    /// Refills when a batch of buffers has returned or few are posted, then waits for the next
+    /// event of `evd`.
     ///
     /// # Errors
     /// As [`Evd::wait`]; a refill that the device refused.
@@ -571,7 +571,7 @@ impl SendPool {
         self.send_pieces(ep, buf, std::slice::from_ref(&(0..len)), flags)
     }
 
-    /// Sends a message gathered from these pieces of the buffer, in this order, one segment for each
+    /// Sends a message gathered from these pieces of the buffer, in this order, one segment per
     /// piece.
     ///
     /// # Errors

@@ -1,12 +1,13 @@
 //! Queue pairs: the part of an EP that its posts and its completions need.
 //!
-//! An EVD finds the [`QueuePair`] of a completion by the QP's number, and asks it what the completion
-//! means: which work request is done, which event the consumer gets, and what the consumer gives back
-//! by taking that event ([`Credit`]). The EVD knows nothing else of EPs. What a completion causes
-//! beyond its own event is told to the EP through [`QpOwner`], which no ordinary completion needs.
+//! An EVD finds the [`QueuePair`] of a completion by the QP number. The queue pair decides what the
+//! completion means: which work request is done, which event the consumer gets, and what is
+//! released when the consumer takes that event ([`Credit`]). The EVD knows nothing else of EPs. If
+//! a completion has effects beyond its own event, the EVD tells the EP through [`QpOwner`];
+//! ordinary completions have no such effects.
 //!
-//! Posts write to the rings ([`Requests`], [`Receives`]) under the locks of the rings; completions
-//! are looked up under the lock of the EVD and take the same locks inside of it.
+//! Posts write to the rings ([`Requests`], [`Receives`]) under the locks of the rings. Completions
+//! are looked up under the lock of the EVD, which is taken before the locks of the rings.
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, WrId, WrInfo, entries::CompletedUpTo};
@@ -20,7 +21,8 @@ use std::collections::{TryReserveError, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What a queue pair tells its EP. Called without the lock of an EVD, and for no ordinary completion.
+/// The calls that an EVD makes to the EP of a queue pair, without holding the lock of the EVD.
+/// Ordinary completions need no such call.
 pub(crate) trait QpOwner: Send + Sync {
     /// A receive has completed while the queue pair had a [`RecvHooks`] set.
     fn on_received(self: Arc<Self>);
@@ -29,36 +31,36 @@ pub(crate) trait QpOwner: Send + Sync {
 }
 
 bitflags! {
-    /// Why a receive may mean more than its own completion.
+    /// Reasons why a receive may have effects beyond its own completion.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct RecvHooks: u8 {
         /// The next receive of this SRQ EP exceeds a high watermark.
         const MARKED = 1;
-        /// The connection is accepted and not confirmed: a message confirms it.
+        /// The connection is accepted but not confirmed: a message confirms it.
         const UNCONFIRMED = 2;
         /// The receives are datagrams.
         const DATAGRAMS = 4;
     }
 }
 
-/// A request under way.
+/// A request that is posted and not completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) info: WrInfo,
     pub(crate) flags: CompletionFlags,
     pub(crate) op: DtoOp,
     pub(crate) length: u32,
-    /// The device has it. Otherwise it waits behind requests that the device has, to be flushed
-    /// after them.
+    /// The device has the request. Otherwise the request waits behind requests that the device has,
+    /// and is flushed after them.
     pub(crate) on_device: bool,
 }
 
-/// A receive posted to a plain EP.
+/// A receive posted to an EP without an SRQ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
     pub(crate) info: WrInfo,
     pub(crate) flags: CompletionFlags,
-    /// As of a [`Request`].
+    /// As in [`Request`].
     pub(crate) on_device: bool,
 }
 
@@ -67,31 +69,31 @@ pub(crate) struct Receive {
 pub(crate) struct Requests {
     pub(crate) qp: Arc<Qp>,
     pub(crate) ring: VecDeque<Request>,
-    /// Position of the ring's front in the stream of requests.
+    /// The position of the ring's front in the stream of requests.
     pub(crate) first: u64,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
-    /// Completed requests whose events the consumer has not taken.
+    /// The number of completed requests whose events the consumer has not taken.
     pub(crate) unreaped: usize,
     pub(crate) posted: Posted,
 }
 
-/// The ring of posted receives of a plain EP.
+/// The ring of posted receives of an EP without an SRQ.
 #[derive(Debug)]
 pub(crate) struct Receives {
     pub(crate) qp: Arc<Qp>,
     pub(crate) ring: VecDeque<Receive>,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
-    /// Receives posted so far, and their bytes.
+    /// The number of receives posted so far. `bytes` is the sum of their lengths.
     pub(crate) posts: u64,
     pub(crate) bytes: u64,
-    /// The receives of the ring, as long as there was no connection.
+    /// The segments of the receives in the ring, until a connection begins.
     pub(crate) preposted: PrePosted,
 }
 
-/// Segments of receives of which the device has used none, in order of their posts: another queue can
-/// be filled with them.
+/// The segments of receives of which the device has used none, in the order of their posts. They
+/// can be posted to another queue.
 #[derive(Debug, Default)]
 pub(crate) struct PrePosted {
     counts: Vec<u8>,
@@ -99,7 +101,7 @@ pub(crate) struct PrePosted {
 }
 
 impl PrePosted {
-    /// Makes memory for one more receive.
+    /// Reserves memory for one more receive.
     pub(crate) fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
         self.counts.try_reserve(1)?;
         self.sges.try_reserve(sges.len())
@@ -119,15 +121,15 @@ impl PrePosted {
         })
     }
 
-    /// Segments of the receive that has the most.
+    /// The number of segments of the receive that has the most.
     pub(crate) fn most(&self) -> usize {
         self.counts.iter().copied().max().unwrap_or(0).into()
     }
 }
 
 impl Receives {
-    /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of those
-    /// that have completed may be lent out.
+    /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of
+    /// completed receives may be out with the consumer.
     pub(crate) fn post_preposted_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
         let completed = self.preposted.counts.len().saturating_sub(self.ring.len());
         self.preposted.segments().skip(completed).try_for_each(|sges| qp.post_recv(WrId::Recv.pack(), sges))
@@ -144,16 +146,16 @@ impl Requests {
         self.room() == 0
     }
 
-    /// Requests that can be posted now.
+    /// The number of requests that can be posted now.
     pub(crate) fn room(&self) -> usize {
         self.capacity.saturating_sub(self.ring.len() + self.unreaped)
     }
 }
 
-/// What the consumer gives back by taking an event.
+/// The resource that is released when the consumer takes an event.
 #[derive(Debug)]
 pub(crate) enum Credit {
-    /// An entry of the SRQ with this number, from which EPs of this EVD receive.
+    /// An entry of the SRQ with this number. EPs of this EVD receive from the SRQ.
     Entry {
         srq: u32,
         entry: u32,
@@ -166,7 +168,7 @@ pub(crate) enum Credit {
 }
 
 impl Credit {
-    /// Gives it back; `srq` finds SRQs by their numbers.
+    /// Releases the resource. `srq` finds SRQs by their numbers.
     #[inline]
     pub(crate) fn release<'a>(self, srq: impl FnOnce(u32) -> Option<&'a Arc<SharedRecv>>) {
         match self {
@@ -182,31 +184,31 @@ impl Credit {
     }
 }
 
-/// What a completion comes to.
+/// The result of a completion.
 #[derive(Debug)]
 pub(crate) struct Completed {
     /// The event.
     pub(crate) dto: DtoCompletion,
-    /// What taking the event gives back.
+    /// The resource that is released when the event is taken.
     pub(crate) credit: Credit,
     /// The event may wake a waiter.
     pub(crate) notify: bool,
-    /// A receive of a queue pair with a [`RecvHooks`] set: tell its owner.
+    /// The queue pair has a [`RecvHooks`] set and this is a receive: tell the owner.
     pub(crate) hooked: bool,
 }
 
-/// See the module.
+/// An EP's queue pair; see the module.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    /// The EP, as events name it.
+    /// The EP's ID in events.
     pub(crate) ep: EpId,
     /// The consumer's context of the EP.
     pub(crate) context: AtomicU64,
     /// The SRQ that receives come from.
     pub(crate) srq: Option<Arc<SharedRecv>>,
-    /// Messages received; written under the lock of the receive EVD.
+    /// Counts of received messages. Written under the lock of the receive EVD.
     pub(crate) received: Received,
-    /// Kept for the entry table of the SRQ.
+    /// The EP's part of the entry table of the SRQ.
     pub(crate) completed_up_to: Arc<CompletedUpTo>,
     /// [`RecvHooks`].
     hooks: AtomicU8,
@@ -234,7 +236,7 @@ pub(crate) struct Modes {
 }
 
 impl QueuePair {
-    /// A queue pair of this EP, which receives from `srq` if there is one.
+    /// Creates a queue pair of this EP. It receives from `srq` if that is `Some`.
     pub(crate) fn new(
         ep: EpId,
         pz: u32,
@@ -260,12 +262,12 @@ impl QueuePair {
         }
     }
 
-    /// Names the EP that is told what its completions cause; once.
+    /// Sets the EP that is told of the effects of completions. Called once.
     pub(crate) fn set_owner(&self, owner: Weak<dyn QpOwner>) {
         let _ = self.owner.set(owner);
     }
 
-    /// The EP, unless it is gone.
+    /// Returns the EP, or `None` if it is gone.
     pub(crate) fn owner(&self) -> Option<Arc<dyn QpOwner>> {
         self.owner.get()?.upgrade()
     }
@@ -282,7 +284,7 @@ impl QueuePair {
         self.datagrams
     }
 
-    /// Whether a receive may mean more than its own completion.
+    /// Whether a receive may have effects beyond its own completion.
     #[inline]
     pub(crate) fn watches_receives(&self) -> bool {
         self.hooks.load(Ordering::Acquire) != 0
@@ -296,7 +298,8 @@ impl QueuePair {
         }
     }
 
-    /// Whether the next receive exceeds a high watermark. On a plain EP, a post may exceed it.
+    /// Whether the next receive exceeds a high watermark. On an EP without an SRQ, a post may
+    /// exceed one.
     pub(crate) fn is_marked(&self) -> bool {
         self.hooks.load(Ordering::Acquire) & RecvHooks::MARKED.bits() != 0
     }
@@ -316,21 +319,22 @@ impl QueuePair {
         self.request_flags.store(modes.request.bits(), Ordering::Relaxed);
     }
 
-    /// The operation of a receive before anything is known about the message.
+    /// The operation of a receive whose message is not known yet.
     pub(crate) fn receive_op(&self) -> DtoOp {
         if self.datagrams { DtoOp::ReceiveUd } else { DtoOp::Receive }
     }
 
-    /// The PZ that buffers of receives have to be in; `None` on an SRQ, whose posts were checked
-    /// against its own PZ.
+    /// The PZ that must contain the buffers of receives. `None` with an SRQ, whose posts were
+    /// checked against the SRQ's own PZ.
     fn receive_pz(&self) -> Option<u32> {
         self.srq.is_none().then_some(self.pz)
     }
 
-    /// Removes the completed work request from its ring, or from the SRQ. `None` for a completion of
-    /// which nothing was posted, and for a suppressed one. Under the lock of the EVD.
+    /// Removes the completed work request from its ring, or from the SRQ. Returns `None` for a
+    /// completion without a posted work request, and for a suppressed completion. The caller holds
+    /// the lock of the EVD.
     ///
-    /// `lmrs_live` says whether these LMRs exist, in this PZ where there is one.
+    /// `lmrs_live` says whether these LMRs exist, and are in the given PZ if there is one.
     pub(crate) fn complete(
         self: &Arc<Self>,
         completion: &Completion,
@@ -377,7 +381,7 @@ impl QueuePair {
         }
     }
 
-    /// The event of a completed receive; counts the message.
+    /// Builds the event of a completed receive, and counts the message.
     fn received(
         &self,
         completion: &Completion,
@@ -385,9 +389,9 @@ impl QueuePair {
         lmrs_live: impl FnOnce(&[u32], Option<u32>) -> bool,
     ) -> DtoCompletion {
         let status = match completion.status {
-            // rxe has one status for a message that is too long and for memory that is no longer
-            // registered (R270), or that is in another PZ than the EP, whose PZ was changed since the
-            // post.
+            // rxe reports the same status for three cases: a message that is too long, memory that
+            // is no longer registered (R270), and memory in another PZ than the EP's. The last case
+            // occurs if the EP's PZ was changed after the post.
             DtoStatus::LocalLength if !lmrs_live(&info.lmrs, self.receive_pz()) => DtoStatus::LocalProtection,
             status => status,
         };
@@ -417,7 +421,7 @@ impl QueuePair {
         })
     }
 
-    /// The event of a work request that no device completes.
+    /// Builds the event of a work request that no device completes.
     pub(crate) fn flushed(&self, info: WrInfo, op: DtoOp) -> DtoCompletion {
         DtoCompletion::new(DtoFields {
             ep: self.ep,
@@ -432,13 +436,13 @@ impl QueuePair {
         })
     }
 
-    /// Requests before this one are done.
+    /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
         self.requests.lock().unwrap().first
     }
 
-    /// The request at this position has completed, and so have those before it. `None` if it is not
-    /// in the ring.
+    /// Completes the request at this position and all earlier requests. `None` if the request is
+    /// not in the ring.
     fn request_done(&self, seq: u64) -> Option<Request> {
         let mut requests = self.requests.lock().unwrap();
         let ahead = seq.checked_sub(requests.first)? as usize;
@@ -452,19 +456,19 @@ impl QueuePair {
         Some(request)
     }
 
-    /// The consumer has taken the event of a completed request, or nobody will.
+    /// Releases the place of a completed request whose event was taken or dropped.
     pub(crate) fn request_reaped(&self) {
         let mut requests = self.requests.lock().unwrap();
         requests.unreaped = requests.unreaped.saturating_sub(1);
     }
 
-    /// The oldest receive of a plain EP has completed.
+    /// Completes the oldest receive of an EP without an SRQ.
     fn receive_done(&self) -> Option<Receive> {
         let ring = &mut self.receives.lock().unwrap().ring;
         if ring.front()?.on_device { ring.pop_front() } else { None }
     }
 
-    /// Whether the device has given everything back, as far as harvested completions tell.
+    /// Whether the device has completed everything, as far as harvested completions show.
     pub(crate) fn is_drained(&self) -> bool {
         let receives = self.receives.lock().unwrap();
         let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
@@ -472,12 +476,12 @@ impl QueuePair {
         drained && self.requests_drained()
     }
 
-    /// The same of the requests alone.
+    /// Whether the device has completed all requests.
     pub(crate) fn requests_drained(&self) -> bool {
         self.requests.lock().unwrap().ring.front().is_none_or(|request| !request.on_device)
     }
 
-    /// What was posted so far.
+    /// The counts of work requests posted so far.
     pub(crate) fn posted(&self) -> Posted {
         let mut posted = self.requests.lock().unwrap().posted.clone();
         let receives = self.receives.lock().unwrap();
@@ -485,7 +489,7 @@ impl QueuePair {
         posted
     }
 
-    /// Continues the counts of the queue pair that this one replaces.
+    /// Continues the counts of the queue pair that this queue pair replaces.
     pub(crate) fn follow_counts(&self, before: &Self) {
         self.received.follow(&before.received);
         let posted = before.requests.lock().unwrap().posted.clone();
@@ -497,7 +501,7 @@ impl QueuePair {
         (new.posts, new.bytes) = (posts, bytes);
     }
 
-    /// Forgets what never completed; only after the QP was drained or reset.
+    /// Drops work requests that never completed. Call only after the QP was drained or reset.
     pub(crate) fn forget_pending(&self) {
         let mut requests = self.requests.lock().unwrap();
         requests.first += requests.ring.len() as u64;
@@ -507,7 +511,8 @@ impl QueuePair {
         receives.preposted = PrePosted::default();
     }
 
-    /// A connection begins: the device may use receives from now on, so they stay in this queue.
+    /// Drops the pre-posted segments. From the start of a connection the device may use the
+    /// receives, so they stay in this queue.
     pub(crate) fn drop_preposted(&self) {
         self.receives.lock().unwrap().preposted = PrePosted::default();
     }

@@ -3,7 +3,7 @@
 use crate::datapath::{Lost, SrqPath};
 use crate::device::{Class, Device};
 
-/// See the module.
+/// The part of an SRQ that completions need; see the module.
 #[derive(Debug)]
 pub(crate) struct SharedRecv {
     /// The bits of the SRQ's id that work requests carry.
@@ -12,8 +12,9 @@ pub(crate) struct SharedRecv {
 }
 
 impl SharedRecv {
-    /// Tells the EP with whose end the device has dropped this buffer, which reports the buffer as
-    /// flushed (R174). Without the EP the buffer is free at once. Not under the lock of an EVD.
+    /// Handles a buffer that the device dropped when an EP ended: that EP reports the buffer as
+    /// flushed (R174). If the EP is gone, the buffer is free at once. The caller must not hold the
+    /// lock of an EVD.
     pub(crate) fn flush_lost(&self, device: &Device, lost: Lost) {
         tracing::debug!(?lost, "a buffer went down with its EP");
         match device.registry.find(Class::Ep, lost.ep) {
