@@ -1,4 +1,4 @@
-//! The device's clock: the monotonic one, plus what tests advance it by.
+//! The device's clock: the monotonic clock plus the time by which tests have advanced it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

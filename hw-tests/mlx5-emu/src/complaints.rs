@@ -7,15 +7,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What kind of rule was broken.
+/// The rule that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// `next_wqe_index` of a posted SRQ WQE lies outside the ring.
     NextOutsideRing,
-    /// `next_wqe_index` of a posted SRQ WQE is not what it was when the doorbell record covered it.
+    /// `next_wqe_index` of a posted SRQ WQE changed after the doorbell record covered the WQE.
     NextChangedAfterPost,
-    /// A WQE was posted again while it still was in the device's hands.
+    /// A WQE was posted again while the device still owned it.
     WqeReusedInFlight,
     /// A doorbell record moved backwards or by more than the queue holds.
     DoorbellRecordJump,
@@ -23,7 +23,7 @@ pub enum Kind {
     UnknownKey,
     /// A reserved field is not zero.
     ReservedNotZero,
-    /// What was written to a BlueFlame register is not the WQE in the ring.
+    /// The content of a BlueFlame register differs from the WQE in the ring.
     BlueFlameMismatch,
     /// A BlueFlame copy mixes the WQE with something else, or lacks a part of it.
     BlueFlameTorn,
@@ -37,11 +37,11 @@ pub enum Kind {
     DoorbellNotLast,
     /// A send WQE has completion mode 1, which drivers have taken for "unsignalled".
     CompletionMode,
-    /// A doorbell names a queue that does not exist or belongs to somebody else.
+    /// A doorbell names a queue that does not exist, or belongs to another context or UAR page.
     BadDoorbell,
     /// A send WQE is malformed (its size, opcode, index or segments).
     BadSendWqe,
-    /// A consumer index is ahead of what the device wrote.
+    /// A consumer index is ahead of the CQEs that the device wrote.
     ConsumerIndexAhead,
     /// Memory that was registered is not mapped any more.
     UnmappedMemory,
@@ -54,7 +54,7 @@ pub enum Kind {
 pub struct Complaint {
     /// The rule that was broken.
     pub kind: Kind,
-    /// Which object, and what was wrong with it.
+    /// The object and the error.
     pub text: String,
 }
 
@@ -92,7 +92,7 @@ pub fn take_complaints() -> Vec<Complaint> {
     std::mem::take(&mut LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-/// How many complaints there were, including those not kept.
+/// The number of complaints, including complaints that were not kept.
 pub fn complaint_count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Settings: environment variables, read once, and what tests set instead.
+//! Settings: environment variables, read once, and the values that tests set instead.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -32,7 +32,7 @@ pub(crate) fn preloaded() -> bool {
     env("LD_PRELOAD").is_some_and(|list| list.contains("mlx5_emu"))
 }
 
-/// The mode in force: what [`crate::set_mode`] said, else `MLX5_EMU_MODE`, else the default.
+/// The mode in force: the mode of [`crate::set_mode`], else `MLX5_EMU_MODE`, else the default.
 pub fn mode() -> Mode {
     let known = MODE.load(Ordering::Relaxed);
     if let Some(&mode) = MODES.get(usize::from(known)) {
@@ -88,7 +88,7 @@ pub(crate) fn static_uars() -> bool {
     *VALUE.get_or_init(|| env("MLX5_EMU_STATIC_UAR").as_deref() == Some("1"))
 }
 
-/// Whether RLIMIT_MEMLOCK counts: what `MLX5_EMU_MEMLOCK` says, else on a preloaded device.
+/// Whether RLIMIT_MEMLOCK applies: as `MLX5_EMU_MEMLOCK` says, else only on a preloaded device.
 pub(crate) fn memlock() -> bool {
     match env("MLX5_EMU_MEMLOCK").as_deref() {
         Some("0") => false,

@@ -1,4 +1,4 @@
-//! What a test does to the device from outside.
+//! Control of the device by a test.
 
 use crate::config::{self, Mode, mode};
 use crate::device;
@@ -66,7 +66,7 @@ pub fn remove_device() {
     crate::devices::set_present(false);
 }
 
-/// What the device knows about a QP of this process.
+/// The device's state of a QP of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpInfo {

@@ -104,7 +104,7 @@ impl Context {
 
 /// Bytes of a context's UAR area; sparse.
 pub(crate) const UAR_AREA: usize = 64 << 20;
-/// First page index handed out for dynamic UARs; the pages below are for static ones.
+/// First index of dynamic UAR pages; lower indices are static pages.
 pub(crate) const FIRST_DYNAMIC_UAR: u32 = 0x1000;
 
 /// The device.
@@ -143,7 +143,7 @@ pub(crate) struct Device {
     pub(crate) messages: u64,
     pub(crate) hooked_steps: u64,
     pub(crate) key_variant: u8,
-    /// QPs in error whose receive rings may still be posted to.
+    /// QPs in the error state. The program may still post to their receive rings.
     pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
     pub(crate) uar_changes: u64,
@@ -195,7 +195,7 @@ impl Device {
         crate::helper::wake();
     }
 
-    /// The device has something to do soon that no descriptor, timer or doorbell tells.
+    /// True when the device has work to do soon that no descriptor, timer or doorbell announces.
     pub(crate) fn is_restless(&self) -> bool {
         self.backlogged || !self.in_error.is_empty() || self.faults.active
     }
@@ -215,10 +215,10 @@ impl Device {
 }
 
 static DEVICE: AtomicPtr<Mutex<Device>> = AtomicPtr::new(std::ptr::null_mut());
-/// Forks between this process and the one that loaded the crate.
+/// Number of forks between the process that loaded the crate and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Tells the devices of a process and of its forked children apart.
+/// Distinguishes the devices of a process and of its forked children.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
 }
@@ -250,7 +250,7 @@ pub(crate) fn lock() -> MutexGuard<'static, Device> {
     mutex().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the lock if nobody holds it.
+/// Takes the lock if it is free.
 pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
     match mutex().try_lock() {
         Ok(guard) => Some(guard),

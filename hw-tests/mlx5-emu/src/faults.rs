@@ -23,13 +23,13 @@ use crate::events::kind;
 use crate::mem::Area;
 use crate::uverbs::command_names;
 
-/// What can go wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
     /// A request gets lost.
     Drop,
-    /// A request waits so many microseconds.
+    /// A request waits this many microseconds.
     Delay(u64),
     /// A request is answered "receiver not ready".
     NotReady,
@@ -51,7 +51,7 @@ pub enum Fault {
 /// A fault and when it strikes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
     /// Occasions that pass unharmed first.
     pub skip: u32,
@@ -67,14 +67,14 @@ impl Rule {
         Self { fault, skip: 0, count: 1, qpn: None }
     }
 
-    /// So many times.
+    /// Sets how often the rule applies.
     #[must_use]
     pub fn times(mut self, count: u32) -> Self {
         self.count = count;
         self
     }
 
-    /// After so many occasions.
+    /// Sets how many occasions pass before the rule applies.
     #[must_use]
     pub fn after(mut self, skip: u32) -> Self {
         self.skip = skip;
@@ -89,7 +89,7 @@ impl Rule {
     }
 }
 
-/// What a request meets.
+/// The injected fate of a request.
 pub(crate) enum Injected {
     Drop,
     Delay(u64),
@@ -118,9 +118,9 @@ pub(crate) struct Faults {
     stale: Vec<(Area, usize, u8)>,
     /// The same of receives, with their CQs.
     late: Vec<(usize, Area, usize, u8)>,
-    /// QPs whose LAST_WQE_REACHED waits for those.
+    /// QPs whose LAST_WQE_REACHED waits for the late receives.
     late_last: Vec<usize>,
-    /// Any rule or held completion: the fast path looks at nothing else.
+    /// True when there is any rule or held completion. The fast path checks only this field.
     pub(crate) active: bool,
 }
 
@@ -271,7 +271,7 @@ impl Faults {
         late
     }
 
-    /// At the responder: pretend that there is no receive WQE.
+    /// At the responder: acts as if there were no receive WQE.
     pub(crate) fn force_not_ready(&mut self, qpn: u32) -> bool {
         self.strike(Some(qpn), |fault| fault == Fault::NotReady).is_some()
     }
@@ -337,7 +337,7 @@ impl Device {
         self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
     }
 
-    /// Shows receives that are late, and then what waits for them.
+    /// Makes late receives visible, and then delivers the events that wait for them.
     pub(crate) fn release_late(&mut self) {
         for (cq, buf, offset, value) in std::mem::take(&mut self.faults.late) {
             if self.cqs.get(cq).is_some() {

@@ -23,7 +23,7 @@ static POLLS: AtomicU64 = AtomicU64::new(0);
 static WAKES: AtomicU64 = AtomicU64::new(0);
 static WAKE: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// Longest nap while a doorbell may come that nothing tells of.
+/// Longest nap while a doorbell may come that wakes nobody.
 const LONGEST: Duration = Duration::from_millis(2);
 /// Shortest nap.
 const SHORTEST: Duration = Duration::from_micros(50);
@@ -98,7 +98,7 @@ impl Spin {
     }
 }
 
-/// What [`Spin::wait`] did or wants.
+/// The action or the request of [`Spin::wait`].
 enum SpinWait {
     /// It is time for another look.
     Looked,
@@ -181,7 +181,7 @@ pub(crate) fn timer_set() {
     wake();
 }
 
-/// The program polls: what it polls for need not be fetched by the helper.
+/// Notes that the program polls. The helper then need not fetch the program's completions.
 #[inline]
 pub(crate) fn program_polls() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

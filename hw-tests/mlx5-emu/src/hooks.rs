@@ -135,7 +135,7 @@ fn read_word(address: u64) -> Option<usize> {
     Some(usize::from_ne_bytes(word))
 }
 
-/// The `ibv_context` of an object, if it really is the one that uses this command descriptor.
+/// The `ibv_context` of an object, if the context uses this command descriptor.
 fn context_of(fd: i32, object: u64) -> Option<usize> {
     if object == 0 || !object.is_multiple_of(8) || fd < 0 {
         return None;
@@ -268,17 +268,17 @@ fn is_function(word: usize) -> bool {
     word > 4096 && read_word(word as u64).is_some()
 }
 
-/// A CQ goes away; called with the device locked.
+/// Removes the hooks of a destroyed CQ. Called with the device locked.
 pub(crate) fn cq_destroyed(object: u64) {
     START_POLL.remove(object as usize);
 }
 
-/// A QP goes away; called with the device locked.
+/// Removes the hooks of a destroyed QP. Called with the device locked.
 pub(crate) fn qp_destroyed(object: u64) {
     WR_COMPLETE.remove(object as usize);
 }
 
-/// A context goes away; called with the device locked.
+/// Removes the hooks of a closed context. Called with the device locked.
 pub(crate) fn context_closed(index: usize) {
     for slot in &CONTEXTS {
         if slot.context.load(Ordering::Relaxed) != 0 && slot.index.load(Ordering::Relaxed) == index {
@@ -313,7 +313,7 @@ fn guarded(work: impl FnOnce()) {
 
 static VAIN_POLLS: AtomicU32 = AtomicU32::new(0);
 
-/// What an empty poll gives the engine a chance for.
+/// Runs the engine after an empty poll.
 fn poll_step() {
     let mut peers = false;
     guarded(|| {

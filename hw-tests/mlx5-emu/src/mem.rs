@@ -162,7 +162,7 @@ impl Area {
         u32::from_be(unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Relaxed))
     }
 
-    /// As [`Area::be32`], with what follows in program order not read before it.
+    /// As [`Area::be32`], with acquire ordering: later reads are not done before this load.
     #[inline(always)]
     pub(crate) fn be32_acquire(&self, offset: usize) -> u32 {
         let at = self.at(offset, 4);
@@ -228,7 +228,7 @@ impl Area {
         unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Acquire)
     }
 
-    /// Changes a native 64-bit word atomically, unless `change` gives nothing.
+    /// Changes a native 64-bit word atomically, unless `change` returns `None`.
     pub(crate) fn update64(&self, offset: usize, change: impl FnMut(u64) -> Option<u64>) {
         let at = self.at(offset, 8);
         // SAFETY: in bounds; the offsets used are multiples of 8 in a mapping of pages.
@@ -366,7 +366,7 @@ pub(crate) fn fault_in(address: u64, len: u64, writable: bool) -> bool {
     check_range(address, len, writable).is_ok()
 }
 
-/// The key of null regions: what is written with it is dropped, what is read with it is zero.
+/// The key of null regions. Writes with this key are dropped, reads return zero.
 pub(crate) const NULL_KEY: u32 = 0x1ff;
 
 /// Returns an address that stands for `len` bytes of a null region. `len` is at most the length of
@@ -408,10 +408,10 @@ pub(crate) fn null_region(len: u32, writable: bool) -> Option<u64> {
     })
 }
 
-/// Maps `len` bytes of a descriptor from offset 0, shared; the mapping lives until [`unmap`].
+/// Maps `len` bytes of a descriptor from offset 0, shared. The mapping lives until [`unmap`].
 ///
 /// # Errors
-/// What mmap(2) says.
+/// The errors of mmap(2).
 pub(crate) fn map_shared(fd: i32, len: usize) -> io::Result<Area> {
     // SAFETY: a new mapping anywhere; nothing existing is replaced.
     let base = unsafe {

@@ -30,7 +30,7 @@ const WHOLE: usize = CAPACITY / 4 * 3;
 const PART: usize = CAPACITY / 4;
 /// Frames start at multiples of this, so that counters are aligned.
 const ALIGN: usize = 8;
-/// Sockets are looked at each so many calls, for peers that are gone.
+/// The sockets are checked for lost peers once per this number of calls.
 const CALLS: u32 = 64;
 
 const FRAME_REQUEST: u8 = 1;
@@ -47,7 +47,7 @@ const PART_HEAD: usize = 8;
 struct Incoming {
     stream: UnixStream,
     ring: Option<Ring>,
-    /// Parts of a frame that came so far.
+    /// The part of a frame that has arrived so far.
     parts: Vec<u8>,
     open: bool,
 }
@@ -60,12 +60,12 @@ struct Outgoing {
     queue: Vec<u8>,
     /// Bytes of `queue` that are in the ring.
     done: usize,
-    /// A request waits for so much room.
+    /// A request waits for this many free bytes.
     wanted: usize,
 }
 
 impl Outgoing {
-    /// There is room for what waits.
+    /// True when there is room for the waiting data.
     fn can_go_on(&self) -> bool {
         let free = self.ring.free();
         free >= if self.queue.is_empty() { self.wanted } else { ALIGN }
@@ -77,7 +77,7 @@ impl Outgoing {
         }
     }
 
-    /// Puts what waits into the ring as far as there is room.
+    /// Moves waiting data into the ring as far as there is room.
     fn advance(&mut self) {
         while self.done < self.queue.len() {
             let len = self.ring.free().min(self.queue.len() - self.done);
@@ -187,7 +187,7 @@ impl Net {
         self.slot
     }
 
-    /// What QP and SRQ numbers start from.
+    /// The first QP and SRQ number of this process.
     pub(crate) fn number_base(&self) -> u32 {
         self.slot << QPN_INDEX_BITS
     }
@@ -307,7 +307,8 @@ impl Net {
         }
     }
 
-    /// Tells the other ends that somebody sleeps here; true when there is something to do already.
+    /// Tells the peers that a thread of this process sleeps. Returns true when there is work
+    /// already.
     fn note_sleep(&self) -> bool {
         let mut work = false;
         for ring in self.incoming.iter().filter_map(|peer| peer.ring.as_ref()) {
@@ -350,7 +351,7 @@ impl Net {
     }
 }
 
-/// Writes what comes before the payload of a request.
+/// Writes the header of a request, in front of its payload.
 fn write_head(head: &mut [u8], request: &Request, payload: usize) {
     let mut rest = head;
     let mut put = |bytes: &[u8]| {
@@ -440,7 +441,7 @@ fn parse_request(cursor: &mut Cursor<'_>) -> Option<Request> {
 }
 
 impl Device {
-    /// Reads what peers sent, answers it, and writes what waits.
+    /// Reads the frames of peers, answers them, and writes waiting data.
     pub(crate) fn run_net(&mut self) {
         self.net.calls = self.net.calls.wrapping_add(1);
         let due = self.net.calls.is_multiple_of(CALLS);
@@ -461,7 +462,7 @@ impl Device {
 
     /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone.
     fn look_at_sockets(&mut self) {
-        // What has gone is served once more: it may have written before.
+        // A lost peer is served once more: it may have written before its end.
         for peer in &mut self.net.incoming {
             if peer.ring.is_none() {
                 match Ring::accept(peer.stream.as_raw_fd()) {
@@ -483,7 +484,7 @@ impl Device {
             self.peer_lost(slot);
         }
         if self.net.sleepers > 0 {
-            // Another thread still sleeps, whose byte this may have been.
+            // Another thread still sleeps, and this byte may have been for that thread.
             self.net.note_sleep();
         }
     }
@@ -570,7 +571,7 @@ impl Device {
     }
 }
 
-/// Wakes whoever sleeps at the other end. A socket that is full of such bytes does so anyway.
+/// Wakes a sleeper at the other end. A socket that is full of such bytes wakes the sleeper anyway.
 fn wake(stream: &UnixStream) {
     let _ = crate::sys::send_packet(stream.as_raw_fd(), &[0]);
 }

@@ -1,4 +1,4 @@
-//! What the commands make: PDs, keys, CQs, SRQs, QPs, address handles, XRC domains.
+//! The objects of commands: PDs, keys, CQs, SRQs, QPs, address handles, XRC domains.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub(crate) struct Pd {
     pub(crate) users: u32,
 }
 
-/// What a key stands for.
+/// The object behind a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyKind {
     /// A memory region.
@@ -49,7 +49,7 @@ pub(crate) struct Mkey {
     /// The full key: index << 8 | variant.
     pub(crate) key: u32,
     pub(crate) pd: usize,
-    /// First address as work requests give it.
+    /// First address, in the address space of work requests.
     pub(crate) iova: u64,
     /// Where that is in the program's memory.
     pub(crate) start: u64,
@@ -142,15 +142,15 @@ pub(crate) struct Srq {
     pub(crate) uidx: u32,
     /// XRC: where completions go and which domain.
     pub(crate) xrc: Option<(usize, usize)>,
-    /// Next WQE to hand out.
+    /// Next WQE to use.
     pub(crate) head: u16,
     /// Next WQE to take over when the record covers more.
     pub(crate) tail: u16,
     /// WQEs taken over, as the record counts.
     pub(crate) posted: u16,
-    /// WQEs taken over and not handed out.
+    /// WQEs that the device owns and has not used.
     pub(crate) available: u32,
-    /// `next` of each WQE in our hands, as it was when taken over; FREE otherwise.
+    /// `next` of each WQE that the device owns, as read at takeover; FREE for other WQEs.
     pub(crate) links: Vec<u32>,
     pub(crate) limit: u32,
     pub(crate) users: u32,
@@ -163,7 +163,7 @@ pub(crate) struct Srq {
 /// Marker in [`Srq::links`] for a slot that the program owns.
 pub(crate) const FREE: u32 = u32::MAX;
 
-/// Memory behind an indirect key: its pieces, one after the other, as often as `repeat` says.
+/// Memory behind an indirect key: pieces in a row, repeated `repeat` times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) pieces: Vec<Piece>,
@@ -250,7 +250,7 @@ pub(crate) enum Blocked {
     Peer,
 }
 
-/// Where payload of an acknowledged request goes or came from.
+/// Destination or source of the payload of an acknowledged request.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     /// Sequence number of the request.
@@ -282,9 +282,9 @@ pub(crate) struct Qp {
     /// A DC target's access key, folded.
     pub(crate) dc_key: u32,
     pub(crate) sig_all: bool,
-    /// Payload of receives may go into the CQE, up to so many bytes.
+    /// Maximum payload of a receive that may go into the CQE, in bytes.
     pub(crate) scatter_recv: u32,
-    /// Payload of READ and atomics may go into the CQE, up to so many bytes.
+    /// Maximum payload of a READ or an atomic that may go into the CQE, in bytes.
     pub(crate) scatter_send: u32,
     /// Send ring; basic blocks of 64 bytes.
     pub(crate) sq: Option<Area>,
@@ -302,7 +302,7 @@ pub(crate) struct Qp {
     pub(crate) sq_done: u16,
     /// Send counter as last read.
     pub(crate) sq_posted: u16,
-    /// Next receive WQE to hand out, as a running count.
+    /// Next receive WQE to use, as a running count.
     pub(crate) rq_next: u16,
     /// Receive counter as last read.
     pub(crate) rq_posted: u16,

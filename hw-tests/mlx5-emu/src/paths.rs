@@ -109,7 +109,7 @@ match target(libc::AT_FDCWD, path) {
     _ => sys::fopen(path, mode),
 });
 
-/// Fills in what a character device's stat says.
+/// Fills in the stat of a character device.
 ///
 /// # Safety
 /// `out` is null or valid for writing.

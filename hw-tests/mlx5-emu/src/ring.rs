@@ -42,10 +42,10 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Makes a ring and hands it to whoever reads from `socket`; this is the writer's end.
+    /// Makes a ring and sends it to the reader behind `socket`. Returns the writer's end.
     ///
     /// # Errors
-    /// No memory, no address space, or nobody there.
+    /// No memory, no address space, or no peer.
     pub(crate) fn offer(socket: RawFd) -> io::Result<Self> {
         let fd = sys::memfd(c"mlx5-emu-ring", (HEADER + CAPACITY) as u64)?;
         let ring = Self::map(&fd, End::Writer)?;
@@ -103,7 +103,7 @@ impl Ring {
         (filled as usize).min(CAPACITY)
     }
 
-    /// Room for so many bytes.
+    /// Free bytes.
     pub(crate) fn free(&self) -> usize {
         CAPACITY - self.filled()
     }
@@ -113,7 +113,7 @@ impl Ring {
         unsafe { self.base.add(HEADER + (counter as usize & (CAPACITY - 1))) }
     }
 
-    /// The writer's next `len` bytes, if there is room: to be filled, then published.
+    /// The writer's next `len` bytes, if there is room. The writer fills them, then publishes them.
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         debug_assert_eq!(self.end, End::Writer);
         if self.free() < len {
@@ -133,7 +133,7 @@ impl Ring {
         self.other_sleeps()
     }
 
-    /// What there is to read.
+    /// The bytes to read.
     pub(crate) fn written(&self) -> &[u8] {
         debug_assert_eq!(self.end, End::Reader);
         let at = self.data(self.counter(TAIL).load(Ordering::Relaxed));
@@ -141,7 +141,7 @@ impl Ring {
         unsafe { std::slice::from_raw_parts(at, self.filled()) }
     }
 
-    /// Gives `len` bytes back to the writer; true when it sleeps and has to be woken.
+    /// Returns `len` bytes to the writer. True when the writer sleeps and must be woken.
     #[must_use]
     pub(crate) fn consumed(&mut self, len: usize) -> bool {
         let tail = self.counter(TAIL);
@@ -157,7 +157,8 @@ impl Ring {
         other.load(Ordering::Relaxed) != 0 && other.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// This end is about to sleep: it has to look at the ring once more before it does.
+    /// Announces that this end is about to sleep. It must look at the ring once more before it
+    /// sleeps.
     pub(crate) fn sleep(&self) {
         self.flag(self.end).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -17,7 +17,7 @@ impl<T> Slab<T> {
         Self { entries: Vec::new(), free: std::collections::VecDeque::new(), limit, len: 0, eager: false }
     }
 
-    /// A table that hands out free indices at once, so that it stays small.
+    /// A table that reuses free indices at once, so that the table stays small.
     pub(crate) fn compact(limit: usize) -> Self {
         Self { eager: true, ..Self::new(limit) }
     }

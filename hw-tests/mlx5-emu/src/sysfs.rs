@@ -25,7 +25,7 @@ const PREFIX: &str = "mlx5-emu-sysfs-";
 /// PCI identity of a ConnectX-6 Dx, for libmlx5's match table.
 const MODALIAS: &str = "pci:v000015B3d0000101Dsv000015B3sd00000000bc02sc00i00";
 
-/// What `ibv_devinfo` prints as board id: says what this is.
+/// Board ID in the output of `ibv_devinfo`. It identifies the software device.
 const BOARD_ID: &str = "SOFTWARE-MLX5-EMU";
 
 /// PCI slot of the device.
@@ -64,7 +64,7 @@ struct Tree {
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// What [`rewrite`] and [`literal`] need of the tree.
+/// The data of the tree that [`rewrite`] and [`literal`] need.
 struct Root {
     /// Without links.
     path: Vec<u8>,
@@ -165,7 +165,7 @@ fn processors() -> (String, String) {
     (list, mask)
 }
 
-/// The PCI function: what programs read to place the device and to tell its model.
+/// The PCI function: files from which programs read the device's location and model.
 fn fill_pci(root: &Path) -> io::Result<()> {
     let dev = root.join(PCI);
     let (list, mask) = processors();
@@ -275,7 +275,7 @@ fn base() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Removes trees whose process is gone: nobody holds their lock.
+/// Removes the trees of processes that are gone. Their locks are free.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -285,7 +285,7 @@ fn sweep(base: &Path) {
         let path = entry.path();
         let stale = match File::open(path.join("lock")) {
             Ok(lock) => sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB),
-            // Being made or being removed by somebody else right now, unless it is old.
+            // Another process creates or removes this tree right now, unless the tree is old.
             Err(_) => entry
                 .metadata()
                 .and_then(|meta| meta.modified())
@@ -354,7 +354,7 @@ pub(crate) fn remove() {
     if tree.as_ref().is_some_and(|tree| tree.pid == std::process::id())
         && let Some(Tree { path, lock, .. }) = tree.take()
     {
-        // An exclusive lock is only to be had when nobody else holds a shared one.
+        // An exclusive lock is available only if no other process holds a shared lock.
         let last = sys::flock(&lock, libc::LOCK_UN) && sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB);
         if last {
             let _ = fs::remove_dir_all(path);

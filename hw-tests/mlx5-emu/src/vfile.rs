@@ -25,8 +25,8 @@ use crate::sys;
 
 /// The driver's side of one open virtual character device.
 ///
-/// Calls come from any thread, several at once. Errors must carry an errno
-/// ([`io::Error::from_raw_os_error`]); one without becomes EIO.
+/// Calls come from any thread, also concurrently. Errors must carry an errno
+/// ([`io::Error::from_raw_os_error`]); an error without an errno becomes EIO.
 pub trait VirtualFile: Send + Sync {
     /// write(2) on `fd`: bytes taken.
     ///

@@ -32,7 +32,7 @@ mod uffd {
     pub(super) const FEATURE_WP_SHMEM: u64 = 1 << 12;
     pub(super) const MODE_WP: u64 = 2;
     pub(super) const PROTECT: u64 = 1;
-    /// Only faults of user code: what an unprivileged process may ask for.
+    /// Only faults of user code: an unprivileged process may ask for these only.
     pub(super) const USER_MODE_ONLY: i32 = 1;
     pub(super) const EVENT_PAGEFAULT: u8 = 0x12;
     pub(super) const MESSAGE: usize = 32;
@@ -139,10 +139,10 @@ impl Watch {
         self.fd.as_raw_fd()
     }
 
-    /// The pages that threads of the program wait to write to.
+    /// The pages that blocked threads of the program write to.
     ///
     /// # Errors
-    /// The descriptor is not ours any more: the program closed it.
+    /// The program closed the descriptor, so the descriptor no longer belongs to the device.
     pub(crate) fn touched(&mut self) -> io::Result<Vec<Touched>> {
         let mut touched: Vec<Touched> = Vec::new();
         if self.pages.is_empty() {
@@ -178,10 +178,10 @@ impl Watch {
         }
     }
 
-    /// Lets the writers of these pages go on.
+    /// Lets the writers of these pages continue.
     ///
     /// # Errors
-    /// What UFFDIO_WRITEPROTECT says.
+    /// The errors of UFFDIO_WRITEPROTECT.
     pub(crate) fn lift(&mut self, touched: &[Touched]) -> io::Result<()> {
         for &Touched { address, .. } in touched {
             self.write_protect(address, false)?;
@@ -197,14 +197,14 @@ impl Watch {
             let mut request = [address, PAGE, if protect { uffd::PROTECT } else { 0 }];
             match control(self.fd.as_raw_fd(), uffd::WRITEPROTECT, &mut request) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
-                // The mapping is gone, and with it whoever waited.
+                // The mapping is gone, and so are its waiting writers.
                 Err(error) if !protect && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                 result => return result,
             }
         }
     }
 
-    /// Takes note of what the device knows about its pages: called with the device locked.
+    /// Updates the watch from the device's data about its pages. Called with the device locked.
     pub(crate) fn note(&mut self, device: &mut Device) {
         let now = Instant::now();
         if self.changes != Some(device.uar_changes) {
@@ -227,7 +227,7 @@ impl Watch {
         }
     }
 
-    /// Looks up where the program has the UAR pages mapped.
+    /// Finds the addresses at which the program has mapped the UAR pages.
     fn find_mappings(&mut self, device: &Device) {
         let Ok(maps) = read_all(&self.maps) else { return };
         let mut found: Vec<Page> = Vec::new();

@@ -53,14 +53,14 @@ pub(crate) mod syndrome {
     }
 }
 
-/// What goes into a CQE.
+/// The content of a CQE.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cqe<'a> {
     pub(crate) opcode: u8,
     pub(crate) srqn_uidx: u32,
     /// Source QP and flags.
     pub(crate) flags_rqpn: u32,
-    /// Immediate data or invalidated key, as it goes on the wire.
+    /// Immediate data or invalidated key, in wire format.
     pub(crate) imm: [u8; 4],
     pub(crate) byte_cnt: u32,
     /// QP number; the top byte is the requester's opcode.

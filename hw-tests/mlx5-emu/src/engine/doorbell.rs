@@ -48,7 +48,8 @@ impl Device {
         self.find_overwritten(context, slot);
     }
 
-    /// A doorbell register of this page is being written: the records tell what for.
+    /// Handles a write to a doorbell register of this page. The records show which queues were
+    /// rung.
     pub(crate) fn page_touched(&mut self, context: usize, page: u32) {
         let Some(slot) = self.contexts.get(context).and_then(|state| state.uar_slot(page)) else { return };
         self.contexts[context].uar_pages[slot].compare = true;
@@ -208,7 +209,7 @@ impl Device {
     }
 }
 
-/// Takes what was copied into a register behind its first eight bytes.
+/// Takes the words copied into a register behind its first eight bytes.
 fn take_words(uar: Area, register: usize) -> [u64; WORDS] {
     std::array::from_fn(|i| if i == 0 { 0 } else { u64::from_be(uar.take64(register + i * 8)) })
 }

@@ -1,4 +1,4 @@
-//! The engine: what the hardware does between a doorbell and a completion.
+//! The engine: the hardware's work between a doorbell and a completion.
 
 mod blueflame;
 pub(crate) mod cqe;
@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Receives posted to a ring whose QP is in error already are flushed too.
+    /// Flushes receives that were posted to a ring whose QP was already in error.
     fn flush_late_receives(&mut self) {
         let mut list = std::mem::take(&mut self.in_error);
         list.retain(|&index| self.qps.get(index).is_some_and(|qp| qp.state == QpState::Err));

@@ -45,7 +45,7 @@ pub(crate) struct Flow {
     pub(crate) priority: u32,
     /// `None` drops the frame.
     pub(crate) qp: Option<usize>,
-    /// What completions carry in place of the QP's number.
+    /// Completions carry this value in place of the QP's number.
     pub(crate) tag: u32,
 }
 
@@ -61,7 +61,7 @@ impl Flow {
     }
 }
 
-/// The headers of a frame; what it does not have stays zero.
+/// The headers of a frame. Fields of missing headers stay zero.
 fn fields_of(frame: &[u8]) -> [u8; FIELDS] {
     const VLAN: [u8; 2] = [0x81, 0];
     let mut out = [0; FIELDS];
@@ -147,7 +147,7 @@ impl Device {
         outcome
     }
 
-    /// Hands a frame to the QPs of the closest rule with the first priority.
+    /// Delivers a frame to the QPs of the closest rule with the first priority.
     fn steer(&mut self, sender: usize, frame: &[u8]) {
         let fields = fields_of(frame);
         let rank = |flow: &Flow| (std::cmp::Reverse(flow.priority), flow.weight());

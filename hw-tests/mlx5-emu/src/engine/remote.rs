@@ -24,7 +24,8 @@ impl Device {
         signalled: bool,
     ) -> Outcome {
         const WINDOW: usize = 128;
-        // Answers of several processes come in any order: a DC initiator waits for each.
+        // A DC initiator waits for each answer, because answers of several processes arrive in any
+        // order.
         let window = if request.kind == QpType::Dci { 1 } else { WINDOW };
         let slot = Self::process_of(request.dest_qpn);
         let reliable = request.kind.is_reliable();
@@ -65,12 +66,12 @@ impl Device {
             Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
                 qp.rnr_left = qp.attr.rnr_retry;
                 qp.retry_left = qp.attr.retry_cnt;
-                // Answers come in order; one answers everything before it.
+                // Answers arrive in order. An answer also answers all earlier requests.
                 for _ in 0..position {
                     self.complete_oldest(index, &[]);
                 }
                 self.complete_oldest(index, data);
-                // What needed no answer of its own follows.
+                // Complete the following WQEs that needed no answer of their own.
                 while self.qps[index].outstanding.front().is_some_and(|sent| sent.sn == sn) {
                     self.complete_oldest(index, &[]);
                 }
@@ -116,7 +117,7 @@ impl Device {
         }
     }
 
-    /// The connection to another process broke: what it did not answer is tried again.
+    /// Retries all unanswered requests after the connection to another process broke.
     pub(crate) fn peer_lost(&mut self, slot: u32) {
         let waiting: Vec<usize> = self
             .qps
@@ -173,7 +174,7 @@ impl Device {
         }
     }
 
-    /// Puts the data of an answer where its WQE says.
+    /// Writes the data of an answer to the place that its WQE names.
     fn land_answer(&mut self, index: usize, sent: &Outstanding, data: &[u8]) -> Result<Landed, u8> {
         let qp = &self.qps[index];
         let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };

@@ -18,7 +18,7 @@ const TURN: u32 = 64;
 /// Bytes of an answer, and those of them that go into the CQE.
 pub(super) type Landed = (u32, Option<([u8; 64], usize)>);
 
-/// What became of a WQE.
+/// The result of a WQE.
 pub(super) enum Outcome {
     /// Completed; bytes for the CQE, and data for it.
     Done { bytes: u32, inline: Option<([u8; 64], usize)> },
@@ -183,7 +183,7 @@ impl Device {
                         self.complete_send(index, start, control.opcode, bytes, inline);
                     }
                 } else {
-                    // Completes in order, after what waits for answers.
+                    // Completes in order, after the WQEs that wait for answers.
                     let sn = qp.outstanding.back().map_or(0, |sent| sent.sn);
                     qp.outstanding.push_back(Outstanding {
                         sn,
@@ -446,7 +446,7 @@ impl Device {
         Some(())
     }
 
-    /// Takes a request to where it goes.
+    /// Delivers a request to its destination.
     #[inline]
     fn carry_out(
         &mut self,
@@ -464,7 +464,7 @@ impl Device {
         if Self::process_of(request.dest_qpn) != self.net.slot() {
             return self.send_away(index, wqe, request, list, signalled);
         }
-        // READ and atomics have no payload to send; their list is where the answer goes.
+        // READ and atomics send no payload. Their list is the destination of the answer.
         let payload = if request.op.reads() { &[][..] } else { list };
         let reply = self.respond(request, Payload::Segments(payload));
         match reply {
@@ -498,7 +498,7 @@ impl Device {
         }
     }
 
-    /// Puts a READ's data where the WQE says, or into the CQE.
+    /// Writes a READ's data to the place that the WQE names, or into the CQE.
     fn land(&mut self, index: usize, from: &[Seg], list: &[Seg], len: u32) -> Outcome {
         if len > 0 && len <= self.qps[index].scatter_send {
             let mut data = [0; 64];
@@ -538,7 +538,7 @@ impl Device {
         Outcome::Stalled
     }
 
-    /// Nobody answered: wait and try again, as often as the QP allows.
+    /// Handles a missing answer: waits and retries, as often as the QP allows.
     pub(super) fn unanswered(&mut self, index: usize) -> Outcome {
         let qp = &mut self.qps[index];
         match timer::transport_ns(qp.attr.timeout) {
@@ -570,7 +570,7 @@ impl Device {
         }
     }
 
-    /// Tells when a send queue that drains has nothing outstanding.
+    /// Generates the event when a draining send queue has no outstanding requests.
     pub(crate) fn check_drained(&mut self, index: usize) {
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.state == QpState::Sqd && qp.outstanding.is_empty() && qp.drained_event {
@@ -579,7 +579,7 @@ impl Device {
         }
     }
 
-    /// A chance for fault injection to change what happens to a request.
+    /// Applies fault injection to a request.
     #[cold]
     fn inject(&mut self, index: usize, request: &Request) -> Option<Outcome> {
         use crate::faults::Injected;

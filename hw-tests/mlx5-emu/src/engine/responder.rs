@@ -1,4 +1,4 @@
-//! The responder: what a request does at the QP it is sent to.
+//! The responder: the effect of a request on the destination QP.
 
 use super::cqe::{Cqe, opcode, syndrome};
 use super::rwqe::RecvError;
@@ -8,7 +8,7 @@ use crate::mem;
 use crate::objects::{KeyKind, Mkey, Seg, access};
 use crate::qp_state::{QpState, QpType};
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Op {
@@ -62,7 +62,7 @@ pub(crate) struct Datagram {
     pub(crate) flow_label: u32,
 }
 
-/// A request as it travels; its payload comes beside it.
+/// A request in transit, without its payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
@@ -89,7 +89,7 @@ pub(crate) struct Request {
 pub(crate) enum Payload<'a> {
     /// Checked places in this process's memory.
     Segments(&'a [Seg]),
-    /// Bytes that came from elsewhere.
+    /// Bytes from another process or from a buffer.
     Bytes(&'a [u8]),
 }
 
@@ -108,7 +108,7 @@ pub(crate) enum Reply {
     /// As `Nak`, for a responder whose own completion already reports the reason. 0 when nothing is
     /// sent back.
     NakCompleted(u8),
-    /// Nobody there, or not in a state to answer: silence.
+    /// No answer: the QP does not exist, or its state does not allow an answer.
     Silence,
 }
 
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// SRQ and CQ that serve a receive at `index`: for XRC, those that the request names.
+    /// The SRQ and the CQ for a receive at `index`. For XRC, the request names them.
     #[inline]
     fn receive_queues(
         &self,
@@ -286,7 +286,7 @@ impl Device {
         };
         let Some(wqe) = taken else {
             return match request.kind {
-                // Unreliable transports drop what finds no buffer.
+                // Unreliable transports drop a message that finds no buffer.
                 QpType::Uc | QpType::Ud => Reply::Silence,
                 _ => Reply::NotReady(self.qps[index].attr.min_rnr_timer),
             };

@@ -13,10 +13,10 @@ use crate::objects::{FREE, Seg, access};
 /// End of a scatter list that is shorter than its WQE.
 const TERMINATOR_KEY: u32 = 0x100;
 
-/// A receive WQE in the device's hands.
+/// A receive WQE that the device owns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvWqe {
-    /// What the CQE's `wqe_counter` says.
+    /// The CQE's `wqe_counter`.
     pub(crate) counter: u16,
     area: Area,
     /// Offset of the first data segment.
@@ -33,7 +33,7 @@ pub(crate) enum RecvError {
 }
 
 impl Device {
-    /// Takes over what the doorbell record newly covers.
+    /// Takes over the WQEs that the doorbell record newly covers.
     #[inline]
     pub(crate) fn refresh_srq(&mut self, index: usize) {
         let srq = &mut self.srqs[index];

@@ -87,7 +87,7 @@ impl SendWqe {
         Self { ring, start, control }
     }
 
-    /// True when a unit lies at the ring's start, because the WQE goes on there.
+    /// True when a unit lies at the ring's start, because the WQE wraps around.
     pub(crate) fn is_past_end(&self, unit: usize) -> bool {
         self.start + unit * 16 >= self.ring.len()
     }

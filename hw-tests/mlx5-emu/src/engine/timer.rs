@@ -60,7 +60,7 @@ impl Device {
         crate::helper::timer_set();
     }
 
-    /// Lets queues run whose time has come.
+    /// Runs the queues whose timers have expired.
     pub(crate) fn run_timers(&mut self) {
         if self.timers.is_empty() {
             return;

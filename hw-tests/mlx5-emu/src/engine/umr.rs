@@ -47,7 +47,8 @@ impl Device {
             if units < 9 || type2 && bound {
                 return refused;
             }
-            // Where the window's addresses count from is one thing, what lies there another.
+            // The window's own start address (`addr`) and the address of the memory behind it
+            // (`at`) are separate.
             let (key, at) = (wqe.be32(8, 4), wqe.be64(8, 8));
             let Some(target) = self.find_key(key) else { return refused };
             let parent = self.keys[target];

@@ -63,7 +63,7 @@ pub(crate) struct UdParam {
     pub(crate) private: Vec<u8>,
 }
 
-/// What an event carries besides its kind and status.
+/// The parameters of an event, besides its kind and status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EventParam {
     Conn(ConnParam),
@@ -147,7 +147,7 @@ impl Fields<'_> {
             rnr_retry_count: self.u8(at + 270),
         })
     }
-    /// An address that comes with its length, which must be that of its family.
+    /// An address with an explicit length, which must be the length of its family.
     fn sized_addr(&self, at: usize, len: u16) -> Result<Addr, Errno> {
         self.addr(at).filter(|addr| addr.size() == usize::from(len)).ok_or(libc::EINVAL)
     }

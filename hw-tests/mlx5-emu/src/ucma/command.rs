@@ -16,7 +16,7 @@ use super::state::{
 };
 use super::wire::{Message, Response};
 
-/// Ports for those who don't ask for one: above what programs use by default.
+/// Ports for programs that do not choose a port: above the ports that programs use by default.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 50_000..=60_999;
 /// Longest backlog (the kernel's max_backlog).
 const MAX_BACKLOG: i32 = 1024;

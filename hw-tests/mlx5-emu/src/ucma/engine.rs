@@ -45,7 +45,7 @@ fn lock() -> MutexGuard<'static, Option<Engine>> {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `hook` told of connections made and peers lost; the first caller wins.
+/// Calls `hook` for connections made and peers lost. Only the first call has an effect.
 pub fn set_hook(hook: fn(Notice)) {
     let _ = HOOK.set(hook);
 }
@@ -146,7 +146,7 @@ pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx
     Ok(result)
 }
 
-/// A new file whose descriptor is rung through `end`.
+/// A new file. Bytes sent to `end` make its descriptor readable.
 pub(super) fn open(end: Arc<OwnedFd>) -> io::Result<FileId> {
     static AT_FORK: Once = Once::new();
     AT_FORK.call_once(|| sock::at_fork(before_fork, after_fork_in_parent, after_fork_in_child));

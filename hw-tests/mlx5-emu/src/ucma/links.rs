@@ -24,7 +24,7 @@ const LINK: u64 = 2 << 32;
 struct Link {
     socket: OwnedFd,
     pid: i32,
-    /// What the socket didn't take yet.
+    /// Packets that the socket has not taken yet.
     outbox: VecDeque<Vec<u8>>,
 }
 
@@ -33,7 +33,7 @@ struct Bound {
     token: u64,
 }
 
-/// What came in.
+/// Input from a link.
 pub(super) enum Arrival {
     Packet(LinkId, Packet),
     Lost(LinkId),
@@ -85,7 +85,7 @@ impl Links {
         self.next = self.next.wrapping_add(1).clamp(1, LinkId::MAX - 1);
         self.poll.add(socket.as_raw_fd(), LINK | u64::from(id))?;
         self.links.insert(id, Link { socket, pid, outbox: VecDeque::new() });
-        // Process 0 is one that can't be told from others.
+        // PID 0 is unknown: such processes cannot be told apart.
         if pid != 0 {
             self.by_pid.entry(pid).or_insert(id);
         }
@@ -233,7 +233,7 @@ impl Net for Links {
                 entry.outbox.push_back(packet);
                 let _ = self.poll.set_writable(entry.socket.as_raw_fd(), token, true);
             }
-            // The thread reads what the other side said before it went, and then the end.
+            // The thread reads the last packets of the other side, and then the end of file.
             Err(_) => {}
         }
     }

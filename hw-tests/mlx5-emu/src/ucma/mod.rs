@@ -75,7 +75,7 @@ static FILES: Mutex<Vec<Weak<CmFile>>> = Mutex::new(Vec::new());
 /// Opens the connection manager.
 ///
 /// # Errors
-/// What the system says about sockets and threads.
+/// The system's errors for sockets and threads.
 pub fn open() -> io::Result<RawFd> {
     let (program, ours) = sys::seqpacket_pair()?;
     let ours = Arc::new(ours);
@@ -97,7 +97,7 @@ fn file_of(fd: RawFd) -> Result<FileId, Errno> {
     file.map(|file| file.0).ok_or(libc::EINVAL)
 }
 
-/// Where an answer goes, and the answer.
+/// The address of an answer, and the answer.
 type Answer = Option<(u64, Vec<u8>)>;
 
 impl CmFile {

@@ -31,7 +31,7 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('/');
         let port_space = u16::from_str_radix(parts.next()?, 16).ok()?;
@@ -79,7 +79,7 @@ impl Name {
 /// Why a listener could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DialError {
-    /// Nobody listens under that name.
+    /// No listener has this name.
     Refused,
     /// The listener has too many unanswered calls; worth another try.
     Busy,
@@ -91,7 +91,7 @@ pub(crate) trait Net {
     fn bind(&mut self, name: &Name) -> Result<(), Errno>;
     /// Lets others dial a name taken before.
     fn listen(&mut self, name: &Name) -> Result<(), Errno>;
-    /// Gives a name back.
+    /// Releases a name.
     fn unbind(&mut self, name: &Name);
     /// A link to the process that listens under `name`.
     fn dial(&mut self, name: &Name) -> Result<LinkId, DialError>;

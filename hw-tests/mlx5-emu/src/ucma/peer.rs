@@ -12,9 +12,10 @@ use super::state::{
 };
 use super::wire::{Message, Packet, Request, Response};
 
-/// Private data of a message, in bytes: what the kernel reports, whatever the sender gave.
+/// Lengths of a message's private data in bytes, as the kernel reports them. They do not depend on
+/// the length that the sender gave.
 pub(crate) mod private_bytes {
-    /// What the rdma_cm header takes in requests of the IP port spaces.
+    /// Size of the rdma_cm header in requests of the IP port spaces.
     const IP_HEADER: usize = 36;
     pub(crate) const REP: usize = 196;
     pub(crate) const REJ: usize = 148;
@@ -112,7 +113,8 @@ impl Cm {
         let param = if ud {
             EventParam::Ud(UdParam { private, ..UdParam::default() })
         } else {
-            // Seen from here the peer's depth is what we must be able to answer.
+            // The two depths change places: the peer's initiator depth is the number of requests
+            // that this side must be able to answer.
             EventParam::Conn(ConnParam {
                 qp_num: request.qpn,
                 qkey: 0,
@@ -345,7 +347,8 @@ impl Cm {
         self.post(ctx, kind, i32::from(status), Some(EventParam::Ud(param)));
     }
 
-    /// The process behind `link` is gone: what it would have said on its way out is said for it.
+    /// Handles the end of the process behind `link`, as if that process had sent its farewell
+    /// messages.
     pub(crate) fn link_lost(&mut self, cx: &mut Cx<'_>, link: LinkId) {
         for id in self.ids.values_mut() {
             if let Some(listener) = &mut id.listener {
@@ -385,7 +388,7 @@ impl Cm {
         self.pump(cx);
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
         while let Some(ctx) = self.expired(cx.now) {
             self.on_timer(cx, ctx);
@@ -404,7 +407,7 @@ impl Cm {
             Peer::ReqSent { .. } | Peer::SidrReqSent if !late => self.dial(cx, ctx),
             Peer::ReqSent { .. } | Peer::RepSent | Peer::SidrReqSent => {
                 if matches!(id.peer, Peer::ReqSent { .. }) {
-                    // So that a late answer finds nobody.
+                    // A late answer must not find an identifier.
                     let body = Message::Rej { reason: reject::TIMEOUT, private: Vec::new() };
                     self.tell(cx, ctx, body);
                 }

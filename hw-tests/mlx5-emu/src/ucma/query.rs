@@ -211,7 +211,7 @@ impl Cm {
         Ok(reply.cut(QP_ATTR_BYTES))
     }
 
-    /// Before there is a peer: enough for INIT.
+    /// The attributes before a peer is known: enough for INIT.
     fn first_attr(&self, id: &Id, state: u32, reply: Reply) -> Reply {
         let common = mask::STATE | mask::PKEY_INDEX | mask::PORT;
         let reply = reply.u8(133, self.device.port);

@@ -165,7 +165,7 @@ pub(super) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: e
     unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
 }
 
-/// Wakes whoever waits for the eventfd.
+/// Wakes the thread that waits for the eventfd.
 pub(super) fn ring(fd: &OwnedFd) {
     // SAFETY: no pointers to our memory are kept; eventfd_write takes a number.
     unsafe { libc::eventfd_write(fd.as_raw_fd(), 1) };

@@ -54,9 +54,9 @@ pub(crate) enum EventKind {
 pub(crate) mod reject {
     /// The requester gave up.
     pub(crate) const TIMEOUT: u8 = 4;
-    /// Nobody listens there.
+    /// No listener has this service ID.
     pub(crate) const INVALID_SERVICE_ID: u8 = 8;
-    /// The program said no, or went away.
+    /// The program refused, or has exited.
     pub(crate) const CONSUMER_DEFINED: u8 = 28;
     /// The program doesn't want these vendor options.
     pub(crate) const VENDOR_OPTION_NOT_SUPPORTED: u8 = 35;
@@ -108,7 +108,7 @@ pub(crate) enum Peer {
 pub(crate) struct Timing {
     /// Until an unanswered request is UNREACHABLE, and an unanswered disconnect done.
     pub(crate) answer: Duration,
-    /// The same once the peer has said that it got the request.
+    /// As `answer`, after the peer has confirmed that it received the request.
     pub(crate) decision: Duration,
     /// From the end of a connection to TIMEWAIT_EXIT.
     pub(crate) timewait: Duration,
@@ -127,7 +127,7 @@ impl Default for Timing {
     }
 }
 
-/// What the CM reports about the device it runs on.
+/// Properties of the device that the CM reports.
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
     /// Node GUID in host order.
@@ -179,9 +179,9 @@ pub(crate) struct Id {
     pub(crate) srq: u8,
     pub(crate) qkey: u32,
     pub(crate) remote_qpn: u32,
-    /// What the peer starts sending with.
+    /// The peer's first send PSN.
     pub(crate) rq_psn: u32,
-    /// What we start sending with.
+    /// The first send PSN of this side.
     pub(crate) sq_psn: u32,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
@@ -214,7 +214,7 @@ impl Id {
 /// An event waiting to be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// The identifier whose `events_reported` counts it.
+    /// The identifier whose `events_reported` counts this event.
     pub(crate) owner: CtxId,
     /// The identifier it is about: for a connection request the new one.
     pub(crate) id: CtxId,
@@ -225,7 +225,7 @@ pub(crate) struct Event {
     pub(crate) ece: Ece,
 }
 
-/// What a data engine may want to know.
+/// Notices for a data engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Two queue pairs belong together now.
@@ -289,7 +289,7 @@ impl Cm {
         self.files.insert(file, VecDeque::new());
     }
 
-    /// The last descriptor of `file` was closed: every identifier in it goes.
+    /// Removes every identifier of `file` after its last descriptor was closed.
     pub(crate) fn close(&mut self, cx: &mut Cx<'_>, file: FileId) {
         let of_file: Vec<CtxId> =
             self.ids.iter().filter(|(_, id)| id.file == file).map(|(&ctx, _)| ctx).collect();
@@ -418,7 +418,7 @@ impl Cm {
         if let Some(body) = farewell {
             self.send(cx, id.link, Packet { to: id.remote_comm, from: id.comm, body });
         }
-        // Requests that nobody took go with their listener.
+        // Requests that the program has not taken are destroyed with their listener.
         let mut orphans = Vec::new();
         if let Some(events) = self.files.get_mut(&id.file) {
             events.retain(|event| {
@@ -441,7 +441,7 @@ impl Cm {
         self.post_with_ece(ctx, kind, status, param, Ece::default());
     }
 
-    /// As [`Self::post`], with what the peer said about its connection establishment.
+    /// As [`Self::post`], with the peer's ECE options.
     pub(crate) fn post_with_ece(
         &mut self,
         ctx: CtxId,
@@ -505,7 +505,7 @@ impl Cm {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// The next identifier whose time has come; its timer is cleared.
+    /// The next identifier with an expired timer. The timer is cleared.
     pub(crate) fn expired(&mut self, now: Duration) -> Option<CtxId> {
         let &(at, comm) = self.timers.first()?;
         if at > now {
@@ -536,7 +536,7 @@ impl Cm {
         }
     }
 
-    /// Delivers what this process told itself.
+    /// Delivers the messages that this process sent to itself.
     pub(crate) fn pump(&mut self, cx: &mut Cx<'_>) {
         while let Some(packet) = self.local.pop_front() {
             self.receive(cx, LOCAL, packet);

@@ -1,4 +1,4 @@
-//! One command, however it came: its number, its input, and where the answer goes.
+//! A command of either interface: its number, its input, and the address of its answer.
 
 use std::io;
 
@@ -91,7 +91,7 @@ pub(crate) struct Command {
     pub(crate) uhw: Vec<u8>,
     pub(crate) core_out: Room,
     pub(crate) uhw_out: Room,
-    /// Command descriptor it came on, for checks of what the program's structures say.
+    /// The command descriptor of the call, to check the contents of the program's structures.
     pub(crate) fd: i32,
 }
 
@@ -131,10 +131,10 @@ impl Reader<'_> {
 }
 
 impl Command {
-    /// Takes a command of the write(2) interface apart.
+    /// Decodes a command of the write(2) interface.
     ///
     /// # Errors
-    /// EINVAL when the header's sizes are not those of the buffer.
+    /// EINVAL when the header's sizes do not match the buffer.
     pub(crate) fn from_write(buf: &[u8]) -> io::Result<Self> {
         let invalid = || sys::errno(libc::EINVAL);
         if buf.len() < 8 {
@@ -215,18 +215,18 @@ impl Command {
         Reader(&self.uhw)
     }
 
-    /// Writes the core answer, cut to the room there is.
+    /// Writes the core answer, cut to the size of the caller's buffer.
     ///
     /// # Errors
-    /// EFAULT when the room is not mapped.
+    /// EFAULT when the buffer is not mapped.
     pub(crate) fn answer(&self, data: &[u8]) -> io::Result<()> {
         mem::copy_to_user(self.core_out.address, &data[..data.len().min(self.core_out.len)])
     }
 
-    /// Writes the driver's answer, cut to the room there is.
+    /// Writes the driver's answer, cut to the size of the caller's buffer.
     ///
     /// # Errors
-    /// EFAULT when the room is not mapped.
+    /// EFAULT when the buffer is not mapped.
     pub(crate) fn answer_uhw(&self, data: &[u8]) -> io::Result<()> {
         mem::copy_to_user(self.uhw_out.address, &data[..data.len().min(self.uhw_out.len)])
     }

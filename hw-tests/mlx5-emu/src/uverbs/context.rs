@@ -92,7 +92,7 @@ impl Device {
         uhw
     }
 
-    /// Hands out a UAR page; its index is also its offset in pages.
+    /// Allocates a UAR page. Its index is also its offset in pages.
     pub(super) fn alloc_uar_page(&mut self, context: usize) -> io::Result<u32> {
         let context = &mut self.contexts[context];
         let page = context.next_uar_page;

@@ -13,7 +13,7 @@ use crate::device::{Device, MAX_QP, ObjectKind};
 use crate::objects::{KeyKind, Mkey};
 use crate::sys;
 
-/// Reserved QP numbers are handed out in blocks of this size; log2.
+/// Log2 of the size of a block of reserved QP numbers.
 const LOG_RESERVED_QPNS: u8 = 6;
 /// Blocks of reserved QP numbers of one process, from the end of its numbers.
 const RESERVED_BLOCKS: u32 = 16;

@@ -19,7 +19,7 @@ pub(super) const MAX_DM_SIZE: u64 = 128 << 10;
 /// First page of the area in the context's memory: `MLX5_IB_MMAP_DEVICE_MEM` in the command part of
 /// an mmap offset.
 const AREA: usize = 8 << 8;
-/// Pages of the area, one bit each in the word that says which are taken.
+/// Pages of the area. The mask of allocated pages has one bit per page.
 const AREA_PAGES: u32 = 64;
 /// Offset of that word: a page that no mmap command names.
 const TAKEN: usize = (9 << 8) * PAGE;

@@ -1,4 +1,4 @@
-//! Flow rules: those of the verbs, made of header specifications, and those of mlx5's own matchers.
+//! Flow rules of the verbs (header specifications), and of mlx5's own matchers.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use crate::engine::raw::{FIELDS, Flow, field};
 use crate::qp_state::QpType;
 use crate::sys;
 
-/// What a matcher compares and how early.
+/// The fields that a matcher compares, and its priority.
 #[derive(Clone, Debug)]
 pub(crate) struct Matcher {
     mask: [u8; FIELDS],
@@ -29,7 +29,7 @@ fn invalid() -> io::Error {
     sys::errno(libc::EINVAL)
 }
 
-/// Where a field of a specification stands, where it goes, and its length.
+/// Source offset of a field in a specification, destination offset, and length.
 type Move = (usize, usize, usize);
 
 /// The fields of one kind of specification, and the size of its values.
@@ -169,7 +169,7 @@ impl Device {
     }
 }
 
-/// Match parameters of mlx5: outer headers first; what is compared beyond them is not known here.
+/// Match parameters of mlx5. The outer headers come first; the device supports no other parameters.
 fn outer_headers(bytes: &[u8]) -> io::Result<[u8; FIELDS]> {
     let (outer, rest) = bytes.split_at(bytes.len().min(FIELDS));
     if rest.iter().any(|&byte| byte != 0) {

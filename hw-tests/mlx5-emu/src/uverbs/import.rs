@@ -15,7 +15,7 @@ use crate::{clock, mem, sys};
 
 /// The page of the device's clock in the context's memory (`MLX5_IB_MMAP_CORE_CLOCK`).
 const CLOCK: usize = (5 << 8) * 4096;
-/// The page that tells how to convert its cycles (`MLX5_IB_MMAP_CLOCK_INFO`).
+/// The page with the conversion of the clock's cycles (`MLX5_IB_MMAP_CLOCK_INFO`).
 const CLOCK_INFO: usize = (7 << 8) * 4096;
 
 /// CQ_CREATE and QP_CREATE: another form of the legacy commands. An imported context uses only this
@@ -59,7 +59,7 @@ pub(super) fn create_cq(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
 
 pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     const SQ_SIG_ALL: u32 = 1 << 12;
-    // There is no multicast to come back.
+    // The device has no multicast, so no multicast packet loops back.
     const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let domain = find(attrs, 2).or_else(|| find(attrs, 1)).map_or(0, |attr| attr.data as u32);
@@ -97,7 +97,7 @@ pub(super) fn query_context(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
     driver.answer(&answer)
 }
 
-/// A channel for asynchronous events. Nothing comes on it: see [`create`].
+/// A channel for asynchronous events. It receives no events: see [`create`].
 pub(super) fn async_channel(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let handle = need(attrs, 0)?;
     let (mut device, _) = file.locked(fd)?;
@@ -159,7 +159,7 @@ pub(super) fn advise_region(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
         }
         let start = region.translate(addr, len).ok_or_else(|| sys::errno(libc::EFAULT))?;
         let result = mem::check_range(start, len, advice == PREFETCH_WRITE);
-        // Without FLUSH the memory is brought in later, and nobody learns whether that went well.
+        // Without FLUSH the memory is brought in later, and the result is not reported.
         if flags & FLUSH != 0 && advice != NO_FAULT {
             result?;
         }

@@ -46,7 +46,7 @@ fn check_memory(start: u64, len: u64, flags: u32) -> io::Result<()> {
     }
     let writable =
         flags & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC | access::MW_BIND) != 0;
-    // What is registered on demand may be mapped later; each use of it checks.
+    // On-demand memory may be mapped later; each use checks the mapping.
     if flags & access::ON_DEMAND != 0 { Ok(()) } else { mem::check_range(start, len, writable) }
 }
 

@@ -43,7 +43,7 @@ struct Uverbs {
 /// Opens the verbs device.
 ///
 /// # Errors
-/// ENODEV when the device was removed, what memfd_create(2) says.
+/// ENODEV when the device was removed; the errors of memfd_create(2).
 pub(crate) fn open() -> io::Result<RawFd> {
     let memory = sys::memfd(c"mlx5-emu-uar", UAR_AREA as u64)?;
     let program = sys::dup_cloexec(memory.as_raw_fd())?;

@@ -256,7 +256,7 @@ fn uar_alloc(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     page_alloc(file, fd, handle, [DRIVER + 2, DRIVER + 3, DRIVER + 4], attrs)
 }
 
-/// Hands out a doorbell page; `answers`: attributes for its offset, its length, its index.
+/// Allocates a doorbell page. `answers`: attributes for its offset, its length, its index.
 fn page_alloc(file: &Uverbs, fd: RawFd, handle: &Attr, answers: [u16; 3], attrs: &[Attr]) -> io::Result<()> {
     let [offset, length, page_id] = answers;
     let (offset, length, page_id) = (need(attrs, offset)?, need(attrs, length)?, need(attrs, page_id)?);
@@ -285,7 +285,7 @@ fn uar_destroy(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     Ok(())
 }
 
-/// The port as the eswitch has it: there is none.
+/// The eswitch's data of the port: the device has no eswitch.
 fn query_port(attrs: &[Attr]) -> io::Result<()> {
     if need(attrs, DRIVER)?.data != 1 {
         return Err(sys::errno(libc::EINVAL));

@@ -161,7 +161,7 @@ impl Device {
         }
         let has_sq = !matches!(kind, QpType::XrcRecv | QpType::Dct);
         let has_rq = srq.is_none() && !matches!(kind, QpType::XrcRecv | QpType::XrcSend | QpType::Dci);
-        // A DC target has no rings; what describes them is not filled in.
+        // A DC target has no rings, so the ring fields of the command are not filled in.
         let (rings, (uar_page, bfreg)) = if kind == QpType::Dct {
             (Rings::default(), (0, 0))
         } else {
@@ -333,7 +333,7 @@ impl Device {
         let mut out = Answer::default();
         out.bytes(&attr.dest)
             .bytes(&attr.alt_dest)
-            // The kernel knows the receive ring; what the send ring takes is filled in by libmlx5.
+            // The kernel knows the receive ring. libmlx5 fills in the send ring's capabilities.
             .u32(0)
             .u32(qp.rq_count)
             .u32(0)
@@ -392,7 +392,8 @@ impl Device {
         let request = command.core();
         let index = self.object(context, request.u32(64), ObjectKind::Qp)?;
         let qp = &self.qps[index];
-        // As the kernel: what has no meaning for one half of an XRC connection is ignored.
+        // As in the kernel: attributes without meaning for one half of an XRC connection are
+        // ignored.
         let attributes = request.u32(68)
             & match qp.kind {
                 QpType::XrcSend => !(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER),

@@ -1,4 +1,4 @@
-//! What the device says about itself: attributes, port.
+//! The attributes of the device and of its port.
 
 use std::io;
 

@@ -11,7 +11,7 @@ use crate::objects::{FREE, Srq};
 use crate::pin::Pin;
 use crate::sys;
 
-/// What CREATE_SRQ and CREATE_XSRQ have in common.
+/// The common fields of CREATE_SRQ and CREATE_XSRQ.
 struct Request {
     user_handle: u64,
     max_wr: u32,
