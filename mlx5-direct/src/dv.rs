@@ -1,9 +1,10 @@
 #![expect(unsafe_code, reason = "calls into libmlx5 and libibverbs, and structs they fill")]
-//! The way in: from verbs objects to checked layouts, by `mlx5dv_init_obj`.
+//! From verbs objects to checked layouts, by `mlx5dv_init_obj`.
 //!
-//! libmlx5 is loaded at run time, so that a host without it can still run the program; the structs it fills are declared
-//! here by hand, checked against the installed header by a test, and larger than the library's own, so that a newer
-//! library which writes more fields stays inside them.
+//! libmlx5 is loaded at run time, so that a program also runs on a host without libmlx5. The
+//! structs that libmlx5 fills are declared here by hand, and a test compares them with the
+//! installed header. They are larger than the library's own, so that a newer library that writes
+//! more fields stays inside them.
 //!
 //! # References
 //!
@@ -150,13 +151,13 @@ pub enum DvError {
     Call {
         /// Name of the call.
         call: &'static str,
-        /// What it returned.
+        /// The error that the call returned.
         source: io::Error,
     },
-    /// The queue is not as this crate needs it.
+    /// This crate cannot drive the queue.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The depth asked for does not fit the ring.
+    /// The requested depth does not fit the ring.
     #[error(transparent)]
     Depth(#[from] DepthError),
 }
@@ -185,14 +186,14 @@ fn lib() -> Result<&'static Lib, DvError> {
     if let Some(lib) = LIB.get() {
         return Ok(lib);
     }
-    // A failure is not kept: memory or descriptors may be short now and not later.
+    // A failure is not cached: memory or descriptors may be short now and available later.
     let loaded = load().map_err(|e| DvError::Library(e.to_string()))?;
     Ok(LIB.get_or_init(|| loaded))
 }
 
 fn load() -> Result<Lib, libloading::Error> {
-    // SAFETY: libmlx5's initialisers only register a verbs driver, as libibverbs would have them do; the signatures are
-    // those of mlx5dv.h.
+    // SAFETY: libmlx5's initialisers only register a verbs driver, as they do when libibverbs loads
+    // it; the signatures are those of mlx5dv.h.
     unsafe {
         let lib = libloading::Library::new("libmlx5.so.1")?;
         Ok(Lib {
@@ -208,7 +209,7 @@ fn load() -> Result<Lib, libloading::Error> {
 fn checked(call: &'static str, rc: c_int) -> Result<(), DvError> {
     match rc {
         0 => Ok(()),
-        // Some verbs return -1 and set errno, some return the error number.
+        // Some verbs return -1 and set errno; others return the error number.
         -1 => Err(DvError::Call { call, source: io::Error::last_os_error() }),
         n => Err(DvError::Call { call, source: io::Error::from_raw_os_error(n.abs()) }),
     }
@@ -221,11 +222,11 @@ fn require<T>(ptr: *mut T, what: &'static str) -> Result<*mut T, DvError> {
 unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
     let lib = lib()?;
     let context = require(context, "verbs context")?;
-    // SAFETY: the caller passes a live context; it points to its live device.
+    // SAFETY: the caller passes a live context, which points to its live device.
     if unsafe { (lib.is_supported)((*context).device) } { Ok(lib) } else { Err(DvError::NotMlx5) }
 }
 
-/// Whether libmlx5 is there and drives this device; the error says what is missing.
+/// Checks that libmlx5 is installed and drives this device; the error says what is missing.
 ///
 /// # Errors
 ///
@@ -235,7 +236,7 @@ unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
 ///
 /// `context` is an open verbs context.
 pub unsafe fn supported(context: *mut ibv_context) -> Result<(), DvError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract of this function.
     unsafe { lib_for(context) }.map(|_| ())
 }
 
@@ -249,7 +250,7 @@ pub unsafe fn supported(context: *mut ibv_context) -> Result<(), DvError> {
 ///
 /// `context` is an open verbs context.
 pub unsafe fn cqe_version(context: *mut ibv_context) -> Result<CqeVersion, DvError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the contract of this function.
     let lib = unsafe { lib_for(context) }?;
     // SAFETY: integers only, for which zero is a value.
     let mut out: abi::DvContext = unsafe { zeroed() };
@@ -263,18 +264,19 @@ impl SrqLayout {
     ///
     /// # Errors
     ///
-    /// [`DvError`]: no libmlx5, not an mlx5 device, signature mode, or a ring that is not as expected.
+    /// [`DvError`]: no libmlx5, not an mlx5 device, signature mode, or an unexpected ring.
     ///
     /// # Safety
     ///
-    /// `srq` is a live SRQ, as `*mut ibv_srq` of whatever crate declares that type, and outlives the result. From now on nothing is posted to it through verbs, and no CQ of its
-    /// QPs is polled through verbs.
+    /// `srq` is a live SRQ, as the `*mut ibv_srq` of any crate that declares that type, and
+    /// outlives the result. From now on nothing is posted to the SRQ through verbs, and no CQ of
+    /// its QPs is polled through verbs.
     pub unsafe fn from_verbs<T>(srq: *mut T) -> Result<Self, DvError> {
         let srq: *mut ibv_srq = srq.cast();
         let srq = require(srq, "SRQ")?;
         // SAFETY: `srq` is live by contract.
         let lib = unsafe { lib_for((*srq).context) }?;
-        // libmlx5 turns signatures on when this variable exists, and reports them nowhere.
+        // libmlx5 turns signatures on if this variable exists, and reports them nowhere.
         if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
             return Err(LayoutError::Signature.into());
         }
@@ -288,8 +290,8 @@ impl SrqLayout {
             return Err(LayoutError::HeadNotZero { head: out.head }.into());
         }
         let srqn = if out.comp_mask & abi::SRQ_MASK_SRQN != 0 { out.srqn } else { 0 };
-        // The struct has no size: before anything was posted, the ring ends at `tail`. What lies behind it is libmlx5's
-        // reserve for page faults, which we leave alone.
+        // The struct has no ring size. Before anything was posted, the ring ends at `tail`. The
+        // slots behind it are libmlx5's reserve for page faults; this crate does not use them.
         let parts = SrqParts {
             buf: out.buf.cast(),
             dbrec: out.dbrec,
@@ -297,13 +299,14 @@ impl SrqLayout {
             stride_bytes: out.stride,
             srqn,
         };
-        // SAFETY: libmlx5 describes its own ring, which lives as long as the SRQ; exclusive by this function's contract.
+        // SAFETY: libmlx5 describes its own ring, which lives as long as the SRQ; this function's
+        // contract makes the access exclusive.
         Ok(unsafe { Self::from_raw_parts(parts) }?)
     }
 }
 
 impl Srq {
-    /// Takes over the ring of a verbs SRQ. `depth` `None` uses all of it.
+    /// Takes over the ring of a verbs SRQ. A `depth` of `None` uses the whole ring.
     ///
     /// # Errors
     ///
@@ -311,8 +314,9 @@ impl Srq {
     ///
     /// # Safety
     ///
-    /// As [`SrqLayout::from_verbs`]. The device writes into posted buffers: every buffer posted here later stays
-    /// registered, and is neither read nor written nor freed by others, until its completion or the end of the SRQ.
+    /// As [`SrqLayout::from_verbs`]. The device writes into posted buffers: every buffer posted
+    /// here later stays registered, and others neither read, write nor free it, until its
+    /// completion or the end of the SRQ.
     pub unsafe fn from_verbs<T>(srq: *mut T, depth: Option<u32>) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         let layout = unsafe { SrqLayout::from_verbs(srq) }?;
@@ -322,16 +326,19 @@ impl Srq {
 }
 
 impl CqLayout {
-    /// Reads and checks the queue behind a CQ from which nothing was polled yet. libmlx5 then considers it ours.
+    /// Reads and checks the queue behind a CQ from which nothing was polled yet. libmlx5 then
+    /// treats the CQ as driven by this crate.
     ///
     /// # Errors
     ///
-    /// [`DvError`]: no libmlx5, not an mlx5 device, or a queue that is not as expected.
+    /// [`DvError`]: no libmlx5, not an mlx5 device, or an unexpected queue.
     ///
     /// # Safety
     ///
-    /// `cq` is a live CQ, as `*mut ibv_cq` of whatever crate declares that type, and outlives the result. From now on it is neither polled, armed nor resized through verbs, and
-    /// no QP has it as its *send* CQ whose send queue is posted to through verbs (see the crate's page).
+    /// `cq` is a live CQ, as the `*mut ibv_cq` of any crate that declares that type, and outlives
+    /// the result. From now on the CQ is neither polled, armed nor resized through verbs. The CQ is
+    /// not the *send* CQ of a QP whose send queue is posted to through verbs (see the crate's
+    /// page).
     pub unsafe fn from_verbs<T>(cq: *mut T) -> Result<Self, DvError> {
         let cq: *mut ibv_cq = cq.cast();
         let cq = require(cq, "CQ")?;
@@ -350,7 +357,8 @@ impl CqLayout {
             cqe_bytes: out.cqe_size,
             cqn: out.cqn,
         };
-        // SAFETY: libmlx5 describes its own queue, which lives as long as the CQ; exclusive by this function's contract.
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the CQ; this function's
+        // contract makes the access exclusive.
         Ok(unsafe { Self::from_raw_parts(parts) }?)
     }
 }
@@ -358,8 +366,9 @@ impl CqLayout {
 impl Cq {
     /// Takes over the entries of a verbs CQ.
     ///
-    /// Look at the QPs that receive into the CQ: unless each was made without scatter to CQE
-    /// ([`create_qp_without_scatter`]), small messages are not in their buffers but in their completions, which come as
+    /// Check the QPs that receive into the CQ: unless each was made without scatter to CQE
+    /// ([`create_qp_without_scatter`]), the payload of a small message is in its completion and not
+    /// in its buffer. Such a completion is
     /// [`Completion::RecvScattered`](crate::Completion::RecvScattered).
     ///
     /// # Errors
@@ -388,19 +397,21 @@ pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
     // SAFETY: integers only, for which zero is a value.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-    // SAFETY: a live QP by contract, and only the state is read from the attributes.
+    // SAFETY: a live QP by contract; the call reads only the state from the attributes.
     match unsafe { rdma_sys::ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int) } {
         0 => Ok(()),
         n => Err(io::Error::from_raw_os_error(n.abs())),
     }
 }
 
-/// Creates a QP as `ibv_create_qp` does, with scatter to CQE off: every payload goes to its buffer. Null where the
-/// library refuses (`errno` says why) or does not drive this device.
+/// Creates a QP as `ibv_create_qp` does, with scatter to CQE off: the device writes every payload
+/// to its buffer. Returns null if the library refuses (`errno` says why) or does not drive this
+/// device.
 ///
 /// # Safety
 ///
-/// As for `ibv_create_qp`: a live PD, and attributes that name live objects of the same context; `init.cap` is written.
+/// As for `ibv_create_qp`: a live PD, and attributes that name live objects of the same context.
+/// The function writes `init.cap`.
 ///
 /// # References
 ///
@@ -414,7 +425,7 @@ pub unsafe fn create_qp_without_scatter(pd: *mut ibv_pd, init: *mut ibv_qp_init_
     };
     // SAFETY: integers and pointers only, for which zero is a value.
     let (mut extended, mut dv): (ibv_qp_init_attr_ex, abi::DvQpInit) = unsafe { (zeroed(), zeroed()) };
-    // SAFETY: valid attributes by contract, ours alone during the call.
+    // SAFETY: valid attributes by contract; nobody else uses them during the call.
     let init = unsafe { &mut *init };
     extended.qp_context = init.qp_context;
     extended.send_cq = init.send_cq;
@@ -433,7 +444,7 @@ pub unsafe fn create_qp_without_scatter(pd: *mut ibv_pd, init: *mut ibv_qp_init_
     qp
 }
 
-/// A completion event channel, made by `ibv_create_comp_channel`, on which armed CQs report.
+/// A completion event channel, made by `ibv_create_comp_channel`, to which armed CQs report events.
 ///
 /// The descriptor becomes readable when an armed CQ has an event ([`AsFd`] for `poll` and friends).
 #[derive(Debug)]
@@ -449,24 +460,28 @@ impl EventChannel {
     ///
     /// # Safety
     ///
-    /// `channel` is a live channel, as `*mut ibv_comp_channel` of whatever crate declares that type, and outlives the value.
+    /// `channel` is a live channel, as the `*mut ibv_comp_channel` of any crate that declares that
+    /// type, and outlives the value.
     pub unsafe fn from_verbs<T>(channel: *mut T) -> Self {
         Self { channel: channel.cast() }
     }
 
-    /// Reads one event, acknowledges it, and returns the CQ's user context (`cq_context` of `ibv_create_cq`). Waits for
-    /// one unless the descriptor is non-blocking. [`Cq::event_received`] is then due.
+    /// Reads one event, acknowledges it, and returns the CQ's user context (`cq_context` of
+    /// `ibv_create_cq`). Waits for an event unless the descriptor is non-blocking. Call
+    /// [`Cq::event_received`] afterwards.
     ///
     /// # Errors
     ///
     /// The error of `ibv_get_cq_event`; [`WouldBlock`](io::ErrorKind::WouldBlock) on a non-blocking descriptor.
     pub fn read_event(&self) -> io::Result<*mut c_void> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a live channel by the contract of `from_verbs`; both out parameters are ours.
+        // SAFETY: a live channel by the contract of `from_verbs`; both out parameters are local
+        // variables.
         if unsafe { rdma_sys::ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `cq` came from the call above and is live, since destroying a CQ waits for this acknowledgement.
+        // SAFETY: `cq` came from the call above and is live, since destroying a CQ waits for this
+        // acknowledgement.
         unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
         Ok(context)
     }
@@ -474,7 +489,8 @@ impl EventChannel {
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: a live channel by the contract of `from_verbs`, whose descriptor is open as long as it lives.
+        // SAFETY: a live channel by the contract of `from_verbs`; its descriptor is open as long as
+        // the channel lives.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 }
@@ -485,7 +501,7 @@ impl AsRawFd for EventChannel {
     }
 }
 
-/// A receive work request as verbs has it.
+/// A receive work request of verbs.
 #[derive(Clone, Copy)]
 pub struct RecvWr<'a> {
     /// The user's cookie.
@@ -508,7 +524,7 @@ pub struct RecvWrs<'a> {
 }
 
 impl<'a> RecvWrs<'a> {
-    /// Walks the chain from `first` (null: an empty one).
+    /// Walks the chain from `first`; null is an empty chain.
     ///
     /// # Safety
     ///
@@ -518,7 +534,7 @@ impl<'a> RecvWrs<'a> {
         Self { next: first, _chain: PhantomData }
     }
 
-    /// The requests that are left are not wanted.
+    /// Drops the rest of the requests.
     #[inline(always)]
     pub(crate) fn end(&mut self) {
         self.next = core::ptr::null();

@@ -1,7 +1,7 @@
-//! From a QP number to the caller's context in two loads, for any number of QPs.
+//! A lookup from QP number to the caller's context: two loads, for any number of QPs.
 //!
-//! QP numbers have 24 bits and a device hands them out in clusters: a directory of 4,096 pages of 4,096 entries, with
-//! only the pages in use allocated.
+//! QP numbers have 24 bits, and a device assigns them in clusters. The table is a directory of
+//! 4,096 pages of 4,096 entries; only the pages in use are allocated.
 
 use std::collections::TryReserveError;
 
@@ -39,7 +39,7 @@ impl<T> Default for QpTable<T> {
 }
 
 impl<T> QpTable<T> {
-    /// An empty table. It has memory (96 KiB of directory) from the first QP on.
+    /// An empty table. The first insertion allocates its directory of 96 KiB.
     pub fn new() -> Self {
         Self { pages: Box::default(), len: 0 }
     }
@@ -51,18 +51,18 @@ impl<T> QpTable<T> {
         self.pages.get(page)?.as_ref()?.entries.get(entry)?.as_ref()
     }
 
-    /// The context of a QP, to change it.
+    /// The context of a QP, for changes.
     #[inline]
     pub fn get_mut(&mut self, qpn: u32) -> Option<&mut T> {
         let (page, entry) = split(qpn);
         self.pages.get_mut(page)?.as_mut()?.entries.get_mut(entry)?.as_mut()
     }
 
-    /// Sets the context of a QP and returns the one before. Numbers beyond 24 bits are cut to 24.
+    /// Sets the context of a QP and returns the previous one. Numbers beyond 24 bits are cut to 24.
     ///
     /// # Errors
     ///
-    /// No memory for the directory or for the QP's page; the table is as before.
+    /// There is no memory for the directory or for the QP's page; the table does not change.
     pub fn insert(&mut self, qpn: u32, context: T) -> Result<Option<T>, TryReserveError> {
         let (page, entry) = split(qpn & 0x00ff_ffff);
         if self.pages.is_empty() {

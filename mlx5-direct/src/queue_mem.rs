@@ -1,9 +1,10 @@
 #![expect(unsafe_code, reason = "raw queue memory shared with a device")]
 //! Bounded access to queue memory, and layouts that have been checked once.
 //!
-//! SRQ memory: written by us, read by the device, never read back. CQ memory: written by the device, read by us after
-//! the ownership test and a load barrier, both inside `CqeMem::ready`. An index is masked with the (power of two)
-//! queue size, so that no index, not even one that came from the device, reaches outside.
+//! SRQ memory: software writes it and never reads it back; the device reads it. CQ memory: the
+//! device writes it; software reads it after the ownership test and a load barrier, both inside
+//! `CqeMem::ready`. An index is masked with the queue size (a power of two), so that no index, not
+//! even one from the device, reaches outside.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(crate) use sends::{Posted, SqMem, WqeImage};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 
-/// Keeps heap-backed queues alive; `None` when the memory belongs to a verbs object.
+/// Keeps heap-backed queues alive; `None` if the memory belongs to a verbs object.
 pub(crate) type Keep = Option<Arc<HeapMem>>;
 
 /// Why a queue was refused before anything was written to it.
@@ -40,13 +41,13 @@ pub enum LayoutError {
     /// The first unposted slot is not slot 0: something was posted through verbs.
     #[error("SRQ head is {head}, not 0: hand the SRQ over before anything is posted to it")]
     HeadNotZero {
-        /// What the library reported.
+        /// The value that the library reported.
         head: u32,
     },
     /// The doorbell record is not 0: something was posted through verbs.
     #[error("SRQ doorbell record is {count}, not 0: hand the SRQ over before anything is posted to it")]
     AlreadyPosted {
-        /// What the record holds.
+        /// The value of the record.
         count: u32,
     },
     /// Ring sizes are powers of two from 2 to 32,768.
@@ -55,7 +56,7 @@ pub enum LayoutError {
         /// Slots in the ring.
         wqe_count: u32,
     },
-    /// Slots are a power of two of bytes, at least 32.
+    /// The slot size is a power of two of bytes, at least 32.
     #[error("SRQ slot of {stride_bytes} bytes: need a power of two from 32 to 4096")]
     WqeStride {
         /// Bytes from one slot to the next.
@@ -76,7 +77,7 @@ pub enum LayoutError {
         /// Bytes of an entry.
         cqe_bytes: u32,
     },
-    /// Send queues have a power of two of blocks up to 32,768.
+    /// Send queues have a power of two of blocks, up to 32,768.
     #[error("send queue of {block_count} blocks: need a power of two up to 32768")]
     BlockCount {
         /// Blocks in the ring.
@@ -88,19 +89,19 @@ pub enum LayoutError {
         /// Bytes from one block to the next.
         stride_bytes: u32,
     },
-    /// Receive queues have a power of two of slots up to 32,768.
+    /// Receive queues have a power of two of slots, up to 32,768.
     #[error("receive queue of {wqe_count} slots: need a power of two up to 32768")]
     ReceiveWqeCount {
         /// Slots in the ring.
         wqe_count: u32,
     },
-    /// Receive slots are a power of two of bytes, at least 16.
+    /// The size of a receive slot is a power of two of bytes, at least 16.
     #[error("receive slot of {stride_bytes} bytes: need a power of two from 16 to 4096")]
     ReceiveStride {
         /// Bytes from one slot to the next.
         stride_bytes: u32,
     },
-    /// The number of requests that the queue is to hold does not fit its ring.
+    /// The requested number of requests does not fit the ring.
     #[error("{max_requests} requests in a ring of {block_count}: need 1 to as many")]
     MaxRequests {
         /// Requests posted at a time.
@@ -108,7 +109,7 @@ pub enum LayoutError {
         /// Blocks or slots in the ring.
         block_count: u32,
     },
-    /// The halves of a send register have 256 bytes, or there is one of 8.
+    /// A send register has two halves of 256 bytes, or takes 8-byte doorbells only.
     #[error("send register of {register_bytes} bytes: only 256 and 0 are known")]
     RegisterBytes {
         /// Bytes of one half.
@@ -117,16 +118,16 @@ pub enum LayoutError {
     /// The send word of the doorbell record is not 0: something was posted through verbs.
     #[error("send doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
     SendQueueUsed {
-        /// What the record holds.
+        /// The value of the record.
         count: u32,
     },
     /// The receive word of the doorbell record is not 0: something was posted through verbs.
     #[error("receive doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
     ReceiveQueueUsed {
-        /// What the record holds.
+        /// The value of the record.
         count: u32,
     },
-    /// The QP is of a type that this crate does not drive, or it was opened by `ibv_open_qp`.
+    /// This crate does not drive QPs of this type, or the QP was opened by `ibv_open_qp`.
     #[error("QP type {qp_type}: only RC, UC, UD and XRC send QPs are driven directly")]
     QpType {
         /// `ibv_qp_type`.
@@ -141,10 +142,10 @@ pub enum LayoutError {
         /// `send` or `receive`.
         what: &'static str,
     },
-    /// The queue's memory, or a table that goes with it, cannot be allocated.
+    /// The queue's memory, or a table that belongs to the queue, cannot be allocated.
     #[error("no memory for the queue")]
     NoMemory,
-    /// A pointer is null or not aligned as the device needs it.
+    /// A pointer is null or does not have the alignment that the device needs.
     #[error("the {what} is null or misaligned")]
     Pointer {
         /// Which pointer.
@@ -152,16 +153,17 @@ pub enum LayoutError {
     },
 }
 
-/// A checked SRQ: ring memory and doorbell record, nothing posted yet. Not `Clone`: there is one poster.
+/// A checked SRQ: ring memory and doorbell record, nothing posted yet. Not `Clone`: there is one
+/// poster.
 #[derive(Debug)]
 pub struct SrqLayout {
     pub(crate) wqes: WqeMem,
     pub(crate) dbrec: CounterDbRec,
-    /// SRQ number, or 0 where the library did not say.
+    /// SRQ number, or 0 if the library did not report it.
     pub srqn: u32,
 }
 
-/// What [`SrqLayout::from_raw_parts`] needs to know about a ring.
+/// The description of a ring for [`SrqLayout::from_raw_parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct SrqParts {
     /// Slot 0.
@@ -181,31 +183,33 @@ impl SrqLayout {
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where size, stride or a pointer is not what the device uses, or something was posted already.
+    /// A [`LayoutError`] if the size, the stride or a pointer is not valid for the device, or
+    /// something was posted already.
     ///
     /// # Safety
     ///
-    /// `buf` is valid for writes of `wqe_count * stride_bytes` bytes and `dbrec` for reads and writes of one word for as
-    /// long as the layout, or an [`Srq`](crate::Srq) made from it, lives; nobody else writes to them meanwhile.
+    /// As long as the layout, or an [`Srq`](crate::Srq) made from it, lives, `buf` is valid for
+    /// writes of `wqe_count * stride_bytes` bytes and `dbrec` for reads and writes of one word, and
+    /// nobody else writes to them.
     pub unsafe fn from_raw_parts(parts: SrqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
         unsafe { Self::checked(parts, None) }
     }
 
-    /// A ring on the heap: for tests, measurements and software devices. The second value is the device's view; to look
-    /// through it is `unsafe` ([`HeapView::device`]).
+    /// A ring on the heap, for tests, measurements and software devices. The second value is the
+    /// device's view; its use is `unsafe` ([`HeapView::device`]).
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where the size or the stride is not what a device uses.
+    /// A [`LayoutError`] if a device does not support the size or the stride.
     pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_ring(wqe_count, stride_bytes)?;
         let ring_bytes = wqe_count as usize * stride_bytes as usize;
         let mem = Arc::new(HeapMem::new(ring_bytes, 64)?);
         let parts =
             SrqParts { buf: mem.base.as_ptr(), dbrec: mem.tail(0).cast(), wqe_count, stride_bytes, srqn: 0 };
-        // SAFETY: both pointers are inside `mem`, which the layout keeps alive; whoever uses `HeapMem` has promised in
-        // `HeapView::device` to make the accesses of a device only.
+        // SAFETY: both pointers are inside `mem`, which the layout keeps alive. Users of `HeapMem`
+        // promised in `HeapView::device` to access it only as a device does.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
         Ok((layout, HeapView(mem)))
     }
@@ -225,7 +229,7 @@ impl SrqLayout {
         }
     }
 
-    /// Slots in the ring; one fewer can be posted at a time.
+    /// Slots in the ring. One slot fewer can be posted at a time.
     pub fn wqe_count(&self) -> u32 {
         self.wqes.mask() + 1
     }
@@ -245,7 +249,8 @@ fn aligned<T>(ptr: *mut T, align: usize, what: &'static str) -> Result<NonNull<T
     NonNull::new(ptr).filter(|p| p.addr().get().is_multiple_of(align)).ok_or(LayoutError::Pointer { what })
 }
 
-/// A checked CQ: entries, doorbell record and arm register, nothing polled yet. Not `Clone`: there is one poller.
+/// A checked CQ: entries, doorbell record and arm register, nothing polled yet. Not `Clone`: there
+/// is one poller.
 #[derive(Debug)]
 pub struct CqLayout {
     pub(crate) cqes: CqeMem,
@@ -255,7 +260,7 @@ pub struct CqLayout {
     pub cqn: u32,
 }
 
-/// What [`CqLayout::from_raw_parts`] needs to know about a CQ.
+/// The description of a CQ for [`CqLayout::from_raw_parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct CqParts {
     /// Entry 0.
@@ -277,25 +282,27 @@ impl CqLayout {
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where size, entry size or a pointer is not what the device uses.
+    /// A [`LayoutError`] if the size, the entry size or a pointer is not valid for the device.
     ///
     /// # Safety
     ///
-    /// `buf` is valid for reads of `cqe_count * cqe_bytes` bytes, `dbrec` for writes of two words and `uar` for an 8-byte
-    /// store at offset 0x20, for as long as the layout, or a [`Cq`](crate::Cq) made from it, lives; nobody else polls or
-    /// arms the CQ meanwhile, and nothing was polled from it before.
+    /// As long as the layout, or a [`Cq`](crate::Cq) made from it, lives, `buf` is valid for reads
+    /// of `cqe_count * cqe_bytes` bytes, `dbrec` for writes of two words and `uar` for an 8-byte
+    /// store at offset 0x20. Nobody else polls or arms the CQ meanwhile, and nothing was polled
+    /// from it before.
     pub unsafe fn from_raw_parts(parts: CqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
         unsafe { Self::checked(parts, None) }
     }
 
-    /// A CQ on the heap: for tests, measurements and software devices. The second value is the device's view.
+    /// A CQ on the heap, for tests, measurements and software devices. The second value is the
+    /// device's view.
     ///
-    /// Entries start as a driver leaves them: opcode 15, invalid.
+    /// The entries start as a driver initialises them: opcode 15, invalid.
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where the size or the entry size is not what a device uses.
+    /// A [`LayoutError`] if a device does not support the size or the entry size.
     pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_cq(cqe_count, cqe_bytes)?;
         let queue_bytes = cqe_count as usize * cqe_bytes as usize;
@@ -311,7 +318,8 @@ impl CqLayout {
             cqe_bytes,
             cqn: 1,
         };
-        // SAFETY: as in `SrqLayout::on_heap`; record and register page are the 192 bytes behind the entries.
+        // SAFETY: as in `SrqLayout::on_heap`; the record and the register page are the 192 bytes
+        // behind the entries.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
         Ok((layout, HeapView(mem)))
     }
@@ -337,7 +345,7 @@ impl CqLayout {
 }
 
 fn check_cq(cqe_count: u32, cqe_bytes: u32) -> Result<(), LayoutError> {
-    // The consumer index has 24 bits and its next bit is the ownership bit.
+    // The consumer index has 24 bits, and the bit above the entry number is the ownership bit.
     if !cqe_count.is_power_of_two() || cqe_count > 1 << 23 {
         return Err(LayoutError::CqeCount { cqe_count });
     }

@@ -1,15 +1,16 @@
-//! Destroying a QP without losing the SRQ slots it holds.
+//! Destroying a QP without losing the SRQ slots that the QP holds.
 //!
-//! A CQ that is polled here is not cleaned by libmlx5 when one of its QPs goes away, so nobody but us returns the slots
-//! of that QP's completions. The order that loses none:
+//! libmlx5 does not clean a CQ that is polled here when one of its QPs goes away, so this crate
+//! must return the slots of that QP's completions. These steps lose no slot:
 //!
-//! 1. Move the QP to the error state ([`dv::qp_to_error`](crate::dv::qp_to_error)). It takes no more slots.
-//! 2. Wait for `IBV_EVENT_QP_LAST_WQE_REACHED`: every slot the QP took has its completion. Some devices never send it, so
-//!    the wait has a bound.
+//! 1. Move the QP to the error state ([`dv::qp_to_error`](crate::dv::qp_to_error)). The QP takes no
+//!    more slots.
+//! 2. Wait for `IBV_EVENT_QP_LAST_WQE_REACHED`: every slot that the QP took then has its
+//!    completion. Some devices never send this event, so the wait has a bound.
 //! 3. Poll the CQ until it is empty, returning every slot.
 //! 4. Destroy the QP. The SRQ outlives it.
 //!
-//! [`QpTeardown`] keeps track of the steps; the caller keeps reading async events and owns the clock.
+//! [`QpTeardown`] keeps track of the steps; the caller reads async events and supplies the time.
 
 use std::time::{Duration, Instant};
 
@@ -21,16 +22,17 @@ use crate::{
 /// What a [`QpTeardown`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TeardownStep {
-    /// For the last-WQE event, or the bound: poll again later.
+    /// The last-WQE event, or the bound: call again later.
     LastWqe,
-    /// For nothing: the CQ was empty after the event (or the bound), the QP can be destroyed.
+    /// Nothing: the CQ was empty after the event (or the bound), and the QP can be destroyed.
     Destroy {
-        /// The event came. If not, a slot that the QP still held is only found when the SRQ itself is taken down.
+        /// Whether the event came. If not, a slot that the QP still held is found only when the SRQ
+        /// itself is destroyed.
         event_seen: bool,
     },
 }
 
-/// One QP on its way from the error state to destruction.
+/// A QP between the error state and its destruction.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -53,7 +55,7 @@ pub struct QpTeardown {
 }
 
 impl QpTeardown {
-    /// The QP is in the error state since `now`; wait at most `bound` for the last-WQE event.
+    /// The QP is in the error state since `now`. Wait at most `bound` for the last-WQE event.
     pub fn begin(qpn: u32, now: Instant, bound: Duration) -> Self {
         Self { qpn, deadline: now + bound, event_seen: false }
     }
@@ -63,13 +65,14 @@ impl QpTeardown {
         self.qpn
     }
 
-    /// The last-WQE event for this QP was read from the async descriptor. Also to be called at once for a QP without an
-    /// SRQ, for which there is no such event.
+    /// Call this when the last-WQE event for this QP was read from the async descriptor. For a QP
+    /// without an SRQ there is no such event: call this at once.
     pub fn last_wqe_reached(&mut self) {
         self.event_seen = true;
     }
 
-    /// Polls the CQ empty, handing every completion (of any QP on it) to `each`, which returns the slots.
+    /// Polls the CQ until it is empty and passes every completion (of any QP on the CQ) to `each`,
+    /// which returns the slots.
     ///
     /// # Errors
     ///
@@ -80,7 +83,8 @@ impl QpTeardown {
         now: Instant,
         each: impl FnMut(Completion),
     ) -> Result<TeardownStep, CqeError> {
-        // Read before polling: completions that came before the event are then certain to be polled below.
+        // The flag is read before polling: completions that came before the event are then certain
+        // to be polled below.
         let (event_seen, expired) = (self.event_seen, now >= self.deadline);
         cq.poll_each(u32::MAX, each)?;
         Ok(if event_seen || expired { TeardownStep::Destroy { event_seen } } else { TeardownStep::LastWqe })

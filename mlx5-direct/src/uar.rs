@@ -1,8 +1,9 @@
 #![expect(unsafe_code, reason = "stores to a device register page")]
 //! The user access region: device registers mapped into the process.
 //!
-//! Posting to an SRQ does not touch it. Arming a CQ does: one 8-byte store at offset 0x20. So does posting to a send queue: it
-//! rings [`SendRegister`]. The page may be mapped write-combining, hence the flushes around the stores.
+//! Posting to an SRQ stores to no register. Arming a CQ does: one 8-byte store at offset 0x20.
+//! Posting to a send queue does as well: it rings a [`SendRegister`]. The page may be mapped
+//! write-combining, so there are flushes before and after the stores.
 
 use core::ptr::NonNull;
 use std::{
@@ -25,7 +26,7 @@ pub(crate) struct Uar {
     _keep: Keep,
 }
 
-// SAFETY: a register store is a single aligned 8-byte store, which the device takes from any thread.
+// SAFETY: a ring is a single aligned 8-byte store, which the device accepts from any thread.
 unsafe impl Send for Uar {}
 
 impl Uar {
@@ -49,17 +50,18 @@ impl Uar {
 /// Bytes of one half of a BlueFlame register; the other half follows it.
 pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 
-/// How queues use one send register.
+/// How queues use a send register.
 #[derive(Debug)]
 struct RegisterUse {
-    /// Several queues have the register, or it takes no BlueFlame: 8-byte doorbells only. Never becomes false again.
+    /// Several queues have the register, or the register has no BlueFlame: 8-byte doorbells only.
+    /// Never becomes false again.
     doorbell_only: AtomicBool,
 }
 
-/// Every send register of the process that queues of this crate have, by address.
+/// Every send register of the process that queues of this crate use, by address.
 static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
 
-/// The use of the register at this address; a second user makes it one for doorbells only.
+/// The use of the register at this address. A second user makes the register doorbell-only.
 fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
     let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
     registers.retain(|_, user| user.strong_count() > 0);
@@ -72,16 +74,16 @@ fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
     user
 }
 
-/// The register that a send queue is rung through: two halves that are used in turn.
+/// The register that rings a send queue: two halves that are used in turn.
 ///
-/// A ring is either an 8-byte doorbell or, with BlueFlame, a copy of the WQE in blocks of 64 bytes. A copy into a register that
-/// another queue rings at the same moment reaches the device torn. So a register that two queues of this crate have is for
-/// doorbells only.
+/// A ring is either an 8-byte doorbell or, with BlueFlame, a copy of the WQE in blocks of 64 bytes.
+/// If another queue rings the register during such a copy, the device may see a torn copy. So a
+/// register that two queues of this crate share takes doorbells only.
 #[derive(Debug)]
 pub(crate) struct SendRegister {
     /// The half that the next ring uses.
     half: NonNull<u8>,
-    /// Distance of the halves as a bit of their addresses; 0 where there is one.
+    /// Distance of the halves, as a bit of their addresses; 0 if there is one half only.
     toggle: usize,
     user: Arc<RegisterUse>,
     _keep: Keep,
@@ -89,14 +91,15 @@ pub(crate) struct SendRegister {
 
 // SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`, with a flush after each.
 unsafe impl Send for SendRegister {}
-// SAFETY: a shared reference reads an atomic only.
+// SAFETY: a shared reference only reads an atomic.
 unsafe impl Sync for SendRegister {}
 
 impl SendRegister {
     /// # Safety
     ///
-    /// `register` is aligned to twice `bytes`, at least 8, and valid for stores of two halves of `bytes` bytes each, or of 8
-    /// bytes where `bytes` is 0, while the value lives. Nobody but values of this type stores there.
+    /// While the value lives, `register` is aligned to twice `bytes`, at least to 8, and valid for
+    /// stores to two halves of `bytes` bytes each, or of 8 bytes if `bytes` is 0. Only values of
+    /// this type store there.
     pub(crate) unsafe fn new(register: NonNull<u8>, bytes: u32, blueflame: bool, keep: Keep) -> Self {
         let user = register_use(register.addr().get(), bytes == 0 || !blueflame);
         Self { half: register, toggle: bytes as usize, user, _keep: keep }
@@ -108,12 +111,13 @@ impl SendRegister {
         !self.user.doorbell_only.load(Relaxed)
     }
 
-    /// From now on only doorbells are rung, by every queue that has the register.
+    /// From now on, every queue that has the register rings it by doorbells only.
     pub(crate) fn stop_blueflame(&self) {
         self.user.doorbell_only.store(true, Relaxed);
     }
 
-    /// Before a ring: the record, and whatever was stored to the register before, comes first.
+    /// Call this before a ring: the record, and earlier stores to the register, become visible
+    /// first.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
         barrier::flush_write_combining();
@@ -123,7 +127,8 @@ impl SendRegister {
     ///
     /// # Safety
     ///
-    /// `block` is 16-byte aligned and valid for reads of 64 bytes, and `n` below 4 in a register with BlueFlame.
+    /// `block` is 16-byte aligned and valid for reads of 64 bytes. `n` is below 4, and the register
+    /// has BlueFlame.
     #[inline(always)]
     pub(crate) unsafe fn copy_block(&mut self, n: u32, block: *const u8) {
         let to = self.half.as_ptr().wrapping_add(n as usize * 64);

@@ -1,6 +1,7 @@
-//! The shared-receive-queue WQE: one next segment, then data segments. Send WQEs: [`send`].
+//! The shared-receive-queue WQE: one next segment, then data segments. For send WQEs see [`send`].
 //!
-//! Written by us, read by the device; never read back by us. Everything is big-endian.
+//! Software writes WQEs and never reads them back; the device reads them. All fields are
+//! big-endian.
 //!
 //! ```text
 //! byte  0      2                4           5          16          20     24            32
@@ -19,7 +20,8 @@ use crate::be::{Be16, Be32, Be64};
 
 pub mod send;
 
-/// The index of a slot in the SRQ's ring. A verbs-created SRQ returns it in the receive CQE's `wqe_counter`.
+/// The index of a slot in the SRQ's ring. The receive CQE of an SRQ that verbs created has this
+/// index in `wqe_counter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct WqeIndex(pub u16);
@@ -27,16 +29,17 @@ pub struct WqeIndex(pub u16);
 /// Bytes of a segment: the next segment and each data segment have the same size.
 pub const SEGMENT_BYTES: usize = 16;
 
-/// The lkey that ends a list of data segments which is shorter than the WQE has room for.
+/// The lkey that ends a list of data segments with fewer segments than fit into the WQE.
 pub const TERMINATOR_LKEY: u32 = 0x100;
 
 /// Smallest stride libmlx5 uses, in bytes: a next segment and one data segment.
 pub const MIN_STRIDE_BYTES: u32 = 32;
 
-/// Largest ring: slot indices and the posted count are 16 bits wide and the device's limit is 32,767 posted WQEs.
+/// Size limit of a ring: slot indices and the posted count are 16 bits wide, and the device allows
+/// 32,767 posted WQEs.
 pub const MAX_WQE_COUNT: u32 = 32_768;
 
-/// The first segment of every slot: where the device goes after this one.
+/// The first segment of every slot: it names the slot that the device uses next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct NextSeg {
@@ -49,7 +52,7 @@ pub struct NextSeg {
 
 /// One piece of a receive buffer, already in the device's byte order.
 ///
-/// Building it once and posting it often saves the byte swaps: see [`DataSeg::new`].
+/// A segment that is built once and posted often saves the byte swaps: see [`DataSeg::new`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DataSeg {
@@ -77,7 +80,7 @@ pub const FIRST_SEG_OFFSET: usize = size_of::<NextSeg>();
 pub const FIRST_ADDR_OFFSET: usize = FIRST_SEG_OFFSET + offset_of!(DataSeg, addr);
 
 impl DataSeg {
-    /// The segment that ends a list which is shorter than the WQE has room for.
+    /// The segment that ends a list with fewer segments than fit into the WQE.
     pub const TERMINATOR: Self = Self::new(0, 0, TERMINATOR_LKEY);
 
     /// A segment of `byte_count` bytes at virtual address `addr`, inside the memory region that `lkey` names.
@@ -86,10 +89,11 @@ impl DataSeg {
         Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), addr: Be64::new(addr) }
     }
 
-    /// The same piece as verbs has it.
+    /// The same piece, from a scatter/gather entry of verbs.
     #[inline(always)]
     pub(crate) fn from_sge(sge: &ibv_sge) -> Self {
-        // Length and lkey are neighbours in both: one load, swapped as a whole, and the halves back in their places.
+        // Length and lkey are adjacent in both structs: one load, one byte swap of both, and a
+        // rotation that puts the halves back into place.
         let both = (u64::from(sge.lkey) << 32 | u64::from(sge.length)).swap_bytes().rotate_left(32);
         let words = if cfg!(target_endian = "little") {
             [both, sge.addr.to_be()]
@@ -114,8 +118,8 @@ impl DataSeg {
         self.lkey.get()
     }
 
-    /// The segment as two words for two 8-byte stores. A copy of the struct may be two stores to the stack and one load of
-    /// both, which waits until the stores have left the store buffer.
+    /// The segment as two words for two 8-byte stores. A copy of the struct may become two stores
+    /// to the stack and one load of both, which waits until the stores have left the store buffer.
     #[inline(always)]
     pub(crate) const fn to_words(self) -> [u64; 2] {
         let (byte_count, lkey) = (self.byte_count.raw() as u64, self.lkey.raw() as u64);
@@ -136,7 +140,7 @@ impl DataSeg {
         }
     }
 
-    /// The bytes as they lie in queue memory.
+    /// The bytes in the order of queue memory.
     pub const fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
         let (b, l, a) = (
             self.byte_count.raw().to_ne_bytes(),

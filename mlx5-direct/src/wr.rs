@@ -1,7 +1,8 @@
 //! Work requests for a send queue: an operation, its flags, and its data.
 //!
-//! A [`Wr`] is built by value and written by [`Sq::post`](crate::Sq::post) and its siblings; none of it stays in memory.
-//! All functions are inlined, so that a request whose shape is known to the compiler becomes the stores of its WQE.
+//! A [`Wr`] is built by value; [`Sq::post`](crate::Sq::post) and its siblings write it to the
+//! queue, and none of it stays in memory. All functions are inlined, so that a request whose shape
+//! the compiler knows compiles to the stores of its WQE.
 //!
 //! ```
 //! use mlx5_direct::{DataSeg, wr::{Inline, Remote, Wr}};
@@ -37,7 +38,8 @@ pub struct Remote {
 /// The operand size and the operands of a masked atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masked {
-    /// 4 bytes: where `compare` agrees in the bits of `compare_mask`, the bits of `swap_mask` become those of `swap`.
+    /// 4 bytes: if `compare` equals the old value in the bits of `compare_mask`, the bits of
+    /// `swap_mask` are replaced by those of `swap`.
     CompareSwap32 {
         /// Value compared with.
         compare: u32,
@@ -48,7 +50,7 @@ pub enum Masked {
         /// Bits that are replaced.
         swap_mask: u32,
     },
-    /// The same with 8 bytes.
+    /// The same operation with 8 bytes.
     CompareSwap64 {
         /// Value compared with.
         compare: u64,
@@ -61,14 +63,14 @@ pub enum Masked {
     },
     /// 4 bytes: an addition whose carry stops at each bit of `boundary`.
     FetchAdd32 {
-        /// What is added.
+        /// The summand.
         add: u32,
         /// The last bit of each field.
         boundary: u32,
     },
-    /// The same with 8 bytes.
+    /// The same operation with 8 bytes.
     FetchAdd64 {
-        /// What is added.
+        /// The summand.
         add: u64,
         /// The last bit of each field.
         boundary: u64,
@@ -78,11 +80,11 @@ pub enum Masked {
 /// Binding of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window's remote key as it is.
+    /// The window's present remote key.
     pub rkey: u32,
-    /// Its remote key afterwards: differs in the low byte only.
+    /// The window's new remote key, which differs in the low byte only.
     pub new_rkey: u32,
-    /// A type 2 window, which belongs to the QP; else type 1.
+    /// True for a type 2 window, which belongs to the QP; false for type 1.
     pub type2: bool,
     /// Local key of the region.
     pub lkey: u32,
@@ -90,11 +92,11 @@ pub struct Bind {
     pub addr: u64,
     /// Bytes, 2^31 at most; 0 unbinds.
     pub len: u64,
-    /// Rights, `IBV_ACCESS_*`: of remote write, read, atomic, and zero-based.
+    /// Rights, `IBV_ACCESS_*`: remote write, remote read, remote atomic, zero-based.
     pub access: u32,
 }
 
-/// Longest range of a window that one WQE can bind, in bytes.
+/// Length limit of a window that one WQE can bind, in bytes.
 pub const MAX_BIND_BYTES: u64 = 1 << 31;
 
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +122,7 @@ enum Dest {
     Xrc(u32),
 }
 
-/// A path to a peer of a UD queue: what `ibv_create_ah` made.
+/// A path to a peer of a UD queue, as `ibv_create_ah` makes it.
 ///
 /// [`AddressVector::from_verbs`](crate::wr::AddressVector::from_verbs) takes it from an `ibv_ah`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +137,7 @@ impl AddressVector {
         Self { words }
     }
 
-    /// The same for a peer's QP.
+    /// The vector with the QP number and Q_Key of a peer.
     #[inline(always)]
     fn to(mut self, qpn: u32, qkey: u32) -> [u64; 6] {
         let be32 = |v: u32| crate::be::Be32::new(v);
@@ -150,7 +152,7 @@ impl AddressVector {
     }
 }
 
-/// A work request: operation, flags, and data of one of the types that are [`Data`].
+/// A work request: operation, flags, and data of a type that implements [`Data`].
 #[derive(Clone, Copy, Debug)]
 pub struct Wr<D> {
     op: Op,
@@ -172,7 +174,8 @@ impl<D: Data> Wr<D> {
         Self::new(Op::Send, data)
     }
 
-    /// A message with immediate data, given in host order (verbs' `imm_data` is the same value big-endian).
+    /// A message with immediate data, given in host order (verbs' `imm_data` is the same value in
+    /// big-endian order).
     #[inline(always)]
     pub fn send_imm(immediate: u32, data: D) -> Self {
         Self::new(Op::SendImm(immediate), data)
@@ -196,14 +199,14 @@ impl<D: Data> Wr<D> {
         Self::new(Op::WriteImm(to, immediate), data)
     }
 
-    /// An RDMA read into what must not be inline.
+    /// An RDMA read. The destination must not be inline data.
     #[inline(always)]
     pub(crate) fn read_any(from: Remote, data: D) -> Self {
         Self::new(Op::Read(from), data)
     }
 }
 
-/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, or `()` for nothing.
+/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, or `()` for none.
 pub trait Landing: Data {}
 impl Landing for () {}
 impl Landing for DataSeg {}
@@ -218,7 +221,8 @@ impl<D: Landing> Wr<D> {
 }
 
 impl<'a> Wr<EightBytes<'a>> {
-    /// An atomic of verbs, with whatever segments it has: compare-and-swap with `swap`, else fetch-and-add.
+    /// An atomic of verbs, with any list of segments: compare-and-swap if `swap` is given, else
+    /// fetch-and-add.
     pub(crate) fn atomic_any(at: Remote, compare_add: u64, swap: Option<u64>, into: &'a [ibv_sge]) -> Self {
         let op = match swap {
             Some(swap) => Op::CompareSwap(at, compare_add, swap),
@@ -229,26 +233,26 @@ impl<'a> Wr<EightBytes<'a>> {
 }
 
 impl Wr<DataSeg> {
-    /// A segment of 8 bytes, whatever length it has: what an atomic returns.
+    /// The segment with a length of 8 bytes, the size of an atomic's result.
     #[inline(always)]
     fn eight(result: DataSeg) -> DataSeg {
         DataSeg::new(result.addr(), 8, result.lkey())
     }
 
-    /// Compares 8 bytes at `at` with `compare`, and stores `swap` there if they are equal. What was there goes to
-    /// `result`, whose length is taken to be 8.
+    /// Compares 8 bytes at `at` with `compare`, and stores `swap` there if they are equal. The old
+    /// value goes to `result`, whose length is taken to be 8.
     #[inline(always)]
     pub fn compare_swap(at: Remote, compare: u64, swap: u64, result: DataSeg) -> Self {
         Self::new(Op::CompareSwap(at, compare, swap), Self::eight(result))
     }
 
-    /// Adds to the 8 bytes at `at`. What was there goes to `result`, whose length is taken to be 8.
+    /// Adds to the 8 bytes at `at`. The old value goes to `result`, whose length is taken to be 8.
     #[inline(always)]
     pub fn fetch_add(at: Remote, add: u64, result: DataSeg) -> Self {
         Self::new(Op::FetchAdd(at, add), Self::eight(result))
     }
 
-    /// An atomic on the bits of a mask. What was there goes to `result`, of 4 or 8 bytes.
+    /// An atomic on the bits of a mask. The old value goes to `result`, of 4 or 8 bytes.
     #[inline(always)]
     pub fn masked_atomic(at: Remote, masked: Masked, result: DataSeg) -> Self {
         Self::new(Op::Masked(at, masked), result)
@@ -256,19 +260,20 @@ impl Wr<DataSeg> {
 }
 
 impl Wr<()> {
-    /// Invalidates a local memory window's or region's rkey. Requests after it wait for that.
+    /// Invalidates the rkey of a local memory window or region. Later requests wait for the
+    /// invalidation.
     #[inline(always)]
     pub fn local_inval(rkey: u32) -> Self {
         Self::new(Op::LocalInval(rkey), ())
     }
 
-    /// Binds a memory window, of at most [`MAX_BIND_BYTES`]. Requests after it wait for that.
+    /// Binds a memory window of at most [`MAX_BIND_BYTES`]. Later requests wait for the bind.
     #[inline(always)]
     pub fn bind(bind: Bind) -> Self {
         Self::new(Op::Bind(bind), ())
     }
 
-    /// Nothing: completes when what was posted before has.
+    /// No operation: completes when all earlier requests have completed.
     #[inline(always)]
     pub fn nop() -> Self {
         Self::new(Op::Nop, ())
@@ -276,42 +281,45 @@ impl Wr<()> {
 }
 
 impl<D> Wr<D> {
-    /// Completes with an entry in the CQ on success, too. Requests without it are released by the next that has it.
+    /// Writes an entry to the CQ on success as well. An unsignalled request is released by the next
+    /// signalled one.
     #[inline(always)]
     pub fn signalled(mut self) -> Self {
         self.flags |= flag::CQ_UPDATE;
         self
     }
 
-    /// Raises an event at a receiver that waits for solicited ones.
+    /// Raises an event at a receiver that waits for solicited completions.
     #[inline(always)]
     pub fn solicited(mut self) -> Self {
         self.flags |= flag::SOLICITED;
         self
     }
 
-    /// Waits until all reads and atomics before it have finished.
+    /// Waits until all earlier reads and atomics have finished.
     #[inline(always)]
     pub fn fenced(mut self) -> Self {
         self.fence = true;
         self
     }
 
-    /// To a peer of a UD queue. To be called on every request of such a queue, and on no other.
+    /// Sets the peer of a request of a UD queue. Call this on every request of such a queue, and on
+    /// no other.
     #[inline(always)]
     pub fn to(mut self, path: &AddressVector, qpn: u32, qkey: u32) -> Self {
         self.dest = Dest::Datagram(path.to(qpn, qkey));
         self
     }
 
-    /// To an SRQ of an XRC peer. To be called on every request of such a queue that reaches the peer, and on no other.
+    /// Sets the XRC peer's SRQ. Call this on every request of an XRC queue that reaches the peer,
+    /// and on no other.
     #[inline(always)]
     pub fn to_srq(mut self, srqn: u32) -> Self {
         self.dest = Dest::Xrc(srqn);
         self
     }
 
-    /// The operation changes a memory key: what follows must wait for it.
+    /// Whether the operation changes a memory key; later requests must wait for the change.
     #[inline(always)]
     pub(crate) fn changes_key(&self) -> bool {
         matches!(self.op, Op::LocalInval(_) | Op::Bind(_))
@@ -344,7 +352,7 @@ impl<D> Wr<D> {
 }
 
 impl<D: Data> Wr<D> {
-    /// Size of the WQE in 16-byte units; one of more than 63 cannot be posted.
+    /// Size of the WQE in 16-byte units; a WQE of more than 63 units cannot be posted.
     #[inline(always)]
     pub fn units(&self) -> usize {
         self.head_units() + self.data.units()
@@ -380,7 +388,7 @@ impl<D: Data> Wr<D> {
             Op::Bind(Bind { rkey, .. }) => (opcode::UMR, rkey),
             Op::Nop => (opcode::NOP, 0),
         };
-        /// Extended atomics; the low bits are log2 of the operand size, less 2.
+        /// Extended atomics; the low bits are log2 of the operand size, minus 2.
         const EXTENDED: u8 = 8;
         let opmod = match self.op {
             Op::Masked(_, Masked::CompareSwap32 { .. } | Masked::FetchAdd32 { .. }) => EXTENDED,
@@ -442,11 +450,11 @@ fn write_masked(out: &mut Units<'_>, masked: Masked) {
 }
 
 impl Bind {
-    /// What a local invalidate makes of a key.
+    /// The key change of a local invalidate.
     const UNBOUND: Self = Self { rkey: 0, new_rkey: 0, type2: true, lkey: 0, addr: 0, len: 0, access: 0 };
 }
 
-/// The three parts of a memory key change; the third only where something is bound.
+/// The three parts of a memory key change; the third part only for a bind.
 ///
 /// # References
 ///
@@ -495,12 +503,13 @@ fn write_key_change(out: &mut Units<'_>, bind: &Bind, qpn: u32) {
     }
 }
 
-/// What a request carries or where it reads to: [`Inline`], [`InlineParts`], [`DataSeg`], `&[DataSeg]`, or `()` for nothing.
+/// The data that a request sends, or the memory that it reads into: [`Inline`], [`InlineParts`],
+/// [`DataSeg`], `&[DataSeg]`, or `()` for none.
 pub trait Data: Copy + sealed::Sealed {
     /// 16-byte units of the data.
     #[doc(hidden)]
     fn units(&self) -> usize;
-    /// Writes as many units.
+    /// Writes these units.
     #[doc(hidden)]
     fn write(self, out: &mut Units<'_>);
     /// Inline bytes among them.
@@ -523,12 +532,12 @@ mod sealed {
     impl Sealed for crate::dv::InlineSges<'_> {}
 }
 
-/// Bytes that are copied into the WQE: the slice may change as soon as the request is posted. A reference to an array, whose
-/// length the compiler knows, makes for the shortest code.
+/// Bytes that are copied into the WQE: the slice may change as soon as the request is posted. A
+/// reference to an array, whose length the compiler knows, gives the shortest code.
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<'a>(pub &'a [u8]);
 
-/// Several pieces that are copied into the WQE one behind the other.
+/// Several pieces that are copied into the WQE one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
 
@@ -536,7 +545,8 @@ pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
 #[derive(Clone, Copy)]
 pub(crate) struct Sges<'a>(pub(crate) &'a [ibv_sge]);
 
-/// A scatter list of verbs for the result of an atomic: each entry is of 8 bytes, whatever it says.
+/// A scatter list of verbs for the result of an atomic: each entry counts as 8 bytes, whatever its
+/// length field says.
 #[derive(Clone, Copy)]
 pub(crate) struct EightBytes<'a>(&'a [ibv_sge]);
 
@@ -554,7 +564,7 @@ impl Data for EightBytes<'_> {
 /// Units of an inline segment.
 #[inline(always)]
 pub(crate) fn inline_units(bytes: usize) -> usize {
-    // Without bytes there is no segment. A sum that wraps is too long as well.
+    // Zero bytes make no segment. A sum that overflows is too long as well.
     if bytes == 0 { 0 } else { bytes.saturating_add(INLINE_HEADER_BYTES).div_ceil(SEGMENT_BYTES) }
 }
 

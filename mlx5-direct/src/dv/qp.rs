@@ -14,7 +14,7 @@ use crate::{
     wr::AddressVector,
 };
 
-/// What verbs and libmlx5 say of a QP.
+/// What verbs and libmlx5 report about a QP.
 struct Qp {
     raw: *mut ibv_qp,
     dv: abi::DvQp,
@@ -31,7 +31,8 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
     let (context, qp_type) = unsafe { ((*qp).context, (*qp).qp_type) };
     // SAFETY: as above.
     let lib = unsafe { lib_for(context) }?;
-    // Before `mlx5dv_init_obj`, which crashes on QPs without a register: DC targets, RSS, and those of `ibv_open_qp`.
+    // The type is checked before `mlx5dv_init_obj`, which crashes on QPs without a register: DC
+    // targets, RSS QPs, and QPs of `ibv_open_qp`.
     let transport = match qp_type {
         ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC => Transport::Connected,
         ibv_qp_type::IBV_QPT_UD => Transport::Datagram,
@@ -50,24 +51,26 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
     // SAFETY: as above.
     let (mut obj, mut dv): (abi::DvObj, abi::DvQp) = unsafe { (zeroed(), zeroed()) };
     obj.qp = abi::DvPair { object: qp.cast(), out: (&raw mut dv).cast() };
-    // SAFETY: a live QP with a register, by its type, and structs at least as large as the library's.
+    // SAFETY: a live QP of a type that has a register, and structs at least as large as the
+    // library's.
     checked("mlx5dv_init_obj(QP)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_QP) })?;
     Ok(Qp { raw: qp, dv, init, transport })
 }
 
-/// Whether libmlx5 was told to leave BlueFlame alone. It reports the register's size all the same.
+/// Whether libmlx5 was told not to use BlueFlame. libmlx5 reports the register's size in that case
+/// as well.
 fn blueflame_is_off() -> bool {
     std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value != "0")
 }
 
 impl SqLayout {
-    /// Reads and checks the send queue of a QP to which nothing was posted yet. RC, UC, UD and XRC send QPs have one that can be
-    /// driven.
+    /// Reads and checks the send queue of a QP to which nothing was posted yet. RC, UC, UD and XRC
+    /// send QPs have a send queue that this crate can drive.
     ///
     /// # Errors
     ///
-    /// [`DvError`]: no libmlx5, not an mlx5 device, a QP of another type, signature mode, a queue that was used, or one that
-    /// is not as expected.
+    /// [`DvError`]: no libmlx5, not an mlx5 device, a QP of another type, signature mode, a queue
+    /// that was used, or an unexpected queue.
     ///
     /// # Safety
     ///
@@ -100,7 +103,8 @@ impl SqLayout {
             },
             transport: qp.transport,
         };
-        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; exclusive by this function's contract.
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; this function's
+        // contract makes the access exclusive.
         Ok(unsafe { Self::from_raw_parts(parts) }?)
     }
 }
@@ -108,14 +112,18 @@ impl SqLayout {
 impl Sq {
     /// Takes over the send queue of a verbs QP to which nothing was posted yet.
     ///
-    /// The send CQ of the QP must be polled directly as well ([`Cq::from_verbs`](crate::Cq::from_verbs)), and hold an entry for
-    /// each request that can be posted ([`Sq::max_requests`]). QPs on one CQ are all driven here, or all by verbs.
+    /// The send CQ of the QP must be polled directly as well
+    /// ([`Cq::from_verbs`](crate::Cq::from_verbs)), and must hold an entry for each request that
+    /// can be posted ([`Sq::max_requests`]). The QPs of one CQ are either all driven here, or all
+    /// driven by verbs.
     ///
-    /// **Registers.** libmlx5 gives the first four QPs of a context a send register of their own, and shares twelve among the
-    /// others (`MLX5_TOTAL_UUARS` raises that before the context is opened; a thread domain gives a QP its own). Queues taken
-    /// over here that share one ring it by 8-byte doorbells only; `MLX5_SHUT_UP_BF` does the same for all. Of a QP that
-    /// verbs drive nothing is known here: where there may be one with the same register, call
-    /// [`stop_blueflame`](Sq::stop_blueflame), and have its requests rung by doorbells, too.
+    /// **Registers.** libmlx5 gives each of the first four QPs of a context a send register of its
+    /// own; the other QPs share twelve. `MLX5_TOTAL_UUARS` raises these numbers if it is set before
+    /// the context is opened; a thread domain gives a QP its own register. Queues taken over here
+    /// that share a register ring it by 8-byte doorbells only; `MLX5_SHUT_UP_BF` does the same for
+    /// all queues. This crate does not know the QPs that verbs drive. If such a QP may have the
+    /// same register, call [`stop_blueflame`](Sq::stop_blueflame), and make verbs ring its requests
+    /// by doorbells as well.
     ///
     /// # Errors
     ///
@@ -123,10 +131,12 @@ impl Sq {
     ///
     /// # Safety
     ///
-    /// `qp` is a live QP, as `*mut ibv_qp` of whatever crate declares that type, and outlives the result. From now on nothing is
-    /// posted to its send queue through verbs, its send CQ is not polled through verbs, and no queue of verbs uses BlueFlame on
-    /// the same register. The device reads and writes the memory that requests name: it stays registered, and is neither written
-    /// (nor, for reads and atomics, read) nor freed by others, until the request is released.
+    /// `qp` is a live QP, as the `*mut ibv_qp` of any crate that declares that type, and outlives
+    /// the result. From now on nothing is posted to its send queue through verbs, its send CQ is
+    /// not polled through verbs, and no queue of verbs uses BlueFlame on the same register. The
+    /// device reads and writes the memory that requests name. Until a request is released, its
+    /// memory stays registered, and others neither write nor free it (for reads and atomics, they
+    /// do not read it either).
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         unsafe { SqLayout::from_verbs(qp) }.map(Self::new)
@@ -138,7 +148,7 @@ impl RqLayout {
     ///
     /// # Errors
     ///
-    /// [`DvError`]: as [`SqLayout::from_verbs`], and a QP that receives from an SRQ.
+    /// [`DvError`]: as [`SqLayout::from_verbs`], or a QP that receives from an SRQ.
     ///
     /// # Safety
     ///
@@ -155,21 +165,24 @@ impl RqLayout {
             dbrec: qp.dv.dbrec,
             wqe_count: rq.wqe_cnt,
             stride_bytes: rq.stride,
-            // The kernel answers with slots; libmlx5 44 and 65 alike allow as many.
+            // The kernel reports slots here. libmlx5 44 and 65 accept that many receives.
             max_requests: if cap.max_recv_wr == 0 { rq.wqe_cnt } else { cap.max_recv_wr.min(rq.wqe_cnt) },
             // SAFETY: a live QP by contract.
             qpn: unsafe { (*qp.raw).qp_num },
         };
-        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; exclusive by this function's contract.
+        // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; this function's
+        // contract makes the access exclusive.
         Ok(unsafe { Self::from_raw_parts(parts) }?)
     }
 }
 
 impl Rq {
-    /// Takes over the receive queue of a verbs QP to which nothing was posted yet, and which has no SRQ.
+    /// Takes over the receive queue of a verbs QP to which nothing was posted yet and which has no
+    /// SRQ.
     ///
-    /// Unless the QP was made without scatter to CQE ([`create_qp_without_scatter`](super::create_qp_without_scatter)), small
-    /// messages come as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
+    /// Unless the QP was made without scatter to CQE
+    /// ([`create_qp_without_scatter`](super::create_qp_without_scatter)), small messages complete
+    /// as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
     ///
     /// # Errors
     ///
@@ -177,20 +190,23 @@ impl Rq {
     ///
     /// # Safety
     ///
-    /// `qp` is a live QP, as `*mut ibv_qp` of whatever crate declares that type, and outlives the result. From now on nothing is
-    /// posted to its receive queue through verbs, and its receive CQ is not polled through verbs. The device writes into posted
-    /// buffers: each stays registered, and is neither read nor written nor freed by others, until its completion.
+    /// `qp` is a live QP, as the `*mut ibv_qp` of any crate that declares that type, and outlives
+    /// the result. From now on nothing is posted to its receive queue through verbs, and its
+    /// receive CQ is not polled through verbs. The device writes into posted buffers: each buffer
+    /// stays registered, and others neither read, write nor free it, until its completion.
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         unsafe { RqLayout::from_verbs(qp) }.map(Self::new)
     }
 }
 
-/// Distance from an `ibv_ah` to its address vector, in bytes; 0 until it was learnt. libmlx5 keeps both in one struct.
+/// Distance from an `ibv_ah` to its address vector, in bytes; 0 until it is known. libmlx5 keeps
+/// both in one struct.
 static AV_DISTANCE: AtomicIsize = AtomicIsize::new(0);
 
 impl AddressVector {
-    /// The path that an address handle stands for. The first call asks `mlx5dv_init_obj`; then it is a copy of 48 bytes.
+    /// The path of an address handle. The first call asks `mlx5dv_init_obj`; later calls copy 48
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -198,7 +214,7 @@ impl AddressVector {
     ///
     /// # Safety
     ///
-    /// `ah` is a live address handle, as `*mut ibv_ah` of whatever crate declares that type.
+    /// `ah` is a live address handle, as the `*mut ibv_ah` of any crate that declares that type.
     pub unsafe fn from_verbs<T>(ah: *mut T) -> Result<Self, DvError> {
         let ah: *mut ibv_ah = require(ah.cast(), "address handle")?;
         let mut distance = AV_DISTANCE.load(Relaxed);
@@ -214,8 +230,8 @@ impl AddressVector {
             AV_DISTANCE.store(distance, Relaxed);
         }
         let av = ah.cast::<u8>().wrapping_offset(distance).cast::<[u64; 6]>();
-        // SAFETY: the 48 bytes of the handle's address vector; all handles of libmlx5 have one struct, and it is not changed
-        // while the handle lives.
+        // SAFETY: these are the 48 bytes of the handle's address vector. All handles of libmlx5
+        // have the same struct, and the vector does not change while the handle lives.
         Ok(Self::from_words(unsafe { av.read_unaligned() }))
     }
 }

@@ -1,4 +1,4 @@
-//! Send work requests as verbs has them.
+//! Send work requests of verbs.
 
 use core::{fmt, marker::PhantomData};
 
@@ -14,13 +14,14 @@ pub struct SendWrs<'a> {
 }
 
 impl<'a> SendWrs<'a> {
-    /// Walks the chain from `first` (null: an empty one).
+    /// Walks the chain from `first`; null is an empty chain.
     ///
     /// # Safety
     ///
-    /// For `'a`, every request of the chain stays valid and unchanged, with its scatter list of `num_sge` entries, with the
-    /// memory that those entries of an inline request name, and with the address handle, window and region that it names; the
-    /// chain ends with a null `next`. Each request has the union members of its opcode and of the QP's type set.
+    /// For `'a`, every request of the chain stays valid and unchanged, and so do its scatter list
+    /// of `num_sge` entries, the memory that the entries of an inline request name, and the address
+    /// handle, window and region that the request names. The chain ends with a null `next`. In each
+    /// request, the union members for its opcode and for the QP's type are set.
     pub unsafe fn new(first: *const ibv_send_wr) -> Self {
         Self { next: first, _chain: PhantomData }
     }
@@ -45,7 +46,7 @@ impl<'a> Iterator for SendWrs<'a> {
     }
 }
 
-/// A send work request as verbs has it. Only [`SendWrs`] makes one.
+/// A send work request of verbs. Only [`SendWrs`] makes one.
 #[derive(Clone, Copy)]
 pub struct SendWr<'a> {
     /// The user's cookie.
@@ -65,14 +66,14 @@ impl fmt::Debug for SendWr<'_> {
 }
 
 impl<'a> SendWr<'a> {
-    /// Whether `send_flags` has this one.
+    /// Whether `send_flags` has this flag.
     pub(crate) fn has(&self, flag: ibv_send_flags) -> bool {
         self.wr.send_flags & flag.0 != 0
     }
 
     /// Immediate data in host order.
     pub(crate) fn immediate(&self) -> u32 {
-        // SAFETY: an integer, whichever member was set.
+        // SAFETY: an integer, whichever union member was set.
         u32::from_be(unsafe { self.wr.imm_data_invalidated_rkey_union.imm_data })
     }
 
@@ -83,7 +84,7 @@ impl<'a> SendWr<'a> {
 
     /// Remote address and rkey.
     pub(crate) fn rdma(&self) -> (u64, u32) {
-        // SAFETY: integers, whichever member was set.
+        // SAFETY: integers, whichever union member was set.
         let rdma = unsafe { self.wr.wr.rdma };
         (rdma.remote_addr, rdma.rkey)
     }
@@ -100,15 +101,16 @@ impl<'a> SendWr<'a> {
 
     /// Path, QP number and Q_Key; `None` without a handle of an mlx5 device.
     pub(crate) fn datagram(&self) -> Option<(AddressVector, u32, u32)> {
-        // SAFETY: a request of a UD queue has this member set, by the contract of `SendWrs::new`.
+        // SAFETY: in a request of a UD queue this member is set, by the contract of `SendWrs::new`.
         let ud = unsafe { self.wr.wr.ud };
-        // SAFETY: null, which is refused, or a live handle by that contract.
+        // SAFETY: the handle is null, which the function refuses, or live by the same contract.
         let path = unsafe { AddressVector::from_verbs(ud.ah) }.ok()?;
         Some((path, ud.remote_qpn, ud.remote_qkey))
     }
 
     pub(crate) fn bind(&self) -> Bind {
-        // SAFETY: a bind request has this member set, with a live window and region, by the contract of `SendWrs::new`.
+        // SAFETY: in a bind request this member is set, with a live window and region, by the
+        // contract of `SendWrs::new`.
         unsafe {
             let bind = self.wr.bind_mw_tso_union.bind_mw;
             let info = bind.bind_info;
@@ -144,7 +146,8 @@ impl<'a> InlineSges<'a> {
     /// The pieces, in order.
     pub(crate) fn parts(self) -> impl Iterator<Item = &'a [u8]> {
         self.0.iter().filter(|sge| sge.length != 0).map(|sge| {
-            // SAFETY: valid and unchanged for 'a by the contract of `SendWrs::new`; only requests with the inline flag get here.
+            // SAFETY: valid and unchanged for 'a by the contract of `SendWrs::new`; only requests
+            // with the inline flag reach this code.
             unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
         })
     }

@@ -1,4 +1,4 @@
-//! The CQ's entries: written by the device, read by us once they are ours.
+//! The CQ's entries: the device writes them, software reads them after the ownership test.
 
 use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
 
@@ -20,7 +20,7 @@ pub(crate) struct CqeMem {
     pub(super) _keep: Keep,
 }
 
-// SAFETY: plain memory without thread affinity, only read from here.
+// SAFETY: plain memory without thread affinity; this type only reads it.
 unsafe impl Send for CqeMem {}
 
 impl CqeMem {
@@ -28,14 +28,14 @@ impl CqeMem {
         self.mask
     }
 
-    /// Which value of the owner bit says "yours" on this lap.
+    /// The value of the owner bit that marks an entry as software's on this lap.
     #[inline(always)]
     pub(crate) fn lap(&self, consumer_index: u32) -> u8 {
         u8::from(consumer_index & (self.mask + 1) != 0)
     }
 
-    /// The entry at `consumer_index` and its `op_own`, if the device has handed it over on this lap. Holds the ownership
-    /// test and the load barrier.
+    /// The entry at `consumer_index` and its `op_own`, if the device has handed the entry over on
+    /// this lap. Contains the ownership test and the load barrier.
     #[inline(always)]
     pub(crate) fn ready(&self, consumer_index: u32, lap: u8) -> Option<(CqeRef<'_>, u8)> {
         let cqe = self.entry(consumer_index);
@@ -53,14 +53,15 @@ impl CqeMem {
         (op_own ^ lap) & 1 == 0 && op_own < 0xf0
     }
 
-    /// Entries from `first` on, up to `n` and to the end of the queue, not tested.
+    /// Up to `n` entries from `first` on, not beyond the end of the queue, without an ownership
+    /// test.
     #[inline(always)]
     pub(crate) fn entries(&self, first: u32, n: u32) -> impl Iterator<Item = CqeRef<'_>> {
         let room = self.mask + 1 - (first & self.mask);
         let first = self.entry(first).fields;
         let bytes = self.cqe_bytes as usize;
-        // In bounds, since no more than `room` entries from the first one on are made; wrapping, since the address after
-        // the last one is computed as well.
+        // In bounds, since at most `room` entries from the first one on are made. The addition
+        // wraps, since the address behind the last entry is computed as well.
         (0..n.min(room)).scan(first, move |at, _| {
             let cqe = CqeRef { fields: *at, _mem: PhantomData };
             *at = at.wrapping_add(bytes);
@@ -68,17 +69,18 @@ impl CqeMem {
         })
     }
 
-    /// The entry at `index` without a test.
+    /// The entry at `index`, without an ownership test.
     #[inline(always)]
     pub(crate) fn entry(&self, index: u32) -> CqeRef<'_> {
         let at = (index & self.mask) as usize * self.cqe_bytes as usize;
-        // SAFETY: in bounds because the masked index is below the entry count, and each entry has its fields at the same
-        // place.
+        // SAFETY: in bounds because the masked index is below the entry count, and each entry has
+        // its fields at the same offset.
         CqeRef { fields: unsafe { self.fields.as_ptr().add(at) }, _mem: PhantomData }
     }
 
-    /// Copies payload that the device scattered into the entry at `index`: its first 32 bytes, or the 64 bytes before
-    /// the fields of a 128-byte entry. Returns the bytes copied; 0 where a 64-byte entry claims the latter.
+    /// Copies payload that the device scattered into the entry at `index`: its first 32 bytes, or
+    /// the 64 bytes before the fields of a 128-byte entry if `wide`. Returns the bytes copied; 0 if
+    /// `wide` is set for a 64-byte entry.
     pub(crate) fn copy_scattered(&self, index: u32, wide: bool, out: &mut [u8]) -> usize {
         let fields = self.entry(index).fields;
         let (from, room) = match (wide, self.cqe_bytes) {
@@ -88,14 +90,15 @@ impl CqeMem {
         };
         let len = out.len().min(room);
         for (n, byte) in out[..len].iter_mut().enumerate() {
-            // SAFETY: n < room, and `room` bytes from `from` are inside the entry in each of the cases above.
+            // SAFETY: n < room, and `room` bytes from `from` on are inside the entry in each of the
+            // cases above.
             *byte = unsafe { from.add(n).read_volatile() };
         }
         len
     }
 }
 
-/// One completion queue entry in place.
+/// A completion queue entry in place.
 #[derive(Clone, Copy)]
 pub(crate) struct CqeRef<'a> {
     fields: *const u8,
@@ -103,8 +106,9 @@ pub(crate) struct CqeRef<'a> {
 }
 
 impl CqeRef<'_> {
-    /// The entry's `op_own`, if it is the device's no more and a finished receive, else the `op_own` that says no. One
-    /// look-up for the owner, the opcode and the format; holds the load barrier.
+    /// The entry's `op_own` if the entry belongs to software and is a finished receive, else `Err`
+    /// with the `op_own`. One table look-up tests owner, opcode and format. Contains the load
+    /// barrier.
     #[inline(always)]
     pub(crate) fn receive(&self, lap: u8) -> Result<u8, u8> {
         let op_own = self.op_own();
@@ -116,14 +120,16 @@ impl CqeRef<'_> {
     }
 }
 
-/// How a field is read. Those of the ownership test are the device's to change: volatile. The others are ours from that
-/// test on until the entry is released: plain, so that the compiler leaves out what nobody looks at.
+/// How a field is read. The device may change the field of the ownership test, so that read is
+/// volatile. From the test on until the entry is released, the other fields belong to software, so
+/// those reads are plain: the compiler leaves out unused ones.
 macro_rules! cqe_field {
     ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr, $read:ident) => {
         #[inline(always)]
         fn $name(&self) -> $host {
             let field = self.fields.wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
-            // SAFETY: a field of the 64 bytes that `entry` checked, aligned since those are 64-byte aligned.
+            // SAFETY: a field of the 64 bytes that `entry` checked; the field is aligned since
+            // these bytes are 64-byte aligned.
             $get(unsafe { field.$read() })
         }
     };
@@ -148,8 +154,9 @@ impl CqeFields for CqeRef<'_> {
 }
 
 impl Cq {
-    /// Puts the payload of a receive that the device left in the completion entry where it belongs: into the segments of the
-    /// receive, such as [`Rq::segments`](crate::Rq::segments). To be called before the next poll. Returns the bytes copied.
+    /// Writes the payload of a receive that the device left in the completion entry into the
+    /// segments of the receive, such as [`Rq::segments`](crate::Rq::segments). Call this before the
+    /// next poll. Returns the bytes copied.
     ///
     /// # Safety
     ///
@@ -165,8 +172,9 @@ impl Cq {
         unsafe { spread(&bytes[..len], into) }
     }
 
-    /// Puts the result of a read or an atomic that the device left in the completion entry where it belongs: into the segments
-    /// of the request, [`Sq::segments`](crate::Sq::segments). To be called before the next poll. Returns the bytes copied.
+    /// Writes the result of a read or an atomic that the device left in the completion entry into
+    /// the segments of the request, [`Sq::segments`](crate::Sq::segments). Call this before the
+    /// next poll. Returns the bytes copied.
     ///
     /// # Safety
     ///
@@ -183,10 +191,10 @@ impl Cq {
     }
 }
 
-/// Most bytes that an entry holds beside its fields.
+/// Maximum number of bytes that an entry holds in addition to its fields.
 const MOST_SCATTERED: usize = 64;
 
-/// Writes bytes into segments, one behind the other, as far as there is room.
+/// Writes bytes into segments, one segment after the other, as far as there is room.
 ///
 /// # Safety
 ///

@@ -1,7 +1,8 @@
 //! Segments of send WQEs.
 //!
-//! Written by us, read by the device. Everything is big-endian. A send WQE is a sequence of 16-byte units in a ring of
-//! 64-byte blocks; it starts at a block, and wraps around the ring's end at any unit.
+//! Software writes send WQEs; the device reads them. All fields are big-endian. A send WQE is a
+//! sequence of 16-byte units in a ring of 64-byte blocks. It starts at a block and may wrap around
+//! the end of the ring at any unit.
 //!
 //! ```text
 //! operation                      units
@@ -25,15 +26,16 @@ use core::mem::{offset_of, size_of};
 use super::SEGMENT_BYTES;
 use crate::be::{Be16, Be32, Be64};
 
-/// Bytes of a block, the unit in which a send queue counts.
+/// Bytes of a block. A send queue counts in blocks.
 pub const BLOCK_BYTES: usize = 64;
 /// 16-byte units of a block.
 pub const BLOCK_UNITS: usize = BLOCK_BYTES / SEGMENT_BYTES;
-/// Most units of a WQE: its size has six bits.
+/// Maximum number of units of a WQE: the size field has six bits.
 pub const MAX_UNITS: usize = 63;
-/// Largest ring in blocks: block numbers and the posted count are 16 bits wide.
+/// Size limit of a ring, in blocks: block numbers and the posted count are 16 bits wide.
 pub const MAX_BLOCKS: u32 = 32_768;
-/// Bit of an inline segment's header that tells it from a data segment; the other bits are the length.
+/// Bit in the header of an inline segment that distinguishes it from a data segment; the other bits
+/// are the length.
 pub const INLINE: u32 = 0x8000_0000;
 /// Bytes of an inline segment's header.
 pub const INLINE_HEADER_BYTES: usize = size_of::<InlineHeader>();
@@ -59,11 +61,12 @@ pub mod opcode {
 pub mod flag {
     /// Raise a solicited event at the receiver.
     pub const SOLICITED: u8 = 0x02;
-    /// Write a completion on success, too (`MLX5_WQE_CTRL_CQ_UPDATE`).
+    /// Write a completion on success as well (`MLX5_WQE_CTRL_CQ_UPDATE`).
     pub const CQ_UPDATE: u8 = 0x08;
-    /// Wait for the memory key change before (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
+    /// Wait for earlier memory key changes (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
     pub const SMALL_FENCE: u8 = 0x20;
-    /// Wait for reads and atomics, and for the memory key change before (kernel: `MLX5_FENCE_MODE_SMALL_AND_FENCE`).
+    /// Wait for earlier reads, atomics and memory key changes (kernel:
+    /// `MLX5_FENCE_MODE_SMALL_AND_FENCE`).
     pub const FENCE: u8 = 0x80;
 }
 
@@ -79,7 +82,7 @@ pub struct CtrlSeg {
     imm: Be32,
 }
 
-/// What a control segment says, beside QP number and position.
+/// The contents of a control segment, without QP number and position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ctrl {
     /// Opcode, from [`opcode`].
@@ -104,7 +107,7 @@ impl Ctrl {
     }
 }
 
-/// Flags where the second word of a control segment has them, in memory order.
+/// Flags at their place in the second word of a control segment, in memory order.
 #[inline(always)]
 pub(crate) const fn flags_word(flags: u8) -> u64 {
     ((flags as u64) << 32).to_be()
@@ -151,7 +154,8 @@ impl AtomicSeg {
     }
 }
 
-/// The operands of a masked atomic of 4 bytes: swap, compare, swap mask, compare mask; or add, field boundary, 0, 0.
+/// The operands of a 4-byte masked atomic: swap, compare, swap mask, compare mask; or add, field
+/// boundary, 0, 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct MaskedAtomicSeg32(pub [Be32; 4]);
@@ -164,8 +168,9 @@ impl MaskedAtomicSeg32 {
     }
 }
 
-/// Where a datagram goes: address and QP of the peer. Declares the layout; the value is
-/// [`AddressVector`](crate::wr::AddressVector), the bytes as `ibv_create_ah` made them.
+/// The destination of a datagram: address and QP of the peer. This struct declares the layout. The
+/// value is an [`AddressVector`](crate::wr::AddressVector), which holds the bytes that
+/// `ibv_create_ah` made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct AvSeg {
@@ -183,10 +188,10 @@ pub struct AvSeg {
     rgid: [u8; 16],
 }
 
-/// Set in an address vector's QP number: the long form follows (`MLX5_EXTENDED_UD_AV`).
+/// Bit of the QP number in an address vector: the vector has the long form (`MLX5_EXTENDED_UD_AV`).
 pub const EXTENDED_AV: u32 = 0x8000_0000;
 
-/// Which SRQ of the peer an XRC request goes to.
+/// The peer's SRQ for an XRC request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct XrcSeg {
@@ -206,7 +211,7 @@ impl XrcSeg {
     }
 }
 
-/// What comes before inline data.
+/// The header of inline data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct InlineHeader {
@@ -214,7 +219,7 @@ pub struct InlineHeader {
 }
 
 impl InlineHeader {
-    /// For so many bytes.
+    /// A header for this number of bytes.
     #[inline(always)]
     pub const fn new(bytes: u32) -> Self {
         Self { byte_count: Be32::new(bytes | INLINE) }
@@ -274,7 +279,7 @@ pub struct MkeySeg {
 }
 
 impl MkeySeg {
-    /// Whether the key becomes free, rights, QP and key variant, first address, bytes.
+    /// Whether the key becomes free; rights; QP and key variant; first address; bytes.
     pub const fn new(free: u8, access_flags: u8, qpn_mkey: u32, start_addr: u64, len: u64) -> Self {
         Self {
             free,
@@ -295,7 +300,7 @@ impl MkeySeg {
     }
 }
 
-/// Third part of a memory key change: where the bytes are. Padded to a block.
+/// Third part of a memory key change: the memory behind the key. Padded to a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KlmSeg {
@@ -305,7 +310,7 @@ pub struct KlmSeg {
 }
 
 impl KlmSeg {
-    /// Bytes from `address` on, in the region of this key.
+    /// `byte_count` bytes from `address` on, in the region of `mkey`.
     pub const fn new(byte_count: u32, mkey: u32, address: u64) -> Self {
         Self { byte_count: Be32::new(byte_count), mkey: Be32::new(mkey), address: Be64::new(address) }
     }
@@ -366,7 +371,8 @@ const _: () = {
     assert!(offset_of!(KlmSeg, address) == 8);
 };
 
-/// Byte offsets of fields, as the installed header has them: name of the C struct, of its field, offset here.
+/// Byte offsets of fields, to compare with the installed header: name of the C struct, name of its
+/// field, offset here.
 #[doc(hidden)]
 pub const OFFSETS: &[(&str, &str, usize)] = &[
     ("mlx5_wqe_ctrl_seg", "opmod_idx_opcode", offset_of!(CtrlSeg, opmod_idx_opcode)),
@@ -393,7 +399,7 @@ pub const OFFSETS: &[(&str, &str, usize)] = &[
     ("mlx5_wqe_umr_klm_seg", "address", offset_of!(KlmSeg, address)),
 ];
 
-/// Sizes of structs, as the installed header has them.
+/// Sizes of structs, to compare with the installed header.
 #[doc(hidden)]
 pub const SIZES: &[(&str, usize)] = &[
     ("mlx5_wqe_ctrl_seg", size_of::<CtrlSeg>()),
@@ -406,7 +412,7 @@ pub const SIZES: &[(&str, usize)] = &[
     ("mlx5_wqe_umr_klm_seg", size_of::<KlmSeg>()),
 ];
 
-/// Values of constants, as the installed header has them.
+/// Values of constants, to compare with the installed header.
 #[doc(hidden)]
 pub const VALUES: &[(&str, u64)] = &[
     ("MLX5_OPCODE_NOP", opcode::NOP as u64),
