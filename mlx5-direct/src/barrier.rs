@@ -11,8 +11,8 @@
 //! | [`to_device`] | stores before it, then stores after it | compiler | `dmb oshst` |
 //! | [`from_device`] | loads before it, then loads after it | compiler | `dmb oshld` |
 //! | [`release_to_device`] | loads before it, then stores after it | compiler | `dmb oshld` |
-//! | [`flush_write_combining`] | stores of any memory type before it, then stores after it | `sfence` | `dsb st` |
-//! | [`end_write_combining`] | none: the stores before it are not merged with those after it | compiler | `dgh` |
+//! | [`flush_write_combining`] | any stores before, then stores after | `sfence` | `dsb st` |
+//! | [`end_write_combining`] | none: stores before and after are not merged | compiler | `dgh` |
 //!
 //! # References
 //!

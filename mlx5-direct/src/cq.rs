@@ -8,7 +8,7 @@
 //! | CQ entries | what to do |
 //! |---|---|
 //! | at least 4/3 of the receives posted at a time | nothing: the index is never late |
-//! | fewer, but at least as many as receives | [`release`](Cq::release) after polling, before posting again |
+//! | fewer, but at least as many as receives | [`release`](Cq::release) before posting again |
 //! | fewer than receives | not allowed: the device overruns the queue |
 //!
 //! A CQ that is polled here must never be polled or armed through verbs: libmlx5's own index would

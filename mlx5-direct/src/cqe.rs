@@ -6,7 +6,8 @@
 //!
 //! # References
 //!
-//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_cqe64`, `mlx5_err_cqe`; `providers/mlx5/mlx5.h` for the syndromes.
+//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_cqe64`, `mlx5_err_cqe`; `providers/mlx5/mlx5.h` for
+//! the syndromes.
 
 use core::mem::{offset_of, size_of};
 

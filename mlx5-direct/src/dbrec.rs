@@ -48,7 +48,8 @@ impl CounterDbRec {
     #[inline(always)]
     pub(crate) fn publish(&mut self, count: u16) {
         barrier::to_device();
-        // SAFETY: inside the word, valid by the contract of `new`, and 2-byte aligned; exclusive through `&mut self`.
+        // SAFETY: inside the word, valid by the contract of `new`, and 2-byte aligned; exclusive
+        // through `&mut self`.
         unsafe { self.word.cast::<u16>().as_ptr().add(1).write_volatile(count.to_be()) };
     }
 }
@@ -66,7 +67,8 @@ unsafe impl Send for CqDbRec {}
 impl CqDbRec {
     /// # Safety
     ///
-    /// `words` is 4-byte aligned and valid for writes while the value lives, and only this value stores to it.
+    /// `words` is 4-byte aligned and valid for writes while the value lives, and only this value
+    /// stores to it.
     pub(crate) unsafe fn new(words: NonNull<[u32; 2]>, keep: Keep) -> Self {
         Self { words, _keep: keep }
     }
@@ -83,7 +85,8 @@ impl CqDbRec {
     /// [`flush_write_combining`](barrier::flush_write_combining);
     /// [`Uar::arm_cq`](crate::uar::Uar::arm_cq) executes it.
     pub(crate) fn request_event(&mut self, request: u32) {
-        // SAFETY: the second word is inside the two-word record of `new`; exclusive through `&mut self`.
+        // SAFETY: the second word is inside the two-word record of `new`; exclusive through `&mut
+        // self`.
         unsafe { self.words.cast::<u32>().as_ptr().add(1).write_volatile(request.to_be()) };
     }
 }

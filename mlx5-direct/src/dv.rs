@@ -8,7 +8,8 @@
 //!
 //! # References
 //!
-//! `mlx5dv_init_obj(3)`, `ibv_get_cq_event(3)`, `ibv_modify_qp(3)`; rdma-core `providers/mlx5/mlx5.c`.
+//! `mlx5dv_init_obj(3)`, `ibv_get_cq_event(3)`, `ibv_modify_qp(3)`; rdma-core
+//! `providers/mlx5/mlx5.c`.
 
 use core::{ffi::c_int, ffi::c_void, marker::PhantomData, mem::zeroed, ptr};
 use std::{
@@ -254,7 +255,8 @@ pub unsafe fn cqe_version(context: *mut ibv_context) -> Result<CqeVersion, DvErr
     let lib = unsafe { lib_for(context) }?;
     // SAFETY: integers only, for which zero is a value.
     let mut out: abi::DvContext = unsafe { zeroed() };
-    // SAFETY: a live context and a struct at least as large as the library's; comp_mask 0 asks for the base fields.
+    // SAFETY: a live context and a struct at least as large as the library's; comp_mask 0 asks for
+    // the base fields.
     checked("mlx5dv_query_device", unsafe { (lib.query_device)(context, &mut out) })?;
     Ok(if out.flags & abi::CONTEXT_FLAGS_CQE_V1 != 0 { CqeVersion::V1 } else { CqeVersion::V0 })
 }
@@ -472,7 +474,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The error of `ibv_get_cq_event`; [`WouldBlock`](io::ErrorKind::WouldBlock) on a non-blocking descriptor.
+    /// The error of `ibv_get_cq_event`; [`WouldBlock`](io::ErrorKind::WouldBlock) on a non-blocking
+    /// descriptor.
     pub fn read_event(&self) -> io::Result<*mut c_void> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a live channel by the contract of `from_verbs`; both out parameters are local
@@ -528,8 +531,8 @@ impl<'a> RecvWrs<'a> {
     ///
     /// # Safety
     ///
-    /// Every request of the chain, and its scatter list of `num_sge` entries, stays valid and unchanged for `'a`; the
-    /// chain ends with a null `next`.
+    /// Every request of the chain, and its scatter list of `num_sge` entries, stays valid and
+    /// unchanged for `'a`; the chain ends with a null `next`.
     pub unsafe fn new(first: *const ibv_recv_wr) -> Self {
         Self { next: first, _chain: PhantomData }
     }

@@ -21,8 +21,8 @@
 //!
 //! // Made by ibv_create_srq and ibv_create_cq a moment ago: nothing posted, nothing polled.
 //! let (srq, cq) = queues();
-//! // SAFETY: both outlive what is made of them here, nobody else posts to or polls them, and posted buffers stay
-//! // registered and untouched until they complete.
+//! // SAFETY: the queues outlive `srq` and `cq`, nobody else posts to or polls them, and posted
+//! // buffers stay registered and untouched until they complete.
 //! let (mut srq, mut cq) = unsafe { (Srq::from_verbs(srq, None)?, Cq::from_verbs(cq)?) };
 //!
 //! // One barrier and one doorbell record for all. The cookie comes back with the completion.

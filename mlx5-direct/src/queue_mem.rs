@@ -218,7 +218,8 @@ impl SrqLayout {
         check_ring(parts.wqe_count, parts.stride_bytes)?;
         let base = aligned(parts.buf, wqe::SEGMENT_BYTES, "SRQ buffer")?;
         let word = aligned(parts.dbrec, 4, "SRQ doorbell record")?;
-        // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked above.
+        // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked
+        // above.
         let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) }
             .map_err(|_| LayoutError::NoMemory)?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.

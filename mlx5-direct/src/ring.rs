@@ -12,7 +12,7 @@
 //! | state | where |
 //! |---|---|
 //! | free | its bit in [`FreeMap`] |
-//! | reserved | in the *run*, `tail < slot <= run_end`: not in the map, linked in order, next to be posted |
+//! | reserved | in the *run*, `tail < slot <= run_end`: linked in order, not in the map |
 //! | tail | `slot == tail` |
 //! | in use | none of these: on the SRQ, at a QP, or completed and not yet returned |
 //!

@@ -106,7 +106,7 @@ pub struct Released {
 /// sq.post(Wr::send(Inline(b"one")), 1)?;
 /// sq.post(Wr::send(Inline(b"two")).signalled(), 2)?;
 /// assert_eq!((sq.posted(), sq.free()), (2, 14));
-/// // ... the device sends both; the completion of the second carries the number of its first block ...
+/// // ... the device sends both; the second completion carries the number of its first block ...
 /// let released = sq.complete(1)?;
 /// assert_eq!((released.cookie, released.requests), (2, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -135,7 +135,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`DepthError::OutOfRange`] unless 1 <= `depth` < slots in the ring; [`DepthError::NoMemory`].
+    /// [`DepthError::OutOfRange`] unless 1 <= `depth` < slots in the ring;
+    /// [`DepthError::NoMemory`].
     pub fn new(layout: SrqLayout, depth: u32) -> Result<Self, DepthError> {
         let SrqLayout { mut wqes, dbrec, srqn } = layout;
         let slots = wqes.mask() + 1;
@@ -183,7 +184,8 @@ impl Srq {
         self.plain_run()
     }
 
-    /// How many receives [`post_one_in_run`](Self::post_one_in_run) will post now, one after the other.
+    /// How many receives [`post_one_in_run`](Self::post_one_in_run) will post now, one after the
+    /// other.
     #[inline(always)]
     pub fn plain_run(&self) -> u32 {
         self.wqes.plain_run()

@@ -32,7 +32,8 @@ unsafe impl Send for Uar {}
 impl Uar {
     /// # Safety
     ///
-    /// `page` is 8-byte aligned and valid for a store of 8 bytes at [`CQ_DOORBELL_OFFSET`] while the value lives.
+    /// `page` is 8-byte aligned and valid for a store of 8 bytes at [`CQ_DOORBELL_OFFSET`] while
+    /// the value lives.
     pub(crate) unsafe fn new(page: NonNull<u8>, keep: Keep) -> Self {
         Self { page, _keep: keep }
     }
@@ -89,7 +90,8 @@ pub(crate) struct SendRegister {
     _keep: Keep,
 }
 
-// SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`, with a flush after each.
+// SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`, with a flush
+// after each.
 unsafe impl Send for SendRegister {}
 // SAFETY: a shared reference only reads an atomic.
 unsafe impl Sync for SendRegister {}

@@ -4,13 +4,14 @@
 //! big-endian.
 //!
 //! ```text
-//! byte  0      2                4           5          16          20     24            32
-//!       | rsvd | next_wqe_index | signature | reserved | byte_count | lkey | addr        | next data segment ...
+//! byte 0      2                4           5          16          20     24       32
+//!      | rsvd | next_wqe_index | signature | reserved | byte_count | lkey | addr   | next segment
 //! ```
 //!
 //! # References
 //!
-//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_wqe_srq_next_seg`, `mlx5_wqe_data_seg`, `MLX5_INVALID_LKEY`.
+//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_wqe_srq_next_seg`, `mlx5_wqe_data_seg`,
+//! `MLX5_INVALID_LKEY`.
 
 use core::mem::{align_of, offset_of, size_of};
 
@@ -83,7 +84,8 @@ impl DataSeg {
     /// The segment that ends a list with fewer segments than fit into the WQE.
     pub const TERMINATOR: Self = Self::new(0, 0, TERMINATOR_LKEY);
 
-    /// A segment of `byte_count` bytes at virtual address `addr`, inside the memory region that `lkey` names.
+    /// A segment of `byte_count` bytes at virtual address `addr`, inside the memory region that
+    /// `lkey` names.
     #[inline(always)]
     pub const fn new(addr: u64, byte_count: u32, lkey: u32) -> Self {
         Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), addr: Be64::new(addr) }

@@ -458,7 +458,8 @@ impl Bind {
 ///
 /// # References
 ///
-/// rdma-core `providers/mlx5/qp.c`: `set_bind_wr`; `mlx5dv.h`: `MLX5_WQE_UMR_CTRL_*`, `MLX5_WQE_MKEY_CONTEXT_*`.
+/// rdma-core `providers/mlx5/qp.c`: `set_bind_wr`; `mlx5dv.h`: `MLX5_WQE_UMR_CTRL_*`,
+/// `MLX5_WQE_MKEY_CONTEXT_*`.
 #[inline(never)]
 fn write_key_change(out: &mut Units<'_>, bind: &Bind, qpn: u32) {
     const INLINE_OFFSET: u8 = 1 << 7 | 1 << 4;

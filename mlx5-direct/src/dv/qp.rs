@@ -39,7 +39,7 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
         ibv_qp_type::IBV_QPT_XRC_SEND => Transport::Xrc,
         qp_type => return Err(LayoutError::QpType { qp_type }.into()),
     };
-    // libmlx5 turns signatures on when this variable exists, and reports them nowhere.
+    // libmlx5 turns signatures on if this variable exists, and reports them nowhere.
     if std::env::var_os("MLX5_QP_SIGNATURE").is_some() {
         return Err(LayoutError::QpSignature.into());
     }

@@ -160,7 +160,8 @@ impl Cq {
     ///
     /// # Safety
     ///
-    /// The segments' addresses are valid for writes in this process, and nobody else uses that memory meanwhile.
+    /// The segments' addresses are valid for writes in this process, and nobody else uses that
+    /// memory meanwhile.
     pub unsafe fn deliver(
         &self,
         scattered: &ScatteredRecv,

@@ -9,9 +9,11 @@ use std::{
 use super::LayoutError;
 use crate::uar::{BLUEFLAME_BYTES, CQ_DOORBELL_OFFSET};
 
-/// Zeroed heap memory that plays the part of queue memory: a ring, then doorbell records, then a register page.
+/// Zeroed heap memory in the role of queue memory: a ring, then doorbell records, then a register
+/// page.
 ///
-/// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets. [`HeapView::device`] gives them.
+/// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets.
+/// [`HeapView::device`] gives access to them.
 #[derive(Debug)]
 pub struct HeapMem {
     pub(super) base: NonNull<u8>,
@@ -19,15 +21,16 @@ pub struct HeapMem {
     ring_bytes: usize,
 }
 
-// SAFETY: a block of the heap belongs to no thread.
+// SAFETY: a heap block belongs to no thread.
 unsafe impl Send for HeapMem {}
-// SAFETY: whoever calls the methods has promised, in `HeapView::device`, that no access of another thread conflicts. Every
-// value is valid for its type.
+// SAFETY: callers of the methods promised in `HeapView::device` that no access of another thread
+// conflicts. Every bit pattern is valid for the integers that the methods read.
 unsafe impl Sync for HeapMem {}
 
-/// The device's side of queue memory on the heap, before somebody promises to use it as a device does.
+/// The device's side of queue memory on the heap, before a caller promises to use it as a device
+/// does.
 ///
-/// Without that promise safe code could race with the queue, whose own accesses are not atomic:
+/// Without that promise, safe code could race with the queue, whose own accesses are not atomic:
 ///
 /// ```
 /// # use mlx5_direct::{DataSeg, Srq, SrqLayout};
@@ -59,10 +62,11 @@ impl HeapView {
     ///
     /// # Safety
     ///
-    /// The queue reads and writes its memory with ordinary accesses. If one thread uses the queue while another calls
-    /// methods of the memory, the other does what a device does: it reads a slot only after the record has published
-    /// it, writes an entry only while the entry is not handed over, hands it over by its last byte, and has a barrier of
-    /// the processor between the two steps. A single thread may call the methods in any order.
+    /// The queue reads and writes its memory with ordinary accesses. A single thread may call the
+    /// methods in any order. If one thread uses the queue while another calls methods of the
+    /// memory, the other thread must act as a device: it reads a slot only after the record has
+    /// published the slot, writes an entry only before it hands the entry over, hands the entry
+    /// over by its last byte, and executes a processor barrier between the two steps.
     pub unsafe fn device(self) -> Arc<HeapMem> {
         self.0
     }
@@ -112,13 +116,14 @@ impl HeapMem {
     heap_access!(load_be32, store_be32, u32, "a big-endian 32-bit field");
     heap_access!(load_be64, store_be64, u64, "a big-endian 64-bit field");
 
-    /// Byte offset of the first doorbell record word: the count of an SRQ, a send or a receive queue, or the CQ's consumer
-    /// index (arm word 4 further).
+    /// Byte offset of the first doorbell record word: the count of an SRQ, a send queue or a
+    /// receive queue, or the consumer index of a CQ (its arm word is 4 bytes further).
     pub fn dbrec_offset(&self) -> usize {
         self.ring_bytes
     }
 
-    /// Byte offset of the first half of a send queue's register; the second half is 256 bytes further.
+    /// Byte offset of the first half of a send queue's register. The second half is 256 bytes
+    /// further.
     pub fn send_register_offset(&self) -> usize {
         (self.ring_bytes + 64).next_multiple_of(2 * BLUEFLAME_BYTES as usize)
     }

@@ -1,4 +1,4 @@
-//! A QP's queues, checked once: the send queue with its register, the receive queue.
+//! A QP's queues after their checks: the send queue with its register, and the receive queue.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::{
     },
 };
 
-/// What a send queue was made for.
+/// The capacities that a send queue was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqCaps {
     /// Requests that may be posted and not completed at a time.
     pub max_requests: u32,
-    /// Data segments that verbs promise a request.
+    /// Data segments per request that verbs promise.
     pub max_segments: u32,
-    /// Inline bytes that verbs promise a request.
+    /// Inline bytes per request that verbs promise.
     pub max_inline: u32,
-    /// Every request completes with an entry (`sq_sig_all`).
+    /// Every request writes a completion entry (`sq_sig_all`).
     pub signal_all: bool,
 }
 
@@ -36,7 +36,8 @@ pub enum Transport {
     Xrc,
 }
 
-/// A checked send queue: ring, doorbell record and register, nothing posted yet. Not `Clone`: there is one poster.
+/// A checked send queue: ring, doorbell record and register, nothing posted yet. Not `Clone`: there
+/// is one poster.
 #[derive(Debug)]
 pub struct SqLayout {
     pub(crate) ring: SqMem,
@@ -44,13 +45,13 @@ pub struct SqLayout {
     pub(crate) register: SendRegister,
     /// QP number, 24 bits.
     pub qpn: u32,
-    /// What it was made for.
+    /// The capacities of the queue.
     pub caps: SqCaps,
-    /// How it names its peers.
+    /// How requests name their peers.
     pub transport: Transport,
 }
 
-/// What [`SqLayout::from_raw_parts`] needs to know about a send queue.
+/// The description of a send queue for [`SqLayout::from_raw_parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct SqParts {
     /// Block 0.
@@ -63,13 +64,13 @@ pub struct SqParts {
     pub register: *mut u8,
     /// Bytes of one half: 256, or 0 for a register that takes doorbells only.
     pub register_bytes: u32,
-    /// Whether BlueFlame may be used where the register has it.
+    /// Whether BlueFlame may be used if the register has it.
     pub blueflame: bool,
     /// QP number.
     pub qpn: u32,
-    /// What the queue was made for.
+    /// The capacities of the queue.
     pub caps: SqCaps,
-    /// How it names its peers.
+    /// How requests name their peers.
     pub transport: Transport,
 }
 
@@ -78,30 +79,32 @@ impl SqLayout {
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where a size or a pointer is not what the device uses, or something was posted already.
+    /// A [`LayoutError`] if a size or a pointer is not valid for the device, or something was
+    /// posted already.
     ///
     /// # Safety
     ///
-    /// `buf` is valid for reads and writes of `block_count` blocks, `dbrec` of one word, and `register` for stores of two
-    /// halves (or 8 bytes) for as long as the layout, or an [`Sq`](crate::Sq) made from it, lives. Nobody else writes to ring
-    /// and record meanwhile, and the register is rung by values of this crate only.
+    /// As long as the layout, or an [`Sq`](crate::Sq) made from it, lives, `buf` is valid for reads
+    /// and writes of `block_count` blocks, `dbrec` for those of one word, and `register` for stores
+    /// to two halves (or of 8 bytes). Nobody else writes to ring and record meanwhile, and only
+    /// values of this crate ring the register.
     pub unsafe fn from_raw_parts(parts: SqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
         unsafe { Self::checked(parts, None) }
     }
 
-    /// A send queue on the heap with room for `max_requests` WQEs of `block_count / max_requests` blocks: for tests,
-    /// measurements and software devices. The second value is the device's view.
+    /// A send queue on the heap with room for `max_requests` WQEs of `block_count / max_requests`
+    /// blocks, for tests, measurements and software devices. The second value is the device's view.
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where a size is not what a device uses.
+    /// A [`LayoutError`] if a device does not support a size.
     pub fn on_heap(block_count: u32, max_requests: u32) -> Result<(Self, HeapView), LayoutError> {
         let caps = SqCaps { max_requests, max_segments: 4, max_inline: 44, signal_all: false };
         Self::on_heap_with(block_count, BLUEFLAME_BYTES, caps)
     }
 
-    /// As [`on_heap`](Self::on_heap), with all that can be chosen.
+    /// As [`on_heap`](Self::on_heap), with a choice of all other parameters.
     ///
     /// # Errors
     ///
@@ -113,7 +116,7 @@ impl SqLayout {
     ) -> Result<(Self, HeapView), LayoutError> {
         check_blocks(block_count, &caps)?;
         let ring_bytes = block_count as usize * BLOCK_BYTES;
-        // The register behind the ring and the record, aligned to both halves.
+        // The register is behind the ring and the record, aligned to both halves together.
         let register_offset = (ring_bytes + 64).next_multiple_of(2 * BLUEFLAME_BYTES as usize) - ring_bytes;
         let mem = Arc::new(HeapMem::new(ring_bytes, register_offset + 2 * BLUEFLAME_BYTES as usize)?);
         let parts = SqParts {
@@ -127,7 +130,8 @@ impl SqLayout {
             caps,
             transport: Transport::Connected,
         };
-        // SAFETY: all three are inside `mem`, which the layout keeps alive; see `SrqLayout::on_heap`.
+        // SAFETY: all three are inside `mem`, which the layout keeps alive; see
+        // `SrqLayout::on_heap`.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
         Ok((layout, HeapView(mem)))
     }
@@ -178,7 +182,8 @@ fn check_blocks(block_count: u32, caps: &SqCaps) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// A checked receive queue of a QP: ring and doorbell record, nothing posted yet. Not `Clone`: there is one poster.
+/// A checked receive queue of a QP: ring and doorbell record, nothing posted yet. Not `Clone`:
+/// there is one poster.
 #[derive(Debug)]
 pub struct RqLayout {
     pub(crate) ring: RqMem,
@@ -189,7 +194,7 @@ pub struct RqLayout {
     pub max_requests: u32,
 }
 
-/// What [`RqLayout::from_raw_parts`] needs to know about a receive queue.
+/// The description of a receive queue for [`RqLayout::from_raw_parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct RqParts {
     /// Slot 0.
@@ -211,22 +216,25 @@ impl RqLayout {
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where a size or a pointer is not what the device uses, or something was posted already.
+    /// A [`LayoutError`] if a size or a pointer is not valid for the device, or something was
+    /// posted already.
     ///
     /// # Safety
     ///
-    /// `buf` is valid for reads and writes of `wqe_count * stride_bytes` bytes and `dbrec` of one word for as long as the
-    /// layout, or an [`Rq`](crate::Rq) made from it, lives; nobody else writes to them meanwhile.
+    /// As long as the layout, or an [`Rq`](crate::Rq) made from it, lives, `buf` is valid for reads
+    /// and writes of `wqe_count * stride_bytes` bytes and `dbrec` for those of one word, and nobody
+    /// else writes to them.
     pub unsafe fn from_raw_parts(parts: RqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
         unsafe { Self::checked(parts, None) }
     }
 
-    /// A receive queue on the heap: for tests, measurements and software devices. The second value is the device's view.
+    /// A receive queue on the heap, for tests, measurements and software devices. The second value
+    /// is the device's view.
     ///
     /// # Errors
     ///
-    /// A [`LayoutError`] where a size is not what a device uses.
+    /// A [`LayoutError`] if a device does not support a size.
     pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_slots(wqe_count, stride_bytes, wqe_count)?;
         let mem = Arc::new(HeapMem::new(wqe_count as usize * stride_bytes as usize, 64)?);
@@ -253,7 +261,8 @@ impl RqLayout {
             0 => {}
             count => return Err(LayoutError::ReceiveQueueUsed { count }),
         }
-        // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked above.
+        // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked
+        // above.
         let ring = unsafe { RqMem::new(base, parts.wqe_count, parts.stride_bytes, keep) }
             .map_err(|_| LayoutError::NoMemory)?;
         Ok(Self { ring, dbrec, qpn: parts.qpn & 0x00ff_ffff, max_requests: parts.max_requests })

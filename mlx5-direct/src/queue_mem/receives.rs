@@ -1,6 +1,7 @@
-//! The receive ring of a QP: written by us, read by the device.
+//! The receive ring of a QP: software writes it, the device reads it.
 //!
-//! A slot is a list of data segments from its first byte on; where it is shorter than the slot, a terminator ends it.
+//! A slot is a list of data segments that starts at the slot's first byte. If the list is shorter
+//! than the slot, a terminator ends it.
 
 use core::ptr::NonNull;
 use std::collections::TryReserveError;
@@ -15,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RqMem {
     base: NonNull<u8>,
-    /// `mask + 1` of them.
+    /// `mask + 1` entries.
     cookies: Box<[u64]>,
     mask: u32,
     stride_bytes: u32,
@@ -24,14 +25,15 @@ pub(crate) struct RqMem {
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for RqMem {}
-// SAFETY: a shared reference reads what only `&mut self` writes.
+// SAFETY: a shared reference reads only; writes need `&mut self`.
 unsafe impl Sync for RqMem {}
 
 impl RqMem {
     /// # Safety
     ///
-    /// `base` is 16-byte aligned and valid for reads and writes of `wqe_count * stride_bytes` bytes while the value lives,
-    /// and only this value writes there. Both numbers are powers of two, the stride at least 16.
+    /// `base` is 16-byte aligned and valid for reads and writes of `wqe_count * stride_bytes` bytes
+    /// while the value lives, and only this value writes there. Both numbers are powers of two, the
+    /// stride at least 16.
     pub(super) unsafe fn new(
         base: NonNull<u8>,
         wqe_count: u32,
@@ -58,7 +60,8 @@ impl RqMem {
         *unsafe { self.cookies.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// Writes a slot; the index is masked into the ring. Segments without bytes are left out, and so are those that do not fit.
+    /// Writes a slot; the index is masked into the ring. Leaves out empty segments and those that
+    /// do not fit.
     #[inline(always)]
     pub(crate) fn write(&mut self, index: u32, segs: impl Iterator<Item = DataSeg>, cookie: u64) {
         let index = (index & self.mask) as usize;
@@ -73,7 +76,8 @@ impl RqMem {
             if used == room {
                 return;
             }
-            // SAFETY: used < room segments fit into the slot; aligned as ring and stride are; exclusive through `&mut self`.
+            // SAFETY: used < room segments fit into the slot, aligned as ring and stride are;
+            // exclusive through `&mut self`.
             unsafe { slot.add(used).write(seg.to_words()) };
             used += 1;
         }
@@ -83,13 +87,15 @@ impl RqMem {
         }
     }
 
-    /// The n-th segment of a slot, `None` behind the last. The device only reads it, so it is what was written.
+    /// The n-th segment of a slot, `None` behind the last. The device only reads the slot, so the
+    /// segment is as written.
     pub(crate) fn segment(&self, index: u32, n: u32) -> Option<DataSeg> {
         if n >= self.max_segments() {
             return None;
         }
         let index = (index & self.mask) as usize;
-        // SAFETY: the masked index is below the number of slots, and n below that of segments of a slot.
+        // SAFETY: the masked index is below the number of slots, and n below that of segments of a
+        // slot.
         let words = unsafe {
             let slot = self.base.as_ptr().add(index * self.stride_bytes as usize).cast::<[u64; 2]>();
             slot.add(n as usize).read()

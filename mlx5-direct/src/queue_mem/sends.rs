@@ -1,8 +1,9 @@
-//! A send queue's ring: written by us, read by the device.
+//! A send queue's ring: software writes it, the device reads it.
 //!
-//! The ring is a power of two of 64-byte blocks. A WQE starts at a block and wraps around the ring's end at any of its
-//! 16-byte units; such a WQE is built beside the ring and copied in two pieces, so that everything else sees contiguous
-//! memory. Beside the ring there is one [`Posted`] for each block, of which that of a WQE's first block is used.
+//! The ring is a power of two of 64-byte blocks. A WQE starts at a block and may wrap around the
+//! end of the ring at any of its 16-byte units. A WQE that wraps is built outside the ring and
+//! copied in two pieces, so that all other code sees contiguous memory. A table has one [`Posted`]
+//! for each block; the one of a WQE's first block is used.
 
 use core::{marker::PhantomData, ptr::NonNull};
 use std::collections::TryReserveError;
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// What is remembered of a request, at the number of its first block.
+/// The record of a request, stored at the number of its first block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     pub(crate) cookie: u64,
@@ -26,11 +27,12 @@ pub(crate) struct Posted {
     pub(crate) after: u64,
 }
 
-/// The send queue's ring, write-only but for the copies that BlueFlame takes, and what is remembered of each request.
+/// The send queue's ring, and the record of each request. The ring is write-only, except for the
+/// copies of BlueFlame.
 #[derive(Debug)]
 pub(crate) struct SqMem {
     base: NonNull<u8>,
-    /// `mask + 1` of them.
+    /// `mask + 1` entries.
     posted: Box<[Posted]>,
     mask: u32,
     _keep: Keep,
@@ -38,14 +40,14 @@ pub(crate) struct SqMem {
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for SqMem {}
-// SAFETY: a shared reference reads what only `&mut self` writes.
+// SAFETY: a shared reference reads only; writes need `&mut self`.
 unsafe impl Sync for SqMem {}
 
 impl SqMem {
     /// # Safety
     ///
-    /// `base` is 64-byte aligned and valid for reads and writes of `block_count` blocks while the value lives, and only
-    /// this value writes there. The count is a power of two.
+    /// `base` is 64-byte aligned and valid for reads and writes of `block_count` blocks while the
+    /// value lives, and only this value writes there. The count is a power of two.
     pub(super) unsafe fn new(
         base: NonNull<u8>,
         block_count: u32,
@@ -66,7 +68,7 @@ impl SqMem {
         unsafe { self.base.as_ptr().add((block & self.mask) as usize * BLOCK_BYTES) }
     }
 
-    /// What is remembered of the request at `block`, masked into the ring.
+    /// The record of the request at `block`; the number is masked into the ring.
     #[inline(always)]
     pub(crate) fn posted(&self, block: u32) -> &Posted {
         // SAFETY: the masked number is below `mask + 1`, the length of the table.
@@ -85,7 +87,7 @@ impl SqMem {
         Units { at: self.at(block), left: BLOCK_UNITS, _memory: PhantomData }
     }
 
-    /// Makes the WQE of one block that was written at `block` the device's: barrier, record, flush, BlueFlame, flush.
+    /// Hands the one-block WQE at `block` to the device: barrier, record, flush, BlueFlame, flush.
     #[inline(always)]
     pub(crate) fn ring_block(
         &mut self,
@@ -103,7 +105,8 @@ impl SqMem {
         register.end();
     }
 
-    /// Neighbouring blocks from `block` on, up to the ring's end and at most `most`: how many, and their memory.
+    /// Neighbouring blocks from `block` on, not beyond the end of the ring and at most `most`:
+    /// their number and their memory.
     #[inline(always)]
     pub(crate) fn span(&mut self, block: u32, most: u32) -> BlocksMut<'_> {
         let first = (block & self.mask) as usize;
@@ -115,7 +118,8 @@ impl SqMem {
         BlocksMut { memory, posted: posted.iter_mut() }
     }
 
-    /// Has a WQE of `units` written at `block`. At most [`MAX_UNITS`], and no more than the ring has.
+    /// Calls the writer of a WQE of `units` units at `block`. The WQE has at most [`MAX_UNITS`]
+    /// units, and not more than the ring.
     #[inline(always)]
     pub(crate) fn write(&mut self, block: u32, units: usize, body: impl FnOnce(&mut Units<'_>)) {
         let room = (self.mask + 1 - (block & self.mask)) as usize * BLOCK_UNITS;
@@ -130,38 +134,39 @@ impl SqMem {
         self.write_wrapped(block, &beside[..units.min(MAX_UNITS)]);
     }
 
-    /// Copies a WQE that does not fit before the ring's end.
+    /// Copies a WQE that wraps around the end of the ring.
     #[inline(never)]
     fn write_wrapped(&mut self, block: u32, units: &[[u64; 2]]) {
         for (n, unit) in units.iter().enumerate() {
             let at = self.at(block.wrapping_add((n / BLOCK_UNITS) as u32));
-            // SAFETY: one of the four units of a block in the ring, aligned as the ring is; exclusive through `&mut self`.
+            // SAFETY: one of the four units of a block in the ring, aligned as the ring is;
+            // exclusive through `&mut self`.
             unsafe { at.add(n % BLOCK_UNITS * SEGMENT_BYTES).cast::<[u64; 2]>().write(*unit) };
         }
     }
 
-    /// The first 8 bytes of the WQE at `block`, in memory order: what an 8-byte doorbell says.
+    /// The first 8 bytes of the WQE at `block`, in memory order: the value of an 8-byte doorbell.
     #[inline(always)]
     pub(crate) fn first_word(&self, block: u32) -> u64 {
-        // SAFETY: inside the block, aligned; written by us, and by nobody else.
+        // SAFETY: inside the block, aligned; only this type writes there.
         unsafe { self.at(block).cast::<u64>().read() }
     }
 
-    /// Size of the WQE at `block` in units, as its control segment says.
+    /// Size of the WQE at `block` in units, from its control segment.
     #[inline(always)]
     pub(crate) fn units_of(&self, block: u32) -> u32 {
         u64::from_be(self.first_word(block)) as u32 & MAX_UNITS as u32
     }
 
-    /// Unit `unit` of the WQE at `block`, wrapping at the ring's end, in memory order. Of a posted request the device reads
-    /// only, so what it holds is what was written.
+    /// Unit `unit` of the WQE at `block`, in memory order; wraps at the end of the ring. The device
+    /// only reads posted requests, so the unit is as written.
     pub(crate) fn unit(&self, block: u32, unit: usize) -> [u64; 2] {
         let at = self.at(block.wrapping_add((unit / BLOCK_UNITS) as u32));
         // SAFETY: one of the four units of a block in the ring.
         unsafe { at.add(unit % BLOCK_UNITS * SEGMENT_BYTES).cast::<[u64; 2]>().read() }
     }
 
-    /// Copies `blocks` blocks from `block` on to the register, wrapping at the ring's end.
+    /// Copies `blocks` blocks from `block` on to the register; wraps at the end of the ring.
     #[inline(always)]
     pub(crate) fn blueflame(&self, block: u32, blocks: u32, register: &mut SendRegister) {
         for n in 0..blocks {
@@ -174,7 +179,7 @@ impl SqMem {
 /// Neighbouring blocks of the ring, for WQEs of one block each.
 pub(crate) struct BlocksMut<'a> {
     memory: *mut u8,
-    /// A block of `memory` for each that is left.
+    /// One record for each block of `memory` that is left.
     posted: core::slice::IterMut<'a, Posted>,
 }
 
@@ -185,13 +190,13 @@ impl<'a> Iterator for BlocksMut<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let posted = self.posted.next()?;
         let at = self.memory;
-        // Wrapping, since the address behind the last block is computed as well.
+        // The addition wraps, since the address behind the last block is computed as well.
         self.memory = at.wrapping_add(BLOCK_BYTES);
         Some((Units { at, left: BLOCK_UNITS, _memory: PhantomData }, posted))
     }
 }
 
-/// Units of a WQE that is being written, from front to back. What is written beyond them is left out.
+/// Units of a WQE that is being written, from front to back. Writes beyond them are left out.
 #[derive(Debug)]
 pub struct Units<'a> {
     at: *mut u8,
@@ -201,14 +206,15 @@ pub struct Units<'a> {
 }
 
 impl Units<'_> {
-    /// The next unit, in memory order.
+    /// Writes the next unit, in memory order.
     #[inline(always)]
     pub(crate) fn push(&mut self, [first, second]: [u64; 2]) {
         if self.left == 0 {
             return;
         }
         let at = self.at.cast::<u64>();
-        // SAFETY: one more unit is valid for writes, and aligned as blocks and the place beside the ring are.
+        // SAFETY: one more unit is valid for writes, aligned as blocks and the buffer outside the
+        // ring are.
         unsafe {
             at.write(first);
             at.add(1).write(second);
@@ -216,7 +222,7 @@ impl Units<'_> {
         self.skip(1);
     }
 
-    /// Several units, in memory order.
+    /// Writes several units, in memory order.
     pub(crate) fn push_all(&mut self, words: &[u64]) {
         for pair in words.chunks_exact(2) {
             self.push([pair[0], pair[1]]);
@@ -225,12 +231,13 @@ impl Units<'_> {
 
     #[inline(always)]
     fn skip(&mut self, units: usize) {
-        // Wrapping, since the address behind the last unit is computed as well.
+        // The addition wraps, since the address behind the last unit is computed as well.
         self.at = self.at.wrapping_add(units * SEGMENT_BYTES);
         self.left -= units;
     }
 
-    /// An inline segment; none without bytes. The padding keeps what the ring held.
+    /// Writes an inline segment, or nothing if there are no bytes. The padding keeps the ring's old
+    /// bytes.
     #[inline(always)]
     pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
         let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
@@ -245,7 +252,7 @@ impl Units<'_> {
         self.skip(units);
     }
 
-    /// An inline segment of several pieces, one behind the other.
+    /// Writes an inline segment of several pieces, one after the other.
     #[inline(always)]
     pub(crate) fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
         let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
@@ -254,7 +261,7 @@ impl Units<'_> {
             if part.len() > room - total {
                 return;
             }
-            // SAFETY: as many bytes are left behind the header and the pieces so far.
+            // SAFETY: that many bytes are left behind the header and the earlier pieces.
             unsafe {
                 let to = self.at.add(INLINE_HEADER_BYTES + total);
                 to.copy_from_nonoverlapping(part.as_ptr(), part.len());
@@ -264,7 +271,7 @@ impl Units<'_> {
         if total == 0 {
             return;
         }
-        // SAFETY: there is room for a piece, so there is for the header before it.
+        // SAFETY: there was room for a piece, so there is room for the header before it.
         unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
         self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
     }
@@ -276,20 +283,20 @@ impl Units<'_> {
 pub(crate) struct WqeImage([[u64; 2]; WqeImage::UNITS]);
 
 impl WqeImage {
-    /// Most units.
+    /// Maximum number of units.
     pub(crate) const UNITS: usize = 4 * BLOCK_UNITS;
 
     pub(crate) fn new() -> Self {
         Self([[0; 2]; Self::UNITS])
     }
 
-    /// Has it written.
+    /// Calls the writer of the WQE.
     pub(crate) fn write(&mut self, units: usize, body: impl FnOnce(&mut Units<'_>)) {
         let left = units.min(Self::UNITS);
         body(&mut Units { at: self.0.as_mut_ptr().cast(), left, _memory: PhantomData });
     }
 
-    /// Writes the first block, with QP number and block number in their places.
+    /// Writes the first block, with QP number and block number filled in.
     #[inline(always)]
     pub(crate) fn copy_block(&self, out: &mut Units<'_>, qpn_word: u64, block: u16) {
         let [ctrl, unit1, unit2, unit3, ..] = &self.0;
@@ -299,13 +306,13 @@ impl WqeImage {
         out.push(*unit3);
     }
 
-    /// The control segment with QP number, block number and these flags added.
+    /// The control segment with QP number and block number filled in and these flags added.
     pub(crate) fn ctrl_words(&self, qpn_word: u64, block: u16, flags: u8) -> [u64; 2] {
         let [first, second] = self.0[0];
         [first | (qpn_word | u64::from(block) << 40).to_be(), second | flags_word(flags)]
     }
 
-    /// Words of the units from `first` to before `end`.
+    /// Words of the units `first..end`.
     pub(crate) fn words(&self, first: usize, end: usize) -> &[u64] {
         self.0[first..end].as_flattened()
     }
@@ -320,11 +327,12 @@ impl WqeImage {
     pub(crate) fn inline_bytes(&mut self, unit: usize, len: usize) -> &mut [u8] {
         let first = unit * SEGMENT_BYTES + INLINE_HEADER_BYTES;
         assert!(first + len <= size_of::<Self>());
-        // SAFETY: inside the image by the line above; any bytes make whole numbers; exclusive through `&mut self`.
+        // SAFETY: inside the image by the line above; any bytes are valid integers; exclusive
+        // through `&mut self`.
         unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>().add(first), len) }
     }
 
-    /// Another inline segment at `unit`, and the size of the WQE with it.
+    /// Replaces the inline segment at `unit`, and sets the size of the WQE to `units`.
     pub(crate) fn set_inline(&mut self, unit: usize, bytes: &[u8], units: usize) {
         let left = Self::UNITS - unit;
         let at = self.0[unit..].as_mut_ptr().cast();

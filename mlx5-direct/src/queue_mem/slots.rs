@@ -1,4 +1,4 @@
-//! The SRQ's slots: written by us, read by the device, never read back.
+//! The SRQ's slots: software writes them and never reads them back; the device reads them.
 
 use core::{
     ops::{Deref, Range},
@@ -21,9 +21,9 @@ use crate::{
     wqe::{self, DataSeg, WqeIndex},
 };
 
-/// The cookies of a ring, one per slot, shared by all who need them. Clones are the same cookies.
+/// The cookies of a ring, one per slot, shared between threads. Clones share the same cookies.
 ///
-/// An `Arc<[AtomicU64]>` would be the same, but cannot be created where its memory may be missing.
+/// An `Arc<[AtomicU64]>` would do the same, but its creation cannot report that there is no memory.
 #[derive(Clone, Debug)]
 pub struct Cookies {
     first: NonNull<AtomicU64>,
@@ -31,7 +31,8 @@ pub struct Cookies {
     _memory: Arc<Box<[AtomicU64]>>,
 }
 
-// SAFETY: a reference to atomics whose memory is shared by an `Arc`; all of these may be used from any thread.
+// SAFETY: a reference to atomics in memory that an `Arc` shares; all of these may be used from any
+// thread.
 unsafe impl Send for Cookies {}
 // SAFETY: as above.
 unsafe impl Sync for Cookies {}
@@ -48,48 +49,49 @@ impl Deref for Cookies {
 
     #[inline(always)]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the start and the length of the boxed slice, which `_memory` keeps alive and where it is; nobody has a
-        // mutable reference to it.
+        // SAFETY: the start and the length of the boxed slice, which `_memory` keeps alive and in
+        // place; nobody has a mutable reference to it.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
-/// The SRQ's ring of slots, write-only, beside it one cookie per slot, and where posting is: the tail, and the run of
-/// slots behind it that are to be posted next.
+/// The SRQ's write-only ring of slots, one cookie per slot, and the place of posting: the tail, and
+/// the run of slots behind it that are to be posted next.
 ///
-/// `tail <= run_end <= mask`, `plain_end <= run_end` and `straight <= mask` hold whatever a caller asks for: that is what
-/// makes a comparison with one of them a bounds check.
+/// `tail <= run_end <= mask`, `plain_end <= run_end` and `straight <= mask` hold whatever a caller
+/// asks for. So a comparison with one of them is a bounds check.
 #[derive(Debug)]
 pub(crate) struct WqeMem {
     tail: u32,
     run_end: u32,
-    /// While all slots are laid out for one data segment: `run_end`, or before it where a caller limits what is posted of
-    /// the run. Else 0.
+    /// While all slots are laid out for one data segment: `run_end`, or an earlier slot if a caller
+    /// limits how much of the run is posted. Otherwise 0.
     plain_end: u32,
-    /// Slots behind the run up to this one join it when they are returned in order.
+    /// Slots behind the run up to this slot join the run when they are returned in order.
     straight: u32,
-    /// Running posted count after the tail is posted, minus `tail`: constant while a run lasts.
+    /// Running posted count after the tail is posted, minus `tail`. Constant while a run lasts.
     count_base: u32,
     mask: u32,
     stride_bytes: u32,
-    /// All ones while no slot has lost its terminator behind the first segment, else 0.
+    /// All ones while every slot has its terminator behind the first segment, else 0.
     plain_mask: u32,
     base: NonNull<u8>,
-    /// `mask + 1` of them.
+    /// `mask + 1` entries.
     cookies: Cookies,
     _keep: Keep,
 }
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
 unsafe impl Send for WqeMem {}
-// SAFETY: a shared reference reaches the sizes and the cookies only, which are atomics.
+// SAFETY: a shared reference only reaches the sizes and the cookies, which are atomics.
 unsafe impl Sync for WqeMem {}
 
 impl WqeMem {
     /// # Safety
     ///
-    /// `base` is 16-byte aligned and valid for writes of `wqe_count * stride_bytes` bytes while the value lives, and only
-    /// this value writes there. Both numbers are powers of two, the stride at least 32.
+    /// `base` is 16-byte aligned and valid for writes of `wqe_count * stride_bytes` bytes while the
+    /// value lives, and only this value writes there. Both numbers are powers of two, the stride at
+    /// least 32.
     pub(super) unsafe fn new(
         base: NonNull<u8>,
         wqe_count: u32,
@@ -131,7 +133,7 @@ impl WqeMem {
         self.tail
     }
 
-    /// The last slot of the run; the tail if there is none.
+    /// The last slot of the run, or the tail if there is no run.
     #[inline(always)]
     pub(crate) fn run_end(&self) -> u32 {
         self.run_end
@@ -149,20 +151,20 @@ impl WqeMem {
         self.tail.wrapping_add(self.count_base).wrapping_sub(1)
     }
 
-    /// The running posted count when `slot` was the last of this run to be posted.
+    /// The running posted count at which `slot` was the last posted slot of this run.
     #[inline(always)]
     pub(crate) fn count_with(&self, slot: u32) -> u32 {
         slot.wrapping_add(self.count_base)
     }
 
-    /// Posts the first `n` slots of the run, or all if it has fewer.
+    /// Posts the first `n` slots of the run, or the whole run if it has fewer.
     #[inline(always)]
     pub(crate) fn pass(&mut self, n: u32) {
         self.tail += n.min(self.run());
     }
 
-    /// `posted` slots, the tail and others it leads to, are posted; `tail` is the next one, and `run` slots after it are
-    /// reserved.
+    /// Records that `posted` slots are posted: the old tail and the slots that follow it. `tail` is
+    /// the next tail, and `run` slots after it are reserved.
     #[inline(always)]
     pub(crate) fn jump(&mut self, posted: u32, tail: u32, run: u32) {
         let count_after = self.tail.wrapping_add(self.count_base).wrapping_add(posted);
@@ -178,13 +180,13 @@ impl WqeMem {
         self.plain_end = end & self.plain_mask;
     }
 
-    /// Of the run, [`WqeMem::pass_plain`] gives `n` slots at most, as long as the run ends where it does.
+    /// Limits [`WqeMem::pass_plain`] to `n` slots of the run, until the end of the run changes.
     #[inline(always)]
     pub(crate) fn limit_plain(&mut self, n: u32) {
         self.plain_end = self.tail.saturating_add(n).min(self.run_end) & self.plain_mask;
     }
 
-    /// How many slots [`WqeMem::pass_plain`] has.
+    /// How many slots [`WqeMem::pass_plain`] can still give.
     #[inline(always)]
     pub(crate) fn plain_run(&self) -> u32 {
         self.plain_end.saturating_sub(self.tail)
@@ -196,7 +198,7 @@ impl WqeMem {
         self.straight = self.run_end;
     }
 
-    /// If `slot` comes right behind the run and may join it, it does so; returns its cookie.
+    /// Adds `slot` to the run if it is right behind the run and may join; returns its cookie then.
     #[inline(always)]
     pub(crate) fn join_run(&mut self, slot: u32) -> Option<u64> {
         if slot != self.run_end + 1 || slot > self.straight {
@@ -207,12 +209,13 @@ impl WqeMem {
         Some(unsafe { self.cookies.get_unchecked(slot as usize) }.load(Relaxed))
     }
 
-    /// Slots behind the run that may join it end here.
+    /// Sets the last slot behind the run that may join it.
     pub(crate) fn set_straight(&mut self, end: u32) {
         self.straight = end & self.mask;
     }
 
-    /// `slot` was returned otherwise: it cannot join the run any more, nor can those behind it.
+    /// Records that `slot` was returned to the map: it cannot join the run any more, nor can the
+    /// slots behind it.
     #[inline(always)]
     pub(crate) fn end_straight_before(&mut self, slot: u32) {
         if slot > self.run_end && slot <= self.straight {
@@ -220,13 +223,13 @@ impl WqeMem {
         }
     }
 
-    /// Whether every slot has what ends a list of one data segment.
+    /// Whether every slot has the terminator behind its first data segment.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.plain_mask != 0
     }
 
-    /// Whether a post of one segment may leave out what ends its list.
+    /// Sets whether a post of one segment may leave out the terminator.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, plain: bool) {
         self.plain_mask = if plain { u32::MAX } else { 0 };
@@ -240,7 +243,7 @@ impl WqeMem {
         unsafe { self.cookies.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// A slot, to write it; the index is masked into the ring.
+    /// A slot, for writing; the index is masked into the ring.
     #[inline(always)]
     pub(crate) fn slot(&mut self, index: u32) -> SlotMut<'_> {
         // SAFETY: the masked index is below `mask + 1`.
@@ -260,8 +263,8 @@ impl WqeMem {
         }
     }
 
-    /// Has the processor fetch the lines of slots and their cookies, for writing: of those so far behind the tail. These may be
-    /// slots that are not free: a hint, which changes nothing.
+    /// Prefetches the lines of slots and their cookies for writing; the range counts slots behind
+    /// the tail. The slots need not be free: a prefetch is a hint and changes nothing.
     #[inline]
     pub(crate) fn prefetch(&self, ahead: Range<u32>) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -273,7 +276,8 @@ impl WqeMem {
             let stride = self.stride_bytes as usize;
             let fetch = |base: *const u8, bytes: usize| {
                 for at in (first * bytes..end * bytes).step_by(LINE) {
-                    // SAFETY: a prefetch reads and writes nothing, whatever the address; this one is inside the table.
+                    // SAFETY: a prefetch reads and writes nothing, whatever the address; this
+                    // address is inside the table.
                     unsafe { _mm_prefetch::<_MM_HINT_ET0>(base.wrapping_add(at).cast()) };
                 }
             };
@@ -284,8 +288,8 @@ impl WqeMem {
         let _ = ahead;
     }
 
-    /// The tail, to post it, if a run follows it and all slots are laid out for one data segment: the cheap case.
-    /// Returns the slot and its index.
+    /// Posts the tail if a run follows it and all slots are laid out for one data segment (the
+    /// cheap case). Returns the slot and its index.
     #[inline(always)]
     pub(crate) fn pass_plain(&mut self) -> Option<(u32, SlotMut<'_>)> {
         let slot = self.tail;
@@ -297,8 +301,9 @@ impl WqeMem {
         Some((slot, unsafe { self.slot_unchecked(slot) }))
     }
 
-    /// Fills and posts slots of the run, up to `n`, until it or the iterator ends. Returns how many, and the iterator:
-    /// handed around by value, it stays in registers. Where it panics, none is posted.
+    /// Fills and posts up to `n` slots of the run, until the run or the iterator ends. Returns how
+    /// many, and the iterator: passed by value, the iterator stays in registers. If the iterator
+    /// panics, no slot is posted.
     #[inline(always)]
     pub(crate) fn fill_run<I: Iterator<Item: Fill>>(&mut self, n: u32, mut bufs: I) -> (u32, I) {
         let run = self.run_slots(n);
@@ -306,7 +311,7 @@ impl WqeMem {
         for cookie in run.cookies {
             let Some(buf) = bufs.next() else { break };
             buf.fill(&mut SlotMut { wqe, stride_bytes: run.stride_bytes, cookie }, run.plain);
-            // Wrapping, since it ends one stride past the last slot.
+            // The addition wraps, since the address ends one stride behind the last slot.
             wqe = wqe.wrapping_add(run.stride_bytes as usize);
             filled += 1;
         }
@@ -314,7 +319,8 @@ impl WqeMem {
         (filled, bufs)
     }
 
-    /// Fills and posts as many slots of the run as there are buffers, which are no more than it has.
+    /// Fills and posts one slot of the run for each buffer. There are no more buffers than slots in
+    /// the run.
     #[inline(always)]
     pub(crate) fn fill_run_from<T: Fill>(&mut self, bufs: &[T]) {
         let run = self.run_slots(bufs.len() as u32);
@@ -326,7 +332,8 @@ impl WqeMem {
         self.tail += run.cookies.len() as u32;
     }
 
-    /// The first `n` slots of the run, or all if it has fewer. To post them all leaves `tail <= run_end`.
+    /// The first `n` slots of the run, or the whole run if it has fewer. Posting all of them keeps
+    /// `tail <= run_end`.
     #[inline(always)]
     fn run_slots(&self, n: u32) -> RunMut<'_> {
         let (first, n) = (self.tail as usize, n.min(self.run()) as usize);
@@ -339,7 +346,8 @@ impl WqeMem {
     }
 }
 
-/// Neighbouring slots that are not posted: a stride of queue memory for each of `cookies`, from `wqe` on.
+/// Neighbouring slots that are not posted: one stride of queue memory for each of `cookies`, from
+/// `wqe` on.
 struct RunMut<'a> {
     wqe: *mut u8,
     stride_bytes: u32,
@@ -347,7 +355,7 @@ struct RunMut<'a> {
     cookies: &'a [AtomicU64],
 }
 
-/// One slot that is not posted: `stride_bytes` of queue memory from `wqe` on, and its cookie.
+/// A slot that is not posted: `stride_bytes` of queue memory from `wqe` on, and its cookie.
 pub(crate) struct SlotMut<'a> {
     wqe: *mut u8,
     stride_bytes: u32,
@@ -360,27 +368,30 @@ impl SlotMut<'_> {
         self.cookie.store(cookie, Relaxed);
     }
 
-    /// Sets where the device goes after this slot.
+    /// Sets the slot that the device uses after this slot.
     #[inline(always)]
     pub(crate) fn write_next(&mut self, next: WqeIndex) {
         let field = self.wqe.wrapping_add(wqe::NEXT_INDEX_OFFSET).cast::<Be16>();
-        // SAFETY: inside the slot's first 16 bytes, 2-byte aligned; exclusive through `&mut WqeMem`.
+        // SAFETY: inside the slot's first 16 bytes, 2-byte aligned; exclusive through `&mut
+        // WqeMem`.
         unsafe { field.write(Be16::new(next.0)) };
     }
 
-    /// Writes the only data segment, and the terminator where the slot has room for more than one, unless it is there:
-    /// in a `plain` slot.
+    /// Writes the only data segment. If the slot has room for more, also writes the terminator,
+    /// unless the slot is `plain` and has it already.
     #[inline(always)]
     pub(crate) fn write_one(&mut self, seg: DataSeg, plain: bool) {
         // SAFETY: the stride is at least 32 bytes, so one segment always fits.
         unsafe { self.write_segment(0, seg) };
         if !plain && self.stride_bytes > wqe::MIN_STRIDE_BYTES {
-            // SAFETY: strides are powers of two, so this one is at least 64 bytes and a second segment fits.
+            // SAFETY: strides are powers of two, so this stride is at least 64 bytes and a second
+            // segment fits.
             unsafe { self.write_segment(1, DataSeg::TERMINATOR) };
         }
     }
 
-    /// Writes all data segments, and the terminator where they are fewer than fit. Extra segments are left out.
+    /// Writes all data segments, and the terminator if there are fewer than fit. Extra segments are
+    /// left out.
     #[inline(always)]
     pub(crate) fn write_all(&mut self, segs: impl ExactSizeIterator<Item = DataSeg>) {
         let room = wqe::max_segments(self.stride_bytes) as usize;
@@ -402,8 +413,8 @@ impl SlotMut<'_> {
     unsafe fn write_segment(&mut self, n: usize, seg: DataSeg) {
         let at = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET + n * wqe::SEGMENT_BYTES).cast::<u64>();
         let [first, second] = seg.to_words();
-        // SAFETY: 16 bytes inside the slot by contract, 16-byte aligned since ring and stride are; exclusive through
-        // `&mut WqeMem`.
+        // SAFETY: 16 bytes inside the slot by contract, 16-byte aligned since ring and stride are;
+        // exclusive through `&mut WqeMem`.
         unsafe {
             at.write(first);
             at.add(1).write(second);
@@ -414,14 +425,15 @@ impl SlotMut<'_> {
     #[inline(always)]
     pub(crate) fn write_address(&mut self, addr: u64) {
         let field = self.wqe.wrapping_add(wqe::FIRST_ADDR_OFFSET).cast::<u64>();
-        // SAFETY: bytes 24..32 of a slot of at least 32 bytes, 8-byte aligned; exclusive through `&mut WqeMem`.
+        // SAFETY: bytes 24..32 of a slot of at least 32 bytes, 8-byte aligned; exclusive through
+        // `&mut WqeMem`.
         unsafe { field.write(addr.to_be()) };
     }
 }
 
 /// What a post writes into a slot: data segments, cookie, or nothing.
 pub(crate) trait Fill: Copy {
-    /// `plain` is [`WqeMem::is_plain`].
+    /// Fills the slot. `plain` is [`WqeMem::is_plain`].
     fn fill(self, slot: &mut SlotMut<'_>, plain: bool);
 }
 
@@ -433,13 +445,13 @@ impl<T: Body> Fill for (T, u64) {
     }
 }
 
-/// The slot keeps what it has.
+/// Changes nothing in the slot.
 impl Fill for () {
     #[inline(always)]
     fn fill(self, _: &mut SlotMut<'_>, _: bool) {}
 }
 
-/// What a post writes into a slot beside the cookie.
+/// What a post writes into a slot in addition to the cookie.
 pub(crate) trait Body: Copy {
     fn write(self, slot: &mut SlotMut<'_>, plain: bool);
 }
@@ -451,7 +463,7 @@ impl Body for DataSeg {
     }
 }
 
-/// An address, where length and lkey are in place.
+/// An address; length and lkey are in place.
 impl Body for u64 {
     #[inline(always)]
     fn write(self, slot: &mut SlotMut<'_>, _: bool) {
@@ -459,7 +471,7 @@ impl Body for u64 {
     }
 }
 
-/// As many segments as there are, which the caller has made sure to fit.
+/// All segments of the slice. The caller has checked that they fit.
 impl Body for &[DataSeg] {
     #[inline(always)]
     fn write(self, slot: &mut SlotMut<'_>, _: bool) {
@@ -475,7 +487,8 @@ impl Body for &[ibv_sge] {
     }
 }
 
-/// A body of two words, which a call passes in registers; a struct it would pass through the stack.
+/// A body of two words, which a call passes in registers. A struct would be passed through the
+/// stack.
 pub(crate) trait Words: Body {
     fn to_words(self) -> [u64; 2];
     fn from_words(words: [u64; 2]) -> Self;

@@ -14,12 +14,14 @@
 //! NOP                            control
 //! ```
 //!
-//! Data is a list of data segments, or one inline segment: a 4-byte header and the bytes, padded to 16.
+//! Data is a list of data segments, or one inline segment: a 4-byte header and the bytes, padded to
+//! 16.
 //!
 //! # References
 //!
-//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_wqe_ctrl_seg`, `mlx5_wqe_raddr_seg`, `mlx5_wqe_atomic_seg`, `mlx5_wqe_av`,
-//! `mlx5_wqe_umr_ctrl_seg`, `mlx5_wqe_mkey_context_seg`, `mlx5_wqe_umr_klm_seg`, `MLX5_OPCODE_*`.
+//! rdma-core `providers/mlx5/mlx5dv.h`: `mlx5_wqe_ctrl_seg`, `mlx5_wqe_raddr_seg`,
+//! `mlx5_wqe_atomic_seg`, `mlx5_wqe_av`, `mlx5_wqe_umr_ctrl_seg`, `mlx5_wqe_mkey_context_seg`,
+//! `mlx5_wqe_umr_klm_seg`, `MLX5_OPCODE_*`.
 
 use core::mem::{offset_of, size_of};
 
