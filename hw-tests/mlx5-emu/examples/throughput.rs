@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Sends in flight.
 const WINDOW: usize = 64;
-/// One of so many sends is signalled.
+/// Every send with a multiple of this number is signalled.
 const SIGNAL_EVERY: usize = 16;
 const RECEIVES: usize = 512;
 
@@ -38,7 +38,7 @@ fn line() -> String {
     line.trim().to_owned()
 }
 
-/// One of the two processes: sends to the other and receives from it for so long.
+/// One of the two processes. It sends to the other process and receives from it during `time`.
 fn end(size: usize, time: Duration) {
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(4096), rig.srq(RECEIVES as u32, 1));

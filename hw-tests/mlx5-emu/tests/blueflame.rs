@@ -20,7 +20,7 @@ const SIGNALLED_MODE: u32 = 8;
 /// Bytes of a basic block.
 const BLOCK: u32 = 64;
 
-/// A QP whose sends this test writes; its peer has receives.
+/// A QP whose sends this test writes. The peer has receives.
 struct Setup {
     sq: DirectSq,
     cq: DirectCq,
@@ -101,18 +101,18 @@ fn to_register(sq: &DirectSq, half: u64, words: &[u32]) {
     }
 }
 
-/// Posts a WQE as the hardware wants it, by BlueFlame: ring, record, copy in whole basic blocks.
+/// Posts a WQE as the hardware requires, by BlueFlame: ring, record, copy in whole basic blocks.
 fn post(sq: &mut DirectSq, half: u64, wqe: &Wqe) {
     to_ring(sq, sq.index, wqe);
     sq.index = sq.index.wrapping_add(blocks(wqe));
     to_record(sq, sq.index);
     let mut copy = wqe.clone();
-    // A copy is made of whole basic blocks: what follows the WQE comes along.
+    // A copy consists of whole basic blocks, so it includes the bytes behind the WQE.
     copy.resize(usize::from(blocks(wqe)) * 16, 0x5555_5555);
     to_register(sq, half, &copy);
 }
 
-/// Posts a WQE with a doorbell of eight bytes.
+/// Posts a WQE with an eight-byte doorbell.
 fn post_plain(sq: &mut DirectSq, half: u64, wqe: &Wqe) {
     to_ring(sq, sq.index, wqe);
     sq.index = sq.index.wrapping_add(blocks(wqe));
@@ -120,7 +120,7 @@ fn post_plain(sq: &mut DirectSq, half: u64, wqe: &Wqe) {
     to_register(sq, half, &wqe[..2]);
 }
 
-/// The one complaint there is.
+/// The only complaint.
 #[track_caller]
 fn only(kind: ComplaintKind) {
     let found = complaints();
@@ -130,7 +130,8 @@ fn only(kind: ComplaintKind) {
 #[test]
 fn legal_sequences_draw_no_complaint() {
     let mut s = setup(None);
-    // Sizes of one to four blocks, many times around the ring, a look after each or after some.
+    // Sizes of one to four blocks, many times around the ring. The device looks after each post or
+    // after several posts.
     for looks in [1, 2, 3, 5] {
         s.receives();
         for n in 0..200u32 {
@@ -149,7 +150,7 @@ fn legal_sequences_draw_no_complaint() {
         let wqe = s.inline(s.sq.index, 28);
         post(&mut s.sq, 0, &wqe);
         step();
-        // Eight-byte doorbells, alternating or not, over old copies; then a copy again.
+        // Eight-byte doorbells over old copies, with and without alternation; then a copy again.
         for half in [1, 1, 0, 1, 0, 0] {
             let wqe = s.inline(s.sq.index, 44);
             post_plain(&mut s.sq, half, &wqe);
@@ -168,7 +169,7 @@ fn legal_sequences_draw_no_complaint() {
         step();
         s.cq.consume();
     }
-    // A batch, announced by its last WQE.
+    // A batch whose last WQE has the doorbell.
     for _ in 0..5 {
         let wqe = s.inline(s.sq.index, 28);
         to_ring(&s.sq, s.sq.index, &wqe);
@@ -196,7 +197,7 @@ fn a_copy_that_another_queue_mixes_into() {
     provoke(ComplaintKind::BlueFlameTorn, |s| {
         let wqe = s.inline(0, 44);
         post(&mut s.sq, 0, &wqe);
-        // Another QP that uses the same register has its second half written over ours.
+        // Another QP that uses the same register overwrites the second half of the copy.
         let other = DirectSq { qpn: s.sq.qpn + 1, ..s.sq };
         let theirs = inline(&other, 7, 44, SIGNALLED_MODE);
         for (i, pair) in theirs.chunks(2).enumerate().skip(4) {
@@ -273,7 +274,8 @@ fn a_batch_announced_by_its_first_wqe() {
 
 #[test]
 fn a_doorbell_of_four_bytes() {
-    // Which four decides what is missing: the QP number, or index and opcode.
+    // The position of the four bytes decides which part is missing: the QP number, or index and
+    // opcode.
     for (offset, kind) in [(0, ComplaintKind::BadDoorbell), (4, ComplaintKind::BlueFlameMismatch)] {
         provoke(kind, |s| {
             let wqe = s.inline(0, 28);

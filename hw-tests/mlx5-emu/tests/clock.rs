@@ -1,4 +1,5 @@
-//! The device's clock: completions that carry it, and the page through which a program reads it.
+//! The device's clock: completions with timestamps, and the page through which a program reads the
+//! clock.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -26,7 +27,8 @@ fn stamped_cq(rig: &mut Rig, flags: u64) -> *mut ibv_cq_ex {
     cq
 }
 
-/// One message from a QP to itself; what `read` finds in its send completion.
+/// Sends one message from a QP to itself. Returns the value that `read` finds in its send
+/// completion.
 fn send_one(rig: &mut Rig, cq: *mut ibv_cq_ex, read: impl Fn(*mut ibv_cq_ex) -> u64) -> u64 {
     let plain = rig.cq(16);
     let (a, b) = (
@@ -79,7 +81,7 @@ fn a_completion_carries_the_real_time_when_asked_for() {
     let before = now();
     // SAFETY: between start_poll and end_poll.
     let stamp = send_one(&mut rig, cq, |cq| unsafe { (*cq).read_completion_wallclock_ns.unwrap()(cq) });
-    // The card writes seconds and nanoseconds, and libmlx5 hands both on as they are.
+    // The card writes seconds and nanoseconds, and libmlx5 passes both on unchanged.
     let stamp = Duration::new(stamp >> 32, stamp as u32);
     // Other tests advance the device's time.
     assert!(before <= stamp && stamp <= now() + Duration::from_secs(10), "{before:?} {stamp:?}");

@@ -23,7 +23,7 @@ const MODIFY_QP: u32 = 26;
 const CREATE_SRQ: u32 = 32;
 const QUERY_SRQ: u32 = 34;
 
-/// Sends one command through the ioctl interface; the core answer or the errno.
+/// Sends one command through the ioctl interface. Returns the core answer or the errno.
 fn invoke(fd: i32, number: u32, core: &[u8], uhw: &[u8], room: usize) -> Result<Vec<u8>, i32> {
     let mut answer = vec![0u8; room];
     let mut driver_answer = vec![0u8; 256];
@@ -108,7 +108,7 @@ fn unmapped() -> u64 {
     }
 }
 
-/// Page-aligned memory that stays.
+/// Page-aligned memory that is never freed.
 fn pages(len: usize) -> u64 {
     // SAFETY: a fresh mapping, leaked.
     unsafe {
@@ -557,7 +557,7 @@ fn closing_a_device_with_everything_still_open_takes_it_all_away() {
     let _ = CREATE_QP;
 }
 
-/// The methods that answer about the GID table: the device object's, in the attribute form.
+/// The methods of the device object that query the GID table, in the attribute form.
 fn gid_ioctl(f: i32, method: u16, attrs: &[(u16, u16, u64)]) -> Result<(), i32> {
     let mut buffer = vec![0u64; 3 + attrs.len() * 2];
     buffer[0] = (24 + attrs.len() as u64 * 16) | u64::from(method) << 32 | (attrs.len() as u64) << 48;
@@ -581,7 +581,7 @@ fn gid_table_is_answered_and_an_empty_entry_has_no_data() {
     let (at, number) = (entries.as_mut_ptr() as u64, &raw mut count as u64);
     let table =
         |size: u64, room: u16| gid_ioctl(f, TABLE, &[(0, 8, size), (1, 4, 0), (2, room, at), (3, 8, number)]);
-    // Entries that are longer than the kernel knows are padded.
+    // Entries longer than the kernel's are padded.
     assert_eq!(table(40, 32 * 40), Ok(()));
     assert_eq!(count, valid as u64);
     for (i, gid) in mlx5_emu::gids::table().iter().enumerate() {
@@ -621,7 +621,7 @@ fn query_qp_tells_what_the_receive_ring_has() {
         assert!(!qp.is_null());
         let (mut attr, mut found): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
         assert_eq!(ibv_query_qp(qp, &raw mut attr, 1, &raw mut found), 0);
-        // 3 entries of 16 bytes take a stride of 64, which has room for 4.
+        // 3 entries of 16 bytes need a stride of 64, which has room for 4.
         assert_eq!((attr.cap.max_recv_wr, attr.cap.max_recv_sge), (128, 4));
         assert_eq!(
             (attr.cap.max_send_wr, attr.cap.max_send_sge),
@@ -629,7 +629,7 @@ fn query_qp_tells_what_the_receive_ring_has() {
         );
         assert_eq!(ibv_destroy_qp(qp), 0);
     }
-    // Without a receive queue of its own it has neither.
+    // A QP without a receive queue of its own has neither.
     let srq = rig.srq(16, 1);
     let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
     // SAFETY: as above.

@@ -19,7 +19,7 @@ unsafe fn store16(at: u64, value: u16) {
     unsafe { (at as *mut u16).write_volatile(value.to_be()) };
 }
 
-/// An SRQ that is written directly.
+/// An SRQ that the test writes directly.
 struct Direct {
     buf: u64,
     record: u64,
@@ -97,7 +97,7 @@ fn a_correct_direct_driver_is_not_complained_about() {
     let mut s = setup(ComplaintKind::Internal);
     assert_eq!(s.direct.count, 16, "the ring is tail + 1 slots, the rest is libmlx5's wait queue");
     let mut sq = DirectSq::new(s.a);
-    // Ring order, many times around, never more posted than the ring holds less one.
+    // Ring order, many times around. At most ring size minus one WQEs are posted at a time.
     for round in 0..1000 {
         s.direct.ring(1);
         sq.send(&s.memory.sge(0, 64));

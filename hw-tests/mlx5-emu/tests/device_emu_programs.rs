@@ -17,7 +17,7 @@ use programs::{installed, library};
 /// Programs of rdma-core, without and with events.
 const PINGPONGS: &[&str] =
     &["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong"];
-/// Message sizes of the connected ones.
+/// Message sizes of the connected transports.
 const SIZES: &[u32] = &[1, 32, 33, 64, 4096, 65_536, 1_048_576];
 
 /// Programs of perftest and their arguments.
@@ -160,7 +160,7 @@ fn leaves_nothing() -> Result<Completion, Failed> {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Pairs that spin share few cores: more at once are slower, not faster.
+    // Spinning pairs share few cores: more pairs at a time are slower, not faster.
     arguments.test_threads = arguments.test_threads.or(Some(1));
     let mut trials = vec![
         Trial::ignorable_test("ibv_devinfo", devinfo),

@@ -15,7 +15,7 @@ use mlx5_emu::step;
 /// More QPs than libmlx5 has doorbell registers for.
 const MANY: usize = 40;
 
-/// Pairs whose first QP is driven directly.
+/// Pairs whose first QP the test drives directly.
 fn many(rig: &mut Rig, cq: *mut ibv_cq) -> Vec<(DirectSq, *mut ibv_qp)> {
     (0..MANY)
         .map(|_| {
@@ -127,7 +127,7 @@ fn the_old_record_of_a_queue_in_reset_is_ignored() {
         assert_eq!(cq.consume(), 2);
     }
     assert_eq!((set_state(a, RESET), set_state(b, RESET)), (0, 0));
-    // As if the driver had not cleared the record yet, with a doorbell that came late.
+    // Acts as if the driver had not cleared the record yet, with a late doorbell.
     let late = || {
         // SAFETY: the QP's doorbell record and register.
         unsafe {
@@ -154,7 +154,7 @@ fn the_old_record_of_a_queue_in_reset_is_ignored() {
     assert_eq!(cq.consume(), 2);
 }
 
-/// A doorbell that nobody looked at before its QP was destroyed is no doorbell for an unknown QP.
+/// A pending doorbell of a destroyed QP does not count as a doorbell for an unknown QP.
 #[test]
 fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What goes wrong, and what each side is told: error completions, flushes, asynchronous events.
+//! Errors and how each side learns of them: error completions, flushes, asynchronous events.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -356,7 +356,7 @@ fn events_come_when_armed_and_only_for_what_was_asked() {
     deliver(0);
     assert!(comp_event(channel));
     assert!(!comp_event(channel), "one event per arm");
-    // The usual order: event, arm, poll. What the event announced does not fire again.
+    // The usual order: event, arm, poll. Completions of an earlier event do not fire again.
     arm(0);
     assert!(!comp_event(channel) || poll_all(rcq).len() == 2);
     poll_all(rcq);
@@ -386,7 +386,7 @@ fn nothing_gets_through_while_the_port_is_down() {
     poll(cq, 2);
 }
 
-/// A QP that was reset completes nothing any more; what a fault held back of it is forgotten.
+/// A QP that was reset completes nothing any more. Completions that a fault held back are dropped.
 #[test]
 fn completion_held_back_goes_with_a_reset() {
     use mlx5_emu::{Fault, Rule, inject};

@@ -35,7 +35,7 @@ fn sockaddr(addr: &str) -> libc::sockaddr_in {
     out
 }
 
-/// What a test looks at in an event.
+/// The fields of an event that the tests check.
 #[derive(Debug)]
 struct Seen {
     kind: u32,
@@ -119,7 +119,7 @@ fn listener(channel: &Channel) -> Result<(Id, u16), Failed> {
     }
 }
 
-/// An identifier whose way to the port is resolved.
+/// An identifier with a resolved address and route to the port.
 fn resolved(channel: &Channel, port: u16) -> Result<Id, Failed> {
     let id = channel.id()?;
     let mut dst = sockaddr(&format!("127.0.0.1:{port}"));
@@ -217,7 +217,7 @@ fn both_ends_connect_and_part_on_one_channel() -> Result<(), Failed> {
     }
     channel.expect(kind::RDMA_CM_EVENT_TIMEWAIT_EXIT)?;
     channel.expect(kind::RDMA_CM_EVENT_TIMEWAIT_EXIT)?;
-    // These would hang if the events reported and the events acknowledged differed.
+    // These calls would hang if the counts of reported and acknowledged events differed.
     destroy(active)?;
     destroy(request.id)?;
     destroy(listener)

@@ -10,12 +10,12 @@ use common::*;
 
 const PAGE: usize = 4096;
 
-/// Takes CAP_IPC_LOCK from the calling thread, as an unprivileged user's has it.
+/// Drops CAP_IPC_LOCK from the calling thread, so that it has the rights of an unprivileged user.
 fn drop_lock_capability() {
     const VERSION_3: u32 = 0x2008_0522;
     const IPC_LOCK: u32 = 1 << 14;
     let header = [VERSION_3, 0];
-    // Effective, permitted and inheritable, of the lower and of the upper capabilities.
+    // Effective, permitted and inheritable sets, for the lower and the upper capabilities.
     let mut sets = [0u32; 6];
     // SAFETY: header and sets have the layout of version 3.
     unsafe {
@@ -59,7 +59,7 @@ fn pages_count_until_they_are_given_back() {
     let give_back = |mr| assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
     limit(8);
     assert_eq!(register(&rig, 0, 9 * PAGE), Err(libc::ENOMEM));
-    // A region that touches nine pages with eight pages of bytes.
+    // A region of eight pages in bytes that touches nine pages.
     assert_eq!(register(&rig, 1, 8 * PAGE), Err(libc::ENOMEM));
     let four = register(&rig, 0, 4 * PAGE).unwrap();
     let again = register(&rig, 0, 4 * PAGE).unwrap();

@@ -132,7 +132,7 @@ fn what_is_written_to_a_null_region_is_dropped_and_zeros_are_read() {
         (memory.get(1024, 101), memory.get(2048, 101)),
         ([[5; 100].as_slice(), &[0]].concat(), [[5; 100].as_slice(), &[0]].concat())
     );
-    // Zeros come out of it whatever was written.
+    // Reads return zeros, whatever was written before.
     assert_eq!(post_recv(b, 3, &[memory.sge(0, 300)]), 0);
     send(a, 4, SIGNALED, &[sge(0x1234, 200, lkey)]);
     assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
@@ -208,7 +208,7 @@ fn device_memory_runs_out_and_comes_back() {
     }
 }
 
-/// As in the kernel, memory that a child allocates belongs to the descriptor that both have.
+/// As in the kernel, memory that a child allocates belongs to the shared descriptor.
 #[test]
 fn a_forked_child_allocates_device_memory_that_its_parent_does_not_get() {
     const LARGEST: usize = 128 << 10;
@@ -231,7 +231,7 @@ fn a_forked_child_allocates_device_memory_that_its_parent_does_not_get() {
     unsafe { assert_eq!((*extended(rig.ctx)).free_dm.unwrap()(first), 0) };
 }
 
-/// `fcntl` is how other languages duplicate a descriptor.
+/// Other languages duplicate a descriptor with `fcntl`.
 #[test]
 fn an_imported_context_shares_pds_regions_and_device_memory() {
     let mut rig = Rig::new();

@@ -91,7 +91,7 @@ fn write_read_and_atomics_reach_remote_memory() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);
     for sig_all in [false, true] {
-        // With all requests signalled, answers may come in the CQE.
+        // If all requests are signalled, answers may be written into the CQE.
         let a = rig.qp_with(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut(), sig_all);
         let b = rig.qp_with(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut(), sig_all);
         connect(a, b);
@@ -298,7 +298,7 @@ fn xrc_delivers_to_the_queue_that_the_request_names() {
 #[test]
 fn threads_on_different_queues_do_not_disturb_each_other() {
     const MESSAGES: u64 = 5_000;
-    /// What one thread works on.
+    /// The objects of one thread.
     struct Part(*mut ibv_cq, *mut ibv_srq, *mut ibv_qp, Memory);
     // SAFETY: each part is used by one thread; verbs objects may move between threads.
     unsafe impl Send for Part {}

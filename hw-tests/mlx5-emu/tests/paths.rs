@@ -1,4 +1,4 @@
-//! What programs find that look for the device in `/dev` and `/sys` on their own.
+//! Programs that look for the device in `/dev` and `/sys` by themselves.
 #![expect(unsafe_code, reason = "calls of the C library")]
 #![allow(missing_docs)]
 
@@ -104,7 +104,7 @@ fn device_has_a_place_on_the_pci_bus() {
         Some(SLOT),
         "the command device has the same parent"
     );
-    // Into a buffer of the program's.
+    // Into a buffer of the program.
     let mut out = [0; libc::PATH_MAX as usize];
     // SAFETY: NUL-terminated path, room for PATH_MAX bytes.
     let found = unsafe {

@@ -1,4 +1,4 @@
-//! Two processes: what a ring in shared memory must not lose, mix up or wait for.
+//! Two processes: a ring in shared memory must not lose messages, mix them up or block.
 
 mod common;
 
@@ -11,7 +11,7 @@ use ibv_wr_opcode::*;
 
 /// More than a ring holds.
 const LONG: usize = 5 << 20;
-/// A message of those that fill a ring together.
+/// Several messages of this size fill a ring.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 60;
 
@@ -33,7 +33,7 @@ impl Side {
         Self { cq, qp, memory, _rig: rig }
     }
 
-    /// What the other side has to know.
+    /// The data that the other side needs.
     fn words(&self) -> String {
         format!("{} {} {}", qpn(self.qp), self.memory.rkey, self.memory.at(0))
     }
@@ -47,7 +47,7 @@ impl Side {
         (next() as u32, next())
     }
 
-    /// Polls until so many completions came.
+    /// Polls until `count` completions have arrived.
     fn wait(&self, count: usize) -> Vec<ibv_wc> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -92,7 +92,7 @@ impl Other {
         Self { child, output }
     }
 
-    /// Its next line that is meant for us.
+    /// The next line of the other process that is meant for the test.
     fn says(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -107,7 +107,7 @@ impl Other {
         writeln!(self.child.stdin.as_mut().unwrap(), "{words}").unwrap();
     }
 
-    /// Connects with it.
+    /// Connects with the other process.
     fn meet(&mut self) -> (Side, (u32, u64)) {
         let side = Side::new();
         self.tell(&side.words());
@@ -128,7 +128,7 @@ impl Drop for Other {
 }
 
 fn say(words: &str) {
-    // A line of its own: the harness may have begun one.
+    // On a line of its own: the test harness may have begun a line.
     println!("\n=> {words}");
 }
 
@@ -154,7 +154,8 @@ fn other_process() {
             side.check(0, LONG, 1);
             side.fill(0, LONG, 2);
             send(side.qp, 2, SIGNALED, &[side.memory.sge(0, LONG as u32)]);
-            // The completion of the send; then the READ, which needs this process to look.
+            // First wait for the completion of the send. The peer's READ then needs polls of this
+            // process.
             side.wait(1);
             say("sent");
             let reader = std::thread::spawn(line);

@@ -22,15 +22,15 @@ use programs::{installed, library};
 
 /// Time for a whole pair of programs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Time between two looks at something that gives no notice.
+/// Time between two looks at a condition that gives no notice.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What shows that the server can be called.
+/// The sign that the server accepts clients.
 #[derive(Clone, Copy)]
 enum Ready {
-    /// It listens for connections of this port space.
+    /// The server listens for connections of this port space.
     Cm(&'static str),
-    /// It listens on this TCP port: programs that exchange addresses first.
+    /// The server listens on this TCP port. For programs that exchange addresses first.
     Tcp(u16),
 }
 
@@ -109,7 +109,7 @@ const PAIRS: &[Pair] = &[
         .server_says(&["rdma_server: end 0"])
         .client_says(&["rdma_client: end 0"]),
     pair("cmtime", RC, "cmtime -c 100", "cmtime -s 127.0.0.1 -c 100")
-        // The last line of its table, in the words of old and new versions.
+        // The last line of the program's table, in the words of old and new versions.
         .client_says(&["destroy"])
         .server_stays(),
     pair("rcopy", RC, "rcopy", "rcopy {dir}/source 127.0.0.1:{dir}/target")
@@ -193,7 +193,7 @@ const PAIRS: &[Pair] = &[
     dapltest("dapltest_performance_read", "-T P -D ofa -s 127.0.0.1 -i 1024 -p 2 -m b RR 4096 1"),
 ];
 
-/// dapltest against its own server; the quit test ends that one afterwards.
+/// dapltest against its own server. The quit test ends the server afterwards.
 const fn dapltest(name: &'static str, arguments: &'static str) -> Pair {
     let pair = pair(name, RC, "dapltest -T S -D ofa", arguments);
     if arguments.as_bytes()[3] == b'P' {
@@ -203,7 +203,7 @@ const fn dapltest(name: &'static str, arguments: &'static str) -> Pair {
     }
 }
 
-/// A folder that goes away, and what the programs of one trial share.
+/// A temporary folder, and the shared data of the programs of one trial.
 struct Bench {
     dir: PathBuf,
     network: String,
@@ -340,7 +340,7 @@ enum Outcome {
     CameEarly,
 }
 
-/// One pair at a time on a TCP port, across processes; a free port when it returns.
+/// Reserves a TCP port for one pair at a time, across processes. The port is free on return.
 fn take_turn(port: u16) -> Result<UnixListener, Failed> {
     let name = SocketAddr::from_abstract_name(format!("mlx5-emu-tests/tcp/{port}"))?;
     let deadline = Instant::now() + PATIENCE;
@@ -417,7 +417,7 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// A test of one program that talks to itself: what it must say, and must not.
+/// A test of one program that talks to itself: the texts that it must print and must not print.
 fn alone(command: &str, says: &str, never: &[&str]) -> Result<Completion, Failed> {
     let program = command.split_whitespace().next().unwrap_or_default();
     if let Some(ignored) = missing(&[program]) {
@@ -445,7 +445,7 @@ fn main() -> ExitCode {
     trials.push(Trial::ignorable_test("dapltest_limits", || {
         alone("dapltest -T L -D ofa -w 8 -m 15", "OK - stopping now.", &["can not continue"])
     }));
-    // A feature test that could not even open its interface says PASS too.
+    // A feature test prints PASS even if it could not open its interface.
     for (feature, never) in [
         ("hwconn", &["Result: FAIL", "failed in file"][..]),
         ("endpoint", &["Result: FAIL", "failed in file"]),

@@ -1,4 +1,4 @@
-//! Raw packet QPs: Ethernet frames that flow rules hand out.
+//! Raw packet QPs: flow rules deliver Ethernet frames.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -93,7 +93,7 @@ fn frames_go_where_the_closest_rule_of_the_first_priority_says() {
     assert_eq!((received(1), received(2)), (Some((0, 300)), Some((0, 100))));
     assert_eq!([memory.get(2048, 100), memory.get(3000, 200)].concat(), to_one);
     assert_eq!(memory.get(4096, 100), to_two[..100]);
-    // A rule of an earlier priority takes over.
+    // A rule with an earlier priority takes over.
     let first = raw_qp(&mut rig, cq);
     steer(&mut rig, first, [2, 0, 0, 0, 0, 0], [0xff, 0, 0, 0, 0, 0], 0);
     assert_eq!(post_recv(first, 5, &[memory.sge(4096, 400)]), 0);

@@ -25,7 +25,7 @@ const REJECTED: u32 = 8;
 const ESTABLISHED: u32 = 9;
 const DISCONNECTED: u32 = 10;
 
-/// How long anything that another process does may take here.
+/// Time limit for actions of another process.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Event {
@@ -169,7 +169,7 @@ impl Channel {
         nix::poll::poll(&mut set, timeout).expect("poll") > 0
     }
 
-    /// The next event, which must be of that kind and come in time.
+    /// The next event, which must have this kind and arrive in time.
     fn expect(&self, kind: u32) -> Event {
         assert!(self.readable(PATIENCE), "event {kind} did not come");
         let event = self.event().expect("an event");
@@ -224,7 +224,8 @@ impl Drop for Server {
     }
 }
 
-/// What the server process does: announce the port, accept, say so; end when its input does.
+/// The server process: announces the port, accepts, reports the connection, and ends when its input
+/// ends.
 fn serve(role: &str) -> io::Result<()> {
     let channel = Channel::open()?;
     let (_, port) = channel.listener(LOCALHOST)?;
@@ -238,7 +239,7 @@ fn serve(role: &str) -> io::Result<()> {
     if role == "fork" {
         // SAFETY: the child only reads and leaves without running destructors.
         if unsafe { nix::unistd::fork() }.expect("fork").is_child() {
-            // The inherited channel is nobody's; a new one is the child's own.
+            // The inherited channel has no engine in the child; a new channel belongs to the child.
             assert_eq!(errno(channel.create(1)), Some(nix::libc::EBADF));
             let own = Channel::open().expect("a channel of its own");
             own.create(2).expect("an identifier of its own");
@@ -401,7 +402,7 @@ fn main() -> ExitCode {
         serve(&role).expect("the server's part");
         return ExitCode::SUCCESS;
     }
-    // Before the first thread: one network of our own, whatever else runs on this machine.
+    // Before the first thread: sets a session of its own, whatever else runs on this machine.
     let net = format!("ucma-test-{}", std::process::id());
     // SAFETY: no other thread exists yet.
     unsafe { std::env::set_var("MLX5_EMU_SESSION", net) };

@@ -1,4 +1,4 @@
-//! A device that runs only when it is told to: what programs leave in the registers is found later.
+//! A device that runs only on request. It finds doorbells that programs left in the registers.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;

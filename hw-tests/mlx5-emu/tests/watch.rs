@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use mlx5_emu::{Mode, set_mode};
 
-/// A device whose engine runs in the helper thread, and a pair with a directly driven sender.
+/// A device whose engine runs in the helper thread, and a pair whose sender the test drives
+/// directly.
 struct Driver {
     rig: Rig,
     memory: Memory,
@@ -33,7 +34,7 @@ impl Driver {
 
     /// Rings for one RDMA WRITE on each queue, and waits for all of them without a call of libmlx5.
     fn write_on_all(&mut self) {
-        /// Shorter than the helper sleeps when nothing wakes it.
+        /// Shorter than the helper's longest sleep.
         const LIMIT: Duration = Duration::from_secs(8);
         for sq in &mut self.queues {
             let words = sq.write_rdma(&self.memory.sge(0, 8), self.memory.at(1024), self.memory.rkey);
@@ -48,7 +49,7 @@ impl Driver {
     }
 }
 
-/// How often the helper thread went to sleep so far.
+/// How often the helper thread has gone to sleep.
 fn helper_sleeps() -> Option<u64> {
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
@@ -105,7 +106,7 @@ fn doorbells_on_many_pages_wake_the_helper() {
     for _ in 0..100 {
         driver.write_on_all();
     }
-    // QPs that come later bring pages of their own.
+    // Later QPs bring doorbell pages of their own.
     let cq = driver.rig.cq(1024);
     driver.cq = DirectCq::new(cq);
     driver.queues = (0..40).map(|_| DirectSq::new(driver.rig.pair(cq, null_mut()).0)).collect();
@@ -114,7 +115,7 @@ fn doorbells_on_many_pages_wake_the_helper() {
     driver.write_on_all();
 }
 
-/// A child has the mapping of its parent's doorbell pages, but nobody serves it there.
+/// A forked child has the mapping of its parent's doorbell pages, but no helper serves the child.
 #[test]
 fn a_forked_child_may_write_to_a_watched_page() {
     let mut driver = Driver::new(1);
@@ -136,7 +137,7 @@ fn a_forked_child_may_write_to_a_watched_page() {
     driver.write_on_all();
 }
 
-/// A program that leaves the mode in which pages are watched.
+/// Tests a program that leaves the mode in which pages are watched.
 #[test]
 fn a_page_is_released_when_the_mode_changes() {
     let mut driver = Driver::new(1);

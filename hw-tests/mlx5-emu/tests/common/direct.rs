@@ -158,7 +158,7 @@ impl DirectCq {
         }
     }
 
-    /// Consumes what is there and tells how many CQEs that were. Every one must be good.
+    /// Consumes all CQEs and returns their number. Every CQE must be good.
     pub fn consume(&mut self) -> usize {
         let mut found = 0;
         loop {

@@ -45,7 +45,7 @@ impl Rig {
         Self { ctx, pd, undo: Vec::new(), expected: Vec::new(), _one: one }
     }
 
-    /// This kind of complaint is what the test is about.
+    /// Accepts this kind of complaint: it is the subject of the test.
     pub fn expect(&mut self, kind: ComplaintKind) {
         self.expected.push(kind);
     }
@@ -336,7 +336,7 @@ pub fn send(qp: *mut ibv_qp, id: u64, flags: u32, sges: &[ibv_sge]) {
     assert_eq!(post_send(qp, id, ibv_wr_opcode::IBV_WR_SEND, flags, sges, |_| ()), 0);
 }
 
-/// Polls until nothing comes.
+/// Polls until there are no more completions.
 pub fn poll_all(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     let mut found = Vec::new();
     loop {
@@ -353,7 +353,7 @@ pub fn poll_all(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     }
 }
 
-/// Polls exactly so many completions.
+/// Polls exactly `count` completions.
 pub fn poll(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let found = poll_all(cq);
     let ids: Vec<(u64, u32)> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -404,7 +404,7 @@ pub fn async_events(ctx: *mut ibv_context) -> Vec<u32> {
     std::iter::from_fn(|| async_event(ctx)).collect()
 }
 
-/// Takes one completion event off a channel, acknowledged; false when there is none.
+/// Takes one completion event off a channel and acknowledges it. False when there is none.
 pub fn comp_event(channel: *mut ibv_comp_channel) -> bool {
     // SAFETY: live channel.
     unsafe {

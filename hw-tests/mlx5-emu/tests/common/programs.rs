@@ -1,10 +1,10 @@
-//! What tests that run programs on the preloaded device share.
+//! Shared code of tests that run programs on the preloaded device.
 
 use std::path::PathBuf;
 
 use libtest_mimic::Failed;
 
-/// The preloaded device: built together with this test.
+/// The preloaded device, built together with this test.
 pub(crate) fn library() -> Result<PathBuf, Failed> {
     if let Some(path) = std::env::var_os("MLX5_EMU_LIBRARY") {
         return Ok(path.into());
