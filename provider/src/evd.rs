@@ -5,7 +5,7 @@
 //! buffer. The progress thread waits for descriptors and wakes waiters. It harvests an EVD only
 //! after the device has raised an event for that EVD (see [`alert`]).
 //!
-//! The table in `sync.rs` has the order of the locks. A harvest may find work that needs an EP's
+//! ARCHITECTURE.md (Locks) has the order of the locks. A harvest may find work that needs an EP's
 //! control lock: a broken connection, an exceeded watermark. An EP's control lock must be taken
 //! before the queue's lock, so the harvest puts this work into a [`Deferred`], and the caller does
 //! it after releasing the queue's lock.

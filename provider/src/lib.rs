@@ -21,8 +21,8 @@
 //! [`Evd::counters`].
 //!
 //! After fork(2), all objects belong to the parent process. In the child, every call on them fails
-//! with INVALID_HANDLE or INVALID_STATE, and neither calls nor drops touch the device. The child can
-//! open its own [`Ia`].
+//! with INVALID_HANDLE or INVALID_STATE, and neither calls nor drops touch the device. The child
+//! can open its own [`Ia`].
 //!
 //! Rule numbers (R1 to R279) in these pages and in the names of tests refer to the table in
 //! hw-tests/RULES.md. [`Error::code`] and [`PostError::code`] return `DAT_RETURN` values.

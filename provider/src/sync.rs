@@ -1,43 +1,21 @@
 //! Locks, and the order in which a thread may take them.
 //!
-//! Every lock has a rank, a constant of [`rank`] in its type. A thread takes locks from the
-//! outermost rank to the innermost: while it holds a lock, it may take only locks of higher levels.
-//! Two threads that keep to this cannot wait for each other. Debug builds check it: taking a lock
-//! of the same or a lower level than one that the thread holds panics and names both. Release
-//! builds check nothing: the types of this module are then no more than the locks of the standard
-//! library and of parking_lot.
+//! Every lock has a rank, a constant of [`rank`] in its type. Ranks are also called levels. A
+//! thread takes locks in ascending level: while it holds a lock, it may take only locks of higher
+//! levels. Two threads that keep this order cannot wait for each other. Debug builds check the
+//! order: taking a lock of the same or a lower level than one that the thread holds panics and
+//! names both locks. Release builds check nothing, and the types of this module are then plain
+//! locks of the standard library and of parking_lot.
 //!
-//! A lock that is only tried (`try_read`, `try_lock`) waits for nobody, so it is not checked; it
-//! counts as held.
+//! A lock that is only tried (`try_read`, `try_lock`) is not checked, because trying never waits.
+//! It counts as held. Several locks of rank [`rank::HANDLE`] may be held together.
 //!
-//! | level | lock | type | guards | while it is held, these are taken |
-//! |---|---|---|---|---|
-//! | 0 | `capi::handles::HandleSlot::object` | `RwLock` | the object behind a C handle; one call holds several, of which it changes one at most | all below |
-//! | 1 | `NAMING` in `capi::service` | `Mutex` | a new service point until its handle is known by its number | all below but 2 to 5 |
-//! | 2 | `CrInner::answered` | `Mutex` | one answer to a request at a time | 3 and up |
-//! | 3 | `CrInner::open` | `Mutex` | the connection id and the EP of a request that is not answered yet | 4 and up |
-//! | 4 | `ServicePoint::reserved` | `Mutex` | the EP of an RSP until its request comes | 5 and up |
-//! | 5 | `EpInner::control` | `Mutex` | connection, state changes, marks; who may make the EP anew | 6 and up |
-//! | 6 | `RmrInner::state` | `Mutex` | a memory window and what it is bound to | 7 and up |
-//! | 7 | `SrqInner::eps` | `Mutex` | EPs on an SRQ and the EVDs that they feed | 11 and up |
-//! | 8 | `SrqInner::low` | `Mutex` | the low watermark | 9 and up |
-//! | 9 | `Device::order` | `Mutex` | the order of events of one cause on two EVDs | 10 and up |
-//! | 10 | `EpInner::connect_evd` | `Mutex` | where connection events go | 12 and up |
-//! | 11 | `Defaults::made` | `Mutex` | the EVD and the PZ of EPs that were given none | 12 and up |
-//! | 12 | `EvdInner::queue` | `FastMutex` | CQs, queued events, streams, and the EPs and SRQs that complete here | 13 and up |
-//! | 13 | `QueuePair::requests` | `Mutex` | requests that are posted, the QP | 14 and up |
-//! | 14 | `QueuePair::receives` | `Mutex` | receives that are posted | 20 |
-//! | 15 | `UdState` | `Mutex` | what a UD EP asks and sends | 20 |
-//! | 16 | `SrqEntries::losses` | `Mutex` | buffers of an SRQ that no completion has told of (verbs) | 20 |
-//! | 20 | `Registry`, `Rkeys`, `AddressHandles` (`RwLock`), `Pools`, `Cm::routes`, `LmrTable::free`, `Device::async_sink` | `Mutex` | what a device knows by number; where its asynchronous events go | none |
-//! | 20 | `Reactor::{dates, sources, handle}`, `IaCounts::read` | `Mutex` | dates and descriptors of the reactor, its thread; samples of counters | none |
-//! | 20 | `EpPlace`, `EpInner::{pz, attr}`, `ServicePoint::listeners`, `LmrInner::mr`, `CnoInner::{state, upcall}` | `Mutex` | one value each; a CNO's waiters wait with `state` | none |
-//! | 20 | `LISTENING` in `psp`, `ReplyCache`, `SHARED` and `KNOWN` in `fork` | `Mutex` | service points of the process, answers to requests for datagrams, what forks look after | none |
-//! | 20 | `capi`: `FREE`, `BY_ID`, `LINES`, `SPARE`, `KEPT`, `EventPrivateData` and addresses of C objects | `Mutex` | handles, lines of dat.conf, turns of lanes, memory that C looks at | none |
+//! The table in ARCHITECTURE.md, section Locks, says for each lock what it guards and which levels
+//! are taken while it is held.
 //!
-//! Locks below this crate are further in than all of these: those of `rxe_fallback::CmId`, of
-//! libibverbs, librdmacm and of the allocator. An SRQ's biased lock ([`crate::biased_lock`]) is no lock of
-//! these: a thread that finds itself inside is refused and does not wait.
+//! Locks below this crate are taken after all of these: the locks of `rxe_fallback::CmId`, of
+//! libibverbs, of librdmacm and of the allocator. The biased lock of an SRQ
+//! ([`crate::biased_lock`]) has no rank.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
@@ -49,7 +27,7 @@ pub(crate) mod rank {
         ($($(#[$doc:meta])* $name:ident = $rank:literal $text:literal;)+) => {
             $($(#[$doc])* pub(crate) const $name: u8 = $rank;)+
 
-            /// The lock of this rank in the words of the code.
+            /// The name of the lock of this rank in the code.
             #[cfg(debug_assertions)]
             pub(crate) const fn name(rank: u8) -> &'static str {
                 match rank {
@@ -78,12 +56,12 @@ pub(crate) mod rank {
         RECEIVES = 14 "QueuePair::receives";
         DATAGRAMS = 15 "UdState";
         LOSSES = 16 "SrqEntries::losses";
-        /// Whoever holds one of these takes no other lock of this crate.
+        /// A thread that holds a lock of this rank takes no other lock of this crate.
         TABLE = 20 "a table";
     }
 }
 
-/// A lock that this thread holds, for as long as this lives.
+/// Records that this thread holds a lock. Dropping the value ends the record.
 #[derive(Debug)]
 struct Held {
     #[cfg(debug_assertions)]
@@ -116,10 +94,10 @@ mod held {
     }
 
     impl Held {
-        /// About to wait for a lock of this rank.
+        /// Records a lock of this rank, for which the thread is about to wait.
         ///
         /// # Panics
-        /// If the thread holds a lock of this rank or of one further in. Handles may be held
+        /// If the thread holds a lock of this rank or of a higher rank. Several handles may be held
         /// together.
         #[track_caller]
         pub(super) fn checked(rank: u8) -> Self {
@@ -136,7 +114,7 @@ mod held {
             Self::unchecked(rank)
         }
 
-        /// Holds a lock of this rank that it has not waited for.
+        /// Records a lock of this rank for which the thread has not waited.
         pub(super) fn unchecked(rank: u8) -> Self {
             RANKS.set(RANKS.get() | 1 << rank);
             if rank == rank::HANDLE {
@@ -159,21 +137,21 @@ mod held {
     }
 }
 
-/// A step of a test at the place where a thread takes a lock.
+/// Lets a test run code whenever a thread is about to take a lock.
 #[cfg(debug_assertions)]
 pub mod hook {
     use super::rank;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, PoisonError, RwLock};
 
-    /// Gets the name of the lock, on the thread that is about to take it.
+    /// Called with the name of the lock, on the thread that is about to take the lock.
     pub type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
     static HOOK: RwLock<Option<Hook>> = RwLock::new(None);
     static HOOKED: AtomicBool = AtomicBool::new(false);
 
-    /// From now on every thread calls this before it takes a lock of the provider; `None` ends it.
-    /// The hook may wait, which is what it is for.
+    /// Makes every thread call the hook before it takes a lock of the provider. `None` removes the
+    /// hook. The hook may block: tests use this to stop a thread at a lock.
     pub fn before_locks(hook: Option<Hook>) {
         let hooked = hook.is_some();
         *HOOK.write().unwrap_or_else(PoisonError::into_inner) = hook;
@@ -195,7 +173,7 @@ pub mod hook {
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<const RANK: u8, T>(std::sync::Mutex<T>);
 
-/// The right to use what a [`Mutex`] guards.
+/// Access to the data of a [`Mutex`].
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
@@ -221,8 +199,8 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
         self.0.get_mut()
     }
 
-    /// Takes the lock whatever else this thread holds: for a fork, before which a thread takes all locks that the process shares, the
-    /// outermost first.
+    /// Takes the lock without a check of the order. For a fork: before it, a thread takes all locks
+    /// that the process shares, the outermost first.
     pub(crate) fn hold(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard { guard, held: Held::unchecked(RANK) }
@@ -254,7 +232,7 @@ impl Condvar {
         Self(std::sync::Condvar::new())
     }
 
-    /// A thread that waits here takes no other lock, so it keeps the rank meanwhile.
+    /// Keeps the rank during the wait: a waiting thread takes no other lock.
     pub(crate) fn wait<'a, T>(&self, lock: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         let MutexGuard { guard, held } = lock;
         match self.0.wait(guard) {
@@ -263,7 +241,7 @@ impl Condvar {
         }
     }
 
-    /// [`Condvar::wait`] for at most this long.
+    /// Waits as [`Condvar::wait`] does, with a time limit.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         lock: MutexGuard<'a, T>,
@@ -285,11 +263,11 @@ impl Condvar {
     }
 }
 
-/// A [`parking_lot::Mutex`] with a rank: smaller and quicker than the standard library's.
+/// A [`parking_lot::Mutex`] with a rank: smaller and faster than the standard library's.
 #[derive(Debug)]
 pub(crate) struct FastMutex<const RANK: u8, T>(parking_lot::Mutex<T>);
 
-/// The right to use what a [`FastMutex`] guards.
+/// Access to the data of a [`FastMutex`].
 #[derive(Debug)]
 pub(crate) struct FastMutexGuard<'a, T> {
     guard: parking_lot::MutexGuard<'a, T>,
@@ -308,7 +286,8 @@ impl<const RANK: u8, T> FastMutex<RANK, T> {
         FastMutexGuard { guard: self.0.lock(), _held }
     }
 
-    /// Takes it away from whoever holds it: for a child after a fork, which has one thread.
+    /// Takes the lock even if it is held. For a child after a fork, in which no other thread
+    /// exists.
     pub(crate) fn lock_anew(&self) -> FastMutexGuard<'_, T> {
         crate::process::free_in_child(&self.0);
         FastMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
@@ -335,14 +314,14 @@ impl<T> DerefMut for FastMutexGuard<'_, T> {
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<const RANK: u8, T>(std::sync::RwLock<T>);
 
-/// The right to look at what an [`RwLock`] guards.
+/// Read access to the data of an [`RwLock`].
 #[derive(Debug)]
 pub(crate) struct RwLockReadGuard<'a, T> {
     guard: std::sync::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
-/// The right to change what an [`RwLock`] guards.
+/// Write access to the data of an [`RwLock`].
 #[derive(Debug)]
 pub(crate) struct RwLockWriteGuard<'a, T> {
     guard: std::sync::RwLockWriteGuard<'a, T>,
@@ -364,7 +343,7 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
         }
     }
 
-    /// Waits for nobody, so no order has to be kept.
+    /// Never waits, so the order is not checked.
     #[inline(always)]
     pub(crate) fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
         match self.0.try_read() {
@@ -383,8 +362,8 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
         self.write_as(Held::checked(RANK))
     }
 
-    /// For an object that only this thread knows: others hold this lock for an instant at most, and
-    /// take no other lock meanwhile. So no order has to be kept.
+    /// Takes the lock of an object that only this thread uses. Other threads hold such a lock only
+    /// briefly, and take no other lock meanwhile, so the order is not checked.
     pub(crate) fn write_unshared(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
         self.write_as(Held::unchecked(RANK))
     }
@@ -432,7 +411,7 @@ mod tests {
     type Table = RwLock<{ rank::TABLE }, u8>;
     type Handle = RwLock<{ rank::HANDLE }, u8>;
 
-    /// Whether this thread may do it.
+    /// Whether `step` passes the check of the order.
     fn allowed(step: impl FnOnce() + std::panic::UnwindSafe) -> bool {
         std::panic::catch_unwind(step).is_ok()
     }
@@ -445,7 +424,7 @@ mod tests {
         assert!(!allowed(|| drop((inner.lock(), outer.lock()))));
         assert!(!allowed(|| drop((table.write(), inner.lock()))));
         assert!(!allowed(|| drop((outer.lock(), table.read(), inner.lock()))));
-        // Whatever order they are given back in.
+        // Locks may be released in any order.
         let (first, second) = (outer.lock(), inner.lock());
         drop(first);
         assert!(!allowed(|| drop(Outer::default().lock())));

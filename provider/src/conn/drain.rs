@@ -1,4 +1,4 @@
-//! How an ended connection gets back from the device what it has posted.
+//! Draining: how an ended connection gets its work requests completed by the device.
 
 use super::end::LATE_ACK_TIME;
 use crate::device::Timer;
@@ -7,28 +7,30 @@ use crate::types::EpState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the last completions of an ended connection may take.
+/// The longest time that the last completions of an ended connection may take.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 
 impl EpInner {
-    /// The progress thread looks whether all completions are in.
+    /// Makes the progress thread check whether all completions have arrived.
     pub(crate) fn drain_soon(self: &Arc<Self>) {
         let timer = Timer::Drain(Instant::now());
         self.ia.reactor.certainly_after(Duration::from_millis(20), Arc::downgrade(self), timer);
     }
 
-    /// Flushed completions notify, whatever the mode (R238); not every device says so.
+    /// Looks at both EVDs again: flushed completions notify in every mode (R238), but not every
+    /// device raises an event for them.
     pub(crate) fn recheck_notification(&self) {
         self.recv_evd.recheck_notification();
         self.request_evd.recheck_notification();
     }
 
-    /// Looks whether all completions of an ended connection are in; called until they are, or for a bounded time.
+    /// Checks whether all completions of an ended connection have arrived. Repeated until they
+    /// have, or until a time limit.
     pub(crate) fn drain_step(self: &Arc<Self>, since: Instant) {
         if self.state() != EpState::Disconnected {
             return;
         }
-        // Read first: what completed before the event is then certain to be harvested.
+        // Read before the harvest: then every completion before the event is harvested.
         let last_wqe = self.control.lock().unwrap().last_wqe;
         let _ = self.recv_evd.harvest_now();
         let _ = self.request_evd.harvest_now();
@@ -37,7 +39,7 @@ impl EpInner {
         if control.drained {
             return;
         }
-        // A UD QP holds no buffer of an SRQ: a message takes it whole or not at all.
+        // A UD QP holds no buffer of an SRQ: a datagram takes a whole buffer or none.
         let quiet = self.pair.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud());
         if quiet || over {
             control.drained = true;
@@ -55,10 +57,11 @@ impl EpInner {
         }
     }
 
-    /// The device has not given everything back in time: it has forgotten some of it, or it is slow. In RESET it forgets all and
-    /// touches nothing any more. False if it may still be at work.
+    /// Stops a device that has not completed all work requests in time: it has forgotten some, or
+    /// it is slow. In RESET the device forgets them all and touches no memory. Returns false if the
+    /// device may still be using buffers.
     pub(super) fn stop_device(&self) -> bool {
-        // Of a direct SRQ nothing is given back but by completions.
+        // On a direct SRQ, the device returns buffers only by completions.
         let all_by_completions = self.srq.as_ref().is_some_and(|srq| srq.recv.path.completes_all());
         if all_by_completions && self.pair.is_drained() {
             return true;
@@ -70,7 +73,7 @@ impl EpInner {
         outcome.is_ok()
     }
 
-    /// Waits, for a bounded time, until the device has given everything back that the EP held.
+    /// Waits, for a bounded time, until the device has completed all work requests of the EP.
     pub(super) fn drain(self: &Arc<Self>) {
         let since = Instant::now();
         let mut pause = Duration::from_micros(50);
@@ -79,13 +82,15 @@ impl EpInner {
             if self.control.lock().unwrap().drained {
                 return;
             }
-            // The device has no event for "all flushed" on every queue; look often at first, then rarely.
+            // Not every queue raises an event when all work requests are flushed. Check often at
+            // first, then rarely.
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
 
-    /// What was posted is to be sent, also where nobody asked to hear of it. Devices send at once, but rxe in a kernel thread.
+    /// Waits until posted datagrams are sent, including those with suppressed completions. rxe
+    /// sends in a kernel thread; other devices send immediately.
     pub(crate) fn let_datagrams_out(&self) {
         let since = Instant::now();
         while self.state() != EpState::Disconnected && since.elapsed() < LATE_ACK_TIME {

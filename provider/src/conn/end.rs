@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// rxe writes a receive's completion (and an RDMA Write's last byte) before it sends the acknowledgement, in a kernel thread
-/// that can be interrupted in between. A QP that is in error by then sends none, so that the peer's last request is
-/// flushed although it has arrived. No event tells; this long a pause lets the kernel thread go on.
+/// Time for rxe to send an acknowledgement. rxe writes a receive's completion (and an RDMA Write's
+/// last byte) before it sends the acknowledgement. Both happen in a kernel thread that can be
+/// interrupted in between. If the QP is in error by then, rxe sends no acknowledgement, and the
+/// peer's last request is flushed although it has arrived. No event reports this; the pause lets
+/// the kernel thread continue.
 const ACKNOWLEDGE_TIME: Duration = Duration::from_millis(1);
 
-/// The other half of it: rxe reads acknowledgements in a kernel thread, too, and where programs poll on every processor the peer's
-/// goodbye overtakes them. Requests under way get this long to finish then, and datagrams before their EP goes.
+/// Time for rxe to read acknowledgements, which it also does in a kernel thread. If programs poll
+/// on every processor, the peer's disconnect request overtakes the acknowledgements. Requests in
+/// progress then get this time to finish. Datagrams get the same time before their EP is freed.
 pub(super) const LATE_ACK_TIME: Duration = Duration::from_millis(100);
 
 impl EpInner {
@@ -52,19 +55,19 @@ impl EpInner {
         }
     }
 
-    /// Acknowledgements are a matter of a kernel thread, not of the device.
+    /// Whether a kernel thread, and not the device, sends and reads acknowledgements.
     fn acknowledges_late(&self) -> bool {
         self.ia.context.driver() == "rdma_rxe"
     }
 
-    /// What has arrived should be acknowledged, too, before a connection ends at this end's wish.
+    /// Lets the kernel acknowledge received messages before this side ends the connection.
     fn let_acknowledge(&self) {
         if self.acknowledges_late() {
             std::thread::sleep(ACKNOWLEDGE_TIME);
         }
     }
 
-    /// Ends a graceful disconnect once all requests are done; else looks again a little later.
+    /// Ends a graceful disconnect once all requests are done; otherwise checks again later.
     pub(crate) fn finish_graceful(self: &Arc<Self>) {
         if self.state() != EpState::DisconnectPending {
             return;
@@ -78,7 +81,7 @@ impl EpInner {
         }
     }
 
-    /// The peer ended the connection, or its process did.
+    /// The peer, or the end of the peer's process, has ended the connection.
     pub(super) fn peer_disconnected(self: &Arc<Self>, token: u64) {
         let mut control = self.control.lock().unwrap();
         let known = control.cm.as_ref().is_some_and(|(now, _)| *now == token);
@@ -91,7 +94,7 @@ impl EpInner {
         }
         match self.state() {
             EpState::Connected | EpState::DisconnectPending => {
-                // A QP that is in error already has failed before the peer took its leave.
+                // A QP that is in error already failed before the peer disconnected.
                 let broke = matches!(self.qp().state(), Ok(QpState::Error | QpState::Sqe));
                 if self.acknowledges_late() && !broke {
                     self.wait_for_acknowledgements();
@@ -105,7 +108,7 @@ impl EpInner {
         }
     }
 
-    /// The peer has gone, and acknowledgements that it sent before may not have been read yet.
+    /// The peer has disconnected. Acknowledgements that it sent before may not have been read yet.
     fn wait_for_acknowledgements(self: &Arc<Self>) {
         let control = self.control.lock().unwrap();
         if self.state() == EpState::Connected {
@@ -119,14 +122,14 @@ impl EpInner {
         self.ia.reactor.certainly_after(LATE_ACK_TIME, Arc::downgrade(self), timer);
     }
 
-    /// They did not come.
+    /// The awaited acknowledgements did not come.
     pub(crate) fn late_acks_expired(self: &Arc<Self>, attempt: u64) {
         if self.attempt() == attempt && self.state() == EpState::DisconnectPending {
             self.end(ConnectionEventKind::Disconnected);
         }
     }
 
-    /// A completion or the device says that the connection is broken.
+    /// A completion or the device reports that the connection is broken.
     pub(crate) fn failed(self: &Arc<Self>) {
         if self.is_ud() {
             return self.datagrams_failed();
@@ -136,7 +139,8 @@ impl EpInner {
         }
     }
 
-    /// The one way out of a connection: QP to error, the peer told, one event, and for an SRQ EP the asynchronous one that stock
+    /// Ends a connection; every end passes through this function. Moves the QP to error, tells the
+    /// peer, and pushes one event. For an SRQ EP, also pushes the asynchronous event that stock
     /// programs wait for (R192).
     fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
         let mut control = self.control.lock().unwrap();
@@ -150,10 +154,11 @@ impl EpInner {
         self.set_state(EpState::Disconnected);
         let cm = control.cm.take();
         let answer = control.left == self.attempt();
-        // Events of one EP's end stay in one order on both EVDs: pushed under the lock of nobody but in one place.
+        // Events are pushed after the lock is released. `in_order` below keeps the events of one
+        // EP's end in the same order on both EVDs.
         drop(control);
         if let Some((token, id)) = cm {
-            // First: the answer may be here before the call is back.
+            // Done before the call: the answer may arrive before the call returns.
             self.ia.linger(token, id.clone());
             let said = id.disconnect();
             self.ia.count_disconnect(said.is_ok(), answer);
@@ -183,14 +188,14 @@ impl EpInner {
         });
     }
 
-    /// The device says that an SRQ EP has taken its last buffer.
+    /// The device reports that an SRQ EP has taken its last buffer.
     pub(crate) fn last_wqe(self: &Arc<Self>) {
-        // That of a UD QP is not waited for, so it may come after a reset.
+        // No code waits for the event of a UD QP, so the event may come after a reset.
         if self.is_ud() {
             return;
         }
         self.control.lock().unwrap().last_wqe = true;
-        // Only a QP in error gets there: if nobody ended the connection, it broke.
+        // Only a QP in error raises this event: if neither side ended the connection, it broke.
         self.failed();
     }
 
@@ -210,19 +215,19 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         control.remote = None;
         control.service = None;
-        // A UD QP receives again.
+        // A UD QP receives again after the reset.
         control.drained = !self.is_ud();
         self.set_state(EpState::Unconnected);
         Ok(())
     }
 
-    /// Ends whatever it is doing and takes it out of everything that knows it.
+    /// Ends the connection, and removes the EP from every table that refers to it.
     pub(crate) fn close(self: &Arc<Self>) {
         Self::close_if(&self.place, |_| true);
     }
 
-    /// Closes the EP that this leads to, if it is as wanted. Whoever changes or accepts with it meanwhile either has done so, and the
-    /// EP closes as it is then, or finds it closed.
+    /// Closes the EP of this place if `wanted` accepts it. A concurrent change or accept of the EP
+    /// either finishes first, and the EP closes in its new state, or finds the EP closed.
     pub(crate) fn close_if(place: &EpPlace, wanted: impl FnOnce(&Self) -> bool) {
         let closes = place.with(|ep, _| {
             let closes = wanted(ep) && ep.live.swap(false, Ordering::AcqRel);

@@ -1,4 +1,5 @@
-//! How a connection comes up: address, route, request, answer and confirmation; or how it does not.
+//! How a connection is set up: address, route, request, answer and confirmation; and how the setup
+//! fails.
 
 use super::check_private_data;
 use crate::device::Timer;
@@ -13,10 +14,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One step of address or route resolution is given up after this.
+/// The time limit of address resolution and of route resolution.
 pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
 
-/// How long an accepted connection may stay unconfirmed.
+/// The longest time that an accepted connection may stay unconfirmed.
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
 
 impl EpInner {
@@ -57,7 +58,7 @@ impl EpInner {
                 let text = format!("{remote} cannot be reached from {}", from.ip());
                 return Err(Error::new(ReturnType::InvalidAddress, sub, text).because(error));
             }
-            // No route: an outcome of the attempt, told by event.
+            // Without a route, the attempt fails: an event reports this.
             ia.count(IaCounter::CmErr);
             control.calls.connects += 1;
             self.set_state(EpState::Disconnected);
@@ -89,7 +90,7 @@ impl EpInner {
         self.check()?;
         check_private_data(private_data, 3)?;
         let mut control = self.control.lock().unwrap();
-        // It may have been made anew, or closed, meanwhile.
+        // The EP may have been recreated or closed meanwhile.
         self.check()?;
         let state = self.state();
         let takes_part = matches!(
@@ -107,11 +108,12 @@ impl EpInner {
         let (reads_in, reads_out) = self.rdma_reads();
         let reads_in = reads_in.min(asked.responder_resources);
         let reads_out = reads_out.min(asked.initiator_depth);
-        // First: from when the device is ready it may take a buffer, which must not be taken for lost with another EP.
+        // Done first: once the device is ready, it may take a buffer. That buffer must not be
+        // counted as lost with another EP.
         self.may_take_buffers()?;
         if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
             self.start_over_after_all();
-            // An id that has nothing to say about QPs is none that waits for an answer.
+            // An ID that has no QP attributes no longer waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
             return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
         }
@@ -123,7 +125,7 @@ impl EpInner {
             srq: self.srq.is_some(),
             ..self.ia.conn_param()
         };
-        // The EP must be known for the id before the peer can answer.
+        // Route the ID's events to the EP before the peer can answer.
         self.ia.cm.route(token, self.cm_handler());
         if let Err(error) = id.accept(&param) {
             self.ia.count(IaCounter::CmErr);
@@ -144,24 +146,24 @@ impl EpInner {
         Ok(())
     }
 
-    /// The request could not be accepted; the EP is as it was.
+    /// Undoes a failed accept: the EP is as before.
     fn start_over_after_all(&self) {
         match self.start_over() {
-            // Its QP was in RESET: it holds no buffer.
+            // The QP was in RESET, so it holds no buffer.
             Ok(()) => self.srq.iter().for_each(|srq| srq.ep_drained(self.id)),
             Err(error) => tracing::error!(%error, ep = self.id.0, "an EP is not as good as before"),
         }
     }
 
-    /// The SRQ's buffers may be taken by this EP from now on.
+    /// Records that this EP may take buffers of the SRQ from now on.
     ///
     /// # Errors
-    /// No memory to keep track of it.
+    /// No memory for the record.
     fn may_take_buffers(&self) -> Result<()> {
         self.srq.iter().try_for_each(|srq| srq.recv.path.ep_connected(self.id.0, &self.pair.completed_up_to))
     }
 
-    /// An event of the connection manager; runs on the progress thread.
+    /// Handles an event of the connection manager. Runs on the progress thread.
     pub(crate) fn on_cm(self: &Arc<Self>, event: &CmEvent) {
         use CmEventKind as K;
         if let Some(ud) = &self.ud {
@@ -180,7 +182,8 @@ impl EpInner {
                 Ok(())
             }
             K::Rejected => {
-                // 28: the consumer at the other end said no; everything else comes from below it.
+                // 28 means that the peer's consumer rejected the request. Every other status comes
+                // from lower layers.
                 const CONSUMER_DEFINED: i32 = 28;
                 let kind = if event.status == CONSUMER_DEFINED {
                     ConnectionEventKind::PeerRejected
@@ -211,7 +214,7 @@ impl EpInner {
         }
     }
 
-    /// The id of the connection under way, if the event is about that one.
+    /// Returns the ID of the current connection, if the event belongs to that connection.
     fn current(&self, token: u64, want: EpState) -> Option<Arc<CmId>> {
         let control = self.control.lock().unwrap();
         let (now, id) = control.cm.as_ref()?;
@@ -282,7 +285,8 @@ impl EpInner {
         self.check_marks();
     }
 
-    /// The first message can be here before the confirmation: it is one too.
+    /// The first message can arrive before the confirmation. Such a message confirms the connection
+    /// too.
     pub(crate) fn message_before_confirmation(&self) {
         let control = self.control.lock().unwrap();
         if let Some((_, id)) = &control.cm
@@ -296,8 +300,8 @@ impl EpInner {
         }
     }
 
-    /// A message has been reaped: if the confirmation is still on its way, the connection is up all the same, and whoever
-    /// sees the message may answer.
+    /// A message has been reaped. If the confirmation is still on its way, the connection is
+    /// established nevertheless: a consumer that sees the message may answer.
     pub(crate) fn confirmed_by_message(self: &Arc<Self>) {
         if self.state() != EpState::CompletionPending {
             return;
@@ -309,7 +313,7 @@ impl EpInner {
         }
     }
 
-    /// A connection that never came up.
+    /// Ends a connection attempt that failed.
     pub(super) fn setup_failed(
         self: &Arc<Self>,
         token: u64,
@@ -338,7 +342,8 @@ impl EpInner {
         self.event(kind, private_data);
     }
 
-    /// A plain EP's receives are flushed; an SRQ EP has none (R189).
+    /// Ends a failed setup. Receives of an EP without an SRQ are flushed; an SRQ EP has none
+    /// (R189).
     pub(super) fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
         let _ = self.qp().to_error();
         if let Some((token, id)) = cm {
@@ -346,7 +351,7 @@ impl EpInner {
             drop(id);
         }
         if let Some(srq) = &self.srq {
-            // Its first message may be here already.
+            // The first message of the connection may have arrived already.
             let _ = self.recv_evd.harvest_now();
             if self.stop_device() {
                 srq.ep_drained(self.id);

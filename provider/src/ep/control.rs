@@ -1,7 +1,7 @@
-//! The connection of an EP: what the consumer's calls and the progress thread share of it.
+//! The connection state of an EP, shared by the consumer's calls and the progress thread.
 //!
-//! Whoever moves the EP into another state holds the lock of its [`Control`]. What the states mean
-//! and how they follow each other is in [`crate::conn`].
+//! A thread that moves the EP into another state holds the lock of its [`Control`]. [`crate::conn`]
+//! explains the states and their order.
 
 use crate::counters::Calls;
 use crate::types::{ConnQual, Count, WATERMARK_INFINITE};
@@ -9,7 +9,7 @@ use rxe_fallback::CmId;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What the consumer's calls and the progress thread share of an EP.
+/// The part of an EP that the consumer's calls and the progress thread share.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) local: Option<SocketAddr>,
@@ -20,16 +20,16 @@ pub(crate) struct Control {
     pub(crate) private_data: Vec<u8>,
     soft: Mark,
     hard: Count,
-    /// The device has said that an SRQ EP takes no more buffers.
+    /// The device has reported that an SRQ EP takes no more buffers.
     pub(crate) last_wqe: bool,
-    /// Ended, and every completion is in.
+    /// The connection has ended, and every completion has been harvested.
     pub(crate) drained: bool,
-    /// The connection that the peer has ended.
+    /// The number of the connection attempt that the peer has ended.
     pub(crate) left: u64,
     pub(crate) calls: Calls,
 }
 
-/// A one-shot mark.
+/// A watermark that raises one event.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     value: Count,
@@ -58,14 +58,14 @@ impl Control {
         self.hard = hard;
     }
 
-    /// One event per setting (R214).
+    /// Whether `n` receives exceed the soft watermark. True once per setting (R214).
     pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
         let trips = self.soft.armed && n > self.soft.value;
         self.soft.armed &= !trips;
         trips
     }
 
-    /// Whether so many receives would exceed a mark.
+    /// Whether `n` receives would exceed a watermark.
     pub(crate) fn exceeds(&self, n: Count) -> bool {
         self.soft.armed && n > self.soft.value || self.hard_trips(n)
     }

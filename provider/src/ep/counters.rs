@@ -4,7 +4,7 @@ use super::EpInner;
 use crate::{Counters, Ep, EpCounter, Result};
 
 impl Ep {
-    /// What has happened on it, messages included that have arrived and that nobody has seen yet.
+    /// Returns the EP's counters. Messages that have arrived and are not reaped are included.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -12,7 +12,7 @@ impl Ep {
         self.take_counters(&[])
     }
 
-    /// The same, and these counters start at 0 again.
+    /// Returns the counters, and resets those in `reset` to 0.
     ///
     /// # Errors
     /// As [`Ep::counters`].

@@ -1,4 +1,4 @@
-//! How many receives an EP holds, and the high watermarks that look at that number.
+//! The number of receives that an EP holds, and the high watermarks that apply to that number.
 
 use super::Control;
 use super::{EpInner, RecvCounts};
@@ -14,7 +14,7 @@ impl EpInner {
         } else {
             match self.state() {
                 EpState::Connected | EpState::DisconnectPending => VALUE_UNKNOWN,
-                // Whole messages arrive at once, but between the device's two looks nobody can tell.
+                // Whole datagrams arrive at once, but their count is unknown between two harvests.
                 EpState::Unconnected if self.is_ud() => VALUE_UNKNOWN,
                 EpState::Disconnected if !self.control.lock().unwrap().drained => VALUE_UNKNOWN,
                 _ => 0,
@@ -23,7 +23,8 @@ impl EpInner {
         RecvCounts { buffers: n, span: n }
     }
 
-    /// The marks have changed, or one has been exceeded. An SRQ EP holds at most one buffer.
+    /// Handles a change of the watermarks, and an exceeded watermark. An SRQ EP holds at most one
+    /// buffer.
     pub(super) fn watch_marks(&self, control: &Control) {
         let on = self.srq.is_some() && control.exceeds(1);
         if on != self.pair.is_marked() {
@@ -32,7 +33,8 @@ impl EpInner {
         }
     }
 
-    /// A connection comes up. What breaks it is told by failed completions, and of an SRQ EP's receives by the device.
+    /// Prepares for failures when a connection starts. Failed completions report a broken
+    /// connection; for receives of an SRQ EP, a device event does.
     pub(crate) fn expect_failures(&self) {
         if self.srq.is_none() {
             self.recv_evd.expect_failures();
@@ -42,14 +44,14 @@ impl EpInner {
         self.request_evd.expect_failures();
     }
 
-    /// An SRQ EP has completed a receive, so it held one.
+    /// An SRQ EP has completed a receive, so it held one buffer.
     pub(crate) fn took_one(self: &Arc<Self>) {
         if self.srq.is_some() {
             self.count_reached(1);
         }
     }
 
-    /// Compares the receive count of a plain EP with its marks.
+    /// Compares the receive count of an EP without an SRQ with its watermarks.
     pub(crate) fn check_marks(self: &Arc<Self>) {
         if self.srq.is_none() {
             let n = self.pair.receives.lock().unwrap().ring.len() as Count;

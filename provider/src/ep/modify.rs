@@ -1,9 +1,11 @@
 //! Changing an EP before it connects.
 //!
-//! Flags, limits that only the connection needs, and the connect EVD change in place. Whatever the QP was made with (PZ, the
-//! EVDs of completions, queue sizes) takes another QP: the EP is made anew around it, under its old name, and takes the
-//! old one's place ([`EpPlace`](super::EpPlace)) with everybody who knows it. Receives that are posted already are posted to the new QP in their order;
-//! the old one has taken none of them, since a QP that was never connected takes nothing.
+//! Flags, limits that only the connection needs, and the connect EVD change in place. The
+//! properties with which the QP was created (PZ, the EVDs of completions, queue sizes) need another
+//! QP. The EP is then recreated around a new QP under its old ID, and takes the old EP's place
+//! ([`EpPlace`](super::EpPlace)) for all its users. Posted receives are posted to the new QP in
+//! their order. The old QP has used none of them, because a QP that was never connected receives
+//! nothing.
 
 use super::Control;
 use super::make::{Blame, Fed, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
@@ -15,7 +17,8 @@ use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Changes to an EP before it connects (`dat_ep_modify`); what is `None` stays.
+/// Changes to an EP before it connects (`dat_ep_modify`). A value of `None` leaves the property
+/// unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EpChange<'a> {
     /// Another PZ (R163).
@@ -26,7 +29,7 @@ pub struct EpChange<'a> {
     pub request: Option<Option<&'a Evd>>,
     /// Another EVD for connection events, or none.
     pub connect: Option<Option<&'a Evd>>,
-    /// Another service type: refused unless it is the one that the EP has.
+    /// Another service type. Refused unless it equals the EP's.
     pub service_type: Option<ServiceType>,
     /// Another [`EpAttr::max_message_size`].
     pub max_message_size: Option<u32>,
@@ -42,9 +45,9 @@ pub struct EpChange<'a> {
     pub max_recv_dtos: Option<Count>,
     /// Room for at least this many requests.
     pub max_request_dtos: Option<Count>,
-    /// At least this many segments of a receive.
+    /// At least this many segments per receive.
     pub max_recv_iov: Option<Count>,
-    /// At least this many segments of a request.
+    /// At least this many segments per request.
     pub max_request_iov: Option<Count>,
     /// Another [`EpAttr::max_rdma_read_in`].
     pub max_rdma_read_in: Option<Count>,
@@ -54,13 +57,14 @@ pub struct EpChange<'a> {
     pub max_rdma_read_iov: Option<Count>,
     /// Another [`EpAttr::max_rdma_write_iov`].
     pub max_rdma_write_iov: Option<Count>,
-    /// Another SRQ: always refused (R162); it is here so that the mask bit has somewhere to go.
+    /// Another SRQ: always refused (R162). The field exists because the C interface has a mask bit
+    /// for it.
     pub srq: Option<SrqId>,
     /// Another soft high watermark: always refused (R166); use [`Ep::set_watermark`].
     pub srq_soft_hw: Option<Count>,
 }
 
-/// Attributes that every IA can fulfil.
+/// Attributes that every IA supports.
 const NOTHING: EpAttr = EpAttr {
     service_type: ServiceType::Rc,
     max_message_size: 0,
@@ -80,7 +84,7 @@ const NOTHING: EpAttr = EpAttr {
 };
 
 impl EpChange<'_> {
-    /// The attributes with what is to change.
+    /// Returns the attributes after the change.
     fn apply(&self, old: &EpAttr) -> EpAttr {
         let mut new = old.clone();
         let set = |field: &mut Count, to: Option<Count>| *field = to.unwrap_or(*field);
@@ -102,19 +106,25 @@ impl EpChange<'_> {
 }
 
 impl Ep {
-    /// Changes what may be changed before a connection. All of it, or with an error nothing.
+    /// Changes properties that may change before a connection. The call changes all of them, or on
+    /// an error none.
     ///
-    /// Queue sizes become what was asked or more, as at creation; less than an EP has is the same as what it has. Receives that are
-    /// posted stay, in their order, and complete on the new EVD; one whose LMR is not of a new PZ fails with LOCAL_PROTECTION
-    /// when a message takes it.
+    /// Queue sizes become at least the requested sizes, as at creation. A size below the EP's
+    /// present size leaves the size unchanged. Posted receives stay in their order, and complete on
+    /// the new EVD. A posted receive whose LMR is not in a new PZ fails with LOCAL_PROTECTION when
+    /// a message takes it.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags, modes that cannot share an EVD, or a
-    /// PZ other than the SRQ's where that is not supported (R164), (ARG3) for sizes out of range or another service type;
-    /// INVALID_HANDLE for a PZ or EVD; INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING
-    /// (R163), for anything once the EP is connecting,
-    /// for receive flags once a receive is posted (R165), for a queue that would not hold those posted, and for whatever takes
-    /// another QP once a UD EP has receives posted or has asked or answered somebody; INSUFFICIENT_RESOURCES.
+    /// - INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags,
+    ///   modes that cannot share an EVD, or a PZ other than the SRQ's if the device does not
+    ///   support that (R164).
+    /// - INVALID_PARAMETER (ARG3) for sizes out of range, or for another service type.
+    /// - INVALID_HANDLE for a PZ or an EVD.
+    /// - INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING (R163); for
+    ///   any change once the EP is connecting; for receive flags once a receive is posted (R165);
+    ///   for a queue that is too small for the posted receives; and for a change that needs another
+    ///   QP once a UD EP has posted receives, or has sent or answered a connect request.
+    /// - INSUFFICIENT_RESOURCES.
     ///
     /// # References
     /// dat_ep_modify(3DAT).
@@ -127,7 +137,7 @@ impl Ep {
 }
 
 impl EpInner {
-    /// Gives the EP that has taken this one's place, if one had to.
+    /// Returns the recreated EP, if the EP had to be recreated.
     fn modify(self: &Arc<Self>, change: &EpChange<'_>) -> Result<Option<Arc<Self>>> {
         self.check()?;
         if change.srq.is_some() {
@@ -137,7 +147,7 @@ impl EpInner {
             return Err(Error::arg(2, "the soft high watermark is changed with set_watermark"));
         }
         let mut control = self.control.lock().unwrap();
-        // A request that had brought the EP may have closed it meanwhile.
+        // A connection request that brought the EP may have closed it meanwhile.
         self.check()?;
         let state = self.state();
         let quiescent = matches!(state, EpState::Unconnected | EpState::TentativeConnectionPending);
@@ -160,7 +170,7 @@ impl EpInner {
         let new = change.apply(&old);
         check_flags(new.recv_completion_flags, true, 2)?;
         check_flags(new.request_completion_flags, false, 2)?;
-        // What stays may be more than can be asked for: devices round up.
+        // Unchanged attributes may exceed the limits of a request, because devices round up.
         check_attr(
             &self.ia,
             &change.apply(&EpAttr { service_type: old.service_type, ..NOTHING }),
@@ -204,7 +214,7 @@ impl EpInner {
         Ok(None)
     }
 
-    /// Whether the receives that are posted allow this.
+    /// Whether the posted receives allow the change.
     fn check_posted(&self, change: &EpChange<'_>, old: &EpAttr) -> Result<()> {
         let receives = self.pair.receives.lock().unwrap();
         let (posted, most) = (receives.ring.len(), receives.preposted.most());
@@ -227,7 +237,7 @@ impl EpInner {
         Ok(())
     }
 
-    /// Whether nobody would miss the QP of a UD EP, which receives from its creation on.
+    /// Whether the QP of a UD EP is unused. Such a QP receives from its creation on.
     fn check_unused(&self, state: EpState) -> Result<()> {
         if !self.pair.receives.lock().unwrap().ring.is_empty() {
             let text = "receives are posted, and datagrams may be taking them: too late for another queue";
@@ -274,7 +284,7 @@ impl EpInner {
         Ok(())
     }
 
-    /// Completions of this QP are the EP's.
+    /// Assigns completions of this QP to the EP.
     fn known_by(self: &Arc<Self>, fed: &Fed) -> Result<()> {
         let qpn = fed.qp.num();
         fed.recv
@@ -286,17 +296,18 @@ impl EpInner {
             })
     }
 
-    /// Makes the EP anew by another plan: names, marks and posted receives go over.
+    /// Recreates the EP by another plan. IDs, watermarks and posted receives are kept.
     fn make_anew(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
         self.change_connect_evd(plan.connect.as_ref())?;
-        // The consumer's one thread that posts is here.
+        // No other thread posts: the one thread that may post is in this call.
         let fed = plan.feed(self.id).and_then(|fed| {
             let posted = self.pair.receives.lock().unwrap().post_preposted_to(&fed.qp).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });
-            // Completions of the new QP find the EP as it is until they find the new one, in the same place.
+            // Completions of the new QP find the old EP until they find the new EP, in the same
+            // place.
             match posted.and_then(|()| self.known_by(&fed)) {
                 Ok(()) => Ok(fed),
                 Err(error) => {
@@ -310,7 +321,7 @@ impl EpInner {
                 tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
             }
         })?;
-        // Its own streams, once: the new ones may be on the same EVDs.
+        // Remove the EP's own streams once: the new streams may be on the same EVDs.
         let discards = self.defaults.discards()?;
         let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
         let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.pair.recv_flags());
@@ -345,7 +356,8 @@ impl EpInner {
         inner.pair.context.store(self.pair.context(), Ordering::Relaxed);
         inner.pair.follow_counts(&self.pair);
         inner.attempt.store(self.attempt(), Ordering::Release);
-        // Whoever still holds this one finds it gone; service points and requests find the new one.
+        // Threads that still hold this EP find it closed. Service points and requests find the new
+        // EP.
         self.live.store(false, Ordering::Release);
         self.place.set(&inner);
         Ok(inner)

@@ -1,4 +1,4 @@
-//! Posting to an EP, and the rings that remember what was posted.
+//! Posting to an EP, and the rings that record posted work requests.
 
 use super::{EpInner, RequestKind};
 use crate::Subtype;
@@ -12,7 +12,7 @@ use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that an atomic operation works on.
+/// The size of the operand of an atomic operation, in bytes.
 const ATOMIC_LEN: u64 = 8;
 
 impl EpInner {
@@ -28,7 +28,7 @@ impl EpInner {
         })
     }
 
-    /// Posts these bytes of a pool's memory.
+    /// Posts part of a pool's memory as a receive; `bytes` is an offset and a length.
     pub(crate) fn post_recv_pool(
         self: &Arc<Self>,
         memory: &PoolMemory,
@@ -42,7 +42,8 @@ impl EpInner {
         })
     }
 
-    /// Posts a receive of so many segments, which `check` checks and writes; it gives how many are left.
+    /// Posts a receive of `segments` segments. `check` checks and writes them, and returns how many
+    /// remain.
     fn post_recv_of(
         self: &Arc<Self>,
         segments: usize,
@@ -67,7 +68,7 @@ impl EpInner {
         let n = check(&mut sges)?;
         if receives.ring.len() >= receives.capacity {
             drop(receives);
-            // What has completed makes room; nothing else does.
+            // Only completed receives make room.
             let _ = self.recv_evd.harvest_now();
             receives = self.pair.receives.lock().unwrap();
             if receives.ring.len() >= receives.capacity {
@@ -85,12 +86,12 @@ impl EpInner {
             self.recv_evd.put_flushed(&self.pair, info, self.pair.receive_op(), Credit::Nothing);
             return Ok(());
         }
-        // Datagrams may come at any time.
+        // Datagrams may arrive at any time.
         let keep = state.is_before_connection() && !self.is_ud();
         if keep {
             receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
         }
-        // Whoever posts to a UD EP knows that 40 bytes come before the message.
+        // The consumer of a UD EP must leave 40 bytes in front of the message.
         receives.qp.post_recv_raw(WrId::Recv.pack(), &sges[..n]).map_err(refused)?;
         receives.ring.push_back(Receive { info, flags, on_device: true });
         if keep {
@@ -107,11 +108,12 @@ impl EpInner {
             && (!flags.contains(CompletionFlags::UNSIGNALLED) || mode.contains(CompletionFlags::UNSIGNALLED))
     }
 
-    /// Whether a request with these flags can be posted, and in which state.
+    /// Whether a request with these flags can be posted. Returns the EP's state.
     #[inline]
     pub(super) fn takes_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
         self.takes_flags(flags)?;
-        // On a DISCONNECTED EP it is flushed without the device, which may forget: at once, or after what is still under way.
+        // On a DISCONNECTED EP, the request is flushed without the device, which may forget it:
+        // immediately, or after the requests that are still in progress.
         let state = self.state();
         if state == EpState::Connected || state == EpState::Disconnected && !self.is_ud() {
             return Ok(state);
@@ -147,7 +149,7 @@ impl EpInner {
         })
     }
 
-    /// Sends these pieces, each an offset and a length, of a pool's memory.
+    /// Sends pieces of a pool's memory; each piece is an offset and a length.
     pub(crate) fn post_send_pool(
         self: &Arc<Self>,
         memory: &PoolMemory,
@@ -158,7 +160,7 @@ impl EpInner {
         self.post_request_of(RequestKind::Send, pieces.len(), info, flags, |direction, sges| {
             let pz = self.pz();
             let mut n = 0;
-            // As with triplets, a segment of length 0 gives nothing (R52).
+            // A segment of length 0 contributes no bytes, as with triplets (R52).
             for (i, piece) in (0..).zip(pieces).filter(|(_, (_, len))| *len > 0) {
                 sges[n] = memory.segment(i, piece, &pz, direction)?;
                 n += 1;
@@ -167,7 +169,8 @@ impl EpInner {
         })
     }
 
-    /// Posts a request of so many segments, which `check` checks and writes; it gives how many are left.
+    /// Posts a request of `segments` segments. `check` checks and writes them, and returns how many
+    /// remain.
     #[inline(always)]
     fn post_request_of(
         self: &Arc<Self>,
@@ -287,7 +290,8 @@ impl EpInner {
         Ok(())
     }
 
-    /// Puts a checked request at the end of the ring and has `post` hand it to the device, or flushes it on a DISCONNECTED EP.
+    /// Adds a checked request to the ring and passes it to the device by `post`. On a DISCONNECTED
+    /// EP, the request is flushed instead.
     #[inline]
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -303,7 +307,7 @@ impl EpInner {
         }
         if requests.is_full() {
             drop(requests);
-            // Finished suppressed requests give their entries back here.
+            // Finished suppressed requests free their places in the ring here.
             let _ = self.request_evd.harvest_now();
             requests = self.pair.requests.lock().unwrap();
             if requests.is_full() {
@@ -327,8 +331,8 @@ impl EpInner {
             );
             return Ok(());
         }
-        // Every request is signalled, also those whose events are suppressed: so it is always known which are done, and
-        // their entries come back one by one.
+        // Every request is signalled, even if its event is suppressed. The provider therefore
+        // always knows which requests are done, and frees their places one by one.
         let mut flags = SendFlags::SIGNALLED;
         flags.set(SendFlags::SOLICITED, solicits && request.flags.contains(CompletionFlags::SOLICITED_WAIT));
         flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
@@ -339,9 +343,10 @@ impl EpInner {
         Ok(())
     }
 
-    /// Flushes what the device never will: posted when the connection had ended, or to a device that forgets (rxe, for
-    /// receives posted in error). Unless the device is known to have stopped, buffers of pools that it has are kept from them:
-    /// they could be lent out while it still uses them.
+    /// Flushes work requests that the device will never complete: those posted after the connection
+    /// had ended, or to a device that forgets them (rxe, for receives posted in error). Unless the
+    /// device is known to have stopped, buffers of pools that are on the device are not returned to
+    /// their pool: the device may still use them.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
@@ -371,8 +376,8 @@ impl EpInner {
         }
     }
 
-    /// Takes the QP back to where it was before a connection that did not come about. In RESET a device forgets what was
-    /// posted, so that is posted again.
+    /// Returns the QP to its state before a connection that failed to start. In RESET a device
+    /// forgets posted receives, so they are posted again.
     pub(crate) fn start_over(&self) -> crate::Result<()> {
         let receives = self.pair.receives.lock().unwrap();
         let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
@@ -389,7 +394,7 @@ fn too_many(given: usize, most: usize) -> PostError {
     PostError::TooManySegments { given: u32::try_from(given).unwrap_or(u32::MAX), most: most as u32 }
 }
 
-/// Shortens segments to `len` bytes in all; gives how many are left.
+/// Shortens segments to `len` bytes in total. Returns how many segments remain.
 fn cut(sges: &mut [Sge], mut len: u32) -> usize {
     for (i, sge) in sges.iter_mut().enumerate() {
         if len == 0 {

@@ -1,8 +1,8 @@
-//! What an EP can be asked to do.
+//! The requests that can be posted to an EP.
 
 use crate::types::{Destination, RmrTriplet};
 
-/// A request, with what goes beyond local segments.
+/// A request, with its parameters other than local segments.
 #[derive(Clone, Copy)]
 pub(crate) enum RequestKind {
     Send,

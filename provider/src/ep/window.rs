@@ -1,4 +1,4 @@
-//! Requests about memory windows: binds, and taking windows back.
+//! Requests about memory windows: binds and invalidations.
 
 use super::EpInner;
 use crate::datapath::WrInfo;
@@ -10,21 +10,21 @@ use crate::{Direction, Subtype};
 use rxe_fallback::{BindMw, SendOp, SendWr};
 use std::sync::Arc;
 
-/// What to do with a window.
+/// The operation on a window.
 #[derive(Clone, Copy)]
 pub(crate) enum Window<'a> {
-    /// Bind one of type 1, also to nothing.
+    /// Bind a window of type 1. The bind may be empty.
     Type1(&'a BindMw<'a>),
-    /// Bind one of type 2, after taking back the key that it has.
+    /// Invalidate the present key, if there is one, and bind a window of type 2.
     Type2(&'a BindMw<'a>, Option<u32>),
-    /// Take this key back.
+    /// Invalidate this key.
     Invalidate(u32),
-    /// Nothing, in its turn.
+    /// No operation, completed in order.
     Nothing,
 }
 
 impl EpInner {
-    /// Posts it; its completion is that of a bind.
+    /// Posts the operation. It completes as a bind.
     pub(crate) fn post_window(
         self: &Arc<Self>,
         what: Window<'_>,
@@ -36,7 +36,7 @@ impl EpInner {
             return Err(PostError::Flags);
         }
         if let Window::Type2(_, Some(old)) = what {
-            // Two requests, of which only the second makes an event; both or none.
+            // Two requests, of which only the second raises an event. Both are posted or neither.
             if !self.has_room(2) {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
@@ -68,13 +68,13 @@ impl EpInner {
                 Window::Type1(bind) => bind.mw.bind(qp, wr_id, bind, flags),
                 Window::Type2(bind, _) => qp.post_send(&wr(SendOp::BindMw(*bind))),
                 Window::Invalidate(key) => qp.post_send(&wr(SendOp::LocalInv(key))),
-                // A write of no bytes touches no memory, whatever the key.
+                // A write of no bytes touches no memory, whatever the key is.
                 Window::Nothing => qp.post_send(&wr(SendOp::Write { remote_addr: 0, rkey: 0 })),
             }
         })
     }
 
-    /// The segment of an LMR that an RMR triplet of this side names, for a read into it.
+    /// The LMR segment that an RMR triplet of this side names; an RDMA Read writes to the segment.
     pub(crate) fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
         let dead = PostError::NoSuchLmr(0, Direction::Write);
         if self.ia.is_inherited() {
