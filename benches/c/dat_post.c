@@ -1,21 +1,24 @@
 /*
- * Times the calls of the data path through libdat2, with whatever provider dat.conf names.
+ * Times the data path calls through libdat2, with the provider that dat.conf names.
  *
  *   dat_post IA CASE SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM
  *
- * CASE is what a group of GROUP operations does:
+ * CASE is the work of a group of GROUP operations:
  *
  *   post       dat_srq_post_recv
  *   reap       dat_evd_dequeue of a receive from the SRQ
  *   both       reap, then post, for each message
  *   send       dat_ep_post_send of 64 bytes
  *   reap-send  dat_evd_dequeue of a send
- *   answer     a whole message: reap, post, then a send by the endpoint that received, and the dequeue of that send
+ *   answer     a whole message: reap, post, then a send by the endpoint that received, and the
+ *              dequeue of that send
  *
- * Prints nanoseconds of one group a line, at least MINIMUM of them, after a tenth of the time to warm up. Two endpoints of
- * one IA are connected to each other; between groups, real messages take the buffers out of the SRQ, so that the ring is
- * walked as in use. ENDPOINTS more are on the SRQ. MILLISECONDS 0: exactly MINIMUM groups, for counting instructions.
- * With DAT_POST_TRAPS in the environment, a breakpoint trap stands before and after each measured part: steps.c needs it.
+ * Prints the nanoseconds of one group per line, at least MINIMUM lines, after a tenth of the time
+ * to warm up. Two endpoints of one IA are connected to each other. Between groups, real messages
+ * take the buffers out of the SRQ, so that the ring is walked as in normal use. The SRQ has ENDPOINTS
+ * further endpoints. With MILLISECONDS 0 the program runs exactly MINIMUM groups, for counting
+ * instructions. With DAT_POST_TRAPS in the environment, the program executes a breakpoint trap
+ * before and after each measured part, for steps.c.
  */
 #include <sched.h>
 #include <stdint.h>
@@ -212,7 +215,7 @@ static void send_all(void)
 		send_from(client);
 }
 
-/* A send's completion comes a moment after its message: look again where it has not come. */
+/* A send completes a moment after its message arrives: repeats the dequeue until then. */
 static inline __attribute__((always_inline)) void reap_sends_of(DAT_EVD_HANDLE evd)
 {
 	DAT_EVENT event;
@@ -258,7 +261,7 @@ static void wait_for(DAT_EVD_HANDLE evd)
 	}
 }
 
-/* The sends have completed, so that the messages are in: takes both, and posts the buffers again. */
+/* The sends have completed, so their messages have arrived: reaps both, posts the buffers again. */
 static void finish_sends(void)
 {
 	wait_for(sent);
@@ -269,8 +272,8 @@ static void finish_sends(void)
 static long long now(void);
 
 /*
- * Time for the device to write the completions of sends whose messages are in. Nothing depends on its being enough, but for
- * the figures. A look at the EVD would do part of what is measured.
+ * Gives the device time to write the completions of sends whose messages have arrived. If the time
+ * is too short, only the figures suffer. A check of the EVD would do part of the measured work.
  */
 static void let_sends_complete(void)
 {
@@ -293,7 +296,7 @@ static void wait_for_answers(void)
 	let_sends_complete();
 }
 
-/* Buffers for the answers. */
+/* Posts buffers for the answers. */
 static void post_answer_buffers(void)
 {
 	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
@@ -317,8 +320,9 @@ static void deliver_for_answers(void)
 }
 
 /*
- * What a group is: once, at the start; before the clock starts; while it runs; while it stands still; while it runs again;
- * afterwards. The clock starts a second time only where there is a second timed part.
+ * The parts of a group, in order: once at the start; before the clock starts; while the clock runs;
+ * while it is stopped; while it runs again; afterwards. The clock starts again only if there is a
+ * second timed part.
  */
 static const struct mode {
 	const char *name;
@@ -332,7 +336,7 @@ static const struct mode {
 	{ "answer", post_all, deliver_for_answers, nothing, receive_and_answer, wait_for_answers, reap_answered, nothing },
 };
 
-/* What is timed, and counted. */
+/* The timed and counted part. */
 __attribute__((noinline)) void measured(void (*part)(void))
 {
 	part();
@@ -344,7 +348,7 @@ static void trap(void)
 		__asm__ volatile("int3");
 }
 
-/* The part's nanoseconds. */
+/* Returns the nanoseconds of a part. */
 static long long timed(void (*part)(void))
 {
 	long long before = now();

@@ -3,16 +3,17 @@
  *
  *   steps OUTPUT PROGRAM [ARGUMENT...]
  *
- * The program's first thread executes INT3 before and after each part that counts. The counts of all parts together go to
- * OUTPUT, one a line:
+ * The program's first thread executes INT3 before and after each part to count. OUTPUT has the sum
+ * of all parts, one count per line:
  *
- *   instructions N   all of them
- *   locked N         with a LOCK prefix, or XCHG with memory, which locks without one
+ *   instructions N   all instructions
+ *   locked N         with a LOCK prefix, or XCHG with memory, which locks without a prefix
  *   fences N         MFENCE, LFENCE, SFENCE
  *   calls N          system calls
  *
- * Then a line for each place of a locked instruction: `at ADDRESS TIMES FILE OFFSET`. callgrind counts instructions, too, but
- * does not tell these kinds apart; on some processors a locked instruction takes as long as twenty others. x86-64 only.
+ * Then one line for each place of a locked instruction: `at ADDRESS TIMES FILE OFFSET`. callgrind
+ * counts instructions as well, but does not distinguish these kinds. On some processors a locked
+ * instruction takes as long as twenty others. x86-64 only.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -53,7 +54,7 @@ static void remember(unsigned long long address)
 	places[i].times++;
 }
 
-/* Whether the instruction that starts here has a locked effect, is a fence or a system call: counts it. */
+/* Counts the instruction that starts here: locked, fence or system call. */
 static void count(const unsigned char *code, size_t len, unsigned long long address)
 {
 	size_t i = 0;
@@ -85,7 +86,7 @@ static void count(const unsigned char *code, size_t len, unsigned long long addr
 	}
 }
 
-/* The rest of an instruction may lie on the next page, which need not be there. */
+/* The rest of an instruction may be on the next page, which need not be mapped. */
 static size_t fetch(pid_t pid, unsigned long long address, unsigned char *code, size_t len)
 {
 	struct iovec to = { code, len }, from = { (void *)(uintptr_t)address, len };
@@ -99,7 +100,7 @@ static size_t fetch(pid_t pid, unsigned long long address, unsigned char *code, 
 	return got > 0 ? (size_t)got : 0;
 }
 
-/* Steps from one trap to the next. Returns 0 when the program ended instead. */
+/* Steps from one trap to the next. Returns 0 if the program ended before. */
 static int step_through(pid_t pid, int *status)
 {
 	unsigned char code[16];
@@ -122,7 +123,7 @@ static int step_through(pid_t pid, int *status)
 	}
 }
 
-/* File and offset in it of each place. */
+/* Writes the file and the offset of each place. */
 static void write_places(pid_t pid, FILE *out)
 {
 	char name[64], line[4096], file[4096];
@@ -186,7 +187,7 @@ int main(int argc, char **argv)
 			fprintf(out, "instructions %ld\nlocked %ld\nfences %ld\ncalls %ld\n", instructions, locked, fences, calls);
 			write_places(pid, out);
 			written = 1;
-			/* Over the trap at the end: it has not been executed. */
+			/* Continue behind the trap at the end, which has not been executed. */
 			{
 				struct user_regs_struct registers;
 

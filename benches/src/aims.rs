@@ -1,4 +1,4 @@
-//! What the direct path set out to reach, next to what was measured.
+//! The aims of the direct path, compared with the measurements.
 
 use comfy_table::Table;
 
@@ -7,7 +7,7 @@ use crate::{
     report::{Row, find, table},
 };
 
-/// A figure of a row, or of two.
+/// A figure of one row or of two.
 #[derive(Clone, Copy, Debug)]
 enum Figure {
     /// Instructions per operation, at most.
@@ -16,15 +16,16 @@ enum Figure {
     Locked(f64),
     /// Nanoseconds per operation, at most.
     Nanoseconds(f64),
-    /// 99th percentile of a call of the whole batch, in nanoseconds, at most.
+    /// 99th percentile of a call with the whole batch, in nanoseconds, at most.
     CallP99(f64),
-    /// 99.9th percentile of a call of the whole batch, in nanoseconds, at most.
+    /// 99.9th percentile of a call with the whole batch, in nanoseconds, at most.
     CallP999(f64),
-    /// Times faster than a subject, at least.
+    /// How many times faster than a subject, at least.
     Faster(Subject, f64),
 }
 
-/// The subjects whose aims a case has: `mlx5-direct`, or the provider where the case goes through libdat2.
+/// The subjects whose aims a case has: `mlx5-direct`, or the provider if the case goes through
+/// libdat2.
 fn runners(spec: Spec) -> &'static [Subject] {
     if spec.case.through_libdat() {
         &[Subject::Provider, Subject::ProviderVerbs]
@@ -33,7 +34,8 @@ fn runners(spec: Spec) -> &'static [Subject] {
     }
 }
 
-/// Whether a subject has this aim: by standard verbs the provider is to be no slower than libdaplofa, and nothing else.
+/// Whether a subject has this aim. The provider on standard verbs has one aim only: it is no slower
+/// than libdaplofa.
 fn applies(subject: Subject, figure: Figure) -> bool {
     match figure {
         Figure::Faster(Subject::Libdaplofa, times) => (subject == Subject::ProviderVerbs) == (times == 1.0),
@@ -104,10 +106,10 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
     aims
 }
 
-/// The aims that these rows say something about, each with `met` or `missed`.
+/// The aims that these rows can decide, each with `met` or `missed`.
 ///
-/// `searches` says that libmlx5 is a version that keeps the ring's order by searching (48 and later): what is promised of
-/// out-of-order completions is promised against those.
+/// `searches` says whether libmlx5 is a version that searches to keep the ring's order (48 and
+/// later). The aims for out-of-order completions compare with those versions.
 pub fn to_table(rows: &[Row], searches: bool) -> Table {
     let mut table = table(&["aim", "subject", "batch", "depth", "measure", "aim", "measured", ""], 2);
     let wanted = aims().into_iter().flat_map(|(what, spec, figure)| {

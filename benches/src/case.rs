@@ -1,9 +1,9 @@
-//! One thing to measure, and how it is run.
+//! One case to measure, and how it is run.
 
 /// Calls in a sample of a case whose calls are too short to time one by one.
 pub const GROUP: u32 = 32;
 
-/// One thing to measure, on queues of its own.
+/// A case to measure, on queues of its own.
 pub trait Case {
     /// Operations in one sample.
     fn operations(&self) -> u32;
@@ -14,19 +14,19 @@ pub trait Case {
     /// One sample. Timed, and counted.
     fn run(&mut self);
 
-    /// Which data path the subject chose, where it had a choice.
+    /// The data path that the subject chose, if it had a choice.
     fn data_path(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// The only way a case is run, so that an instruction counter has one function to switch on.
+/// The only way to run a case, so that an instruction counter has one function to switch on.
 #[inline(never)]
 pub fn measured(case: &mut dyn Case) {
     case.run();
 }
 
-/// Runs a case for an instruction counter, which writes its count down when this function ends.
+/// Runs a case for an instruction counter, which writes its count out when this function ends.
 #[inline(never)]
 pub fn counted(case: &mut dyn Case, runs: u32) {
     for _ in 0..runs {

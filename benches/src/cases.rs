@@ -6,7 +6,7 @@ use crate::{
     plan::{CaseName, Spec},
 };
 
-/// Receives that a device holds unfinished in the cases that complete at random.
+/// Receives that the device holds unfinished in cases that complete at random.
 const HELD: usize = 256;
 
 /// A case on a data path.
@@ -23,11 +23,11 @@ pub fn on(spec: Spec, path: impl Path + 'static) -> Box<dyn Case> {
     Box::new(bench)
 }
 
-/// Calls in a sample: 1 where a call is long enough to time by itself.
+/// Calls in a sample: 1 if a call is long enough to time alone.
 pub fn calls(spec: &Spec) -> u32 {
     match spec.case {
         CaseName::Poll | CaseName::PollFree => GROUP / spec.batch,
-        // Four nanoseconds, no more than the clock itself takes.
+        // A call takes four nanoseconds, no more than reading the clock.
         CaseName::Repost if spec.batch > 1 => (4 * GROUP / spec.batch).max(1),
         _ if spec.batch == 1 => GROUP,
         _ => 1,
@@ -37,11 +37,12 @@ pub fn calls(spec: &Spec) -> u32 {
 struct Bench<P> {
     path: P,
     spec: Spec,
-    /// Posted and not taken by the device yet, of the cases that start from an empty SRQ.
+    /// In cases that start from an empty SRQ: receives that are posted and not yet taken by the
+    /// device.
     outstanding: usize,
     /// Slots that the device holds.
     held: Vec<u16>,
-    /// Slots of the completions that wait.
+    /// Slots whose completions wait to be polled.
     slots: Vec<u16>,
     rng: Rng,
 }
@@ -68,7 +69,7 @@ impl<P: Path> Bench<P> {
         calls(&self.spec)
     }
 
-    /// All that is posted comes back, oldest first.
+    /// All posted receives complete, oldest first.
     fn drain(&mut self) {
         while self.outstanding > 0 {
             let n = self.outstanding.min(GROUP as usize);
@@ -80,7 +81,7 @@ impl<P: Path> Bench<P> {
         }
     }
 
-    /// Receives complete at random, and the device takes as many more.
+    /// Receives complete at random, and the device takes as many new ones.
     fn complete_at_random(&mut self) {
         self.slots.clear();
         for _ in 0..self.operations() {

@@ -35,7 +35,7 @@ fn groups() -> Vec<(&'static str, Spec)> {
     ]
 }
 
-/// Draws nanoseconds per operation of the main cases, a bar a subject.
+/// Draws nanoseconds per operation of the main cases, one bar per subject.
 ///
 /// # Errors
 ///

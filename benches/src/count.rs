@@ -9,12 +9,13 @@ pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
-/// Runs a program under callgrind and returns what it executed below the function `measured`: a count each time the
-/// function `dumped` ended, in order, or one for the whole run without it.
+/// Runs a program under callgrind and returns the instructions executed below the function
+/// `measured`: in order, one count for each time that the function `dumped` ended, or one count for
+/// the whole run if `dumped` is `None`.
 ///
 /// # Errors
 ///
-/// When the program fails, or valgrind writes no counts.
+/// The program fails, or valgrind writes no counts.
 pub fn instructions(command: &Command, measured: &str, dumped: Option<&str>) -> Result<Vec<f64>> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("counts");
@@ -55,7 +56,7 @@ fn total(path: &Path) -> Result<f64> {
 pub struct Steps {
     /// Instructions of any kind.
     pub instructions: u64,
-    /// Those that lock a cache line: a LOCK prefix, or XCHG with memory.
+    /// Instructions that lock a cache line: a LOCK prefix, or XCHG with memory.
     pub locked: u64,
     /// MFENCE, LFENCE and SFENCE.
     pub fences: u64,
@@ -63,15 +64,16 @@ pub struct Steps {
     pub calls: u64,
 }
 
-/// Runs a program by single steps between its traps with `c/steps.c`, compiled to `steps`; other threads run freely.
+/// Runs a program with `c/steps.c`, compiled to `steps`: single steps between the program's traps.
+/// Other threads run freely.
 ///
 /// # Errors
 ///
-/// When the program fails, or executes no trap.
+/// The program fails, or executes no trap.
 pub fn steps(steps: &Path, command: &Command) -> Result<Steps> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("steps");
-    // The libraries to preload are for the program alone.
+    // The libraries to preload are for the program only, not for `steps`.
     let mut stepped = Command::new(steps);
     stepped.arg(&out).arg("env");
     stepped.args(command.get_envs().filter_map(|(name, value)| {

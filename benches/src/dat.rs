@@ -1,4 +1,4 @@
-//! The calls of the data path as a C program sees them, through libdat2 and with any provider: runs `c/dat_post.c`.
+//! The data path calls of a C program through libdat2, with any provider: runs `c/dat_post.c`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -30,7 +30,8 @@ impl DatPost {
     ///
     /// # Errors
     ///
-    /// A text that says what is missing: a compiler, libdat2 (package libdapl-dev), or a library of this workspace.
+    /// A text that names what is missing: a compiler, libdat2 (package libdapl-dev), or a library
+    /// of this workspace.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let this = Self { device: library("libmlx5_emu.so")?, provider: library("libdoorbell.so")?, folder };
@@ -39,7 +40,7 @@ impl DatPost {
         if cfg!(target_arch = "x86_64") {
             compile("steps.c", &this.steps_program(), &[])?;
         }
-        // The software device is under the loopback interface.
+        // The software device is below the loopback interface.
         let address = match device::named() {
             Some(name) => doorbell::Ia::open(name)?.address().to_string(),
             None => "lo".to_owned(),
@@ -66,13 +67,14 @@ impl DatPost {
         self.folder.path().join("dat.conf")
     }
 
-    /// Operations of a sample: enough to be hot, and no more than an SRQ holds.
+    /// Operations of a sample: enough to warm the caches, and no more than an SRQ holds.
     fn group(spec: &Spec) -> u32 {
         spec.depth.min(256)
     }
 
-    /// For DAT programs in the shell: variables that name the provider's dat.conf and its IA, the device's library to preload
-    /// (empty for a real device), and a fabric of their own.
+    /// Environment variables for DAT programs that the shell starts: the provider's dat.conf and
+    /// its IA, the device's library to preload (empty for a real device), and a fabric of their
+    /// own.
     pub fn environment(&self, subject: Subject) -> Vec<(&'static str, OsString)> {
         let device = if device::named().is_none() { self.device.as_os_str() } else { OsStr::new("") };
         let mut all = vec![
@@ -86,8 +88,9 @@ impl DatPost {
         all
     }
 
-    /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs only when the program sends
-    /// or polls. A case that sends while it is timed has a device in a thread of its own instead.
+    /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs
+    /// only when the program sends or polls. For a case whose timed part sends, the device has a
+    /// thread of its own instead.
     fn command(&self, subject: Subject, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
         let mut command = Command::new(self.program());
         let (mode, endpoints) = match spec.case {
@@ -119,7 +122,7 @@ impl DatPost {
     ///
     /// # Errors
     ///
-    /// What the program said.
+    /// The error that the program printed.
     pub fn time(&self, subject: Subject, spec: &Spec, effort: Effort) -> Result<Timing> {
         let mut command =
             self.command(subject, spec, Self::group(spec), effort.time.as_millis(), effort.samples);
@@ -133,16 +136,17 @@ impl DatPost {
         Ok(Timing::of(samples.collect::<Result<_>>()?, Self::group(spec)))
     }
 
-    /// What a case of a subject executes in `groups` groups of operations, and how many operations those are.
+    /// Counts what a case of a subject executes in `groups` groups of operations. Also returns the
+    /// number of operations.
     ///
     /// # Errors
     ///
-    /// As [`count::steps`]; on processors other than x86-64 always.
+    /// As [`count::steps`]; always on processors other than x86-64.
     pub fn steps(&self, subject: Subject, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
         if !cfg!(target_arch = "x86_64") {
             bail!("single steps are counted on x86-64 only");
         }
-        // A step takes microseconds.
+        // A single step takes microseconds, so the groups are small.
         const GROUP: u32 = 16;
         let mut command = self.command(subject, spec, GROUP, 0, groups as usize);
         command.env("DAT_POST_TRAPS", "1");
@@ -165,7 +169,7 @@ fn compile(source: &str, program: &Path, libraries: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The IA of a subject in our dat.conf.
+/// The IA of a subject in the dat.conf of this crate.
 fn ia(subject: Subject) -> &'static str {
     if subject == Subject::Libdaplofa { "libdaplofa" } else { "provider" }
 }

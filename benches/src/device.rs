@@ -1,25 +1,26 @@
-//! Which device is measured: the software device that is linked in, or one of this machine.
+//! The device that is measured: the software device that is linked in, or a device of this machine.
 
 use std::sync::{Once, OnceLock};
 
 static NAMED: OnceLock<String> = OnceLock::new();
 
-/// Measures on this device of the machine. Once, before anything else; without it the software device is used.
+/// Selects a device of this machine. Call this once, before anything else; without this call the
+/// software device is used.
 pub fn choose(name: String) {
     assert!(NAMED.set(name).is_ok(), "the device is chosen once");
 }
 
-/// The device of this machine that was named, if one was.
+/// The device of this machine that was selected, if any.
 pub fn named() -> Option<&'static str> {
     NAMED.get().map(String::as_str)
 }
 
-/// What the device is called.
+/// The name of the device.
 pub fn name() -> &'static str {
     named().unwrap_or("mlx5_0")
 }
 
-/// Makes the software device there, where no other was named.
+/// Starts the software device, unless another device was selected.
 pub fn start() {
     static STARTED: Once = Once::new();
     if named().is_none() {
@@ -30,7 +31,7 @@ pub fn start() {
     }
 }
 
-/// Lets the software device work; a real one does so by itself.
+/// Lets the software device work. A real device works by itself.
 pub fn step() {
     if named().is_none() {
         mlx5_emu::step();

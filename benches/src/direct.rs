@@ -24,21 +24,21 @@ pub struct Direct<M, P> {
 pub trait Poster<M> {
     /// One batch, the `call`-th of the sample.
     fn post(&mut self, srq: &mut Srq<M>, call: u32);
-    /// A group of single buffers.
+    /// Posts a group of single buffers.
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq<M>) {
         for call in 0..GROUP {
             self.post(srq, call);
         }
     }
-    /// Until the SRQ is full.
+    /// Posts until the SRQ is full.
     fn fill(&mut self, srq: &mut Srq<M>);
 }
 
 fn take_over(spec: &Spec) -> (Queues, Srq, Cq) {
     let queues = Queues::untouched(spec.depth, spec.segments);
-    // SAFETY: the queues live as long as the process, nobody else posts or polls, and the buffers are leaked and never
-    // looked at.
+    // SAFETY: the queues live as long as the process, nobody else posts to or polls them, and the
+    // buffers are leaked and never accessed.
     let (srq, cq) = unsafe { (Srq::from_verbs(queues.srq(), Some(spec.depth)), Cq::from_verbs(queues.cq())) };
     (queues, srq.expect("an SRQ"), cq.expect("a CQ"))
 }
@@ -47,7 +47,7 @@ fn addresses(queues: &Queues, spec: &Spec) -> Vec<(u64, u64)> {
     (0..if spec.batch == 1 { GROUP } else { spec.batch }).map(|n| (queues.address(n), u64::from(n))).collect()
 }
 
-/// The path for a case: what the case is about decides how it posts.
+/// The path for a case. The case decides how the path posts.
 pub fn path(spec: &Spec) -> Box<dyn crate::case::Case> {
     use crate::cases::on;
     let (queues, srq, cq) = take_over(spec);
@@ -155,7 +155,7 @@ impl<M, P: Poster<M>> Path for Direct<M, P> {
     }
 }
 
-/// Address, length, lkey and cookie are new; one segment.
+/// Each post has a new address, length, lkey and cookie; one segment.
 struct New {
     bufs: Vec<(u64, u64)>,
     lkey: u32,
@@ -189,7 +189,7 @@ impl Poster<AnySegments> for New {
     }
 }
 
-/// Segments that were built beforehand.
+/// Posts segments that were built beforehand.
 struct Encoded {
     bufs: Vec<(DataSeg, u64)>,
     batch: u32,
@@ -219,7 +219,7 @@ impl Poster<AnySegments> for Encoded {
     }
 }
 
-/// Several new segments, one buffer a call.
+/// Posts several new segments, one buffer per call.
 struct Several {
     bufs: Vec<Vec<DataSeg>>,
 }
@@ -243,7 +243,7 @@ impl Poster<AnySegments> for Several {
     }
 }
 
-/// Several new segments, a batch as a chain of verbs work requests: what libmlx5 gets.
+/// Posts several new segments, a batch as a chain of verbs work requests, as libmlx5 takes them.
 struct Chain {
     requests: Requests,
 }
@@ -261,7 +261,7 @@ impl Poster<AnySegments> for Chain {
     }
 }
 
-/// Length and lkey are in place.
+/// Length and lkey are in place; each post has a new address.
 struct Address {
     bufs: Vec<(u64, u64)>,
     batch: u32,
@@ -291,7 +291,7 @@ impl Poster<AddressOnly> for Address {
     }
 }
 
-/// Each slot has its buffer.
+/// Each slot keeps its buffer.
 struct InPlace {
     batch: u32,
 }

@@ -1,4 +1,5 @@
-//! What dtest of the dapl project says of each provider: the latencies that DAT programs have been compared by for long.
+//! The latencies that dtest of the dapl project reports for each provider. DAT programs have long
+//! been compared by these figures.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path, process::Command};
 
@@ -7,11 +8,11 @@ use comfy_table::Table;
 
 use crate::{dat::DatPost, device, plan::Subject, report};
 
-/// Whose dtest is run.
+/// The subjects on which dtest is run.
 pub const SUBJECTS: [Subject; 3] = [Subject::Libdaplofa, Subject::Provider, Subject::ProviderVerbs];
 
-/// A figure of the client's, in microseconds: its name here, how dtest's line begins behind the process number, and the word
-/// before the number.
+/// A figure of the client, in microseconds: its name here, the start of dtest's line behind the
+/// process number, and the word before the number.
 const FIGURES: [(&str, &str, &str); 4] = [
     ("message ping-pong, one way", "Message PingPong:", "latency"),
     ("RDMA write", "RDMA write (", "itime="),
@@ -19,7 +20,8 @@ const FIGURES: [(&str, &str, &str); 4] = [
     ("connect", "connect:", "connect:"),
 ];
 
-/// Server and client, which exchange addresses on a fixed TCP port (15828, which is 3DD4); the client's output is ours.
+/// Server and client, which exchange addresses on a fixed TCP port (15828, hexadecimal 3DD4). The
+/// script prints the client's output.
 const PAIR: &str = r#"
 [ -z "$OWN_NETWORK" ] || ip link set lo up || exit
 [ -z "$DEVICE_LIBRARY" ] || export LD_PRELOAD=$DEVICE_LIBRARY
@@ -39,17 +41,17 @@ wait $server && exit $client
 pub struct Latencies(BTreeMap<(usize, &'static str), Vec<f64>>);
 
 impl Latencies {
-    /// Runs dtest once for each provider and adds what it says.
+    /// Runs dtest once for each provider and stores the figures.
     ///
     /// # Errors
     ///
-    /// What dtest said, where it did not pass; a text that says what is missing.
+    /// The output of dtest if it failed, or a text that names what is missing.
     pub fn measure(&mut self, dat: &DatPost) -> Result<()> {
         for subject in SUBJECTS {
             let output = pair(dat, subject)?;
             for (n, (name, line, word)) in FIGURES.into_iter().enumerate() {
                 let found = figures(&output, line, word);
-                // Of several, the first have to warm up.
+                // If there are several numbers, the first ones include the warm-up.
                 let Some(least) = found.into_iter().min_by(f64::total_cmp) else {
                     bail!("dtest on {} says nothing of {name}:\n{output}", subject.name());
                 };
@@ -59,7 +61,7 @@ impl Latencies {
         Ok(())
     }
 
-    /// The median of what was measured.
+    /// The median of the measurements.
     fn median(&self, figure: usize, subject: Subject) -> Option<f64> {
         let mut all = self.0.get(&(figure, subject.name()))?.clone();
         all.sort_by(f64::total_cmp);
@@ -108,9 +110,10 @@ pub fn available() -> bool {
     std::env::split_paths(&path).any(|folder| folder.join("dtest").exists())
 }
 
-/// What the client said.
+/// The client's output.
 fn pair(dat: &DatPost, subject: Subject) -> Result<String> {
-    // In a network of its own nobody else has the port; a real device is not in it.
+    // In a network namespace of its own, nobody else has the port. A real device is not visible
+    // there.
     let alone = device::named().is_none()
         && Command::new("unshare").args(["--net", "true"]).output().is_ok_and(|out| out.status.success());
     let mut command = Command::new(if alone { "unshare" } else { "bash" });
@@ -130,7 +133,8 @@ fn pair(dat: &DatPost, subject: Subject) -> Result<String> {
     Ok(text)
 }
 
-/// The numbers behind `word` in lines that begin so behind a process number: `4711: RDMA read:   Total= ... itime=  8.11 usec`.
+/// The numbers behind `word` in the lines that start with a process number and `line`: `4711: RDMA
+/// read: Total= ... itime= 8.11 usec`.
 fn figures(output: &str, line: &str, word: &str) -> Vec<f64> {
     let of_line = |text: &str| -> Option<f64> {
         let rest = text.split_once(": ")?.1;

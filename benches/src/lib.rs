@@ -1,6 +1,7 @@
-//! What the data paths cost, measured on queues that unmodified libmlx5 made on the software device or on a real one.
+//! Costs of the data paths, measured on queues that unmodified libmlx5 created on the software
+//! device or on a real device.
 //!
-//! How the numbers come about, and what they leave out: METHOD.md.
+//! METHOD.md says how the numbers are measured and what they leave out.
 
 pub mod aims;
 pub mod case;
@@ -23,7 +24,7 @@ pub mod sample;
 use case::Case;
 use plan::{Spec, Subject};
 
-/// The case around a data path that does nothing.
+/// The case with a data path that does nothing.
 pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
     cases::on(*spec, nothing::Nothing::new(spec))
 }
@@ -32,7 +33,7 @@ pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
 ///
 /// # Errors
 ///
-/// The provider's own.
+/// The errors of the provider.
 pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
     Ok(match subject {
         Subject::Libmlx5Lock | Subject::Libmlx5Nolock => cases::on(*spec, libmlx5::Libmlx5::new(spec)),

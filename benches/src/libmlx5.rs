@@ -12,13 +12,13 @@ use crate::{
     queues::{Queues, Requests},
 };
 
-/// Polls at most this many at once.
+/// Maximum number of completions per poll.
 const MOST: usize = 64;
 
 /// libmlx5 on its own queues, with prepared work requests.
 pub struct Libmlx5 {
     queues: Queues,
-    /// The batch as one chain; for single posts a group of requests by themselves.
+    /// The batch as one chain; for single posts, a group of separate requests.
     requests: Requests,
     wc: Box<[ibv_wc; MOST]>,
 }

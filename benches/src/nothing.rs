@@ -1,4 +1,4 @@
-//! A data path that does nothing: what its cases take is what the runner around a data path takes.
+//! A data path that does nothing: its cases measure the cost of the runner.
 
 use std::hint::black_box;
 
@@ -30,7 +30,7 @@ impl Path for Nothing {
 
     #[inline(always)]
     fn post_group(&mut self) {
-        // Goes over a list, as those do that post.
+        // Walks a list, as posting data paths do.
         for buf in &self.bufs {
             black_box(*buf);
         }

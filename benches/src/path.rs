@@ -1,16 +1,16 @@
-//! What posts and polls: one interface, compiled for each subject by itself.
+//! One interface for posting and polling, compiled separately for each subject.
 
 use crate::queues::Queues;
 
 /// A data path on queues of its own.
 pub trait Path {
-    /// The queues, for what stands in for the device.
+    /// The queues, for the stand-in of the device.
     fn queues(&mut self) -> &mut Queues;
 
     /// Posts one batch, the `call`-th of a sample. Timed.
     fn post(&mut self, call: u32);
 
-    /// Posts a group of single buffers, one a call. Timed.
+    /// Posts a group of single buffers, one per call. Timed.
     fn post_group(&mut self);
 
     /// Polls until `n` completions came; uses QP, slot or `wr_id`, and length. Timed.
@@ -19,10 +19,10 @@ pub trait Path {
     /// As [`poll`](Self::poll), and every slot is free afterwards. Timed.
     fn poll_and_free(&mut self, n: u32);
 
-    /// As [`poll`](Self::poll) of one completion, the shortest way. Timed.
+    /// As [`poll`](Self::poll) for one completion, by the shortest way. Timed.
     fn poll_one(&mut self);
 
-    /// As [`poll_and_free`](Self::poll_and_free) of one completion, the shortest way. Timed.
+    /// As [`poll_and_free`](Self::poll_and_free) for one completion, by the shortest way. Timed.
     fn poll_and_free_one(&mut self);
 
     /// One poll of an empty queue. Timed.

@@ -1,41 +1,42 @@
-//! Which cases are measured, in which shapes, for whom.
+//! Which cases are measured, in which shapes, for which subjects.
 
-/// What is timed. The names are those of the report.
+/// The timed operation. The report uses these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseName {
-    /// New buffers into an SRQ with room.
+    /// Posts new buffers to an SRQ that has room.
     Post,
-    /// The same from segments that were built beforehand, as libmlx5's work requests always are here.
+    /// As `Post`, with segments that were built beforehand, like libmlx5's work requests here.
     PostEncoded,
-    /// The same where length and lkey are in place and only the address is new.
+    /// As `Post`, with length and lkey in place; only the address is new.
     PostAddress,
-    /// A full SRQ: completions are polled, oldest first, and as many new buffers are posted.
+    /// On a full SRQ: polls completions, oldest first, and posts as many new buffers.
     PostFree,
-    /// The slots keep their buffers.
+    /// Posts slots that keep their buffers.
     Repost,
-    /// Completions wait; QP, slot or `wr_id` and length are used.
+    /// Polls waiting completions; uses QP, slot or `wr_id`, and length.
     Poll,
-    /// The same, and the slot is free afterwards.
+    /// As `Poll`, and frees the slot.
     PollFree,
-    /// No completion waits.
+    /// Polls while no completion waits.
     EmptyPoll,
-    /// A full SRQ of which the device completes at random: the post alone.
+    /// On a full SRQ whose receives complete at random: the post alone.
     RandomCompletion,
-    /// The same with the polling.
+    /// As `RandomCompletion`, with the polling.
     RandomCompletionFree,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
-    /// The same with 10,000 more endpoints on the SRQ.
+    /// As `DatPost`, with 10,000 more endpoints on the SRQ.
     DatPostCrowd,
     /// `dat_evd_dequeue` through libdat2, of receives.
     DatReap,
-    /// Both for each message.
+    /// Both calls for each message.
     DatMessage,
     /// `dat_ep_post_send` through libdat2, 64 bytes.
     DatSend,
     /// `dat_evd_dequeue` of those sends.
     DatReapSend,
-    /// A message and its answer: the dequeue of the receive, a new buffer, a send, the dequeue of that send.
+    /// A message and its answer: the dequeue of the receive, the post of a new buffer, a send, and
+    /// the dequeue of that send.
     DatAnswer,
 }
 
@@ -45,7 +46,7 @@ impl CaseName {
         matches!(self, Self::RandomCompletion | Self::RandomCompletionFree)
     }
 
-    /// Its name in the report.
+    /// The name of the case in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Post => "post",
@@ -68,22 +69,22 @@ impl CaseName {
         }
     }
 
-    /// Whether it goes through libdat2.
+    /// Whether the case goes through libdat2.
     pub fn through_libdat(self) -> bool {
         use CaseName::*;
         matches!(self, DatPost | DatPostCrowd | DatReap | DatMessage) || self.sends_by_dat()
     }
 
-    /// Whether sends through libdat2 are part of what is measured.
+    /// Whether the measured part contains sends through libdat2.
     pub fn sends_by_dat(self) -> bool {
         matches!(self, Self::DatSend | Self::DatReapSend | Self::DatAnswer)
     }
 }
 
-/// Who is measured. The names are those of the report.
+/// The subject that is measured. The report uses these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// libmlx5 as it comes.
+    /// libmlx5 with its default settings.
     Libmlx5Lock,
     /// libmlx5 started with `MLX5_SINGLE_THREADED=1`.
     Libmlx5Nolock,
@@ -91,14 +92,14 @@ pub enum Subject {
     Mlx5Direct,
     /// The crate doorbell: its Rust API, or libdoorbell.so under libdat2.
     Provider,
-    /// The same by standard verbs.
+    /// The crate doorbell on standard verbs.
     ProviderVerbs,
     /// libdaplofa under libdat2.
     Libdaplofa,
 }
 
 impl Subject {
-    /// All of them, in the order of the table.
+    /// All subjects, in the order of the table.
     pub const ALL: [Self; 6] = [
         Self::Libmlx5Lock,
         Self::Libmlx5Nolock,
@@ -108,7 +109,7 @@ impl Subject {
         Self::Libdaplofa,
     ];
 
-    /// Its name in the report.
+    /// The name of the subject in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::Libmlx5Lock => "libmlx5-lock",
@@ -120,12 +121,12 @@ impl Subject {
         }
     }
 
-    /// The subject of this name.
+    /// The subject with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// What libmlx5 or the provider reads from the environment, once, when it starts.
+    /// Environment variables that libmlx5 or the provider reads once, at its start.
     pub fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Libmlx5Nolock => &[("MLX5_SINGLE_THREADED", "1")],
@@ -134,7 +135,7 @@ impl Subject {
         }
     }
 
-    /// Whether it takes part in a case.
+    /// Whether the subject takes part in a case.
     pub fn does(self, spec: &Spec) -> bool {
         use CaseName::*;
         match self {
@@ -143,18 +144,18 @@ impl Subject {
                 Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
                 case => case.through_libdat(),
             },
-            // It takes no endpoint without EVDs onto its SRQ.
+            // libdaplofa does not put an endpoint without EVDs on its SRQ.
             Self::Libdaplofa => spec.case.through_libdat() && spec.case != DatPostCrowd,
         }
     }
 }
 
-/// A case in a shape: what a row of the report stands for, together with the subject.
+/// A case in a shape. Together with a subject, it identifies a row of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// What is timed.
+    /// The timed operation.
     pub case: CaseName,
-    /// WQEs or CQEs a call handles.
+    /// WQEs or CQEs per call.
     pub batch: u32,
     /// Data segments of a buffer.
     pub segments: u32,
@@ -162,7 +163,7 @@ pub struct Spec {
     pub depth: u32,
 }
 
-/// All cases in all shapes, or for a quick look all cases in few.
+/// All cases in all shapes, or all cases in few shapes if `quick`.
 pub fn plan(quick: bool) -> Vec<Spec> {
     use CaseName::*;
     let spec = |case, batch, segments, depth| Spec { case, batch, segments, depth };

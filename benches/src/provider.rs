@@ -1,4 +1,4 @@
-//! The provider's Rust API: a connection of its own for each case, and real messages between samples.
+//! The provider's Rust API: one connection per case, and real messages between samples.
 
 use std::{
     hint::black_box,
@@ -28,7 +28,7 @@ pub struct Provider {
     _server: Ep,
     received: Evd,
     sent: Evd,
-    /// A buffer a call.
+    /// One buffer per call.
     buffers: Vec<Vec<LmrTriplet>>,
     source: LmrTriplet,
     outstanding: u32,
@@ -36,7 +36,7 @@ pub struct Provider {
     _rest: (Lmr, Pz, Ia),
 }
 
-/// Lets the device work until something is there.
+/// Lets the device work until `there` returns a value.
 fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -50,11 +50,11 @@ fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Provider {
-    /// The case; the data path is the one that the provider chooses.
+    /// The case. The provider chooses the data path.
     ///
     /// # Errors
     ///
-    /// Those of the provider's calls.
+    /// The errors of the provider's calls.
     pub fn new(spec: &Spec) -> anyhow::Result<Self> {
         device::start();
         let ia = Ia::open(device::name())?;
@@ -110,7 +110,8 @@ impl Provider {
         Ok(this)
     }
 
-    /// Messages take buffers out of the SRQ; their completions wait, those of the sends do not.
+    /// Messages take buffers out of the SRQ. The completions of the receives wait; those of the
+    /// sends are reaped.
     fn deliver(&mut self) {
         for _ in 0..GROUP {
             self.client.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
@@ -119,7 +120,8 @@ impl Provider {
             until("the completion of a send", || self.sent.dequeue().ok());
         }
         if device::named().is_some() {
-            // A message may be acknowledged before its completion can be seen, and looking would take it.
+            // A message may be acknowledged before its completion is visible, and a check would
+            // consume the completion.
             std::thread::sleep(SETTLE);
         }
     }

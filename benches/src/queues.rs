@@ -1,12 +1,14 @@
 #![expect(unsafe_code, reason = "verbs, and queue memory in the place of a device")]
-//! Queues that unmodified libibverbs and libmlx5 made on the software device, and a stand-in for that device.
+//! Queues that unmodified libibverbs and libmlx5 created on the software device, and a stand-in for
+//! that device.
 //!
-//! On a real device ([`crate::device`]) there is no stand-in: [`Queues::deliver`] sends as many messages, by a pair of QPs of its own
-//! that are connected to each other, and waits until their entries are in the CQ.
+//! On a real device ([`crate::device`]) there is no stand-in: [`Queues::deliver`] sends the
+//! messages through a pair of connected QPs and waits until their entries are in the CQ.
 //!
-//! The software device delivers one real message and then does nothing more: the completion entries that cases poll are
-//! copies of that message's entry with another slot, written by [`Queues::deliver`] outside the timed part. Which slots
-//! the device has taken is found by following the list in the ring, as it would.
+//! The software device delivers one real message and then does nothing more. The completion entries
+//! that cases poll are copies of that message's entry with another slot; [`Queues::deliver`] writes
+//! them outside the timed part. The stand-in finds the slots that the device takes by following the
+//! list in the ring, as a device does.
 
 use std::{
     ffi::{CStr, c_int},
@@ -22,7 +24,8 @@ use rdma_sys::*;
 /// Entries of the receive CQ.
 pub const CQ_ENTRIES: usize = 1024;
 
-/// An SRQ, the CQ of a QP on it, and where their memory is. Never destroyed: a case lives as long as its process.
+/// An SRQ, the CQ of a QP on the SRQ, and the addresses of their memory. Never destroyed: a case
+/// lives as long as its process.
 #[derive(Debug)]
 pub struct Queues {
     srq: *mut ibv_srq,
@@ -33,25 +36,25 @@ pub struct Queues {
     /// The entry of a real message.
     template: [u8; 64],
     produced: usize,
-    /// Where the device is in the list.
+    /// The device's position in the list.
     position: u16,
     lkey: u32,
     buffer: u64,
-    /// Who sends, on a real device.
+    /// The sender of messages, on a real device.
     sender: Option<Sender>,
 }
 
-/// A QP that sends to another on the SRQ.
+/// A QP that sends to a QP on the SRQ.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     qp: *mut ibv_qp,
     cq: *mut ibv_cq,
 }
 
-/// Messages that a sender has under way at most.
+/// Maximum number of messages that a sender has outstanding.
 const SENDS: u32 = 128;
 
-/// Longer than what fits into an entry.
+/// A message length that does not fit into a completion entry.
 const MESSAGE: u32 = 1000;
 
 fn some<T>(ptr: *mut T, call: &str) -> *mut T {
@@ -82,7 +85,7 @@ impl Queues {
 
     fn used_once(depth: u32, segments: u32) -> Self {
         let (mut queues, context, pd) = Self::create(depth, segments);
-        // SAFETY: made a moment ago.
+        // SAFETY: the queues were made a moment ago.
         unsafe {
             let sender = queues.sender(context, pd);
             if device::named().is_some() {
@@ -138,7 +141,7 @@ impl Queues {
     ///
     /// # Safety
     ///
-    /// Live objects, those of the queues.
+    /// The arguments are live objects of the queues.
     unsafe fn sender(&self, context: *mut ibv_context, pd: *mut ibv_pd) -> Sender {
         // SAFETY: live objects by contract; attributes that each call reads are set.
         unsafe {
@@ -157,11 +160,11 @@ impl Queues {
         }
     }
 
-    /// Has the software device deliver one message and keeps its entry.
+    /// Makes the software device deliver one message and keeps its entry.
     ///
     /// # Safety
     ///
-    /// A sender of these queues.
+    /// `sender` belongs to these queues.
     unsafe fn learn(&mut self, sender: Sender) {
         // SAFETY: live objects by contract; requests and lists live through the calls.
         unsafe {
@@ -178,14 +181,15 @@ impl Queues {
         self.position = self.next_of(0);
     }
 
-    /// Sends messages and waits until their entries are there.
+    /// Sends messages and waits until their entries are in the CQ.
     ///
     /// # Safety
     ///
-    /// A sender of these queues.
+    /// `sender` belongs to these queues.
     unsafe fn send(&mut self, sender: Sender, n: usize) {
         assert!(n <= SENDS as usize && n <= CQ_ENTRIES);
-        // SAFETY: live objects by contract; request and list live through the calls; entries are inside the CQ.
+        // SAFETY: live objects by contract; request and list live through the calls; the entries
+        // are inside the CQ.
         unsafe {
             let mut sge = ibv_sge { length: MESSAGE, ..self.sge(0) };
             for k in 0..n {
@@ -202,7 +206,8 @@ impl Queues {
             let last = self.produced + n - 1;
             let owner = self.entries.add(last % CQ_ENTRIES * 64 + 63);
             loop {
-                // The opcode of an entry never written is 15; the lowest bit says which round wrote it.
+                // An entry that was never written has opcode 15. The lowest bit says in which round
+                // the entry was written.
                 let byte = owner.read_volatile();
                 if byte >> 4 != 15 && usize::from(byte & 1) == last / CQ_ENTRIES % 2 {
                     break;
@@ -223,7 +228,7 @@ impl Queues {
         self.cq
     }
 
-    /// Start of the n-th buffer, of 4096 bytes; they repeat.
+    /// Start of the n-th buffer, of 4096 bytes. Buffers repeat.
     pub fn address(&self, n: u32) -> u64 {
         self.buffer + u64::from(n % 256) * 4096
     }
@@ -233,14 +238,14 @@ impl Queues {
         self.lkey
     }
 
-    /// The n-th buffer as verbs has it.
+    /// The n-th buffer as a scatter/gather entry of verbs.
     pub fn sge(&self, n: u32) -> ibv_sge {
         ibv_sge { addr: self.address(n), length: 4096, lkey: self.lkey }
     }
 
-    /// Where the list leads after a slot.
+    /// The slot that follows `slot` in the list.
     fn next_of(&self, slot: u16) -> u16 {
-        // SAFETY: inside the ring: slots come from the list that the poster keeps.
+        // SAFETY: inside the ring, since slots come from the list that the poster maintains.
         u16::from_be(unsafe { self.ring.add(slot as usize * self.stride + 2).cast::<u16>().read_volatile() })
     }
 
@@ -256,7 +261,7 @@ impl Queues {
     pub fn deliver(&mut self, slots: &[u16]) {
         if let Some(sender) = self.sender {
             for slots in slots.chunks(SENDS as usize) {
-                // SAFETY: the sender of these queues; like them it is never destroyed.
+                // SAFETY: the sender belongs to these queues; neither is ever destroyed.
                 unsafe { self.send(sender, slots.len()) };
             }
             return;
@@ -265,7 +270,8 @@ impl Queues {
             let mut entry = self.template;
             entry[60..62].copy_from_slice(&slot.to_be_bytes());
             entry[63] = entry[63] & 0xfe | (self.produced / CQ_ENTRIES % 2) as u8;
-            // SAFETY: inside the CQ, whose entries are 64 bytes; cases deliver no more than they poll.
+            // SAFETY: inside the CQ, whose entries are 64 bytes. Cases deliver no more entries than
+            // they poll.
             unsafe {
                 let at = self.entries.add(self.produced % CQ_ENTRIES * 64);
                 at.copy_from(entry.as_ptr(), 63);
@@ -276,7 +282,7 @@ impl Queues {
     }
 }
 
-/// A chain of verbs work requests with their scatter lists, or requests by themselves.
+/// A chain of verbs work requests with their scatter lists, or separate requests.
 pub struct Requests {
     wrs: Vec<ibv_recv_wr>,
     chained: bool,
@@ -284,7 +290,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// `n` requests of so many segments each; `chained` into one list, else each alone.
+    /// `n` requests of `segments` segments each: one list if `chained`, else separate requests.
     pub fn new(queues: &Queues, n: u32, segments: u32, chained: bool) -> Self {
         let mut sges: Vec<_> = (0..n * segments).map(|k| queues.sge(k)).collect();
         // SAFETY: integers and pointers only, for which zero is a value.
@@ -298,7 +304,7 @@ impl Requests {
         Self { wrs, chained, _sges: sges }
     }
 
-    /// The n-th request, or the head of the chain. Valid while `self` is.
+    /// The n-th request, or the head of the chain. Valid as long as `self` lives.
     #[inline(always)]
     pub fn get(&mut self, n: u32) -> *mut ibv_recv_wr {
         let n = if self.chained { 0 } else { n };
@@ -327,10 +333,10 @@ unsafe fn describe(srq: *mut ibv_srq, cq: *mut ibv_cq) -> (*mut u8, usize, *mut 
     }
 }
 
-/// How a QP of port 1 reaches another on the same port.
+/// The path from a QP of port 1 to another QP of the same port.
 struct LocalPath {
     lid: u16,
-    /// The index of an address and the address, where the link is Ethernet.
+    /// Index and value of the GID, if the link is Ethernet.
     gid: Option<(u8, ibv_gid)>,
 }
 
@@ -348,7 +354,8 @@ impl LocalPath {
                 return Self { lid: port.lid, gid: None };
             }
             let mut gid: ibv_gid = zeroed();
-            // An IPv4 address comes as ::ffff:a.b.c.d, first for RoCE v1 and then for RoCE v2: the last one it is.
+            // An IPv4 address has the form ::ffff:a.b.c.d. The table has it first for RoCE v1 and
+            // then for RoCE v2, so the last entry is used.
             let is_v4 = |gid: &ibv_gid| gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
             let mut indexes = 0..port.gid_tbl_len.clamp(0, 255) as u8;
             let index = indexes
@@ -365,7 +372,8 @@ impl LocalPath {
     /// Live objects.
     unsafe fn connect(&self, qp: *mut ibv_qp, dest: u32) {
         type M = ibv_qp_attr_mask;
-        // SAFETY: a live QP by contract; the attributes named by each mask are set, the rest is zero.
+        // SAFETY: a live QP by contract; the attributes that each mask names are set, the rest is
+        // zero.
         unsafe {
             let mut attr: ibv_qp_attr = zeroed();
             (attr.qp_state, attr.port_num) = (ibv_qp_state::IBV_QPS_INIT, 1);

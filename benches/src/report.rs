@@ -1,4 +1,4 @@
-//! The rows, as a table for people and as JSON for programs.
+//! The rows of the report, as a table for people and as JSON for programs.
 
 use std::{fmt::Write as _, io, path::Path};
 
@@ -14,13 +14,13 @@ use crate::{
 pub struct Row {
     /// Case and shape.
     pub spec: Spec,
-    /// Who was measured.
+    /// The measured subject.
     pub subject: Subject,
     /// Nanoseconds per operation.
     pub timing: Timing,
-    /// Instructions per operation; none where they were not counted.
+    /// Instructions per operation; `None` if they were not counted.
     pub instructions: Option<f64>,
-    /// Locked instructions among them; none where they were not counted.
+    /// Locked instructions per operation; `None` if they were not counted.
     pub locked: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ pub fn to_json(rows: &[Row]) -> String {
     out
 }
 
-/// Writes the JSON, creating the folder.
+/// Writes the JSON; creates the folder.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
     std::fs::write(path, to_json(rows))
 }
 
-/// An empty table of this project's looks; columns from the `left`-th on hold numbers.
+/// An empty table in the style of this project. Columns from the `left`-th on hold numbers.
 pub fn table(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header);
@@ -84,7 +84,8 @@ pub fn table(header: &[&str], left: usize) -> Table {
     table
 }
 
-/// The rows as a table; `x lock` is how many times faster than libmlx5 with its lock (through libdat2: than libdaplofa).
+/// The rows as a table. `x lock` is how many times faster a row is than libmlx5 with its lock
+/// (through libdat2: than libdaplofa).
 pub fn to_table(rows: &[Row]) -> Table {
     let header = [
         "case",

@@ -7,7 +7,7 @@ use crate::case::{Case, measured};
 /// Nanoseconds per operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// Mean of all samples but the slowest hundredth, which belongs to the scheduler.
+    /// Mean of all samples without the slowest hundredth, which the scheduler causes.
     pub mean: f64,
     /// Median.
     pub p50: f64,
@@ -20,14 +20,14 @@ pub struct Timing {
 /// How long to sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// For about this long, after a tenth of it to warm up.
+    /// Approximate time to sample; warming up takes a tenth of it before.
     pub time: Duration,
-    /// But at least so many samples.
+    /// Minimum number of samples.
     pub samples: usize,
 }
 
 impl Timing {
-    /// From samples in nanoseconds of so many operations each.
+    /// From samples in nanoseconds; each sample has `operations` operations.
     pub fn of(mut samples: Vec<u64>, operations: u32) -> Self {
         samples.sort_unstable();
         let per_operation = |ns: u64| ns as f64 / f64::from(operations);
@@ -53,7 +53,7 @@ impl Timing {
     }
 }
 
-/// What reading the clock twice costs: the median of many.
+/// The cost of reading the clock twice: the median of many measurements.
 pub fn clock_cost() -> Duration {
     let mut costs: Vec<_> = (0..1001).map(|_| Instant::now().elapsed()).collect();
     costs.sort_unstable();

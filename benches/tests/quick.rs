@@ -1,4 +1,5 @@
-//! The comparison in quick mode, as `make bench QUICK=1` runs it: the report is whole and makes sense.
+//! The comparison in quick mode, as `make bench QUICK=1` runs it: the report is complete and
+//! plausible.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -107,8 +108,9 @@ fn dat_post() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What one thread's calls lock on the direct path, at most. Locked instructions cost some processors (AMD EPYC of family 25)
-/// twenty ordinary ones each, which a count of all instructions does not show.
+/// Limits the locked instructions of one thread's calls on the direct path. On some processors (AMD
+/// EPYC of family 25) a locked instruction costs as much as twenty others, which a count of all
+/// instructions does not show.
 fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for (case, most) in [
@@ -120,7 +122,8 @@ fn locked_instructions() -> Result<(), Failed> {
     ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
         let (steps, operations) = dat.steps(Subject::Provider, &spec, 2)?;
-        // A few come from what happens once: symbols that are looked up, a batch of slots that is returned.
+        // Some locked instructions happen once per run: symbol lookups, the return of a batch of
+        // slots.
         let allowed = u64::from(most * operations + operations / 4);
         let name = case.name();
         assert!(

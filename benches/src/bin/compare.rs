@@ -34,7 +34,8 @@ struct Args {
     /// Milliseconds to sample a case in each round.
     #[arg(long)]
     millis: Option<u64>,
-    /// An mlx5 device of this machine instead of the software one; without the cases that complete at random.
+    /// An mlx5 device of this machine instead of the software device. Leaves out the cases that
+    /// complete at random.
     #[arg(long)]
     device: Option<String>,
     /// Do not count instructions.
@@ -43,13 +44,13 @@ struct Args {
     /// Where to write the report; the chart goes beside it.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
-    /// In a process of its own: time the n-th case of the plan.
+    /// In a separate process: time the n-th case of the plan.
     #[arg(long, value_name = "N", hide = true)]
     time: Option<usize>,
-    /// In a process of its own: run these cases of the plan for an instruction counter.
+    /// In a separate process: run these cases of the plan for an instruction counter.
     #[arg(long, value_name = "N", hide = true, num_args = 1..)]
     count: Vec<usize>,
-    /// With --count or --time: around a data path that does nothing.
+    /// With --count or --time: use a data path that does nothing.
     #[arg(long, hide = true)]
     empty: bool,
 }
@@ -89,7 +90,7 @@ fn main() -> Result<()> {
     measure(&args)
 }
 
-/// One case of one subject, as the parent asks.
+/// Times one case of one subject, as the parent process asks.
 fn time_here(args: &Args, n: usize) -> Result<()> {
     let subject = args.subject.context("--time needs --subject")?;
     let spec = *plan(args.quick).get(n).context("no such case")?;
@@ -105,12 +106,12 @@ fn count_here(args: &Args) -> Result<()> {
     for n in &args.count {
         let spec = plan.get(*n).context("no such case")?;
         let mut case = if args.empty { build_empty(spec) } else { build(subject, spec)? };
-        // Whatever happens only once.
+        // Work that happens only once.
         case.prepare();
         case.run();
         counted(case.as_mut(), COUNTED_RUNS);
         println!("{}", case.operations());
-        // Queues stay: a device that would have to be told is the last thing to count.
+        // The queues are not destroyed, so that the count has no commands to a device.
         std::mem::forget(case);
     }
     Ok(())
@@ -132,14 +133,14 @@ impl Job {
 
 fn measure(args: &Args) -> Result<()> {
     if let Some(name) = device::named() {
-        // What is wrong with it is better known before a hundred processes fail.
+        // Reports a provider that does not work before a hundred processes fail.
         doorbell::Ia::open(name)?;
     }
     let dat = DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
     let mut jobs = vec![];
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
         let wanted = spec.case.name().contains(&args.only) && (!spec.case.through_libdat() || dat.is_some());
-        // A real device completes what an SRQ holds in order.
+        // A real device completes the receives of an SRQ in order.
         let possible = device::named().is_none() || !spec.case.is_random();
         let wanted = wanted && possible;
         let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
@@ -151,7 +152,8 @@ fn measure(args: &Args) -> Result<()> {
     }
     let with_dtest = with_dtest && dtest::available();
     let mut latencies = dtest::Latencies::default();
-    // Rounds over everything: what disturbs the machine for a while disturbs all subjects of a case.
+    // Each round runs all cases, so that a temporary load on the machine affects all subjects of a
+    // case.
     let mut timings = vec![vec![]; jobs.len()];
     let mut data_path = None;
     for round in 1..=args.rounds() {
@@ -224,7 +226,7 @@ fn again(subject: Subject) -> Result<Command> {
     Ok(command)
 }
 
-/// Times a case in a process of its own.
+/// Times a case in a separate process.
 fn time_elsewhere(args: &Args, job: Job, data_path: &mut Option<String>) -> Result<Timing> {
     let mut command = again(job.subject)?;
     command.args(["--time", &job.index.to_string()]);
@@ -250,14 +252,15 @@ fn time_elsewhere(args: &Args, job: Job, data_path: &mut Option<String>) -> Resu
     Ok(Timing { mean: *mean, p50: *p50, p99: *p99, p999: *p999 })
 }
 
-/// What an operation executes, as far as it was counted.
+/// The counts per operation, as far as they were taken.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     instructions: Option<f64>,
     locked: Option<f64>,
 }
 
-/// Instructions per operation of the jobs that need no libdat2: one run under callgrind a subject.
+/// Instructions per operation of the jobs that do not use libdat2: one run under callgrind per
+/// subject.
 fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     for subject in Subject::ALL {
         let own: Vec<usize> =
@@ -275,7 +278,8 @@ fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     Ok(())
 }
 
-/// Instructions per operation of the jobs that go through libdat2, and the locked ones among them, by single steps.
+/// Instructions and locked instructions per operation of the jobs that go through libdat2, counted
+/// by single steps.
 fn count_dat(jobs: &[Job], dat: &DatPost, counts: &mut [Count]) -> Result<()> {
     const GROUPS: u32 = 16;
     for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.through_libdat()) {
@@ -287,7 +291,7 @@ fn count_dat(jobs: &[Job], dat: &DatPost, counts: &mut [Count]) -> Result<()> {
     Ok(())
 }
 
-/// Instructions of cases of the plan under one subject; `empty`, of the runner around them.
+/// Instructions of cases of the plan for one subject; if `empty`, those of the runner alone.
 fn count(subject: Subject, cases: &[usize], empty: bool) -> Result<Vec<f64>> {
     let mut command = again(subject)?;
     command.arg("--count").args(cases.iter().map(usize::to_string));
