@@ -1,4 +1,5 @@
-//! The hot loops, each as a function of its own: the tests count their instructions and look at their machine code.
+//! The hot loops, each as a separate function: tests count their instructions and check their
+//! machine code.
 //!
 //! `probe <loop> <rounds>` runs one of them on heap queues.
 
@@ -142,7 +143,8 @@ fn poll_sends(cq: &mut Cq, sq: &mut Sq, n: u32) -> u64 {
     sum
 }
 
-/// Answers `n` messages: polls each, reposts its buffer, sends the answer, and takes the answer's completion.
+/// Answers `n` messages: polls each, reposts its buffer, sends the answer, and takes the answer's
+/// completion.
 #[inline(never)]
 fn echo(recv: &mut Cq, srq: &mut Srq<AnySegments>, send: &mut Cq, sq: &mut Sq, n: u32) -> u64 {
     let mut sum = 0;

@@ -1,7 +1,7 @@
 //! Receives through an SRQ and a CQ that verbs made, given as raw pointers.
 //!
-//! `cargo run --example receive` on a machine with an mlx5 device, or under the software one: `hw-tests/with-emu 'cargo run
-//! -p mlx5-direct --example receive'`.
+//! `cargo run --example receive` on a machine with an mlx5 device, or under the software one:
+//! `hw-tests/with-emu 'cargo run -p mlx5-direct --example receive'`.
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
 use mlx5_direct::{Completion, Cq, DataSeg, Srq};
@@ -14,13 +14,14 @@ use rig::Rig;
 const BUFFERS: u64 = 64;
 const BUFFER_BYTES: u64 = 2048;
 
-/// Takes `messages` messages from an SRQ with its CQ, both fresh, into buffers from `addr` on; calls `send` to have the
-/// next one sent, and `each` with what has arrived.
+/// Takes `messages` messages from an SRQ with its CQ, both new, into buffers from `addr` on. Calls
+/// `send` to have the next message sent, and `each` with each message that arrived.
 ///
 /// # Safety
 ///
-/// Both are live until this returns, nothing was posted or polled, and nobody else does; `BUFFERS * BUFFER_BYTES` bytes
-/// from `addr` on are registered with `lkey` and used by nobody else.
+/// SRQ and CQ are live until this function returns, nothing was posted or polled, and nobody else
+/// posts or polls. `BUFFERS * BUFFER_BYTES` bytes from `addr` on are registered with `lkey`, and
+/// nobody else uses them.
 pub(crate) unsafe fn receive(
     srq: *mut ibv_srq,
     cq: *mut ibv_cq,
@@ -41,14 +42,16 @@ pub(crate) unsafe fn receive(
                 None => std::thread::yield_now(),
             }
         };
-        // The cookie says which buffer it was; it goes back to the end of the line.
+        // The cookie gives the buffer, which is posted again behind the others.
         let slot = completion.slot().ok_or_else(|| format!("{completion:?}"))?;
         let (seg, cookie) = buffer(srq.complete(slot)?);
-        // SAFETY: by the caller's promise the buffer is the program's, and no device writes it until it is posted again below.
+        // SAFETY: by the caller's promise the buffer belongs to the program, and no device writes
+        // it until it is posted again below.
         let into = unsafe { std::slice::from_raw_parts_mut(seg.addr() as *mut u8, BUFFER_BYTES as usize) };
         let len = match completion {
             Completion::Recv(receive) => receive.byte_count as usize,
-            // A small message, in its completion. The device has not written the buffer: it is done here.
+            // The payload of a small message is in its completion. The device has not written the
+            // buffer, so it is copied here.
             Completion::RecvScattered(scattered) => cq.copy_scattered(&scattered, into),
             other => return Err(format!("{other:?}").into()),
         };
@@ -77,7 +80,8 @@ pub(crate) fn run(rig: &Rig, messages: u32) -> u64 {
         assert!(text.starts_with(got), "other bytes than were sent");
         bytes += got.len() as u64;
     };
-    // SAFETY: made above and destroyed below, used by this call alone; the buffers are the start of the rig's.
+    // SAFETY: made above and destroyed below, used by this call only; the buffers are the start of
+    // the rig's.
     unsafe { receive(srq, recv, buffers, messages, send_one, check) }.expect("messages");
     while rig.poll_sends(send).0 == 0 {}
     rig.destroy(&qps, &[srq], &[recv, send]);

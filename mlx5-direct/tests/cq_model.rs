@@ -1,4 +1,5 @@
-//! Polling, arming and tearing down, against a device that writes entries and reads what we publish.
+//! Polling, arming and teardown, against a device that writes entries and reads what the CQ
+//! publishes.
 
 mod common;
 
@@ -165,7 +166,8 @@ fn errors_carry_their_syndrome_and_the_slot_to_free() {
     }
 }
 
-/// The device raises no event for a completion that it wrote before the request, so blocking would last for ever.
+/// The device raises no event for a completion that it wrote before the request, so a caller that
+/// blocked would wait for ever.
 #[test]
 fn completion_between_the_first_look_and_the_request_forbids_blocking() {
     let (mut cq, mut device) = queue(4, 64);
@@ -184,7 +186,8 @@ fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
             for n in 0..len {
                 device.mem().store_u8(at + n, n as u8 ^ lap);
             }
-            // The device lays payload under the leading fields, up to those that a receive needs.
+            // The device writes payload over the leading fields, up to the fields that a receive
+            // needs.
             let fields =
                 Entry { opcode: 2, low_bits: format, bytes: len as u32, counter: 9, ..Entry::default() };
             device.push(fields);
@@ -193,7 +196,7 @@ fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
             assert_eq!(got.slot(), Some(WqeIndex(9)));
             let Completion::RecvScattered(c) = got else { panic!("{got:?}") };
             assert_eq!((c.receive.op, c.receive.byte_count), (RecvOp::Send, len as u32));
-            // No more than the message, whatever the room.
+            // Copies no more than the message, whatever the room.
             let mut out = [0xee; 80];
             assert_eq!(cq.copy_scattered(&c, &mut out), len);
             assert!((0..len).all(|n| out[n] == n as u8 ^ lap) && out[len] == 0xee);
@@ -213,7 +216,7 @@ fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
     assert_eq!(cq.copy_scattered(&c, &mut [0; 64]), 0);
 }
 
-/// A batch ends there, while the payload can still be copied.
+/// A batch ends at a scattered receive, while its payload can still be copied.
 #[test]
 fn batch_ends_after_a_payload_in_its_entry() {
     let (mut cq, mut device) = queue(8, 64);
@@ -232,7 +235,7 @@ fn sender_of_a_datagram_is_told_until_the_next_poll() {
     let (mut cq, mut device) = queue(4, 64);
     for lap in 0..9u8 {
         let at = device.next_fields() + 24;
-        // Above the 24 bits of the number is the flag that a GRH came along.
+        // The bits above the 24-bit number say that a GRH is present.
         for (n, byte) in [0x10, 0xab, 0xcd, lap].into_iter().enumerate() {
             device.mem().store_u8(at + n, byte);
         }
@@ -268,7 +271,8 @@ fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
         let mut rng = Rng(u64::from(entries) + 11);
         let (mut produced, mut consumed) = (0u32, 0u32);
         while consumed < 70_000 {
-            // The device fills what it may; `push` panics if it has no room. The program reads some of it.
+            // The device writes as many entries as it may; `push` panics if there is no room. The
+            // program reads some of them.
             for _ in 0..rng.below(u64::from(device.room()) + 1) {
                 device.push(Entry { opcode: 2, counter: produced as u16, ..Entry::default() });
                 produced += 1;
@@ -294,8 +298,9 @@ fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
     }
 }
 
-/// A device that completes whatever is posted, a program that posts again what it polled, and how often the device found
-/// no room. Some of what is polled is in the queue for long, and what is polled at a time varies.
+/// Runs a device that completes every post, and a program that posts again what it polled. Returns
+/// how often the device found no room. Some polled slots stay with the program for long, and the
+/// number of entries polled at a time varies.
 fn overruns(entries: u32, posted_at_a_time: u32, release: bool, seed: u64) -> u32 {
     let (mut cq, mut device) = queue(entries, 64);
     let mut rng = Rng(seed);
@@ -340,7 +345,7 @@ fn a_queue_without_an_entry_to_spare_needs_a_release_before_its_slots_are_posted
         }
     }
     assert!((1..4).any(|seed| overruns(64, 64, false, seed) > 0), "the rule would not be needed");
-    // Nor is it with one entry less to spare than promised.
+    // The documented bound is exact: with one entry less, the queue overruns.
     assert!((1..9).any(|seed| overruns(64, 49, false, seed) > 0), "less to spare would do");
 }
 
@@ -374,7 +379,7 @@ fn arming_writes_record_and_register_with_index_command_and_sequence() {
         assert_eq!(device.arm_record(), request);
         assert_eq!(device.doorbell(), u64::from(request) << 32 | cqn);
         assert_eq!(device.consumer_index(), 5, "the index is current when the request is");
-        // Arming again before the event repeats the same request.
+        // A second call before the event repeats the same request.
         cq.arm(what);
         assert_eq!(device.arm_record(), request);
         cq.event_received();
@@ -411,7 +416,8 @@ fn decoding_never_panics_and_agrees_with_the_opcode_whatever_the_bytes() {
     }
 }
 
-/// Two QPs share an SRQ and a CQ. One is torn down with receives in every state; the other goes on.
+/// Two QPs share an SRQ and a CQ. One QP is torn down with receives in every state; the other
+/// continues.
 #[test]
 fn a_destroyed_qp_gives_its_slots_back_and_the_srq_lives_on() {
     let (layout, mem) = SrqLayout::on_heap(16, 32).unwrap();

@@ -1,7 +1,7 @@
-//! On an mlx5 device, real or software: queues that libmlx5 made, driven from here.
+//! On an mlx5 device, real or software: queues that libmlx5 created, driven by this crate.
 //!
-//! Without a device these tests are reported as ignored. With the software device: `hw-tests/with-emu 'cargo test -p
-//! mlx5-direct --test device'`.
+//! Without a device these tests are reported as ignored. With the software device:
+//! `hw-tests/with-emu 'cargo test -p mlx5-direct --test device'`.
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
 mod common;
@@ -30,7 +30,7 @@ use rdma_sys::{ibv_event_type, ibv_recv_wr, ibv_sge, ibv_srq};
 
 fn main() {
     let mut args = Arguments::from_args();
-    // One device context after the other: async events belong to a context.
+    // One device context at a time: async events belong to a context.
     args.test_threads = Some(1);
     let device = Rig::open().is_some();
     let trial = |name: &str, test: fn(&Rig)| {
@@ -75,8 +75,8 @@ fn main() {
     libtest_mimic::run(&args, trials).exit();
 }
 
-/// SAFETY for all uses: the queues outlive the value, verbs no longer touches them, and the buffer is registered for as
-/// long as the rig lives.
+/// SAFETY for all uses: the queues outlive the value, verbs no longer touches them, and the buffer
+/// is registered as long as the rig lives.
 fn take_srq(srq: *mut ibv_srq) -> Srq {
     // SAFETY: see above.
     unsafe { Srq::from_verbs(srq, None) }.expect("a fresh SRQ")
@@ -129,7 +129,7 @@ fn used_srq_is_refused(rig: &Rig) {
     let raw = rig.srq(8, 1);
     let mut sges = [ibv_sge { addr: rig.addr(0), length: 64, lkey: rig.lkey() }];
     assert_eq!(rig.verbs_post(raw, &mut [recv_wr(&mut sges, 1)]), 1);
-    // SAFETY: a live SRQ; refused, so nothing is taken over.
+    // SAFETY: a live SRQ. The call is refused, so nothing is taken over.
     let refused = unsafe { Srq::from_verbs(raw, None) };
     assert!(
         matches!(refused, Err(DvError::Layout(LayoutError::HeadNotZero { head: 1 }))),
@@ -139,7 +139,7 @@ fn used_srq_is_refused(rig: &Rig) {
     rig.destroy(&[], &[raw], &[]);
 }
 
-/// Where libmlx5 says the ring is.
+/// The address of the ring, as libmlx5 reports it.
 fn describe(srq: *mut ibv_srq) -> dv::abi::DvSrq {
     // SAFETY: the function and structs of mlx5dv.h; a live SRQ.
     unsafe {
@@ -165,7 +165,7 @@ fn snapshot(at: &dv::abi::DvSrq, slots: usize) -> (u32, Vec<Vec<u8>>) {
             let mut seen = bytes[2..4].to_vec();
             for seg in bytes[16..].chunks(16) {
                 seen.extend_from_slice(seg);
-                // The terminator ends what the device reads.
+                // The device reads up to the terminator.
                 if seg[4..8] == [0, 0, 1, 0] {
                     break;
                 }
@@ -194,7 +194,7 @@ fn same_bytes_as_verbs(rig: &Rig) {
                     .collect()
             })
             .collect();
-        // Batches of 20 until both are full, once through each way of posting.
+        // Posts batches of 20 until both are full, once with each way of posting.
         for (n, chunk) in sges.chunks_mut(20).enumerate() {
             let mut wrs: Vec<_> = chunk.iter_mut().enumerate().map(|(k, s)| recv_wr(s, k as u64)).collect();
             let accepted = rig.verbs_post(theirs, &mut wrs);
@@ -222,7 +222,8 @@ fn same_bytes_as_verbs(rig: &Rig) {
     }
 }
 
-/// Every number of segments that makes another stride, every size of ring, and past the record's wrap at 65,536.
+/// Every number of segments with another stride, every size of ring, and enough posts to wrap the
+/// record at 65,536.
 fn same_execution(rig: &Rig) {
     for (max_wr, max_sge) in [
         (1, 1),
@@ -273,11 +274,11 @@ fn traffic(rig: &Rig) {
     assert_eq!(srq.post_batch((0..BUFFERS).map(|n| (buffer(n), n as u64))), BUFFERS as u32);
 
     let mut rng = Rng(2024);
-    // By receiving QP: what is under way, oldest first.
+    // Messages under way by receiving QP, oldest first.
     let mut under_way: Vec<std::collections::VecDeque<(Vec<u8>, Option<u32>)>> =
         vec![Default::default(); 2 * PAIRS];
     let (mut sent, mut finished, mut received) = (0, 0, 0);
-    // Receives that the program is still busy with.
+    // Receives that the program is still using.
     let mut busy: Vec<Completion> = vec![];
     let mut in_cqe = 0;
     while received < MESSAGES {
@@ -286,7 +287,7 @@ fn traffic(rig: &Rig) {
             let len = if rng.below(3) == 0 { rng.below(40) } else { rng.below(1800) } as usize + 1;
             let imm = (rng.below(2) == 0).then_some(sent as u32);
             let text: Vec<u8> = (0..len).map(|k| (k * 7 + sent) as u8).collect();
-            // A place of its own for each send that may be under way.
+            // Each send that may be under way has a place of its own.
             let from = BUFFERS * SLOT_BYTES + (sent % 32) * SLOT_BYTES;
             rig.write(from, &text);
             rig.send(qps[n], from, len, imm, false);
@@ -372,7 +373,7 @@ fn events(rig: &Rig) {
         let slot = next(&mut p.cq).slot().expect("a receive");
         p.srq.complete(slot).expect("in use");
         assert_eq!(rig.poll_sends(p.cqs[1]).1, 0);
-        // Not armed: no second event.
+        // The CQ is not armed: no second event.
         rig.send(p.qps[0], 100_000, 500, None, false);
         let slot = next(&mut p.cq).slot().expect("a receive");
         p.srq.complete(slot).expect("in use");
@@ -422,7 +423,7 @@ fn teardown(rig: &Rig) {
     });
     assert_eq!(step, Ok(TeardownStep::Destroy { event_seen: true }));
     assert_eq!(p.srq.posted(), 20 - returned);
-    // The SRQ lives on, with another pair.
+    // The SRQ continues with another pair.
     rig.destroy(&[p.qps[1]], &[], &[]);
     let others = [rig.qp(p.cqs[1], p.cqs[0], p.raw), rig.qp(p.cqs[1], p.cqs[0], p.raw)];
     rig.connect(others[0], others[1]);
@@ -434,8 +435,8 @@ fn teardown(rig: &Rig) {
     rig.destroy(&[p.qps[0], others[0], others[1]], &[p.raw], &p.cqs);
 }
 
-/// Random posts, messages that fit and that don't, and QPs torn down in whatever state: each cookie comes back exactly
-/// once, and what did not come back is still posted.
+/// Random posts, messages that fit and messages that do not, and QPs torn down in any state. Each
+/// cookie comes back exactly once, and the cookies that did not come back are still posted.
 fn random_session(rig: &Rig) {
     const PAIRS: usize = 5;
     const BUFFERS: u64 = 60;
@@ -452,7 +453,7 @@ fn random_session(rig: &Rig) {
     };
     let mut pairs: Vec<_> = (0..PAIRS).map(|_| new_pair()).collect();
     let mut rng = Rng(77);
-    // Where each buffer is: with us, or posted.
+    // Whether each buffer is posted, or free.
     let mut posted = vec![false; BUFFERS as usize];
     let (mut received, mut failed, mut torn_down) = (0, 0, 0);
     let mut reap = |srq: &mut Srq, posted: &mut [bool], c: Completion| {
@@ -473,11 +474,12 @@ fn random_session(rig: &Rig) {
                 free.iter().for_each(|n| posted[*n as usize] = true);
             }
             6..13 => {
-                // Of what is left in the send queue of a broken pair nobody hears more than a flush.
+                // The remaining sends of a broken pair can only complete as flushed, so they are
+                // not counted on.
                 let [a, b] = pairs[rng.below(PAIRS as u64) as usize];
                 let from = if rng.below(2) == 0 { a } else { b };
                 let len = if rng.below(60) == 0 { 2000 } else { 100 + rng.below(900) as usize };
-                // Room in the send queue, and a receive for each message.
+                // There must be room in the send queue, and a receive for each message.
                 if posted.iter().filter(|p| **p).count() > 20 {
                     rig.send(from, 200_000, len, None, false);
                     let start = Instant::now();

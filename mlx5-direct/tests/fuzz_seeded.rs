@@ -1,5 +1,5 @@
-//! The fuzz targets' work for a bounded time and from fixed seeds: arbitrary lists of operations, and arbitrary bytes in
-//! the completion queue.
+//! The work of the fuzz targets for a bounded time and from fixed seeds: arbitrary lists of
+//! operations, and arbitrary bytes in the completion queue.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn arbitrary_operation_lists_keep_every_slot() {
     }
 }
 
-/// A device gone mad: entries are random bytes, or such as have the right owner.
+/// A faulty device: its entries are random bytes, some of them with the right owner bit.
 #[test]
 fn arbitrary_entries_neither_panic_nor_corrupt_the_ring() {
     let start = Instant::now();

@@ -1,9 +1,9 @@
-//! The protocol between writer and device, explored by loom in every interleaving and every outcome of relaxed accesses
-//! that the memory model allows.
+//! The protocol between software and device. loom explores every interleaving, and every outcome of
+//! relaxed accesses that the memory model allows.
 //!
-//! The model has the protocol's steps and no more: WQE words and record are atomics, and the barriers are the fences that
-//! stand for them. `to_device` orders stores before it and stores after it; the device's own fetch order (record, then
-//! WQE) is the acquire side.
+//! The model has only the protocol's steps: WQE words and record are atomics, and fences stand for
+//! the barriers. `to_device` orders stores before it and stores after it. The device's own fetch
+//! order (record, then WQE) is the acquire side.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -30,7 +30,7 @@ fn shared() -> Arc<Shared> {
     })
 }
 
-/// What the device finds when it follows the list as far as the record allows.
+/// The WQEs that the device finds when it follows the list as far as the record allows.
 fn fetch(shared: &Shared) -> Vec<(u64, u32)> {
     let count = shared.record.load(Relaxed);
     fence(Acquire);
@@ -53,7 +53,7 @@ fn write(shared: &Shared, slot: usize, next: u32) {
     shared.addr[slot].store(100 + slot as u64, Relaxed);
 }
 
-/// Runs writer against device and returns whether the device ever saw a WQE that was not complete.
+/// Runs software against the device and returns whether the device ever saw an incomplete WQE.
 fn torn(barrier: bool) -> bool {
     let torn = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let found = std::sync::Arc::clone(&torn);
@@ -63,7 +63,7 @@ fn torn(barrier: bool) -> bool {
             let shared = Arc::clone(&shared);
             thread::spawn(move || fetch(&shared))
         };
-        // Two posts: one WQE, then a batch of two. Slot 2 is skipped, as a hole would be.
+        // Two posts: one WQE, then a batch of two. Slot 2 is skipped, as if it were in use.
         write(&shared, 0, 1);
         if barrier {
             fence(Release);
@@ -94,7 +94,8 @@ fn without_the_barrier_the_model_finds_a_torn_wqe() {
     assert!(torn(false), "the model is too weak to prove anything");
 }
 
-/// The other direction: the device writes an entry, then its owner bit; we test the bit, then read the entry.
+/// The other direction: the device writes an entry, then its owner bit; software tests the bit,
+/// then reads the entry.
 fn stale_entry(barrier: bool) -> bool {
     let stale = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let found = std::sync::Arc::clone(&stale);

@@ -13,7 +13,7 @@ fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
     let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
     let (mut poster, mut returner) = Srq::new(layout, 127).unwrap().split().unwrap();
 
-    // The poller: completes out of order, within a window, and checks each cookie.
+    // The poller completes out of order, within a window, and checks each cookie.
     let (to_poller, arrived) = mpsc::channel::<(u16, u64)>();
     let poller = thread::spawn(move || {
         let mut rng = Rng(5);
@@ -34,7 +34,8 @@ fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
         sum
     });
 
-    // The device takes what is posted and hands slot and address (the cookie again) to the poller.
+    // The device takes posted receives and passes slot and address (equal to the cookie) to the
+    // poller.
     let mut device = Device::new(mem, 128, 32);
     let mut posted = 0;
     while posted < TOTAL {

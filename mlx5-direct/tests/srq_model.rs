@@ -1,5 +1,6 @@
-//! Random sessions against a model of the device: whatever is posted, completed, failed or destroyed in whatever order,
-//! no slot is lost, duplicated or reused early, and no WQE changes once the record covers it.
+//! Random sessions against a model of the device. Receives are posted, completed, failed and
+//! flushed in any order: no slot is lost, duplicated or reused early, and no WQE changes once the
+//! record covers it.
 
 mod common;
 
@@ -101,7 +102,8 @@ fn in_order_traffic_keeps_ring_order() {
     }
 }
 
-/// A slot that comes back right behind the slots that are reserved joins them: no search is needed to post it again.
+/// A slot that comes back right behind the reserved slots joins them: posting it again needs no
+/// search.
 #[test]
 fn slots_returned_in_order_join_those_to_be_posted_next() {
     let (layout, _device) = SrqLayout::on_heap(256, 32).unwrap();
@@ -123,7 +125,7 @@ fn slots_returned_in_order_join_those_to_be_posted_next() {
     srq.check();
 }
 
-/// One slow peer holds one slot: the ring goes around it, and stays in order otherwise.
+/// A slow peer holds one slot: posting skips this slot and otherwise stays in ring order.
 #[test]
 fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
     let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
@@ -153,7 +155,8 @@ fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
     assert_eq!(srq.posted(), 0);
 }
 
-/// Slots that come back in order right behind those to be posted next are told from those that came back before.
+/// Slots that come back in order right behind the run are distinguished from slots that came back
+/// before.
 #[test]
 fn a_slot_returned_twice_is_refused_wherever_it_is() {
     let (layout, _mem) = SrqLayout::on_heap(128, 32).unwrap();
@@ -241,7 +244,7 @@ fn more_segments_than_fit_are_refused_and_fewer_are_terminated() {
     }
 }
 
-/// `bad_wr` of verbs is the request at the place that the error tells.
+/// The error gives the index of the request that is verbs' `bad_wr`.
 #[test]
 #[expect(unsafe_code, reason = "a chain of work requests is made of pointers")]
 fn a_chain_of_verbs_requests_is_posted_up_to_the_first_that_does_not_fit() {
@@ -352,7 +355,8 @@ fn a_bound_slot_in_use_keeps_its_buffer() {
     assert_eq!(srq.complete(WqeIndex(2)), Ok(9));
 }
 
-/// Buffers come from the caller's iterator, which may panic. What it had handed out may be lost, slots and order are not.
+/// Buffers come from the caller's iterator, which may panic. Buffers that it had returned may be
+/// lost; slots and their order are not.
 #[test]
 fn a_buffer_source_that_panics_loses_no_slot() {
     for scattered in [false, true] {
@@ -362,7 +366,7 @@ fn a_buffer_source_that_panics_loses_no_slot() {
             let mut srq = Srq::new(layout, 127).unwrap();
             let one = |n: u64| (DataSeg::new(n, 1, 1), n);
             if scattered {
-                // Every third slot stays with the device, the others are free again.
+                // Every third slot stays with the device; the others are free again.
                 assert_eq!(srq.post_slice(&(0..127).map(one).collect::<Vec<_>>()), 127);
                 for n in 0..127u16 {
                     assert_eq!(device.take().unwrap().slot, n);

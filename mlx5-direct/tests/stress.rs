@@ -1,9 +1,9 @@
-//! Three threads at once: a device, a poster and a poller, ten million messages, on a completion queue that is exactly as
-//! deep as the SRQ.
+//! Three threads at once: a device, a poster and a poller, ten million messages, on a completion
+//! queue that is exactly as deep as the SRQ.
 //!
-//! The device takes what the record covers, completes in random order, and panics where something is posted that it
-//! should not see: a slot that it still holds or whose completion was not polled, a buffer twice, more than the queue has
-//! room for. The poller counts every message once.
+//! The device takes the WQEs that the record covers, and completes them in random order. It panics
+//! on a wrong post: a slot that it still holds or whose completion was not polled, a buffer that is
+//! posted twice, more receives than the queue has room for. The poller counts every message once.
 
 use std::{
     sync::{
@@ -20,10 +20,10 @@ use common::{Rng, seen_by_device};
 
 const MESSAGES: u64 = 10_000_000;
 const SLOTS: usize = 1024;
-/// What the device holds at most before it completes one of them.
+/// Maximum number of slots that the device holds before it completes one of them.
 const HELD: usize = 100;
 
-/// Whose a slot is.
+/// The owner of a slot.
 const FREE: u8 = 0;
 const AT_DEVICE: u8 = 1;
 const IN_CQ: u8 = 2;
@@ -41,7 +41,8 @@ struct Device {
 }
 
 impl Device {
-    /// Takes what the record covers, as far as it can hold more. False if there was nothing.
+    /// Takes the WQEs that the record covers, while the device can hold more. Returns false if
+    /// there were none.
     fn take(&mut self) -> bool {
         let posted = self.ring.load_be32(self.ring.dbrec_offset()) as u16;
         fence(Acquire);
@@ -87,7 +88,7 @@ impl Device {
             if !self.take() && self.held.is_empty() {
                 thread::yield_now();
             }
-            // Some stay for long: the ring goes around them.
+            // Some slots stay with the device for long, so that posting has to skip them.
             let keep = if self.next_message == MESSAGES { 0 } else { rng.below(HELD as u64 / 2) as usize };
             while self.held.len() > keep {
                 self.complete(rng.below(self.held.len() as u64) as usize);
@@ -133,7 +134,7 @@ fn poll(mut cq: Cq, mut returner: SlotReturner, state: &[AtomicU8], failed: &Ato
         if polled.expect("known entries") == 0 {
             thread::yield_now();
         }
-        // The queue has no entry to spare: room first, then slots.
+        // The queue has no spare entry: return the entries first, then the slots.
         cq.release();
         for (slot, message) in batch.drain(..) {
             assert_eq!(
@@ -153,7 +154,7 @@ fn poll(mut cq: Cq, mut returner: SlotReturner, state: &[AtomicU8], failed: &Ato
     assert!(seen.iter().all(|word| *word == u64::MAX), "messages were lost");
 }
 
-/// Tells the others to end when a thread panics.
+/// Tells the other threads to end when a thread panics.
 struct Alarm<'a>(&'a AtomicBool);
 
 impl Drop for Alarm<'_> {

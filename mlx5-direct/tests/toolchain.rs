@@ -1,5 +1,5 @@
-//! Tests that need a tool beside cargo: a C compiler, objdump, valgrind. Without its tool a test is reported as ignored,
-//! and its name says why.
+//! Tests that need a tool in addition to cargo: a C compiler, objdump, valgrind. If the tool is
+//! missing, the test is reported as ignored, and its name says why.
 
 use std::{
     collections::BTreeMap,
@@ -102,7 +102,7 @@ fn layouts_match_the_header() -> Result<(), Failed> {
         "mlx5_err_cqe", "syndrome" => cqe::VENDOR_SYNDROME_OFFSET + 1;
     };
     offsets.extend(wqe::send::OFFSETS);
-    // Ours are at least as large, so that the library never writes past them.
+    // The structs here are at least as large, so that the library never writes past them.
     let sizes = [
         ("mlx5dv_srq", size_of::<abi::DvSrq>()),
         ("mlx5dv_cq", size_of::<abi::DvCq>()),
@@ -202,8 +202,9 @@ fn disassemble(probe: &Path, function: &str) -> Result<Vec<(u64, String)>, Faile
     if lines.is_empty() { Err(format!("no function {function} in the probe").into()) } else { Ok(lines) }
 }
 
-/// The loops that fill a run of slots: straight-line code from the target of a backward jump to that jump, with a store
-/// for body and cookie. The search for the next run, and other backward jumps, are not among them.
+/// The loops that fill a run of slots: straight-line code from the target of a backward jump to
+/// that jump, with a store for body and cookie. Leaves out the search for the next run and other
+/// backward jumps.
 fn run_loops(lines: &[(u64, String)]) -> Vec<&[(u64, String)]> {
     let mut loops: Vec<(usize, usize)> = vec![];
     for (end, (at, text)) in lines.iter().enumerate() {
@@ -241,8 +242,8 @@ fn hot_loops_are_plain() -> Result<(), Failed> {
         for body in loops {
             let texts: Vec<&str> = body.iter().map(|(_, t)| t.as_str()).collect();
             assert!(!texts.iter().any(|t| t.starts_with("call")), "{function} calls in its loop: {texts:#?}");
-            // Each WQE needs a load and a store for its body and for its cookie. Reading queue memory, or a counter kept
-            // in memory, would be a load more.
+            // Each WQE needs a load and a store for its body and for its cookie. A read of queue
+            // memory, or a counter in memory, would add a load.
             let stores = texts.iter().filter(|t| is_store(t)).count();
             let loads = texts.iter().filter(|t| is_load(t)).count();
             assert!(loads <= stores + 1, "{function}: {loads} loads for {stores} stores: {texts:#?}");
@@ -259,7 +260,7 @@ fn is_load(text: &str) -> bool {
     text.contains('(') && !text.ends_with(')') && !text.starts_with("lea") && !text.starts_with("nop")
 }
 
-/// The compiler whose code is on file.
+/// The compiler that generated the reviewed code.
 const BLESSED_WITH: &str = "rustc 1.95.0";
 
 fn hot_loops_are_blessed() -> Result<(), Failed> {
@@ -302,8 +303,9 @@ fn hot_loops_are_blessed() -> Result<(), Failed> {
 
 fn counts_are_within_limits() -> Result<(), Failed> {
     let probe = probe()?;
-    // Loop, function, batch, instructions per operation as counted. The function's own loop and what it does with the
-    // results is counted too: five an operation where a call handles one.
+    // Loop, function, batch, instructions per operation as counted. The count includes the
+    // function's own loop and its use of the results: five instructions per operation if a call
+    // handles one operation.
     let counted = [
         ("post_one", "post_one", 32, 24.9),
         ("post_one_address", "post_one_address", 32, 23.7),
@@ -328,7 +330,7 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("poll_sends", "poll_sends", 32, 38.1),
         ("echo", "echo", 32, 155.2),
     ];
-    // What another build of the same compiler may differ by.
+    // The difference that another build of the same compiler may make.
     let tolerance = |count: f64| count * 1.03 + 0.2;
     let mut over = vec![];
     for (case, function, batch, count) in counted {

@@ -1,4 +1,5 @@
-//! A device gone mad: entries of arbitrary bytes. `cargo +nightly fuzz run entries`, in `mlx5-direct`.
+//! A faulty device: entries of arbitrary bytes. Run in `mlx5-direct`: `cargo +nightly fuzz run
+//! entries`.
 #![no_main]
 
 #[path = "../../tests/common/mod.rs"]

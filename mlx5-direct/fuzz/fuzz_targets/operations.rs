@@ -1,4 +1,5 @@
-//! Arbitrary operation lists against the model of the device. `cargo +nightly fuzz run operations`, in `mlx5-direct`.
+//! Arbitrary lists of operations against the model of the device. Run in `mlx5-direct`: `cargo
+//! +nightly fuzz run operations`.
 #![no_main]
 
 #[path = "../../tests/common/mod.rs"]

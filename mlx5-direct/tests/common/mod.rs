@@ -1,7 +1,8 @@
-//! A device that consumes an SRQ exactly as the hardware does, and checks every promise that posting makes to it.
+//! A device that consumes an SRQ exactly as the hardware does, and checks every guarantee that
+//! posting gives to a device.
 //!
-//! It decodes queue memory at literal offsets and shares no layout with the crate, so that a wrong layout does not cancel
-//! itself out.
+//! The device decodes queue memory at literal offsets and shares no layout with the crate, so that
+//! the tests detect a wrong layout.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::{collections::VecDeque, sync::Arc};
@@ -13,8 +14,8 @@ use mlx5_direct::{
 /// Queue memory as the devices here see it.
 #[expect(unsafe_code, reason = "the tests stand in for a device")]
 pub(crate) fn seen_by_device(view: HeapView) -> Arc<HeapMem> {
-    // SAFETY: a device here is on the queue's thread, or it reads only what the record covers and hands each entry over by
-    // its last byte, with a fence before.
+    // SAFETY: a device here runs on the queue's thread, or it reads only WQEs that the record
+    // covers and hands each entry over by its last byte, after a fence.
     unsafe { view.device() }
 }
 
@@ -26,7 +27,7 @@ pub(crate) type Seg = (u64, u32, u32);
 pub(crate) struct SeenWqe {
     pub(crate) slot: u16,
     pub(crate) next: u16,
-    /// Up to the terminator.
+    /// The segments before the terminator.
     pub(crate) segs: Vec<Seg>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Device {
     wqe_count: u32,
     position: u16,
     taken: u16,
-    /// WQEs that the record covered at the last look: the device may have fetched them.
+    /// WQEs that the record covered at the last check: the device may have fetched them.
     fetched: VecDeque<SeenWqe>,
     /// Slots taken and not yet completed.
     holding: Vec<bool>,
@@ -77,12 +78,12 @@ impl Device {
         SeenWqe { slot, next: self.mem.load_be16(at + 2), segs }
     }
 
-    /// WQEs that may be taken, by the record.
+    /// How many WQEs the device may take, by the record.
     pub(crate) fn available(&self) -> u16 {
         (self.record() as u16).wrapping_sub(self.taken)
     }
 
-    /// Follows the list as far as the record allows and compares with what it saw before.
+    /// Follows the list as far as the record allows and compares with the earlier checks.
     pub(crate) fn look(&mut self) -> &VecDeque<SeenWqe> {
         assert!(self.record() <= 0xffff, "the record counts in 16 bits");
         let available = self.available();
@@ -102,7 +103,8 @@ impl Device {
             }
             at = wqe.next;
         }
-        // The slot after the last posted one is linked already: it is not on the list and nobody holds it.
+        // The slot after the last posted slot is linked already: it is not on the list, and nobody
+        // holds it.
         assert!(u32::from(at) < self.wqe_count && !on_list[at as usize] && !self.holding[at as usize]);
         &self.fetched
     }
@@ -126,7 +128,7 @@ impl Device {
         Some(wqe)
     }
 
-    /// The device is done with a slot: its completion is in the CQ.
+    /// The device has finished with a slot: its completion is in the CQ.
     pub(crate) fn done(&mut self, slot: u16) {
         assert!(std::mem::replace(&mut self.holding[slot as usize], false));
     }
@@ -172,7 +174,7 @@ impl CqDevice {
         self.mem.load_be64(self.mem.cq_doorbell_offset())
     }
 
-    /// Entries that may be written before the software gives room back.
+    /// Entries that the device may write before software returns entries.
     pub(crate) fn room(&self) -> u32 {
         self.cqe_count - (self.produced.wrapping_sub(self.consumer_index()) & 0x00ff_ffff)
     }
@@ -213,9 +215,10 @@ pub(crate) enum Op {
     Arrive(u8),
     /// The device finishes the n-th of the slots it holds (modulo their number).
     Finish(u16),
-    /// It fails instead.
+    /// As `Finish`, with an error.
     Fail(u16),
-    /// The QP goes to the error state: all its slots fail, and it is destroyed once they came back.
+    /// The QP goes to the error state: all its slots fail, and the QP is destroyed when they came
+    /// back.
     Destroy(u8),
     /// The program polls this many completions and returns their slots.
     Poll(u16),
@@ -225,7 +228,7 @@ pub(crate) enum Op {
     Bogus(u16),
 }
 
-/// A ring, a CQ, the device behind both, and everything the program knows.
+/// A ring, a CQ, the device behind both, and the state that the program expects.
 pub(crate) struct Session {
     pub(crate) srq: Srq<AnySegments>,
     pub(crate) cq: Cq,
@@ -244,7 +247,8 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(wqe_count: u32, stride: u32, depth: u32) -> Self {
         let (layout, mem) = SrqLayout::on_heap(wqe_count, stride).expect("layout");
-        // A ring that libmlx5 or an earlier owner left behind: links and segments are not to be relied on.
+        // The ring has contents from libmlx5 or an earlier owner: the crate must not rely on its
+        // links and segments.
         let left_behind = seen_by_device(mem.clone());
         for slot in 0..wqe_count as usize {
             left_behind.store_be16(slot * stride as usize + 2, 0x5a5a);
@@ -280,7 +284,7 @@ impl Session {
                 let (cookie, segs) = self.buffer(n);
                 let dsegs: Vec<_> = segs.iter().map(|s| DataSeg::new(s.0, s.1, s.2)).collect();
                 let record = self.device.record();
-                // Both ways to post one segment, in turn.
+                // Alternates between the two ways to post one segment.
                 let posted = match dsegs[..] {
                     [one] if cookie % 2 == 0 => self.srq.post_one(one, cookie).map_err(PostError::from),
                     _ => self.srq.post(&dsegs, cookie),
@@ -315,7 +319,7 @@ impl Session {
                 let offered: Vec<_> =
                     bufs.iter().map(|(c, s)| (DataSeg::new(s[0].0, s[0].1, s[0].2), *c)).collect();
                 let room = self.srq.depth() - self.outstanding();
-                // Both other ways to post a batch, in turn.
+                // Alternates between the two other ways to post a batch.
                 let posted =
                     if n % 2 == 0 { self.srq.post_batch(offered) } else { self.srq.post_slice(&offered) };
                 assert_eq!(posted, room.min(u32::from(n)), "a batch fills what is free, no more and no less");
@@ -352,7 +356,7 @@ impl Session {
                 assert_eq!(self.srq.depth(), if possible { asked } else { before });
             }
             Op::Bogus(slot) => {
-                // Mostly inside the ring, where it may be next to one that is in use.
+                // Mostly inside the ring, where the slot may be next to a slot in use.
                 let slot = slot % (2 * self.srq.max_depth() as u16 + 3);
                 let taken = self.at_qp.iter().map(|e| e.0).chain(self.in_cq.iter().map(|e| e.0));
                 let in_use =
@@ -453,8 +457,8 @@ pub(crate) fn ops_from_bytes(bytes: &[u8]) -> Vec<Op> {
     ops.collect()
 }
 
-/// Polls a queue whose memory holds these bytes, as often as it likes to be polled, and returns what it calls slots. Polling
-/// ends, and no slot is freed that was not in use.
+/// Polls a queue whose memory holds these bytes until it has no more completions, and returns the
+/// slots of the completions. Polling ends, and no slot is freed that was not in use.
 pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
     let [kind, bytes @ ..] = bytes else { return };
     let (layout, _ring) = SrqLayout::on_heap(64, 32).expect("layout");
@@ -476,7 +480,8 @@ pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
             returned += u32::from(slot.is_some());
             cq_fields_are_bounded(&c);
         };
-        // A queue that is full of entries of the right lap ends after two laps; an error may leave it where it is.
+        // A queue full of entries of the right lap is empty after two laps. After an error the
+        // queue may stay where it is.
         for _ in 0..2 * cq.cqe_count() {
             match kind & 8 {
                 0 => drop(cq.poll_each(3, &mut give_back)),

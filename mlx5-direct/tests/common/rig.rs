@@ -1,4 +1,5 @@
-//! Verbs objects on the first mlx5 device: a PD, one registered buffer, CQs, an SRQ, and RC QPs connected in loopback.
+//! Verbs objects on the first mlx5 device: a PD, one registered buffer, CQs, an SRQ, and RC QPs
+//! connected in loopback.
 #![allow(dead_code, reason = "a test and an example use a part each")]
 #![expect(unsafe_code, reason = "verbs")]
 
@@ -26,7 +27,7 @@ fn ok(rc: c_int, call: &str) {
 }
 
 impl Rig {
-    /// `None` where there is no mlx5 device.
+    /// Returns `None` if there is no mlx5 device.
     pub(crate) fn open() -> Option<Self> {
         // SAFETY: verbs calls with the objects that the calls before returned.
         unsafe {
@@ -112,7 +113,7 @@ impl Rig {
         self.qp_with(send, recv, srq, |_| ()).0
     }
 
-    /// A QP with other attributes than `qp` makes, and what was granted.
+    /// A QP with other attributes than those of `qp`, and the capacities that were granted.
     pub(crate) fn qp_with(
         &self,
         send: *mut ibv_cq,
@@ -167,7 +168,7 @@ impl Rig {
         }
     }
 
-    /// An address handle of the device's own address.
+    /// An address handle for the device's own address.
     pub(crate) fn address_handle(&self) -> *mut ibv_ah {
         // SAFETY: plain attributes and live objects.
         unsafe {
@@ -181,7 +182,7 @@ impl Rig {
         }
     }
 
-    /// Posts through verbs; returns the error number and how many were accepted.
+    /// Posts through verbs. Returns the error number and how many requests were accepted.
     pub(crate) fn verbs_send(&self, qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> (c_int, usize) {
         for n in 1..wrs.len() {
             wrs[n - 1].next = &raw mut wrs[n];
@@ -195,7 +196,7 @@ impl Rig {
         }
     }
 
-    /// Polls through verbs until `n` completions came: `wr_id`, status, bytes of what was read.
+    /// Polls through verbs until `n` completions came. Returns the completions.
     pub(crate) fn verbs_poll(&self, cq: *mut ibv_cq, n: usize) -> Vec<ibv_wc> {
         let mut all = vec![];
         let start = std::time::Instant::now();
@@ -284,7 +285,8 @@ impl Rig {
         }
     }
 
-    /// Sends `len` bytes from `offset` of the buffer; with immediate data if there is any, solicited if asked for.
+    /// Sends `len` bytes from `offset` of the buffer, with immediate data if `imm` is given,
+    /// solicited if `solicited`.
     pub(crate) fn send(&self, qp: *mut ibv_qp, offset: usize, len: usize, imm: Option<u32>, solicited: bool) {
         // SAFETY: a live QP; the segment is inside the registered buffer.
         unsafe {
@@ -305,7 +307,7 @@ impl Rig {
         }
     }
 
-    /// Polls the send CQ through verbs; returns how many sends finished well, and how many with an error.
+    /// Polls the send CQ through verbs. Returns how many sends succeeded, and how many failed.
     pub(crate) fn poll_sends(&self, cq: *mut ibv_cq) -> (usize, usize) {
         // SAFETY: a live CQ and room for 16 completions.
         unsafe {
@@ -317,7 +319,7 @@ impl Rig {
         }
     }
 
-    /// Polls through verbs; returns the `wr_id` of what finished well.
+    /// Polls through verbs. Returns the `wr_id` of each receive that succeeded.
     pub(crate) fn poll_receives(&self, cq: *mut ibv_cq) -> Vec<u64> {
         // SAFETY: a live CQ and room for 16 completions.
         unsafe {
@@ -330,7 +332,7 @@ impl Rig {
         }
     }
 
-    /// Posts through verbs; returns how many were accepted.
+    /// Posts through verbs. Returns how many requests were accepted.
     pub(crate) fn verbs_post(&self, srq: *mut ibv_srq, wrs: &mut [ibv_recv_wr]) -> usize {
         for n in 1..wrs.len() {
             wrs[n - 1].next = &raw mut wrs[n];
@@ -345,7 +347,7 @@ impl Rig {
 
     /// Waits for an async event and returns its type.
     pub(crate) fn async_event(&self) -> ibv_event_type {
-        // SAFETY: a live context; the event is acknowledged before it goes.
+        // SAFETY: a live context; the event is acknowledged before it goes out of scope.
         unsafe {
             let mut event: ibv_async_event = zeroed();
             ok(ibv_get_async_event(self.context, &mut event), "ibv_get_async_event");
@@ -355,10 +357,11 @@ impl Rig {
         }
     }
 
-    /// What the software device found wrong in this process; 0 on other devices.
+    /// The number of complaints of the software device in this process; 0 on other devices.
     pub(crate) fn complaints(&self) -> i64 {
         type Control = unsafe extern "C" fn(*const core::ffi::c_char) -> i64;
-        // SAFETY: a lookup by name; the software device's function takes a string and returns a number.
+        // SAFETY: a lookup by name. The software device's function takes a string and returns a
+        // number.
         unsafe {
             let found = libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr());
             if found.is_null() {
@@ -369,11 +372,12 @@ impl Rig {
         }
     }
 
-    /// Waits until no event has come for the bound, or the last-WQE event of this QP; says whether that came. Other events
-    /// are let go.
+    /// Waits for the last-WQE event of this QP, or until no event has come for `bound`. Returns
+    /// whether the last-WQE event came. Acknowledges and ignores other events.
     pub(crate) fn last_wqe_of(&self, qp: *mut ibv_qp, bound: core::time::Duration) -> bool {
         loop {
-            // SAFETY: one valid entry, and a live context; the event is acknowledged before it goes.
+            // SAFETY: one valid entry, and a live context; the event is acknowledged before it goes
+            // out of scope.
             unsafe {
                 let mut fd = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
                 if libc::poll(&mut fd, 1, bound.as_millis() as c_int) != 1 {

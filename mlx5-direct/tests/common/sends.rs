@@ -1,4 +1,4 @@
-//! Send and receive queues of QPs on a device, against libmlx5 on a twin.
+//! Send and receive queues of QPs on a device, compared with libmlx5 on a second QP.
 
 use std::{
     mem::zeroed,
@@ -14,7 +14,8 @@ use rdma_sys::*;
 
 use super::{common::Rng, next, rig::Rig, take_cq};
 
-/// SAFETY for all uses: the queue outlives the value, verbs no longer touches it, and the rig's buffer stays registered.
+/// SAFETY for all uses: the queue outlives the value, verbs no longer touches it, and the rig's
+/// buffer stays registered.
 fn take_sq(qp: *mut ibv_qp) -> Sq {
     // SAFETY: see above.
     unsafe { Sq::from_verbs(qp) }.expect("a fresh QP")
@@ -25,7 +26,7 @@ fn take_rq(qp: *mut ibv_qp) -> Rq {
     unsafe { Rq::from_verbs(qp) }.expect("a fresh QP")
 }
 
-/// Where libmlx5 says the send queue is.
+/// The address of the send queue, as libmlx5 reports it.
 fn describe(qp: *mut ibv_qp) -> abi::DvQp {
     // SAFETY: the function and structs of mlx5dv.h; a live QP.
     unsafe {
@@ -39,7 +40,8 @@ fn describe(qp: *mut ibv_qp) -> abi::DvQp {
     }
 }
 
-/// The send record, and what the device reads of the WQEs from block `first` to before `end`: without QP number and padding.
+/// The send record, and the bytes that the device reads of the WQEs in blocks `first..end`, without
+/// QP number and padding.
 fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
     let count = at.sq.wqe_cnt;
     let byte = |block: u32, n: usize| {
@@ -52,7 +54,7 @@ fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
         let units = usize::from(byte(first, 7) & 0x3f);
         let mut wqe: Vec<u8> = (0..units * 16).map(|n| byte(first, n)).collect();
         wqe[4..7].fill(0);
-        // An inline segment is the last: header, bytes, and padding that nobody reads.
+        // An inline segment is the last: header, bytes, and padding that the device does not read.
         for unit in 1..units {
             let header = u32::from_be_bytes(wqe[unit * 16..unit * 16 + 4].try_into().unwrap());
             let len = (header & 0x3ff) as usize;
@@ -62,8 +64,9 @@ fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
                 break;
             }
         }
-        // What the device does not read, and libmlx5 leaves as an earlier WQE had it: the second operand of fetch-and-add, the
-        // reserved fields of key changes, and of those that bind nothing the rights and the range.
+        // Fields that the device does not read, and that libmlx5 leaves as an earlier WQE had them:
+        // the second operand of fetch-and-add, the reserved fields of key changes, and the rights
+        // and the range of key changes that bind nothing.
         match wqe[3] {
             0x12 => wqe[40..48].fill(0),
             0x25 => {
@@ -91,16 +94,17 @@ fn same(theirs: (u32, Vec<Vec<u8>>), ours: (u32, Vec<Vec<u8>>)) {
     }
 }
 
-/// A request for both twins.
+/// A request for both queues.
 struct Request {
     wr: ibv_send_wr,
     sges: Vec<ibv_sge>,
     receives: bool,
 }
 
-/// Where requests read from, what is their peer's, and where results land: apart, since inline data is read when a request is
-/// posted, which may be before or after an earlier request has its result; and results each by itself, since those that come in
-/// their entries are written late.
+/// Requests read from one area, the peer's memory is a second area, and results go to a third. The
+/// areas are separate because inline data is read when a request is posted, which may be before or
+/// after an earlier request has its result. Each result has a place of its own, because results
+/// that come in their entries are written late.
 const AREA: usize = 28 << 10;
 const REMOTE: usize = 4 << 10;
 const LANDING: usize = 8 << 10;
@@ -132,7 +136,7 @@ fn random_request(rig: &Rig, rng: &mut Rng, cap: &ibv_qp_cap, k: usize) -> Reque
     let mut left = if inline { u64::from(cap.max_inline_data) } else { 900 };
     let sges = (0..segments)
         .map(|_| {
-            // Of a few, the length is 0.
+            // A few segments have length 0.
             let most = if rng.below(4) == 0 { 0 } else { left };
             let length = if atomic { 8 + 8 * rng.below(2) } else { rng.below(most + 1) };
             left -= length.min(left);
@@ -147,7 +151,7 @@ fn random_request(rig: &Rig, rng: &mut Rng, cap: &ibv_qp_cap, k: usize) -> Reque
     let remote = rig.addr(REMOTE + 8 * rng.below((LANDING - REMOTE - 1024) as u64 / 8) as usize);
     wr.imm_data_invalidated_rkey_union.imm_data = rng.next() as u32;
     if atomic {
-        // Sometimes the comparison holds: the area starts as zeros.
+        // The comparison succeeds sometimes: the area starts as zeros.
         let (compare_add, swap) = (rng.below(2), rng.next());
         wr.wr.atomic = atomic_t { remote_addr: remote, compare_add, swap, rkey: rig.rkey() };
     } else {
@@ -173,7 +177,7 @@ fn link(requests: &mut [Request]) -> Vec<ibv_send_wr> {
     wrs
 }
 
-/// The same request by the methods of this crate, where these have it in that form.
+/// Posts the same request by the methods of this crate, if they have it in this form.
 fn post_natively(sq: &mut Sq, request: &Request) -> bool {
     use ibv_wr_opcode::*;
     let Request { wr, sges, .. } = request;
@@ -187,7 +191,7 @@ fn post_natively(sq: &mut Sq, request: &Request) -> bool {
     } else {
         vec![]
     };
-    // SAFETY: integers, whichever member was set.
+    // SAFETY: integers, whichever union member was set.
     let (rdma, atomic, imm) =
         unsafe { (wr.wr.rdma, wr.wr.atomic, u32::from_be(wr.imm_data_invalidated_rkey_union.imm_data)) };
     let to = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
@@ -235,7 +239,8 @@ fn post_natively(sq: &mut Sq, request: &Request) -> bool {
     true
 }
 
-/// Twin QPs get the same requests, one by `ibv_post_send` and one from here: the same WQEs, records, completions and memory.
+/// Two QPs get the same requests, one through `ibv_post_send` and one through this crate. WQEs,
+/// records, completions and memory are the same.
 pub(crate) fn twins(rig: &Rig) {
     for (sge, inline, requests, sig_all) in [(1, 0, 64, 0), (4, 100, 33, 0), (9, 300, 128, 1), (2, 220, 7, 0)]
     {
@@ -267,7 +272,8 @@ pub(crate) fn twins(rig: &Rig) {
         assert_eq!(sq.caps().max_requests, cap.max_send_wr);
         assert_eq!((sq.caps().max_inline, sq.caps().max_segments), (cap.max_inline_data, cap.max_send_sge));
         let (mut blocks, mut executed) = (0u32, 0);
-        // Past the record's wrap at 65,536, and else often around the ring.
+        // Enough requests to wrap the record at 65,536 in one case, and to go around the ring often
+        // in the others.
         let enough = if requests == 128 { 70_000 } else { 9000 };
         while blocks < enough {
             let n = 1 + rng.below(u64::from(cap.max_send_wr.min(20))) as usize;
@@ -275,7 +281,7 @@ pub(crate) fn twins(rig: &Rig) {
             for (k, r) in batch.iter_mut().enumerate() {
                 r.wr.wr_id = u64::from(blocks) << 8 | k as u64;
             }
-            // The last one is signalled, so that all are released.
+            // The last request is signalled, so that all are released.
             batch[n - 1].wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
             let signalled: Vec<u64> = batch
                 .iter()
@@ -302,7 +308,7 @@ pub(crate) fn twins(rig: &Rig) {
                     if native {
                         batch.iter().for_each(|r| assert!(post_natively(&mut sq, r)));
                     } else {
-                        // SAFETY: the chain and all that it names live through the call.
+                        // SAFETY: the chain and all memory that it names live through the call.
                         let list = unsafe { SendWrs::new(wrs.as_ptr()) };
                         assert_eq!(sq.post_send_wrs(list), Ok(n as u32));
                     }
@@ -342,7 +348,8 @@ pub(crate) fn twins(rig: &Rig) {
     }
 }
 
-/// The queue fills at the same request, and refuses the same requests with the same numbers.
+/// Both queues are full at the same request, and refuse the same requests with the same error
+/// numbers.
 pub(crate) fn refusals(rig: &Rig) {
     let cqs = [0; 2].map(|_| rig.cq(127, false));
     let qps = cqs.map(|cq| rig.qp_with(cq, cq, std::ptr::null_mut(), |init| init.cap.max_send_wr = 10).0);
@@ -367,7 +374,7 @@ pub(crate) fn refusals(rig: &Rig) {
     for mut list in lists {
         let mut wrs = link(&mut list);
         let theirs = rig.verbs_send(qps[0], &mut wrs);
-        // SAFETY: the chain and all that it names live through the call.
+        // SAFETY: the chain and all memory that it names live through the call.
         let ours = sq.post_send_wrs(unsafe { SendWrs::new(wrs.as_ptr()) });
         let ours = match ours {
             Ok(n) => (0, n as usize),
@@ -381,7 +388,8 @@ pub(crate) fn refusals(rig: &Rig) {
     rig.destroy(&[qps, peers].concat(), &srqs, &cqs);
 }
 
-/// Caps over a grid are those that libmlx5 returns, and as many requests fit.
+/// Over a grid of capacities, `caps` equals the values that libmlx5 returns, and as many requests
+/// fit.
 pub(crate) fn caps(rig: &Rig) {
     for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
         for (wr, sge, inline) in [(1, 1, 0), (10, 1, 1), (17, 4, 64), (100, 2, 400), (64, 30, 0)] {
@@ -407,7 +415,7 @@ pub(crate) fn caps(rig: &Rig) {
     }
 }
 
-/// Queues that are not ours to take are refused with the reason.
+/// Queues that cannot be taken over are refused with the reason.
 pub(crate) fn refused_queues(rig: &Rig) {
     let cq = rig.cq(127, false);
     let srq = rig.srq(8, 1);
@@ -427,7 +435,8 @@ pub(crate) fn refused_queues(rig: &Rig) {
     rig.destroy(&[used, peer], &[srq], &[cq]);
 }
 
-/// Datagrams to a handle: the same WQE as libmlx5 writes, and the message arrives behind 40 bytes.
+/// Datagrams to an address handle: the WQE equals libmlx5's, and the message arrives behind 40
+/// bytes.
 pub(crate) fn datagrams(rig: &Rig) {
     const QKEY: u32 = 0x1122_3344;
     let cqs = [0; 3].map(|_| rig.cq(127, false));
@@ -490,7 +499,7 @@ pub(crate) fn datagrams(rig: &Rig) {
     rig.destroy(&qps, &[], &cqs);
 }
 
-/// Two connected QPs, one CQ for everything of both, all driven here.
+/// Two connected QPs with one CQ for all their completions, all driven by this crate.
 struct Both {
     cq_raw: *mut ibv_cq,
     qps: [*mut ibv_qp; 2],
@@ -513,8 +522,8 @@ fn both(rig: &Rig, sig_all: i32) -> Both {
     Both { cq_raw, qps, cq, sqs, rqs }
 }
 
-/// Messages both ways through receive queues of the QPs and one CQ, in every size, into lists of segments; small ones come in
-/// their entry and are delivered from there.
+/// Messages of every size in both directions, through receive queues of the QPs and one CQ, into
+/// lists of segments. The payload of small messages comes in the entry and is delivered from there.
 pub(crate) fn both_ways(rig: &Rig) {
     let Both { cq_raw, qps, mut cq, mut sqs, mut rqs } = both(rig, 0);
     let mut rng = Rng(99);
@@ -533,7 +542,7 @@ pub(crate) fn both_ways(rig: &Rig) {
         for side in 0..2 {
             while posted[side] < MESSAGES && rqs[side].free() > 0 {
                 let addr = rig.addr(place(side, posted[side]));
-                // One, two or three segments; an empty one among them is left out.
+                // One, two or three segments. An empty segment among them is left out.
                 let cut = 1 + rng.below(40) as u32;
                 let segs = [
                     DataSeg::new(addr, cut, rig.lkey()),
@@ -598,7 +607,8 @@ pub(crate) fn both_ways(rig: &Rig) {
     rig.destroy(&qps, &[], &[cq_raw]);
 }
 
-/// Results of reads and atomics that come in their entries land in the segments, also of WQEs that wrap.
+/// Results of reads and atomics that come in their entries are written to the segments, also if the
+/// WQE wraps.
 pub(crate) fn scattered_results(rig: &Rig) {
     let Both { cq_raw, qps, mut cq, mut sqs, .. } = both(rig, 1);
     let sq = &mut sqs[0];
@@ -618,7 +628,7 @@ pub(crate) fn scattered_results(rig: &Rig) {
             rig.write(4096, &n.to_ne_bytes());
             sq.post(Wr::fetch_add(remote, 3, DataSeg::new(rig.addr(8192), 16, rig.lkey())), n).expect("room");
         } else {
-            // Only one segment may be given where the QP was made for one.
+            // A QP that was made for one segment takes one segment only.
             let whole = DataSeg::new(rig.addr(8192), len as u32, rig.lkey());
             if n % 2 == 0 {
                 sq.post(Wr::read(remote, whole), n).expect("room");
@@ -647,8 +657,8 @@ pub(crate) fn scattered_results(rig: &Rig) {
     rig.destroy(&qps, &[], &[cq_raw]);
 }
 
-/// An error in the midst of unsignalled requests: those before it are released with it, those after it are flushed one by one;
-/// after RESET everything starts over.
+/// An error in the middle of unsignalled requests: the failed request releases those before it, and
+/// those after it are flushed one by one. After RESET the queues start again.
 pub(crate) fn errors_and_reset(rig: &Rig) {
     let Both { cq_raw, qps, mut cq, mut sqs, mut rqs } = both(rig, 0);
     for round in 0..3 {
@@ -674,7 +684,7 @@ pub(crate) fn errors_and_reset(rig: &Rig) {
         sqs[0].post(Wr::send(Inline(&[1; 8])), 77).expect("room");
         let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
         assert_eq!(sqs[0].complete(error.wqe_counter).expect("posted").cookie, 77);
-        // A key change leaves a fence due, which RESET forgets.
+        // A key change requires a fence for the next request; RESET clears the requirement.
         sqs[0].post(Wr::local_inval(rig.rkey() ^ 0x11), 78).expect("room");
         let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
         assert_eq!(sqs[0].complete(error.wqe_counter).expect("posted").cookie, 78);
@@ -703,7 +713,7 @@ pub(crate) fn errors_and_reset(rig: &Rig) {
     rig.destroy(&qps, &[], &[cq_raw]);
 }
 
-/// A window is bound, written through, and invalidated; the WQEs are those of libmlx5.
+/// A window is bound, written through, and invalidated; the WQEs equal those of libmlx5.
 pub(crate) fn windows(rig: &Rig) {
     let cqs = [0; 2].map(|_| rig.cq(127, false));
     let qps = cqs.map(|cq| rig.qp_with(cq, cq, std::ptr::null_mut(), |init| init.cap.max_send_wr = 9).0);
@@ -715,11 +725,13 @@ pub(crate) fn windows(rig: &Rig) {
     let mut peer = take_sq(peers[1]);
     let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
     let mut block = 0;
-    // An odd number of blocks a round, in rings of a power of two: each part of a key change meets the end.
+    // Each round takes an odd number of blocks and the rings are powers of two, so each part of a
+    // key change meets the end of the ring.
     for round in 0..80u32 {
         let mut seen = vec![];
         for (twin, at) in at.iter().enumerate() {
-            // SAFETY: verbs calls with live objects; requests and what they name live through the calls.
+            // SAFETY: verbs calls with live objects; requests and the memory that they name live
+            // through the calls.
             unsafe {
                 let alloc = (*rig.context).ops.alloc_mw.expect("windows");
                 let window = alloc(rig.pd, ibv_mw_type::IBV_MW_TYPE_2);
@@ -739,7 +751,7 @@ pub(crate) fn windows(rig: &Rig) {
                     (wr.opcode, wr.send_flags) =
                         (ibv_wr_opcode::IBV_WR_LOCAL_INV, ibv_send_flags::IBV_SEND_SIGNALED.0);
                     wr.imm_data_invalidated_rkey_union.invalidated_rkey = new;
-                    // A request after it carries the small fence.
+                    // The next request carries the small fence.
                     let mut nothing: ibv_send_wr = zeroed();
                     (nothing.opcode, nothing.send_flags) =
                         (ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_send_flags::IBV_SEND_SIGNALED.0);
@@ -786,8 +798,8 @@ pub(crate) fn windows(rig: &Rig) {
     rig.destroy(&[qps, peers].concat(), &[srq], &cqs);
 }
 
-/// More QPs than a context has registers of their own: those that share one ring it by doorbells, and all requests of two
-/// blocks arrive whole.
+/// More QPs than a context has separate registers: QPs that share a register ring it by doorbells
+/// only, and all requests of two blocks arrive whole.
 pub(crate) fn shared_registers(rig: &Rig) {
     const QPS: usize = 20;
     let cq_raw = rig.cq(511, false);

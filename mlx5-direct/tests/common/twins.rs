@@ -1,7 +1,9 @@
-//! The same posts and completions on two SRQs, one driven by libmlx5 and one from here, and a device that executes both.
+//! The same posts and completions on two SRQs, one driven by libmlx5 and one by this crate, and a
+//! device that executes both.
 //!
-//! The device is a stand-in on queues that libmlx5 made: it follows the list in the ring as far as the record allows, and
-//! completes what it holds in any order with copies of the entry of a real message. It decodes at literal offsets.
+//! The device is a stand-in on queues that libmlx5 created. It follows the list in the ring as far
+//! as the record allows, and completes the slots that it holds in any order with copies of the
+//! entry of a real message. It decodes at literal offsets.
 
 use std::{mem::zeroed, ptr::null_mut};
 
@@ -15,7 +17,7 @@ use super::{common::Rng, rig::Rig};
 struct Executed {
     slot: u16,
     next: u16,
-    /// Up to the terminator, with it.
+    /// The bytes up to the terminator, with it.
     bytes: Vec<u8>,
 }
 
@@ -31,7 +33,7 @@ struct Queues {
 }
 
 impl Queues {
-    /// Before anything was posted.
+    /// Call this before anything is posted.
     fn new(srq: *mut ibv_srq, cq: *mut ibv_cq) -> Self {
         // SAFETY: the function and structs of mlx5dv.h; live objects.
         unsafe {
@@ -52,10 +54,11 @@ impl Queues {
         self.entries.buf.cast::<u8>().wrapping_add(at as usize)
     }
 
-    /// The first message was a real one, and its entry lies in the queue.
+    /// Keeps the entry of the first message, which was a real message.
     fn learn(&mut self) {
         let entry = self.fields(0);
-        // SAFETY: the fields of entry 0, which the device writes no more once their last byte is there.
+        // SAFETY: the fields of entry 0; the device no longer writes them once their last byte is
+        // written.
         unsafe {
             while entry.add(63).read_volatile() >= 0xf0 {
                 std::thread::yield_now();
@@ -100,8 +103,8 @@ impl Queues {
         let mut entry = self.template;
         entry[60..62].copy_from_slice(&slot.to_be_bytes());
         entry[63] = entry[63] & 0xfe | (self.produced / self.entries.cqe_cnt % 2) as u8;
-        // SAFETY: fields of an entry that was polled and released: never more than the SRQ's slots wait, and the queue is
-        // half as large again.
+        // SAFETY: fields of an entry that was polled and released: at most as many entries wait as
+        // the SRQ has slots, and the queue is half as large again.
         unsafe {
             let at = self.fields(self.produced);
             at.copy_from(entry.as_ptr(), 63);
@@ -112,7 +115,7 @@ impl Queues {
     }
 }
 
-/// What one run found out.
+/// The results of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) posted: u64,
@@ -121,8 +124,8 @@ pub(crate) struct Outcome {
     pub(crate) same_bytes: u64,
 }
 
-/// Posts at least `messages` buffers of 0 to the most segments to both; panics at the first difference. `in_order`: the
-/// device completes what it took first.
+/// Posts at least `messages` buffers of 0 to `max_sge` segments to both SRQs; panics at the first
+/// difference. With `in_order`, the device completes slots in the order in which it took them.
 pub(crate) fn run(rig: &Rig, max_wr: u32, max_sge: u32, messages: u64, in_order: bool) -> Outcome {
     let mut rng = Rng(u64::from(max_wr) << 8 | u64::from(max_sge) << 1 | u64::from(in_order));
     // One receive queue and SRQ each; sends on a queue that both share.
@@ -130,11 +133,12 @@ pub(crate) fn run(rig: &Rig, max_wr: u32, max_sge: u32, messages: u64, in_order:
     let cqs = [0; 2].map(|_| rig.cq((max_wr.next_power_of_two() * 3 / 2 + 8) as i32, false));
     let srqs = [0; 2].map(|_| rig.srq(max_wr, max_sge));
     let mut queues = [0, 1].map(|n| Queues::new(srqs[n], cqs[n]));
-    // SAFETY: the second pair is driven from here only; its buffers are registered and never looked at.
+    // SAFETY: only this crate drives the second pair; its buffers are registered and never
+    // accessed.
     let (mut srq, mut cq) =
         unsafe { (Srq::from_verbs(srqs[1], None).unwrap(), Cq::from_verbs(cqs[1]).unwrap()) };
 
-    // A real message to each.
+    // Each SRQ gets one real message.
     let mut qps = vec![];
     for n in 0..2 {
         let pair = [rig.qp(send, cqs[n], srqs[n]), rig.qp(send, cqs[n], srqs[n])];
@@ -153,11 +157,11 @@ pub(crate) fn run(rig: &Rig, max_wr: u32, max_sge: u32, messages: u64, in_order:
     assert_eq!(srq.complete(cq.poll().unwrap().unwrap().slot().unwrap()), Ok(7));
 
     let mut outcome = Outcome::default();
-    // Taken by the device: slots on both sides.
+    // Slots that the device has taken, on both sides.
     let mut held: Vec<[u16; 2]> = vec![];
     let most = u64::from(srq.max_segments());
     while outcome.posted < messages {
-        // The same batch to both, in one of the ways to post it here.
+        // Posts the same batch to both, in one of this crate's ways to post.
         let batch = 1 + rng.below(u64::from(max_wr.min(300))) as usize;
         let way = rng.below(4);
         let mut sges: Vec<Vec<ibv_sge>> = (0..batch)
@@ -197,7 +201,7 @@ pub(crate) fn run(rig: &Rig, max_wr: u32, max_sge: u32, messages: u64, in_order:
             outcome.same_bytes += u64::from(theirs == ours);
             held.push([theirs.slot, ours.slot]);
         }
-        // Those that stay with the device stay for long.
+        // Some slots stay with the device for long.
         let keep = if in_order { 0 } else { rng.below(u64::from(max_wr) / 4 + 1) as usize };
         while held.len() > keep {
             let n = if in_order { 0 } else { rng.below(held.len() as u64) as usize };
