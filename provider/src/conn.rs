@@ -5,14 +5,15 @@
 //! | this one | the consumer's calls |
 //! | `setup` | from the call or the request until the connection is up, or has failed |
 //! | `end` | disconnects, failures, reset and free |
-//! | `drain` | how an ended connection gets everything back from the device |
+//!  `drain` | how the device completes the work requests of an ended connection |
 //!
-//! Calls of the consumer and events of the connection manager (on the progress thread) take the lock
-//! of [`Control`](crate::ep::Control). The thread that moves the EP into a state also makes the event
-//! for that state, so there is exactly one (R184). Events are pushed after the lock is released.
+//! Calls of the consumer and events of the connection manager (on the progress thread) take the
+//! lock of [`Control`](crate::ep::Control). The thread that moves the EP into a state also creates
+//! the event for that state, so there is exactly one event (R184). Events are pushed after the lock
+//! is released.
 //!
-//! The provider makes the QPs, not librdmacm: the QP's number goes into the connection parameters, and
-//! the active side moves its QP and confirms when the response arrives.
+//! The provider creates the QPs, not librdmacm. The QP number goes into the connection parameters.
+//! The active side moves its own QP to ready, and confirms when the response arrives.
 
 mod drain;
 mod end;
@@ -30,16 +31,17 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl Ep {
-    /// Asks to connect to a service; the outcome is an event on the connect EVD.
+    /// Requests a connection to a service. An event on the connect EVD reports the outcome.
     ///
-    /// `timeout` bounds the whole attempt; `None` leaves it to the transport, which gives up too.
+    /// `timeout` limits the whole attempt. With `None` only the transport's own limits apply.
     ///
-    /// A UD EP asks where datagrams to an EP of that service go, any number of times and also while earlier answers are awaited; it
-    /// stays UNCONNECTED. Each ends in one [`DatagramEvent`](crate::DatagramEvent).
+    /// A UD EP instead asks for the address handle of an EP of that service. It may ask any number
+    /// of times, also while earlier answers are awaited, and stays UNCONNECTED. Each call ends in
+    /// one [`DatagramEvent`](crate::DatagramEvent).
     ///
     /// # Errors
-    /// INVALID_STATE unless UNCONNECTED; INVALID_PARAMETER (ARG5) for over 56 bytes of private data; MODEL_NOT_SUPPORTED for a
-    /// quality of service other than best effort.
+    /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_PARAMETER (ARG5) for more than 56 bytes
+    /// of private data; MODEL_NOT_SUPPORTED for a quality of service other than best effort.
     ///
     /// # References
     /// dat_ep_connect(3DAT).
@@ -58,7 +60,7 @@ impl Ep {
         self.inner.connect(remote, conn_qual, timeout, private_data)
     }
 
-    /// Asks to connect to a common service point, which an address and port name.
+    /// Requests a connection to the common service point at this address and port.
     ///
     /// # Errors
     /// As [`Ep::connect`]; INVALID_PARAMETER (ARG2) for port 0.
@@ -85,7 +87,7 @@ impl Ep {
     /// Connects to the service that another EP is connected to.
     ///
     /// # Errors
-    /// As [`Ep::connect`]; INVALID_STATE where `other` is not connected as the active side.
+    /// As [`Ep::connect`]; INVALID_STATE if `other` is not connected as the active side.
     ///
     /// # References
     /// dat_ep_dup_connect(3DAT).
@@ -107,8 +109,9 @@ impl Ep {
 
     /// Ends the connection.
     ///
-    /// Graceful lets requests finish first and goes on receiving meanwhile (R180); abrupt ends at once. On a DISCONNECTED EP it
-    /// does nothing (R186).
+    /// A graceful disconnect lets requests finish first, and still receives meanwhile (R180). An
+    /// abrupt disconnect ends the connection immediately. On a DISCONNECTED EP the call does
+    /// nothing (R186).
     ///
     /// # Errors
     /// INVALID_STATE in UNCONNECTED, RESERVED and PASSIVE_CONNECTION_PENDING (R187).
@@ -121,10 +124,11 @@ impl Ep {
         Ok(())
     }
 
-    /// From DISCONNECTED back to UNCONNECTED, with the same SRQ and attributes (R167, R168).
+    /// Returns a DISCONNECTED EP to UNCONNECTED, with the same SRQ and attributes (R167, R168). On
+    /// an UNCONNECTED EP the call does nothing.
     ///
     /// # Errors
-    /// INVALID_STATE elsewhere; in UNCONNECTED it does nothing.
+    /// INVALID_STATE in every other state.
     ///
     /// # References
     /// dat_ep_reset(3DAT).
@@ -132,11 +136,12 @@ impl Ep {
         self.inner.reset()
     }
 
-    /// Frees it; a connection is dropped, its events that were not reaped are gone and what they held is free again (R170-R172).
-    /// [`Ep`] says how to see all of them first.
+    /// Frees the EP. Its connection is dropped, its events that were not reaped are discarded, and
+    /// the entries and buffers that those events hold are released (R170-R172). [`Ep`] explains how
+    /// to see all events first.
     ///
     /// # Errors
-    /// INVALID_STATE in RESERVED and PASSIVE_CONNECTION_PENDING; the EP comes back.
+    /// INVALID_STATE in RESERVED and PASSIVE_CONNECTION_PENDING. The error returns the EP.
     ///
     /// # References
     /// dat_ep_free(3DAT).
@@ -148,7 +153,8 @@ impl Ep {
         Ok(())
     }
 
-    /// What [`Ep::free`] would say. A yes holds as long as nobody gives the EP to an RSP or a request.
+    /// Checks whether [`Ep::free`] would succeed. The answer is valid until the EP is given to an
+    /// RSP or a request.
     pub(crate) fn can_free(&self) -> Result<()> {
         self.inner.check()?;
         let state = self.inner.state();
@@ -164,9 +170,9 @@ impl Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
-        // Of one of the parent process the locks may be held for ever.
+        // In a child process, a thread of the parent may hold the locks of a parent's EP for ever.
         if self.inner.ia.is_inherited() {
-            // Nothing of the parent's connection is touched, and nothing is freed.
+            // Do not touch the parent's connection, and free nothing.
             std::mem::forget(self.inner.clone());
         } else {
             self.inner.close();
@@ -175,7 +181,7 @@ impl Drop for Ep {
 }
 
 impl EpInner {
-    /// For events of its connection ids.
+    /// The handler for events of the EP's connection IDs.
     pub(crate) fn cm_handler(self: &Arc<Self>) -> Weak<dyn CmHandler> {
         let ep: Weak<Self> = Arc::downgrade(self);
         ep

@@ -1,10 +1,12 @@
-//! Counters of IAs, EPs and EVDs: what has happened, by kind.
+//! Counters of IAs, EPs and EVDs.
 //!
-//! They are always on. Whatever is counted where data passes is counted under a lock that is held there anyway, so by one
-//! thread at a time: a plain addition, next to data that the same code has just used. Numbers that follow from others are not
-//! counted at all: how many objects were freed, for example, follows from how many were made and how many there are.
+//! Counting is always on. On the data path, a counter is updated under a lock that is held there
+//! anyway. Only one thread at a time updates it, so the update is a plain addition, to memory that
+//! the same code has just used. A number that follows from other numbers is not counted. For
+//! example, the number of freed objects follows from the numbers of created and existing objects.
 //!
-//! Nobody ever sets a count back. A reset remembers where it stood ([`Base`]), so that none that comes meanwhile gets lost.
+//! Counters are never set back. A reset stores the present values ([`Base`]), so that an increment
+//! during the reset is not lost.
 //!
 //! # References
 //! dat_ib_extensions.h: `dat_ia_counters`, `dat_ep_counters`, `dat_evd_counters`.
@@ -30,17 +32,17 @@ mod sealed {
 
 /// The counters of one kind of object: [`IaCounter`], [`EpCounter`] or [`EvdCounter`].
 pub trait Counter: sealed::Sealed + Copy + 'static {
-    /// All of them, in the order of the headers.
+    /// All counters, in the order of the headers.
     const ALL: &'static [Self];
 
-    /// Its place in [`Counter::ALL`], and its number in the headers.
+    /// The counter's index in [`Counter::ALL`], which is also its number in the headers.
     fn index(self) -> usize;
 
-    /// Its name in the headers, as in `DCNT_EP_POST_SEND`.
+    /// The counter's name in the headers, for example `DCNT_EP_POST_SEND`.
     fn name(self) -> &'static str;
 }
 
-/// What the counters of an object said at one moment; indexed by counter.
+/// A snapshot of the counters of an object, indexed by counter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Counters<C> {
     values: Box<[u64]>,
@@ -75,14 +77,14 @@ impl<C: Counter> Index<C> for Counters<C> {
     }
 }
 
-/// Those that are not 0.
+/// Shows the counters that are not 0.
 impl<C: Counter> std::fmt::Debug for Counters<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_map().entries(self.iter().filter(|(_, n)| *n != 0).map(|(c, n)| (c.name(), n))).finish()
     }
 }
 
-/// Where counters stood when they were reset last; nothing before the first reset.
+/// The values of counters at their last reset; empty before the first reset.
 #[derive(Debug)]
 pub(crate) struct Base<C: Counter>(Option<Counters<C>>);
 
@@ -93,7 +95,7 @@ impl<C: Counter> Default for Base<C> {
 }
 
 impl<C: Counter> Base<C> {
-    /// These totals as they count since the last reset; those of `reset` count from now on.
+    /// Returns these totals less the values at the last reset, then resets the counters in `reset`.
     pub(crate) fn read(&mut self, totals: Counters<C>, reset: &[C]) -> Counters<C> {
         let mut since = totals.clone();
         if let Some(base) = &self.0 {
@@ -107,7 +109,7 @@ impl<C: Counter> Base<C> {
         since
     }
 
-    /// These totals begin at 0 by themselves.
+    /// Drops the stored values of counters whose totals start at 0 again.
     pub(crate) fn forget(&mut self, counters: impl Iterator<Item = C>) {
         if let Some(base) = &mut self.0 {
             counters.for_each(|counter| base.set(counter, 0));

@@ -1,4 +1,4 @@
-//! Events as consumers get them: [`Evd::dequeue`] and [`Evd::wait`], on top of what EVDs queue.
+//! Events as the consumer gets them from [`Evd::dequeue`] and [`Evd::wait`].
 
 use crate::evd::{Polled, WaitError, empty};
 use crate::event_data::{
@@ -11,26 +11,27 @@ use std::time::Duration;
 /// One event (`DAT_EVENT`).
 #[derive(Debug)]
 pub struct Event {
-    /// The EVD that it was taken from.
+    /// The EVD from which the event was taken.
     pub evd: EvdId,
-    /// What happened.
+    /// The contents of the event.
     pub data: EventData,
 }
 
-/// What happened.
+/// The contents of an event.
 #[derive(Debug)]
 pub enum EventData {
     /// A DTO completed.
     Dto(DtoCompletion),
-    /// An RMR was bound, or could not be.
+    /// An RMR was bound, or the bind failed.
     RmrBind(RmrBindCompletion),
-    /// Somebody wants to connect; accept or reject it. Dropping it rejects.
+    /// A peer requests a connection; accept or reject the request. Dropping it rejects it.
     ConnectionRequest(CrArrival),
     /// A connection came up, failed or ended.
     Connection(ConnectionEvent),
-    /// A UD EP has found out about another, or could not. In a box, since it is large and rare.
+    /// A UD EP has resolved another EP, or has failed to. Boxed because the event is large and
+    /// rare.
     Datagram(Box<DatagramEvent>),
-    /// Something outside any one operation.
+    /// An event that does not belong to a single operation.
     Async(AsyncEvent),
     /// Posted by the consumer with [`crate::Evd::post_software_event`].
     Software(u64),
@@ -39,30 +40,31 @@ pub enum EventData {
 /// A connection request (`DAT_CR_ARRIVAL_EVENT_DATA`).
 #[derive(Debug)]
 pub struct CrArrival {
-    /// The PSP, RSP or CSP it arrived at.
+    /// The PSP, RSP or CSP at which the request arrived.
     pub sp: SpId,
-    /// Where that listens.
+    /// The connection qualifier on which that service point listens.
     pub conn_qual: ConnQual,
     /// The request.
     pub cr: Cr,
-    /// The EP that the provider has made for it, if the service point asked for that.
+    /// The EP that the provider has created for the request, if the service point asked for one.
     pub ep: Option<Ep>,
 }
 
-/// What a successful wait gives.
+/// The result of a successful wait.
 #[derive(Debug)]
 pub struct Waited {
     /// The oldest event.
     pub event: Event,
-    /// Events left in the queue (`nmore`, R245).
+    /// The number of events left in the queue (`nmore`, R245).
     pub more: usize,
 }
 
 impl Evd {
-    /// Takes the oldest event, whatever the notification mode (R251).
+    /// Takes the oldest event, whatever its notification mode (R251).
     ///
     /// # Errors
-    /// QUEUE_EMPTY; INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after it was freed.
+    /// QUEUE_EMPTY; INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after
+    /// the EVD was freed.
     ///
     /// # References
     /// dat_evd_dequeue(3DAT).
@@ -75,14 +77,17 @@ impl Evd {
         Ok(Event { evd: self.inner.id, data: EventData::from(self.inner.dequeue_slow()?) })
     }
 
-    /// Waits until `threshold` events are queued and one of them may wake a waiter, then takes the oldest.
+    /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the
+    /// oldest event.
     ///
-    /// `timeout` is for the whole call, however often it is woken (R247); `None` waits for ever, zero polls.
+    /// `timeout` limits the whole call, however often the thread is woken (R247). `None` waits
+    /// without limit, and zero polls.
     ///
     /// # Errors
-    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the length (R242, R243);
-    /// INVALID_STATE for a second waiter (R248), an unwaitable EVD (R249), or a threshold over 1 with unsignalled or
-    /// solicited streams (R232, R236); ABORT when it is freed meanwhile (R258); INTERRUPTED_CALL after a signal.
+    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the EVD's
+    /// length (R242, R243); INVALID_STATE for a second waiter (R248), an unwaitable EVD (R249), or
+    /// a threshold over 1 with unsignalled or solicited streams (R232, R236); ABORT if the EVD is
+    /// freed meanwhile (R258); INTERRUPTED_CALL after a signal.
     ///
     /// # References
     /// dat_evd_wait(3DAT).
@@ -117,7 +122,8 @@ impl From<CrArrival> for Notice {
 }
 
 impl EventData {
-    /// The event's number (`DAT_EVENT_NUMBER`); completions of the IB extension have one of their own, `DAT_IB_DTO_EVENT`.
+    /// The event's number (`DAT_EVENT_NUMBER`). Completions of the IB extension have a separate
+    /// number, `DAT_IB_DTO_EVENT`.
     pub fn number(&self) -> u32 {
         match self {
             Self::Dto(dto) if dto.op.is_extension() => 0x4_0000,
@@ -132,7 +138,7 @@ impl EventData {
         }
     }
 
-    /// The completion, if it is one.
+    /// The completion, if the event is a completion.
     pub fn dto(&self) -> Option<&DtoCompletion> {
         match self {
             Self::Dto(dto) => Some(dto),

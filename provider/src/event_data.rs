@@ -1,37 +1,38 @@
-//! What events say, apart from the objects that some of them bring: plain data.
+//! The contents of events as plain data, without the objects that some events carry.
 
 use crate::types::{AddressHandle, DtoOp, DtoStatus, EpId, EvdId, RmrId, SrqId};
 use std::any::Any;
 
-/// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77). It is read-only: a pool believes what it says about a buffer.
+/// A completed DTO (`DAT_DTO_COMPLETION_EVENT_DATA`; R76, R77). The type is read-only because a
+/// pool trusts a completion to identify its buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DtoCompletion(DtoFields);
 
-/// What a [`DtoCompletion`] says.
+/// The fields of a [`DtoCompletion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DtoFields {
-    /// The EP it happened on, also where the buffer came from an SRQ.
+    /// The EP of the operation, even if the buffer came from an SRQ.
     pub ep: EpId,
     /// The consumer context of that EP.
     pub ep_context: u64,
     /// The cookie given at the post.
     pub cookie: u64,
-    /// How it ended; with anything but success the other fields and the buffer mean nothing (R82).
+    /// The status. Unless it is success, the other fields and the buffer have no meaning (R82).
     pub status: DtoStatus,
-    /// Bytes moved.
+    /// The number of bytes transferred.
     pub length: u32,
-    /// Which operation.
+    /// The operation.
     pub op: DtoOp,
     /// Immediate data of a write or send with immediate, host byte order.
     pub immediate: Option<u32>,
     /// The rkey that a Send with invalidate has invalidated.
     pub invalidated: Option<u32>,
-    /// The pool that posted the buffer, 0 for none.
-    /// Of a datagram in nobody's pool, [`SOURCE`] and its sender's QP number.
+    /// The pool that posted the buffer; 0 for none. For a datagram in a buffer of no pool:
+    /// [`SOURCE`] and the sender's QP number.
     pub(crate) pool: u32,
 }
 
-/// No pool has a number with this bit.
+/// A bit that no pool number has set.
 pub(crate) const SOURCE: u32 = 1 << 31;
 
 impl std::ops::Deref for DtoCompletion {
@@ -60,12 +61,13 @@ impl DtoCompletion {
         self.status == DtoStatus::Success
     }
 
-    /// The QP number of a datagram's sender; `None` for all else, and for a datagram in a buffer of a [`RecvPool`](crate::RecvPool).
+    /// The QP number of a datagram's sender. `None` for other completions, and for a datagram in a
+    /// buffer of a [`RecvPool`](crate::RecvPool).
     pub fn source_qpn(&self) -> Option<u32> {
         (self.pool & SOURCE != 0).then_some(self.pool & !SOURCE)
     }
 
-    /// What stands in the pool's place for a datagram of this QP.
+    /// The value of `pool` for a datagram from this QP.
     pub(crate) fn from_source(pool: u32, qpn: u32) -> u32 {
         if pool == 0 && qpn != 0 { SOURCE | qpn } else { pool }
     }
@@ -80,7 +82,7 @@ pub struct RmrBindCompletion {
     pub ep: EpId,
     /// The cookie given at the bind.
     pub cookie: u64,
-    /// How it ended; with anything but success the RMR is bound to nothing that can be relied on, and the connection ends.
+    /// The status. Unless it is success, the RMR's binding is undefined, and the connection ends.
     pub status: DtoStatus,
 }
 
@@ -91,29 +93,29 @@ pub struct ConnectionEvent {
     pub ep: EpId,
     /// The consumer context of that EP.
     pub ep_context: u64,
-    /// What became of the connection.
+    /// The change of the connection.
     pub kind: ConnectionEventKind,
-    /// The peer's private data, where the event carries any; padded by the transport.
+    /// The peer's private data, if the event carries any; padded by the transport.
     pub private_data: Vec<u8>,
 }
 
-/// What became of a connection; the numbers are `DAT_EVENT_NUMBER`s.
+/// Changes of a connection. The values are `DAT_EVENT_NUMBER`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ConnectionEventKind {
-    /// It is up.
+    /// The connection is established.
     Established = 0x4001,
-    /// The peer's consumer said no.
+    /// The peer's consumer rejected the request.
     PeerRejected = 0x4002,
-    /// Nobody listens there, or the peer's provider said no.
+    /// No service listens at that address, or the peer's provider rejected the request.
     NonPeerRejected = 0x4003,
     /// The connection could not be completed after an accept.
     AcceptCompletionError = 0x4004,
-    /// It ended, by either side's wish.
+    /// Either side ended the connection.
     Disconnected = 0x4005,
-    /// It broke.
+    /// The connection broke.
     Broken = 0x4006,
-    /// It did not come up in the time given.
+    /// The connection was not established in the given time.
     TimedOut = 0x4007,
     /// The peer's address cannot be reached.
     Unreachable = 0x4008,
@@ -126,7 +128,7 @@ impl ConnectionEventKind {
     }
 }
 
-/// What became of a UD EP's connect or accept (IB extension).
+/// The result of a UD EP's connect or accept (IB extension).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramEvent {
     /// The EP.
@@ -135,9 +137,10 @@ pub struct DatagramEvent {
     pub ep_context: u64,
     /// What happened.
     pub kind: DatagramEventKind,
-    /// What the peer sent along: with its answer, which the transport pads with zeros; on the EP that answered, with its request.
+    /// The peer's private data. On the EP that asked, it comes with the answer, and the transport
+    /// pads it with zeros. On the EP that answered, it comes with the request.
     pub private_data: Vec<u8>,
-    /// The CM handle that C frees; 0 for none.
+    /// The CM handle that the C consumer frees; 0 for none.
     pub(crate) cm: u64,
 }
 
@@ -146,14 +149,14 @@ pub struct DatagramEvent {
 pub enum DatagramEventKind {
     /// Datagrams can be sent.
     Established {
-        /// To there.
+        /// The destination.
         peer: AddressHandle,
-        /// Whether this EP has asked, and not been asked.
+        /// Whether this EP asked. If false, the peer asked.
         active: bool,
     },
-    /// The peer's consumer said no.
+    /// The peer's consumer rejected the request.
     Rejected,
-    /// Nobody listens there for datagrams, or nobody answered, or there is no way there.
+    /// No service listens there for datagrams, no answer came, or there is no route.
     Failed(ConnectionEventKind),
 }
 
@@ -171,17 +174,17 @@ impl DatagramEventKind {
 /// An asynchronous event (`DAT_ASYNCH_ERROR_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// The class of event; its number is a `DAT_EVENT_NUMBER`.
+    /// The class of event. Its value is a `DAT_EVENT_NUMBER`.
     pub kind: AsyncKind,
-    /// The object it happened to.
+    /// The object that the event concerns.
     pub object: AsyncObject,
     /// The consumer context of that object.
     pub context: u64,
-    /// `DAT_*_ASYNC_ERROR_REASON`: see the constants in [`reason`].
+    /// The `DAT_*_ASYNC_ERROR_REASON`: see the constants in [`reason`].
     pub reason: u32,
 }
 
-/// Classes of asynchronous events; the numbers are `DAT_EVENT_NUMBER`s.
+/// Classes of asynchronous events. The values are `DAT_EVENT_NUMBER`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum AsyncKind {
@@ -189,16 +192,18 @@ pub enum AsyncKind {
     EvdOverflow = 0x8001,
     /// The device is gone or has failed.
     IaCatastrophic = 0x8002,
-    /// An SRQ EP's connection has ended and its last buffer is accounted for (R192).
+    /// An SRQ EP's connection has ended, and its last buffer has completed (R192).
     EpBroken = 0x8003,
-    /// Everything else: watermarks (R121, R213), SRQ trouble (R9), ports. Object and reason tell which.
+    /// All other events: watermarks (R121, R213), SRQ errors (R9), ports. The object and the reason
+    /// identify the event.
     ///
-    /// No header gives watermark events a number. This one is `DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR`, the only
-    /// asynchronous number that claims nothing about an EP, EVD or IA, and it stays.
+    /// No header assigns a number to watermark events. This number is
+    /// `DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR`, the only asynchronous number that does not imply
+    /// the failure of an EP, EVD or IA. The number will not change.
     Notice = 0x8005,
 }
 
-/// What an asynchronous event is about (`dat_handle`).
+/// The object of an asynchronous event (`dat_handle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncObject {
     /// The IA itself.
@@ -211,23 +216,23 @@ pub enum AsyncObject {
     Srq(SrqId),
 }
 
-/// Reasons of asynchronous events; to be read together with the object's type (erratum E4).
+/// Reasons of asynchronous events. A reason has a meaning only with the object's type (erratum E4).
 pub mod reason {
-    /// SRQ: it went to the error state (R9).
+    /// SRQ: transition to the error state (R9).
     pub const SRQ_TRANSFER_TO_ERROR: u32 = 0;
-    /// SRQ: other trouble.
+    /// SRQ: another error.
     pub const SRQ_OTHER_ERROR: u32 = 1;
     /// SRQ: fewer buffers are available than the low watermark (R120).
     pub const SRQ_LOW_WATERMARK: u32 = 2;
-    /// EP: it went to the error state.
+    /// EP: transition to the error state.
     pub const EP_TRANSFER_TO_ERROR: u32 = 0;
-    /// EP: it holds more receives than its soft high watermark (R213).
+    /// EP: the EP holds more receives than its soft high watermark (R213).
     pub const EP_SOFT_HIGH_WATERMARK: u32 = 2;
     /// EVD: overflow.
     pub const EVD_OVERFLOW: u32 = 0;
-    /// IA: catastrophic.
+    /// IA: the device has failed.
     pub const IA_CATASTROPHIC: u32 = 0;
-    /// IA: other trouble.
+    /// IA: another error.
     pub const IA_OTHER: u32 = 1;
 }
 
@@ -235,19 +240,19 @@ pub mod reason {
 #[derive(Debug)]
 pub(crate) enum Notice {
     Connection(ConnectionEvent),
-    /// In a box, since it is large and rare.
+    /// Boxed because the event is large and rare.
     Datagram(Box<DatagramEvent>),
     Async(AsyncEvent),
     Software(u64),
-    /// A connection request: a [`CrArrival`](crate::CrArrival), which holds objects that an EVD does
-    /// not know. Dropping it rejects the request.
+    /// A connection request: a [`CrArrival`](crate::CrArrival), which holds objects that an EVD
+    /// does not know. Dropping it rejects the request.
     Arrival(Box<dyn Any + Send>),
 }
 
-/// What a dequeue takes out of an EVD.
+/// An event or completion that a dequeue takes from an EVD.
 #[derive(Debug)]
 pub(crate) enum Dequeued {
-    /// A completion. That of a bind has the RMR's number in the pool's place.
+    /// A completion. The completion of a bind carries the RMR's number in place of the pool.
     Dto(DtoCompletion),
     Notice(Notice),
 }

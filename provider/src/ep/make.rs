@@ -1,4 +1,4 @@
-//! What an EP is made of: checks, the QP, and everything that gets to know the EP.
+//! Creating EPs: checks, the QP, and the tables that refer to the EP.
 
 use super::Control;
 use super::{EpEvds, EpInner, EpPlace, Room};
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What an EP is to be made of.
+/// The properties of an EP that is about to be created.
 pub(super) struct Plan {
     pub(super) ia: Arc<Device>,
     pub(super) defaults: Arc<Defaults>,
@@ -34,14 +34,14 @@ pub(super) struct Plan {
     pub(super) attr: EpAttr,
 }
 
-/// The arguments of the call at hand that a fault is blamed on.
+/// The argument numbers that errors of the present call name.
 #[derive(Clone, Copy)]
 pub(super) struct Blame {
     pub(super) recv: u16,
     pub(super) request: u16,
 }
 
-/// A QP with the EVDs that it feeds.
+/// A new QP, with the EVDs that it feeds.
 pub(super) struct Fed {
     pub(super) recv: Arc<EvdInner>,
     pub(super) request: Arc<EvdInner>,
@@ -54,7 +54,7 @@ pub(super) struct Fed {
 }
 
 impl Plan {
-    /// Takes handles that are good for this; an EVD may be left out.
+    /// Checks the handles and makes a plan. Each EVD is optional.
     pub(super) fn new(
         ia: &Ia,
         pz: &Arc<PzInner>,
@@ -92,7 +92,7 @@ impl Plan {
         })
     }
 
-    /// Makes a new EP; attributes are argument `attr_arg`.
+    /// Creates a new EP. Attributes are argument `attr_arg` of the call.
     pub(super) fn make(self, attr_arg: u16) -> Result<Arc<EpInner>> {
         check_attr(&self.ia, &self.attr, attr_arg, self.srq.is_some())?;
         let id = EpId(next_id());
@@ -115,7 +115,8 @@ impl Plan {
         Ok(inner)
     }
 
-    /// Whether PZ, SRQ and EVDs go together; the streams of an EP that is changed don't count.
+    /// Checks that PZ, SRQ and EVDs fit together. Streams of an EP that is being changed do not
+    /// count.
     pub(super) fn check(&self, but_not: Option<EpId>, id: EpId, blame: Blame) -> Result<()> {
         if let Some(srq) = &self.srq
             && !self.ia.provider_attr.srq_ep_pz_difference_supported
@@ -145,7 +146,7 @@ impl Plan {
         Stream { ep, kind: StreamKind::Request, flags: request_mode(self.attr.request_completion_flags) }
     }
 
-    /// Makes the QP, with room in the CQs of its EVDs.
+    /// Creates the QP, and makes room in the CQs of its EVDs.
     pub(super) fn feed(&self, id: EpId) -> Result<Fed> {
         headroom()?;
         let dates = self.ia.reactor.keep_dates()?;
@@ -178,7 +179,7 @@ impl Plan {
         Ok(Fed { recv, request, qp: Arc::new(qp), room, requests, receives, ud, dates })
     }
 
-    /// Takes back what [`Plan::feed`] has done; streams of an EP that is changed stay.
+    /// Undoes [`Plan::feed`]. Old streams of an EP that is being changed stay.
     pub(super) fn starve(&self, id: EpId, fed: &Fed) {
         fed.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), fed.room.recv);
         fed.request.detach_one(self.request.is_some().then(|| self.request_stream(id)), fed.room.request);
@@ -216,11 +217,12 @@ impl Plan {
         Ok(qp)
     }
 
-    /// The EP, known to its EVDs and its IA, and with the sizes that the QP really has.
+    /// Creates the EP with the real sizes of the QP, and adds it to the tables of its EVDs and its
+    /// IA.
     ///
     /// # Errors
-    /// No memory for the tables by which it is found; the EP comes back, to be detached. One that is found in them already, with
-    /// this QP, needs none.
+    /// No memory for those tables. The error returns the EP, which the caller must detach. An EP
+    /// that is in the tables already, with this QP, needs no memory.
     pub(super) fn assemble(
         self,
         id: EpId,
@@ -231,7 +233,7 @@ impl Plan {
     ) -> Result<Arc<EpInner>, (Arc<EpInner>, Error)> {
         let Fed { recv, request, qp, room, requests, receives, ud, dates } = fed;
         let mut attr = self.attr;
-        // Its QP receives from now on.
+        // The QP of a UD EP receives from now on.
         control.drained = ud.is_none();
         let mut hooks = RecvHooks::empty();
         hooks.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
@@ -301,11 +303,13 @@ impl Plan {
 }
 
 impl Ep {
-    /// Makes an EP with a receive queue of its own; no attributes means [`EpAttr::default`].
+    /// Creates an EP with its own receive queue. Without attributes, the EP gets
+    /// [`EpAttr::default`].
     ///
     /// # Errors
-    /// INVALID_HANDLE for the IA, the PZ, or an EVD that is freed, another IA's or without the stream; INVALID_PARAMETER for
-    /// attributes out of range (ARG6) or against the sharing rules (the EVD's argument); INSUFFICIENT_RESOURCES.
+    /// INVALID_HANDLE for the IA, for the PZ, or for an EVD that is freed, belongs to another IA or
+    /// lacks the stream; INVALID_PARAMETER for attributes out of range (ARG6), or against the
+    /// sharing rules (the EVD's argument); INSUFFICIENT_RESOURCES.
     ///
     /// # References
     /// dat_ep_create(3DAT).
@@ -314,12 +318,12 @@ impl Ep {
         Ok(Self { inner: Plan::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
     }
 
-    /// Makes an EP that takes its buffers from an SRQ (R127-R156).
+    /// Creates an EP that takes its buffers from an SRQ (R127-R156).
     ///
     /// # Errors
-    /// As [`Ep::create`], with ARG7 for attributes; INVALID_HANDLE for the SRQ (R130); INVALID_PARAMETER (ARG2) for a PZ
-    /// other than the SRQ's where the device cannot keep them apart (R136); INVALID_STATE (SRQ_SHUTDOWN) while it is
-    /// being freed (R31).
+    /// As [`Ep::create`], with ARG7 for attributes; INVALID_HANDLE for the SRQ (R130);
+    /// INVALID_PARAMETER (ARG2) for a PZ other than the SRQ's if the device requires the same PZ
+    /// (R136); INVALID_STATE (SRQ_SHUTDOWN) while the SRQ is being freed (R31).
     ///
     /// # References
     /// dat_ep_create_with_srq(3DAT).
@@ -327,7 +331,7 @@ impl Ep {
         Self::create_on(ia, pz, evds, &srq.inner, attr)
     }
 
-    /// As [`Ep::create_with_srq`], without the half that posts.
+    /// As [`Ep::create_with_srq`], for callers that do not own the posting part of the SRQ.
     pub(crate) fn create_on(
         ia: &Ia,
         pz: &Pz,
@@ -339,7 +343,8 @@ impl Ep {
         Ok(Self { inner: plan.make(7)? })
     }
 
-    /// One for a request that asks this; the consumer gives it a PZ and EVDs.
+    /// Creates an EP for a connection request whose service point asks for one. The consumer later
+    /// gives the EP a PZ and EVDs.
     pub(crate) fn provided(
         ia: &Arc<Device>,
         defaults: &Arc<Defaults>,
@@ -368,8 +373,9 @@ pub(super) fn dto_evd(ia: &Arc<Device>, evd: Option<&Evd>, sub: Subtype) -> Resu
     evd.map(|evd| evd.inner.check_for(ia, EvdFlags::DTO, sub).map(|()| evd.inner.clone())).transpose()
 }
 
-/// The EVD for connection events, if one is given. Of a plain EP it may be another IA's: dapltest's limit test has one for all,
-/// and connection events need no device.
+/// The EVD for connection events, if one is given. For an EP without an SRQ, the EVD may belong to
+/// another IA: dapltest's limit test uses one EVD for all IAs, and connection events need no
+/// device.
 pub(super) fn connect_evd(
     ia: &Arc<Device>,
     evd: Option<&Evd>,
@@ -410,17 +416,18 @@ pub(super) fn check_attr(ia: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> 
     within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
 }
 
-/// What each request may ask for, whatever its EP says.
+/// Flags that each request may carry, whatever the flags of its EP are.
 const ALWAYS: CompletionFlags =
     CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT).union(CompletionFlags::BARRIER_FENCE);
 
-/// How requests of an EP with these flags notify. The attribute says which flags posts may carry, so those that they may always
-/// carry have no effect there (dat_ep_modify(3DAT)).
+/// The notification mode of requests of an EP with these flags. The attribute says which flags
+/// posts may carry. Flags that every post may carry therefore have no effect in the attribute
+/// (dat_ep_modify(3DAT)).
 pub(super) fn request_mode(flags: CompletionFlags) -> CompletionFlags {
     flags.difference(ALWAYS)
 }
 
-/// What datagrams need beyond other EPs.
+/// Checks the attributes that only UD EPs need.
 fn check_ud_attr(ia: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
     if !ia.attr.datagrams {
         return Err(not_here());
@@ -433,7 +440,7 @@ fn check_ud_attr(ia: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
     Ok(())
 }
 
-/// A stream's mode is one of a few (R148).
+/// Checks that the mode of a stream is one of the legal modes (R148).
 pub(super) fn check_flags(flags: CompletionFlags, recv: bool, arg: u16) -> Result<()> {
     let mode = if recv { flags } else { request_mode(flags) };
     let legal = mode.is_empty()
@@ -444,7 +451,7 @@ pub(super) fn check_flags(flags: CompletionFlags, recv: bool, arg: u16) -> Resul
     if legal { Ok(()) } else { Err(Error::arg(arg, format!("illegal {stream} flags {:#x}", flags.bits()))) }
 }
 
-/// Both streams of one EP on one EVD: the sharing rules between the two (R149-R151).
+/// Checks the sharing rules between the two streams of one EP on one EVD (R149-R151).
 fn pair_fits(recv: Stream, request: Stream) -> Result<()> {
     let differ = |flag| recv.flags.contains(flag) != request.flags.contains(flag);
     let threshold_srq = matches!(recv.kind, StreamKind::Recv { srq: true });
