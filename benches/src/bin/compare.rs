@@ -176,7 +176,8 @@ fn measure(args: &Args) -> Result<()> {
             count_queues(&jobs, &mut counts)?;
         }
         if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
-            count_dat(&jobs, dat, &mut counts)?;
+            let groups = if args.quick { 1 } else { 16 };
+            count_dat(&jobs, dat, groups, &mut counts)?;
         }
     }
     let rows: Vec<Row> = jobs
@@ -279,11 +280,10 @@ fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
 }
 
 /// Instructions and locked instructions per operation of the jobs that go through libdat2, counted
-/// by single steps.
-fn count_dat(jobs: &[Job], dat: &DatPost, counts: &mut [Count]) -> Result<()> {
-    const GROUPS: u32 = 16;
+/// by single steps in `groups` groups of operations.
+fn count_dat(jobs: &[Job], dat: &DatPost, groups: u32, counts: &mut [Count]) -> Result<()> {
     for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.through_libdat()) {
-        let (steps, operations) = dat.steps(job.subject, &job.spec, GROUPS)?;
+        let (steps, operations) = dat.steps(job.subject, &job.spec, groups)?;
         let per_operation = |n: u64| Some(n as f64 / f64::from(operations));
         *count =
             Count { instructions: per_operation(steps.instructions), locked: per_operation(steps.locked) };
