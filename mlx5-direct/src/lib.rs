@@ -84,8 +84,8 @@
 //!
 //! # What is refused, and what to avoid
 //!
-//! - `from_verbs` refuses an SRQ or CQ that was used before, SRQ signatures and compressed CQEs.
-//!   The error says what to do.
+//! - `from_verbs` refuses an SRQ, a send queue or a receive queue that was posted to before, and
+//!   signatures. [`Cq::poll`] returns an error for compressed CQEs. The errors say what to do.
 //! - A key does not tell whether its memory was registered for on-demand paging. Do not post such
 //!   memory: a page fault completes as [`Syndrome::OdpPageFault`].
 //! - Scatter to CQE is on for the QPs that `ibv_create_qp` creates, unless the environment has
