@@ -84,7 +84,7 @@ pub(crate) struct UarPage {
     pub(crate) compare: bool,
     /// A doorbell was taken by a hook on libmlx5 since the helper thread looked last.
     pub(crate) hooked: bool,
-    /// The last doorbell of each of the two registers, where it is known and was a BlueFlame copy.
+    /// The last doorbell of each of the two registers, if it is known and was a BlueFlame copy.
     pub(crate) last_copy: [Option<LastCopy>; 2],
 }
 

@@ -39,7 +39,8 @@ pub enum Fault {
     Hold,
     /// A send completion is written twice.
     Repeat,
-    /// A completion is written whole but for its owner bit; that follows at the next explicit step.
+    /// A completion is written without its owner bit. The owner bit follows at the next explicit
+    /// step.
     StaleOwner,
     /// A receive completion is written without its owner bit. The owner bit and every later
     /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
@@ -240,7 +241,7 @@ impl Faults {
         })
     }
 
-    /// A completion is about to get its owner byte: true when that waits.
+    /// A completion is about to get its owner byte. Returns true if a fault delays the owner byte.
     #[cold]
     pub(crate) fn keep_owner_stale(&mut self, cq: usize, buf: Area, offset: usize, value: u8) -> bool {
         let receive = matches!(value >> 4, 1..=4);
@@ -262,7 +263,8 @@ impl Faults {
         self.held.retain(|held| held.qp != qp);
     }
 
-    /// A QP has taken its last receive: true when saying so waits for receives that are late.
+    /// A QP has taken its last receive. Returns true if LAST_WQE_REACHED must wait for late
+    /// receives.
     pub(crate) fn keep_last_wqe(&mut self, qp: usize) -> bool {
         let late = !self.late.is_empty();
         if late {
@@ -326,7 +328,7 @@ impl Device {
         self.complete(held.cq, &cqe);
     }
 
-    /// Writes completions that were held back; an explicit step does.
+    /// Writes completions that were held back. An explicit step calls this function.
     pub(crate) fn release_held(&mut self) {
         for held in std::mem::take(&mut self.faults.held) {
             self.release(&held);

@@ -77,7 +77,7 @@ impl QpState {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// The send queue is not looked at: neither its doorbell nor its record counts.
+    /// The device ignores the send queue: neither its doorbell nor its record has an effect.
     #[inline]
     pub(crate) fn ignores_sends(self) -> bool {
         matches!(self, Self::Reset | Self::Init | Self::Rtr)

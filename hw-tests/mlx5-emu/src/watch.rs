@@ -99,7 +99,8 @@ fn read_all(maps: &File) -> io::Result<String> {
     }
 }
 
-/// A watcher that the process is run by stops all threads when one of them waits in a page fault.
+/// True under a tool such as valgrind, which stops all threads while a thread waits in a page
+/// fault.
 fn threads_run_one_at_a_time(maps: &str) -> bool {
     maps.contains("/vgpreload_") || maps.contains("/valgrind/")
 }

@@ -18,7 +18,7 @@ use crate::device::Device;
 pub(super) const WORDS: usize = 32;
 /// Words of a basic block.
 const BLOCK: usize = 8;
-/// Basic blocks of a QP's ring, before the announced WQE, that an earlier copy is looked for in.
+/// Number of basic blocks before the announced WQE in which an earlier copy is searched.
 const EARLIER: u16 = 256;
 
 /// The copy that was the last doorbell of a register: its half, its QP, the index after its WQE.

@@ -161,7 +161,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes the rules towards a QP away, which a kernel would not let go before them.
+    /// Removes the rules towards a QP. A kernel would not destroy the QP before these rules.
     pub(super) fn remove_flows_to(&mut self, qp: usize) {
         for (_, flow) in self.flows.iter_mut().filter(|(_, flow)| flow.qp == Some(qp)) {
             flow.qp = None;
