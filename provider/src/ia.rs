@@ -1,4 +1,4 @@
-//! IAs: an open device, and the close of everything that lives on it.
+//! IAs: opening a device, and closing all objects on it.
 
 mod counters;
 mod create;
@@ -13,10 +13,10 @@ use rxe_fallback::{Context, Selector};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The asynchronous EVD holds at least this many events, whatever was asked (R193).
+/// The asynchronous EVD holds at least this many events, whatever length is requested (R193).
 const ASYNC_QLEN: usize = 4096;
 
-/// An interface adapter (`DAT_IA_HANDLE`): an open device. Dropping it closes it abruptly.
+/// An interface adapter (`DAT_IA_HANDLE`): an open device. Dropping an `Ia` closes it abruptly.
 #[derive(Debug)]
 pub struct Ia {
     pub(crate) device: Arc<Device>,
@@ -24,21 +24,21 @@ pub struct Ia {
     async_evd: Evd,
 }
 
-/// Where asynchronous events go.
+/// The destination of asynchronous events.
 enum AsyncEvents {
-    /// To a new EVD, for this many.
+    /// A new EVD for this many events.
     New(usize),
-    /// To this one.
+    /// This EVD.
     To(Arc<EvdInner>),
 }
 
 impl Ia {
-    /// Opens a device, named as `rxeA`, `"mlx5_0 1"` (with port), a network interface or an
-    /// address.
+    /// Opens a device. The name is one of: `rxeA`, `"mlx5_0 1"` (with a port), a network interface,
+    /// or an address.
     ///
     /// # Errors
-    /// PROVIDER_NOT_FOUND with the devices found where there is none of that name; INVALID_STATE
-    /// where its port is down or it has no address; INSUFFICIENT_RESOURCES from the device.
+    /// PROVIDER_NOT_FOUND, with the list of devices, if no device has that name; INVALID_STATE if
+    /// its port is down or has no address; INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
     /// dat_ia_open(3DAT).
@@ -46,7 +46,7 @@ impl Ia {
         Self::open_with(name, 8, IaSettings::default())
     }
 
-    /// As [`Ia::open`], with an asynchronous EVD for at least this many events, and settings.
+    /// As [`Ia::open`], with settings, and with an asynchronous EVD for at least this many events.
     ///
     /// # Errors
     /// As [`Ia::open`]; INVALID_PARAMETER (ARG2) for a length below 1.
@@ -58,11 +58,11 @@ impl Ia {
         Self::open_telling(name, &AsyncEvents::New(qlen), settings)
     }
 
-    /// As [`Ia::open`], with asynchronous events to an EVD that exists: that of another open IA, or
-    /// one made with the stream for them.
+    /// As [`Ia::open`], with asynchronous events to an existing EVD: the asynchronous EVD of
+    /// another open IA, or an EVD created with the asynchronous stream.
     ///
-    /// Events tell by their objects and contexts which IA they are about ([`Ia::set_context`]).
-    /// With the EVD, or with the IA that it belongs to, they end.
+    /// The objects and contexts of the events identify the IA ([`Ia::set_context`]). The events
+    /// stop when the EVD is freed, or when the IA of the EVD is closed.
     ///
     /// # Errors
     /// As [`Ia::open`]; INVALID_HANDLE (EVD_ASYNC) for an EVD that is freed or without the stream.
@@ -80,7 +80,7 @@ impl Ia {
             if descriptors_left() >= DESCRIPTORS {
                 return error;
             }
-            // Libraries then find no devices or no addresses, and say that there are none.
+            // Libraries then find no devices or addresses, and report that there are none.
             let text = format!(
                 "an IA needs about {DESCRIPTORS} file descriptors, and fewer are left: raise the limit with \
                  \"ulimit -n\" ({error})"
@@ -93,8 +93,8 @@ impl Ia {
         headroom()?;
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
-        // A link-local address is good on its own link only, and the connection manager does not
-        // take it.
+        // A link-local address is valid only on its own link, and the connection manager does not
+        // accept it.
         let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let address = match address {
             None => context.address(port).map_err(not_found)?,
@@ -115,10 +115,10 @@ impl Ia {
             AsyncEvents::To(evd) => evd.clone(),
         };
         device.set_async_sink(Some(async_evd.clone()));
-        // The asynchronous EVD is not one that the consumer has made.
+        // The asynchronous EVD was not created by the consumer.
         device.counts.clear();
         if let Err(error) = device.start() {
-            // The device and its asynchronous EVD hold each other.
+            // The device and its asynchronous EVD hold references to each other.
             device.set_async_sink(None);
             return Err(error);
         }
@@ -127,12 +127,12 @@ impl Ia {
         Ok(Self { device, defaults, async_evd: Evd { inner: async_evd } })
     }
 
-    /// What the device offers.
+    /// The attributes of the device.
     pub fn attributes(&self) -> &IaAttr {
         &self.device.attr
     }
 
-    /// What the provider does on it.
+    /// The attributes of the provider on this device.
     pub fn provider_attributes(&self) -> &ProviderAttr {
         &self.device.provider_attr
     }
@@ -147,8 +147,8 @@ impl Ia {
         &self.async_evd
     }
 
-    /// Makes this side's writes to these segments visible to peers' RDMA Reads. On the coherent
-    /// machines that devices are in, there is nothing to do (R272).
+    /// Makes this side's writes to these segments visible to peers' RDMA Reads. Devices work on
+    /// coherent machines, so there is nothing to do (R272).
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for a segment that is not inside a live LMR; INVALID_HANDLE after
@@ -164,8 +164,8 @@ impl Ia {
         }
     }
 
-    /// Makes peers' RDMA Writes to these segments visible to this side. As for
-    /// [`Ia::sync_rdma_read`], there is nothing to do.
+    /// Makes peers' RDMA Writes to these segments visible to this side. There is nothing to do, as
+    /// for [`Ia::sync_rdma_read`].
     ///
     /// # Errors
     /// As [`Ia::sync_rdma_read`].
@@ -176,17 +176,18 @@ impl Ia {
         self.sync_rdma_read(segments)
     }
 
-    /// A number of the consumer's, 0 at first; it comes back in asynchronous events about the IA
-    /// itself.
+    /// Sets the consumer's context, which asynchronous events about the IA carry. The initial value
+    /// is 0.
     pub fn set_context(&self, context: u64) {
         self.device.set_consumer_context(context);
     }
 
-    /// Closes it. Graceful only if nothing is left (R273); abrupt ends and frees everything, SRQs
-    /// after EPs and before PZs (R274), and what the consumer still holds is stale then (R275).
+    /// Closes the IA. A graceful close succeeds only if no object is left (R273). An abrupt close
+    /// ends and frees all objects: EPs first, then SRQs, then PZs (R274). Objects that the consumer
+    /// still holds are then stale (R275).
     ///
     /// # Errors
-    /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left; the IA comes back.
+    /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left. The error returns the IA.
     ///
     /// # References
     /// dat_ia_close(3DAT).
@@ -198,7 +199,8 @@ impl Ia {
         Ok(())
     }
 
-    /// What [`Ia::close`] would say, as long as nothing changes.
+    /// Checks whether [`Ia::close`] would succeed. The answer is valid until objects are created or
+    /// freed.
     pub(crate) fn can_close(&self, how: CloseFlags) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleIa, "IA")?;
         match self.what_is_left() {
@@ -209,7 +211,7 @@ impl Ia {
         }
     }
 
-    /// The number of its own asynchronous EVD, if it has one: not one that the consumer has made.
+    /// The ID of the IA's own asynchronous EVD; `None` if the consumer supplied the EVD.
     fn own_async_evd(&self) -> Option<EvdId> {
         let id = self.async_evd.inner.id;
         self.device.registry.contains(Class::Evd, id.0).then_some(id)
@@ -249,10 +251,10 @@ impl Drop for Ia {
     }
 }
 
-/// File descriptors that an open IA and the libraries below it hold, about.
+/// The approximate number of descriptors that an open IA and the libraries below it hold.
 const DESCRIPTORS: usize = 16;
 
-/// How many more descriptors the process may open, up to [`DESCRIPTORS`].
+/// The number of descriptors that the process may still open, up to [`DESCRIPTORS`].
 fn descriptors_left() -> usize {
     let files: Vec<_> = (0..DESCRIPTORS).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
     files.len()

@@ -1,14 +1,14 @@
-//! What an EP counts.
+//! The counters of an EP.
 
 use super::{Base, Counters, EpCounter};
 use crate::types::DtoOp;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Kinds of messages that are counted apart.
+/// Kinds of messages with separate counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum ReceivedAs {
-    // As a CQE has them, so that nothing has to be translated.
+    // The values equal those in a CQE, so that no translation is needed.
     RdmaImmediate,
     Plain,
     Immediate,
@@ -18,7 +18,7 @@ pub(crate) enum ReceivedAs {
 const RECEIVED: usize = 4;
 
 impl ReceivedAs {
-    /// Of a receive.
+    /// The kind of a receive operation.
     #[inline]
     pub(crate) fn of(op: DtoOp) -> Self {
         match op {
@@ -30,7 +30,7 @@ impl ReceivedAs {
     }
 }
 
-/// Messages that have arrived. Written under the lock of the receive EVD's queue only, where they come from.
+/// Counts of received messages. Written only under the lock of the receive EVD's queue.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     messages: [AtomicU64; RECEIVED],
@@ -40,13 +40,13 @@ pub(crate) struct Received {
 impl Received {
     #[inline(always)]
     pub(crate) fn add(&self, kind: ReceivedAs, bytes: u32) {
-        // One thread at a time writes, as the lock has it: no need to lock the bus as well.
+        // The lock admits one writer at a time, so no atomic read-modify-write is needed.
         let add = |to: &AtomicU64, n: u64| to.store(to.load(Relaxed).wrapping_add(n), Relaxed);
         add(&self.messages[kind as usize], 1);
         add(&self.bytes[kind as usize], bytes.into());
     }
 
-    /// Goes on where another has stopped.
+    /// Continues the counts of another `Received`.
     pub(crate) fn follow(&self, other: &Self) {
         for (to, from) in [(&self.messages, &other.messages), (&self.bytes, &other.bytes)] {
             to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
@@ -59,7 +59,8 @@ impl Received {
     }
 }
 
-/// Operations that were posted, by their numbers. Binds are among them, and nobody asks for those.
+/// Counts of posted operations, by operation number. Binds are included, though no counter reports
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Posted {
     posts: [u64; OPERATIONS],
@@ -87,7 +88,8 @@ impl Posted {
     }
 }
 
-/// What is not counted where data passes, under the lock of the EP's control state.
+/// Counts of control calls, which are not on the data path. Under the lock of the EP's control
+/// state.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) connects: u64,
@@ -96,7 +98,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// All counters of the EP as they count since the last reset; those of `reset` count from now on.
+    /// All counters of the EP since the last reset. Resets the counters in `reset`.
     pub(crate) fn read(
         &mut self,
         posted: &Posted,

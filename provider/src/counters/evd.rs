@@ -1,4 +1,4 @@
-//! What an EVD counts, under the lock of its queue.
+//! The counters of an EVD, under the lock of its queue.
 
 use super::{Base, Counters, EvdCounter};
 
@@ -10,7 +10,7 @@ pub(crate) struct EvdCounts {
     pub(crate) not_found: u64,
     /// Dequeues that found an event in the queue.
     pub(crate) found: u64,
-    /// The next event in the queue is one that a dequeue under way has found in the CQ.
+    /// The next event in the queue was found in the CQ by a dequeue that has not finished.
     pub(crate) polling: bool,
     pub(crate) waits: u64,
     pub(crate) blocked: u64,
@@ -21,7 +21,8 @@ pub(crate) struct EvdCounts {
 }
 
 impl EvdCounts {
-    /// A dequeue ends: whether it found anything, and whether the queue was empty before.
+    /// Counts a finished dequeue: whether it found an event, and whether the queue was empty
+    /// before.
     #[inline]
     pub(crate) fn dequeued(&mut self, found: bool, was_empty: bool) {
         if !found {
@@ -34,7 +35,7 @@ impl EvdCounts {
         }
     }
 
-    /// `cq`: whether the EVD has one, into which every dequeue looks that finds the queue empty.
+    /// `cq`: whether the EVD has a CQ. Every dequeue that finds the queue empty polls the CQ.
     pub(crate) fn read(&mut self, cq: bool, reset: &[EvdCounter]) -> Counters<EvdCounter> {
         use EvdCounter as C;
         let mut totals = Counters::zero();

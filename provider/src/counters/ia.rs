@@ -1,4 +1,5 @@
-//! What an IA counts: what happens once per call or event of a connection, never where data passes.
+//! The counters of an IA. They count calls and connection events, never operations of the data
+//! path.
 
 use super::port::{PortCounters, Samples};
 use super::{Base, Counter, Counters, IaCounter};
@@ -18,7 +19,7 @@ struct Read {
 }
 
 impl IaCounts {
-    /// `device` is its folder in sysfs.
+    /// `device` is the device's folder in sysfs.
     pub(crate) fn new(device: std::path::PathBuf, port: u8) -> Self {
         Self {
             counts: IaCounter::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -26,17 +27,17 @@ impl IaCounts {
         }
     }
 
-    /// Back to 0, before anybody looks.
+    /// Sets the counters to 0. Call before any thread reads them.
     pub(crate) fn clear(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }
 
-    /// One more.
+    /// Adds one.
     pub(crate) fn count(&self, counter: IaCounter) {
         self.counts[counter.index()].fetch_add(1, Relaxed);
     }
 
-    /// Everything that was counted since the IA was opened.
+    /// The counts since the IA was opened.
     pub(crate) fn totals(&self) -> Counters<IaCounter> {
         let mut totals = Counters::zero();
         for (&counter, count) in IaCounter::ALL.iter().zip(&self.counts) {
@@ -45,8 +46,8 @@ impl IaCounts {
         totals
     }
 
-    /// These totals, with the counters of the port, as they count since the last reset; those of
-    /// `reset` count from now on.
+    /// These totals and the counters of the port, since the last reset. Resets the counters in
+    /// `reset`.
     pub(crate) fn read(&self, mut totals: Counters<IaCounter>, reset: &[IaCounter]) -> Counters<IaCounter> {
         let mut read = self.read.lock().unwrap();
         for (counter, value) in read.samples.read() {
@@ -55,14 +56,14 @@ impl IaCounts {
         read.base.read(totals, reset)
     }
 
-    /// Starts a group of counters of the port at 0.
+    /// Starts a group of port counters at 0.
     pub(crate) fn start(&self, group: PortCounters) {
         let mut read = self.read.lock().unwrap();
         read.samples.start(group);
         read.base.forget(group.counters());
     }
 
-    /// Stops a group; its counters keep what they say.
+    /// Stops a group. Its counters keep their values.
     pub(crate) fn stop(&self, group: PortCounters) {
         self.read.lock().unwrap().samples.stop(group);
     }

@@ -32,10 +32,13 @@ macro_rules! counters {
 counters! {
     /// What is counted of an IA (`DAT_IA_COUNTERS`).
     ///
-    /// Connection management is counted as librdmacm shows it. What happens inside the kernel (retries, duplicates, MRA) it does
-    /// not show: the kernel's own counters of the port do, where it has them, for all processes together, from
-    /// [`Ia::start_counters`](crate::Ia::start_counters) with [`PortCounters::Cm`](crate::PortCounters::Cm) on. These say
-    /// *kernel* below, those of the other two groups *port* and *device*; they are 0 before they are started.
+    /// Connection management is counted as librdmacm reports it. librdmacm does not report events
+    /// inside the kernel (retries, duplicates, MRA). The kernel's own counters of the port do, if
+    /// the port has them. They count for all processes together, from
+    /// [`Ia::start_counters`](crate::Ia::start_counters) with
+    /// [`PortCounters::Cm`](crate::PortCounters::Cm) on. The descriptions below mark these counters
+    /// as *kernel*, and those of the other two groups as *port* and *device*. They are 0 until they
+    /// are started.
     IaCounter {
         /// PZs made.
         PzCreate = DCNT_IA_PZ_CREATE,
@@ -155,7 +158,8 @@ counters! {
         CmErrTimeout = DCNT_IA_CM_ERR_TIMEOUT,
         /// Rejects that the provider sent on its own: no EP was left, or nobody took the request.
         CmErrRejTx = DCNT_IA_CM_ERR_REJ_TX,
-        /// Rejects that neither the peer's consumer wished nor [`CmErrRefused`](Self::CmErrRefused) counts.
+        /// Rejects that neither the peer's consumer wished nor [`CmErrRefused`](Self::CmErrRefused)
+        /// counts.
         CmErrRejRx = DCNT_IA_CM_ERR_REJ_RX,
         /// Kernel: disconnect requests received again.
         CmErrDreqDup = DCNT_IA_CM_ERR_DREQ_DUP,
@@ -171,7 +175,8 @@ counters! {
         CmErrMraRetry = DCNT_IA_CM_ERR_MRA_RETRY,
         /// Events of the connection manager that nobody waited for.
         CmErrUnexpected = DCNT_IA_CM_ERR_UNEXPECTED,
-        /// Port: packets received with errors. This and the next eight: [`PortCounters::Link`](crate::PortCounters::Link).
+        /// Port: packets received with errors. This and the next eight:
+        /// [`PortCounters::Link`](crate::PortCounters::Link).
         LnkErrRcv = DCNT_IA_LNK_ERR_RCV,
         /// Port: packets received marked bad by a switch or a peer.
         LnkErrRcvRemPhys = DCNT_IA_LNK_ERR_RCV_REM_PHYS,
@@ -189,7 +194,8 @@ counters! {
         LnkWarnRcvSwRelay = DCNT_IA_LNK_WARN_RCV_SW_RELAY,
         /// Port: ticks with something to send and no credits.
         LnkWarnXmtWait = DCNT_IA_LNK_WARN_XMT_WAIT,
-        /// Device, as responder: remote access errors. This and the next eight: [`PortCounters::Diag`](crate::PortCounters::Diag).
+        /// Device, as responder: remote access errors. This and the next eight:
+        /// [`PortCounters::Diag`](crate::PortCounters::Diag).
         DiagErrRqRae = DCNT_IA_DIAG_ERR_RQ_RAE,
         /// Device, as responder: packets out of sequence.
         DiagErrRqOos = DCNT_IA_DIAG_ERR_RQ_OOS,
@@ -211,7 +217,8 @@ counters! {
 }
 
 counters! {
-    /// What is counted of an EP (`DAT_EP_COUNTERS`). Buffers posted to an SRQ are no EP's; messages that it takes from there are.
+    /// What is counted of an EP (`DAT_EP_COUNTERS`). Buffers posted to an SRQ are no EP's; messages
+    /// that it takes from there are.
     EpCounter {
         /// Attempts to connect, or to find out an address handle, that this EP began.
         Connect = DCNT_EP_CONNECT,

@@ -1,8 +1,8 @@
-//! Counters of the port and the device, as the kernel shows them in sysfs: numbers that others have
-//! been counting, told as what came since a beginning.
+//! Counters of the port and the device, from sysfs. The kernel counts for all processes; a counter
+//! reports the difference since it was started.
 //!
-//! Names differ between drivers, and no device has them all: where none of the files is there, the
-//! counter stays 0.
+//! Names differ between drivers, and no device has all counters. If none of a counter's files
+//! exists, the counter stays 0.
 
 use super::IaCounter;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum PortCounters {
 }
 
 impl PortCounters {
-    /// All of them, in the order of the headers.
+    /// All groups, in the order of the headers.
     pub const ALL: [Self; 3] = [Self::Cm, Self::Link, Self::Diag];
 
     /// The counters of this group.
@@ -28,7 +28,7 @@ impl PortCounters {
         self.files().iter().map(|(counter, _)| *counter)
     }
 
-    /// Where each counter is, by driver.
+    /// The sysfs files of each counter, by driver.
     fn files(self) -> &'static [(IaCounter, &'static [&'static str])] {
         match self {
             Self::Cm => CM,
@@ -37,12 +37,12 @@ impl PortCounters {
         }
     }
 
-    /// Folders that a file of this group can be in.
+    /// The folders that can hold the files of this group.
     fn folders(self, device: &Path, port: u8) -> Vec<PathBuf> {
         let of_port = device.join("ports").join(port.to_string());
         match self {
             Self::Cm => {
-                // Before Linux 5.14 it was a class of its own.
+                // Before Linux 5.14 these counters had their own device class.
                 let class = device.parent().and_then(Path::parent).zip(device.file_name());
                 let old =
                     class.map(|(class, name)| class.join("infiniband_cm").join(name).join(port.to_string()));
@@ -55,7 +55,7 @@ impl PortCounters {
         }
     }
 
-    /// What the counters of this group say now.
+    /// The present values of the counters of this group.
     fn look(self, device: &Path, port: u8) -> Vec<u64> {
         let folders = self.folders(device, port);
         let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -124,14 +124,14 @@ pub(super) struct Samples {
 enum Sample {
     #[default]
     Never,
-    /// Counting from these numbers on.
+    /// Running: counting from these start values.
     Since(Vec<u64>),
-    /// Stopped with these.
+    /// Stopped with these values.
     Stopped(Vec<u64>),
 }
 
 impl Samples {
-    /// `device` is its folder in sysfs.
+    /// `device` is the device's folder in sysfs.
     pub(super) fn new(device: PathBuf, port: u8) -> Self {
         Self { device, port, groups: Default::default() }
     }
@@ -146,7 +146,7 @@ impl Samples {
         }
     }
 
-    /// What each counter says that was ever started.
+    /// The value of each counter that was ever started.
     pub(super) fn read(&self) -> Vec<(IaCounter, u64)> {
         PortCounters::ALL.iter().flat_map(|&group| group.counters().zip(self.values(group))).collect()
     }
@@ -157,7 +157,7 @@ impl Samples {
             Sample::Stopped(values) => values.clone(),
             Sample::Since(start) => {
                 let now = group.look(&self.device, self.port);
-                // Somebody may have set them back.
+                // Another process may have reset the counters.
                 now.iter().zip(start).map(|(now, start)| now.saturating_sub(*start)).collect()
             }
         }
@@ -168,7 +168,7 @@ impl Samples {
 mod tests {
     use super::*;
 
-    /// A device's folder, gone with the value.
+    /// A device's folder, deleted when the value is dropped.
     struct Device(PathBuf);
 
     impl Device {

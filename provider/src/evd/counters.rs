@@ -3,15 +3,15 @@
 use crate::{Counters, Evd, EvdCounter, Result};
 
 impl Evd {
-    /// What has happened on it.
+    /// Returns the EVD's counters.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was freed.
+    /// INVALID_HANDLE after the EVD was freed.
     pub fn counters(&self) -> Result<Counters<EvdCounter>> {
         self.take_counters(&[])
     }
 
-    /// The same, and these counters start at 0 again.
+    /// Returns the counters, and resets those in `reset` to 0.
     ///
     /// # Errors
     /// As [`Evd::counters`].

@@ -5,15 +5,15 @@ use crate::device::Class;
 use crate::{Counters, IaCounter, PortCounters, Result};
 
 impl Ia {
-    /// What has happened on it.
+    /// Returns the IA's counters.
     ///
     /// # Errors
-    /// INVALID_HANDLE after it was closed.
+    /// INVALID_HANDLE after the IA was closed.
     pub fn counters(&self) -> Result<Counters<IaCounter>> {
         self.take_counters(&[])
     }
 
-    /// The same, and these counters start at 0 again.
+    /// Returns the counters, and resets those in `reset` to 0.
     ///
     /// # Errors
     /// As [`Ia::counters`].
@@ -22,8 +22,8 @@ impl Ia {
         Ok(self.device.counts.read(self.totals(), reset))
     }
 
-    /// Starts this group of counters of the port or the device at 0: the device has been counting
-    /// them since it came up. A counter that the device does not have stays 0.
+    /// Starts this group of port or device counters at 0. The device has counted since it came up,
+    /// so the counters report the difference. A counter that the device does not have stays 0.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -36,7 +36,7 @@ impl Ia {
         Ok(())
     }
 
-    /// Stops this group: its counters keep what they say. One that was not started stays 0.
+    /// Stops this group. Its counters keep their values. A group that was not started stays 0.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -49,8 +49,8 @@ impl Ia {
         Ok(())
     }
 
-    /// What was counted, and how many objects were freed, which follows from how many were made and
-    /// how many there are.
+    /// The counted values. The number of freed objects follows from the created and the existing
+    /// objects.
     fn totals(&self) -> Counters<IaCounter> {
         use IaCounter as C;
         let own = usize::from(self.own_async_evd().is_some());

@@ -1,5 +1,5 @@
-//! Constructors of the objects that an IA itself is made with: EVDs, CNOs and PZs. They stand here
-//! and not with their types since those must not know the [`Ia`], which holds some of them.
+//! Constructors of the objects that an IA itself uses: EVDs, CNOs and PZs. They are not in the
+//! modules of those types, because those modules must not depend on [`Ia`].
 
 use crate::cno::CnoInner;
 use crate::device::Class;
@@ -11,7 +11,7 @@ use crate::{Cno, Error, Evd, Ia, IaCounter, Pz, Result, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 impl Evd {
-    /// Makes an EVD for at least `min_qlen` events of these streams.
+    /// Creates an EVD for at least `min_qlen` events of these streams.
     ///
     /// # Errors
     /// INVALID_PARAMETER for a length below 1 or over the IA's limit or for no or unknown flags,
@@ -42,7 +42,7 @@ impl Evd {
 }
 
 impl Cno {
-    /// Makes a CNO.
+    /// Creates a CNO.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -53,8 +53,9 @@ impl Cno {
         Ok(Self { inner: CnoInner::new(&ia.device, None)? })
     }
 
-    /// Makes a CNO with a descriptor that is readable once an EVD has triggered it, for poll(2) and
-    /// the like; [`Cno::take`] tells which EVD and makes it unreadable.
+    /// Creates a CNO with a descriptor for poll(2) and similar calls. The descriptor is readable
+    /// once an EVD has triggered the CNO. [`Cno::take`] returns that EVD and makes the descriptor
+    /// unreadable.
     ///
     /// # Errors
     /// As [`Cno::create`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.
@@ -69,7 +70,7 @@ impl Cno {
 }
 
 impl Pz {
-    /// Makes a protection zone.
+    /// Creates a protection zone.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.
