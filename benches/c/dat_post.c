@@ -17,8 +17,8 @@
  * to warm up. Two endpoints of one IA are connected to each other. Between groups, real messages
  * take the buffers out of the SRQ, so that the ring is walked as in normal use. The SRQ has
  * ENDPOINTS further endpoints. With MILLISECONDS 0 the program runs exactly MINIMUM groups, for
- * counting instructions. With DAT_POST_TRAPS in the environment, the program executes a breakpoint trap
- * before and after each measured part, for steps.c.
+ * counting instructions. With DAT_POST_TRAPS in the environment, the program executes a breakpoint
+ * trap before and after each measured part, for steps.c.
  */
 #include <sched.h>
 #include <stdint.h>
