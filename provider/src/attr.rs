@@ -1,9 +1,9 @@
-//! Attributes: what an IA offers, what an EP or SRQ is made with.
+//! Attributes: the limits of an IA, and the parameters with which an EP or SRQ is created.
 
 use crate::types::{CompletionFlags, Count, Qos, ServiceType, WATERMARK_INFINITE};
 use std::net::IpAddr;
 
-/// What an IA offers (`DAT_IA_ATTR`), from the device.
+/// The limits and features of an IA (`DAT_IA_ATTR`), from the device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct IaAttr {
@@ -11,138 +11,142 @@ pub struct IaAttr {
     pub adapter_name: String,
     /// Vendor id and part id of the device.
     pub vendor_name: String,
-    /// Firmware version, as the device says it.
+    /// Firmware version, as the device reports it.
     pub firmware_version: String,
-    /// Hardware version, as the device says it.
+    /// Hardware version, as the device reports it.
     pub hardware_version: u32,
     /// The address that peers connect to.
     pub ia_address: IpAddr,
-    /// EPs at most.
+    /// The largest number of EPs.
     pub max_eps: Count,
-    /// DTOs of one EP and direction at most.
+    /// The largest number of DTOs of one EP in one direction.
     pub max_dto_per_ep: Count,
-    /// RDMA Reads under way at once that one EP can answer.
+    /// The largest number of concurrent RDMA Reads that one EP can answer.
     pub max_rdma_read_per_ep_in: Count,
-    /// RDMA Reads under way at once that one EP can ask.
+    /// The largest number of concurrent RDMA Reads that one EP can request.
     pub max_rdma_read_per_ep_out: Count,
-    /// RDMA Reads under way at once that all EPs together can answer.
+    /// The largest number of concurrent RDMA Reads that all EPs together can answer.
     pub max_rdma_read_in: Count,
-    /// RDMA Reads under way at once that all EPs together can ask.
+    /// The largest number of concurrent RDMA Reads that all EPs together can request.
     pub max_rdma_read_out: Count,
-    /// Whether each EP can answer its maximum, whatever the others do.
+    /// Whether each EP can always answer its maximum, independently of the other EPs.
     pub rdma_reads_guaranteed: bool,
-    /// EVDs at most.
+    /// The largest number of EVDs.
     pub max_evds: Count,
-    /// Longest EVD.
+    /// The largest length of an EVD.
     pub max_evd_qlen: Count,
-    /// Segments of one Send or receive at most.
+    /// The largest number of segments of a Send or receive.
     pub max_iov_segments_per_dto: Count,
-    /// Segments of one RDMA Read at most.
+    /// The largest number of segments of an RDMA Read.
     pub max_iov_segments_per_rdma_read: Count,
-    /// Segments of one RDMA Write at most.
+    /// The largest number of segments of an RDMA Write.
     pub max_iov_segments_per_rdma_write: Count,
-    /// LMRs at most.
+    /// The largest number of LMRs.
     pub max_lmrs: Count,
-    /// Longest LMR in bytes.
+    /// The largest size of an LMR, in bytes.
     pub max_lmr_block_size: u64,
-    /// PZs at most.
+    /// The largest number of PZs.
     pub max_pzs: Count,
-    /// Longest message in bytes.
+    /// The largest size of a message, in bytes.
     pub max_message_size: u32,
-    /// Longest RDMA in bytes.
+    /// The largest size of an RDMA operation, in bytes.
     pub max_rdma_size: u32,
-    /// Bytes in a packet of its port at most.
+    /// The largest payload of a packet on the IA's port, in bytes.
     pub mtu: u32,
-    /// Whether there are atomic operations on peers' memory (IB extension).
+    /// Whether the device supports atomic operations on peers' memory (IB extension).
     pub atomics: bool,
     /// Whether EPs can be of service type UD (IB extension).
     pub datagrams: bool,
-    /// RMRs at most; 0 where the device has no memory windows.
+    /// The largest number of RMRs; 0 if the device has no memory windows.
     pub max_rmrs: Count,
-    /// Whether the addresses of LMRs, and of RMRs for an EP, can count from 0.
+    /// Whether the addresses of LMRs, and of RMRs for an EP, can be zero-based.
     pub zero_based: bool,
     /// Whether a Send can invalidate an RMR context of the peer.
     pub remote_invalidate: bool,
-    /// SRQs at most (R264).
+    /// The largest number of SRQs (R264).
     pub max_srqs: Count,
-    /// EPs on one SRQ at most (R264).
+    /// The largest number of EPs on one SRQ (R264).
     pub max_ep_per_srq: Count,
-    /// Deepest SRQ (R264).
+    /// The largest depth of an SRQ (R264).
     pub max_recv_per_srq: Count,
 }
 
-/// What the provider does (`DAT_PROVIDER_ATTR`).
+/// The features of the provider (`DAT_PROVIDER_ATTR`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProviderAttr {
     /// "doorbell".
     pub provider_name: &'static str,
-    /// Flags that work (R267).
+    /// The completion flags that the provider supports (R267).
     pub completion_flags_supported: CompletionFlags,
-    /// Bytes of private data in a connect at most.
+    /// The largest private data of a connect, in bytes.
     pub max_private_data_size: Count,
-    /// Whether the provider makes EPs for requests (`DAT_EP_CREATOR_FOR_PSP`): 1, where it is asked to.
+    /// Whether the provider creates EPs for requests (`DAT_EP_CREATOR_FOR_PSP`): 1, if a PSP asks
+    /// for EPs.
     pub ep_creator: u32,
     /// TRUE (R259).
     pub srq_supported: bool,
     /// Bit set: 0x001 low, 0x010 soft high, 0x100 hard high (R260).
     pub srq_watermarks_supported: Count,
-    /// Whether an EP may use an SRQ of another PZ (R135, R136): a matter of the device.
+    /// Whether an EP may use an SRQ of another PZ (R135, R136). Depends on the device.
     pub srq_ep_pz_difference_supported: bool,
     /// Bit set: 0x01 available, 0x10 outstanding (R262).
     pub srq_info_supported: Count,
     /// Bit set: 0x01 buffer count, 0x10 span (R263).
     pub ep_recv_info_supported: Count,
-    /// FALSE: reaping is enough to see received data (R272).
+    /// FALSE: received data is visible once its completion is reaped (R272).
     pub lmr_sync_req: bool,
     /// `DAT_IOV_CONSUMER`, 0: triplets are copied during the post (R268).
     pub iov_ownership_on_return: u32,
-    /// Where RMRs can be good (`DAT_RMR_SCOPE`): 0 on one EP's connection, 1 on those of a PZ, 2 either, as asked.
+    /// The scope of RMRs (`DAT_RMR_SCOPE`): 0 one EP's connection, 1 the connections of a PZ, 2
+    /// either, as requested.
     pub rmr_scopes: u32,
-    /// Which data path carries this IA's receives.
+    /// The data path of this IA's receives.
     pub datapath: &'static str,
-    /// Why that one.
+    /// The reason for the choice of that data path.
     pub datapath_reason: String,
 }
 
-/// What an EP is made with (`DAT_EP_ATTR`).
+/// The parameters with which an EP is created (`DAT_EP_ATTR`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpAttr {
-    /// Reliable connection or datagrams. For datagrams nothing about RDMA is looked at.
+    /// Reliable connection or datagrams. For datagrams, the RDMA attributes are ignored.
     pub service_type: ServiceType,
-    /// Not enforced; 0 means whatever the IA carries. A datagram is no longer than [`IaAttr::mtu`].
+    /// Not enforced; 0 means the IA's limit. A datagram is no longer than [`IaAttr::mtu`].
     pub max_message_size: u32,
     /// Not enforced.
     pub max_rdma_size: u32,
-    /// Kept and told back; connections are best effort.
+    /// Stored and returned by queries; connections are best effort.
     pub qos: Qos,
     /// How receive completions notify (the table in section O of the rules).
     pub recv_completion_flags: CompletionFlags,
-    /// How request completions notify: UNSIGNALLED or EVD_THRESHOLD, or neither. SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE may be
-    /// there as well and have no effect: each request may carry them anyway.
+    /// How request completions notify: UNSIGNALLED, EVD_THRESHOLD, or neither. SUPPRESS,
+    /// SOLICITED_WAIT and BARRIER_FENCE are allowed and have no effect here: each request may carry
+    /// them anyway.
     pub request_completion_flags: CompletionFlags,
-    /// Receives posted at once; an SRQ EP stores it and ignores it (R142).
+    /// The number of receives posted at once. An SRQ EP stores the value and ignores it (R142).
     pub max_recv_dtos: Count,
-    /// Requests under way at once, at least.
+    /// The smallest number of requests in progress at once that the EP must support.
     pub max_request_dtos: Count,
-    /// Segments of a receive; an SRQ EP ignores it (R141).
+    /// The number of segments of a receive. An SRQ EP ignores it (R141).
     pub max_recv_iov: Count,
-    /// Segments of a request, at least.
+    /// The smallest number of segments of a request that the EP must support.
     pub max_request_iov: Count,
-    /// RDMA Reads under way at once that this EP answers.
+    /// The number of concurrent RDMA Reads that this EP answers.
     pub max_rdma_read_in: Count,
-    /// RDMA Reads under way at once that this EP asks.
+    /// The number of concurrent RDMA Reads that this EP requests.
     pub max_rdma_read_out: Count,
-    /// Initial soft high watermark; -1 is off (R147).
+    /// Initial soft high watermark; -1 turns it off (R147).
     pub srq_soft_hw: Count,
-    /// Segments of an RDMA Read.
+    /// The number of segments of an RDMA Read.
     pub max_rdma_read_iov: Count,
-    /// Segments of an RDMA Write.
+    /// The number of segments of an RDMA Write.
     pub max_rdma_write_iov: Count,
 }
 
 impl Default for EpAttr {
-    /// Enough for a control connection: 16 receives, 16 requests, 4 segments, 4 RDMA Reads each way.
+    /// Defaults for a control connection: 16 receives, 16 requests, 4 segments, 4 RDMA Reads each
+    /// way.
     fn default() -> Self {
         Self {
             service_type: ServiceType::Rc,
@@ -164,19 +168,19 @@ impl Default for EpAttr {
     }
 }
 
-/// What an SRQ is made with (`DAT_SRQ_ATTR`).
+/// The parameters with which an SRQ is created (`DAT_SRQ_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Depth: entries posted, taken or completed and not reaped, all together (R37).
+    /// Depth: the sum of entries posted, taken, and completed but not reaped (R37).
     pub max_recv_dtos: Count,
-    /// Segments of one buffer.
+    /// The number of segments of one buffer.
     pub max_recv_iov: Count,
-    /// Has to be 0 at creation (R12); set it with [`crate::Srq::set_low_watermark`].
+    /// Must be 0 at creation (R12). Set it with [`crate::Srq::set_low_watermark`].
     pub low_watermark: Count,
 }
 
 impl SrqAttr {
-    /// An SRQ of this depth whose buffers have one segment.
+    /// An SRQ of this depth, with one segment per buffer.
     pub fn depth(max_recv_dtos: Count) -> Self {
         Self { max_recv_dtos, max_recv_iov: 1, low_watermark: 0 }
     }

@@ -46,7 +46,7 @@ use std::sync::{Arc, Weak};
 ///
 /// 1. Call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection.
 /// 2. Reap until every request and receive posted to the EP has completed. For an EP on an SRQ,
-///   reap until [`Ep::recv_query`] returns 0 and the EVDs are empty.
+///    reap until [`Ep::recv_query`] returns 0 and the EVDs are empty.
 /// 3. Drop the EP.
 #[derive(Debug)]
 pub struct Ep {

@@ -1,8 +1,8 @@
 //! Return codes: the type, the subtype and the text that goes with them.
 //!
-//! A `DAT_RETURN` is class | type | subtype, 32 bits (dat_error.h). Inside the crate an error keeps the two parts as
-//! enums and a sentence for people; [`Error::code`] makes the number that a C consumer sees.
-//! The hot path uses [`PostError`], which is `Copy` and holds no text.
+//! A `DAT_RETURN` is class | type | subtype, 32 bits (dat_error.h). Inside the crate an error keeps
+//! the two parts as enums and a sentence for people; [`Error::code`] makes the number that a C
+//! consumer sees. The hot path uses [`PostError`], which is `Copy` and holds no text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -281,7 +281,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The error class bit of a `DAT_RETURN`.
 pub const CLASS_ERROR: u32 = 0x8000_0000;
 
-/// Why a control-path call failed: the DAT code, a sentence, and the verb that failed if there was one.
+/// The error of a control-path call: the DAT code, a sentence, and the failed verb, if any.
 #[derive(Debug)]
 pub struct Error {
     ty: ReturnType,
@@ -403,7 +403,8 @@ pub enum PostError {
     /// The object has been freed, or belongs to the process that this one was forked from.
     #[error("the handle is stale: the object has been freed, or belongs to the parent process")]
     Stale(Subtype),
-    /// More segments than the queue was made for (R54), or a count that is negative at the C edge (R53).
+    /// More segments than the queue was created for (R54), or a negative count in the C interface
+    /// (R53).
     #[error("{given} segments, the queue was made for at most {most}")]
     TooManySegments {
         /// Segments in the call.
@@ -435,7 +436,8 @@ pub enum PostError {
     /// Flags that the EP's mode or the operation does not allow (R241).
     #[error("these completion flags are not allowed here")]
     Flags,
-    /// An address handle that is freed, another IA's or another PZ's, or that names a QP of more than 24 bits.
+    /// An address handle that is freed, belongs to another IA or PZ, or names a QP number over 24
+    /// bits.
     #[error("no such address handle in this IA and PZ, or its QP number has more than 24 bits")]
     AddressHandle,
     /// The message is longer than the IA can carry, or local and remote lengths differ.
@@ -466,7 +468,8 @@ impl From<PostError> for Error {
 }
 
 impl PostError {
-    /// The `DAT_RETURN` for a call whose count and IOV are arguments 2 and 3 (all posts but extensions).
+    /// The `DAT_RETURN` for a call whose count and IOV are arguments 2 and 3 (all posts except
+    /// extensions).
     pub fn code(self) -> u32 {
         let (ty, sub) = self.parts();
         code(ty, sub)

@@ -2,17 +2,17 @@
 //! everything as it was.
 //!
 //! Every allocation whose size a consumer decides is fallible: queues and rings by their lengths,
-//! tables by the number of objects, pools by their buffers. So are the large tables of a fixed size.
-//! Failed allocations inside libibverbs, libmlx5 and librdmacm, and a failed pthread_create, come
-//! back as errors of those libraries and give the same answer.
+//! tables by the number of objects, pools by their buffers. So are the large tables of a fixed
+//! size. Failed allocations inside libibverbs, libmlx5 and librdmacm, and a failed pthread_create,
+//! come back as errors of those libraries and give the same answer.
 //!
 //! The remaining allocations are those of ordinary Rust code. Without memory they end the process
 //! (SIGABRT). Each is smaller than 2 KiB:
 //!
 //! - the object itself behind its `Arc` or `Box` (an IA, an EVD, an EP; less for all others),
 //! - what names an object of the kernel or of libibverbs (less than 256 bytes each),
-//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what is
-//!   read from sysfs,
+//! - private data and texts of errors (less than 512 bytes), names of devices and files, and what
+//!   is read from sysfs,
 //! - what the standard library needs to start a thread, apart from its stack (less than 256 bytes),
 //! - lists of objects that a single event or completion is about, and of the GIDs that have one
 //!   address.
@@ -21,8 +21,8 @@
 //! ([`headroom`]). If that fails, the call fails; if it succeeds, the memory is left to the small
 //! allocations of the same call.
 //!
-//! hw-tests/tests/device_memory.rs (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2 KiB
-//! and more, one after the other, in every call that creates something.
+//! hw-tests/tests/device_memory.rs (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2
+//! KiB and more, one after the other, in every call that creates something.
 
 use crate::{Error, Result, Subtype};
 use std::collections::{TryReserveError, VecDeque};

@@ -1,8 +1,8 @@
 //! Datagrams (service type UD): address handles, how EPs learn them, and sending.
 //!
-//! A UD EP sends and receives from its creation on, and stays UNCONNECTED. To connect means for it to
-//! resolve where another UD EP is: [`Ep::connect`] asks a service point, any number of times, and
-//! [`Cr::accept`](crate::Cr::accept) answers. Each of the two EPs then gets an event with an
+//! A UD EP sends and receives from its creation on, and stays UNCONNECTED. To connect means for it
+//! to resolve where another UD EP is: [`Ep::connect`] asks a service point, any number of times,
+//! and [`Cr::accept`](crate::Cr::accept) answers. Each of the two EPs then gets an event with an
 //! [`AddressHandle`] of the other.
 //!
 //! | file | what |
@@ -13,8 +13,8 @@
 //! | `sidr` | the header of a request, and the replies that were given |
 //! | `send` | posting of datagrams |
 //!
-//! A received datagram has 40 bytes in front, which its length counts: the space of a global routing
-//! header.
+//! A received datagram has 40 bytes in front, which its length counts: the space of a global
+//! routing header.
 
 mod resolve;
 mod send;
@@ -44,7 +44,8 @@ impl Ep {
     /// Frees an address handle that this EP has resolved. Sends under way are not touched.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for one that is freed already or another EP's; INVALID_HANDLE after the EP was freed.
+    /// INVALID_PARAMETER (ARG2) for a handle that is freed or belongs to another EP; INVALID_HANDLE
+    /// after the EP was freed.
     ///
     /// # References
     /// dat_ib_extensions.h, `dat_ib_ud_ah_free`.
@@ -132,7 +133,8 @@ impl EpInner {
         self.drain_soon();
     }
 
-    /// The EP is closed: gives up what it resolves, and frees the address handles that it has resolved.
+    /// Closes the UD part of the EP: stops address resolution, and frees the resolved address
+    /// handles.
     pub(crate) fn close_datagrams(&self) {
         let Some(ud) = &self.ud else { return };
         let state = std::mem::take(&mut *ud.0.lock().unwrap());
