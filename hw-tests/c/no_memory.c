@@ -333,16 +333,22 @@ static void undo_both_ends(void)
     OK(dat_psp_free(listener));
 }
 
+/* Both ends have their event before they are freed: the next connection uses the same EVDs. */
+static void end_connection(void)
+{
+    OK(dat_ep_disconnect(client, DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
 static void undo_connect(void)
 {
     DAT_EVENT event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
 
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, server, 2, "hi"));
     both_established(&a, server, &b, client, "hi");
+    end_connection();
     undo_both_ends();
-    /* The end of the connection at whichever end was still there. */
-    while (dat_evd_dequeue(a.conn, &event) == DAT_SUCCESS || dat_evd_dequeue(b.conn, &event) == DAT_SUCCESS)
-        ;
 }
 
 static void prepare_accept(void)
@@ -358,12 +364,18 @@ static DAT_RETURN accept_client(void)
 
 static void undo_accept(void)
 {
-    DAT_EVENT event;
-
     both_established(&a, server, &b, client, "hi");
+    end_connection();
     undo_both_ends();
-    while (dat_evd_dequeue(a.conn, &event) == DAT_SUCCESS || dat_evd_dequeue(b.conn, &event) == DAT_SUCCESS)
-        ;
+}
+
+/* Whether the call may answer this without memory. ibv_get_device_list leaves a device out, without
+ * an error, if libibverbs has no memory to read about it: the call finds no such device. */
+static int is_for_no_memory(const struct call *call, enum place place, DAT_RETURN ret)
+{
+    if (call->make == open_ia && place == IN_RDMA_CORE && DAT_GET_TYPE(ret) == DAT_PROVIDER_NOT_FOUND)
+        return 1;
+    return DAT_GET_TYPE(ret) == DAT_INSUFFICIENT_RESOURCES;
 }
 
 /* The call with each of its allocations in this place failing once. */
@@ -391,10 +403,10 @@ static void with_each_failure(const struct call *call, enum place place, int nee
         failing_in = NOWHERE;
         failed = has_failed;
         if (ret != DAT_SUCCESS) {
-            if (!failed || DAT_GET_TYPE(ret) != DAT_INSUFFICIENT_RESOURCES)
-                printf("%s, allocation %u in place %d:\n", call->name, n, place);
+            if (!failed || !is_for_no_memory(call, place, ret))
+                printf("%s, allocation %u in place %d: 0x%x\n", call->name, n, place, ret);
             CHECK(failed);
-            EXPECT_TYPE(DAT_INSUFFICIENT_RESOURCES, ret);
+            CHECK(is_for_no_memory(call, place, ret));
             check_holdings(before);
             refused++;
             OK(call->make());

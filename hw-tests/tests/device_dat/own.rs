@@ -25,9 +25,9 @@ const MEMCHECK: [&str; 6] = [
     "--errors-for-leak-kinds=definite",
     concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
 ];
-/// Those that wait for wall clock time, whose processes are not all under valgrind, or whose
-/// threads have to run at once.
-const NOT_UNDER_VALGRIND: &[&str] = &["faults", "refused"];
+/// Those that wait for wall clock time, whose processes are not all under valgrind, whose threads
+/// have to run at once, or whose malloc valgrind replaces with its own.
+const NOT_UNDER_VALGRIND: &[&str] = &["faults", "no_memory", "refused"];
 /// Those that are called by tests of their own.
 const SPECIAL: &[&str] = &["opens"];
 
