@@ -107,7 +107,7 @@ mod held {
             let same_or_inner = held >> rank & !(1 - beyond);
             assert!(
                 same_or_inner == 0 || std::thread::panicking(),
-                "lock order: {} is taken while the thread holds {}; the table in provider/src/sync.rs has the order",
+                "lock order: {} is taken while the thread holds {}; ARCHITECTURE.md (Locks) has the order",
                 rank::name(rank),
                 rank::name((31 - held.leading_zeros()) as u8),
             );
