@@ -8,18 +8,20 @@ use std::{
 
 /// For this crate and the provider, single modules. For the other packages, folders: most of
 /// rxe-fallback is verbs calls, and mlx5-emu stands in for a kernel.
-const MAY: [&str; 20] = [
+const MAY: [&str; 22] = [
     "mlx5-direct/src/queue_mem.rs",
     "mlx5-direct/src/dbrec.rs",
     "mlx5-direct/src/uar.rs",
     "mlx5-direct/src/barrier.rs",
     "mlx5-direct/src/dv.rs",
+    "mlx5-direct/biased-lock/src/platform.rs",
+    "mlx5-direct/biased-lock/src/raw.rs",
+    "mlx5-direct/biased-lock/src/lock.rs",
+    "mlx5-direct/biased-lock/src/mutex.rs",
     "provider/src/pool.rs",
     "provider/src/lmr.rs",
     "provider/src/process.rs",
     "provider/src/capi/raw.rs",
-    "provider/src/biased_lock/platform.rs",
-    "provider/src/biased_lock/lock.rs",
     "provider/src/capi/libdat.rs",
     "provider/src/capi/mod.rs",
     "provider/src/datapath/direct/adopt.rs",

@@ -30,7 +30,6 @@
 //! The library writes its log with `tracing`; install a subscriber to see the log.
 
 mod attr;
-mod biased_lock;
 mod bounded_queue;
 mod capi;
 mod cno;

@@ -15,7 +15,7 @@
 //!
 //! Locks below this crate are taken after all of these: the locks of `rxe_fallback::CmId`, of
 //! libibverbs, of librdmacm and of the allocator. The biased lock of an SRQ
-//! ([`crate::biased_lock`]) has no rank.
+//! ([`biased_lock`]) has no rank.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};

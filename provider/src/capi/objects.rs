@@ -237,7 +237,7 @@ pub(super) struct CnoObject {
     pub(super) agent: Agent,
 }
 
-/// The SRQ itself is in the slot's [`BiasedLock`](crate::biased_lock::BiasedLock).
+/// The SRQ itself is in the slot's [`BiasedLock`](biased_lock::BiasedLock).
 pub(super) struct SrqObject {
     pub(super) srq: Arc<SrqInner>,
     pub(super) pz: Handle,

@@ -1,18 +1,20 @@
-//! The biased lock (src/biased_lock/lock.rs, the file itself), explored by loom.
+//! The biased locks (src/raw.rs, src/lock.rs and src/mutex.rs, the files themselves), explored by
+//! loom.
 //!
 //! Modelled: every interleaving of two threads, up to [`PREEMPTIONS`] preemptions an execution, and
 //! every outcome of the atomic accesses that the C11 memory model allows; a data race on the object
-//! fails the model. Covered: the owner against a thread that takes over, against a thread that takes
-//! the object out, two threads that take over from each other, and the spin lock.
+//! fails the model. Covered: the owner against a thread that revokes its bias, against a thread that
+//! takes the object out, two threads that enter a new lock, shared mode, and the way back from it: a
+//! thread that becomes the owner by its next entry while the former owner enters.
 //!
 //! membarrier(2) is modelled as a request to all other threads: each executes a SeqCst fence at one
 //! of its fence points and acknowledges, and the caller waits for all acknowledgements. The owner's
 //! fence points are where the position of the fence matters: before the first look at the bias,
-//! between that look and the store of `busy`, between the store and the second look, during the use,
+//! between that look and the store of `open`, between the store and the second look, during the use,
 //! after it, and whenever it waits. A thread that has ended needs no fence, as in the kernel.
 //!
-//! Not covered: more than two threads in the lock at once, the change to a spin lock after
-//! `MAX_BIASES` owners (here 2), and the sleep that replaces a refused membarrier. loom treats
+//! Not covered: more than two threads in the lock at once, parking (parked threads are modelled as
+//! threads that look again and again), and the sleep that replaces a refused membarrier. loom treats
 //! SeqCst accesses as acquire-release ones, so the model is weaker than the hardware's promise.
 
 use loom::sync::atomic::Ordering;
@@ -20,9 +22,16 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 
 #[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
-#[path = "../src/biased_lock/lock.rs"]
+#[path = "../src/lock.rs"]
 mod lock;
+#[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
+#[path = "../src/mutex.rs"]
+mod mutex;
+#[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
+#[path = "../src/raw.rs"]
+mod raw;
 use lock::{BiasedLock, LockError};
+use mutex::BiasedMutex;
 use platform::{AtomicPtr, AtomicUsize, FENCES, FENCES_OF, HAS_FENCES, ID, light_fence};
 
 const PREEMPTIONS: usize = 3;
@@ -30,7 +39,7 @@ const PREEMPTIONS: usize = 3;
 /// Threads of a model.
 const THREADS: usize = 2;
 
-/// Stands for src/biased_lock/platform.rs.
+/// Stands for src/platform.rs.
 mod platform {
     use loom::sync::atomic::{AtomicBool, Ordering, fence};
     pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -38,7 +47,8 @@ mod platform {
     use std::any::Any;
     use std::cell::Cell;
 
-    pub(crate) const MAX_BIASES: u32 = 2;
+    pub(crate) const FIRST_STREAK: u32 = 1;
+    pub(crate) const LONGEST_STREAK: u32 = 1;
 
     type AnyBias = &'static (dyn Any + Send + Sync);
 
@@ -67,8 +77,13 @@ mod platform {
         pub(crate) static ID: Cell<usize> = Cell::new(1);
     }
 
-    pub(crate) fn thread_id() -> usize {
+    fn number() -> usize {
         ID.with(Cell::get)
+    }
+
+    /// Thread IDs are even.
+    pub(crate) fn thread_id() -> usize {
+        2 * number()
     }
 
     pub(crate) fn has_heavy_fence() -> bool {
@@ -77,7 +92,7 @@ mod platform {
 
     /// A fence point: executes the fence that another thread waits for.
     pub(crate) fn light_fence() {
-        let own = &FENCES_OF[thread_id() - 1];
+        let own = &FENCES_OF[number() - 1];
         let requested = own.requested.load(Ordering::Acquire);
         if requested != own.executed.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
@@ -85,9 +100,33 @@ mod platform {
         }
     }
 
-    pub(crate) fn yield_now() {
+    pub(crate) fn pause(_: u32) {
         light_fence();
         thread::yield_now();
+    }
+
+    pub(crate) struct Spin;
+
+    impl Spin {
+        pub(crate) fn new() -> Self {
+            Self
+        }
+
+        pub(crate) fn reset(&mut self) {}
+
+        pub(crate) fn spin(&mut self) -> bool {
+            false
+        }
+    }
+
+    pub(crate) fn park(_: usize, still: impl Fn() -> bool) {
+        if still() {
+            pause(0);
+        }
+    }
+
+    pub(crate) fn unpark_one(_: usize, release: impl FnOnce(bool)) {
+        release(false);
     }
 
     pub(crate) fn heavy_fence() {
@@ -95,11 +134,11 @@ mod platform {
             return;
         }
         fence(Ordering::SeqCst);
-        let own = thread_id() - 1;
+        let own = number() - 1;
         for other in FENCES_OF.iter().enumerate().filter_map(|(n, other)| (n != own).then_some(other)) {
             let request = other.requested.fetch_add(1, Ordering::AcqRel) + 1;
             while other.executed.load(Ordering::Acquire) < request && !other.ended.load(Ordering::Acquire) {
-                yield_now();
+                pause(0);
             }
         }
         fence(Ordering::SeqCst);
@@ -111,7 +150,7 @@ mod platform {
         Some(unused.swap_remove(at).1)
     }
 
-    pub(crate) fn keep_biases(biases: impl Iterator<Item = (usize, AnyBias)>) {
+    pub(crate) fn keep_biases(biases: &mut dyn Iterator<Item = (usize, AnyBias)>) {
         let biases: Vec<_> = biases.collect();
         UNUSED.lock().unwrap().extend(biases);
     }
@@ -126,10 +165,17 @@ unsafe impl Send for Object {}
 
 type Lock = BiasedLock<Object>;
 
+fn new_lock() -> raw::Raw {
+    raw::Raw::from_parts(AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0))
+}
+
+fn object() -> Object {
+    Object(loom::cell::UnsafeCell::new(0))
+}
+
 fn lock_with_object() -> Arc<Lock> {
-    let null = || AtomicPtr::new(std::ptr::null_mut());
-    let lock = Lock::from_parts(null(), AtomicPtr::new(std::ptr::null_mut()), AtomicUsize::new(0));
-    assert!(lock.put(Box::new(Object(loom::cell::UnsafeCell::new(0)))).is_none());
+    let lock = Lock::from_parts(new_lock(), AtomicPtr::new(std::ptr::null_mut()));
+    assert!(lock.put(Box::new(object())).is_none());
     Arc::new(lock)
 }
 
@@ -245,6 +291,33 @@ fn two_successors() {
     });
 }
 
+/// Locks the mutex as a dequeue does.
+fn use_mutex(mutex: &BiasedMutex<Object>) {
+    light_fence();
+    match mutex.try_lock_fast_after(light_fence) {
+        Some(mut object) => add_one(&mut object),
+        None => add_one(&mut mutex.lock()),
+    }
+    light_fence();
+}
+
+/// The first thread is the owner and enters again; the second enters twice, which can make it the
+/// owner.
+fn way_back() {
+    model(|| {
+        let mutex = Arc::new(BiasedMutex::from_parts(new_lock(), object()));
+        use_mutex(&mutex);
+        let other = {
+            let mutex = Arc::clone(&mutex);
+            spawn(move || (0..2).for_each(|_| use_mutex(&mutex)))
+        };
+        use_mutex(&mutex);
+        ended();
+        other.join().unwrap();
+        assert_eq!(value(&mutex.lock()), 4);
+    });
+}
+
 /// Whether this fails with the fences of the model switched off.
 fn fails_without_fences(test: fn()) -> bool {
     FENCES.set(false);
@@ -269,7 +342,12 @@ fn two_successors_exclude_each_other() {
 }
 
 #[test]
-fn users_of_the_spin_lock_exclude_each_other() {
+fn a_thread_that_becomes_the_owner_again_excludes_the_former_one() {
+    way_back();
+}
+
+#[test]
+fn users_of_a_shared_lock_exclude_each_other() {
     HAS_FENCES.set(false);
     two_successors();
 }
@@ -277,6 +355,11 @@ fn users_of_the_spin_lock_exclude_each_other() {
 #[test]
 fn without_the_heavy_fence_two_threads_enter() {
     assert!(fails_without_fences(owner_and_successor), "the model is too weak to prove anything");
+}
+
+#[test]
+fn without_the_heavy_fence_the_way_back_lets_two_threads_in() {
+    assert!(fails_without_fences(way_back), "the model is too weak to prove anything");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The lock on the processor's own atomics, under load.
+//! The locks on the processor's own atomics, under load.
 
-use super::platform::MAX_BIASES;
-use super::{BiasedLock, LockError};
+use super::platform::{FIRST_STREAK, LONGEST_STREAK};
+use super::{BiasedLock, BiasedMutex, LockError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -34,40 +34,138 @@ fn one_use_at_a_time() {
     assert_eq!(lock.lock().err(), Some(LockError::Empty));
 }
 
+/// Another thread takes the lock once.
+fn visit(mutex: &BiasedMutex<u32>) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(mutex.try_lock_fast().is_none(), "another thread owns it");
+            *mutex.lock() += 1;
+        });
+    });
+}
+
 #[test]
-fn spin_lock_has_no_fast_path_and_refuses_reentry() {
+fn shared_lock_has_no_fast_path_and_refuses_reentry() {
     let lock = BiasedLock::new();
-    lock.put_as_spin_lock(Box::new(5));
+    lock.put(Box::new(5));
+    drop(lock.lock().unwrap());
+    std::thread::scope(|scope| drop(scope.spawn(|| drop(lock.lock().unwrap()))));
     let first = lock.lock().unwrap();
-    assert!(lock.try_lock_fast().is_none());
+    assert!(lock.is_shared() && lock.try_lock_fast().is_none());
     assert_eq!(lock.lock().err(), Some(LockError::Reentrant));
     assert!(lock.take().is_none(), "taken while it is used");
     drop(first);
     assert!(lock.try_lock_fast().is_none());
     assert_eq!(lock.take().as_deref(), Some(&5));
+    // A new object starts anew.
+    lock.put(Box::new(1));
+    drop(lock.lock().unwrap());
+    assert!(lock.try_lock_fast().is_some());
 }
 
 #[test]
-fn many_changes_of_owner_make_it_a_spin_lock() {
-    let lock = BiasedLock::new();
-    lock.put(Box::new(0_u32));
-    while !lock.is_spin_lock() {
-        *lock.lock().unwrap() += 1;
+fn a_visit_does_not_take_the_fast_path_for_ever() {
+    let mutex = BiasedMutex::new(0);
+    let mut needed = 0;
+    let mut expected = FIRST_STREAK;
+    for _ in 0..16 {
+        drop(mutex.lock());
+        assert!(mutex.try_lock_fast().is_some());
+        visit(&mutex);
+        assert!(mutex.is_shared());
+        needed = (1..).find(|_| (drop(mutex.lock()), mutex.try_lock_fast().is_some()).1).unwrap();
+        assert_eq!(needed, expected);
+        expected = (2 * expected).min(LONGEST_STREAK);
+    }
+    assert_eq!((needed, *mutex.lock()), (LONGEST_STREAK, 16));
+}
+
+#[test]
+fn threads_that_take_turns_share_the_lock() {
+    let mutex = BiasedMutex::new(0);
+    drop(mutex.lock());
+    for turn in 0..3 * FIRST_STREAK {
+        visit(&mutex);
+        drop(mutex.lock());
+        assert!(mutex.is_shared(), "turn {turn}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "a mutex that it holds")]
+fn a_mutex_is_not_locked_twice_by_one_thread() {
+    let mutex = BiasedMutex::new(0);
+    let _first = mutex.lock();
+    drop(mutex.lock());
+}
+
+#[test]
+fn a_guard_of_the_owner_excludes_its_own_thread() {
+    let mutex = BiasedMutex::new(0);
+    drop(mutex.lock());
+    let first = mutex.try_lock_fast().unwrap();
+    assert!(mutex.try_lock_fast().is_none());
+    drop(first);
+    assert!(mutex.try_lock_fast().is_some());
+}
+
+/// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it waits,
+/// its own time on a processor is far below the time that passes.
+#[test]
+fn a_waiting_thread_sleeps() {
+    for shared in [false, true] {
+        let mutex = BiasedMutex::new(0);
+        drop(mutex.lock());
+        if shared {
+            visit(&mutex);
+        }
+        let held = mutex.lock();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(lock.try_lock_fast().is_none(), "another thread owns it");
-                *lock.lock().unwrap() += 1;
-                assert_eq!(lock.try_lock_fast().is_none(), lock.is_spin_lock());
+            let waiter = scope.spawn(|| {
+                let before = cpu_time();
+                *mutex.lock() += 1;
+                cpu_time() - before
             });
+            // Not a wait for an event: the time is what the test is about.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            drop(held);
+            let used = waiter.join().unwrap();
+            assert!(used < std::time::Duration::from_millis(100), "used {used:?} of 200 ms");
         });
     }
-    let uses = *lock.lock().unwrap();
-    assert!((MAX_BIASES..MAX_BIASES + 4).contains(&uses), "{uses}");
-    // A new object starts anew.
-    assert_eq!(lock.put(Box::new(1)).as_deref(), Some(&uses));
-    assert!(!lock.is_spin_lock());
-    drop(lock.lock().unwrap());
-    assert!(lock.try_lock_fast().is_some());
+}
+
+/// The time that this thread has spent on a processor.
+fn cpu_time() -> std::time::Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    std::time::Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn no_addition_to_a_mutex_is_lost() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 50_000;
+    let mutex = BiasedMutex::new(0_u64);
+    let begin = Barrier::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for n in 0..THREADS {
+            let (mutex, begin) = (&mutex, &begin);
+            scope.spawn(move || {
+                begin.wait();
+                for i in 0..EACH {
+                    let mut value = mutex.lock();
+                    let now = std::hint::black_box(*value);
+                    *value = now + 1;
+                    drop(value);
+                    // Some threads pause, so that others become owners between.
+                    if i % 997 == n {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(*mutex.lock(), THREADS * EACH);
 }
 
 /// The owner is delayed between its first look at the bias and its store of `busy`.
@@ -110,24 +208,18 @@ fn uses_it(lock: &BiasedLock<Object>) -> bool {
 fn concurrent_users_exclude_each_other() {
     const THREADS: u64 = 4;
     const EACH: u64 = 50_000;
-    for spinning in [false, true] {
-        let lock = BiasedLock::<Object>::new();
-        if spinning {
-            lock.put_as_spin_lock(object());
-        } else {
-            lock.put(object());
+    let lock = BiasedLock::<Object>::new();
+    lock.put(object());
+    let begin = Barrier::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                begin.wait();
+                (0..EACH).for_each(|_| assert!(uses_it(&lock)));
+            });
         }
-        let begin = Barrier::new(THREADS as usize);
-        std::thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    begin.wait();
-                    (0..EACH).for_each(|_| assert!(uses_it(&lock)));
-                });
-            }
-        });
-        assert_eq!(lock.take().unwrap().uses, THREADS * EACH);
-    }
+    });
+    assert_eq!(lock.take().unwrap().uses, THREADS * EACH);
 }
 
 /// The same while the lock stays biased: each round has a new object, so the owner changes again
@@ -158,20 +250,12 @@ fn no_use_is_lost_while_owners_change() {
     });
 }
 
-#[test]
-fn object_is_not_used_after_take() {
-    takes_and_uses(&BiasedLock::new(), false);
-}
-
-#[test]
-fn object_is_not_used_after_take_from_spin_lock() {
-    takes_and_uses(&BiasedLock::new(), true);
-}
-
 /// One thread uses the object all the time; another takes it away and puts a new one in. An object
 /// that was taken is never used.
-fn takes_and_uses(lock: &BiasedLock<Object>, spinning: bool) {
+#[test]
+fn object_is_not_used_after_take() {
     const ROUNDS: u64 = 20_000;
+    let lock = &BiasedLock::new();
     lock.put(object());
     let (mut entered, done) = (0, AtomicU64::new(0));
     let mut uses = 0;
@@ -181,11 +265,7 @@ fn takes_and_uses(lock: &BiasedLock<Object>, spinning: bool) {
                 let old = lock.take().expect("only this thread takes");
                 old.taken.store(true, Ordering::SeqCst);
                 uses += old.uses;
-                if spinning {
-                    lock.put_as_spin_lock(object());
-                } else {
-                    lock.put(object());
-                }
+                lock.put(object());
                 done.store(round + 1, Ordering::Release);
             }
         });

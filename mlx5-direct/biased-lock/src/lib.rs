@@ -1,0 +1,67 @@
+//! Biased locks: one thread, the owner, takes the lock without an atomic read-modify-write
+//! instruction. Any other thread can take the lock, too, at a higher cost.
+//!
+//! [`BiasedMutex`] holds a value, as a mutex of parking_lot does. [`BiasedLock`] holds an object
+//! that can be put in and taken out while threads use the lock; it is meant for static memory.
+//!
+//! # Modes
+//!
+//! - **Biased.** The lock has an owner: the first thread that took it. The owner enters and leaves
+//!   with plain stores. Another thread that wants the lock *revokes* the bias: it publishes that
+//!   there is no owner any more, executes a memory barrier in all running threads of the process
+//!   (membarrier(2)), and waits until the owner has left.
+//! - **Shared.** All threads take an ordinary lock: one atomic instruction to enter and one to
+//!   leave; who waits is parked. A thread that enters several times in a row without another thread
+//!   in between becomes the owner. That number is 4 at first, doubles with each revocation, and is
+//!   at most 1,024. So one visit of another thread costs little, and the cost of the revocations
+//!   (some microseconds each) is small against that of the entries between them.
+//!
+//! The lock stays shared where the kernel lacks membarrier or a sandbox forbids it.
+//!
+//! A thread that waits for another to leave yields and then sleeps; it does not spin while the other
+//! thread is not running.
+//!
+//! # Proof of mutual exclusion
+//!
+//! All changes of mode, and all use in shared mode, happen under the ordinary lock (`slow`). So only
+//! an owner on the fast path has to be considered. A [`raw::Bias`] is one thread's ownership of one
+//! lock. Its word `open` is the owner's thread ID, or 0 while the owner is inside. The owner
+//! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load `bias`.
+//! It enters only if the loaded bias is still its own; otherwise it stores its ID in `open` again. A
+//! thread that revokes the bias executes: store another `bias`; heavy fence; load the owner's `open`
+//! until it is not 0. The light fence only keeps the compiler from reordering. The heavy fence
+//! executes a full memory barrier in the owner's thread at some point of the owner's program:
+//!
+//! - after the store of 0: the store is visible before the heavy fence returns, so the thread that
+//!   revokes reads 0 and waits;
+//! - before the store of 0: the load of `bias` comes after the barrier, so the owner reads the new
+//!   bias and does not enter.
+//!
+//! The owner may have loaded `bias` long before it stores 0. That is safe, because only one thread
+//! ever stores to the `open` of a given `Bias`, and a `Bias` is not freed while the lock exists: a
+//! late store cannot be taken for another thread's. Nor can the owner read its own bias again after
+//! it was revoked: only the owner itself makes it the bias of the lock, by an entry in shared mode.
+//! From shared to biased no fence is needed: the new owner is inside (`open` is 0) when it publishes
+//! its bias, and whoever revokes that bias has taken `slow` after the new owner released it.
+//!
+//! A thread that is inside finds `open == 0` and cannot enter a second time; this includes signal
+//! handlers.
+//!
+//! The value's memory is visible to the next user: each user leaves with a release store (of `open`
+//! or of `slow`), which the next user reads with acquire before it enters; an owner that enters
+//! again by the fast path was the last user.
+//!
+//! `tests/model.rs` explores the protocol with loom and says what the model covers.
+
+mod lock;
+mod mutex;
+mod new;
+mod platform;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+pub use self::lock::{BiasedLock, LockError};
+pub use self::mutex::BiasedMutex;
+pub use self::platform::{SharedLocks, hold_shared_locks};
+pub use self::raw::Guard;

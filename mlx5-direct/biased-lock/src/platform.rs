@@ -1,0 +1,137 @@
+//! What the protocol takes from the machine: fences, the thread's number, ways to wait, and a place
+//! for unused biases.
+
+#![expect(unsafe_code, reason = "a system call, a load of the thread pointer, and parked threads")]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+// The loom model has a module of this name with loom's.
+pub(super) use parking_lot_core::SpinWait as Spin;
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+
+/// The number of entries in a row that make a thread the owner: after the first revocation, and at
+/// most.
+pub(super) const FIRST_STREAK: u32 = 4;
+pub(super) const LONGEST_STREAK: u32 = 1024;
+
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_long = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_long = 1 << 4;
+
+/// Whether the kernel executed the command.
+fn membarrier(command: libc::c_long) -> bool {
+    // SAFETY: the system call takes three integers and accesses no memory of this process.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Whether [`heavy_fence`] works in this process.
+pub(super) fn has_heavy_fence() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED))
+}
+
+/// Executes a full memory barrier in every running thread of this process. A thread that is not
+/// running executed one when it was scheduled out.
+pub(super) fn heavy_fence() {
+    if !membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
+        // The call worked when the lock was made, so a sandbox has forbidden it since. A
+        // processor's store buffer drains within far less than this time.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The owner's side of [`heavy_fence`]: the compiler keeps the order of the accesses around it.
+#[inline(always)]
+pub(super) fn light_fence() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// An even number that no other live thread has; never 0.
+#[inline(always)]
+pub(super) fn thread_id() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let thread: usize;
+        // SAFETY: loads the thread pointer from where the ABI stores a copy of it (System V,
+        // x86-64, variant II of TLS). It points to a structure, so it is aligned.
+        unsafe {
+            std::arch::asm!("mov {}, fs:[0]", out(reg) thread, options(pure, readonly, nostack, preserves_flags));
+        }
+        thread
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        thread_local!(static HERE: u64 = const { 0 });
+        HERE.with(|here| std::ptr::from_ref(here) as usize)
+    }
+}
+
+/// Waits for a thread that leaves without waking anybody: yields at first, then sleeps for up to a
+/// millisecond, so that the other thread gets the processor. `rounds` says how often the caller has
+/// waited.
+pub(super) fn pause(rounds: u32) {
+    const YIELDS: u32 = 16;
+    match rounds.checked_sub(YIELDS) {
+        None => std::thread::yield_now(),
+        Some(later) => std::thread::sleep(Duration::from_micros(16 << later.min(6))),
+    }
+}
+
+/// Sleeps until [`unpark_one`] with this key, unless `still` is false.
+pub(super) fn park(key: usize, still: impl Fn() -> bool) {
+    let token = parking_lot_core::DEFAULT_PARK_TOKEN;
+    // SAFETY: the key is the address of an atomic of the caller, which lives meanwhile. `still` is
+    // a load; the other two closures do nothing.
+    unsafe {
+        parking_lot_core::park(key, still, || (), |_, _| (), token, None);
+    }
+}
+
+/// Wakes one thread that sleeps with this key. Before that, no thread can go to sleep or wake while
+/// `release` runs; its argument says whether further threads sleep.
+pub(super) fn unpark_one(key: usize, release: impl FnOnce(bool)) {
+    // SAFETY: the key is the address of an atomic of the caller. `release` is a store.
+    unsafe {
+        parking_lot_core::unpark_one(key, |result| {
+            release(result.have_more_threads);
+            parking_lot_core::DEFAULT_UNPARK_TOKEN
+        });
+    }
+}
+
+/// A bias; its type belongs to the protocol.
+type AnyBias = &'static (dyn Any + Send + Sync);
+
+type Unused = HashMap<usize, Vec<AnyBias>>;
+
+/// Biases that no [`BiasedLock`](super::BiasedLock) uses, by their thread.
+static UNUSED: LazyLock<Mutex<Unused>> = LazyLock::new(Mutex::default);
+
+fn unused() -> MutexGuard<'static, Unused> {
+    UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An unused bias of this thread.
+pub(super) fn reuse_bias(thread: usize) -> Option<AnyBias> {
+    unused().get_mut(&thread).and_then(Vec::pop)
+}
+
+/// Keeps biases that their lock no longer uses. A thread that gets the ID of an ended thread gets
+/// its biases, too.
+pub(super) fn keep_biases(biases: &mut dyn Iterator<Item = (usize, AnyBias)>) {
+    let mut unused = unused();
+    biases.for_each(|(thread, bias)| unused.entry(thread).or_default().push(bias));
+}
+
+/// What [`hold_shared_locks`] has locked.
+#[expect(missing_debug_implementations, reason = "nothing to show")]
+pub struct SharedLocks {
+    _unused: MutexGuard<'static, Unused>,
+}
+
+/// Locks what all locks of the process share, so that a fork finds it in order.
+#[must_use]
+pub fn hold_shared_locks() -> SharedLocks {
+    SharedLocks { _unused: unused() }
+}

@@ -1,0 +1,375 @@
+//! The protocol. The crate's documentation has its description and its proof.
+
+#![expect(unsafe_code, reason = "a value that a protocol of atomics protects")]
+
+// tests/model.rs includes this file with a platform of its own.
+use super::platform::{
+    AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence,
+    light_fence, park, pause, thread_id, unpark_one,
+};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+
+/// One thread's ownership of one lock, or, without a thread, the record of a lock's shared mode.
+/// Not freed before its lock, and it belongs to one thread for ever.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Bias {
+    /// The owner's thread ID; 0 for the record of the shared mode.
+    pub(super) thread: usize,
+    /// The owner's thread ID; 0 while the owner is inside. Always 0 without an owner.
+    open: AtomicUsize,
+    /// The biases of one lock form a ring.
+    next: AtomicPtr<Bias>,
+    /// The address of the lock.
+    lock: AtomicUsize,
+    /// For the record of the shared mode, under `slow`: the thread that entered last, the number of
+    /// its entries in a row, and the number that makes it the owner.
+    last: AtomicUsize,
+    streak: AtomicU32,
+    needed: AtomicU32,
+}
+
+/// Gives an unused bias of a thread, or makes one.
+pub(super) type NewBias = fn(usize) -> &'static Bias;
+
+impl Bias {
+    /// A new bias of this thread, in no lock.
+    pub(super) fn allocate(thread: usize) -> &'static Self {
+        Box::leak(Box::new(Self {
+            thread,
+            open: AtomicUsize::new(0),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            lock: AtomicUsize::new(0),
+            last: AtomicUsize::new(0),
+            streak: AtomicU32::new(0),
+            needed: AtomicU32::new(0),
+        }))
+    }
+
+    pub(super) fn address(&self) -> *mut Self {
+        std::ptr::from_ref(self).cast_mut()
+    }
+
+    /// This bias and the others of its ring. Ends early if the ring changes meanwhile.
+    pub(super) fn ring(&'static self) -> impl Iterator<Item = &'static Self> {
+        std::iter::successors(Some(self), |bias| {
+            deref(bias.next.load(Ordering::Acquire)).filter(|next| !std::ptr::eq(*next, self))
+        })
+        .take(1 << 16)
+    }
+
+    /// Counts an entry in shared mode. True if the thread has entered so often in a row that it
+    /// becomes the owner.
+    fn makes_owner(&self, thread: usize) -> bool {
+        let before = if self.last.load(Ordering::Relaxed) == thread {
+            self.streak.load(Ordering::Relaxed)
+        } else {
+            self.last.store(thread, Ordering::Relaxed);
+            0
+        };
+        self.streak.store(before.saturating_add(1), Ordering::Relaxed);
+        before + 1 >= self.needed.load(Ordering::Relaxed) && has_heavy_fence()
+    }
+
+    /// Begins the shared mode after a revocation.
+    fn begin_sharing(&self) {
+        let longer = self.needed.load(Ordering::Relaxed).saturating_mul(2);
+        self.needed.store(longer.clamp(FIRST_STREAK, LONGEST_STREAK), Ordering::Relaxed);
+        self.last.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns when the owner of this bias, which the lock no longer has, is out and stays out.
+    fn wait_until_left(&self) {
+        heavy_fence();
+        let mut rounds = 0;
+        while self.open.load(Ordering::Acquire) == 0 {
+            pause(rounds);
+            rounds += 1;
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn deref(bias: *mut Bias) -> Option<&'static Bias> {
+    // SAFETY: NULL or the address of a bias. A bias is not freed before its lock, whose methods are
+    // the only callers, and only its atomics change.
+    unsafe { bias.as_ref() }
+}
+
+/// A lock without a value.
+#[derive(Debug)]
+pub(super) struct Raw {
+    /// The bias in force: an owner's, or the record of the shared mode. NULL before the first entry.
+    bias: AtomicPtr<Bias>,
+    /// The ordinary lock: the ID of the thread that holds it, or 0; and [`PARKED`].
+    slow: AtomicUsize,
+}
+
+/// Threads are parked. Thread IDs are even.
+const PARKED: usize = 1;
+
+/// This thread is inside already.
+#[derive(Debug)]
+pub(super) struct Reentrant;
+
+impl Raw {
+    /// A lock in this state; the initial one is NULL and 0.
+    pub(super) const fn from_parts(bias: AtomicPtr<Bias>, slow: AtomicUsize) -> Self {
+        Self { bias, slow }
+    }
+
+    /// Enters if this thread is the owner and outside. Tests run `between` after the first look at
+    /// the bias and before the store of `open`.
+    #[inline(always)]
+    pub(super) fn try_enter(&self, between: impl FnOnce()) -> Option<Entered<'_>> {
+        let bias = self.bias.load(Ordering::Acquire);
+        let own = deref(bias)?;
+        let thread = thread_id();
+        if own.open.load(Ordering::Relaxed) != thread {
+            return None;
+        }
+        between();
+        own.open.store(0, Ordering::Relaxed);
+        light_fence();
+        let entered = Entered::Owner(own);
+        (self.bias.load(Ordering::SeqCst) == bias).then_some(entered)
+    }
+
+    /// Waits until no other thread is inside, and enters.
+    pub(super) fn enter<'a>(&'a self, slow: SlowGuard<'a>, new: NewBias) -> Entered<'a> {
+        let thread = thread_id();
+        match deref(self.bias.load(Ordering::Relaxed)) {
+            Some(own) if own.thread == thread => {
+                own.open.store(0, Ordering::Relaxed);
+                return Entered::Owner(own);
+            }
+            Some(shared) if shared.thread == 0 => {
+                if !shared.makes_owner(thread) {
+                    return Entered::Shared(slow);
+                }
+            }
+            Some(_) => {
+                self.revoke(new);
+                return Entered::Shared(slow);
+            }
+            None if has_heavy_fence() => {}
+            None => {
+                self.bias.store(self.bias_of(0, new).address(), Ordering::SeqCst);
+                return Entered::Shared(slow);
+            }
+        }
+        // This thread becomes the owner. It is inside before others see its bias.
+        let own = self.bias_of(thread, new);
+        own.open.store(0, Ordering::Relaxed);
+        self.bias.store(own.address(), Ordering::SeqCst);
+        Entered::Owner(own)
+    }
+
+    /// The bias of this thread in this lock's ring; a new one if there is none. Under `slow`.
+    fn bias_of(&self, thread: usize, new: NewBias) -> &'static Bias {
+        let current = deref(self.bias.load(Ordering::Relaxed));
+        if let Some(bias) = current.and_then(|bias| bias.ring().find(|bias| bias.thread == thread)) {
+            return bias;
+        }
+        let bias = new(thread);
+        bias.open.store(0, Ordering::Relaxed);
+        bias.last.store(0, Ordering::Relaxed);
+        bias.needed.store(0, Ordering::Relaxed);
+        bias.lock.store(std::ptr::from_ref(self) as usize, Ordering::Relaxed);
+        let after = current.map_or(bias.address(), |current| current.next.load(Ordering::Relaxed));
+        bias.next.store(after, Ordering::Relaxed);
+        if let Some(current) = current {
+            current.next.store(bias.address(), Ordering::Release);
+        }
+        bias
+    }
+
+    /// Takes the bias from its owner and waits until the owner is outside. Under `slow`, and not
+    /// from inside.
+    fn revoke(&self, new: NewBias) {
+        let Some(last) = deref(self.bias.load(Ordering::Relaxed)) else { return };
+        if last.thread != 0 {
+            let shared = self.bias_of(0, new);
+            shared.begin_sharing();
+            self.bias.store(shared.address(), Ordering::SeqCst);
+            if last.thread != thread_id() {
+                last.wait_until_left();
+            }
+        }
+    }
+
+    /// Waits until no thread is inside, and keeps all threads out. `unused` gets the biases of the
+    /// lock, which then begins anew.
+    pub(super) fn exclude(
+        &self,
+        new: NewBias,
+        unused: impl FnOnce(&mut dyn Iterator<Item = &'static Bias>),
+    ) -> Result<SlowGuard<'_>, Reentrant> {
+        let slow = self.hold()?;
+        self.revoke(new);
+        if let Some(last) = deref(self.bias.load(Ordering::Relaxed)) {
+            self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
+            unused(&mut last.ring());
+        }
+        Ok(slow)
+    }
+
+    /// Makes the lock new, whoever is inside.
+    pub(super) fn forget(&self) {
+        self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
+        self.slow.store(0, Ordering::SeqCst);
+    }
+
+    /// The biases of the lock.
+    pub(super) fn biases(&self) -> impl Iterator<Item = &'static Bias> {
+        deref(self.bias.load(Ordering::Relaxed)).into_iter().flat_map(Bias::ring)
+    }
+
+    /// Takes the ordinary lock.
+    pub(super) fn hold(&self) -> Result<SlowGuard<'_>, Reentrant> {
+        let thread = thread_id();
+        let free = self.slow.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !free {
+            self.hold_contended(thread)?;
+        }
+        let guard = SlowGuard { slow: &self.slow };
+        let own = deref(self.bias.load(Ordering::Relaxed)).filter(|bias| bias.thread == thread);
+        match own {
+            Some(own) if own.open.load(Ordering::Relaxed) == 0 => Err(Reentrant),
+            _ => Ok(guard),
+        }
+    }
+
+    #[cold]
+    fn hold_contended(&self, thread: usize) -> Result<(), Reentrant> {
+        // The thread that holds it may be waiting for this one to leave.
+        if self.is_used_by(thread) {
+            return Err(Reentrant);
+        }
+        let mut spin = Spin::new();
+        loop {
+            let state = self.slow.load(Ordering::Relaxed);
+            if state & !PARKED == 0 {
+                if self
+                    .slow
+                    .compare_exchange(state, state | thread, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Ok(());
+                }
+                continue;
+            }
+            if state & PARKED == 0 {
+                if spin.spin() {
+                    continue;
+                }
+                let parked = state | PARKED;
+                if self.slow.compare_exchange(state, parked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                    continue;
+                }
+            }
+            let held = || {
+                let state = self.slow.load(Ordering::Relaxed);
+                state & PARKED != 0 && state != PARKED
+            };
+            park(self.slow_address(), held);
+            spin.reset();
+        }
+    }
+
+    fn slow_address(&self) -> usize {
+        std::ptr::from_ref(&self.slow) as usize
+    }
+
+    /// Whether this thread is inside.
+    fn is_used_by(&self, thread: usize) -> bool {
+        let lock = std::ptr::from_ref(self) as usize;
+        let used = |bias: &Bias| {
+            bias.thread == thread
+                && bias.lock.load(Ordering::Relaxed) == lock
+                && bias.open.load(Ordering::Relaxed) == 0
+        };
+        self.slow.load(Ordering::Relaxed) & !PARKED == thread
+            || deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.ring().any(used))
+    }
+
+    /// Whether the lock is in shared mode.
+    #[cfg(test)]
+    pub(super) fn is_shared(&self) -> bool {
+        deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.thread == 0)
+    }
+}
+
+/// The ordinary lock, held until this is dropped.
+#[derive(Debug)]
+pub(super) struct SlowGuard<'a> {
+    slow: &'a AtomicUsize,
+}
+
+impl Drop for SlowGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slow.compare_exchange(thread_id(), 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            release_parked(self.slow);
+        }
+    }
+}
+
+#[cold]
+fn release_parked(slow: &AtomicUsize) {
+    unpark_one(std::ptr::from_ref(slow) as usize, |more| {
+        slow.store(if more { PARKED } else { 0 }, Ordering::Release);
+    });
+}
+
+/// The right to use the value, until this is dropped.
+#[derive(Debug)]
+pub(super) enum Entered<'a> {
+    Owner(&'a Bias),
+    Shared(#[expect(dead_code, reason = "for its drop")] SlowGuard<'a>),
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Self::Owner(own) = self {
+            own.open.store(own.thread, Ordering::Release);
+        }
+    }
+}
+
+/// Exclusive access to the value until the guard is dropped. Stays on its thread.
+#[derive(Debug)]
+pub struct Guard<'a, T> {
+    value: *mut T,
+    _entered: Entered<'a>,
+}
+
+impl<'a, T> Guard<'a, T> {
+    /// `value` is valid, and no other thread uses it, while `entered` lives.
+    #[inline(always)]
+    pub(super) fn new(value: *mut T, entered: Entered<'a>) -> Self {
+        Self { value, _entered: entered }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: as in `deref_mut`.
+        unsafe { &*self.value }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: valid while the guard lives, as `Guard::new` requires. Exclusive: no other thread
+        // is inside, by the crate's proof, and a second entry of this thread is refused while the
+        // owner's `open` is 0 or while this thread holds `slow`.
+        unsafe { &mut *self.value }
+    }
+}
