@@ -215,12 +215,7 @@ fn datagrams_arrive_behind_a_global_header_and_only_with_the_right_key() {
     }
     let memory = rig.memory(4096);
     memory.put(0, &[9; 100]);
-    let mut attr = rtr_attr(0).ah_attr;
-    // SAFETY: live PD; destroyed below.
-    let ah = unsafe { ibv_create_ah(rig.pd, &raw mut attr) };
-    assert!(!ah.is_null());
-    // SAFETY: destroyed once.
-    rig.later(move || unsafe { assert_eq!(ibv_destroy_ah(ah), 0) });
+    let ah = rig.address_handle(&rtr_attr(0).ah_attr);
     let to = |key: u32| {
         move |wr: &mut ibv_send_wr| {
             wr.wr.ud.ah = ah;
@@ -238,6 +233,47 @@ fn datagrams_arrive_behind_a_global_header_and_only_with_the_right_key() {
     assert_eq!(recv.sl, 8 | 2, "over UDP, an IPv4 header: what this field says on RoCE");
     assert_eq!(memory.get(1024 + 40, 100), [9; 100]);
     assert_eq!(memory.get(1024 + 36, 4), [127, 0, 0, 1], "destination of the IPv4 header");
+}
+
+#[test]
+fn datagrams_to_many_qps_take_what_their_srq_holds_and_no_more() {
+    const QPS: usize = 17;
+    let mut rig = Rig::new();
+    let (sent, received) = (rig.cq(256), rig.cq(256));
+    let srq = rig.srq(64, 1);
+    let sender = rig.qp(ibv_qp_type::IBV_QPT_UD, sent, sent, null_mut());
+    let receivers: Vec<_> =
+        (0..QPS).map(|_| rig.qp(ibv_qp_type::IBV_QPT_UD, received, received, srq)).collect();
+    for qp in receivers.iter().copied().chain([sender]) {
+        to_init(qp);
+        to_rtr(qp, 0);
+        to_rts_with(qp, 0, 0, 0);
+    }
+    let memory = rig.memory(4096);
+    let ah = rig.address_handle(&rtr_attr(0).ah_attr);
+    let mut next = 0;
+    let mut send = |count: usize| {
+        for i in 0..count {
+            post_send(sender, i as u64, IBV_WR_SEND, SIGNALED, &[memory.sge(0, 100)], |wr| {
+                wr.wr.ud.ah = ah;
+                wr.wr.ud.remote_qpn = qpn(receivers[next % QPS]);
+                wr.wr.ud.remote_qkey = 0x1111;
+            });
+            poll(sent, 1);
+            next += 1;
+        }
+    };
+    let ids = || poll_all(received).iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
+    for id in 0..40 {
+        assert_eq!(post_srq(srq, id, &[memory.sge(1024, 200)]), 0);
+    }
+    send(60);
+    assert_eq!(ids(), (0..40).collect::<Vec<_>>(), "20 of 60 datagrams find the SRQ empty");
+    for id in 40..60 {
+        assert_eq!(post_srq(srq, id, &[memory.sge(1024, 200)]), 0);
+    }
+    send(20);
+    assert_eq!(ids(), (40..60).collect::<Vec<_>>(), "a lost datagram has taken nothing");
 }
 
 #[test]

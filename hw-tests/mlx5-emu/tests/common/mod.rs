@@ -129,6 +129,16 @@ impl Rig {
         (a, b)
     }
 
+    pub fn address_handle(&mut self, attr: &ibv_ah_attr) -> *mut ibv_ah {
+        let mut attr = *attr;
+        // SAFETY: live PD.
+        let ah = unsafe { ibv_create_ah(self.pd, &raw mut attr) };
+        assert!(!ah.is_null(), "create_ah: {}", std::io::Error::last_os_error());
+        // SAFETY: destroyed once.
+        self.later(move || unsafe { assert_eq!(ibv_destroy_ah(ah), 0, "destroy_ah") });
+        ah
+    }
+
     pub fn memory(&mut self, len: usize) -> Memory {
         const ALL: u32 = 1 | 2 | 4 | 8 | 16;
         self.memory_with(len, ALL)
