@@ -14,14 +14,14 @@
 //! | `repeat` | a send completion is written twice |
 //! | `stale` | a completion lacks its owner bit until the next explicit step |
 //! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
-//! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `uverbs/command.rs` |
+//! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
+use crate::commands;
 use crate::device::Device;
 use crate::engine::cqe::Cqe;
 use crate::engine::responder::Op;
 use crate::events::kind;
 use crate::mem::Area;
-use crate::uverbs::command_names;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
         }
         _ => {
             let command =
-                name.strip_prefix("cmd.").and_then(|name| command_names().find(|known| *known == name));
+                name.strip_prefix("cmd.").and_then(|name| commands::names().find(|known| *known == name));
             let command = command.ok_or_else(|| format!("{text}: no such fault"))?;
             Fault::Command(command, i32::try_from(number()?).map_err(|_| format!("{text}: not an errno"))?)
         }
@@ -226,7 +226,7 @@ impl Faults {
         if !self.active {
             return None;
         }
-        let name = crate::uverbs::command_name(number)?;
+        let name = commands::name(number)?;
         self.command_error_named(name)
     }
 

@@ -9,6 +9,7 @@
 //! network card.
 
 mod clock;
+mod commands;
 mod complaints;
 mod config;
 mod control;

@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::Uverbs;
-use super::command::number::{CREATE_CQ, CREATE_QP, EX};
 use super::command::{Answer, Command, Reader, Room};
 use super::native::{Attr, DRIVER, find, need};
+use crate::commands::{CREATE_CQ, CREATE_QP, EX};
 use crate::device::{Device, ObjectKind};
 use crate::objects::access;
 use crate::{clock, mem, sys};

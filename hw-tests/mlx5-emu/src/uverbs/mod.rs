@@ -164,7 +164,7 @@ impl Uverbs {
 
 impl Device {
     fn dispatch(&mut self, context: usize, command: &mut Command) -> io::Result<()> {
-        use command::number::*;
+        use crate::commands::*;
         if self.dead {
             // A removed device answers EIO. Destroy commands still succeed, so that programs can
             // clean up.
@@ -226,15 +226,4 @@ impl Device {
             _ => Err(sys::errno(libc::EOPNOTSUPP)),
         }
     }
-}
-
-/// Names of the commands, for faults.
-pub(crate) fn command_names() -> impl Iterator<Item = &'static str> {
-    command::number::NAMES.iter().map(|&(name, _)| name).chain(["uar_alloc"])
-}
-
-/// Name of a command, in its plain or extended form.
-pub(crate) fn command_name(number: u32) -> Option<&'static str> {
-    let plain = number & !command::number::EX;
-    command::number::NAMES.iter().find(|&&(_, known)| known == plain).map(|&(name, _)| name)
 }
