@@ -248,7 +248,7 @@ impl Cq {
 
     /// The sender's QP number in the last polled entry, if the entry was of a message. Only
     /// datagrams need this number: a connected QP knows its peer. So [`RecvCqe`] does not have it.
-    /// Valid until the next poll.
+    /// Valid until the next poll or [`clean`](Self::clean).
     pub fn source_qpn(&self) -> u32 {
         self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
     }
@@ -264,6 +264,52 @@ impl Cq {
     pub fn waiting_receives(&self) -> u32 {
         let waiting = (0..=self.cqes.mask()).map_while(|n| self.peek(n));
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
+    }
+
+    /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many. Passes
+    /// each to `removed`, oldest first: return its slot to the SRQ. The other entries keep their
+    /// order.
+    ///
+    /// A QP number is given out again. Without this call, a later QP with the number would get the
+    /// completions of the earlier one. libmlx5 cleans its CQs in `ibv_destroy_qp` and when a QP goes
+    /// to RESET, but not a CQ that was handed over to this crate. Call this for the send CQ and for
+    /// the receive CQ, after the call of verbs returned: the device then writes no more entries of
+    /// the QP. For the sends, [`Sq::reset`](crate::Sq::reset) or dropping the
+    /// [`Sq`](crate::Sq) releases all requests; their entries need no
+    /// [`Sq::complete`](crate::Sq::complete).
+    ///
+    /// A payload or result that is in an entry is lost: poll until the queue is empty first if you
+    /// need it.
+    pub fn clean(&mut self, qpn: u32, mut removed: impl FnMut(Completion)) -> u32 {
+        let first = self.consumer_index;
+        let at = |n: u32| first.wrapping_add(n);
+        let mut waiting = 0;
+        while let Some(op_own) = (waiting <= self.cqes.mask()).then(|| self.peek(waiting)).flatten() {
+            match cqe::decode_other(&self.cqes.entry(at(waiting)), op_own) {
+                // Nothing behind such an entry can be polled.
+                Err(CqeError::Compressed | CqeError::Resized) => break,
+                Ok(completion) if self.is_of(at(waiting), qpn) => removed(completion),
+                _ => {}
+            }
+            waiting += 1;
+        }
+        let mut gone = 0;
+        for n in (0..waiting).rev() {
+            if self.is_of(at(n), qpn) {
+                gone += 1;
+            } else if gone > 0 {
+                self.cqes.copy_entry(at(n), at(n + gone));
+            }
+        }
+        if gone > 0 {
+            self.consumer_index = at(gone);
+            self.release();
+        }
+        gone
+    }
+
+    fn is_of(&self, index: u32, qpn: u32) -> bool {
+        (self.cqes.entry(index).sop_drop_qpn() ^ qpn) & 0x00ff_ffff == 0
     }
 
     /// `op_own` of the n-th waiting entry.

@@ -80,7 +80,8 @@
 //!   [`Completion::SendScattered`]. Before the next poll, take the result with [`Cq::copy_result`],
 //!   or let [`Cq::deliver_result`] write it into [`Sq::segments`].
 //! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized,
-//!   and libmlx5 does not clean it when a QP goes away: see [`teardown`].
+//!   and libmlx5 does not remove the entries of a QP that goes away or goes to RESET: see
+//!   [`Cq::clean`] and [`teardown`].
 //!
 //! # What is refused, and what to avoid
 //!

@@ -3,7 +3,7 @@
 //!
 //! SRQ memory: software writes it and never reads it back; the device reads it. CQ memory: the
 //! device writes it; software reads it after the ownership test and a load barrier, both inside
-//! `CqeMem::ready`. An index is masked with the queue size (a power of two), so that no index, not
+//! `CqeMem::ready`, and moves entries that it owns when it removes those of a QP. An index is masked with the queue size (a power of two), so that no index, not
 //! even one from the device, reaches outside.
 
 use core::ptr::NonNull;
@@ -288,8 +288,8 @@ impl CqLayout {
     /// # Safety
     ///
     /// As long as the layout, or a [`Cq`](crate::Cq) made from it, lives, `buf` is valid for reads
-    /// of `cqe_count * cqe_bytes` bytes, `dbrec` for writes of two words and `uar` for an 8-byte
-    /// store at offset 0x20. Nobody else polls or arms the CQ meanwhile, and nothing was polled
+    /// and writes of `cqe_count * cqe_bytes` bytes, `dbrec` for writes of two words and `uar` for
+    /// an 8-byte store at offset 0x20. Nobody else polls or arms the CQ meanwhile, and nothing was polled
     /// from it before.
     pub unsafe fn from_raw_parts(parts: CqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
@@ -342,6 +342,11 @@ impl CqLayout {
     /// Entries in the CQ.
     pub fn cqe_count(&self) -> u32 {
         self.cqes.mask + 1
+    }
+
+    /// Bytes of an entry: 64 or 128.
+    pub fn cqe_bytes(&self) -> u32 {
+        self.cqes.cqe_bytes
     }
 }
 

@@ -5,8 +5,8 @@
 //! publishes the count in the doorbell record; it rings no register.
 //!
 //! Take a queue over before anything was posted to it. Receives can be posted from INIT on, and in
-//! ERR, where each completes as flushed. After the QP went to RESET and its CQ was polled until
-//! empty, call [`Rq::reset`].
+//! ERR, where each completes as flushed. After the QP went to RESET, remove its entries from the CQ
+//! ([`Cq::clean`](crate::Cq::clean)), and call [`Rq::reset`].
 
 use crate::{
     dbrec::CounterDbRec,

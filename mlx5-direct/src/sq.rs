@@ -27,7 +27,8 @@
 //! Take a send queue over before anything was posted to it; the QP may be in any state. Post
 //! requests from RTS on: a device ignores the doorbells of a queue in RESET, INIT or RTR. Requests
 //! can be posted in SQD, SQE and ERR as well; in ERR each request completes as flushed. After the
-//! QP went to RESET and its CQ was polled until empty, call [`Sq::reset`].
+//! QP went to RESET, remove its entries from the CQ ([`Cq::clean`](crate::Cq::clean)), and call
+//! [`Sq::reset`].
 
 use crate::{
     dbrec::CounterDbRec,
@@ -261,6 +262,10 @@ impl Sq {
 
     /// Goes back to position `at`. Nothing from there on was published.
     fn take_back(&mut self, at: u64, fence_due: u8) {
+        // No completion may name a request that was taken back.
+        for n in 0..block(self.at.wrapping_sub(at)) {
+            self.ring.set_posted(block(at).wrapping_add(n), Posted::default());
+        }
         self.at = at;
         self.set_fence_due(fence_due);
         self.count_fast();
@@ -415,7 +420,7 @@ impl Sq {
         for block in 0..=self.ring.mask() {
             self.ring.set_posted(block, Posted::default());
         }
-        self.done = 0;
+        (self.at, self.done) = (0, 0);
         self.take_back(0, 0);
         self.dbrec.publish(0);
     }

@@ -9,6 +9,8 @@
 //!    completion. Some devices never send this event, so the wait has a bound.
 //! 3. Poll the CQ until it is empty, returning every slot.
 //! 4. Destroy the QP. The SRQ outlives it.
+//! 5. Without step 2 and 3, or if the bound passed without the event: call [`Cq::clean`] for both
+//!    CQs of the QP, so that no completion of the QP is left for a later QP with the same number.
 //!
 //! [`QpTeardown`] keeps track of the steps; the caller reads async events and supplies the time.
 

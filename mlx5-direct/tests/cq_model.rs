@@ -264,6 +264,90 @@ fn compressed_and_resize_entries_stop_the_queue_with_a_clear_error() {
     assert_eq!(poll(&mut cq).qpn(), 3, "an unknown entry does not hide the next one");
 }
 
+/// QPs share a queue, and each of them goes away at times, with entries waiting.
+#[test]
+fn entries_of_a_qp_that_went_away_are_removed_and_the_others_keep_their_order() {
+    for (entries, bytes) in [(1, 64), (2, 128), (8, 64), (16, 128), (64, 64)] {
+        let (mut cq, mut device) = queue(entries, bytes);
+        let mut rng = Rng(u64::from(entries));
+        let mut waiting = std::collections::VecDeque::new();
+        let (mut cleaned, mut polled) = (0, 0);
+        for n in 0..30_000u32 {
+            match rng.below(12) {
+                0 => {
+                    let gone = rng.below(4) as u32;
+                    let mut removed = vec![];
+                    // The upper bits of a number do not count.
+                    let count = cq.clean(0x4500_0000 | gone, |c| removed.push(c));
+                    assert_eq!(removed.len(), count as usize);
+                    let is_gone = |entry: &(u32, u16, u8)| entry.0 == gone;
+                    let expected: Vec<_> = waiting.iter().copied().filter(is_gone).collect();
+                    let named = |c: &Completion| {
+                        let counter = c.slot().map(|s| s.0).or(c.send_counter());
+                        (c.qpn(), counter.expect("one of both"))
+                    };
+                    assert_eq!(
+                        removed.iter().map(named).collect::<Vec<_>>(),
+                        expected.iter().map(|e| (e.0, e.1)).collect::<Vec<_>>()
+                    );
+                    waiting.retain(|entry| !is_gone(entry));
+                    if count > 0 {
+                        assert_eq!(device.room() as usize, entries as usize - waiting.len());
+                    }
+                    cleaned += count;
+                }
+                1..=4 => {
+                    let Some((qpn, counter, payload)) = waiting.pop_front() else {
+                        assert_eq!(cq.poll(), Ok(None));
+                        continue;
+                    };
+                    polled += 1;
+                    let completion = poll(&mut cq);
+                    assert_eq!(completion.qpn(), qpn);
+                    if let Completion::RecvScattered(scattered) = &completion {
+                        let mut bytes = [0; 64];
+                        assert_eq!(cq.copy_scattered(scattered, &mut bytes), 64);
+                        assert_eq!(bytes, [payload; 64], "the payload moved with its entry");
+                        assert_eq!(completion.slot(), Some(WqeIndex(counter)));
+                    } else if let Completion::RecvError(_) = completion {
+                        assert_eq!(completion.slot(), Some(WqeIndex(counter)));
+                    } else {
+                        assert_eq!(completion.send_counter(), Some(counter));
+                    }
+                }
+                _ if device.room() > 0 => {
+                    let qpn = rng.below(4) as u32;
+                    // Sends, errors of both kinds, and messages in a wide entry.
+                    let opcode = [0, 13, 14, 2][rng.below(if bytes == 128 { 4 } else { 3 }) as usize];
+                    let low_bits = if opcode == 2 { 0x08 } else { 0 };
+                    if bytes == 128 {
+                        let at = device.next_fields() - 64;
+                        (0..64).for_each(|k| device.mem().store_u8(at + k, n as u8));
+                    }
+                    let entry =
+                        Entry { opcode, low_bits, qpn, counter: n as u16, bytes: 64, ..Entry::default() };
+                    device.push(entry);
+                    waiting.push_back((qpn, n as u16, n as u8));
+                }
+                _ => {}
+            }
+        }
+        assert!(cleaned > 200 && polled > 2000, "{cleaned} cleaned, {polled} polled");
+    }
+}
+
+/// A queue that cannot be polled further is cleaned up to there, and stays as it is.
+#[test]
+fn cleaning_stops_at_a_compressed_entry() {
+    let (mut cq, mut device) = queue(8, 64);
+    for (opcode, low_bits, qpn) in [(0, 0, 7), (0, 0, 8), (0, 0x0c, 8), (0, 0, 7)] {
+        device.push(Entry { opcode, low_bits, qpn, ..Entry::default() });
+    }
+    assert_eq!(cq.clean(7, |_| ()), 1);
+    assert_eq!(poll(&mut cq).qpn(), 8);
+    assert_eq!(cq.poll(), Err(CqeError::Compressed));
+}
+
 #[test]
 fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
     for (entries, bytes) in [(1, 64), (2, 64), (4, 128), (8, 64), (256, 64), (1024, 128)] {

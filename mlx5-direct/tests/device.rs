@@ -5,8 +5,12 @@
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
 mod common;
+#[path = "common/ends.rs"]
+mod ends;
 #[path = "../examples/receive.rs"]
 mod example;
+#[path = "common/opcodes.rs"]
+mod opcodes;
 #[path = "common/sends.rs"]
 mod sends;
 #[path = "common/twins.rs"]
@@ -70,6 +74,14 @@ fn main() {
         trial("results_of_reads_and_atomics_come_out_of_their_entries", sends::scattered_results),
         trial("an_error_releases_and_flushes_in_order_and_reset_starts_over", sends::errors_and_reset),
         trial("windows_are_bound_and_invalidated_with_the_wqes_of_libmlx5", sends::windows),
+        trial("uc_requests_have_the_wqes_of_libmlx5_and_arrive", opcodes::unreliable),
+        trial("xrc_requests_reach_the_srq_that_they_name", opcodes::xrc),
+        trial("masked_atomics_and_nops_are_executed", opcodes::masked_atomics_and_nops),
+        trial("a_send_invalidates_a_window_of_the_receiver", opcodes::invalidating_sends),
+        trial("a_refused_work_request_leaves_those_before_it_and_the_fence_alone", opcodes::lists_cut_short),
+        trial("a_queue_of_one_block_a_request_refuses_longer_ones", opcodes::one_block_queues),
+        trial("entries_of_128_bytes_are_polled", opcodes::wide_entries),
+        trial("a_qp_that_is_reset_or_destroyed_leaves_no_completion_behind", ends::cleaned),
         trial("queues_that_share_a_register_ring_doorbells", sends::shared_registers),
     ];
     libtest_mimic::run(&args, trials).exit();

@@ -10,7 +10,8 @@ use crate::{
     wqe::DataSeg,
 };
 
-/// The CQ's ring of entries. Read-only.
+/// The CQ's ring of entries. Software writes entries only when it removes those of a QP
+/// ([`Cq::clean`]).
 #[derive(Debug)]
 pub(crate) struct CqeMem {
     /// The fields of entry 0: its last 64 bytes.
@@ -20,7 +21,7 @@ pub(crate) struct CqeMem {
     pub(super) _keep: Keep,
 }
 
-// SAFETY: plain memory without thread affinity; this type only reads it.
+// SAFETY: plain memory without thread affinity; writes need `&mut self`.
 unsafe impl Send for CqeMem {}
 
 impl CqeMem {
@@ -76,6 +77,24 @@ impl CqeMem {
         // SAFETY: in bounds because the masked index is below the entry count, and each entry has
         // its fields at the same offset.
         CqeRef { fields: unsafe { self.fields.as_ptr().add(at) }, _mem: PhantomData }
+    }
+
+    /// Copies entry `from` over entry `to`. The owner bit of `to` does not change, because the bit
+    /// depends on the place. Both entries belong to software.
+    pub(crate) fn copy_entry(&mut self, from: u32, to: u32) {
+        let owner = self.entry(to).op_own() & 1;
+        let first = |fields: *const u8| fields.wrapping_sub(self.cqe_bytes as usize - 64);
+        let (source, target) = (first(self.entry(from).fields), first(self.entry(to).fields).cast_mut());
+        // SAFETY: whole entries of the queue, 64-byte aligned and valid for reads and writes. They
+        // belong to software, so the device does not access them. The last byte is inside the
+        // second entry.
+        unsafe {
+            for word in 0..self.cqe_bytes as usize / 8 {
+                target.cast::<u64>().add(word).write_volatile(source.cast::<u64>().add(word).read());
+            }
+            let op_own = target.add(self.cqe_bytes as usize - 1);
+            op_own.write_volatile(op_own.read() & !1 | owner);
+        }
     }
 
     /// Copies payload that the device scattered into the entry at `index`: its first 32 bytes, or

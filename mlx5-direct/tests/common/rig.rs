@@ -224,13 +224,14 @@ impl Rig {
         }
     }
 
-    unsafe fn to_rts(&self, qp: *mut ibv_qp, dest: u32) {
+    /// Brings a QP to RTS, with the peer's QP number. Each type takes attributes of its own.
+    pub(crate) unsafe fn to_rts(&self, qp: *mut ibv_qp, dest: u32) {
         type M = ibv_qp_attr_mask;
         let modify = |attr: &mut ibv_qp_attr, mask: M| {
             // SAFETY: a live QP; the attributes named by the mask are set.
             ok(unsafe { ibv_modify_qp(qp, attr, mask.0 as c_int) }, "ibv_modify_qp");
         };
-        // SAFETY: plain attributes and a live context.
+        // SAFETY: plain attributes, a live QP and a live context.
         unsafe {
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -244,6 +245,9 @@ impl Rig {
                 M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS,
             );
 
+            let qp_type = (*qp).qp_type;
+            let is = |types: &[ibv_qp_type::Type]| types.contains(&qp_type);
+            let none = ibv_qp_attr_mask(0);
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
             attr.path_mtu = ibv_mtu::IBV_MTU_1024;
@@ -256,6 +260,7 @@ impl Rig {
             let mut gid: ibv_gid = zeroed();
             ok(ibv_query_gid(self.context, 1, 0, &mut gid), "ibv_query_gid");
             attr.ah_attr.grh.dgid = gid;
+            let answers = is(&[ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_XRC_RECV]);
             modify(
                 &mut attr,
                 M::IBV_QP_STATE
@@ -263,8 +268,7 @@ impl Rig {
                     | M::IBV_QP_PATH_MTU
                     | M::IBV_QP_DEST_QPN
                     | M::IBV_QP_RQ_PSN
-                    | M::IBV_QP_MAX_DEST_RD_ATOMIC
-                    | M::IBV_QP_MIN_RNR_TIMER,
+                    | if answers { M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER } else { none },
             );
 
             let mut attr: ibv_qp_attr = zeroed();
@@ -273,15 +277,39 @@ impl Rig {
             attr.retry_cnt = 7;
             attr.rnr_retry = 7;
             attr.max_rd_atomic = 4;
+            let asks = is(&[ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_XRC_SEND]);
             modify(
                 &mut attr,
                 M::IBV_QP_STATE
-                    | M::IBV_QP_TIMEOUT
-                    | M::IBV_QP_RETRY_CNT
-                    | M::IBV_QP_RNR_RETRY
                     | M::IBV_QP_SQ_PSN
-                    | M::IBV_QP_MAX_QP_RD_ATOMIC,
+                    | if is(&[ibv_qp_type::IBV_QPT_UC]) { none } else { M::IBV_QP_TIMEOUT }
+                    | if asks {
+                        M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY | M::IBV_QP_MAX_QP_RD_ATOMIC
+                    } else {
+                        none
+                    },
             );
+        }
+    }
+
+    /// The table of extended operations in front of the context. (The wrappers of rdma-sys do not
+    /// find it on 64-bit machines.)
+    pub(crate) fn extended(&self) -> &verbs_context {
+        let offset = std::mem::offset_of!(verbs_context, context);
+        // SAFETY: every context that libibverbs opens is the last field of a verbs_context.
+        unsafe { &*self.context.byte_sub(offset).cast::<verbs_context>() }
+    }
+
+    /// A QP by `ibv_create_qp_ex`.
+    pub(crate) fn qp_ex(&self, change: impl FnOnce(&mut ibv_qp_init_attr_ex)) -> *mut ibv_qp {
+        // SAFETY: plain attributes and live objects.
+        unsafe {
+            let mut init: ibv_qp_init_attr_ex = zeroed();
+            (init.comp_mask, init.pd) = (1, self.pd);
+            (init.cap.max_send_wr, init.cap.max_send_sge) = (16, 1);
+            change(&mut init);
+            let create = self.extended().create_qp_ex.expect("ibv_create_qp_ex");
+            some(create(self.context, &mut init), "ibv_create_qp_ex")
         }
     }
 

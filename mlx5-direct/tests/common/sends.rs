@@ -16,18 +16,18 @@ use super::{common::Rng, next, rig::Rig, take_cq};
 
 /// SAFETY for all uses: the queue outlives the value, verbs no longer touches it, and the rig's
 /// buffer stays registered.
-fn take_sq(qp: *mut ibv_qp) -> Sq {
+pub(crate) fn take_sq(qp: *mut ibv_qp) -> Sq {
     // SAFETY: see above.
     unsafe { Sq::from_verbs(qp) }.expect("a fresh QP")
 }
 
-fn take_rq(qp: *mut ibv_qp) -> Rq {
+pub(crate) fn take_rq(qp: *mut ibv_qp) -> Rq {
     // SAFETY: as for `take_sq`.
     unsafe { Rq::from_verbs(qp) }.expect("a fresh QP")
 }
 
 /// The address of the send queue, as libmlx5 reports it.
-fn describe(qp: *mut ibv_qp) -> abi::DvQp {
+pub(crate) fn describe(qp: *mut ibv_qp) -> abi::DvQp {
     // SAFETY: the function and structs of mlx5dv.h; a live QP.
     unsafe {
         let lib = libloading::Library::new("libmlx5.so.1").expect("libmlx5");
@@ -42,7 +42,7 @@ fn describe(qp: *mut ibv_qp) -> abi::DvQp {
 
 /// The send record, and the bytes that the device reads of the WQEs in blocks `first..end`, without
 /// QP number and padding.
-fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
+pub(crate) fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
     let count = at.sq.wqe_cnt;
     let byte = |block: u32, n: usize| {
         let offset = ((block % count) as usize * 64 + n) % (count as usize * 64);
@@ -87,7 +87,7 @@ fn wqes(at: &abi::DvQp, mut first: u32, end: u32) -> (u32, Vec<Vec<u8>>) {
 }
 
 /// Panics with the first WQE that differs, in hexadecimal.
-fn same(theirs: (u32, Vec<Vec<u8>>), ours: (u32, Vec<Vec<u8>>)) {
+pub(crate) fn same(theirs: (u32, Vec<Vec<u8>>), ours: (u32, Vec<Vec<u8>>)) {
     assert_eq!((theirs.0, theirs.1.len()), (ours.0, ours.1.len()), "records and WQEs");
     for (theirs, ours) in theirs.1.iter().zip(&ours.1) {
         assert!(theirs == ours, "libmlx5: {theirs:02x?}\n here:   {ours:02x?}");
@@ -95,10 +95,10 @@ fn same(theirs: (u32, Vec<Vec<u8>>), ours: (u32, Vec<Vec<u8>>)) {
 }
 
 /// A request for both queues.
-struct Request {
-    wr: ibv_send_wr,
-    sges: Vec<ibv_sge>,
-    receives: bool,
+pub(crate) struct Request {
+    pub(crate) wr: ibv_send_wr,
+    pub(crate) sges: Vec<ibv_sge>,
+    pub(crate) receives: bool,
 }
 
 /// Requests read from one area, the peer's memory is a second area, and results go to a third. The
@@ -161,7 +161,7 @@ fn random_request(rig: &Rig, rng: &mut Rng, cap: &ibv_qp_cap, k: usize) -> Reque
     Request { wr, sges, receives }
 }
 
-fn link(requests: &mut [Request]) -> Vec<ibv_send_wr> {
+pub(crate) fn link(requests: &mut [Request]) -> Vec<ibv_send_wr> {
     let mut wrs: Vec<ibv_send_wr> = requests
         .iter_mut()
         .map(|r| {

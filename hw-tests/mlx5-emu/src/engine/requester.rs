@@ -33,6 +33,10 @@ pub(super) enum Outcome {
 /// Most bytes that the device copies within a process's memory; log2.
 pub(crate) const LOG_MAX_MEMCPY: u8 = 24;
 
+/// `opmod` of a masked atomic on 8 bytes: 8, plus log2 of the size, minus 2. (Those on 4 bytes are
+/// refused.)
+const EXTENDED_8_BYTES: u8 = 9;
+
 /// The access key of a DC target as requests carry it.
 pub(crate) fn fold_key(key: u64) -> u32 {
     (key >> 32) as u32 ^ key as u32
@@ -278,8 +282,8 @@ impl Device {
             opcode::RDMA_READ => Op::Read,
             opcode::ATOMIC_CS => Op::CompareSwap,
             opcode::ATOMIC_FA => Op::FetchAdd,
-            opcode::ATOMIC_MASKED_CS if control.opmod == 8 => Op::MaskedCompareSwap,
-            opcode::ATOMIC_MASKED_FA if control.opmod == 8 => Op::MaskedFetchAdd,
+            opcode::ATOMIC_MASKED_CS if control.opmod == EXTENDED_8_BYTES => Op::MaskedCompareSwap,
+            opcode::ATOMIC_MASKED_FA if control.opmod == EXTENDED_8_BYTES => Op::MaskedFetchAdd,
             other => {
                 complain(
                     Kind::BadSendWqe,
