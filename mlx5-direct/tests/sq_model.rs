@@ -310,9 +310,8 @@ impl Session {
         if posted > 0 {
             let copies = posted == 1 && units > 1 && units <= 16 && self.register_bytes > 0;
             let bytes = if copies { units.div_ceil(4) * 64 } else { 8 };
-            for n in 0..bytes {
-                expected[self.half][n] = self.ring_byte(last, n);
-            }
+            let image: Vec<u8> = (0..bytes).map(|n| self.ring_byte(last, n)).collect();
+            expected[self.half][..bytes].copy_from_slice(&image);
             self.half ^= usize::from(self.register_bytes > 0);
         }
         assert!(halves == expected, "the register: {halves:02x?}, expected {expected:02x?}");

@@ -109,8 +109,7 @@ pub(crate) fn cleaned(rig: &Rig) {
             }
         }
         let victim = rng.below(3) as usize;
-        for n in 0..6 {
-            let end = &mut ends[n];
+        for (n, end) in ends.iter_mut().enumerate() {
             let requests = 1 + rng.below(8);
             // A request of the pair that goes away fails in some rounds.
             let bad = (n / 2 == victim && round % 3 == 0).then(|| rng.below(requests));
