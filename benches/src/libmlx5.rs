@@ -3,7 +3,7 @@
 
 use std::{ffi::c_int, hint::black_box, mem::zeroed, ptr::null_mut};
 
-use rdma_sys::{ibv_poll_cq, ibv_post_srq_recv, ibv_recv_wr, ibv_wc};
+use doorbell_sys::{ibv_poll_cq, ibv_post_srq_recv, ibv_recv_wr, ibv_wc};
 
 use crate::{
     case::GROUP,

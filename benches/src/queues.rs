@@ -18,8 +18,8 @@ use std::{
 
 use crate::device;
 
+use doorbell_sys::*;
 use mlx5_direct::dv::abi;
-use rdma_sys::*;
 
 /// Entries of the receive CQ.
 pub const CQ_ENTRIES: usize = 1024;

@@ -4,8 +4,8 @@
 //! `hw-tests/with-emu 'cargo run -p mlx5-direct --example receive'`.
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
+use doorbell_sys::{ibv_cq, ibv_srq};
 use mlx5_direct::{Completion, Cq, DataSeg, Srq};
-use rdma_sys::{ibv_cq, ibv_srq};
 
 #[path = "../tests/common/rig.rs"]
 pub(crate) mod rig;

@@ -18,7 +18,7 @@ use std::{
     sync::OnceLock,
 };
 
-use rdma_sys::{
+use doorbell_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_sge,
     ibv_srq,
@@ -400,7 +400,7 @@ pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
     // SAFETY: a live QP by contract; the call reads only the state from the attributes.
-    match unsafe { rdma_sys::ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int) } {
+    match unsafe { doorbell_sys::ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int) } {
         0 => Ok(()),
         n => Err(io::Error::from_raw_os_error(n.abs())),
     }
@@ -480,12 +480,12 @@ impl EventChannel {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a live channel by the contract of `from_verbs`; both out parameters are local
         // variables.
-        if unsafe { rdma_sys::ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
+        if unsafe { doorbell_sys::ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: `cq` came from the call above and is live, since destroying a CQ waits for this
         // acknowledgement.
-        unsafe { rdma_sys::ibv_ack_cq_events(cq, 1) };
+        unsafe { doorbell_sys::ibv_ack_cq_events(cq, 1) };
         Ok(context)
     }
 }

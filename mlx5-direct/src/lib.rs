@@ -6,17 +6,18 @@
 //! WQEs, publishes the doorbell record, reads CQEs and arms the CQ for events. Connections, memory
 //! registration and everything else stay with verbs. The `ibv_` types may be those of any crate:
 //!
-//! - `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the example.
+//! - `doorbell-sys`, `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the
+//!   example.
 //! - `sideway`: CQs, through its trait `CompletionQueue`: `Cq::from_verbs(cq.cq().as_ptr())`.
 //!   Version 0.4 of sideway creates no SRQs, its QPs cannot receive from an SRQ, and it cannot
-//!   switch scatter to CQE off. So create the SRQ and its QPs with `rdma-sys` (or `rdma-mummy-sys`,
-//!   whose types sideway uses) in the same context. Do not poll the CQ here if a QP has a receive
-//!   queue of its own that verbs drive: libmlx5 counts receives as completed only in `ibv_poll_cq`,
-//!   so posts fail once the queue was filled.
+//!   switch scatter to CQE off. So create the SRQ and its QPs with `doorbell-sys` (or
+//!   `rdma-mummy-sys`, whose types sideway uses) in the same context. Do not poll the CQ here if a
+//!   QP has a receive queue of its own that verbs drive: libmlx5 counts receives as completed only
+//!   in `ibv_poll_cq`, so posts fail once the queue was filled.
 //!
 //! ```no_run
 //! use mlx5_direct::{Completion, Cq, DataSeg, Srq};
-//! # fn queues() -> (*mut rdma_sys::ibv_srq, *mut rdma_sys::ibv_cq) { unimplemented!() }
+//! # fn queues() -> (*mut doorbell_sys::ibv_srq, *mut doorbell_sys::ibv_cq) { unimplemented!() }
 //! # fn buffer(n: u64) -> (u64, u32, u32) { unimplemented!() }
 //!
 //! // Made by ibv_create_srq and ibv_create_cq a moment ago: nothing posted, nothing polled.

@@ -292,7 +292,7 @@ struct Fitting<'a> {
 }
 
 impl<'a> Iterator for Fitting<'a> {
-    type Item = (&'a [rdma_sys::ibv_sge], u64);
+    type Item = (&'a [doorbell_sys::ibv_sge], u64);
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {

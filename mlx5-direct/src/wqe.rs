@@ -15,7 +15,7 @@
 
 use core::mem::{align_of, offset_of, size_of};
 
-use rdma_sys::ibv_sge;
+use doorbell_sys::ibv_sge;
 
 use crate::be::{Be16, Be32, Be64};
 

@@ -13,7 +13,7 @@
 //! assert_eq!((small.units(), large.units()), (4, 3));
 //! ```
 
-use rdma_sys::ibv_sge;
+use doorbell_sys::ibv_sge;
 
 use crate::{
     queue_mem::Units,

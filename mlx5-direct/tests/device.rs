@@ -24,13 +24,13 @@ use std::{
 };
 
 use common::Rng;
+use doorbell_sys::{ibv_event_type, ibv_recv_wr, ibv_sge, ibv_srq};
 use example::rig::{self, Rig};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mlx5_direct::{
     ArmFor, Completion, Cq, DataSeg, DvError, EventChannel, LayoutError, RecvWrs, Srq, Syndrome, dv,
     teardown::{QpTeardown, TeardownStep},
 };
-use rdma_sys::{ibv_event_type, ibv_recv_wr, ibv_sge, ibv_srq};
 
 fn main() {
     let mut args = Arguments::from_args();
@@ -94,7 +94,7 @@ fn take_srq(srq: *mut ibv_srq) -> Srq {
     unsafe { Srq::from_verbs(srq, None) }.expect("a fresh SRQ")
 }
 
-fn take_cq(cq: *mut rdma_sys::ibv_cq) -> Cq {
+fn take_cq(cq: *mut doorbell_sys::ibv_cq) -> Cq {
     // SAFETY: as for `take_srq`.
     unsafe { Cq::from_verbs(cq) }.expect("a fresh CQ")
 }
@@ -352,9 +352,9 @@ fn readable(channel: &EventChannel, millis: i32) -> bool {
 
 /// One pair of QPs whose receives raise events.
 struct Pair {
-    cqs: [*mut rdma_sys::ibv_cq; 2],
+    cqs: [*mut doorbell_sys::ibv_cq; 2],
     raw: *mut ibv_srq,
-    qps: [*mut rdma_sys::ibv_qp; 2],
+    qps: [*mut doorbell_sys::ibv_qp; 2],
     srq: Srq,
     cq: Cq,
     channel: EventChannel,

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Op, Rng, Session};
+use doorbell_sys::{ibv_recv_wr, ibv_sge};
 use mlx5_direct::{BatchError, DataSeg, Full, LayoutError, PostError, RecvWrs, Srq, SrqLayout, WqeIndex};
 use proptest::prelude::*;
-use rdma_sys::{ibv_recv_wr, ibv_sge};
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::device::Context;
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::channel::CompChannel;
 use crate::device::Context;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::error::{Error, Result, check};
 

@@ -56,7 +56,7 @@ mod util;
 pub mod wr;
 
 /// The bindings, for calls that this crate does not wrap.
-pub use rdma_sys as sys;
+pub use doorbell_sys as sys;
 
 pub use ah::{Ah, AhAttr};
 pub use channel::CompChannel;

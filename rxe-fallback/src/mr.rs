@@ -22,8 +22,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use doorbell_sys as sys;
 use memmap2::{MmapOptions, MmapRaw};
-use rdma_sys as sys;
 
 use crate::error::{Error, Result, check, memlock_hint};
 use crate::pd::Pd;

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::error::{Error, Result};
 use crate::mr::{Access, Mr};
@@ -90,7 +90,7 @@ impl Mw {
         }
         // SAFETY: the PD is alive and held as long as the window lives.
         let raw = unsafe { sys::ibv_alloc_mw(pd.as_raw(), raw_kind) };
-        let raw = raw.and_then(NonNull::new).ok_or_else(|| {
+        let raw = NonNull::new(raw).ok_or_else(|| {
             let error = Error::last(verb);
             if error.is_unsupported() { refused() } else { error }
         })?;

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::device::Context;
 use crate::error::{Error, Result};

@@ -4,7 +4,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::cq::{Cq, create_failed};
 use crate::error::{Error, Result, check};

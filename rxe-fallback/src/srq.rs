@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::cq::create_failed;
 use crate::error::{Error, Result, check};

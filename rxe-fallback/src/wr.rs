@@ -7,7 +7,7 @@
 
 use std::mem::MaybeUninit;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use crate::error::Error;
 

@@ -10,8 +10,8 @@ use std::net::SocketAddrV4;
 use std::process::ExitCode;
 use std::ptr;
 
+use doorbell_sys as sys;
 use libtest_mimic::{Arguments, Failed, Trial};
-use rdma_sys as sys;
 use sys::rdma_cm_event_type as kind;
 
 type Id = *mut sys::rdma_cm_id;

@@ -3,7 +3,7 @@
 use core::{ffi::c_int, mem::zeroed};
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-use rdma_sys::{ibv_ah, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type};
+use doorbell_sys::{ibv_ah, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type};
 
 use super::{DvError, abi, checked, lib_for, require};
 use crate::{
@@ -47,7 +47,7 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
     let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
     let mask = ibv_qp_attr_mask::IBV_QP_CAP.0 as c_int;
     // SAFETY: a live QP and structs of the call's types.
-    checked("ibv_query_qp", unsafe { rdma_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
+    checked("ibv_query_qp", unsafe { doorbell_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
     // SAFETY: as above.
     let (mut obj, mut dv): (abi::DvObj, abi::DvQp) = unsafe { (zeroed(), zeroed()) };
     obj.qp = abi::DvPair { object: qp.cast(), out: (&raw mut dv).cast() };

@@ -2,7 +2,7 @@
 
 use core::{fmt, marker::PhantomData};
 
-use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_sge};
+use doorbell_sys::{ibv_send_flags, ibv_send_wr, ibv_sge};
 
 use crate::wr::{AddressVector, Bind};
 
@@ -89,7 +89,7 @@ impl<'a> SendWr<'a> {
         (rdma.remote_addr, rdma.rkey)
     }
 
-    pub(crate) fn atomic(&self) -> rdma_sys::atomic_t {
+    pub(crate) fn atomic(&self) -> doorbell_sys::atomic_t {
         // SAFETY: as above.
         unsafe { self.wr.wr.atomic }
     }
@@ -117,7 +117,7 @@ impl<'a> SendWr<'a> {
             Bind {
                 rkey: (*bind.mw).rkey,
                 new_rkey: bind.rkey,
-                type2: (*bind.mw).type_ == rdma_sys::ibv_mw_type::IBV_MW_TYPE_2,
+                type2: (*bind.mw).type_ == doorbell_sys::ibv_mw_type::IBV_MW_TYPE_2,
                 lkey: info.mr.as_ref().map_or(0, |mr| mr.lkey),
                 addr: info.addr,
                 len: info.length,

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use rdma_sys::ibv_sge;
+use doorbell_sys::ibv_sge;
 
 use super::Keep;
 use crate::{

@@ -1,6 +1,6 @@
 //! Lists of verbs work requests, posted by the rules of `ibv_post_send`.
 
-use rdma_sys::{ibv_send_flags, ibv_wr_opcode};
+use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::{

@@ -5,7 +5,7 @@
 
 use std::{ffi::c_int, mem::zeroed, ptr::null_mut};
 
-use rdma_sys::*;
+use doorbell_sys::*;
 
 pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 

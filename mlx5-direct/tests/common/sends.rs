@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use doorbell_sys::*;
 use mlx5_direct::{
     Completion, Cq, DataSeg, DvError, LayoutError, Rq, SendWrs, Sq, Syndrome, Wr,
     dv::abi,
     wr::{AddressVector, Bind, Inline, Remote},
 };
-use rdma_sys::*;
 
 use super::{common::Rng, next, rig::Rig, take_cq};
 

@@ -7,8 +7,8 @@
 
 use std::{mem::zeroed, ptr::null_mut};
 
+use doorbell_sys::{ibv_cq, ibv_recv_wr, ibv_sge, ibv_srq};
 use mlx5_direct::{Cq, DataSeg, RecvWrs, Srq, WqeIndex, dv::abi};
-use rdma_sys::{ibv_cq, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use super::{common::Rng, rig::Rig};
 

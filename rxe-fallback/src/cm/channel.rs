@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use doorbell_sys as sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rdma_sys as sys;
 
 use super::event::CmEvent;
 use crate::error::{Error, Result, check_errno};

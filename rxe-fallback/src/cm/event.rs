@@ -1,12 +1,11 @@
 //! rdma_cm events as owned values.
 #![expect(unsafe_code, reason = "reads librdmacm's structs")]
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use super::channel::EventChannel;
 use super::id::CmId;
 use crate::ah::AhAttr;
-use crate::device::Gid;
 
 /// The kinds of rdma_cm events.
 ///
@@ -145,7 +144,7 @@ impl CmEvent {
             // SAFETY: for such ids the union holds `ud`, or zeroes.
             let ud = unsafe { &raw.param.ud };
             if kind == CmEventKind::Established {
-                let path = path_of(ud);
+                let path = AhAttr::from_sys(&ud.ah_attr);
                 event.datagrams = Some(DatagramPeer { qp_num: ud.qp_num, qkey: ud.qkey, path });
             }
             (ud.private_data, ud.private_data_len)
@@ -209,24 +208,6 @@ impl CmEvent {
             CmEventKind::ConnectError if self.status == 0 => libc::ECONNABORTED,
             _ => self.status.saturating_abs(),
         }
-    }
-}
-
-/// The path to the peer in an answer. Its type is rdma-sys's second `ibv_ah_attr`, which has no
-/// name outside.
-fn path_of(ud: &sys::rdma_ud_param) -> AhAttr {
-    let raw = &ud.ah_attr;
-    AhAttr {
-        port: raw.port_num,
-        dgid: (raw.is_global != 0).then(|| Gid::from_sys(&raw.grh.dgid)),
-        sgid_index: raw.grh.sgid_index,
-        hop_limit: raw.grh.hop_limit,
-        traffic_class: raw.grh.traffic_class,
-        flow_label: raw.grh.flow_label,
-        dlid: raw.dlid,
-        sl: raw.sl,
-        src_path_bits: raw.src_path_bits,
-        static_rate: raw.static_rate,
     }
 }
 

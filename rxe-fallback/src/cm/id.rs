@@ -7,8 +7,8 @@ use std::ptr::{self, NonNull};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use doorbell_sys as sys;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
-use rdma_sys as sys;
 
 use super::channel::EventChannel;
 use crate::ah::AhAttr;

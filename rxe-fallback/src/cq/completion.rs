@@ -1,7 +1,7 @@
 //! A completion as a plain value.
 #![expect(unsafe_code, reason = "reads a C union")]
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 /// One finished work request.
 ///

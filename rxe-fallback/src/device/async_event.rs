@@ -7,7 +7,7 @@
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::BorrowedFd;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use super::Context;
 use crate::error::{Error, Result};
@@ -96,7 +96,7 @@ impl From<u32> for AsyncKind {
     }
 }
 
-/// `ibv_async_event` with the kind as a number: rdma-sys makes it a Rust enum, which a kind from a
+/// `ibv_async_event` with the kind as a number: doorbell-sys has a Rust enum, which a kind from a
 /// newer kernel must not be read as.
 #[repr(C)]
 struct RawEvent {

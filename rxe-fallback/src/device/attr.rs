@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 /// Limits and abilities of a device; counts are objects, sizes are bytes.
 ///

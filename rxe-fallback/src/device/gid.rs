@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use super::{Context, LinkLayer};
 use crate::error::{Error, Result};
@@ -82,8 +82,7 @@ pub struct GidEntry {
 }
 
 unsafe extern "C" {
-    // What the inline functions ibv_query_gid_table and ibv_query_gid_ex call; rdma-sys leaves them
-    // out for their underscore.
+    // What the inline functions ibv_query_gid_table and ibv_query_gid_ex call.
     fn _ibv_query_gid_table(
         context: *mut sys::ibv_context,
         entries: *mut sys::ibv_gid_entry,

@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use super::{Qp, QpKind};
 use crate::ah::AhAttr;

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use rdma_sys as sys;
+use doorbell_sys as sys;
 
 use super::{Qp, QpKind};
 use crate::ah::Ah;

@@ -8,8 +8,8 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use doorbell_sys::*;
 use mlx5_emu::{Complaint, ComplaintKind};
-pub use rdma_sys::*;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
