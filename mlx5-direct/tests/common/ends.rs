@@ -2,7 +2,7 @@
 //! others.
 
 use mlx5_direct::{Completion, Cq, DataSeg, Rq, Sq, Srq, Wr, wr::Inline, wr::Remote};
-use rdma_sys::*;
+use doorbell_sys::*;
 
 use super::{
     common::Rng,

@@ -7,7 +7,7 @@ use mlx5_direct::{
     Completion, Cq, DataSeg, RecvOp, SendError, SendOp, SendWrs, Sq, Wr,
     wr::{Bind, Inline, Masked, Remote},
 };
-use rdma_sys::*;
+use doorbell_sys::*;
 
 use super::{
     next, recv_wr,
