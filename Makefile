@@ -34,12 +34,18 @@ help: ## list the targets
 setup: ## install what is missing: Debian packages, the test machine's kernel
 	@.ci/setup.sh
 
-# Programs of DAT 1.2 on libdat2: a C library.
+# Programs of DAT 1.2 on libdat2, and a libdat2 for distributions without one: C libraries.
 dat12 = $(MAKE) -C provider/dat12 OUT="$(abspath $(target_dir))/dat12"
+dat2 = $(MAKE) -C provider/dat2 OUT="$(abspath $(target_dir))/dat2"
+
+# make install DAT2=1 installs that libdat2, DAT2=0 does not; otherwise it depends on whether the
+# machine has one.
+DAT2 ?= $(if $(wildcard $(foreach dir,/usr/lib /usr/lib64 /usr/lib/*-linux-gnu,$(dir)/libdat2.so.2)),0,1)
 
 build: setup ## build everything, optimised
 	cargo build --release --workspace
 	$(dat12)
+	$(dat2)
 
 run: setup ## the echo server and client on the software mlx5 device (DEVICE=rxe: on rxe in the test machine; DEVICE=mlx5_0: on a device of this machine)
 	cargo build --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
@@ -75,7 +81,7 @@ lint: setup ## format and clippy
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2 (prefix=, DESTDIR=)
+install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	cargo build --release -p doorbell --lib --bins
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
@@ -84,6 +90,9 @@ install: ## the provider for libdat2, its tools, example lines for dat.conf, the
 	install -m 644 provider/dist/doorbell.7 "$(DESTDIR)$(mandir)/man7"
 	sed 's|@LIBRARY@|$(libdir)/libdoorbell.so.2|' provider/dist/dat.conf >"$(DESTDIR)$(datadir)/doorbell/dat.conf"
 	$(dat12) install DESTDIR="$(DESTDIR)" prefix="$(prefix)" libdir="$(libdir)" includedir="$(includedir)"
+ifeq ($(DAT2),1)
+	$(dat2) install DESTDIR="$(DESTDIR)" prefix="$(prefix)" libdir="$(libdir)" includedir="$(includedir)"
+endif
 
 clean: ## remove what was built (the test machine's kernel stays)
 	cargo clean
