@@ -235,10 +235,11 @@ unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
 ///
 /// # Safety
 ///
-/// `context` is an open verbs context.
-pub unsafe fn supported(context: *mut ibv_context) -> Result<(), DvError> {
+/// `context` is an open verbs context, as the `*mut ibv_context` of any crate that declares that
+/// type.
+pub unsafe fn supported<T>(context: *mut T) -> Result<(), DvError> {
     // SAFETY: the caller keeps the contract of this function.
-    unsafe { lib_for(context) }.map(|_| ())
+    unsafe { lib_for(context.cast()) }.map(|_| ())
 }
 
 /// Which CQE version the context uses.
@@ -249,8 +250,10 @@ pub unsafe fn supported(context: *mut ibv_context) -> Result<(), DvError> {
 ///
 /// # Safety
 ///
-/// `context` is an open verbs context.
-pub unsafe fn cqe_version(context: *mut ibv_context) -> Result<CqeVersion, DvError> {
+/// `context` is an open verbs context, as the `*mut ibv_context` of any crate that declares that
+/// type.
+pub unsafe fn cqe_version<T>(context: *mut T) -> Result<CqeVersion, DvError> {
+    let context: *mut ibv_context = context.cast();
     // SAFETY: the caller keeps the contract of this function.
     let lib = unsafe { lib_for(context) }?;
     // SAFETY: integers only, for which zero is a value.
@@ -394,13 +397,15 @@ impl Cq {
 ///
 /// # Safety
 ///
-/// `qp` is a live QP.
-pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
+/// `qp` is a live QP, as the `*mut ibv_qp` of any crate that declares that type.
+pub unsafe fn qp_to_error<T>(qp: *mut T) -> io::Result<()> {
     // SAFETY: integers only, for which zero is a value.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
     // SAFETY: a live QP by contract; the call reads only the state from the attributes.
-    match unsafe { doorbell_sys::ibv_modify_qp(qp, &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int) } {
+    match unsafe {
+        doorbell_sys::ibv_modify_qp(qp.cast(), &mut attr, ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int)
+    } {
         0 => Ok(()),
         n => Err(io::Error::from_raw_os_error(n.abs())),
     }
@@ -408,17 +413,18 @@ pub unsafe fn qp_to_error(qp: *mut ibv_qp) -> io::Result<()> {
 
 /// Creates a QP as `ibv_create_qp` does, with scatter to CQE off: the device writes every payload
 /// to its buffer. Returns null if the library refuses (`errno` says why) or does not drive this
-/// device.
+/// device. The result is a `struct ibv_qp *`.
 ///
 /// # Safety
 ///
-/// As for `ibv_create_qp`: a live PD, and attributes that name live objects of the same context.
-/// The function writes `init.cap`.
+/// As for `ibv_create_qp`: a live `struct ibv_pd`, and attributes that name live objects of the same context.
+/// `init` points to a `struct ibv_qp_init_attr`; the function writes its `cap`.
 ///
 /// # References
 ///
 /// `mlx5dv_create_qp(3)`, `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`.
-pub unsafe fn create_qp_without_scatter(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub unsafe fn create_qp_without_scatter<T, I>(pd: *mut T, init: *mut I) -> *mut c_void {
+    let (pd, init): (*mut ibv_pd, *mut ibv_qp_init_attr) = (pd.cast(), init.cast());
     // SAFETY: a live PD by contract; it points to its live context.
     let context = unsafe { (*pd).context };
     // SAFETY: as above.
@@ -443,7 +449,7 @@ pub unsafe fn create_qp_without_scatter(pd: *mut ibv_pd, init: *mut ibv_qp_init_
     // SAFETY: a live context, whole attributes, and a struct at least as large as the library's.
     let qp = unsafe { (lib.create_qp)(context, &mut extended, &mut dv) };
     init.cap = extended.cap;
-    qp
+    qp.cast()
 }
 
 /// A completion event channel, made by `ibv_create_comp_channel`, to which armed CQs report events.
@@ -510,7 +516,7 @@ pub struct RecvWr<'a> {
     /// The user's cookie.
     pub wr_id: u64,
     /// Scatter list.
-    pub segments: &'a [ibv_sge],
+    pub(crate) segments: &'a [ibv_sge],
 }
 
 impl core::fmt::Debug for RecvWr<'_> {
@@ -531,10 +537,11 @@ impl<'a> RecvWrs<'a> {
     ///
     /// # Safety
     ///
-    /// Every request of the chain, and its scatter list of `num_sge` entries, stays valid and
+    /// `first` is the `*const ibv_recv_wr` of any crate that declares that type. Every request of
+    /// the chain, and its scatter list of `num_sge` entries, stays valid and
     /// unchanged for `'a`; the chain ends with a null `next`.
-    pub unsafe fn new(first: *const ibv_recv_wr) -> Self {
-        Self { next: first, _chain: PhantomData }
+    pub unsafe fn new<T>(first: *const T) -> Self {
+        Self { next: first.cast(), _chain: PhantomData }
     }
 
     /// Drops the rest of the requests.

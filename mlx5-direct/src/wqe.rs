@@ -93,7 +93,7 @@ impl DataSeg {
 
     /// The same piece, from a scatter/gather entry of verbs.
     #[inline(always)]
-    pub fn from_sge(sge: &ibv_sge) -> Self {
+    pub(crate) fn from_sge(sge: &ibv_sge) -> Self {
         // Length and lkey are adjacent in both structs: one load, one byte swap of both, and a
         // rotation that puts the halves back into place.
         let both = (u64::from(sge.lkey) << 32 | u64::from(sge.length)).swap_bytes().rotate_left(32);

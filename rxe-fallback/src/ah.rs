@@ -1,6 +1,7 @@
 //! Address handles: destinations of UD sends.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -125,7 +126,7 @@ impl Ah {
     pub fn create(pd: &Pd, attr: &AhAttr) -> Result<Self> {
         let mut raw_attr = attr.to_sys();
         // SAFETY: the PD is alive and held as long as the AH lives.
-        let raw = unsafe { sys::ibv_create_ah(pd.as_raw(), &mut raw_attr) };
+        let raw = unsafe { sys::ibv_create_ah(pd.raw(), &mut raw_attr) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_ah"))?;
         Ok(Self { inner: Arc::new(AhInner { raw, attr: *attr, pd: pd.clone() }) })
     }
@@ -159,9 +160,8 @@ impl Ah {
         // SAFETY: plain integers, for which zeroes are valid.
         let mut attr: sys::ibv_ah_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, the structs are whole and live for the call.
-        let returned = unsafe {
-            sys::ibv_init_ah_from_wc(pd.context().as_raw(), port, &mut wc, &mut raw_grh, &mut attr)
-        };
+        let returned =
+            unsafe { sys::ibv_init_ah_from_wc(pd.context().raw(), port, &mut wc, &mut raw_grh, &mut attr) };
         check(verb, if returned < 0 { nix::errno::Errno::last_raw().max(libc::EINVAL) } else { returned })?;
         Self::create(pd, &AhAttr::from_sys(&attr))
     }
@@ -180,7 +180,11 @@ impl Ah {
 
     /// The verbs object; valid while a clone of this AH lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_ah {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_ah {
         self.inner.raw.as_ptr()
     }
 }

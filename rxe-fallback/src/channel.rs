@@ -5,6 +5,7 @@
 //! fetched the event, and destroying a CQ then never waits for unacknowledged events.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl CompChannel {
     /// ibv_create_comp_channel(3)
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: the context is open for as long as `context` lives.
-        let raw = unsafe { sys::ibv_create_comp_channel(context.as_raw()) };
+        let raw = unsafe { sys::ibv_create_comp_channel(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
         let channel = Self { inner: Arc::new(ChannelInner { raw, context: context.clone() }) };
         crate::set_nonblocking(channel.as_fd())?;
@@ -61,7 +62,7 @@ impl CompChannel {
         let mut cq = ptr::null_mut();
         let mut token = ptr::null_mut();
         // SAFETY: the channel is alive; both places are written before a 0 is returned.
-        let returned = unsafe { sys::ibv_get_cq_event(self.as_raw(), &mut cq, &mut token) };
+        let returned = unsafe { sys::ibv_get_cq_event(self.raw(), &mut cq, &mut token) };
         if returned != 0 {
             let error = Error::last("ibv_get_cq_event");
             return match error.errno() {
@@ -83,7 +84,11 @@ impl CompChannel {
 
     /// The verbs object; valid while a clone of this channel lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_comp_channel {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
 }
@@ -91,7 +96,7 @@ impl CompChannel {
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel owns the descriptor and is alive for the borrow.
-        unsafe { BorrowedFd::borrow_raw((*self.as_raw()).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).fd) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Completion queues.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -83,12 +84,12 @@ impl Cq {
         {
             return Err(Error::invalid(verb, "the channel is on another device"));
         }
-        let raw_channel = channel.map_or(ptr::null_mut(), CompChannel::as_raw);
+        let raw_channel = channel.map_or(ptr::null_mut(), CompChannel::raw);
         // SAFETY: the context is open, the channel (or NULL) is alive and on it; both are held as
         // long as the CQ lives.
         let raw = unsafe {
             sys::ibv_create_cq(
-                context.as_raw(),
+                context.raw(),
                 depth as i32,
                 crate::token_into(token),
                 raw_channel,
@@ -143,7 +144,7 @@ impl Cq {
         while total < most {
             let want = BATCH.min(most - total);
             // SAFETY: the CQ is alive and `batch` has room for `want` entries.
-            let got = unsafe { sys::ibv_poll_cq(self.as_raw(), want as i32, batch.as_mut_ptr().cast()) };
+            let got = unsafe { sys::ibv_poll_cq(self.raw(), want as i32, batch.as_mut_ptr().cast()) };
             let Ok(got) = usize::try_from(got) else {
                 // Return the completions that were moved; the next call reports the error again.
                 return if total > 0 { Ok(total) } else { Err(poll_failed(got)) };
@@ -172,7 +173,7 @@ impl Cq {
     /// ibv_req_notify_cq(3)
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: the CQ is alive.
-        let returned = unsafe { sys::ibv_req_notify_cq(self.as_raw(), i32::from(solicited_only)) };
+        let returned = unsafe { sys::ibv_req_notify_cq(self.raw(), i32::from(solicited_only)) };
         check("ibv_req_notify_cq", returned)
     }
 
@@ -191,7 +192,7 @@ impl Cq {
             return Err(Error::invalid("ibv_resize_cq", text));
         }
         // SAFETY: the CQ is alive.
-        let returned = unsafe { sys::ibv_resize_cq(self.as_raw(), depth as i32) };
+        let returned = unsafe { sys::ibv_resize_cq(self.raw(), depth as i32) };
         check("ibv_resize_cq", returned).map_err(|error| match error.errno() {
             libc::ENOSYS | libc::EOPNOTSUPP => {
                 Error::unsupported("ibv_resize_cq", "this device cannot resize a CQ")
@@ -224,7 +225,11 @@ impl Cq {
 
     /// The verbs object; valid while a clone of this CQ, or a QP on it, lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_cq {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
         self.inner.raw.as_ptr()
     }
 

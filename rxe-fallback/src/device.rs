@@ -1,6 +1,7 @@
 //! Devices: finding them, opening them, asking what they can do.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -237,7 +238,7 @@ impl Context {
     pub fn sysfs_path(&self) -> PathBuf {
         // SAFETY: an open context keeps its device; libibverbs writes the path, with a NUL, before
         // it shows the device.
-        let path = unsafe { CStr::from_ptr((*(*self.as_raw()).device).ibdev_path.as_ptr()) };
+        let path = unsafe { CStr::from_ptr((*(*self.raw()).device).ibdev_path.as_ptr()) };
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
 
@@ -251,7 +252,7 @@ impl Context {
     #[must_use]
     pub fn transport(&self) -> Transport {
         // SAFETY: an open context has its device.
-        unsafe { (*(*self.as_raw()).device).transport_type }.into()
+        unsafe { (*(*self.raw()).device).transport_type }.into()
     }
 
     /// What the device can do, as it said when it was opened.
@@ -264,7 +265,7 @@ impl Context {
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         // SAFETY: the context is open; the field does not change.
-        u32::try_from(unsafe { (*self.as_raw()).num_comp_vectors }).unwrap_or(0)
+        u32::try_from(unsafe { (*self.raw()).num_comp_vectors }).unwrap_or(0)
     }
 
     /// The state of port `port`, counted from 1.
@@ -286,7 +287,7 @@ impl Context {
         // SAFETY: the context is open and the struct is large enough; zeroes are valid for it
         // (plain integers).
         let attr = unsafe {
-            check("ibv_query_port", sys::___ibv_query_port(self.as_raw(), port, attr.as_mut_ptr()))?;
+            check("ibv_query_port", sys::___ibv_query_port(self.raw(), port, attr.as_mut_ptr()))?;
             attr.assume_init()
         };
         Ok(PortAttr::from(&attr))
@@ -336,7 +337,11 @@ impl Context {
     /// The verbs object, for calls this crate does not have; valid while a clone of this context
     /// lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_context {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_context {
         self.inner.raw.as_ptr()
     }
 

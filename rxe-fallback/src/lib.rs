@@ -55,7 +55,9 @@ pub mod ud;
 mod util;
 pub mod wr;
 
-/// The bindings, for calls that this crate does not wrap.
+/// The bindings, for calls that this crate does not wrap, with conversions from and to the types of
+/// the crate `rdma-sys`.
+#[cfg(feature = "rdma-sys")]
 pub use doorbell_sys as sys;
 
 pub use ah::{Ah, AhAttr};

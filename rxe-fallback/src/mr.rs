@@ -15,6 +15,7 @@
 //! that the region owns or shares is leaked rather than unmapped.
 #![expect(unsafe_code, reason = "memory that a device writes")]
 
+use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -188,7 +189,7 @@ impl Mr {
         // SAFETY: the PD is alive. The memory is mapped until after ibv_dereg_mr: either `memory`
         // holds it, and is dropped after that (see Drop), or the caller of register_raw promised
         // it. The kernel refuses what is not mapped.
-        let raw = unsafe { sys::ibv_reg_mr_iova2(pd.as_raw(), addr.cast(), len, iova, bits) };
+        let raw = unsafe { sys::ibv_reg_mr_iova2(pd.raw(), addr.cast(), len, iova, bits) };
         let raw = NonNull::new(raw).ok_or_else(|| register_failed(len))?;
         let memory = ManuallyDrop::new(memory);
         let inner = MrInner { raw, addr, len, access, iova, memory, deregistered: false, pd: pd.clone() };
@@ -199,14 +200,14 @@ impl Mr {
     #[must_use]
     pub fn lkey(&self) -> u32 {
         // SAFETY: the region is alive; the key does not change.
-        unsafe { (*self.as_raw()).lkey }
+        unsafe { (*self.raw()).lkey }
     }
 
     /// The key for peers.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         // SAFETY: as in `lkey`.
-        unsafe { (*self.as_raw()).rkey }
+        unsafe { (*self.raw()).rkey }
     }
 
     /// Address of the first byte.
@@ -236,7 +237,11 @@ impl Mr {
 
     /// The verbs object; valid while a clone of this MR lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_mr {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
         self.inner.raw.as_ptr()
     }
 

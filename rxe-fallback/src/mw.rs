@@ -1,6 +1,7 @@
 //! Memory windows: keys for part of an MR, bound and invalidated by work requests.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ pub struct BindMw<'a> {
 impl BindMw<'_> {
     pub(crate) fn to_sys(self) -> sys::ibv_mw_bind_info {
         sys::ibv_mw_bind_info {
-            mr: self.mr.as_raw(),
+            mr: self.mr.raw(),
             addr: self.addr,
             length: self.len,
             mw_access_flags: self.access.bits(),
@@ -89,7 +90,7 @@ impl Mw {
             return Err(refused());
         }
         // SAFETY: the PD is alive and held as long as the window lives.
-        let raw = unsafe { sys::ibv_alloc_mw(pd.as_raw(), raw_kind) };
+        let raw = unsafe { sys::ibv_alloc_mw(pd.raw(), raw_kind) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             let error = Error::last(verb);
             if error.is_unsupported() { refused() } else { error }
@@ -112,7 +113,7 @@ impl Mw {
         }
         let mut raw_bind = sys::ibv_mw_bind { wr_id, send_flags: flags.bits(), bind_info: bind.to_sys() };
         // SAFETY: QP, window and region are alive; the struct lives for the call.
-        match unsafe { sys::ibv_bind_mw(qp.as_raw(), self.as_raw(), &mut raw_bind) } {
+        match unsafe { sys::ibv_bind_mw(qp.raw(), self.raw(), &mut raw_bind) } {
             0 => Ok(()),
             returned => Err(refused(returned)),
         }
@@ -123,7 +124,7 @@ impl Mw {
     pub fn rkey(&self) -> u32 {
         // SAFETY: the window is alive. A provider stores a new key while a binding is posted; an
         // aligned 32-bit volatile read sees the old or the new one.
-        unsafe { std::ptr::addr_of!((*self.as_raw()).rkey).read_volatile() }
+        unsafe { std::ptr::addr_of!((*self.raw()).rkey).read_volatile() }
     }
 
     /// Stores the key that a posted binding of type 2 gives the window; the next work request on
@@ -132,7 +133,7 @@ impl Mw {
         // SAFETY: the window is alive. Nobody else writes the key of a window of type 2, and
         // providers read it while a work request is posted: an aligned 32-bit volatile write gives
         // them the old or the new one.
-        unsafe { std::ptr::addr_of_mut!((*self.as_raw()).rkey).write_volatile(rkey) }
+        unsafe { std::ptr::addr_of_mut!((*self.raw()).rkey).write_volatile(rkey) }
     }
 
     /// The window's key with its low byte one higher: the key for the next binding of type 2.
@@ -155,7 +156,11 @@ impl Mw {
 
     /// The verbs object; valid while a clone of this window lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_mw {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_mw {
         self.inner.raw.as_ptr()
     }
 }

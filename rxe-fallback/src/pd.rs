@@ -1,6 +1,7 @@
 //! Protection domains.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ impl Pd {
     /// ibv_alloc_pd(3)
     pub fn alloc(context: &Context) -> Result<Self> {
         // SAFETY: the context is open for as long as `context` lives.
-        let raw = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
+        let raw = unsafe { sys::ibv_alloc_pd(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_pd"))?;
         Ok(Self { inner: Arc::new(PdInner { raw, context: context.clone() }) })
     }
@@ -52,7 +53,11 @@ impl Pd {
 
     /// The verbs object, for calls this crate does not have; valid while a clone of this PD lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_pd {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
         self.inner.raw.as_ptr()
     }
 

@@ -1,6 +1,7 @@
 //! Queue pairs: creation, states, posting.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -107,11 +108,12 @@ impl Qp {
     /// ibv_create_qp(3)
     pub fn create(pd: &Pd, init: &QpInit<'_>) -> Result<Self> {
         // SAFETY: the verb itself.
-        unsafe { Self::create_with(pd, init, |pd, init| sys::ibv_create_qp(pd, init)) }
+        unsafe { Self::create_with(pd, init, |pd, init| sys::ibv_create_qp(pd.cast(), init.cast()).cast()) }
     }
 
     /// Creates a QP by another function than `ibv_create_qp`, such as that of a device library with
-    /// more settings.
+    /// more settings. It is given a `struct ibv_pd *` and a `struct ibv_qp_init_attr *` and gives a
+    /// `struct ibv_qp *`.
     ///
     /// # Errors
     /// As [`Qp::create`].
@@ -122,7 +124,7 @@ impl Qp {
     pub unsafe fn create_with(
         pd: &Pd,
         init: &QpInit<'_>,
-        create: unsafe fn(*mut sys::ibv_pd, *mut sys::ibv_qp_init_attr) -> *mut sys::ibv_qp,
+        create: unsafe fn(*mut c_void, *mut c_void) -> *mut c_void,
     ) -> Result<Self> {
         let verb = "ibv_create_qp";
         check_init(pd, init)?;
@@ -130,9 +132,9 @@ impl Qp {
             if init.srq.is_some() { (0, 0) } else { (init.max_recv_wr, init.max_recv_sge) };
         let mut raw_init = sys::ibv_qp_init_attr {
             qp_context: crate::token_into(init.token),
-            send_cq: init.send_cq.as_raw(),
-            recv_cq: init.recv_cq.as_raw(),
-            srq: init.srq.map_or(ptr::null_mut(), Srq::as_raw),
+            send_cq: init.send_cq.raw(),
+            recv_cq: init.recv_cq.raw(),
+            srq: init.srq.map_or(ptr::null_mut(), Srq::raw),
             cap: sys::ibv_qp_cap {
                 max_send_wr: init.max_send_wr,
                 max_recv_wr,
@@ -149,8 +151,8 @@ impl Qp {
         };
         // SAFETY: PD, CQs and SRQ are alive, on one device (checked), and held as long as the QP
         // lives.
-        let raw = unsafe { create(pd.as_raw(), &mut raw_init) };
-        let raw = NonNull::new(raw).ok_or_else(|| {
+        let raw = unsafe { create(pd.as_raw(), (&raw mut raw_init).cast()) };
+        let raw = NonNull::new(raw.cast()).ok_or_else(|| {
             let error = create_failed(verb);
             match error.errno() {
                 libc::EINVAL => error.with_detail(format!(
@@ -245,7 +247,7 @@ impl Qp {
         post_receives(wrs, self.inner.caps.max_recv_sge as usize, |chain, bad| {
             // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
             // copies them.
-            unsafe { sys::ibv_post_recv(self.as_raw(), chain, bad) }
+            unsafe { sys::ibv_post_recv(self.raw(), chain, bad) }
         })
     }
 
@@ -253,7 +255,7 @@ impl Qp {
     #[must_use]
     pub fn num(&self) -> u32 {
         // SAFETY: the QP is alive; the number does not change.
-        unsafe { (*self.as_raw()).qp_num }
+        unsafe { (*self.raw()).qp_num }
     }
 
     /// What it has room for.
@@ -300,7 +302,11 @@ impl Qp {
 
     /// The verbs object; valid while a clone of this QP lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_qp {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
         self.inner.raw.as_ptr()
     }
 }
@@ -361,7 +367,7 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let QpAttr(mut raw) = attr.clone();
         // SAFETY: the QP is alive; the struct is whole, and the kernel checks what is in it.
-        let returned = unsafe { sys::ibv_modify_qp(self.as_raw(), &mut raw, mask.bits() as i32) };
+        let returned = unsafe { sys::ibv_modify_qp(self.raw(), &mut raw, mask.bits() as i32) };
         check("ibv_modify_qp", returned).map_err(|error| {
             if mask.contains(AttrMask::STATE) {
                 let to = QpState::from(raw.qp_state);
@@ -383,8 +389,7 @@ impl Qp {
         // SAFETY: plain integers and pointers, for which zeroes are valid.
         let mut init: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the QP is alive; both structs are whole.
-        let returned =
-            unsafe { sys::ibv_query_qp(self.as_raw(), &mut attr.0, mask.bits() as i32, &mut init) };
+        let returned = unsafe { sys::ibv_query_qp(self.raw(), &mut attr.0, mask.bits() as i32, &mut init) };
         check("ibv_query_qp", returned)?;
         Ok(attr)
     }

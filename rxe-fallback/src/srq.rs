@@ -1,6 +1,7 @@
 //! Shared receive queues.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -117,7 +118,7 @@ impl Srq {
             attr: sys::ibv_srq_attr { max_wr: init.max_wr, max_sge: init.max_sge, srq_limit: 0 },
         };
         // SAFETY: the PD is alive and held as long as the SRQ lives.
-        let raw = unsafe { sys::ibv_create_srq(pd.as_raw(), &mut attr) };
+        let raw = unsafe { sys::ibv_create_srq(pd.raw(), &mut attr) };
         let raw = NonNull::new(raw).ok_or_else(|| create_failed(verb))?;
         // Some drivers leave the struct unchanged; the requested size is guaranteed in any case.
         let max_wr = AtomicU32::new(attr.attr.max_wr.max(init.max_wr));
@@ -148,7 +149,7 @@ impl Srq {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the SRQ is alive; the request and its segments live for the call, and the verb
         // only reads and copies them.
-        match unsafe { sys::ibv_post_srq_recv(self.as_raw(), &mut wr, &mut bad) } {
+        match unsafe { sys::ibv_post_srq_recv(self.raw(), &mut wr, &mut bad) } {
             0 => Ok(()),
             errno => Err(refused(errno)),
         }
@@ -191,7 +192,7 @@ impl Srq {
         post_receives(wrs, self.inner.max_sge as usize, |chain, bad| {
             // SAFETY: the SRQ is alive; the chain and its segments live for the call, and the verb
             // copies them.
-            unsafe { sys::ibv_post_srq_recv(self.as_raw(), chain, bad) }
+            unsafe { sys::ibv_post_srq_recv(self.raw(), chain, bad) }
         })
     }
 
@@ -211,7 +212,7 @@ impl Srq {
     fn query_kernel(&self) -> Result<SrqAttr> {
         let mut attr = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 };
         // SAFETY: the SRQ is alive.
-        check("ibv_query_srq", unsafe { sys::ibv_query_srq(self.as_raw(), &mut attr) })?;
+        check("ibv_query_srq", unsafe { sys::ibv_query_srq(self.raw(), &mut attr) })?;
         Ok(SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit })
     }
 
@@ -268,7 +269,7 @@ impl Srq {
 
     fn modify(&self, mut attr: sys::ibv_srq_attr, mask: sys::ibv_srq_attr_mask) -> Result<()> {
         // SAFETY: the SRQ is alive.
-        check("ibv_modify_srq", unsafe { sys::ibv_modify_srq(self.as_raw(), &mut attr, mask.0 as i32) })
+        check("ibv_modify_srq", unsafe { sys::ibv_modify_srq(self.raw(), &mut attr, mask.0 as i32) })
     }
 
     /// Work requests that can be posted at a time.
@@ -307,7 +308,11 @@ impl Srq {
 
     /// The verbs object; valid while a clone of this SRQ, or a QP on it, lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::ibv_srq {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_srq {
         self.inner.raw.as_ptr()
     }
 }

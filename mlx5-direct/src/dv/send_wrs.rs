@@ -18,12 +18,13 @@ impl<'a> SendWrs<'a> {
     ///
     /// # Safety
     ///
-    /// For `'a`, every request of the chain stays valid and unchanged, and so do its scatter list
+    /// `first` is the `*const ibv_send_wr` of any crate that declares that type. For `'a`, every
+    /// request of the chain stays valid and unchanged, and so do its scatter list
     /// of `num_sge` entries, the memory that the entries of an inline request name, and the address
     /// handle, window and region that the request names. The chain ends with a null `next`. In each
     /// request, the union members for its opcode and for the QP's type are set.
-    pub unsafe fn new(first: *const ibv_send_wr) -> Self {
-        Self { next: first, _chain: PhantomData }
+    pub unsafe fn new<T>(first: *const T) -> Self {
+        Self { next: first.cast(), _chain: PhantomData }
     }
 }
 
@@ -54,7 +55,7 @@ pub struct SendWr<'a> {
     /// `ibv_wr_opcode`.
     pub opcode: u32,
     /// Gather or scatter list.
-    pub segments: &'a [ibv_sge],
+    pub(crate) segments: &'a [ibv_sge],
     wr: &'a ibv_send_wr,
 }
 

@@ -1,8 +1,8 @@
 //! QPs that go to RESET or are destroyed with completions waiting, on a CQ that they share with
 //! others.
 
-use mlx5_direct::{Completion, Cq, DataSeg, Rq, Sq, Srq, Wr, wr::Inline, wr::Remote};
 use doorbell_sys::*;
+use mlx5_direct::{Completion, Cq, DataSeg, Rq, Sq, Srq, Wr, wr::Inline, wr::Remote};
 
 use super::{
     common::Rng,

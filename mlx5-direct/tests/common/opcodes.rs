@@ -3,11 +3,11 @@
 
 use std::mem::zeroed;
 
+use doorbell_sys::*;
 use mlx5_direct::{
     Completion, Cq, DataSeg, RecvOp, SendError, SendOp, SendWrs, Sq, Wr,
     wr::{Bind, Inline, Masked, Remote},
 };
-use doorbell_sys::*;
 
 use super::{
     next, recv_wr,
@@ -15,6 +15,10 @@ use super::{
     sends::{Request, describe, link, same, take_rq, take_sq, wqes},
     take_cq,
 };
+
+fn data_segment(sge: &ibv_sge) -> DataSeg {
+    DataSeg::new(sge.addr, sge.length, sge.lkey)
+}
 
 /// The next completion of a send-queue operation that succeeded; releases the request.
 fn finish(cq: &mut Cq, sq: &mut Sq) -> (SendOp, u64) {
@@ -170,10 +174,10 @@ pub(crate) fn xrc(rig: &Rig) {
                 assert_eq!(rig.verbs_poll(cqs[0], 1)[0].status, 0);
             } else {
                 let posted = if atomic {
-                    let result = DataSeg::from_sge(&landing);
+                    let result = data_segment(&landing);
                     sq.post(Wr::compare_swap(target, n, 99, result).to_srq(number).signalled(), n)
                 } else {
-                    sq.post(Wr::send(DataSeg::from_sge(&data)).to_srq(number).signalled(), n)
+                    sq.post(Wr::send(data_segment(&data)).to_srq(number).signalled(), n)
                 };
                 posted.expect("room");
                 let completion = next(&mut cq);

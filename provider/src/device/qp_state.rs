@@ -31,7 +31,7 @@ impl Device {
     ) -> Result<(), rxe_fallback::Error> {
         id.qp_to_rts(qp, reads_in, reads_out)?;
         let mut attr = QpAttr::for_state(QpState::Rts);
-        attr.min_rnr_timer = self.settings.rnr_timer;
+        attr.set_min_rnr_timer(self.settings.rnr_timer);
         qp.modify(&attr, AttrMask::MIN_RNR_TIMER)
     }
 }

@@ -1,6 +1,7 @@
 //! The event channel, and the lock of its ids.
 #![expect(unsafe_code, reason = "calls into librdmacm")]
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +70,7 @@ impl EventChannel {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is alive; the event is written before a 0 is returned. The lock keeps
         // every other call on ids of this channel out while their fields are written.
-        let returned = unsafe { sys::rdma_get_cm_event(self.as_raw(), &mut raw) };
+        let returned = unsafe { sys::rdma_get_cm_event(self.raw(), &mut raw) };
         if let Err(error) = check_errno("rdma_get_cm_event", returned) {
             return match error.errno() {
                 libc::EAGAIN | libc::EINTR => Ok(None),
@@ -114,7 +115,11 @@ impl EventChannel {
 
     /// The librdmacm object; valid while a clone of this channel, or an id on it, lives.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::rdma_event_channel {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::rdma_event_channel {
         self.inner.raw.as_ptr()
     }
 
@@ -126,7 +131,7 @@ impl EventChannel {
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel owns the descriptor and is alive for the borrow.
-        unsafe { BorrowedFd::borrow_raw((*self.as_raw()).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).fd) }
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "calls into librdmacm")]
 
 use std::ffi::CStr;
+use std::ffi::c_void;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ptr::{self, NonNull};
 use std::sync::MutexGuard;
@@ -144,7 +145,7 @@ impl CmId {
                 PortSpace::Tcp => sys::rdma_port_space::RDMA_PS_TCP,
                 PortSpace::Udp => sys::rdma_port_space::RDMA_PS_UDP,
             };
-            sys::rdma_create_id(channel.as_raw(), &mut raw, crate::token_into(token), space)
+            sys::rdma_create_id(channel.raw(), &mut raw, crate::token_into(token), space)
         };
         check_errno("rdma_create_id", returned)?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::new("rdma_create_id", libc::ENOMEM))?;
@@ -405,7 +406,7 @@ impl CmId {
         self.qp_to_init(qp)?;
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
         if let Some(depth) = responder_resources {
-            attr.max_dest_rd_atomic = depth;
+            attr.0.max_dest_rd_atomic = depth;
         }
         if qp.pd().context().port(self.port_num()).is_ok_and(|port| port.link_layer == LinkLayer::InfiniBand)
         {
@@ -415,7 +416,7 @@ impl CmId {
         qp.modify(&attr, mask)?;
         let (mut attr, mask) = self.init_qp_attr(QpState::Rts)?;
         if let Some(depth) = initiator_depth {
-            attr.max_rd_atomic = depth;
+            attr.0.max_rd_atomic = depth;
         }
         qp.modify(&attr, mask)
     }
@@ -434,11 +435,11 @@ impl CmId {
         let old = self.channel.clone();
         // The locks are taken in the order of their addresses, so that two threads that migrate in
         // opposite directions do not deadlock.
-        let (first, second) = if old.as_raw() < channel.as_raw() { (&old, channel) } else { (channel, &old) };
+        let (first, second) = if old.raw() < channel.raw() { (&old, channel) } else { (channel, &old) };
         let guards = (first.lock(), second.lock());
         // SAFETY: id and channels are alive; both locks are held. No event of the id is
         // unacknowledged.
-        let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
+        let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.raw()) };
         let result = check_errno("rdma_migrate_id", returned);
         if result.is_ok() {
             self.channel = channel.clone();
@@ -545,7 +546,11 @@ impl CmId {
     ///
     /// Its fields change while events of its channel are read.
     #[must_use]
-    pub fn as_raw(&self) -> *mut sys::rdma_cm_id {
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
         self.raw.as_ptr()
     }
 }

@@ -112,7 +112,7 @@ impl Context {
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context owns the descriptor and is open for the borrow.
-        unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
     /// The next asynchronous event, acknowledged; `None` when there is none.
@@ -125,7 +125,7 @@ impl Context {
     pub fn next_async_event(&self) -> Result<Option<AsyncEvent>> {
         let mut raw = MaybeUninit::<RawEvent>::zeroed();
         // SAFETY: the context is open; RawEvent has the layout of ibv_async_event (asserted above).
-        let returned = unsafe { sys::ibv_get_async_event(self.as_raw(), raw.as_mut_ptr().cast()) };
+        let returned = unsafe { sys::ibv_get_async_event(self.raw(), raw.as_mut_ptr().cast()) };
         if returned != 0 {
             let error = Error::last("ibv_get_async_event");
             return match error.errno() {

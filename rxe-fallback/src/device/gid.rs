@@ -132,7 +132,7 @@ fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
     // SAFETY: the context is open; there is room for `room` entries of the given size.
     let count = unsafe {
         let size = size_of::<sys::ibv_gid_entry>();
-        _ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), room, 0, size)
+        _ibv_query_gid_table(context.raw(), entries.as_mut_ptr(), room, 0, size)
     };
     if count < 0 {
         return Err(Error::new("ibv_query_gid_table", i32::try_from(-count).unwrap_or(libc::EIO)));
@@ -150,7 +150,7 @@ fn one_by_one(context: &Context, port: u8, len: u32) -> Result<Vec<sys::ibv_gid_
         let entry = unsafe {
             let size = size_of::<sys::ibv_gid_entry>();
             let returned =
-                _ibv_query_gid_ex(context.as_raw(), u32::from(port), index, entry.as_mut_ptr(), 0, size);
+                _ibv_query_gid_ex(context.raw(), u32::from(port), index, entry.as_mut_ptr(), 0, size);
             (returned == 0).then(|| entry.assume_init())
         };
         entry.filter(|entry| Gid::from_sys(&entry.gid) != Gid::default())

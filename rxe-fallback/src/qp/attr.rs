@@ -1,8 +1,6 @@
 //! QP states and the attributes of each transition.
 #![expect(unsafe_code, reason = "a C struct of plain integers")]
 
-use std::ops::{Deref, DerefMut};
-
 use doorbell_sys as sys;
 
 use super::{Qp, QpKind};
@@ -67,7 +65,7 @@ bitflags::bitflags! {
 }
 
 /// `ibv_qp_attr` with all fields 0 to start from.
-pub struct QpAttr(pub sys::ibv_qp_attr);
+pub struct QpAttr(pub(crate) sys::ibv_qp_attr);
 
 impl Clone for QpAttr {
     fn clone(&self) -> Self {
@@ -84,25 +82,17 @@ impl QpAttr {
         attr.0.qp_state = state.to_raw();
         attr
     }
+
+    /// Sets the RNR NAK timer, as its code (ibv_modify_qp(3)).
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.0.min_rnr_timer = code;
+    }
 }
 
 impl Default for QpAttr {
     fn default() -> Self {
         // SAFETY: plain integers, for which zeroes are valid.
         Self(unsafe { std::mem::zeroed() })
-    }
-}
-
-impl Deref for QpAttr {
-    type Target = sys::ibv_qp_attr;
-    fn deref(&self) -> &sys::ibv_qp_attr {
-        &self.0
-    }
-}
-
-impl DerefMut for QpAttr {
-    fn deref_mut(&mut self) -> &mut sys::ibv_qp_attr {
-        &mut self.0
     }
 }
 
@@ -240,8 +230,8 @@ impl Qp {
             ));
         }
         let mut attr = QpAttr::for_state(QpState::Init);
-        attr.port_num = port;
-        attr.qp_access_flags = access.bits();
+        attr.0.port_num = port;
+        attr.0.qp_access_flags = access.bits();
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS)
     }
 
@@ -252,12 +242,12 @@ impl Qp {
     /// EHOSTUNREACH when the peer's address has no neighbour.
     pub fn to_rtr(&self, to: &RtrAttr) -> Result<()> {
         let mut attr = QpAttr::for_state(QpState::Rtr);
-        attr.path_mtu = crate::device::mtu_code(to.path_mtu);
-        attr.dest_qp_num = to.dest_qp_num;
-        attr.rq_psn = to.rq_psn;
-        attr.ah_attr = to.path.to_sys();
-        attr.max_dest_rd_atomic = to.max_dest_rd_atomic;
-        attr.min_rnr_timer = to.min_rnr_timer;
+        attr.0.path_mtu = crate::device::mtu_code(to.path_mtu);
+        attr.0.dest_qp_num = to.dest_qp_num;
+        attr.0.rq_psn = to.rq_psn;
+        attr.0.ah_attr = to.path.to_sys();
+        attr.0.max_dest_rd_atomic = to.max_dest_rd_atomic;
+        attr.0.min_rnr_timer = to.min_rnr_timer;
         let mut mask =
             AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
         if self.kind() == QpKind::Rc {
@@ -272,11 +262,11 @@ impl Qp {
     /// EINVAL in another state or for values the device refuses.
     pub fn to_rts(&self, to: &RtsAttr) -> Result<()> {
         let mut attr = QpAttr::for_state(QpState::Rts);
-        attr.sq_psn = to.sq_psn;
-        attr.timeout = to.timeout;
-        attr.retry_cnt = to.retry_cnt;
-        attr.rnr_retry = to.rnr_retry;
-        attr.max_rd_atomic = to.max_rd_atomic;
+        attr.0.sq_psn = to.sq_psn;
+        attr.0.timeout = to.timeout;
+        attr.0.retry_cnt = to.retry_cnt;
+        attr.0.rnr_retry = to.rnr_retry;
+        attr.0.max_rd_atomic = to.max_rd_atomic;
         let mut mask = AttrMask::STATE | AttrMask::SQ_PSN;
         if self.kind() == QpKind::Rc {
             mask |=
@@ -297,12 +287,12 @@ impl Qp {
             ));
         }
         let mut attr = QpAttr::for_state(QpState::Init);
-        attr.port_num = port;
-        attr.qkey = qkey;
+        attr.0.port_num = port;
+        attr.0.qkey = qkey;
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY)?;
-        attr.qp_state = QpState::Rtr.to_raw();
+        attr.0.qp_state = QpState::Rtr.to_raw();
         self.modify(&attr, AttrMask::STATE)?;
-        attr.qp_state = QpState::Rts.to_raw();
+        attr.0.qp_state = QpState::Rts.to_raw();
         self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
     }
 

@@ -213,7 +213,7 @@ impl Qp {
                 // the call, and the verb copies them. Without INLINE the segments' memory is
                 // reached through keys only; with it, the memory is a borrowed slice or was
                 // promised readable (post_send_inline_sges).
-                let returned = unsafe { sys::ibv_post_send(self.as_raw(), base, &mut bad) };
+                let returned = unsafe { sys::ibv_post_send(self.raw(), base, &mut bad) };
                 if returned != 0 {
                     let done =
                         index_in_chain(base as usize, bad as usize, size_of::<sys::ibv_send_wr>(), good);
@@ -302,12 +302,12 @@ fn to_sys(wr: &SendWr<'_>, extra_flags: u32) -> sys::ibv_send_wr {
         }
         SendOp::BindMw(bind) => {
             raw.bind_mw_tso_union.bind_mw =
-                sys::bind_mw_t { mw: bind.mw.as_raw(), rkey: bind.rkey, bind_info: bind.to_sys() };
+                sys::bind_mw_t { mw: bind.mw.raw(), rkey: bind.rkey, bind_info: bind.to_sys() };
             op::IBV_WR_BIND_MW
         }
     };
     if let Some(dest) = wr.ud {
-        raw.wr.ud = sys::ud_t { ah: dest.ah.as_raw(), remote_qpn: dest.qpn, remote_qkey: dest.qkey };
+        raw.wr.ud = sys::ud_t { ah: dest.ah.raw(), remote_qpn: dest.qpn, remote_qkey: dest.qkey };
     }
     raw
 }
