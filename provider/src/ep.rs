@@ -596,11 +596,12 @@ impl EpInner {
     /// reference.
     pub(crate) fn detach(&self) {
         self.ia.rkeys.ep_gone(self.id);
-        let qpn = self.qp().num();
-        self.recv_evd.unregister(qpn, self.id);
-        self.request_evd.unregister(qpn, self.id);
+        let qp = self.qp();
+        self.recv_evd.unregister(qp.num(), self.id);
+        self.request_evd.unregister(qp.num(), self.id);
         self.recv_evd.detach(self.id, self.room.recv);
         self.request_evd.detach(self.id, self.room.request);
+        self.room.give_back(&qp, &self.recv_evd, &self.request_evd);
         if let Some(evd) = self.connect_evd() {
             evd.detach(self.id, 0);
         }

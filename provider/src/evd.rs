@@ -300,7 +300,8 @@ impl EvdInner {
             .then(|| Cq::create(&ia.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
             .map_err(device)?
-            .map(|cq| ia.path.cq(cq, channel.as_ref()));
+            .map(|cq| ia.path.cq(cq, channel.as_ref()))
+            .transpose()?;
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::resources(Subtype::ResourceTevd, format!("eventfd: {e}")))?;
         let inner = Arc::new(Self {
@@ -414,10 +415,36 @@ impl EvdInner {
         drop(self.queue());
     }
 
-    /// The verbs CQ of requests, and of receives of EPs without an SRQ. `None` if the EVD takes no
-    /// completions.
-    pub(crate) fn request_cq(&self) -> Option<Cq> {
-        self.queue().cq.as_ref().map(|cq| cq.verbs().clone())
+    /// The CQ for a new QP that needs this many entries for its requests, or for its receives
+    /// without an SRQ. `None` if the EVD takes no completions.
+    ///
+    /// # Errors
+    /// No memory, or the device has no such CQ.
+    pub(crate) fn lend(&self, entries: u32) -> Result<Option<Cq>> {
+        let mut queue = self.queue();
+        let Some(cq) = &mut queue.cq else { return Ok(None) };
+        let (cq, made) = cq.lend(entries)?;
+        if made {
+            self.arm_anew(queue);
+        }
+        Ok(Some(cq))
+    }
+
+    /// Takes back entries of a CQ that [`EvdInner::lend`] has given.
+    pub(crate) fn repay(&self, cq: &Cq, entries: u32) {
+        if let Some(mine) = &mut self.queue().cq {
+            mine.repay(cq, entries);
+        }
+    }
+
+    /// Sees to it that a new CQ is armed with the others.
+    fn arm_anew(&self, mut queue: FastMutexGuard<'_, Queue>) {
+        queue.alert.disarmed();
+        drop(queue);
+        if self.waiting.load(Ordering::Acquire) {
+            // The waiter arms all CQs before it sleeps again.
+            self.wake_waiter();
+        }
     }
 
     /// The verbs CQ of receives from this SRQ, which must feed the EVD.
@@ -538,7 +565,7 @@ impl EvdInner {
         {
             if before == 0 {
                 cq.open_srq(&srq.path)?;
-                queue.alert.disarmed();
+                self.arm_anew(queue);
             }
             return Ok(());
         }

@@ -10,7 +10,7 @@
 //! are looked up under the lock of the EVD, which is taken before the locks of the rings.
 
 use crate::counters::{Posted, Received, ReceivedAs};
-use crate::datapath::{Completion, WrId, WrInfo, entries::CompletedUpTo};
+use crate::datapath::{Completion, RecvQueue, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{Mutex, rank};
@@ -68,6 +68,7 @@ pub(crate) struct Receive {
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(crate) qp: Arc<Qp>,
+    pub(crate) queue: SendQueue,
     pub(crate) ring: VecDeque<Request>,
     /// The position of the ring's front in the stream of requests.
     pub(crate) first: u64,
@@ -81,7 +82,7 @@ pub(crate) struct Requests {
 /// The ring of posted receives of an EP without an SRQ.
 #[derive(Debug)]
 pub(crate) struct Receives {
-    pub(crate) qp: Arc<Qp>,
+    pub(crate) queue: RecvQueue,
     pub(crate) ring: VecDeque<Receive>,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
@@ -130,9 +131,21 @@ impl PrePosted {
 impl Receives {
     /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of
     /// completed receives may be out with the consumer.
-    pub(crate) fn post_preposted_to(&self, qp: &Qp) -> Result<(), rxe_fallback::PostError> {
-        let completed = self.preposted.counts.len().saturating_sub(self.ring.len());
-        self.preposted.segments().skip(completed).try_for_each(|sges| qp.post_recv(WrId::Recv.pack(), sges))
+    pub(crate) fn post_preposted_to(&self, queue: &mut RecvQueue) -> Result<(), rxe_fallback::PostError> {
+        self.preposted.segments().skip(self.completed()).try_for_each(|sges| queue.post(sges))
+    }
+
+    /// Posts the pre-posted receives that have not completed again, after the QP was reset.
+    pub(crate) fn post_preposted_again(&mut self) -> Result<(), rxe_fallback::PostError> {
+        self.queue.reset();
+        let completed = self.completed();
+        let Self { preposted, queue, .. } = self;
+        preposted.segments().skip(completed).try_for_each(|sges| queue.post(sges))
+    }
+
+    /// The number of pre-posted receives that have completed.
+    fn completed(&self) -> usize {
+        self.preposted.counts.len().saturating_sub(self.ring.len())
     }
 
     pub(crate) fn count(&mut self, sges: &[Sge]) {
@@ -350,16 +363,16 @@ impl QueuePair {
                 let dto = self.received(completion, info, lmrs_live);
                 Some(Completed { dto, credit: Credit::Entry { srq: srq.number, entry }, notify, hooked })
             }
-            WrId::Recv => {
-                let receive = self.receive_done()?;
+            WrId::Recv(slot) => {
+                let receive = self.receive_done(slot)?;
                 let hooked = self.watches_receives();
                 let quiet = self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT)
                     || receive.flags.contains(CompletionFlags::UNSIGNALLED);
                 let dto = self.received(completion, receive.info, lmrs_live);
                 Some(Completed { dto, credit: Credit::Nothing, notify: failed || !quiet, hooked })
             }
-            WrId::Request(seq) => {
-                let request = self.request_done(seq)?;
+            WrId::Request(named) => {
+                let request = self.request_done(named)?;
                 if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
                     self.request_reaped();
                     return None;
@@ -441,10 +454,11 @@ impl QueuePair {
         self.requests.lock().unwrap().first
     }
 
-    /// Completes the request at this position and all earlier requests. `None` if the request is
-    /// not in the ring.
-    fn request_done(&self, seq: u64) -> Option<Request> {
+    /// Completes the request that a completion names and all earlier requests. `None` if the
+    /// request is not in the ring.
+    fn request_done(&self, named: u64) -> Option<Request> {
         let mut requests = self.requests.lock().unwrap();
+        let seq = requests.queue.position(named)?;
         let ahead = seq.checked_sub(requests.first)? as usize;
         if ahead >= requests.ring.len() {
             return None;
@@ -462,10 +476,14 @@ impl QueuePair {
         requests.unreaped = requests.unreaped.saturating_sub(1);
     }
 
-    /// Completes the oldest receive of an EP without an SRQ.
-    fn receive_done(&self) -> Option<Receive> {
-        let ring = &mut self.receives.lock().unwrap().ring;
-        if ring.front()?.on_device { ring.pop_front() } else { None }
+    /// Completes the oldest receive of an EP without an SRQ. `slot` is the slot that the
+    /// completion names.
+    fn receive_done(&self, slot: u16) -> Option<Receive> {
+        let mut receives = self.receives.lock().unwrap();
+        if !receives.queue.complete(slot) || !receives.ring.front()?.on_device {
+            return None;
+        }
+        receives.ring.pop_front()
     }
 
     /// Whether the device has completed everything, as far as harvested completions show.
@@ -501,12 +519,15 @@ impl QueuePair {
         (new.posts, new.bytes) = (posts, bytes);
     }
 
-    /// Drops work requests that never completed. Call only after the QP was drained or reset.
+    /// Drops work requests that never completed, and starts both queues again. Call only after the
+    /// QP was reset and its completions were harvested.
     pub(crate) fn forget_pending(&self) {
         let mut requests = self.requests.lock().unwrap();
+        requests.queue.reset();
         requests.first += requests.ring.len() as u64;
         requests.ring.clear();
         let mut receives = self.receives.lock().unwrap();
+        receives.queue.reset();
         receives.ring.clear();
         receives.preposted = PrePosted::default();
     }

@@ -66,7 +66,7 @@ impl EpInner {
         if all_by_completions && self.pair.is_drained() {
             return true;
         }
-        let outcome = self.qp().to_reset();
+        let outcome = self.reset_qp();
         if let Err(error) = &outcome {
             tracing::warn!(%error, ep = self.id.0, "a QP cannot be reset; buffers of pools that it has stay posted");
         }

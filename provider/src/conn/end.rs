@@ -4,7 +4,7 @@ use crate::device::Timer;
 use crate::ep::{EpInner, EpPlace};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::types::{CloseFlags, EpState};
-use crate::{Error, IaCounter, Result, Subtype};
+use crate::{Error, IaCounter, Result};
 use rxe_fallback::QpState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -207,11 +207,9 @@ impl EpInner {
             state => return Err(Error::state(state.subtype(), "only a disconnected EP can be reset")),
         }
         self.drain();
-        let failed = |e| Error::verb(Subtype::ResourceTep, e);
-        let qp = self.qp();
-        qp.to_reset().map_err(failed)?;
+        self.reset_qp()?;
         self.pair.forget_pending();
-        self.ia.to_init(&qp)?;
+        self.ia.to_init(&self.qp())?;
         let mut control = self.control.lock().unwrap();
         control.remote = None;
         control.service = None;

@@ -8,9 +8,12 @@ use crate::types::{DtoOp, DtoStatus, LmrTriplet};
 pub(crate) enum WrId {
     /// A buffer from an SRQ: its entry, and the low bits of the SRQ's ID.
     Srq { srq: u32, entry: u32 },
-    /// A receive of an EP without an SRQ.
-    Recv,
-    /// A request, by its position in the EP's stream of requests.
+    /// A receive of an EP without an SRQ. In a completion of the direct path: its slot in the
+    /// receive queue.
+    Recv(u16),
+    /// A request, by its position in the EP's stream of requests. In a completion of the direct
+    /// path: the counter of its WQE, which [`SendQueue::position`](super::SendQueue::position)
+    /// turns into the position.
     Request(u64),
 }
 
@@ -22,7 +25,7 @@ impl WrId {
     pub(crate) fn pack(self) -> u64 {
         match self {
             Self::Srq { srq, entry } => u64::from(srq & Self::SRQ_BITS) << 32 | u64::from(entry),
-            Self::Recv => Self::RECV,
+            Self::Recv(slot) => Self::RECV | u64::from(slot),
             Self::Request(seq) => Self::REQUEST | (seq & !Self::REQUEST),
         }
     }
@@ -31,7 +34,7 @@ impl WrId {
         if raw & Self::REQUEST != 0 {
             Self::Request(raw & !Self::REQUEST)
         } else if raw & Self::RECV != 0 {
-            Self::Recv
+            Self::Recv(raw as u16)
         } else {
             Self::Srq { srq: (raw >> 32) as u32, entry: raw as u32 }
         }
@@ -103,7 +106,8 @@ mod tests {
         for wr_id in [
             WrId::Srq { srq: 0x3fff_ffff, entry: u32::MAX },
             WrId::Srq { srq: 1, entry: 0 },
-            WrId::Recv,
+            WrId::Recv(0),
+            WrId::Recv(u16::MAX),
             WrId::Request(0),
             WrId::Request(1 << 40),
         ] {

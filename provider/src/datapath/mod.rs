@@ -1,22 +1,24 @@
-//! The interface between DAT objects and the data path of their receives.
+//! The interface between DAT objects and the data path.
 //!
-//! An SRQ and the CQs of its EPs' receives use the same path. The path is standard verbs
+//! All queues of an IA use the same path. The path is standard verbs
 //! ([`verbs`]), or, on mlx5, queue memory that this provider reads and writes itself ([`direct`]).
 //! The choice is made once per IA and is logged. `DOORBELL_DATAPATH=auto|direct|verbs` forces or
 //! refuses a path.
 //!
 //! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
-//! [`SrqPath`]. [`CqPath`] belongs to an EVD. The modules above do not depend on the path, except
-//! the fastest way to post (`Srq::post_quick`).
+//! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
+//! above do not depend on the path, except the fastest ways to post and to dequeue.
 
 pub(crate) mod completion;
 pub(crate) mod direct;
 pub(crate) mod entries;
+mod queues;
 pub(crate) mod verbs;
 
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
-pub(crate) use self::direct::{ReceiveCq, evd_of};
+pub(crate) use self::direct::{DirectCq, evd_of};
 use self::entries::CompletedUpTo;
+pub(crate) use self::queues::{Outgoing, RecvQueue, SendQueue};
 use crate::error::PostError;
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
@@ -65,7 +67,7 @@ impl SrqPath {
     }
 
     /// Does [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a message of
-    /// [`ReceiveCq::next_message`]. Returns the buffer's cookie and pool.
+    /// [`DirectCq::next_message`]. Returns the buffer's cookie and pool.
     #[inline(always)]
     pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
         match self {
@@ -167,11 +169,23 @@ pub(crate) enum CqPath {
 }
 
 impl CqPath {
-    /// The verbs CQ of requests, and of receives of EPs without an SRQ.
-    pub(crate) fn verbs(&self) -> &Cq {
+    /// The CQ for a new QP that needs this many entries for its requests, or for its receives
+    /// without an SRQ. Returns true with a CQ that was created for this purpose. On the verbs path
+    /// the EVD has one CQ, in which [`CqPath::ensure`] makes the room.
+    ///
+    /// # Errors
+    /// The device has no CQ of that size, or there is no memory.
+    pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
         match self {
-            Self::Verbs(cq) => &cq.cq,
-            Self::Direct(cqs) => cqs.requests(),
+            Self::Verbs(cq) => Ok((cq.cq.clone(), false)),
+            Self::Direct(cqs) => cqs.lend(entries),
+        }
+    }
+
+    /// Takes back entries that [`CqPath::lend`] has given to a QP on this CQ.
+    pub(crate) fn repay(&mut self, cq: &Cq, entries: u32) {
+        if let Self::Direct(cqs) = self {
+            cqs.repay(cq, entries);
         }
     }
 
@@ -183,13 +197,12 @@ impl CqPath {
         }
     }
 
-    /// Adds up to `most` completions. `requests`: completions other than receives from SRQs arrive
-    /// here. Fewer than `most` means that no completion is left.
+    /// Adds up to `most` completions. Fewer than `most` means that no completion is left.
     #[inline]
-    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
         match self {
             Self::Verbs(cq) => cq.poll(into, most),
-            Self::Direct(cqs) => cqs.poll(into, most, requests),
+            Self::Direct(cqs) => cqs.poll(into, most),
         }
     }
 
@@ -197,7 +210,7 @@ impl CqPath {
     /// polls one message at a time. A closure or an enum would move the 40 bytes of a message,
     /// which costs 40 instructions per dequeue.
     #[inline(always)]
-    pub(crate) fn direct_receives(&mut self) -> Option<&mut [ReceiveCq]> {
+    pub(crate) fn direct_receives(&mut self) -> Option<&mut [DirectCq]> {
         match self {
             Self::Direct(cqs) => Some(cqs.receive_cqs()),
             Self::Verbs(_) => None,
@@ -237,16 +250,19 @@ impl CqPath {
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
         match self {
             Self::Verbs(cq) => cq.arm(solicited_only),
-            Self::Direct(cqs) => cqs.arm(solicited_only),
+            Self::Direct(cqs) => {
+                cqs.arm(solicited_only);
+                Ok(())
+            }
         }
     }
 
-    /// Makes room for at least `depth` completions. Receives of SRQs with their own CQ need no room
-    /// here.
+    /// Makes room for at least `depth` completions. On the direct path, [`CqPath::lend`] has made
+    /// the room.
     pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
         match self {
             Self::Verbs(cq) => cq.ensure(depth),
-            Self::Direct(cqs) => cqs.ensure(depth),
+            Self::Direct(_) => Ok(()),
         }
     }
 
@@ -302,12 +318,12 @@ impl DataPath {
         })
     }
 
-    /// Creates the CQs of an EVD from its verbs CQ.
-    pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> CqPath {
-        match self {
+    /// Creates the CQs of an EVD from its first CQ, from which nothing was polled.
+    pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> Result<CqPath> {
+        Ok(match self {
             Self::Verbs => CqPath::Verbs(verbs::VerbsCq { cq }),
-            Self::Direct => CqPath::Direct(direct::DirectCqs::new(cq, channel.cloned())),
-        }
+            Self::Direct => CqPath::Direct(direct::DirectCqs::new(cq, channel.cloned())?),
+        })
     }
 
     pub(crate) fn qp(self, pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {

@@ -178,12 +178,10 @@ impl Device {
     }
 
     /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their
-    /// completions (of the last message there may be none), and rxe reads the memory in a kernel
-    /// thread of its own.
+    /// completions (of the last message there may be none), and the device reads the memory after
+    /// the post.
     pub(crate) fn finish_sends(&self) {
-        if self.context.driver() == "rdma_rxe" {
-            self.registry.each(Class::Ep, Member::finish_sends);
-        }
+        self.registry.each(Class::Ep, Member::finish_sends);
     }
 
     /// Whether the device has remote atomics.

@@ -39,7 +39,7 @@ pub(crate) trait Member: Inherit {
     fn buffer_lost(self: Arc<Self>, _lost: Lost) {}
 
     /// Memory is about to be deregistered. Sends whose completion nobody has to wait for leave it
-    /// first, where the device reads memory behind the back of its completions (rxe).
+    /// first.
     fn finish_sends(self: Arc<Self>) {}
 }
 

@@ -3,6 +3,7 @@
 use super::Control;
 use super::{EpEvds, EpInner, EpPlace, Room};
 use crate::counters::Posted;
+use crate::datapath::{RecvQueue, SendQueue};
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, KeptDates};
 use crate::evd::{EvdInner, Stream, StreamKind};
@@ -17,7 +18,7 @@ use crate::types::{
 use crate::ud::state::{UdState, not_here};
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
-use rxe_fallback::{Qp, QpInit, QpKind};
+use rxe_fallback::{Cq, Qp, QpInit, QpKind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -46,6 +47,8 @@ pub(super) struct Fed {
     pub(super) recv: Arc<EvdInner>,
     pub(super) request: Arc<EvdInner>,
     pub(super) qp: Arc<Qp>,
+    pub(super) sends: SendQueue,
+    pub(super) recvs: RecvQueue,
     pub(super) room: Room,
     requests: VecDeque<Request>,
     receives: VecDeque<Receive>,
@@ -157,45 +160,54 @@ impl Plan {
             srq.attach(&recv)?;
         }
         let detach_srq = || self.srq.iter().for_each(|srq| srq.detach(&recv));
-        let qp = self.make_qp(&recv, &request, id).inspect_err(|_| detach_srq())?;
-        let room = Room {
-            recv: if self.srq.is_some() { 0 } else { qp.caps().max_recv_wr },
-            request: qp.caps().max_send_wr,
+        let (qp, room) = self.make_qp(&recv, &request, id).inspect_err(|_| detach_srq())?;
+        let undo = || {
+            room.give_back(&qp, &recv, &request);
+            detach_srq();
         };
         let memory = || -> Result<_> {
+            self.ia.to_init(&qp)?;
+            let queues = self.ia.path.queues(&qp, self.srq.is_some())?;
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
             let ud = if ud { Some(Box::new(UdState::new(sends)?)) } else { None };
-            Ok((queue(sends)?, queue(room.recv as usize)?, ud))
+            Ok((queues, queue(sends)?, queue(room.recv as usize)?, ud))
         };
-        let (requests, receives, ud) = memory().inspect_err(|_| detach_srq())?;
+        let ((sends, recvs), requests, receives, ud) = memory().inspect_err(|_| undo())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));
-        recv.attach(streams.as_slice(), room.recv).inspect_err(|_| detach_srq())?;
+        recv.attach(streams.as_slice(), room.recv).inspect_err(|_| undo())?;
         let streams = self.request.is_some().then(|| self.request_stream(id));
         request.attach(streams.as_slice(), room.request).inspect_err(|_| {
             recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), room.recv);
-            detach_srq();
+            undo();
         })?;
-        Ok(Fed { recv, request, qp: Arc::new(qp), room, requests, receives, ud, dates })
+        Ok(Fed { recv, request, qp: Arc::new(qp), sends, recvs, room, requests, receives, ud, dates })
     }
 
     /// Undoes [`Plan::feed`]. Old streams of an EP that is being changed stay.
     pub(super) fn starve(&self, id: EpId, fed: &Fed) {
         fed.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), fed.room.recv);
         fed.request.detach_one(self.request.is_some().then(|| self.request_stream(id)), fed.room.request);
+        fed.room.give_back(&fed.qp, &fed.recv, &fed.request);
         self.srq.iter().for_each(|srq| srq.detach(&fed.recv));
     }
 
-    fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<Qp> {
+    /// Creates the QP, with the room in the CQs that its work requests need.
+    fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<(Qp, Room)> {
         let (ia, attr) = (&self.ia, &self.attr);
-        let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
-        let send_cq = request.request_cq().ok_or_else(no_cq)?;
-        let recv_cq = match &self.srq {
-            Some(srq) => recv.receive_cq(srq.recv.number),
-            None => recv.request_cq(),
-        }
-        .ok_or_else(no_cq)?;
         let on_srq = self.srq.is_some();
+        let max_send_wr = attr.max_request_dtos.max(1) as u32;
+        let max_recv_wr = if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 };
+        // The device rounds the queues up. The difference goes back below.
+        let most = Room {
+            request: max_send_wr.saturating_mul(2),
+            recv: if on_srq { 0 } else { max_recv_wr.saturating_mul(2).max(4) },
+        };
+        let (send_cq, recv_cq) = self.borrow_room(recv, request, most)?;
+        let give_back = |room: Room| {
+            request.repay(&send_cq, room.request);
+            recv.repay(&recv_cq, room.recv);
+        };
         let ud = attr.service_type == ServiceType::Ud;
         let rdma_iov = if ud { 0 } else { attr.max_rdma_read_iov.max(attr.max_rdma_write_iov) };
         let iov = attr.max_request_iov.max(rdma_iov).max(1);
@@ -204,17 +216,46 @@ impl Plan {
             send_cq: &send_cq,
             recv_cq: &recv_cq,
             srq: self.srq.as_ref().map(|srq| srq.recv.path.verbs()),
-            max_send_wr: attr.max_request_dtos.max(1) as u32,
+            max_send_wr,
             max_send_sge: iov as u32,
-            max_recv_wr: if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 },
+            max_recv_wr,
             max_recv_sge: if on_srq { 0 } else { attr.max_recv_iov.max(1) as u32 },
             max_inline: 0,
             signal_all: false,
             token: id.0,
         };
-        let qp = ia.path.qp(&self.pz.pd, &init).map_err(|e| Error::verb(Subtype::ResourceTep, e))?;
-        ia.to_init(&qp)?;
-        Ok(qp)
+        let qp = ia.path.qp(&self.pz.pd, &init).map_err(|e| {
+            give_back(most);
+            Error::verb(Subtype::ResourceTep, e)
+        })?;
+        let room = Room {
+            request: qp.caps().max_send_wr.min(most.request),
+            recv: if on_srq { 0 } else { qp.caps().max_recv_wr.min(most.recv) },
+        };
+        give_back(Room { request: most.request - room.request, recv: most.recv - room.recv });
+        Ok((qp, room))
+    }
+
+    /// The CQs for a QP that needs this room in them.
+    fn borrow_room(&self, recv: &EvdInner, request: &EvdInner, room: Room) -> Result<(Cq, Cq)> {
+        let no_cq = || Error::handle(Subtype::InvalidHandleEvdRecv, "EVD");
+        if self.srq.is_none() && std::ptr::eq(recv, request) {
+            // In one CQ, the requests and receives of an EP are in the order of their completion.
+            let cq = request.lend(room.request.saturating_add(room.recv))?.ok_or_else(no_cq)?;
+            return Ok((cq.clone(), cq));
+        }
+        let send_cq = request.lend(room.request)?.ok_or_else(no_cq)?;
+        let recv_cq = match &self.srq {
+            Some(srq) => Ok(recv.receive_cq(srq.recv.number)),
+            None => recv.lend(room.recv),
+        };
+        match recv_cq.and_then(|cq| cq.ok_or_else(no_cq)) {
+            Ok(recv_cq) => Ok((send_cq, recv_cq)),
+            Err(error) => {
+                request.repay(&send_cq, room.request);
+                Err(error)
+            }
+        }
     }
 
     /// Creates the EP with the real sizes of the QP, and adds it to the tables of its EVDs and its
@@ -231,22 +272,23 @@ impl Plan {
         state: EpState,
         place: Arc<EpPlace>,
     ) -> Result<Arc<EpInner>, (Arc<EpInner>, Error)> {
-        let Fed { recv, request, qp, room, requests, receives, ud, dates } = fed;
+        let Fed { recv, request, qp, sends, recvs, room, requests, receives, ud, dates } = fed;
         let mut attr = self.attr;
         // The QP of a UD EP receives from now on.
         control.drained = ud.is_none();
         let mut hooks = RecvHooks::empty();
         hooks.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
         hooks.set(RecvHooks::DATAGRAMS, ud.is_some());
-        attr.max_request_dtos = qp.caps().max_send_wr as Count;
+        attr.max_request_dtos = room.request as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
         if self.srq.is_none() {
-            attr.max_recv_dtos = qp.caps().max_recv_wr as Count;
+            attr.max_recv_dtos = room.recv as Count;
             attr.max_recv_iov = qp.caps().max_recv_sge.min(MAX_IOV as u32) as Count;
         }
         let qpn = qp.num();
         let requests = Requests {
-            qp: qp.clone(),
+            qp,
+            queue: sends,
             ring: requests,
             first: 0,
             capacity: attr.max_request_dtos as usize,
@@ -255,7 +297,7 @@ impl Plan {
             posted: Posted::default(),
         };
         let receives = Receives {
-            qp,
+            queue: recvs,
             ring: receives,
             capacity: room.recv as usize,
             max_iov: attr.max_recv_iov.max(0) as usize,
@@ -299,6 +341,14 @@ impl Plan {
             Ok(()) => Ok(inner),
             Err(error) => Err((inner, error)),
         }
+    }
+}
+
+impl Room {
+    /// Gives the room in the CQs of this QP back to the EVDs.
+    pub(super) fn give_back(self, qp: &Qp, recv: &EvdInner, request: &EvdInner) {
+        recv.repay(qp.recv_cq(), self.recv);
+        request.repay(qp.send_cq(), self.request);
     }
 }
 

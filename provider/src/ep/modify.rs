@@ -301,11 +301,13 @@ impl EpInner {
         let before = self.connect_evd();
         self.change_connect_evd(plan.connect.as_ref())?;
         // No other thread posts: the one thread that may post is in this call.
-        let fed = plan.feed(self.id).and_then(|fed| {
-            let posted = self.pair.receives.lock().unwrap().post_preposted_to(&fed.qp).map_err(|error| {
+        let fed = plan.feed(self.id).and_then(|mut fed| {
+            let receives = self.pair.receives.lock().unwrap();
+            let posted = receives.post_preposted_to(&mut fed.recvs).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });
+            drop(receives);
             // Completions of the new QP find the old EP until they find the new EP, in the same
             // place.
             match posted.and_then(|()| self.known_by(&fed)) {
@@ -326,7 +328,8 @@ impl EpInner {
         let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
         let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.pair.recv_flags());
         let request = stream(StreamKind::Request, self.pair.request_flags());
-        let qpn = self.qp().num();
+        let qp = self.qp();
+        let qpn = qp.num();
         self.ia.rkeys.ep_gone(self.id);
         for (evd, stream, room) in
             [(&self.recv_evd, recv, self.room.recv), (&self.request_evd, request, self.room.request)]
@@ -334,6 +337,7 @@ impl EpInner {
             evd.forget(qpn);
             evd.detach_one((!Arc::ptr_eq(evd, &discards)).then_some(stream), room);
         }
+        self.room.give_back(&qp, &self.recv_evd, &self.request_evd);
         if let Some(srq) = &self.srq {
             srq.detach(&self.recv_evd);
         }

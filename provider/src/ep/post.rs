@@ -2,13 +2,13 @@
 
 use super::{EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{WrId, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{Credit, Receive, Request};
 use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV};
-use rxe_fallback::{Qp, SendFlags, SendOp, SendWr, Sge};
+use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -91,8 +91,7 @@ impl EpInner {
         if keep {
             receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
         }
-        // The consumer of a UD EP must leave 40 bytes in front of the message.
-        receives.qp.post_recv_raw(WrId::Recv.pack(), &sges[..n]).map_err(refused)?;
+        receives.queue.post(&sges[..n]).map_err(refused)?;
         receives.ring.push_back(Receive { info, flags, on_device: true });
         if keep {
             receives.preposted.push(&sges[..n]);
@@ -258,8 +257,8 @@ impl EpInner {
             RequestKind::Send | RequestKind::SendInvalidate(_) | RequestKind::WriteImmediate(..)
         );
         let request = Request { info, flags, op, length: length as u32, on_device: true };
-        self.submit(state, request, solicits, segments, |qp, wr_id, flags| {
-            qp.post_send(&SendWr { wr_id, op: verb, sges: &sges[..n], flags, inline: None, ud: None })
+        self.submit(state, request, solicits, segments, |queue, seq, flags| {
+            queue.post(&Outgoing { seq, op: verb, sges: &sges[..n], flags, to: None })
         })
     }
 
@@ -283,8 +282,8 @@ impl EpInner {
             return Err(PostError::Length);
         }
         let request = Request { info, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
-        self.submit(state, request, true, segments, |qp, wr_id, flags| {
-            self.post_datagram(qp, wr_id, sges, flags, (&ah, to.qpn))
+        self.submit(state, request, true, segments, |queue, seq, flags| {
+            self.post_datagram(queue, seq, sges, flags, (&ah, to.qpn))
         })?;
         self.drop_handles_of_done_sends();
         Ok(())
@@ -299,7 +298,7 @@ impl EpInner {
         mut request: Request,
         solicits: bool,
         segments: usize,
-        post: impl FnOnce(&Qp, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
+        post: impl FnOnce(&mut SendQueue, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
         let mut requests = self.pair.requests.lock().unwrap();
         if segments > requests.max_iov {
@@ -337,7 +336,7 @@ impl EpInner {
         flags.set(SendFlags::SOLICITED, solicits && request.flags.contains(CompletionFlags::SOLICITED_WAIT));
         flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
         let seq = requests.first + requests.ring.len() as u64;
-        post(&requests.qp, WrId::Request(seq).pack(), flags).map_err(refused)?;
+        post(&mut requests.queue, seq, flags).map_err(refused)?;
         requests.posted.add(request.op, request.length.into());
         requests.ring.push_back(request);
         Ok(())
@@ -377,16 +376,24 @@ impl EpInner {
     }
 
     /// Returns the QP to its state before a connection that failed to start. In RESET a device
-    /// forgets posted receives, so they are posted again.
+    /// forgets posted receives, so they are posted again. No request was posted.
     pub(crate) fn start_over(&self) -> crate::Result<()> {
-        let receives = self.pair.receives.lock().unwrap();
-        let failed = |e| crate::Error::verb(Subtype::ResourceTep, e);
-        receives.qp.to_reset().map_err(failed)?;
-        self.ia.to_init(&receives.qp)?;
-        receives.post_preposted_to(&receives.qp).map_err(|error| {
+        let qp = self.qp();
+        let mut receives = self.pair.receives.lock().unwrap();
+        qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
+        self.ia.to_init(&qp)?;
+        receives.post_preposted_again().map_err(|error| {
             let text = format!("the receives of an EP could not be posted again: {error}");
             crate::Error::resources(Subtype::ResourceTep, text)
         })
+    }
+
+    /// Resets the QP, so that the device forgets all work requests, and harvests what they have
+    /// completed. The caller must not hold the lock of `control`.
+    pub(crate) fn reset_qp(&self) -> crate::Result<()> {
+        self.qp().to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
+        self.recv_evd.harvest_now()?;
+        self.request_evd.harvest_now()
     }
 }
 

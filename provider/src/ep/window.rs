@@ -1,13 +1,13 @@
 //! Requests about memory windows: binds and invalidations.
 
 use super::EpInner;
-use crate::datapath::WrInfo;
+use crate::datapath::{Outgoing, WrInfo};
 use crate::device::RkeyTarget;
 use crate::error::PostError;
 use crate::queue_pair::Request;
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use crate::{Direction, Subtype};
-use rxe_fallback::{BindMw, SendOp, SendWr};
+use rxe_fallback::{BindMw, SendOp};
 use std::sync::Arc;
 
 /// The operation on a window.
@@ -62,15 +62,14 @@ impl EpInner {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let request = Request { info, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
-        self.submit(state, request, false, 0, |qp, wr_id, flags| {
-            let wr = |op| SendWr { wr_id, op, sges: &[], flags, inline: None, ud: None };
-            match what {
-                Window::Type1(bind) => bind.mw.bind(qp, wr_id, bind, flags),
-                Window::Type2(bind, _) => qp.post_send(&wr(SendOp::BindMw(*bind))),
-                Window::Invalidate(key) => qp.post_send(&wr(SendOp::LocalInv(key))),
+        self.submit(state, request, false, 0, |queue, seq, flags| {
+            let op = match what {
+                Window::Type1(bind) | Window::Type2(bind, _) => SendOp::BindMw(*bind),
+                Window::Invalidate(key) => SendOp::LocalInv(key),
                 // A write of no bytes touches no memory, whatever the key is.
-                Window::Nothing => qp.post_send(&wr(SendOp::Write { remote_addr: 0, rkey: 0 })),
-            }
+                Window::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
+            };
+            queue.post(&Outgoing { seq, op, sges: &[], flags, to: None })
         })
     }
 

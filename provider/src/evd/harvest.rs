@@ -50,7 +50,11 @@ impl EvdInner {
     }
 
     /// Forgets the queue pair, drops the EP's events and releases what those events hold (R172).
+    /// The completions of the queue pair leave the CQ first, since another QP may get its number.
     pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
+        if let Err(error) = self.harvest_now() {
+            tracing::error!(%error, "could not look at an EVD");
+        }
         let mut queue = self.queue();
         queue.pairs.remove(&qpn);
         queue.alert.mark(qpn, false);
@@ -205,8 +209,7 @@ impl EvdInner {
     #[inline]
     fn harvest_into(&self, queue: &mut Queue, deferred: &mut Deferred) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
-        let requests = queue.slow_path.contains(SlowPath::REQUESTS);
-        cq.poll(&mut queue.batch, BATCH, requests)?;
+        cq.poll(&mut queue.batch, BATCH)?;
         let n = queue.batch.len();
         if n > 0 {
             let mut batch = std::mem::take(&mut queue.batch);

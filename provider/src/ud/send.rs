@@ -1,12 +1,12 @@
 //! Posting of datagrams.
 
 use crate::Result;
-use crate::datapath::{WrId, WrInfo};
+use crate::datapath::{Outgoing, SendQueue, WrInfo};
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
 use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
 use rxe_fallback::cm::DATAGRAM_QKEY;
-use rxe_fallback::{Ah, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
+use rxe_fallback::{Ah, PostError as Refusal, SendFlags, SendOp, Sge};
 
 impl Ep {
     /// Sends a datagram gathered from these segments. It is one packet, so it has at most
@@ -47,15 +47,15 @@ impl EpInner {
     /// Hands a datagram to the device.
     pub(crate) fn post_datagram(
         &self,
-        qp: &Qp,
-        wr_id: u64,
+        queue: &mut SendQueue,
+        seq: u64,
         sges: &[Sge],
         flags: SendFlags,
         (ah, qpn): (&Ah, u32),
     ) -> Result<(), Refusal> {
-        let ud = Some(UdDest { ah, qpn, qkey: DATAGRAM_QKEY });
-        qp.post_send(&SendWr { wr_id, op: SendOp::Send, sges, flags, inline: None, ud })?;
-        if let (Some(ud), WrId::Request(seq)) = (&self.ud, WrId::unpack(wr_id)) {
+        let to = Some((ah, qpn, DATAGRAM_QKEY));
+        queue.post(&Outgoing { seq, op: SendOp::Send, sges, flags, to })?;
+        if let Some(ud) = &self.ud {
             ud.0.lock().unwrap().sending.push_back((seq, ah.clone()));
         }
         Ok(())

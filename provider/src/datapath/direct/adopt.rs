@@ -3,8 +3,9 @@
 //! puts on its callers are met in this module.
 
 use crate::{Error, Result, ReturnType, Subtype};
+use mlx5_direct::wr::AddressVector;
 use mlx5_direct::{DepthError, DvError, LayoutError, dv};
-use rxe_fallback::{Context, Cq, Pd, Qp, QpInit, Srq};
+use rxe_fallback::{Ah, Context, Cq, Pd, Qp, QpInit, Srq};
 use std::ops::{Deref, DerefMut};
 
 /// A queue that this provider drives, and the verbs object that owns its memory.
@@ -45,7 +46,7 @@ pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
     supported(context).err().map(|error| error.to_string())
 }
 
-/// Creates a QP that receives from a direct SRQ.
+/// Creates a QP whose received payload is always written to its buffer.
 pub(crate) fn create_qp(pd: &Pd, init: &QpInit<'_>) -> Result<Qp, rxe_fallback::Error> {
     qp(pd, init)
 }
@@ -67,13 +68,37 @@ pub(super) fn srq(verbs: Srq, depth: u32) -> Result<Adopted<mlx5_direct::Srq, Sr
     Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceSrq, &e))?, verbs })
 }
 
-/// Takes over a new CQ for receives from such an SRQ.
+/// Takes over a new CQ.
 pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
     // SAFETY: `verbs` lives as long as `Adopted`. `verbs` was moved in. Its clones go to QPs as
-    // their receive CQ, never as their send CQ, and QPs neither poll, arm nor resize their receive
-    // CQ.
+    // their CQs, and QPs neither poll, arm nor resize their CQs. The queues of these QPs are
+    // driven here as well: their SRQ by `srq`, the others by `send_queue` and `receive_queue`.
     let queue = unsafe { mlx5_direct::Cq::from_verbs(verbs.as_raw()) };
     Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTevd, &e))?, verbs })
+}
+
+/// Takes over the send queue of a QP to which nothing was posted.
+pub(super) fn send_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Sq, Qp>> {
+    // SAFETY: `verbs` lives as long as `Adopted`. The clones of `verbs` change and query the QP's
+    // state: on the direct path, `SendQueue` posts here and nowhere else. The send CQ was taken
+    // over by `cq`. An IA has a context of its own, in which all QPs are created by this provider
+    // and driven here, so every queue that rings the register belongs to mlx5-direct. Memory that
+    // requests name is covered as in `srq`.
+    let queue = unsafe { mlx5_direct::Sq::from_verbs(verbs.as_raw()) };
+    Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTep, &e))?, verbs })
+}
+
+/// Takes over the receive queue of a QP to which nothing was posted.
+pub(super) fn receive_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Rq, Qp>> {
+    // SAFETY: as in `send_queue`, with `RecvQueue` and the receive CQ.
+    let queue = unsafe { mlx5_direct::Rq::from_verbs(verbs.as_raw()) };
+    Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTep, &e))?, verbs })
+}
+
+/// The path of an address handle, as requests carry it.
+pub(super) fn path_of(ah: &Ah) -> Result<AddressVector, DvError> {
+    // SAFETY: the handle is alive as long as the reference.
+    unsafe { AddressVector::from_verbs(ah.as_raw()) }
 }
 
 /// Creates a QP whose received payload is always written to its buffer.

@@ -1,33 +1,42 @@
-//! CQs on the direct path. An EVD has one verbs CQ of requests and of receives of EPs without an
-//! SRQ, and one direct CQ for each SRQ whose EPs receive on the EVD.
+//! CQs on the direct path. An EVD has shared CQs, in which requests and receives of EPs without an
+//! SRQ complete, and one CQ for each SRQ whose EPs receive on the EVD.
+//!
+//! In error each posted WQE gets a CQE of its own, so a shared CQ needs an entry for each WQE that
+//! its QPs can have posted. It lends these entries to the QPs. A CQ cannot grow, so if the entries
+//! that are left are too few for a QP, the EVD gets another CQ of at least twice the size. A polled
+//! entry goes back to the device before its event can leave the EVD. So the WQE that is posted in
+//! its place has an entry.
 
 use super::adopt::{self, Adopted};
 use super::srq::DirectSrq;
 use crate::counters::ReceivedAs;
 use crate::datapath::completion::{Completion, WrId};
-use crate::datapath::verbs::{VerbsCq, status};
+use crate::datapath::verbs::status;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, RecvCqe, RecvOp, Syndrome};
+use mlx5_direct::{ArmFor, CqeError, ErrorCqe, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 
 /// The CQs of one EVD.
 #[derive(Debug)]
 pub(crate) struct DirectCqs {
-    /// The CQ of requests, and of receives of EPs without an SRQ.
-    requests: VerbsCq,
     context: Context,
     channel: Option<CompChannel>,
     token: u64,
-    receives: Vec<ReceiveCq>,
-    /// The number of receive CQs created so far. A token is never used twice.
+    /// CQs of requests, and of receives of EPs without an SRQ.
+    shared: Vec<DirectCq>,
+    receives: Vec<DirectCq>,
+    /// The number of CQs created after the first. A token is never used twice.
     made: u64,
 }
 
-/// The CQ of receives from one SRQ.
+/// A CQ.
 #[derive(Debug)]
-pub(crate) struct ReceiveCq {
-    srq: u32,
+pub(crate) struct DirectCq {
+    /// The SRQ whose receives complete here. `None` for a shared CQ.
+    srq: Option<u32>,
+    /// The entries of a shared CQ that QPs have.
+    lent: u32,
     /// UD EPs receive here as well, so each message is checked for its sender.
     datagrams: bool,
     token: u64,
@@ -103,42 +112,70 @@ pub(crate) fn evd_of(token: u64) -> u64 {
 }
 
 impl DirectCqs {
-    /// `requests` is the EVD's verbs CQ. Each SRQ adds a direct CQ later.
-    pub(crate) fn new(requests: Cq, channel: Option<CompChannel>) -> Self {
-        Self {
-            context: requests.context().clone(),
-            token: requests.token(),
-            requests: VerbsCq { cq: requests },
-            channel,
-            receives: Vec::new(),
-            made: 0,
+    /// `first` is the EVD's first shared CQ.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(first: Cq, channel: Option<CompChannel>) -> Result<Self> {
+        let (context, token) = (first.context().clone(), first.token());
+        let shared = vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq: adopt::cq(first)? }];
+        Ok(Self { context, channel, token, shared, receives: Vec::new(), made: 0 })
+    }
+
+    /// See [`CqPath::lend`](crate::datapath::CqPath::lend).
+    pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
+        let fits = |cq: &&mut DirectCq| cq.cq.cqe_count() - cq.lent >= entries;
+        if let Some(cq) = self.shared.iter_mut().find(fits) {
+            cq.lent += entries;
+            return Ok((cq.cq.verbs().clone(), false));
+        }
+        let largest = self.shared.iter().map(|cq| cq.cq.cqe_count()).max().unwrap_or(0);
+        let most = self.context.attributes().max_cqe;
+        self.shared.try_reserve(1)?;
+        let made = self.make(None, largest.saturating_mul(2).min(most).max(entries))?;
+        // No QP uses a CQ that has lent nothing. If one lives on that did, it keeps the verbs CQ.
+        self.shared.retain(|cq| cq.lent > 0);
+        let verbs = made.cq.verbs().clone();
+        self.shared.push(DirectCq { lent: entries, ..made });
+        Ok((verbs, true))
+    }
+
+    /// See [`CqPath::repay`](crate::datapath::CqPath::repay).
+    pub(crate) fn repay(&mut self, cq: &Cq, entries: u32) {
+        if let Some(cq) = self.shared.iter_mut().find(|shared| shared.token == cq.token()) {
+            cq.lent = cq.lent.saturating_sub(entries);
         }
     }
 
-    pub(crate) fn requests(&self) -> &Cq {
-        &self.requests.cq
+    fn make(&mut self, srq: Option<u32>, entries: u32) -> Result<DirectCq> {
+        self.made += 1;
+        let token = self.token | self.made << EVD_BITS;
+        let cq = Cq::create(&self.context, entries, self.channel.as_ref(), 0, token)
+            .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
+        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq: adopt::cq(cq)? })
+    }
+
+    fn of_srq(&self, srq: u32) -> Option<usize> {
+        self.receives.iter().position(|cq| cq.srq == Some(srq))
     }
 
     /// The CQ of receives from this SRQ, if the CQ exists.
     pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
-        self.receives.iter().find(|cq| cq.srq == srq).map(|cq| cq.cq.verbs().clone())
+        self.of_srq(srq).map(|at| self.receives[at].cq.verbs().clone())
     }
 
     /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
         self.receives.try_reserve(1)?;
-        self.made += 1;
-        let token = self.token | self.made << EVD_BITS;
-        let cq = Cq::create(&self.context, srq.room, self.channel.as_ref(), 0, token)
-            .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        self.receives.push(ReceiveCq { srq: srq.id, datagrams: false, token, cq: adopt::cq(cq)? });
+        let made = self.make(Some(srq.id), srq.room)?;
+        self.receives.push(made);
         Ok(())
     }
 
     /// Closes the CQ of receives from this SRQ, which no QP uses any more. Calls `left` for each
     /// completion that is still in the CQ.
     pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
-        let Some(at) = self.receives.iter().position(|cq| cq.srq == srq) else { return };
+        let Some(at) = self.of_srq(srq) else { return };
         let mut gone = self.receives.swap_remove(at);
         let mut batch = Vec::new();
         loop {
@@ -150,54 +187,50 @@ impl DirectCqs {
         }
     }
 
-    /// Adds up to `most` completions of receives. If `requests` is true, adds as many of the verbs
-    /// CQ.
+    /// Adds up to `most` completions of receives from SRQs, and as many of the shared CQs.
     #[inline]
-    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize, requests: bool) -> Result<()> {
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
         let start = into.len();
         let mut room = most;
         for cq in &mut self.receives {
             room -= cq.poll(into, room)?;
         }
-        if requests {
-            let received = into.len() - start;
-            self.requests.poll(into, most)?;
-            // A request that completed before a message arrived stands before it, as on a CQ that
-            // both share.
-            into[start..].rotate_left(received);
+        let received = into.len() - start;
+        let mut room = most;
+        for cq in &mut self.shared {
+            room -= cq.poll(into, room)?;
         }
+        // A request that completed before a message arrived stands before it, as on a CQ that both
+        // share.
+        into[start..].rotate_left(received);
         Ok(())
     }
 
     /// Records that a UD EP receives from this SRQ on this EVD.
     pub(crate) fn expect_datagrams(&mut self, srq: u32) {
-        self.receives.iter_mut().filter(|cq| cq.srq == srq).for_each(|cq| cq.datagrams = true);
+        self.receives.iter_mut().filter(|cq| cq.srq == Some(srq)).for_each(|cq| cq.datagrams = true);
     }
 
     /// The CQs of receives from SRQs.
     #[inline(always)]
-    pub(crate) fn receive_cqs(&mut self) -> &mut [ReceiveCq] {
+    pub(crate) fn receive_cqs(&mut self) -> &mut [DirectCq] {
         &mut self.receives
     }
 
     /// Asks for one event on the channel at the next completion, or at the next solicited or failed
     /// one.
-    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
         let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
-        for cq in &mut self.receives {
-            cq.cq.arm(what);
-        }
-        self.requests.arm(solicited_only)
+        self.all().for_each(|cq| cq.cq.arm(what));
     }
 
-    /// Makes room for the completions of the verbs CQ.
-    pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
-        self.requests.ensure(depth)
+    fn all(&mut self) -> impl Iterator<Item = &mut DirectCq> {
+        self.shared.iter_mut().chain(&mut self.receives)
     }
 
     /// Handles an event with this CQ token, read from the channel.
     pub(crate) fn event(&mut self, token: u64) {
-        if let Some(cq) = self.receives.iter_mut().find(|cq| cq.token == token) {
+        if let Some(cq) = self.all().find(|cq| cq.token == token) {
             cq.cq.event_received();
         }
     }
@@ -205,7 +238,7 @@ impl DirectCqs {
 
 const CLOSE_BATCH: usize = 8;
 
-impl ReceiveCq {
+impl DirectCq {
     /// Returns the next completion if it is a message. The CQE returns to the device immediately,
     /// so the device may use its slot again. The message stays in the device's format, so that
     /// fields are copied only when they are read.
@@ -216,13 +249,13 @@ impl ReceiveCq {
         Some(Message(cqe))
     }
 
-    /// Whether a completion is ready that [`ReceiveCq::next_message`] does not take.
+    /// Whether a completion is ready that [`DirectCq::next_message`] does not take.
     #[inline(always)]
     pub(crate) fn has_other(&self) -> bool {
         self.cq.is_ready()
     }
 
-    /// Converts the message that [`ReceiveCq::next_message`] returned last into a completion.
+    /// Converts the message that [`DirectCq::next_message`] returned last into a completion.
     #[inline(always)]
     pub(crate) fn translate(&self, message: &Message) -> Completion {
         self.with_source(received(self.srq, &message.0))
@@ -280,9 +313,9 @@ impl ReceiveCq {
 
 /// Converts a receive CQE into a completion.
 #[inline]
-fn received(srq: u32, cqe: &RecvCqe) -> Completion {
+fn received(srq: Option<u32>, cqe: &RecvCqe) -> Completion {
     Completion {
-        wr_id: WrId::Srq { srq, entry: u32::from(cqe.slot.0) },
+        wr_id: receive(srq, cqe.slot.0),
         qpn: cqe.qpn,
         status: DtoStatus::Success,
         op: operation(cqe.op),
@@ -293,8 +326,31 @@ fn received(srq: u32, cqe: &RecvCqe) -> Completion {
     }
 }
 
-fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completion> {
-    let id = |slot: u16| WrId::Srq { srq, entry: u32::from(slot) };
+/// The receive in this slot of the SRQ, or of the QP's own queue.
+#[inline]
+fn receive(srq: Option<u32>, slot: u16) -> WrId {
+    match srq {
+        Some(srq) => WrId::Srq { srq, entry: u32::from(slot) },
+        None => WrId::Recv(slot),
+    }
+}
+
+fn translate(srq: Option<u32>, completion: &mlx5_direct::Completion) -> Option<Completion> {
+    // The operation of a request is in its record.
+    let plain = |wr_id, qpn, status| Completion {
+        wr_id,
+        qpn,
+        status,
+        op: DtoOp::Receive,
+        length: 0,
+        immediate: None,
+        invalidated: None,
+        source_qpn: 0,
+    };
+    let request = |counter: u16| WrId::Request(counter.into());
+    let failed = |wr_id, error: &ErrorCqe| {
+        Some(plain(wr_id, error.qpn, status(in_verbs_terms(error.syndrome), wr_id)))
+    };
     match completion {
         mlx5_direct::Completion::Recv(cqe) => Some(received(srq, cqe)),
         // The QP was created without scatter to CQE. A device that scatters to the CQE nevertheless
@@ -302,21 +358,18 @@ fn translate(srq: u32, completion: &mlx5_direct::Completion) -> Option<Completio
         mlx5_direct::Completion::RecvScattered(cqe) => {
             Some(Completion { status: DtoStatus::LocalEp, ..received(srq, &cqe.receive) })
         }
-        mlx5_direct::Completion::RecvError(error) => Some(Completion {
-            wr_id: id(error.wqe_counter),
-            qpn: error.qpn,
-            status: status(in_verbs_terms(error.syndrome), id(error.wqe_counter)),
-            op: DtoOp::Receive,
-            length: 0,
-            immediate: None,
-            invalidated: None,
-            source_qpn: 0,
-        }),
-        // No QP uses this CQ for its requests.
-        other => {
-            tracing::error!(?other, "a request completed on a receive queue");
+        mlx5_direct::Completion::RecvError(error) => failed(receive(srq, error.wqe_counter), error),
+        other if srq.is_some() => {
+            tracing::error!(?other, "a request completed on the CQ of an SRQ");
             None
         }
+        mlx5_direct::Completion::Send(cqe) => {
+            Some(plain(request(cqe.wqe_counter), cqe.qpn, DtoStatus::Success))
+        }
+        mlx5_direct::Completion::SendScattered(cqe) => {
+            Some(plain(request(cqe.send.wqe_counter), cqe.send.qpn, DtoStatus::LocalEp))
+        }
+        mlx5_direct::Completion::SendError(error) => failed(request(error.wqe_counter), error),
     }
 }
 
@@ -343,7 +396,7 @@ fn in_verbs_terms(syndrome: Syndrome) -> WcStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mlx5_direct::{ErrorCqe, cqe};
+    use mlx5_direct::cqe;
 
     fn received(edit: impl Fn(&mut [u8; 64])) -> Completion {
         let mut bytes = [0; 64];
@@ -353,7 +406,7 @@ mod tests {
         bytes[60..62].copy_from_slice(&3_u16.to_be_bytes());
         edit(&mut bytes);
         let decoded = cqe::decode(&cqe::RawCqe::from_bytes(&bytes)).unwrap();
-        translate(7, &decoded).unwrap()
+        translate(Some(7), &decoded).unwrap()
     }
 
     #[test]
@@ -394,15 +447,23 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_nobodys_receives() {
+    fn a_shared_cq_names_the_queue_and_the_place_in_it() {
         let error = ErrorCqe {
             syndrome: Syndrome::Flushed,
             vendor_syndrome: 0,
             qpn: 1,
             srqn_or_user_index: 0,
-            wqe_counter: 0,
+            wqe_counter: 9,
         };
-        assert!(translate(7, &mlx5_direct::Completion::SendError(error)).is_none());
+        for (completion, expected) in [
+            (mlx5_direct::Completion::SendError(error), WrId::Request(9)),
+            (mlx5_direct::Completion::RecvError(error), WrId::Recv(9)),
+        ] {
+            let got = translate(None, &completion).unwrap();
+            assert_eq!((got.wr_id, got.qpn, got.status), (expected, 1, DtoStatus::Flushed));
+        }
+        // An SRQ has no requests.
+        assert!(translate(Some(7), &mlx5_direct::Completion::SendError(error)).is_none());
     }
 
     #[test]

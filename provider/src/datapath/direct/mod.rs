@@ -7,22 +7,24 @@
 //! posts less the releases, so one read of a counter is enough, and the poster can take returned
 //! slots back many at a time.
 //!
-//! An EVD polls two kinds of CQ. Send queues, and receive queues of EPs without an SRQ, belong to
-//! libmlx5, and only `ibv_poll_cq` keeps their state up to date: they share one verbs CQ. Each SRQ
-//! whose EPs receive on the EVD has one direct CQ. All CQs report to one channel. A direct CQ
-//! cannot be resized. It is created for the first EP of an SRQ, with room for as many entries as
-//! that SRQ can ever have (2 MiB for the 32,767 entries of most devices), and destroyed with the
-//! last EP.
+//! Both queues of a QP are driven here, too ([`queues`]). An EVD has one CQ for each SRQ whose EPs
+//! receive on it, and shared CQs for requests and for receives of EPs without an SRQ ([`cq`]). All
+//! CQs report to one channel. A CQ that is driven here cannot be resized. The CQ of an SRQ is
+//! created for the first EP of that SRQ, with room for as many entries as the SRQ can ever have (2
+//! MiB for the 32,767 entries of most devices), and destroyed with the last EP. A shared CQ lends
+//! entries to QPs; the EVD creates another one if an EP needs more entries than are left.
 //!
 //! The device completes every buffer when a QP fails: no buffer is lost.
 
 mod adopt;
 mod cq;
+mod queues;
 mod slots;
 mod srq;
 
 pub(crate) use self::adopt::{create_qp, unsupported_reason};
-pub(crate) use self::cq::{DirectCqs, ReceiveCq, evd_of};
+pub(crate) use self::cq::{DirectCq, DirectCqs, evd_of};
+pub(crate) use self::queues::{DirectReceives, DirectSends};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
 use mlx5_direct::Cookies;

@@ -1,0 +1,123 @@
+//! The send queue and the receive queue of an EP on one of the paths.
+//!
+//! The two queues of a QP use the same path as the CQs of its EVDs. On the direct path nothing may
+//! be posted to them through verbs.
+
+use super::direct;
+use super::{DataPath, WrId};
+use crate::Result;
+use rxe_fallback::{Ah, MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
+
+/// A request in the terms of the transport.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing<'a> {
+    /// The position in the EP's stream of requests.
+    pub(crate) seq: u64,
+    pub(crate) op: SendOp<'a>,
+    pub(crate) sges: &'a [Sge],
+    pub(crate) flags: SendFlags,
+    /// The destination of a datagram: address handle, QP number and queue key.
+    pub(crate) to: Option<(&'a Ah, u32, u32)>,
+}
+
+/// The send queue of an EP.
+#[derive(Debug)]
+pub(crate) enum SendQueue {
+    Verbs(Qp),
+    Direct(direct::DirectSends),
+}
+
+/// The receive queue of an EP without an SRQ. EPs on an SRQ have a queue that takes nothing.
+#[derive(Debug)]
+pub(crate) enum RecvQueue {
+    Verbs(Qp),
+    Direct(direct::DirectReceives),
+}
+
+impl DataPath {
+    /// The queues of a new QP, to which nothing was posted. `on_srq`: it has no receive queue.
+    ///
+    /// # Errors
+    /// No memory for the tables of the direct queues.
+    pub(crate) fn queues(self, qp: &Qp, on_srq: bool) -> Result<(SendQueue, RecvQueue)> {
+        let verbs = || RecvQueue::Verbs(qp.clone());
+        Ok(match self {
+            Self::Verbs => (SendQueue::Verbs(qp.clone()), verbs()),
+            Self::Direct => {
+                let sends = SendQueue::Direct(direct::DirectSends::new(qp)?);
+                let receives =
+                    if on_srq { verbs() } else { RecvQueue::Direct(direct::DirectReceives::new(qp)?) };
+                (sends, receives)
+            }
+        })
+    }
+}
+
+impl SendQueue {
+    /// Posts one request.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
+        let qp = match self {
+            Self::Direct(queue) => return queue.post(request),
+            Self::Verbs(qp) => qp,
+        };
+        let Outgoing { seq, op, sges, flags, to } = *request;
+        let wr_id = WrId::Request(seq).pack();
+        match op {
+            SendOp::BindMw(bind) if bind.mw.kind() == MwKind::Type1 => bind.mw.bind(qp, wr_id, &bind, flags),
+            _ => {
+                let ud = to.map(|(ah, qpn, qkey)| UdDest { ah, qpn, qkey });
+                qp.post_send(&SendWr { wr_id, op, sges, flags, inline: None, ud })
+            }
+        }
+    }
+
+    /// The position of the request that a completion names. `None` if no such request is posted.
+    #[inline(always)]
+    pub(crate) fn position(&mut self, named: u64) -> Option<u64> {
+        match self {
+            Self::Direct(queue) => queue.complete(named as u16),
+            Self::Verbs(_) => Some(named),
+        }
+    }
+
+    /// Starts again after the QP was reset. Every completion of the requests before the reset was
+    /// taken off its CQ.
+    pub(crate) fn reset(&mut self) {
+        if let Self::Direct(queue) = self {
+            queue.reset();
+        }
+    }
+}
+
+impl RecvQueue {
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub(crate) fn post(&mut self, sges: &[Sge]) -> Result<(), Refusal> {
+        match self {
+            Self::Direct(queue) => queue.post(sges),
+            // The consumer of a UD EP must leave 40 bytes in front of the message.
+            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), sges),
+        }
+    }
+
+    /// Releases the slot that a completion names. False if no receive is posted there.
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, slot: u16) -> bool {
+        match self {
+            Self::Direct(queue) => queue.complete(slot),
+            Self::Verbs(_) => true,
+        }
+    }
+
+    /// As [`SendQueue::reset`].
+    pub(crate) fn reset(&mut self) {
+        if let Self::Direct(queue) = self {
+            queue.reset();
+        }
+    }
+}
