@@ -89,8 +89,7 @@ impl EpInner {
         }
     }
 
-    /// Waits until posted datagrams are sent, including those with suppressed completions. rxe
-    /// sends in a kernel thread; other devices send immediately.
+    /// Waits until posted datagrams are sent, including those with suppressed completions.
     pub(crate) fn let_datagrams_out(&self) {
         let since = Instant::now();
         while self.state() != EpState::Disconnected && since.elapsed() < LATE_ACK_TIME {
