@@ -16,7 +16,7 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, CqeFields, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
+    cqe::{self, Completion, CqeError, CqeFields, Message, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -251,6 +251,13 @@ impl Cq {
     /// Valid until the next poll or [`clean`](Self::clean).
     pub fn source_qpn(&self) -> u32 {
         self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
+    }
+
+    /// What the last polled entry says about its message, if the entry was of a message. Valid until
+    /// the next poll.
+    #[inline]
+    pub fn message(&self) -> Message {
+        Message::decode(&self.cqes.entry(self.consumer_index.wrapping_sub(1)))
     }
 
     /// Whether [`poll`](Self::poll) would find an entry.

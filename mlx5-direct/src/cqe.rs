@@ -20,7 +20,12 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct RawCqe {
-    head: [u8; 24],
+    head: [u8; 17],
+    /// In a receive: path bits of the destination LID, low 7 bits.
+    pub ml_path: u8,
+    reserved: [u8; 4],
+    /// In a receive: the sender's LID.
+    pub slid: Be16,
     /// In a receive: the sender's QP number in the low 24 bits; for datagrams, the bits above say
     /// whether the message has a GRH.
     pub flags_rqpn: Be32,
@@ -48,6 +53,8 @@ pub const VENDOR_SYNDROME_OFFSET: usize = 54;
 
 const _: () = {
     assert!(size_of::<RawCqe>() == 64);
+    assert!(offset_of!(RawCqe, ml_path) == 17);
+    assert!(offset_of!(RawCqe, slid) == 22);
     assert!(offset_of!(RawCqe, flags_rqpn) == 24);
     assert!(offset_of!(RawCqe, srqn_uidx) == 32);
     assert!(offset_of!(RawCqe, imm_inval_pkey) == 36);
@@ -78,6 +85,10 @@ pub trait CqeFields {
     fn srqn_uidx(&self) -> u32;
     /// Device clock.
     fn timestamp(&self) -> u64;
+    /// Path bits of the destination LID.
+    fn ml_path(&self) -> u8;
+    /// The sender's LID.
+    fn slid(&self) -> u16;
     /// Syndrome and vendor syndrome of an error entry.
     fn error_syndromes(&self) -> (u8, u8);
 }
@@ -107,6 +118,12 @@ impl CqeFields for RawCqe {
     fn timestamp(&self) -> u64 {
         self.timestamp.get()
     }
+    fn ml_path(&self) -> u8 {
+        self.ml_path
+    }
+    fn slid(&self) -> u16 {
+        self.slid.get()
+    }
     fn error_syndromes(&self) -> (u8, u8) {
         let ts = self.timestamp.get().to_be_bytes();
         (ts[7], ts[6])
@@ -117,10 +134,13 @@ impl RawCqe {
     /// Builds an entry, as a device would write it, from its 64 bytes.
     pub fn from_bytes(bytes: &[u8; 64]) -> Self {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let mut head = [0; 24];
-        head.copy_from_slice(&bytes[..24]);
+        let mut head = [0; 17];
+        head.copy_from_slice(&bytes[..17]);
         Self {
             head,
+            ml_path: bytes[17],
+            reserved: [bytes[18], bytes[19], bytes[20], bytes[21]],
+            slid: Be16::new(u16::from_be_bytes([bytes[22], bytes[23]])),
             flags_rqpn: Be32::new(word(24)),
             tail: [bytes[28], bytes[29], bytes[30], bytes[31]],
             srqn_uidx: Be32::new(word(32)),
@@ -132,6 +152,38 @@ impl RawCqe {
             wqe_counter: Be16::new(u16::from_be_bytes([bytes[60], bytes[61]])),
             signature: bytes[62],
             op_own: bytes[63],
+        }
+    }
+}
+
+/// What an entry says about the message of a receive, beyond [`RecvCqe`]. Connected QPs rarely need
+/// these fields; `ibv_poll_cq` reports all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The sender's QP number, 24 bits.
+    pub source_qpn: u32,
+    /// The message has a GRH.
+    pub grh: bool,
+    /// Service level, 4 bits.
+    pub service_level: u8,
+    /// LID of the sender.
+    pub source_lid: u16,
+    /// Low bits of the LID that the sender used, 7 bits.
+    pub path_bits: u8,
+    /// Immediate data, invalidated rkey, or in the low half the index of the partition key.
+    pub imm_inval_pkey: u32,
+}
+
+impl Message {
+    pub(crate) fn decode(cqe: &impl CqeFields) -> Self {
+        let flags = cqe.flags_rqpn();
+        Self {
+            source_qpn: flags & 0x00ff_ffff,
+            grh: flags >> 28 & 3 != 0,
+            service_level: (flags >> 24 & 0xf) as u8,
+            source_lid: cqe.slid(),
+            path_bits: cqe.ml_path() & 0x7f,
+            imm_inval_pkey: cqe.imm_inval_pkey(),
         }
     }
 }

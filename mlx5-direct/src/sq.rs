@@ -350,6 +350,16 @@ impl Sq {
         (head..ctrl as usize & MAX_UNITS).map(move |n| DataSeg::from_words(unit(n)))
     }
 
+    /// Whether a posted key change binds a memory window; false for an invalidation. The completion
+    /// of either is a [`SendOp::Umr`](crate::SendOp::Umr).
+    pub fn is_bind(&self, wqe_counter: u16) -> bool {
+        let block = u32::from(wqe_counter);
+        let units = u64::from_be(self.ring.unit(block, 0)[0]) as usize & MAX_UNITS;
+        let flags = u64::from_be(self.ring.unit(block, 1)[0]) >> 56;
+        let key = u64::from_be(self.ring.unit(block, 4)[0]) as u8;
+        crate::wr::is_bind(units, flags as u8, key)
+    }
+
     fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
         let mut at = from;
         core::iter::repeat_with(move || {

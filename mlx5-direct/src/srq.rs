@@ -503,6 +503,15 @@ impl<M> Srq<M> {
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
+    /// The data segments of a slot in use, in order. The payload of a
+    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs into them. Read them before the slot is
+    /// returned. Empty for a slot that is not in use.
+    pub fn segments(&self, slot: WqeIndex) -> impl Iterator<Item = DataSeg> + '_ {
+        let index = u32::from(slot.0);
+        let most = if self.is_in_use(index) { self.max_segments() } else { 0 };
+        (0..most).map_while(move |n| self.wqes.segment(index, n))
+    }
+
     /// Prefetches the queue memory and cookies of later posts into the processor's cache, `0..n`
     /// for the next `n` posts (on x86-64; elsewhere this does nothing).
     ///

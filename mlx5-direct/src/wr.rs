@@ -454,6 +454,13 @@ impl Bind {
     const UNBOUND: Self = Self { rkey: 0, new_rkey: 0, type2: true, lkey: 0, addr: 0, len: 0, access: 0 };
 }
 
+/// Whether a key change of this size, with these control flags and this variant of the new key, is
+/// a bind. An unbind of a type 2 window whose new variant is 0 looks like an invalidation.
+pub(crate) fn is_bind(units: usize, flags: u8, variant: u8) -> bool {
+    const CHECK_QPN: u8 = 1 << 3;
+    units > 8 || flags & CHECK_QPN == 0 || variant != 0
+}
+
 /// The three parts of a memory key change; the third part only for a bind.
 ///
 /// # References

@@ -162,6 +162,8 @@ impl CqeFields for CqeRef<'_> {
     cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be, read);
     cqe_field!(flags_rqpn, flags_rqpn, u32 => u32, u32::from_be, read);
     cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be, read);
+    cqe_field!(ml_path, ml_path, u8 => u8, core::convert::identity, read);
+    cqe_field!(slid, slid, u16 => u16, u16::from_be, read);
     cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be, read);
 
     #[inline(always)]

@@ -243,6 +243,20 @@ impl WqeMem {
         unsafe { self.cookies.get_unchecked((index & self.mask) as usize) }
     }
 
+    /// The n-th data segment of a slot, `None` at the terminator and behind the last. For payloads
+    /// that are not in the buffer; no other code reads a slot.
+    pub(crate) fn segment(&self, index: u32, n: u32) -> Option<DataSeg> {
+        if n >= self.max_segments() {
+            return None;
+        }
+        let at =
+            (index & self.mask) as usize * self.stride_bytes as usize + (1 + n as usize) * wqe::SEGMENT_BYTES;
+        // SAFETY: a segment of a slot, since the masked index is below the number of slots and `n`
+        // below that of segments; the next segment comes first. Only this value writes the slots.
+        let seg = DataSeg::from_words(unsafe { self.base.as_ptr().add(at).cast::<[u64; 2]>().read() });
+        (seg.lkey() != DataSeg::TERMINATOR.lkey()).then_some(seg)
+    }
+
     /// A slot, for writing; the index is masked into the ring.
     #[inline(always)]
     pub(crate) fn slot(&mut self, index: u32) -> SlotMut<'_> {
