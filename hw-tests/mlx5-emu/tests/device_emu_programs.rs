@@ -6,13 +6,18 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
+#[path = "common/pairs.rs"]
+mod pairs;
 #[path = "common/programs.rs"]
 mod programs;
+use pairs::with_emu;
 use programs::{installed, library};
+
+/// From this package's folder.
+const WITH_EMU: &str = "../with-emu";
 
 /// Programs of rdma-core, without and with events.
 const PINGPONGS: &[&str] =
@@ -51,62 +56,13 @@ const PERFTEST: &[&str] = &[
     "ib_atomic_bw -n 500",
 ];
 
-fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 20_000 + (std::process::id() % 200) as u16 * 100;
-    base + NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Runs a shell command on the device.
-fn with_emu(command: &str) -> Result<String, Failed> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../with-emu");
-    let output = Command::new(script)
-        .arg(command)
-        .env("MLX5_EMU_LIBRARY", library()?)
-        .env("MLX5_EMU_STRICT", "1")
-        .output()?;
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(format!("{command}: {}\n{text}", output.status).into())
-    }
-}
-
-/// The SRQ ping-pongs count the messages of all QPs together, and exit when they have enough. A
-/// message of the peer may still be in flight then, and nobody acknowledges it. Such a run is
-/// repeated.
-const LEFT_EARLY: &str = "Failed status transport retry counter exceeded (12)";
-
-/// Server and client of one program; the client starts once the server listens.
+/// Server and client of one program.
 fn pair(command: &str, port_option: &str) -> Result<Completion, Failed> {
     let program = command.split(' ').next().unwrap_or(command);
-    if !installed(program) {
-        return Ok(Completion::ignored_with(format!("{program} is not installed")));
-    }
-    let port = port();
-    let line = format!("timeout 90 {command} {port_option} {port}");
-    let script = format!(
-        "{line} & server=$!
-         until grep -qiE ':{port:04X} [0-9A-F]+:0000 0A ' /proc/net/tcp /proc/net/tcp6; do
-             kill -0 $server || exit 3; sleep 0.01
-         done
-         {line} localhost; client=$?
-         wait $server; server=$?
-         echo server $server, client $client
-         exit $((server | client))"
-    );
-    let leaves_early = program.ends_with("srq_pingpong");
-    for _ in 0..2 {
-        match with_emu(&script) {
-            Err(failed) if leaves_early && failed.message().is_some_and(|text| text.contains(LEFT_EARLY)) => {
-            }
-            outcome => return outcome.map(|_| Completion::Completed),
-        }
-    }
-    with_emu(&script)?;
-    Ok(Completion::Completed)
+    Ok(match pairs::pair("", command, port_option)? {
+        Some(_) => Completion::Completed,
+        None => Completion::ignored_with(format!("{program} is not installed")),
+    })
 }
 
 fn devinfo() -> Result<Completion, Failed> {
