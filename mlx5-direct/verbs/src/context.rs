@@ -1,0 +1,195 @@
+#![expect(unsafe_code, reason = "function pointers of verbs contexts")]
+//! Contexts of mlx5 devices: the function pointers that libmlx5 set, and the library's in their
+//! place.
+//!
+//! A context is patched when it is opened, before the program has it.
+
+use core::{
+    ffi::c_int,
+    mem::{offset_of, size_of},
+};
+
+use doorbell_sys::{
+    ibv_context, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
+};
+
+use crate::{
+    control,
+    objects::{CONTEXTS, ContextKey, Qp},
+    poll, post, real, report,
+    table::ByNumber,
+};
+
+type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
+type CreateWq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq;
+
+/// libmlx5's functions of one context, and the QPs that were taken over there.
+pub(crate) struct Context {
+    pub(crate) post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    pub(crate) post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    pub(crate) post_srq_recv:
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    pub(crate) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
+    pub(crate) req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
+    pub(crate) bind_mw: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int,
+    create_qp_ex: Option<CreateQpEx>,
+    create_srq_ex: Option<CreateSrqEx>,
+    create_wq: Option<CreateWq>,
+    /// QPs that were taken over, by number.
+    pub(crate) qps: ByNumber<Qp>,
+}
+
+impl Context {
+    /// The context of a live verbs object whose operations lead here.
+    ///
+    /// # Safety
+    ///
+    /// The context is open, and was patched by [`patch`].
+    pub(crate) unsafe fn of(raw: ContextKey) -> &'static Self {
+        // SAFETY: open by contract; a patched context stays in the table until it is closed.
+        unsafe { CONTEXTS.get(raw) }.unwrap_or_else(|| unreachable!("operations of an unknown context"))
+    }
+}
+
+/// The extended part of a context, if it has the operation at this offset.
+///
+/// # Safety
+///
+/// An open context.
+unsafe fn extended(raw: *mut ibv_context, operation: usize) -> Option<*mut verbs_context> {
+    // SAFETY: open by contract.
+    if unsafe { (*raw).abi_compat }.addr() != usize::MAX {
+        return None;
+    }
+    let whole = raw.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+    // SAFETY: libibverbs marks contexts that are the last field of a `verbs_context`.
+    let has = unsafe { (*whole).sz } >= size_of::<verbs_context>() - operation;
+    has.then_some(whole)
+}
+
+macro_rules! exchange {
+    ($raw:expr, $operation:ident, $function:expr) => {{
+        // SAFETY: an open context that no other thread knows yet.
+        match unsafe { extended($raw, offset_of!(verbs_context, $operation)) } {
+            // SAFETY: as above; the context has this operation.
+            Some(whole) => unsafe {
+                let before = (*whole).$operation;
+                if before.is_some() {
+                    (*whole).$operation = Some($function);
+                }
+                before
+            },
+            None => None,
+        }
+    }};
+}
+
+/// Puts the library's functions into a context that was opened a moment ago. Contexts of other
+/// drivers stay as they are.
+///
+/// # Safety
+///
+/// `raw` is null or an open context that no other thread knows yet.
+pub(crate) unsafe fn patch(raw: *mut ibv_context) {
+    if raw.is_null() || real::inside() || report::is_off() {
+        return;
+    }
+    let address = raw.addr();
+    let left = |why: &dyn core::fmt::Display| {
+        report::left(report::Class::Context, format_args!("context {address:#x}"), why);
+    };
+    // SAFETY: open by contract.
+    if let Err(why) = real::call(|| unsafe { mlx5_direct::dv::supported(raw) }) {
+        return left(&why);
+    }
+    // SAFETY: as above.
+    let ops = unsafe { &mut (*raw).ops };
+    let (
+        Some(post_send),
+        Some(post_recv),
+        Some(post_srq_recv),
+        Some(poll_cq),
+        Some(req_notify_cq),
+        Some(bind_mw),
+    ) = (ops.post_send, ops.post_recv, ops.post_srq_recv, ops.poll_cq, ops.req_notify_cq, ops.bind_mw)
+    else {
+        return left(&"the driver lacks an operation");
+    };
+    let context = Box::leak(Box::new(Context {
+        post_send,
+        post_recv,
+        post_srq_recv,
+        poll_cq,
+        req_notify_cq,
+        bind_mw,
+        create_qp_ex: None,
+        create_srq_ex: None,
+        create_wq: None,
+        qps: ByNumber::new(),
+    }));
+    context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);
+    context.create_srq_ex = exchange!(raw, create_srq_ex, create_srq_ex);
+    context.create_wq = exchange!(raw, create_wq, create_wq);
+    if !control::add_context(raw, context) {
+        // The extended functions find no context then, so they must not stay.
+        unpatch_extended(raw, context);
+        return left(&"too many contexts are open");
+    }
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    ops.post_srq_recv = Some(post::post_srq_recv);
+    ops.poll_cq = Some(poll::poll_cq);
+    ops.req_notify_cq = Some(poll::req_notify_cq);
+    ops.bind_mw = Some(post::bind_mw);
+    report::taken(report::Class::Context, format_args!("context {address:#x}"));
+}
+
+fn unpatch_extended(raw: *mut ibv_context, context: &Context) {
+    if let Some(before) = context.create_qp_ex {
+        let _ = exchange!(raw, create_qp_ex, before);
+    }
+    if let Some(before) = context.create_srq_ex {
+        let _ = exchange!(raw, create_srq_ex, before);
+    }
+    if let Some(before) = context.create_wq {
+        let _ = exchange!(raw, create_wq, before);
+    }
+}
+
+/// `create_qp_ex` of a context.
+unsafe extern "C" fn create_qp_ex(raw: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: a patched context, whose operation this is.
+    let context = unsafe { Context::of(raw) };
+    let Some(create) = context.create_qp_ex else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments; valid attributes by the contract of the call.
+    control::create_qp(context, &control::Wanted::of_extended(unsafe { &*attr }), || unsafe {
+        create(raw, attr)
+    })
+}
+
+/// `create_srq_ex` of a context. Basic SRQs come through `ibv_create_srq`.
+unsafe extern "C" fn create_srq_ex(raw: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+    // SAFETY: a patched context, whose operation this is.
+    let context = unsafe { Context::of(raw) };
+    let Some(create) = context.create_srq_ex else { return core::ptr::null_mut() };
+    // SAFETY: valid attributes by the contract of the call.
+    let (mask, cq) = unsafe { ((*attr).comp_mask, (*attr).cq) };
+    let cq = if mask & doorbell_sys::ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_CQ.0 != 0 {
+        cq
+    } else {
+        core::ptr::null_mut()
+    };
+    // SAFETY: the caller's arguments.
+    control::create_on_cq("SRQ with a CQ", cq, || unsafe { create(raw, attr) })
+}
+
+/// `create_wq` of a context.
+unsafe extern "C" fn create_wq(raw: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
+    // SAFETY: a patched context, whose operation this is.
+    let context = unsafe { Context::of(raw) };
+    let Some(create) = context.create_wq else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments; valid attributes by the contract of the call.
+    control::create_on_cq("WQ", unsafe { (*attr).cq }, || unsafe { create(raw, attr) })
+}

@@ -1,0 +1,630 @@
+#![expect(unsafe_code, reason = "verbs objects are taken over and freed")]
+//! The life of objects: creation and the decision who drives them, changes of state, the end.
+//!
+//! All of this happens under one lock, so that a decision about several objects stays true until it
+//! is carried out.
+
+use core::ptr;
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use biased_lock::BiasedMutex;
+use doorbell_sys::{
+    ibv_context, ibv_cq, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state,
+    ibv_qp_type, ibv_recv_wr, ibv_sge, ibv_srq,
+};
+use libc::{EOPNOTSUPP, c_int};
+use mlx5_direct::{DvError, LayoutError, Rq, Sq};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::{
+    context::Context,
+    extended::{self, Batch},
+    objects::{CONTEXTS, CQS, Cq, CqState, QPS, Qp, Raw, Receives, SENDS_FROM, SRQS, Srq},
+    real, report,
+    report::Class,
+};
+
+static CONTROL: Mutex<()> = Mutex::new(());
+
+/// Why a queue stays with libmlx5, or cannot.
+type Reason = Box<dyn fmt::Display>;
+
+fn reason(why: impl fmt::Display + 'static) -> Reason {
+    Box::new(why)
+}
+
+pub(crate) fn add_context(raw: *mut ibv_context, context: &'static Context) -> bool {
+    let _control = CONTROL.lock();
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    extern "C" fn at_exit() {
+        report::print_at_exit();
+    }
+    // SAFETY: registers a function of this library, which stays loaded.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+    CONTEXTS.insert(raw, context)
+}
+
+/// Closes a context.
+///
+/// # Safety
+///
+/// As for `ibv_close_device`, which `close` calls.
+pub(crate) unsafe fn close_context(raw: *mut ibv_context, close: impl FnOnce() -> c_int) -> c_int {
+    let _control = CONTROL.lock();
+    // SAFETY: an open context by contract.
+    let context = unsafe { CONTEXTS.get(raw) };
+    CONTEXTS.remove(raw);
+    let result = real::call(close);
+    match context {
+        Some(context) if result == 0 => free(context),
+        Some(context) => {
+            CONTEXTS.insert(raw, context);
+        }
+        None => {}
+    }
+    result
+}
+
+/// Frees an object that is in no table any more and that no other thread uses.
+fn free<T>(object: &'static T) {
+    // SAFETY: objects are made by `Box::leak`, and are freed once, when their verbs object is gone.
+    drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
+}
+
+/// Registers a CQ that `ibv_create_cq` made.
+///
+/// # Safety
+///
+/// Null, or a live CQ that no other thread knows yet.
+pub(crate) unsafe fn add_cq(raw: *mut ibv_cq) {
+    // SAFETY: a live CQ, with its open context.
+    let Some(context) = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten() else {
+        return;
+    };
+    let cq =
+        Box::leak(Box::new(Cq { raw: Raw::new(raw), context, state: BiasedMutex::new(CqState::default()) }));
+    let _control = CONTROL.lock();
+    if !CQS.insert(raw, cq) {
+        report::left(Class::Cq, format_args!("CQ {raw:p}"), &"no place in the table");
+        free(cq);
+    }
+}
+
+/// Ends a CQ or an SRQ.
+fn end<T, K>(table: &'static crate::table::Table<T>, raw: *mut K, destroy: impl FnOnce() -> c_int) -> c_int {
+    let object = {
+        let _control = CONTROL.lock();
+        // SAFETY: the program passes a live object to its destroy function.
+        let object = unsafe { table.get(raw) };
+        table.remove(raw);
+        object
+    };
+    // Destroying waits until the program has acknowledged all events, so no lock is held.
+    let result = real::call(destroy);
+    if let Some(object) = object {
+        if result == 0 {
+            free(object);
+        } else {
+            let _control = CONTROL.lock();
+            table.insert(raw, object);
+        }
+    }
+    result
+}
+
+pub(crate) fn destroy_cq(raw: *mut ibv_cq, destroy: impl FnOnce() -> c_int) -> c_int {
+    end(&CQS, raw, destroy)
+}
+
+pub(crate) fn destroy_srq(raw: *mut ibv_srq, destroy: impl FnOnce() -> c_int) -> c_int {
+    end(&SRQS, raw, destroy)
+}
+
+/// Takes over an SRQ that `ibv_create_srq` made.
+///
+/// # Safety
+///
+/// Null, or a live SRQ that no other thread knows yet.
+pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
+    // SAFETY: a live SRQ, with its open context.
+    if raw.is_null() || unsafe { CONTEXTS.get((*raw).context) }.is_none() {
+        return;
+    }
+    // SAFETY: nothing was posted to the SRQ, and from now on everything is posted here, unless the
+    // SRQ goes back to libmlx5 as `give_back_srq` describes. The program keeps the rules of verbs
+    // for its buffers.
+    let direct = match real::call(|| unsafe { mlx5_direct::Srq::from_verbs(raw, None) }) {
+        Ok(direct) => direct,
+        Err(why) => return report::left(Class::Srq, format_args!("SRQ {raw:p}"), &why),
+    };
+    let number = direct.srqn();
+    let srq = Box::leak(Box::new(Srq {
+        raw: Raw::new(raw),
+        direct: BiasedMutex::new(direct),
+        qps: AtomicU32::new(0),
+    }));
+    let _control = CONTROL.lock();
+    if SRQS.insert(raw, srq) {
+        report::taken(Class::Srq, format_args!("SRQ {number:#x}"));
+    } else {
+        report::left(Class::Srq, format_args!("SRQ {number:#x}"), &"no place in the table");
+        free(srq);
+    }
+}
+
+/// The objects that a QP needs.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    qp_type: ibv_qp_type::Type,
+    /// Attributes that only libmlx5 knows.
+    special: Option<&'static str>,
+}
+
+impl Wanted {
+    pub(crate) fn of(attr: &ibv_qp_init_attr) -> Self {
+        let &ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type, .. } = attr;
+        Self { send_cq, recv_cq, srq, qp_type, special: None }
+    }
+
+    pub(crate) fn of_extended(attr: &ibv_qp_init_attr_ex) -> Self {
+        use ibv_qp_init_attr_mask as mask;
+        let &ibv_qp_init_attr_ex { send_cq, recv_cq, srq, qp_type, comp_mask, create_flags, .. } = attr;
+        let known = mask::IBV_QP_INIT_ATTR_PD.0
+            | mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0
+            | mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+        let special = if comp_mask & !known != 0 {
+            Some("it has attributes that only libmlx5 handles")
+        } else if comp_mask & mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0 != 0 && create_flags != 0 {
+            Some("it has creation flags")
+        } else {
+            None
+        };
+        Self { send_cq, recv_cq, srq, qp_type, special }
+    }
+
+    pub(crate) fn special(mut self, why: &'static str) -> Self {
+        self.special = self.special.or(Some(why));
+        self
+    }
+
+    /// Why a QP with these attributes is left, as far as known before its creation.
+    fn obstacle(&self) -> Option<Reason> {
+        use ibv_qp_type::*;
+        if let Some(why) = self.special {
+            return Some(reason(why));
+        }
+        let receives = match self.qp_type {
+            IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD => true,
+            IBV_QPT_XRC_SEND => false,
+            other => return Some(reason(format!("QP type {other}"))),
+        };
+        // SAFETY: the program names live objects, or null.
+        let (send_cq, recv_cq, srq) =
+            unsafe { (CQS.get(self.send_cq), CQS.get(self.recv_cq), SRQS.get(self.srq)) };
+        if send_cq.is_none() || receives && recv_cq.is_none() {
+            return Some(reason("its CQ is libmlx5's"));
+        }
+        (receives && !self.srq.is_null() && srq.is_none()).then(|| reason("its SRQ is libmlx5's"))
+    }
+
+    /// Leaves the CQs and the SRQ to libmlx5, if they are not in use here.
+    fn leave(&self) -> Result<(), &'static str> {
+        // SAFETY: the program names live objects, or null.
+        let (cqs, srq) = unsafe { ([CQS.get(self.send_cq), CQS.get(self.recv_cq)], SRQS.get(self.srq)) };
+        if cqs.iter().flatten().any(|cq| cq.state.lock().direct.is_some()) {
+            return Err("its CQ is polled by doorbell-verbs");
+        }
+        if srq.is_some_and(|srq| srq.qps.load(Relaxed) > 0) {
+            return Err("its SRQ is posted to by doorbell-verbs");
+        }
+        for cq in cqs.into_iter().flatten() {
+            leave_cq(cq, &"it serves a queue of libmlx5");
+        }
+        srq.map_or(Ok(()), give_back_srq)
+    }
+}
+
+/// Leaves a CQ that is not taken over yet. A second call for the same CQ does nothing.
+fn leave_cq(cq: &'static Cq, why: &dyn fmt::Display) {
+    let raw = cq.raw.get();
+    // SAFETY: a live CQ, or one that was left and freed, whose address is in no table then.
+    if unsafe { CQS.get(raw) }.is_some() {
+        CQS.remove(raw);
+        report::left(Class::Cq, format_args!("CQ {raw:p}"), why);
+        // The object is not freed: a poll of another thread may hold its lock.
+    }
+}
+
+/// Gives an SRQ without QPs back to libmlx5. What was posted is posted again: no QP has taken any
+/// of it, and libmlx5 uses the same slots in the same order, and counts to the same number.
+fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
+    let raw = srq.raw.get();
+    let direct = srq.direct.lock();
+    SRQS.remove(raw);
+    report::given_back(Class::Srq);
+    report::left(Class::Srq, format_args!("SRQ {:#x}", direct.srqn()), &"it serves a queue of libmlx5");
+    // SAFETY: a live SRQ of a patched context.
+    let context = unsafe { Context::of((*raw).context) };
+    for (slot, wr_id) in direct.in_use() {
+        let mut segments: Vec<_> = direct
+            .segments(slot)
+            .map(|seg| ibv_sge { addr: seg.addr(), length: seg.byte_count(), lkey: seg.lkey() })
+            .collect();
+        let mut bad = ptr::null_mut();
+        let mut wr = ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: segments.as_mut_ptr(),
+            num_sge: segments.len() as c_int,
+        };
+        // SAFETY: a live SRQ and a valid request.
+        if unsafe { (context.post_srq_recv)(raw, &raw mut wr, &raw mut bad) } != 0 {
+            return Err("its SRQ cannot be given back to libmlx5");
+        }
+    }
+    Ok(())
+}
+
+fn refuse<T>(what: &str, why: &dyn fmt::Display) -> *mut T {
+    report::refused(what, why);
+    real::set_errno(EOPNOTSUPP);
+    ptr::null_mut()
+}
+
+/// Creates an object that libmlx5 drives and that completes on this CQ.
+pub(crate) fn create_on_cq<T>(what: &str, cq: *mut ibv_cq, create: impl FnOnce() -> *mut T) -> *mut T {
+    if real::inside() {
+        return create();
+    }
+    let _control = CONTROL.lock();
+    // SAFETY: the program names a live CQ, or null.
+    if let Some(cq) = unsafe { CQS.get(cq) } {
+        if cq.state.lock().direct.is_some() {
+            return refuse(what, &"its CQ is polled by doorbell-verbs");
+        }
+        leave_cq(cq, &"it serves a queue of libmlx5");
+    }
+    real::call(create)
+}
+
+/// Creates a QP and takes it over, together with its CQs, or leaves it and them to libmlx5.
+pub(crate) fn create_qp(
+    context: &'static Context,
+    wanted: &Wanted,
+    create: impl FnOnce() -> *mut ibv_qp,
+) -> *mut ibv_qp {
+    if real::inside() {
+        return create();
+    }
+    let control = CONTROL.lock();
+    let obstacle = wanted.obstacle();
+    if obstacle.is_some()
+        && let Err(why) = wanted.leave()
+    {
+        return refuse("QP", &format_args!("{}; {why}", obstacle.unwrap_or_else(|| reason(""))));
+    }
+    let raw = real::call(create);
+    if raw.is_null() {
+        return raw;
+    }
+    // SAFETY: a live QP, made above.
+    let number = unsafe { (*raw).qp_num };
+    let why = match obstacle {
+        Some(why) => why,
+        // SAFETY: a QP that no other thread knows yet, and the attributes that it was made with.
+        None => match unsafe { take_over(context, raw, wanted, &control) } {
+            Ok(()) => {
+                report::taken(Class::Qp, format_args!("QP {number:#x}"));
+                return raw;
+            }
+            Err(why) => {
+                if let Err(in_use) = wanted.leave() {
+                    // SAFETY: a live QP that the program does not know.
+                    real::call(|| real::ibv_destroy_qp().map(|destroy| unsafe { destroy(raw) }));
+                    return refuse("QP", &format_args!("{why}; {in_use}"));
+                }
+                why
+            }
+        },
+    };
+    report::left(Class::Qp, format_args!("QP {number:#x}"), &why);
+    raw
+}
+
+/// `None` for a queue that the QP does not have.
+fn optional<T>(queue: Result<T, DvError>) -> Result<Option<T>, DvError> {
+    match queue {
+        Ok(queue) => Ok(Some(queue)),
+        Err(DvError::Layout(LayoutError::NoQueue { .. })) => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// Takes over a QP, and those of its CQs that are not taken over yet.
+///
+/// # Safety
+///
+/// A live QP that no other thread knows yet, made with attributes for which
+/// [`Wanted::obstacle`] found nothing.
+unsafe fn take_over(
+    context: &'static Context,
+    raw: *mut ibv_qp,
+    wanted: &Wanted,
+    _control: &MutexGuard<'_, ()>,
+) -> Result<(), Reason> {
+    // SAFETY: live objects, which have entries as `obstacle` has checked under the same lock.
+    let (send_cq, recv_cq, srq) =
+        unsafe { (CQS.get(wanted.send_cq), CQS.get(wanted.recv_cq), SRQS.get(wanted.srq)) };
+    let receives = wanted.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND;
+    let (recv_cq, srq) = if receives { (recv_cq, srq) } else { (None, None) };
+    // SAFETY: a live QP to which nothing was posted. From now on its requests are posted here, and
+    // its CQs are polled here. The program keeps the rules of verbs for its memory.
+    let sq = real::call(|| optional(unsafe { Sq::from_verbs(raw) })).map_err(reason)?;
+    let receive = match srq {
+        Some(srq) => Receives::Shared(srq),
+        None if !receives => Receives::Own(BiasedMutex::new(None)),
+        // SAFETY: as above.
+        None => Receives::Own(BiasedMutex::new(
+            real::call(|| optional(unsafe { Rq::from_verbs(raw) })).map_err(reason)?,
+        )),
+    };
+    for cq in [send_cq, recv_cq].into_iter().flatten() {
+        take_over_cq(cq).map_err(reason)?;
+    }
+    // SAFETY: a live QP.
+    let number = unsafe { (*raw).qp_num };
+    let qp = Box::leak(Box::new(Qp {
+        raw: Raw::new(raw),
+        context,
+        number,
+        state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET),
+        send: BiasedMutex::new(sq),
+        receive,
+        send_cq,
+        recv_cq,
+        batch: Batch::default(),
+    }));
+    if !QPS.insert(raw, qp) {
+        free(qp);
+        return Err(reason("no place in the table"));
+    }
+    // A QP that is being destroyed by another thread may have had the number.
+    // SAFETY: a QP is freed under the control lock, after its entry was removed.
+    if let Some(before) = unsafe { context.qps.get(number) } {
+        clean(before);
+    }
+    context.qps.set(number, Some(qp));
+    if let Some(srq) = srq {
+        srq.qps.fetch_add(1, Relaxed);
+    }
+    // SAFETY: a live QP that no other thread knows yet.
+    unsafe { extended::patch(raw) };
+    Ok(())
+}
+
+fn take_over_cq(cq: &'static Cq) -> Result<(), DvError> {
+    let raw = cq.raw.get();
+    let mut state = cq.state.lock();
+    if state.direct.is_some() {
+        return Ok(());
+    }
+    // SAFETY: a live CQ. No queue has completed on it, so nothing was polled; from now on it is
+    // polled and armed here. All QPs on it are taken over.
+    let mut direct = real::call(|| unsafe { mlx5_direct::Cq::from_verbs(raw) })?;
+    (0..state.events & 3).for_each(|_| direct.event_received());
+    report::taken(Class::Cq, format_args!("CQ {:#x}", direct.cqn()));
+    state.direct = Some(direct);
+    Ok(())
+}
+
+/// Removes the completions of a QP that has stopped for good or was reset.
+fn clean(qp: &Qp) {
+    for cq in qp.cqs() {
+        if let Some(direct) = &mut cq.state.lock().direct {
+            direct.clean(qp.number, |completion| {
+                if let (Some(srq), Some(slot)) = (qp.srq(), completion.slot()) {
+                    // A slot of a faulty device that is not in use stays so.
+                    let _ = srq.direct.lock().complete(slot);
+                }
+            });
+        }
+    }
+}
+
+/// Modifies a QP: `modify` calls `ibv_modify_qp`, and `to` is the new state if that changes.
+///
+/// # Safety
+///
+/// `raw` is a live QP.
+pub(crate) unsafe fn modify_qp(
+    raw: *mut ibv_qp,
+    to: Option<ibv_qp_state::Type>,
+    modify: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: a live QP by contract.
+    let Some(qp) = (unsafe { QPS.get(raw) }).filter(|_| to.is_some()) else { return real::call(modify) };
+    let to = to.unwrap_or(0);
+    if to < SENDS_FROM {
+        // Nothing may be posted any more while the change is under way.
+        let _control = CONTROL.lock();
+        let before = qp.state.load(Relaxed);
+        let result = real::call(modify);
+        if result != 0 {
+            qp.state.store(before, Relaxed);
+            return result;
+        }
+        qp.state.store(to, Relaxed);
+        if to == ibv_qp_state::IBV_QPS_RESET {
+            clean(qp);
+            if let Some(sq) = &mut *qp.send.lock() {
+                sq.reset();
+            }
+            if let Receives::Own(rq) = &qp.receive
+                && let Some(rq) = &mut *rq.lock()
+            {
+                rq.reset();
+            }
+        }
+        // SAFETY: a live QP by contract.
+        unsafe { extended::patch(raw) };
+        return 0;
+    }
+    let result = real::call(modify);
+    if result == 0 {
+        // libmlx5 sets one of the extended functions again.
+        // SAFETY: a live QP by contract.
+        unsafe { extended::patch(raw) };
+        qp.state.store(to, Relaxed);
+    }
+    result
+}
+
+/// Destroys a QP: `destroy` calls `ibv_destroy_qp`.
+pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c_int {
+    let qp = {
+        let _control = CONTROL.lock();
+        // SAFETY: the program passes a live QP.
+        let qp = unsafe { QPS.get(raw) };
+        QPS.remove(raw);
+        qp
+    };
+    // Destroying waits until the program has acknowledged all events, so no lock is held.
+    let result = real::call(destroy);
+    let Some(qp) = qp else { return result };
+    let _control = CONTROL.lock();
+    if result == 0 {
+        forget(qp);
+    } else {
+        QPS.insert(raw, qp);
+    }
+    result
+}
+
+/// Ends a QP that is in no table of addresses any more. The control lock is held.
+fn forget(qp: &'static Qp) {
+    // SAFETY: a QP is freed under the control lock.
+    let current = unsafe { qp.context.qps.get(qp.number) };
+    // Otherwise the number was given out again, and the new QP's thread has cleaned the CQs.
+    if current.is_some_and(|current| ptr::eq(current, qp)) {
+        clean(qp);
+        qp.context.qps.set(qp.number, None);
+    }
+    // Whoever found the QP by its number holds the lock of one of its CQs.
+    qp.cqs().for_each(|cq| drop(cq.state.lock()));
+    if let Some(srq) = qp.srq() {
+        srq.qps.fetch_sub(1, Relaxed);
+    }
+    free(qp);
+}
+
+/// Gives a QP back that the program wants to drive itself.
+///
+/// # Safety
+///
+/// A live QP.
+pub(crate) unsafe fn give_back_qp(raw: *mut ibv_qp) -> Result<(), &'static str> {
+    let _control = CONTROL.lock();
+    // SAFETY: a live QP by contract.
+    match unsafe { QPS.get(raw) } {
+        Some(qp) => give_back(qp),
+        None => Ok(()),
+    }
+}
+
+/// Whether a QP cannot have posted or completed anything.
+fn is_unused(qp: &Qp) -> bool {
+    let posted = match &qp.receive {
+        Receives::Own(rq) => rq.lock().as_ref().is_some_and(|rq| rq.posted() > 0),
+        Receives::Shared(_) => qp.state.load(Relaxed) > ibv_qp_state::IBV_QPS_INIT,
+    };
+    qp.state.load(Relaxed) < SENDS_FROM && !posted
+}
+
+/// Gives back a QP and everything that hangs together with it: the QPs on its CQs and on its SRQ.
+fn give_back(first: &'static Qp) -> Result<(), &'static str> {
+    let (mut qps, mut cqs, mut srqs) = (vec![first], Vec::<&'static Cq>::new(), Vec::<&'static Srq>::new());
+    let all = first.context.qps.all();
+    loop {
+        let before = qps.len();
+        for qp in &qps {
+            cqs.extend(
+                qp.cqs().filter(|cq| !cqs.iter().any(|known| ptr::eq(*known, *cq))).collect::<Vec<_>>(),
+            );
+            srqs.extend(qp.srq().filter(|srq| !srqs.iter().any(|known| ptr::eq(*known, *srq))));
+        }
+        for qp in &all {
+            let shares = qp.cqs().any(|cq| cqs.iter().any(|known| ptr::eq(*known, cq)))
+                || qp.srq().is_some_and(|srq| srqs.iter().any(|known| ptr::eq(*known, srq)));
+            if shares && !qps.iter().any(|known| ptr::eq(*known, *qp)) {
+                qps.push(qp);
+            }
+        }
+        if qps.len() == before {
+            break;
+        }
+    }
+    if !qps.iter().all(|qp| is_unused(qp)) || cqs.iter().any(|cq| cq.state.lock().polled) {
+        return Err("queues that hang together with it are in use");
+    }
+    for qp in qps {
+        QPS.remove(qp.raw.get());
+        report::given_back(Class::Qp);
+        report::left(Class::Qp, format_args!("QP {:#x}", qp.number), &"the program drives a queue itself");
+        // SAFETY: a live QP.
+        unsafe { extended::restore(qp.raw.get(), &qp.batch) };
+        forget(qp);
+    }
+    for cq in cqs {
+        report::given_back(Class::Cq);
+        leave_cq(cq, &"the program drives a queue itself");
+        cq.state.lock().direct = None;
+    }
+    srqs.into_iter().try_for_each(give_back_srq)
+}
+
+/// Gives a CQ back that the program wants to drive itself.
+///
+/// # Safety
+///
+/// A live CQ.
+pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> {
+    let _control = CONTROL.lock();
+    // SAFETY: a live CQ by contract.
+    let Some(cq) = (unsafe { CQS.get(raw) }) else { return Ok(()) };
+    let user = cq.context.qps.all().into_iter().find(|qp| qp.cqs().any(|other| ptr::eq(other, cq)));
+    match user {
+        Some(qp) => give_back(qp),
+        None if cq.state.lock().polled => Err("it was polled by doorbell-verbs"),
+        None => {
+            if cq.state.lock().direct.take().is_some() {
+                report::given_back(Class::Cq);
+            }
+            leave_cq(cq, &"the program drives it itself");
+            Ok(())
+        }
+    }
+}
+
+/// Gives an SRQ back that the program wants to drive itself.
+///
+/// # Safety
+///
+/// A live SRQ.
+pub(crate) unsafe fn give_back_shared(raw: *mut ibv_srq) -> Result<(), &'static str> {
+    let _control = CONTROL.lock();
+    // SAFETY: a live SRQ by contract, with its open context.
+    let (srq, context) = unsafe { (SRQS.get(raw), CONTEXTS.get((*raw).context)) };
+    let (Some(srq), Some(context)) = (srq, context) else { return Ok(()) };
+    match context.qps.all().into_iter().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {
+        Some(qp) => give_back(qp),
+        None => give_back_srq(srq),
+    }
+}

@@ -1,0 +1,108 @@
+#![expect(unsafe_code, reason = "addresses of verbs objects, shared between threads")]
+//! The library's objects, one for each verbs object that it may drive.
+//!
+//! An object is in its table from its creation until it is destroyed or goes back to libmlx5. A
+//! verbs object without an entry is libmlx5's.
+
+use std::sync::atomic::AtomicU32;
+
+use biased_lock::BiasedMutex;
+use doorbell_sys::{ibv_context, ibv_cq, ibv_qp, ibv_qp_state, ibv_srq};
+use mlx5_direct::{Rq, Sq};
+
+use crate::{context::Context, extended::Batch, table::Table};
+
+pub(crate) static CONTEXTS: Table<Context> = Table::new();
+pub(crate) static CQS: Table<Cq> = Table::new();
+pub(crate) static SRQS: Table<Srq> = Table::new();
+pub(crate) static QPS: Table<Qp> = Table::new();
+
+/// A verbs object by its address. The library hands the pointer to verbs and to functions that are
+/// given it by the program; the address is the same in every thread.
+pub(crate) struct Raw<T>(*mut T);
+
+// SAFETY: an address. Each use is a call of verbs, which any thread may make, or a load from a
+// live object, for which the function that loads gives the reason.
+unsafe impl<T> Send for Raw<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Raw<T> {}
+
+impl<T> Raw<T> {
+    pub(crate) fn new(object: *mut T) -> Self {
+        Self(object)
+    }
+
+    pub(crate) fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// A CQ of `ibv_create_cq`.
+pub(crate) struct Cq {
+    pub(crate) raw: Raw<ibv_cq>,
+    pub(crate) context: &'static Context,
+    pub(crate) state: BiasedMutex<CqState>,
+}
+
+#[derive(Default)]
+pub(crate) struct CqState {
+    /// `None` until the first QP is taken over: nothing can complete until then.
+    pub(crate) direct: Option<mlx5_direct::Cq>,
+    /// Completion events read so far, until `direct` counts them.
+    pub(crate) events: u32,
+    /// Whether a completion was ever polled.
+    pub(crate) polled: bool,
+}
+
+/// An SRQ of `ibv_create_srq`.
+pub(crate) struct Srq {
+    pub(crate) raw: Raw<ibv_srq>,
+    pub(crate) direct: BiasedMutex<mlx5_direct::Srq>,
+    /// QPs that receive from the SRQ.
+    pub(crate) qps: AtomicU32,
+}
+
+/// A QP that was taken over.
+pub(crate) struct Qp {
+    pub(crate) raw: Raw<ibv_qp>,
+    pub(crate) context: &'static Context,
+    pub(crate) number: u32,
+    /// `ibv_qp_state` after the last `ibv_modify_qp`.
+    pub(crate) state: AtomicU32,
+    pub(crate) send: BiasedMutex<Option<Sq>>,
+    pub(crate) receive: Receives,
+    pub(crate) send_cq: Option<&'static Cq>,
+    pub(crate) recv_cq: Option<&'static Cq>,
+    /// For a QP with extended operations (`ibv_wr_start`).
+    pub(crate) batch: Batch,
+}
+
+/// Where a QP receives.
+pub(crate) enum Receives {
+    /// From a receive queue of its own; `None` if the QP was made without.
+    Own(BiasedMutex<Option<Rq>>),
+    Shared(&'static Srq),
+}
+
+/// The first state in which requests may be posted.
+pub(crate) const SENDS_FROM: u32 = ibv_qp_state::IBV_QPS_RTS;
+/// The first state in which receives may be posted.
+pub(crate) const RECEIVES_FROM: u32 = ibv_qp_state::IBV_QPS_INIT;
+
+impl Qp {
+    /// The CQs of the QP, each once.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &'static Cq> {
+        let other = self.recv_cq.filter(|cq| self.send_cq.is_none_or(|send| !core::ptr::eq(*cq, send)));
+        self.send_cq.into_iter().chain(other)
+    }
+
+    pub(crate) fn srq(&self) -> Option<&'static Srq> {
+        match &self.receive {
+            Receives::Own(_) => None,
+            Receives::Shared(srq) => Some(srq),
+        }
+    }
+}
+
+/// The context of a verbs object, as a key of [`CONTEXTS`].
+pub(crate) type ContextKey = *const ibv_context;

@@ -1,0 +1,182 @@
+#![expect(unsafe_code, reason = "functions that verbs call with C pointers")]
+//! `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv` and `ibv_bind_mw`.
+
+use core::{ffi::c_int, mem::zeroed, ptr};
+use std::sync::atomic::Ordering::Relaxed;
+
+use doorbell_sys::{
+    ibv_access_flags, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wr_opcode,
+};
+use libc::{EINVAL, ENOMEM};
+use mlx5_direct::{RecvWrs, SendWrs, srq::PostError};
+
+use crate::{
+    context::Context,
+    objects::{QPS, Qp, RECEIVES_FROM, Receives, SENDS_FROM, SRQS},
+};
+
+/// `post_send` of a context's operations.
+///
+/// # Safety
+///
+/// As for `ibv_post_send`: a live QP of the context, a list of valid requests.
+pub(crate) unsafe extern "C" fn post_send(
+    raw: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a live QP by contract.
+    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+        // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
+        return unsafe { (Context::of((*raw).context).post_send)(raw, list, bad) };
+    };
+    // SAFETY: passed on to the caller.
+    match unsafe { send(qp, list) } {
+        Ok(()) => 0,
+        Err((posted, error)) => {
+            // SAFETY: the first `posted` requests of the list were posted, so the list has one more.
+            unsafe { *bad = (0..posted).fold(list, |wr, _| (*wr).next) };
+            error
+        }
+    }
+}
+
+/// Posts a list. The error has the number of requests that were posted, and the error number.
+///
+/// # Safety
+///
+/// A list of valid requests for this QP.
+#[inline(always)]
+pub(crate) unsafe fn send(qp: &Qp, list: *const ibv_send_wr) -> Result<(), (u32, c_int)> {
+    if qp.state.load(Relaxed) < SENDS_FROM {
+        return Err((0, ENOMEM));
+    }
+    let mut sq = qp.send.lock();
+    let Some(sq) = &mut *sq else { return Err((0, ENOMEM)) };
+    // SAFETY: valid requests by contract, during this call.
+    match sq.post_send_wrs(unsafe { SendWrs::new(list) }) {
+        Ok(_) => Ok(()),
+        Err(refused) => Err((refused.posted, refused.error.errno())),
+    }
+}
+
+/// `post_recv` of a context's operations.
+///
+/// # Safety
+///
+/// As for `ibv_post_recv`: a live QP of the context, a list of valid requests.
+pub(crate) unsafe extern "C" fn post_recv(
+    raw: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a live QP by contract.
+    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+        // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
+        return unsafe { (Context::of((*raw).context).post_recv)(raw, list, bad) };
+    };
+    let refuse = |posted, error| {
+        // SAFETY: the first `posted` requests of the list were posted, so the list has one more.
+        unsafe { *bad = nth(list, posted) };
+        error
+    };
+    if list.is_null() {
+        return 0;
+    }
+    let Receives::Own(rq) = &qp.receive else { return refuse(0, ENOMEM) };
+    let mut rq = rq.lock();
+    let Some(rq) = &mut *rq else { return refuse(0, ENOMEM) };
+    if qp.state.load(Relaxed) < RECEIVES_FROM {
+        return refuse(0, EINVAL);
+    }
+    // SAFETY: valid requests by contract, during this call.
+    match rq.post_recv_wrs(unsafe { RecvWrs::new(list) }) {
+        Ok(_) => 0,
+        Err(refused) => refuse(
+            refused.posted,
+            match refused.error {
+                PostError::Full => ENOMEM,
+                PostError::TooManySegments => EINVAL,
+            },
+        ),
+    }
+}
+
+/// The request after `n` others.
+///
+/// # Safety
+///
+/// The list has more than `n` requests.
+unsafe fn nth(list: *mut ibv_recv_wr, n: u32) -> *mut ibv_recv_wr {
+    // SAFETY: requests of the list, by contract.
+    unsafe { (0..n).fold(list, |wr, _| (*wr).next) }
+}
+
+/// `post_srq_recv` of a context's operations.
+///
+/// # Safety
+///
+/// As for `ibv_post_srq_recv`: a live SRQ of the context, a list of valid requests.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    raw: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a live SRQ by contract.
+    let Some(srq) = (unsafe { SRQS.get(raw) }) else {
+        // SAFETY: a live SRQ of a patched context; libmlx5's function gets the caller's arguments.
+        return unsafe { (Context::of((*raw).context).post_srq_recv)(raw, list, bad) };
+    };
+    let mut direct = srq.direct.lock();
+    // SAFETY: valid requests by contract, during this call.
+    match direct.post_recv_wrs(unsafe { RecvWrs::new(list) }) {
+        Ok(_) => 0,
+        Err(refused) => {
+            // SAFETY: the list has one more request than were posted.
+            let wr = unsafe { nth(list, refused.posted) };
+            // SAFETY: a place for the request, by contract; the request is valid.
+            let segments = unsafe {
+                *bad = wr;
+                (*wr).num_sge
+            };
+            // libmlx5 counts the segments before it looks for room.
+            let too_many = i64::from(segments) > i64::from(direct.max_segments());
+            if too_many || refused.error == PostError::TooManySegments { EINVAL } else { ENOMEM }
+        }
+    }
+}
+
+/// `bind_mw` of a context's operations.
+///
+/// # Safety
+///
+/// As for `ibv_bind_mw`: a live QP of the context, a live window, valid bind parameters.
+pub(crate) unsafe extern "C" fn bind_mw(raw: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: a live QP by contract.
+    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+        // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
+        return unsafe { (Context::of((*raw).context).bind_mw)(raw, mw, bind) };
+    };
+    // SAFETY: valid by contract.
+    let (bind, window) = unsafe { (&*bind, &mut *mw) };
+    if bind.bind_info.mw_access_flags & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0 {
+        crate::real::set_errno(EINVAL);
+        return EINVAL;
+    }
+    // The low byte of a key is its variant, which a bind changes.
+    let rkey = window.rkey & !0xff | window.rkey.wrapping_add(1) & 0xff;
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let mut wr: ibv_send_wr = unsafe { zeroed() };
+    wr.wr_id = bind.wr_id;
+    wr.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+    wr.send_flags = bind.send_flags;
+    wr.bind_mw_tso_union.bind_mw = doorbell_sys::bind_mw_t { mw, rkey, bind_info: bind.bind_info };
+    // SAFETY: a valid request, made above.
+    match unsafe { send(qp, ptr::from_ref(&wr)) } {
+        Ok(()) => {
+            window.rkey = rkey;
+            0
+        }
+        Err((_, error)) => error,
+    }
+}

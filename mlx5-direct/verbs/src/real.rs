@@ -1,0 +1,96 @@
+#![expect(unsafe_code, reason = "functions of libraries that come later in the search order")]
+//! The functions of libibverbs and libmlx5 that the exported ones stand before.
+
+use core::ffi::{CStr, c_int, c_void};
+use std::{
+    cell::Cell,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering::Relaxed},
+};
+
+use doorbell_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_wq, ibv_wq_init_attr,
+};
+use mlx5_direct::dv::abi::{DvObj, DvQpInit};
+
+/// The next function with this name in the search order of the dynamic linker; for a function of
+/// libmlx5, which libibverbs loads by itself, the function of the loaded library.
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if !found.is_null() || !name.to_bytes().starts_with(b"mlx5dv_") {
+        return found;
+    }
+    // SAFETY: C strings; a library that is loaded already. The handle keeps it loaded.
+    unsafe {
+        let libmlx5 = libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if libmlx5.is_null() { ptr::null_mut() } else { libc::dlsym(libmlx5, name.as_ptr()) }
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident($($arg:ty),*) -> $result:ty;)*) => {$(
+        /// The function of this name, if its library has it.
+        pub(crate) fn $name() -> Option<unsafe extern "C" fn($($arg),*) -> $result> {
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+            let mut found = FOUND.load(Relaxed);
+            if found.is_null() {
+                let name = concat!(stringify!($name), "\0").as_bytes();
+                found = find(CStr::from_bytes_with_nul(name).ok()?);
+                FOUND.store(found, Relaxed);
+            }
+            // SAFETY: null is `None`; otherwise a function with the prototype of verbs.h or
+            // mlx5dv.h.
+            unsafe { core::mem::transmute(found) }
+        }
+    )*};
+}
+
+functions! {
+    ibv_open_device(*mut ibv_device) -> *mut ibv_context;
+    ibv_import_device(c_int) -> *mut ibv_context;
+    ibv_close_device(*mut ibv_context) -> c_int;
+    ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_resize_cq(*mut ibv_cq, c_int) -> c_int;
+    ibv_destroy_cq(*mut ibv_cq) -> c_int;
+    ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq(*mut ibv_srq) -> c_int;
+    ibv_create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_destroy_qp(*mut ibv_qp) -> c_int;
+    ibv_qp_to_qp_ex(*mut ibv_qp) -> *mut ibv_qp_ex;
+    mlx5dv_open_device(*mut ibv_device, *mut c_void) -> *mut ibv_context;
+    mlx5dv_init_obj(*mut DvObj, u64) -> c_int;
+    mlx5dv_create_qp(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut DvQpInit) -> *mut ibv_qp;
+    mlx5dv_create_wq(*mut ibv_context, *mut ibv_wq_init_attr, *mut c_void) -> *mut ibv_wq;
+}
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a call that the library makes. The exported functions then only
+/// pass the call on.
+pub(crate) fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Runs calls of verbs that the exported functions pass on.
+pub(crate) fn call<T>(calls: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _restore = Restore(INSIDE.replace(true));
+    calls()
+}
+
+/// Sets the `errno` of this thread.
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: the location of this thread's `errno`.
+    unsafe { *libc::__errno_location() = number };
+}

@@ -1,0 +1,114 @@
+//! From a completion to an `ibv_wc`. Fields that libmlx5 leaves untouched are left here as well.
+
+use doorbell_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use mlx5_direct::{ErrorCqe, Message, RecvCqe, RecvOp, SendCqe, SendOp, Syndrome};
+
+/// Status of a failed operation.
+///
+/// # References
+///
+/// rdma-core `providers/mlx5/cq.c`: `mlx5_handle_error_cqe`.
+pub(crate) fn status(syndrome: Syndrome) -> ibv_wc_status::Type {
+    use ibv_wc_status::*;
+    match syndrome {
+        Syndrome::LocalLength => IBV_WC_LOC_LEN_ERR,
+        Syndrome::LocalQpOperation => IBV_WC_LOC_QP_OP_ERR,
+        Syndrome::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        Syndrome::Flushed => IBV_WC_WR_FLUSH_ERR,
+        Syndrome::MwBind => IBV_WC_MW_BIND_ERR,
+        Syndrome::BadResponse => IBV_WC_BAD_RESP_ERR,
+        Syndrome::LocalAccess => IBV_WC_LOC_ACCESS_ERR,
+        Syndrome::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
+        Syndrome::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        Syndrome::RemoteOperation => IBV_WC_REM_OP_ERR,
+        Syndrome::TransportRetries => IBV_WC_RETRY_EXC_ERR,
+        Syndrome::RnrRetries => IBV_WC_RNR_RETRY_EXC_ERR,
+        Syndrome::OdpPageFault | Syndrome::RemoteAborted => IBV_WC_REM_ABORT_ERR,
+        Syndrome::Other(_) => IBV_WC_GENERAL_ERR,
+    }
+}
+
+/// Starts an entry of this QP that succeeded.
+#[inline(always)]
+fn begin(wc: &mut ibv_wc, qpn: u32, wr_id: u64) {
+    wc.wr_id = wr_id;
+    wc.status = ibv_wc_status::IBV_WC_SUCCESS;
+    wc.qp_num = qpn;
+    wc.wc_flags = 0;
+}
+
+/// A failed operation; opcode and length stay untouched.
+pub(crate) fn failed(wc: &mut ibv_wc, error: &ErrorCqe, wr_id: u64) {
+    begin(wc, error.qpn, wr_id);
+    wc.status = status(error.syndrome);
+    wc.vendor_err = u32::from(error.vendor_syndrome);
+}
+
+/// A finished request. `bind` says what a change of a key was.
+#[inline(always)]
+pub(crate) fn sent(wc: &mut ibv_wc, send: &SendCqe, wr_id: u64, bind: impl FnOnce() -> bool) {
+    use ibv_wc_opcode::*;
+    begin(wc, send.qpn, wr_id);
+    match send.op {
+        SendOp::Write => wc.opcode = IBV_WC_RDMA_WRITE,
+        SendOp::WriteImm => {
+            wc.opcode = IBV_WC_RDMA_WRITE;
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        }
+        SendOp::Send | SendOp::SendInval => wc.opcode = IBV_WC_SEND,
+        SendOp::SendImm => {
+            wc.opcode = IBV_WC_SEND;
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        }
+        SendOp::Read => {
+            wc.opcode = IBV_WC_RDMA_READ;
+            wc.byte_len = send.byte_count;
+        }
+        SendOp::CompareSwap => {
+            wc.opcode = IBV_WC_COMP_SWAP;
+            wc.byte_len = 8;
+        }
+        SendOp::FetchAdd => {
+            wc.opcode = IBV_WC_FETCH_ADD;
+            wc.byte_len = 8;
+        }
+        SendOp::Umr => wc.opcode = if bind() { IBV_WC_BIND_MW } else { IBV_WC_LOCAL_INV },
+        // No call of verbs posts these.
+        SendOp::MaskedCompareSwap
+        | SendOp::MaskedFetchAdd
+        | SendOp::LocalInval
+        | SendOp::Nop
+        | SendOp::Other(_) => {}
+    }
+}
+
+/// A finished receive.
+#[inline(always)]
+pub(crate) fn received(wc: &mut ibv_wc, receive: &RecvCqe, message: &Message, wr_id: u64) {
+    begin(wc, receive.qpn, wr_id);
+    wc.byte_len = receive.byte_count;
+    wc.opcode = ibv_wc_opcode::IBV_WC_RECV;
+    let value = message.imm_inval_pkey;
+    match receive.op {
+        RecvOp::Send => {}
+        RecvOp::SendImm | RecvOp::WriteImm => {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.imm_data_invalidated_rkey_union.imm_data = value.to_be();
+            if receive.op == RecvOp::WriteImm {
+                wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+            }
+        }
+        RecvOp::SendInval => {
+            wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0;
+            wc.imm_data_invalidated_rkey_union.invalidated_rkey = value;
+        }
+    }
+    if message.grh {
+        wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+    }
+    wc.slid = message.source_lid;
+    wc.sl = message.service_level;
+    wc.src_qp = message.source_qpn;
+    wc.dlid_path_bits = message.path_bits;
+    wc.pkey_index = value as u16;
+}
