@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::LastCopy;
+use crate::engine::groups::Groups;
 use crate::engine::raw::Flow;
 use crate::engine::timer::Timer;
 use crate::events::Channel;
@@ -122,6 +123,7 @@ pub(crate) struct Device {
     /// Memory behind indirect keys, by index of the key.
     pub(crate) layouts: HashMap<usize, Layout>,
     pub(crate) flows: Slab<Flow>,
+    pub(crate) groups: Groups,
     pub(crate) matchers: Slab<Matcher>,
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) channels: Slab<Channel>,
@@ -167,6 +169,7 @@ impl Device {
             reserved_qpns: 0,
             layouts: HashMap::new(),
             flows: Slab::new(1 << 16),
+            groups: Groups::default(),
             matchers: Slab::new(1 << 16),
             xrcds: Slab::new(1 << 12),
             channels: Slab::compact(1 << 16),

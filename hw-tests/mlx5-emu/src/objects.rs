@@ -282,6 +282,8 @@ pub(crate) struct Qp {
     /// A DC target's access key, folded.
     pub(crate) dc_key: u32,
     pub(crate) sig_all: bool,
+    /// Does not receive what it sends to a group that it is attached to.
+    pub(crate) block_own_multicast: bool,
     /// Maximum payload of a receive that may go into the CQE, in bytes.
     pub(crate) scatter_recv: u32,
     /// Maximum payload of a READ or an atomic that may go into the CQE, in bytes.

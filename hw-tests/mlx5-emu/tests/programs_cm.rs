@@ -32,6 +32,8 @@ enum Ready {
     Cm(&'static str),
     /// The server listens on this TCP port. For programs that exchange addresses first.
     Tcp(u16),
+    /// The server has joined a multicast group.
+    Group,
 }
 
 const RC: Ready = Ready::Cm("0106");
@@ -77,6 +79,14 @@ const PASSED: &[&str] = &["DAPL Test Complete. PASSED"];
 
 /// Pairs of programs; `{dir}` is a folder of the pair's own.
 const PAIRS: &[Pair] = &[
+    pair("mckey", Ready::Group, "mckey -m 239.1.2.3 -b 127.0.0.1", "mckey -s -m 239.1.2.3 -b 127.0.0.1")
+        .server_says(&[
+            "receiving data transfers",
+            "data transfers complete",
+            "test complete",
+            "return status 0",
+        ])
+        .client_says(&["test complete", "return status 0"]),
     pair("rping", RC, "rping -s -a 127.0.0.1 -v -C 10", "rping -c -a 127.0.0.1 -v -C 10")
         .server_says(&["server ping data: rdma-ping-0", "server ping data: rdma-ping-9"])
         .client_says(&["ping data: rdma-ping-0", "ping data: rdma-ping-9"]),
@@ -261,6 +271,10 @@ impl Bench {
                     })
                 })
             }
+            Ready::Group => {
+                let wanted = format!("@mlx5-emu/{}/group/", self.network);
+                fs::read_to_string("/proc/net/unix").unwrap_or_default().contains(&wanted)
+            }
             Ready::Cm(space) => {
                 let wanted = format!("@mlx5-emu/{}/cm/{space}/", self.network);
                 let list = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -316,7 +330,7 @@ fn run(pair: &Pair) -> Result<Completion, Failed> {
     }
     let _turn = match pair.ready {
         Ready::Tcp(port) => Some(take_turn(port)?),
-        Ready::Cm(_) => None,
+        Ready::Cm(_) | Ready::Group => None,
     };
     let mut done = run_once(pair, &client, is_dapltest)?;
     // The TCP port of the side channel is fixed, and any process on this machine may hold it.

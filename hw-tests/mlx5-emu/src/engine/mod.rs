@@ -3,6 +3,7 @@
 mod blueflame;
 pub(crate) mod cqe;
 mod doorbell;
+pub(crate) mod groups;
 pub(crate) mod raw;
 mod remote;
 pub(crate) mod requester;

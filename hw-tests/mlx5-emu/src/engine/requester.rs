@@ -1,6 +1,7 @@
 //! The requester: send queues, from doorbell to completion.
 
 use super::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use super::groups::GROUP_QPN;
 use super::responder::{Datagram, Op, Payload, Reply, Request, copy_segments};
 use super::swqe::{GatherError, SendWqe, opcode};
 use super::timer;
@@ -464,6 +465,9 @@ impl Device {
             && let Some(outcome) = self.inject(index, request)
         {
             return outcome;
+        }
+        if request.dest_qpn == GROUP_QPN && request.kind == QpType::Ud {
+            return self.send_to_group(index, request, list);
         }
         if Self::process_of(request.dest_qpn) != self.net.slot() {
             return self.send_away(index, wqe, request, list, signalled);

@@ -94,6 +94,8 @@ pub(crate) enum Command {
     SetOption { id: u32, level: u32, name: u32, value: u64, len: u32 },
     Notify { id: u32, event: u32 },
     MigrateId { response: u64, id: u32, fd: i32 },
+    Join { response: u64, uid: u64, id: u32, addr: Addr },
+    Leave { response: u64, group: u32 },
     WriteEvent { id: u32, event: u32, status: u32, arg: [u8; 8] },
 }
 
@@ -250,6 +252,17 @@ pub(crate) fn parse(input: &[u8]) -> Result<Command, Errno> {
             at_least(8)?;
             Command::Notify { id: f.u32(0), event: f.u32(4) }
         }
+        16 => {
+            room_for(4, room)?;
+            at_least(48)?;
+            let addr = f.addr(16).filter(|a| matches!(a, Addr::Ip(_))).ok_or(libc::EINVAL)?;
+            Command::Join { response: f.u64(0), uid: f.u64(8), id: f.u32(44), addr }
+        }
+        17 => {
+            room_for(4, room)?;
+            at_least(12)?;
+            Command::Leave { response: f.u64(0), group: f.u32(8) }
+        }
         18 => {
             room_for(4, room)?;
             at_least(16)?;
@@ -293,13 +306,22 @@ pub(crate) fn parse(input: &[u8]) -> Result<Command, Errno> {
             let dst = f.sized_addr(144, f.u16(10))?;
             Command::ResolveAddr { id: f.u32(0), timeout_ms: f.u32(4), src, dst }
         }
+        22 => {
+            room_for(4, room)?;
+            at_least(152)?;
+            // RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: librdmacm then attaches no QP.
+            if f.u16(22) > 1 {
+                return Err(libc::EINVAL);
+            }
+            let addr = f.sized_addr(24, f.u16(20))?;
+            Command::Join { response: f.u64(0), uid: f.u64(8), id: f.u32(16), addr }
+        }
         24 => {
             at_least(24)?;
             Command::WriteEvent { id: f.u32(0), event: f.u32(8), status: f.u32(12), arg: f.bytes(16) }
         }
-        // GET_OPTION has no function in the kernel. The device does not implement multicast groups
-        // and service records.
-        13 | 16 | 17 | 22 | 23 => return Err(libc::ENOSYS),
+        // GET_OPTION has no function in the kernel. The device does not implement service records.
+        13 | 23 => return Err(libc::ENOSYS),
         _ => return Err(libc::EINVAL),
     })
 }
@@ -422,8 +444,24 @@ mod tests {
     }
 
     #[test]
-    fn multicast_is_not_there_and_unknown_commands_are_invalid() {
-        assert_eq!(parse(&command(22, 4, &[0; 152])), Err(libc::ENOSYS));
+    fn a_join_names_its_address_in_either_form() {
+        let addr = Addr::Ip("239.1.2.3:0".parse().expect("address"));
+        let want = Command::Join { response: 7, uid: 8, id: 9, addr };
+        let old = Reply::new(48).u64(0, 7).u64(8, 8).put(16, &addr.encode()).u32(44, 9).cut(48);
+        assert_eq!(parse(&command(16, 4, &old)), Ok(want.clone()));
+        let new = |flags| {
+            let size = addr.encode().len() as u16;
+            let join = Reply::new(152).u64(0, 7).u64(8, 8).u32(16, 9).u16(20, size).u16(22, flags);
+            join.put(24, &addr.encode()).cut(152)
+        };
+        assert_eq!(parse(&command(22, 4, &new(0))), Ok(want.clone()));
+        assert_eq!(parse(&command(22, 4, &new(1))), Ok(want));
+        assert_eq!(parse(&command(22, 4, &new(2))), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn service_records_are_not_there_and_unknown_commands_are_invalid() {
+        assert_eq!(parse(&command(23, 4, &[0; 152])), Err(libc::ENOSYS));
         assert_eq!(parse(&command(99, 4, &[0; 152])), Err(libc::EINVAL));
     }
 }

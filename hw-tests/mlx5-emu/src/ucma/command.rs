@@ -190,9 +190,14 @@ impl Cm {
             dst.set_ip(if dst.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
         }
         if from.ip().is_unspecified() {
-            from.set_ip(cx.net.route(dst)?);
+            let route = cx.net.route(dst);
+            let group_here = dst.is_ipv4() && dst.ip().is_multicast();
+            from.set_ip(
+                route
+                    .or_else(|error| if group_here { Ok(Ipv4Addr::LOCALHOST.into()) } else { Err(error) })?,
+            );
         }
-        let reachable = cx.net.is_local(dst.ip()) || is_silent(dst);
+        let reachable = dst.ip().is_multicast() || cx.net.is_local(dst.ip()) || is_silent(dst);
         id.dst = Some(Addr::Ip(dst));
         if reachable {
             id.src = Some(Addr::Ip(from));

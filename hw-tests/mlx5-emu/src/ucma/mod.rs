@@ -18,9 +18,8 @@
 //! -ETIMEDOUT after the caller's timeout. An address of 192.0.2.0/24 resolves and then never
 //! answers a connect: UNREACHABLE.
 //!
-//! Differences from a kernel: ports chosen for active sides are not reserved; multicast joins
-//! return ENOSYS; paths cannot be set; in the InfiniBand address family only the wildcard can be
-//! bound.
+//! Differences from a kernel: ports chosen for active sides are not reserved; paths cannot
+//! be set; in the InfiniBand address family only the wildcard can be bound.
 //!
 //! # References
 //! rdma-core kernel-headers/rdma/rdma_user_cm.h and librdmacm/cma.c; kernel
@@ -35,6 +34,7 @@ mod abi;
 mod addr;
 mod command;
 mod engine;
+mod groups;
 mod links;
 mod net;
 mod peer;
@@ -135,7 +135,8 @@ impl CmFile {
                 cm.take_event(cx, file)
             })?;
             if let Some(e) = event {
-                let reply = abi::event(e.uid, e.id, e.kind as u32, e.status, &e.param, e.ece);
+                let reply =
+                    abi::event(e.uid, e.group.unwrap_or(e.id), e.kind as u32, e.status, &e.param, e.ece);
                 return Ok(Some((response, reply.cut(room))));
             }
             if sys::is_nonblocking(fd) {
@@ -182,6 +183,14 @@ fn simple(
         }
         Command::InitQpAttr { response, id, qp_state } => {
             return cm.init_qp_attr(file, id, qp_state).map(|bytes| Some((response, bytes)));
+        }
+        Command::Join { response, uid, id, addr } => {
+            let group = cm.join(file, id, uid, addr)?;
+            return Ok(Some((response, group.to_ne_bytes().to_vec())));
+        }
+        Command::Leave { response, group } => {
+            let reported = cm.leave(file, group)?;
+            return Ok(Some((response, reported.to_ne_bytes().to_vec())));
         }
         Command::Bind { id, addr } => cm.bind(cx, file, id, addr)?,
         Command::ResolveAddr { id, timeout_ms, src, dst } => {

@@ -148,6 +148,7 @@ impl Cm {
         let event = Event {
             owner: found.unwrap_or(ctx),
             id: ctx,
+            group: None,
             uid,
             kind: EventKind::ConnectRequest,
             status: 0,

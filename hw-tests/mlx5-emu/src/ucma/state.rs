@@ -45,6 +45,7 @@ pub(crate) enum EventKind {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    MulticastJoin = 12,
     TimewaitExit = 15,
     User = 18,
     Internal = 19,
@@ -218,6 +219,8 @@ pub(crate) struct Event {
     pub(crate) owner: CtxId,
     /// The identifier it is about: for a connection request the new one.
     pub(crate) id: CtxId,
+    /// The joined group that it is about.
+    pub(crate) group: Option<u32>,
     pub(crate) uid: u64,
     pub(crate) kind: EventKind,
     pub(crate) status: i32,
@@ -244,6 +247,13 @@ pub enum Notice {
     },
 }
 
+/// A multicast group that an identifier has joined.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) owner: CtxId,
+    pub(crate) events_reported: u32,
+}
+
 /// The outside world during one call.
 pub(crate) struct Cx<'a> {
     pub(crate) net: &'a mut dyn Net,
@@ -259,6 +269,8 @@ pub(crate) struct Cm {
     pub(crate) ids: BTreeMap<CtxId, Id>,
     pub(crate) by_comm: HashMap<u32, CtxId>,
     pub(crate) listeners: HashMap<Name, CtxId>,
+    /// Joined groups by the number that the program sees.
+    pub(crate) groups: BTreeMap<u32, Group>,
     pub(crate) notices: Vec<Notice>,
     timers: BTreeSet<(Duration, u32)>,
     local: VecDeque<Packet>,
@@ -276,6 +288,7 @@ impl Cm {
             ids: BTreeMap::new(),
             by_comm: HashMap::new(),
             listeners: HashMap::new(),
+            groups: BTreeMap::new(),
             notices: Vec::new(),
             timers: BTreeSet::new(),
             local: VecDeque::new(),
@@ -390,6 +403,7 @@ impl Cm {
         self.arm(ctx, None);
         let Some(id) = self.ids.remove(&ctx) else { return 0 };
         self.by_comm.remove(&id.comm);
+        self.groups.retain(|_, group| group.owner != ctx);
         if let Some(name) = id.name {
             if self.listeners.get(&name) == Some(&ctx) {
                 self.listeners.remove(&name);
@@ -461,7 +475,7 @@ impl Cm {
                 EventParam::Conn(ConnParam::default())
             }
         });
-        let event = Event { owner: ctx, id: ctx, uid: id.uid, kind, status, param, ece };
+        let event = Event { owner: ctx, id: ctx, group: None, uid: id.uid, kind, status, param, ece };
         let file = id.file;
         self.files.entry(file).or_default().push_back(event);
     }
@@ -469,6 +483,9 @@ impl Cm {
     /// Takes the oldest event of `file`.
     pub(crate) fn take_event(&mut self, cx: &mut Cx<'_>, file: FileId) -> Option<Event> {
         let event = self.files.get_mut(&file)?.pop_front()?;
+        if let Some(group) = event.group.and_then(|number| self.groups.get_mut(&number)) {
+            group.events_reported += 1;
+        }
         if let Some(owner) = self.ids.get_mut(&event.owner) {
             owner.events_reported += 1;
             if event.kind == EventKind::ConnectRequest {

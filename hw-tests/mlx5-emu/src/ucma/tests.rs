@@ -680,6 +680,34 @@ fn a_refused_datagram_request_is_unreachable_with_the_status() {
 }
 
 #[test]
+fn a_join_tells_the_groups_address_and_a_leave_how_many_events_were_taken() {
+    let mut sim = Sim::new();
+    let group = ip("239.1.2.3:0");
+    let join = |sim: &mut Sim, id| sim.at(A, |cm, _| cm.join(FILE, id, 0xabc, group));
+    let stream = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
+    assert_eq!(join(&mut sim, stream), Err(libc::EINVAL), "not a datagram identifier");
+    let id = sim.create(A, port_space::UDP);
+    assert_eq!(join(&mut sim, id), Err(libc::EINVAL), "not bound");
+    sim.at(A, |cm, cx| cm.resolve_addr(cx, FILE, id, None, ip("239.1.2.3:0"), 100)).expect("resolve_addr");
+    assert_eq!(kinds(&sim.events(A)), [EventKind::AddrResolved]);
+    let number = join(&mut sim, id).expect("join");
+    let event = sim.events(A).pop().expect("an event");
+    assert_eq!((event.kind, event.uid, event.group), (EventKind::MulticastJoin, 0xabc, Some(number)));
+    let EventParam::Ud(param) = &event.param else { panic!("datagram parameters") };
+    assert_eq!((param.qp_num, param.qkey), (0xff_ffff, 0x0123_4567));
+    assert_eq!(param.ah[10..16], [0xff, 0xff, 239, 1, 2, 3]);
+    let second = join(&mut sim, id).expect("join");
+    let leave = |sim: &mut Sim, number| sim.at(A, |cm, _| cm.leave(FILE, number));
+    assert_eq!(leave(&mut sim, number), Ok(1));
+    assert_eq!(leave(&mut sim, number), Err(libc::ENOENT));
+    assert_eq!(leave(&mut sim, second), Ok(0), "its event was not taken");
+    assert_eq!(kinds(&sim.events(A)), [], "and goes with it");
+    let last = join(&mut sim, id).expect("join");
+    sim.destroy(A, id);
+    assert_eq!(leave(&mut sim, last), Err(libc::ENOENT), "it goes with its identifier");
+}
+
+#[test]
 fn queue_pair_attributes_pair_both_ends() {
     let mut sim = Sim::new();
     let (a, b) = sim.connected();

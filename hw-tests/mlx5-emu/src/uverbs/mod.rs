@@ -222,7 +222,8 @@ impl Device {
             n if n == EX | DESTROY_FLOW => self.cmd_destroy_flow(context, command),
             OPEN_XRCD => self.cmd_open_xrcd(context, command),
             CLOSE_XRCD => self.cmd_close_xrcd(context, command),
-            ATTACH_MCAST | DETACH_MCAST => Err(sys::errno(libc::EOPNOTSUPP)),
+            ATTACH_MCAST => self.cmd_attach_mcast(context, command, true),
+            DETACH_MCAST => self.cmd_attach_mcast(context, command, false),
             _ => Err(sys::errno(libc::EOPNOTSUPP)),
         }
     }

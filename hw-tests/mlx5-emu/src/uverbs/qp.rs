@@ -184,6 +184,7 @@ impl Device {
             uidx: uidx(driver, 32, command.uhw.len()),
             dc_key: fold_key(driver.u64(40)),
             sig_all,
+            block_own_multicast: extended && request.u32(52) & 2 != 0,
             scatter_recv,
             scatter_send,
             sq: rings.sq,
@@ -563,9 +564,25 @@ impl Device {
         command.need(16, 4)?;
         let handle = command.core().u32(8);
         let index = self.object(context, handle, ObjectKind::Qp)?;
+        if self.groups.of(index) > 0 {
+            return Err(sys::errno(libc::EBUSY));
+        }
         self.drop_handle(context, handle);
         let events = self.put_qp(index);
         command.answer(&events.to_ne_bytes())
+    }
+
+    /// ATTACH_MCAST (`join`) and DETACH_MCAST.
+    pub(super) fn cmd_attach_mcast(
+        &mut self,
+        context: usize,
+        command: &Command,
+        join: bool,
+    ) -> io::Result<()> {
+        command.need(24, 0)?;
+        let gid = command.core().bytes(0);
+        let index = self.object(context, command.core().u32(16), ObjectKind::Qp)?;
+        if join { self.join_group(index, gid) } else { self.leave_group(index, &gid) }
     }
 
     /// Releases one handle. The last handle destroys the QP. Returns how many events about the QP
@@ -580,6 +597,7 @@ impl Device {
         if qp.kind == QpType::RawPacket {
             self.remove_flows_to(index);
         }
+        self.groups.remove_all(index);
         let qp = &self.qps[index];
         let (context, page) = (qp.context, qp.uar_page);
         self.take_doorbells(context, page);

@@ -5,6 +5,7 @@ use std::io;
 use super::command::{Answer, Command};
 use super::dm::MAX_DM_SIZE;
 use crate::device::{Device, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ};
+use crate::engine::groups::MAX_GROUPS;
 use crate::{clock, gids, sys};
 
 /// Longest message.
@@ -73,9 +74,9 @@ fn device_attributes() -> Answer {
         .u32(MAX_KEYS as u32) // max_mw
         .u32(0)
         .u32(0)
-        .u32(0) // max_mcast_grp
-        .u32(0)
-        .u32(0)
+        .u32(MAX_GROUPS) // max_mcast_grp
+        .u32(MAX_QP as u32) // max_mcast_qp_attach
+        .u32(i32::MAX as u32) // max_total_mcast_qp_attach
         .u32(i32::MAX as u32) // max_ah
         .u32(0)
         .u32(0)
