@@ -55,7 +55,7 @@ pub(crate) mod rank {
         REQUESTS = 13 "QueuePair::requests";
         RECEIVES = 14 "QueuePair::receives";
         DATAGRAMS = 15 "UdState";
-        LOSSES = 16 "SrqEntries::losses";
+        LOSSES = 16 "LostEntries::losses";
         /// A thread that holds a lock of this rank takes no other lock of this crate.
         TABLE = 20 "a table";
     }

@@ -10,29 +10,16 @@
 //! free entry left. There are more entries than the SRQ is deep, so the poster seldom takes the
 //! list.
 //!
-//! Some devices (rxe, at least up to Linux 6.12) drop the buffer of a half-received message without
-//! a completion when its EP fails. The entry of that buffer would stay outstanding for ever. Later
-//! completions reveal such an entry:
-//!
-//! - Devices take buffers in the order in which they were posted. Once a younger entry has
-//!   completed, an older entry without a completion is *held* by an EP.
-//! - An EP that has completed a younger entry does not hold the older one.
-//! - So if no live EP can hold the entry, an ended EP held it, and the entry is [`Lost`].
-//!
-//! Each EP keeps its [`CompletedUpTo`] for this. The table looks for lost entries only after an EP
-//! has ended while entries were on the SRQ ([`Losses`]).
+//! [`losses`](super::losses) finds entries whose buffers a device has dropped without a completion.
 
-use super::{Lost, WrInfo};
+use super::WrInfo;
 use crate::memory::list;
-use crate::sync::{Mutex, MutexGuard, rank};
-use crate::types::NumberHasher;
-use std::collections::{HashMap, TryReserveError, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::TryReserveError;
+use std::sync::OnceLock;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, OnceLock};
 
 /// Special values of [`Entry::state`]: the entry has completed and is not reaped, or the entry is
 /// free. A smaller value is the number of the entry's post.
@@ -79,6 +66,20 @@ pub(crate) struct CompletedUpTo(AtomicU64);
 impl CompletedUpTo {
     /// The value of an EP that cannot hold an entry.
     const NOBODYS: u64 = u64::MAX;
+
+    /// Records that the EP may hold entries from now on.
+    pub(super) fn start(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// Records that the EP can hold no entry any more. Returns the last value.
+    pub(super) fn end(&self) -> u64 {
+        self.0.swap(Self::NOBODYS, Relaxed)
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
 impl Default for CompletedUpTo {
@@ -98,10 +99,7 @@ pub(crate) struct SrqEntries {
     /// the list of reaped entries that the poster has not taken yet.
     returned: AtomicU64,
     /// [`CompletedUpTo`] of all completions whose EP keeps none.
-    progress: AtomicU64,
-    /// Whether there are suspects now. Written under the lock of `losses`.
-    suspects: AtomicBool,
-    losses: Mutex<{ rank::LOSSES }, Losses>,
+    completed_up_to: AtomicU64,
 }
 
 /// The part of the table that only the poster uses.
@@ -122,29 +120,6 @@ pub(crate) struct EntryCounts {
     pub(crate) outstanding: u32,
 }
 
-/// EPs that may hold an entry.
-#[derive(Default)]
-struct Losses {
-    /// Live EPs.
-    holders: HashMap<u64, Arc<CompletedUpTo>, BuildHasherDefault<NumberHasher>>,
-    /// Ended EPs that may have held an entry.
-    suspects: Vec<Suspect>,
-    /// While there are suspects: the posts that had not completed when the list was last filled,
-    /// oldest first, with their entries. A post that has completed since leaves when it reaches the
-    /// front.
-    order: VecDeque<(u64, u32)>,
-    /// `order` covers the posts before this one: all of them that had not completed.
-    ordered: u64,
-}
-
-/// An ended EP, and the range of posts of which it may have held one entry.
-#[derive(Clone, Copy, Debug)]
-struct Suspect {
-    ep: u64,
-    from: u64,
-    before: u64,
-}
-
 impl SrqEntries {
     /// Creates the table for an SRQ of depth `limit`.
     pub(crate) fn new(limit: u32) -> Result<(Self, EntryPoster), TryReserveError> {
@@ -153,9 +128,7 @@ impl SrqEntries {
             posted: AtomicU64::new(0),
             completed: AtomicU32::new(0),
             returned: AtomicU64::new(NONE.into()),
-            progress: AtomicU64::new(0),
-            suspects: AtomicBool::new(false),
-            losses: Mutex::default(),
+            completed_up_to: AtomicU64::new(0),
         };
         let mut poster = EntryPoster { limit: 0, entries: 0, free: NONE, posted: 0 };
         poster.set_limit(&entries, limit)?;
@@ -198,7 +171,7 @@ impl SrqEntries {
                 }
             }
             _ => {
-                self.progress.fetch_max(post + 1, Relaxed);
+                self.completed_up_to.fetch_max(post + 1, Relaxed);
             }
         }
         Some(entry.info())
@@ -223,66 +196,23 @@ impl SrqEntries {
         }
     }
 
-    fn losses(&self) -> MutexGuard<'_, Losses> {
-        self.losses.lock().unwrap()
+    /// The number of posts so far.
+    pub(super) fn posted(&self) -> u64 {
+        self.posted.load(Acquire)
     }
 
-    /// Records that this EP may take entries from now on.
-    ///
-    /// # Errors
-    /// No memory for the tables; the EP must not take entries then.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<(), TryReserveError> {
-        let mut losses = self.losses();
-        losses.holders.try_reserve(1)?;
-        // Each holder may become a suspect.
-        let holders = losses.holders.len() + 1;
-        losses.suspects.try_reserve(holders)?;
-        progress.0.store(0, Relaxed);
-        losses.holders.insert(ep, progress.clone());
-        Ok(())
+    /// [`CompletedUpTo`] of all completions whose EP keeps none.
+    pub(super) fn completed_up_to(&self) -> u64 {
+        self.completed_up_to.load(Relaxed)
     }
 
-    /// Records that this EP takes no more entries and that all its completions have been seen.
-    /// Returns true if the EP may have held an entry. Then [`SrqEntries::next_lost`] may find that
-    /// entry, as soon as every thread that completes entries has seen that there are suspects.
-    pub(crate) fn ep_drained(&self, ep: u64) -> bool {
-        let mut losses = self.losses();
-        let Some(progress) = losses.holders.remove(&ep) else { return false };
-        let from = progress.0.swap(CompletedUpTo::NOBODYS, Relaxed);
-        self.progress.fetch_max(from, Relaxed);
-        if self.counts().available == 0 {
-            return false;
-        }
-        let before = self.posted.load(Acquire);
-        losses.suspects.push(Suspect { ep, from, before });
-        if !self.suspects.load(Relaxed) {
-            // The only long search. No other thread waits for it: a thread that completes an entry
-            // takes the lock only once there are suspects.
-            losses.look(self, 0, before);
-            self.suspects.store(true, Relaxed);
-        }
-        true
+    /// Takes over the [`CompletedUpTo`] of an EP that has ended.
+    pub(super) fn raise_completed_up_to(&self, value: u64) {
+        self.completed_up_to.fetch_max(value, Relaxed);
     }
 
-    /// The next entry known to be lost with an ended EP. The entry counts as completed from now on.
-    #[inline]
-    pub(crate) fn next_lost(&self) -> Option<Lost> {
-        if self.suspects.load(Relaxed) { self.look_for_lost() } else { None }
-    }
-
-    #[inline(never)]
-    fn look_for_lost(&self) -> Option<Lost> {
-        let mut losses = self.losses();
-        let lost = losses.next(self);
-        if losses.suspects.is_empty() {
-            losses.order = VecDeque::new();
-            self.suspects.store(false, Relaxed);
-        }
-        lost
-    }
-
-    /// The posts in `from..before` that have not completed, in order.
-    fn pending(&self, from: u64, before: u64) -> Result<VecDeque<(u64, u32)>, TryReserveError> {
+    /// The posts in `from..before` that have not completed, in order, with their entries.
+    pub(super) fn pending(&self, from: u64, before: u64) -> Result<Vec<(u64, u32)>, TryReserveError> {
         let all = || {
             let entries = self.chunks.iter().map_while(OnceLock::get).flatten();
             (0..)
@@ -294,61 +224,21 @@ impl SrqEntries {
         let mut found = list(all().count())?;
         found.extend(all());
         found.sort_unstable();
-        Ok(found.into())
-    }
-}
-
-impl Losses {
-    /// Fills `order` with the posts in `from..before`. Returns false without memory; the caller has
-    /// to try again later.
-    fn look(&mut self, entries: &SrqEntries, from: u64, before: u64) -> bool {
-        let found = entries.pending(from, before);
-        self.ordered = if found.is_ok() { before } else { from };
-        let looked = found.is_ok();
-        self.order = found.unwrap_or_default();
-        looked
+        Ok(found)
     }
 
-    fn next(&mut self, entries: &SrqEntries) -> Option<Lost> {
-        let last_before = self.suspects.iter().map(|suspect| suspect.before).max()?;
-        while !self.suspects.is_empty() {
-            let Some(&(post, number)) = self.order.front() else {
-                if self.ordered >= last_before {
-                    // Every entry that the suspects could have held has completed.
-                    self.suspects.clear();
-                    return None;
-                }
-                let posted = entries.posted.load(Acquire);
-                if !self.look(entries, self.ordered, posted) {
-                    return None;
-                }
-                continue;
-            };
-            let entry = entries.entry(number)?;
-            if entry.state.load(Acquire) != post {
-                self.order.pop_front();
-                continue;
-            }
-            self.suspects.retain(|suspect| post < suspect.before);
-            let progress = |holder: &Arc<CompletedUpTo>| holder.0.load(Relaxed);
-            let youngest = self.holders.values().map(progress).max().unwrap_or(0);
-            if post + 1 > youngest.max(entries.progress.load(Relaxed))
-                || self.holders.values().any(|holder| progress(holder) <= post)
-            {
-                return None;
-            }
-            // Each suspect held at most one entry. Assign the entry to the suspect with the
-            // smallest `before`: the other suspects remain for more of the younger entries.
-            let fits = |&at: &usize| self.suspects[at].from <= post;
-            let at = (0..self.suspects.len()).filter(fits).min_by_key(|&at| self.suspects[at].before)?;
-            if entry.state.compare_exchange(post, COMPLETED, AcqRel, Relaxed).is_err() {
-                continue;
-            }
-            entries.completed.fetch_add(1, Release);
-            let ep = self.suspects.swap_remove(at).ep;
-            return Some(Lost { entry: number, info: entry.info(), ep });
-        }
-        None
+    /// Whether this post of the entry has not completed.
+    pub(super) fn is_pending(&self, number: u32, post: u64) -> bool {
+        self.entry(number).is_some_and(|entry| entry.state.load(Acquire) == post)
+    }
+
+    /// Completes an entry that the device has lost, and returns its info. `None` if this post of
+    /// the entry has completed meanwhile.
+    pub(super) fn complete_lost(&self, number: u32, post: u64) -> Option<WrInfo> {
+        let entry = self.entry(number)?;
+        entry.state.compare_exchange(post, COMPLETED, AcqRel, Relaxed).ok()?;
+        self.completed.fetch_add(1, Release);
+        Some(entry.info())
     }
 }
 
@@ -443,337 +333,4 @@ impl std::fmt::Debug for SrqEntries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn info(cookie: u64) -> WrInfo {
-        WrInfo { cookie, ..WrInfo::default() }
-    }
-
-    /// Both parts of the table, and the `CompletedUpTo` of the EPs.
-    struct Both {
-        entries: SrqEntries,
-        poster: EntryPoster,
-        eps: HashMap<u64, Arc<CompletedUpTo>>,
-    }
-
-    impl Both {
-        fn new(limit: u32) -> Self {
-            let (entries, poster) = SrqEntries::new(limit).unwrap();
-            Self { entries, poster, eps: HashMap::new() }
-        }
-
-        /// A table with `n` posted buffers, whose cookies count from 100.
-        fn posted(n: u32) -> (Self, Vec<u32>) {
-            let mut both = Self::new(n);
-            let entries = (0..n).map(|i| both.post(u64::from(i) + 100).unwrap()).collect();
-            (both, entries)
-        }
-
-        fn post(&mut self, cookie: u64) -> Option<u32> {
-            self.poster.post(&self.entries, info(cookie))
-        }
-
-        /// The EP completes the oldest entry, and a new buffer is posted.
-        fn go_on(&mut self, entries: &mut Vec<u32>, ep: u64, cookie: u64) {
-            let oldest = entries.remove(0);
-            self.complete(oldest, ep).unwrap();
-            self.entries.release(oldest);
-            entries.push(self.post(cookie).unwrap());
-        }
-
-        fn connect(&mut self, ep: u64) {
-            self.entries.ep_connected(ep, self.eps.entry(ep).or_default()).unwrap();
-        }
-
-        fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
-            self.entries.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|info| info.cookie)
-        }
-
-        /// The available and outstanding counts.
-        fn counts(&self) -> (u32, u32) {
-            let EntryCounts { available, outstanding } = self.entries.counts();
-            (available, outstanding)
-        }
-    }
-
-    #[test]
-    fn full_until_a_completion_is_reaped() {
-        let (mut both, entries) = Both::posted(3);
-        assert_eq!(both.post(9), None);
-        assert_eq!(both.complete(entries[1], 7), Some(101));
-        assert_eq!(both.counts(), (2, 3));
-        assert_eq!(both.post(9), None);
-        both.entries.release(entries[1]);
-        assert_eq!(both.counts(), (2, 2));
-        assert!(both.post(9).is_some());
-        assert_eq!(both.post(9), None);
-    }
-
-    #[test]
-    fn an_entry_completes_once_and_comes_back_once() {
-        let (both, entries) = Both::posted(2);
-        both.entries.release(entries[0]);
-        assert_eq!(both.counts(), (2, 2));
-        assert_eq!(both.complete(entries[0], 1), Some(100));
-        assert_eq!((both.complete(entries[0], 1), both.complete(NONE, 1)), (None, None));
-        both.entries.release(entries[0]);
-        both.entries.release(entries[0]);
-        assert_eq!((both.counts(), both.complete(entries[0], 1)), ((1, 1), None));
-    }
-
-    #[test]
-    fn a_post_that_is_undone_was_never_there() {
-        let mut both = Both::new(1);
-        let entry = both.post(1).unwrap();
-        both.poster.unpost(&both.entries, entry);
-        assert_eq!((both.counts(), both.complete(entry, 1)), ((0, 0), None));
-        let entry = both.post(2).unwrap();
-        assert_eq!(both.complete(entry, 1), Some(2));
-    }
-
-    #[test]
-    fn a_deeper_ledger_keeps_its_entries_and_a_flatter_one_holds_no_more() {
-        let (mut both, entries) = Both::posted(4);
-        both.poster.set_limit(&both.entries, 5_000).unwrap();
-        let more: Vec<_> = (0..4_996).map(|i| both.post(i + 104).unwrap()).collect();
-        assert_eq!((both.post(0), both.counts()), (None, (5_000, 5_000)));
-        for (cookie, &entry) in (100..).zip(entries.iter().chain(&more)) {
-            assert_eq!(both.complete(entry, 1), Some(cookie));
-            both.entries.release(entry);
-        }
-        both.poster.limit_to(2);
-        assert!(both.post(1).is_some() && both.post(2).is_some() && both.post(3).is_none());
-    }
-
-    /// While one EP holds a buffer for a long time, the other entries are reused without more
-    /// memory.
-    #[test]
-    fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
-        let (mut both, mut entries) = Both::posted(4);
-        let held = entries.remove(0);
-        let chunks = |both: &Both| both.entries.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-        let before = chunks(&both);
-        for n in 0..10_000 {
-            both.go_on(&mut entries, 2, n);
-        }
-        assert_eq!((chunks(&both), both.entries.losses().order.capacity()), (before, 0));
-        assert_eq!(both.complete(held, 1), Some(100));
-    }
-
-    #[test]
-    fn a_buffer_swallowed_with_its_ep_is_found_when_younger_ones_complete() {
-        let (mut both, entries) = Both::posted(4);
-        both.connect(1);
-        both.connect(2);
-        // EP 1 takes the first buffer and fails during the message.
-        assert!(both.entries.ep_drained(1));
-        assert_eq!(both.entries.next_lost(), None);
-        both.complete(entries[1], 2).unwrap();
-        let lost = both.entries.next_lost().unwrap();
-        assert_eq!((lost.ep, lost.info), (1, info(100)));
-        both.entries.release(lost.entry);
-        both.entries.release(entries[1]);
-        assert_eq!(both.counts(), (2, 2));
-        assert_eq!(both.entries.next_lost(), None);
-    }
-
-    /// UD EPs hold no entry themselves, so their completions reveal lost entries too.
-    #[test]
-    fn a_swallowed_buffer_is_found_by_completions_of_those_who_hold_none() {
-        let (mut both, entries) = Both::posted(4);
-        both.connect(1);
-        assert!(both.entries.ep_drained(1));
-        both.eps.insert(2, Arc::default());
-        both.complete(entries[1], 2).unwrap();
-        assert_eq!(both.entries.next_lost().map(|lost| lost.ep), Some(1));
-    }
-
-    #[test]
-    fn buffers_that_nobody_is_known_to_have_taken_are_not_lost_with_the_last_ep() {
-        let (mut both, entries) = Both::posted(3);
-        both.connect(1);
-        both.complete(entries[0], 1).unwrap();
-        both.entries.ep_drained(1);
-        assert_eq!(both.entries.next_lost(), None);
-        assert_eq!(both.counts().0, 2);
-    }
-
-    #[test]
-    fn a_buffer_that_a_live_ep_may_still_fill_is_not_lost() {
-        let (mut both, entries) = Both::posted(4);
-        for ep in 1..=3 {
-            both.connect(ep);
-        }
-        both.entries.ep_drained(1);
-        both.complete(entries[1], 2).unwrap();
-        // EP 3 may hold the first entry.
-        assert_eq!(both.entries.next_lost(), None);
-        assert_eq!(both.complete(entries[0], 3), Some(100));
-        assert_eq!(both.entries.next_lost(), None);
-    }
-
-    /// An ended EP that held no entry is a suspect only until the posts of that time have
-    /// completed.
-    #[test]
-    fn suspicion_ends_after_one_lap() {
-        let (mut both, mut entries) = Both::posted(4);
-        both.connect(1);
-        both.connect(2);
-        assert!(both.entries.ep_drained(1));
-        for n in 0..4 {
-            both.go_on(&mut entries, 2, n);
-            assert_eq!(both.entries.next_lost(), None);
-        }
-        assert!(!both.entries.suspects.load(Relaxed));
-        // A further suspect can be found again.
-        both.connect(3);
-        assert!(both.entries.ep_drained(3));
-        both.complete(entries[1], 2).unwrap();
-        assert_eq!(both.entries.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((3, 0)));
-    }
-
-    /// An EP that ended before a buffer was posted cannot have taken that one.
-    #[test]
-    fn a_swallowed_buffer_is_not_put_on_an_ep_that_ended_before_its_post() {
-        let (mut both, mut entries) = Both::posted(4);
-        for ep in 1..=3 {
-            both.connect(ep);
-        }
-        assert!(both.entries.ep_drained(1));
-        // No thread looks for lost entries meanwhile, so the first EP is still a suspect.
-        for n in 0..4 {
-            both.go_on(&mut entries, 3, n);
-        }
-        // EP 2 takes the first of the new entries.
-        assert!(both.entries.ep_drained(2));
-        both.complete(entries[1], 3).unwrap();
-        assert_eq!(both.entries.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((2, 0)));
-    }
-
-    /// One poster, and several reapers that complete entries in any order: each cookie returns
-    /// once, and no entry is lost or used twice.
-    #[test]
-    fn nothing_is_lost_or_doubled_between_threads() {
-        const DEPTH: u32 = 300;
-        const EACH: u64 = 200_000;
-        const REAPERS: usize = 2;
-        let (entries, mut poster) = SrqEntries::new(DEPTH).unwrap();
-        let device = crossbeam_queue::ArrayQueue::new(DEPTH as usize + REAPERS);
-        let seen = std::thread::scope(|scope| {
-            let reapers: Vec<_> = (0..REAPERS)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let (mut sum, mut n) = (0, 0);
-                        loop {
-                            match device.pop() {
-                                Some(NONE) => return (sum, n),
-                                Some(entry) => {
-                                    sum += entries.complete(entry, None).unwrap().cookie;
-                                    n += 1;
-                                    entries.release(entry);
-                                }
-                                None => std::thread::yield_now(),
-                            }
-                        }
-                    })
-                })
-                .collect();
-            for cookie in 0..EACH {
-                let entry = loop {
-                    match poster.post(&entries, info(cookie)) {
-                        Some(entry) => break entry,
-                        None => std::thread::yield_now(),
-                    }
-                };
-                device.push(entry).unwrap();
-            }
-            (0..REAPERS).for_each(|_| while device.push(NONE).is_err() {});
-            reapers
-                .into_iter()
-                .map(|reaper| reaper.join().unwrap())
-                .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
-        });
-        assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
-        assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
-        // All entries are free again.
-        assert!((0..DEPTH).all(|_| poster.post(&entries, info(0)).is_some()));
-    }
-
-    proptest! {
-        /// EPs take entries in posting order, complete them in any order across EPs, and sometimes
-        /// end while they hold one. No entry is declared lost wrongly, no cookie is mixed up, and
-        /// the counts stay within their bounds. When the surviving EPs have gone through the whole
-        /// SRQ once more, every entry is found.
-        #[test]
-        fn every_entry_is_accounted_for(steps in proptest::collection::vec((0u8..5, 0usize..4), 1..400)) {
-            const DEPTH: u32 = 8;
-            let mut both = Both::new(DEPTH);
-            let mut queue: VecDeque<(u32, u64)> = VecDeque::new();
-            let mut held: HashMap<u64, (u32, u64)> = HashMap::new();
-            let mut live: Vec<u64> = (1..=4).collect();
-            let mut swallowed: HashMap<u32, u64> = HashMap::new();
-            let mut next_ep = 5;
-            let mut cookie = 0;
-            for &ep in &live { both.connect(ep); }
-            for (what, pick) in steps {
-                let ep = live[pick % live.len()];
-                match what {
-                    0 | 1 => {
-                        cookie += 1;
-                        match both.post(cookie) {
-                            Some(entry) => queue.push_back((entry, cookie)),
-                            None => prop_assert_eq!(both.counts().1, DEPTH),
-                        }
-                    }
-                    2 => if let std::collections::hash_map::Entry::Vacant(none) = held.entry(ep)
-                        && let Some(taken) = queue.pop_front()
-                    {
-                        none.insert(taken);
-                    },
-                    3 => if let Some((entry, cookie)) = held.remove(&ep) {
-                        prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                        both.entries.release(entry);
-                    },
-                    _ => {
-                        if let Some((entry, cookie)) = held.remove(&ep) { swallowed.insert(entry, cookie); }
-                        both.entries.ep_drained(ep);
-                        live.retain(|&l| l != ep);
-                        live.push(next_ep);
-                        both.connect(next_ep);
-                        next_ep += 1;
-                    }
-                }
-                while let Some(lost) = both.entries.next_lost() {
-                    prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.info.cookie));
-                    both.entries.release(lost.entry);
-                }
-                let (available, outstanding) = both.counts();
-                prop_assert!(available <= outstanding && outstanding <= DEPTH);
-            }
-            // All EPs finish; then each live EP takes and completes one more entry.
-            for (ep, (entry, cookie)) in held.drain() {
-                prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                both.entries.release(entry);
-            }
-            if swallowed.len() < DEPTH as usize {
-                for &ep in &live {
-                    while queue.is_empty() {
-                        cookie += 1;
-                        queue.push_back((both.post(cookie).unwrap(), cookie));
-                    }
-                    let (entry, cookie) = queue.pop_front().unwrap();
-                    prop_assert_eq!(both.complete(entry, ep), Some(cookie));
-                    both.entries.release(entry);
-                    while let Some(lost) = both.entries.next_lost() {
-                        prop_assert_eq!(swallowed.remove(&lost.entry), Some(lost.info.cookie));
-                        both.entries.release(lost.entry);
-                    }
-                }
-                prop_assert!(swallowed.is_empty());
-                prop_assert_eq!(both.counts().1 as usize, queue.len());
-            }
-        }
-    }
-}
+mod tests;

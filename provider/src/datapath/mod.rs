@@ -7,11 +7,14 @@
 //!
 //! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
 //! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
-//! above do not depend on the path, except the fastest ways to post and to dequeue.
+//! above do not depend on the path, except the functions that post to an SRQ (`Srq::post_fast`,
+//! `Srq::post_from_last_lmr`, `Srq::post_pool`) and that take a message off an EVD
+//! (`EvdInner::dequeue_fast`).
 
 pub(crate) mod completion;
 pub(crate) mod direct;
 pub(crate) mod entries;
+pub(crate) mod losses;
 mod queues;
 pub(crate) mod verbs;
 
@@ -95,9 +98,9 @@ impl SrqPath {
     ///
     /// # Errors
     /// No memory for the record.
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<()> {
+    pub(crate) fn ep_connected(&self, ep: u64, completed: &Arc<CompletedUpTo>) -> Result<()> {
         match self {
-            Self::Verbs(srq) => srq.ep_connected(ep, progress),
+            Self::Verbs(srq) => srq.ep_connected(ep, completed),
             Self::Direct(_) => Ok(()),
         }
     }

@@ -5,6 +5,7 @@
 //! its own lock.
 
 use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
+use super::losses::LostEntries;
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct VerbsSrq {
     srq: Srq,
     entries: SrqEntries,
+    losses: LostEntries,
     depth: AtomicU32,
 }
 
@@ -43,7 +45,7 @@ impl VerbsSrq {
         resizable: bool,
     ) -> Result<(Arc<Self>, VerbsPoster)> {
         let (entries, poster) = SrqEntries::new(depth)?;
-        let shared = Arc::new(Self { srq, entries, depth: depth.into() });
+        let shared = Arc::new(Self { srq, entries, losses: LostEntries::default(), depth: depth.into() });
         Ok((shared.clone(), VerbsPoster { shared, poster, id, room, resizable }))
     }
 
@@ -65,17 +67,17 @@ impl VerbsSrq {
         self.entries.release(entry);
     }
 
-    pub(crate) fn ep_connected(&self, ep: u64, progress: &Arc<CompletedUpTo>) -> Result<()> {
-        Ok(self.entries.ep_connected(ep, progress)?)
+    pub(crate) fn ep_connected(&self, ep: u64, completed: &Arc<CompletedUpTo>) -> Result<()> {
+        Ok(self.losses.ep_connected(ep, completed)?)
     }
 
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
-        self.entries.ep_drained(ep)
+        self.losses.ep_drained(&self.entries, ep)
     }
 
     #[inline]
     pub(crate) fn next_lost(&self) -> Option<Lost> {
-        self.entries.next_lost()
+        self.losses.next(&self.entries)
     }
 }
 

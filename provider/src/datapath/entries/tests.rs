@@ -1,0 +1,344 @@
+//! Tests of the table of SRQ entries and of the search for lost entries.
+
+use super::*;
+use crate::datapath::Lost;
+use crate::datapath::losses::LostEntries;
+use proptest::prelude::*;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+fn info(cookie: u64) -> WrInfo {
+    WrInfo { cookie, ..WrInfo::default() }
+}
+
+/// Both parts of the table, the search for lost entries, and the `CompletedUpTo` of the EPs.
+struct Table {
+    entries: SrqEntries,
+    poster: EntryPoster,
+    losses: LostEntries,
+    eps: HashMap<u64, Arc<CompletedUpTo>>,
+}
+
+impl Table {
+    fn new(limit: u32) -> Self {
+        let (entries, poster) = SrqEntries::new(limit).unwrap();
+        Self { entries, poster, losses: LostEntries::default(), eps: HashMap::new() }
+    }
+
+    /// A table with `n` posted buffers, whose cookies count from 100.
+    fn posted(n: u32) -> (Self, Vec<u32>) {
+        let mut table = Self::new(n);
+        let entries = (0..n).map(|i| table.post(u64::from(i) + 100).unwrap()).collect();
+        (table, entries)
+    }
+
+    fn post(&mut self, cookie: u64) -> Option<u32> {
+        self.poster.post(&self.entries, info(cookie))
+    }
+
+    /// The EP completes the oldest entry, and a new buffer is posted.
+    fn go_on(&mut self, entries: &mut Vec<u32>, ep: u64, cookie: u64) {
+        let oldest = entries.remove(0);
+        self.complete(oldest, ep).unwrap();
+        self.entries.release(oldest);
+        entries.push(self.post(cookie).unwrap());
+    }
+
+    fn connect(&mut self, ep: u64) {
+        self.losses.ep_connected(ep, self.eps.entry(ep).or_default()).unwrap();
+    }
+
+    fn ep_drained(&self, ep: u64) -> bool {
+        self.losses.ep_drained(&self.entries, ep)
+    }
+
+    fn next_lost(&self) -> Option<Lost> {
+        self.losses.next(&self.entries)
+    }
+
+    fn complete(&self, entry: u32, ep: u64) -> Option<u64> {
+        self.entries.complete(entry, self.eps.get(&ep).map(|ep| &**ep)).map(|info| info.cookie)
+    }
+
+    /// The available and outstanding counts.
+    fn counts(&self) -> (u32, u32) {
+        let EntryCounts { available, outstanding } = self.entries.counts();
+        (available, outstanding)
+    }
+}
+
+#[test]
+fn full_until_a_completion_is_reaped() {
+    let (mut table, entries) = Table::posted(3);
+    assert_eq!(table.post(9), None);
+    assert_eq!(table.complete(entries[1], 7), Some(101));
+    assert_eq!(table.counts(), (2, 3));
+    assert_eq!(table.post(9), None);
+    table.entries.release(entries[1]);
+    assert_eq!(table.counts(), (2, 2));
+    assert!(table.post(9).is_some());
+    assert_eq!(table.post(9), None);
+}
+
+#[test]
+fn an_entry_completes_once_and_comes_back_once() {
+    let (table, entries) = Table::posted(2);
+    table.entries.release(entries[0]);
+    assert_eq!(table.counts(), (2, 2));
+    assert_eq!(table.complete(entries[0], 1), Some(100));
+    assert_eq!((table.complete(entries[0], 1), table.complete(NONE, 1)), (None, None));
+    table.entries.release(entries[0]);
+    table.entries.release(entries[0]);
+    assert_eq!((table.counts(), table.complete(entries[0], 1)), ((1, 1), None));
+}
+
+#[test]
+fn an_undone_post_leaves_no_trace() {
+    let mut table = Table::new(1);
+    let entry = table.post(1).unwrap();
+    table.poster.unpost(&table.entries, entry);
+    assert_eq!((table.counts(), table.complete(entry, 1)), ((0, 0), None));
+    let entry = table.post(2).unwrap();
+    assert_eq!(table.complete(entry, 1), Some(2));
+}
+
+#[test]
+fn a_deeper_table_keeps_its_entries_and_a_smaller_one_is_full() {
+    let (mut table, entries) = Table::posted(4);
+    table.poster.set_limit(&table.entries, 5_000).unwrap();
+    let more: Vec<_> = (0..4_996).map(|i| table.post(i + 104).unwrap()).collect();
+    assert_eq!((table.post(0), table.counts()), (None, (5_000, 5_000)));
+    for (cookie, &entry) in (100..).zip(entries.iter().chain(&more)) {
+        assert_eq!(table.complete(entry, 1), Some(cookie));
+        table.entries.release(entry);
+    }
+    table.poster.limit_to(2);
+    assert!(table.post(1).is_some() && table.post(2).is_some() && table.post(3).is_none());
+}
+
+/// While one EP holds a buffer for a long time, the other entries are reused without more
+/// memory.
+#[test]
+fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
+    let (mut table, mut entries) = Table::posted(4);
+    let held = entries.remove(0);
+    let chunks = |table: &Table| table.entries.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+    let before = chunks(&table);
+    for n in 0..10_000 {
+        table.go_on(&mut entries, 2, n);
+    }
+    assert_eq!((chunks(&table), table.losses.is_idle()), (before, true));
+    assert_eq!(table.complete(held, 1), Some(100));
+}
+
+#[test]
+fn a_lost_buffer_is_found_when_younger_ones_complete() {
+    let (mut table, entries) = Table::posted(4);
+    table.connect(1);
+    table.connect(2);
+    // EP 1 takes the first buffer and fails during the message.
+    assert!(table.ep_drained(1));
+    assert_eq!(table.next_lost(), None);
+    table.complete(entries[1], 2).unwrap();
+    let lost = table.next_lost().unwrap();
+    assert_eq!((lost.ep, lost.info), (1, info(100)));
+    table.entries.release(lost.entry);
+    table.entries.release(entries[1]);
+    assert_eq!(table.counts(), (2, 2));
+    assert_eq!(table.next_lost(), None);
+}
+
+/// UD EPs hold no entry themselves, so their completions reveal lost entries too.
+#[test]
+fn completions_of_ud_eps_reveal_a_lost_buffer() {
+    let (mut table, entries) = Table::posted(4);
+    table.connect(1);
+    assert!(table.ep_drained(1));
+    table.eps.insert(2, Arc::default());
+    table.complete(entries[1], 2).unwrap();
+    assert_eq!(table.next_lost().map(|lost| lost.ep), Some(1));
+}
+
+#[test]
+fn buffers_still_on_the_srq_are_not_lost() {
+    let (mut table, entries) = Table::posted(3);
+    table.connect(1);
+    table.complete(entries[0], 1).unwrap();
+    table.ep_drained(1);
+    assert_eq!(table.next_lost(), None);
+    assert_eq!(table.counts().0, 2);
+}
+
+#[test]
+fn a_buffer_that_a_live_ep_may_still_fill_is_not_lost() {
+    let (mut table, entries) = Table::posted(4);
+    for ep in 1..=3 {
+        table.connect(ep);
+    }
+    table.ep_drained(1);
+    table.complete(entries[1], 2).unwrap();
+    // EP 3 may hold the first entry.
+    assert_eq!(table.next_lost(), None);
+    assert_eq!(table.complete(entries[0], 3), Some(100));
+    assert_eq!(table.next_lost(), None);
+}
+
+/// An ended EP that held no entry is a suspect only until the posts of that time have
+/// completed.
+#[test]
+fn a_suspect_is_dropped_after_one_lap() {
+    let (mut table, mut entries) = Table::posted(4);
+    table.connect(1);
+    table.connect(2);
+    assert!(table.ep_drained(1));
+    for n in 0..4 {
+        table.go_on(&mut entries, 2, n);
+        assert_eq!(table.next_lost(), None);
+    }
+    assert!(table.losses.is_idle());
+    // A further suspect can be found again.
+    table.connect(3);
+    assert!(table.ep_drained(3));
+    table.complete(entries[1], 2).unwrap();
+    assert_eq!(table.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((3, 0)));
+}
+
+/// An EP that ended before a buffer was posted cannot have taken that one.
+#[test]
+fn an_ep_that_ended_before_a_post_did_not_lose_it() {
+    let (mut table, mut entries) = Table::posted(4);
+    for ep in 1..=3 {
+        table.connect(ep);
+    }
+    assert!(table.ep_drained(1));
+    // No thread looks for lost entries meanwhile, so the first EP is still a suspect.
+    for n in 0..4 {
+        table.go_on(&mut entries, 3, n);
+    }
+    // EP 2 takes the first of the new entries.
+    assert!(table.ep_drained(2));
+    table.complete(entries[1], 3).unwrap();
+    assert_eq!(table.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((2, 0)));
+}
+
+/// One poster, and several reapers that complete entries in any order: each cookie returns
+/// once, and no entry is lost or used twice.
+#[test]
+fn each_cookie_comes_back_once_between_threads() {
+    const DEPTH: u32 = 300;
+    const EACH: u64 = 200_000;
+    const REAPERS: usize = 2;
+    let (entries, mut poster) = SrqEntries::new(DEPTH).unwrap();
+    let device = crossbeam_queue::ArrayQueue::new(DEPTH as usize + REAPERS);
+    let seen = std::thread::scope(|scope| {
+        let reapers: Vec<_> = (0..REAPERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut sum, mut n) = (0, 0);
+                    loop {
+                        match device.pop() {
+                            Some(NONE) => return (sum, n),
+                            Some(entry) => {
+                                sum += entries.complete(entry, None).unwrap().cookie;
+                                n += 1;
+                                entries.release(entry);
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for cookie in 0..EACH {
+            let entry = loop {
+                match poster.post(&entries, info(cookie)) {
+                    Some(entry) => break entry,
+                    None => std::thread::yield_now(),
+                }
+            };
+            device.push(entry).unwrap();
+        }
+        (0..REAPERS).for_each(|_| while device.push(NONE).is_err() {});
+        reapers.into_iter().map(|reaper| reaper.join().unwrap()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    });
+    assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
+    assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
+    // All entries are free again.
+    assert!((0..DEPTH).all(|_| poster.post(&entries, info(0)).is_some()));
+}
+
+proptest! {
+    /// EPs take entries in posting order, complete them in any order across EPs, and sometimes
+    /// end while they hold one. No entry is declared lost wrongly, no cookie is mixed up, and
+    /// the counts stay within their bounds. When the surviving EPs have gone through the whole
+    /// SRQ once more, every entry is found.
+    #[test]
+    fn every_entry_is_accounted_for(steps in proptest::collection::vec((0u8..5, 0usize..4), 1..400)) {
+        const DEPTH: u32 = 8;
+        let mut table = Table::new(DEPTH);
+        let mut queue: VecDeque<(u32, u64)> = VecDeque::new();
+        let mut held: HashMap<u64, (u32, u64)> = HashMap::new();
+        let mut live: Vec<u64> = (1..=4).collect();
+        let mut lost_entries: HashMap<u32, u64> = HashMap::new();
+        let mut next_ep = 5;
+        let mut cookie = 0;
+        for &ep in &live { table.connect(ep); }
+        for (what, pick) in steps {
+            let ep = live[pick % live.len()];
+            match what {
+                0 | 1 => {
+                    cookie += 1;
+                    match table.post(cookie) {
+                        Some(entry) => queue.push_back((entry, cookie)),
+                        None => prop_assert_eq!(table.counts().1, DEPTH),
+                    }
+                }
+                2 => if let std::collections::hash_map::Entry::Vacant(none) = held.entry(ep)
+                    && let Some(taken) = queue.pop_front()
+                {
+                    none.insert(taken);
+                },
+                3 => if let Some((entry, cookie)) = held.remove(&ep) {
+                    prop_assert_eq!(table.complete(entry, ep), Some(cookie));
+                    table.entries.release(entry);
+                },
+                _ => {
+                    if let Some((entry, cookie)) = held.remove(&ep) { lost_entries.insert(entry, cookie); }
+                    table.ep_drained(ep);
+                    live.retain(|&l| l != ep);
+                    live.push(next_ep);
+                    table.connect(next_ep);
+                    next_ep += 1;
+                }
+            }
+            while let Some(lost) = table.next_lost() {
+                prop_assert_eq!(lost_entries.remove(&lost.entry), Some(lost.info.cookie));
+                table.entries.release(lost.entry);
+            }
+            let (available, outstanding) = table.counts();
+            prop_assert!(available <= outstanding && outstanding <= DEPTH);
+        }
+        // All EPs finish; then each live EP takes and completes one more entry.
+        for (ep, (entry, cookie)) in held.drain() {
+            prop_assert_eq!(table.complete(entry, ep), Some(cookie));
+            table.entries.release(entry);
+        }
+        if lost_entries.len() < DEPTH as usize {
+            for &ep in &live {
+                while queue.is_empty() {
+                    cookie += 1;
+                    queue.push_back((table.post(cookie).unwrap(), cookie));
+                }
+                let (entry, cookie) = queue.pop_front().unwrap();
+                prop_assert_eq!(table.complete(entry, ep), Some(cookie));
+                table.entries.release(entry);
+                while let Some(lost) = table.next_lost() {
+                    prop_assert_eq!(lost_entries.remove(&lost.entry), Some(lost.info.cookie));
+                    table.entries.release(lost.entry);
+                }
+            }
+            prop_assert!(lost_entries.is_empty());
+            prop_assert_eq!(table.counts().1 as usize, queue.len());
+        }
+    }
+}
