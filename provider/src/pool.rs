@@ -21,63 +21,24 @@
 //! SOUNDNESS.md has the whole argument.
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
+mod recv;
+mod send;
+
+pub use self::recv::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool};
+pub use self::send::{SendBuf, SendPool};
 use crate::bounded_queue::BoundedQueue;
 use crate::datapath::WrInfo;
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};
-use crate::types::{CompletionFlags, MemPriv};
-use crate::{DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, EventData, Ia, Pz, Result, Srq};
-use crate::{SrqParam, Subtype, WaitError};
+use crate::types::MemPriv;
+use crate::{Error, Ia, Pz, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use std::collections::TryReserveError;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-
-/// A queue that a pool can post to: an SRQ, or an EP with a receive queue of its own.
-pub trait ReceiveQueue: sealed::Sealed {}
-
-impl ReceiveQueue for Srq {}
-impl ReceiveQueue for Ep {}
-
-mod sealed {
-    use super::{Ep, PoolMemory, PostError, Srq, WrInfo};
-
-    pub trait Sealed {
-        /// Posts these bytes, an offset and a length, of a pool's memory.
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: WrInfo)
-        -> Result<(), PostError>;
-    }
-
-    impl Sealed for Srq {
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(
-            &mut self,
-            memory: &PoolMemory,
-            bytes: (usize, usize),
-            info: WrInfo,
-        ) -> Result<(), PostError> {
-            self.post_pool(memory, bytes, info)
-        }
-    }
-
-    impl Sealed for Ep {
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(
-            &mut self,
-            memory: &PoolMemory,
-            bytes: (usize, usize),
-            info: WrInfo,
-        ) -> Result<(), PostError> {
-            self.inner.post_recv_pool(memory, bytes, info)
-        }
-    }
-}
 
 /// The state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +52,7 @@ enum BufferState {
 /// buffer's generation above.
 #[derive(Debug)]
 struct Buffers {
-    slots: Vec<(BufferState, u64)>,
+    states: Vec<(BufferState, u64)>,
     free: Vec<u32>,
     posted: usize,
     /// The number of bits of a cookie that hold the buffer's index.
@@ -101,17 +62,17 @@ struct Buffers {
 impl Buffers {
     fn new(n: u32) -> Result<Self, TryReserveError> {
         let bits = u32::BITS - (n - 1).leading_zeros();
-        let (mut slots, mut free) = (list(n as usize)?, list(n as usize)?);
-        slots.resize(n as usize, (BufferState::Free, 0));
+        let (mut states, mut free) = (list(n as usize)?, list(n as usize)?);
+        states.resize(n as usize, (BufferState::Free, 0));
         free.extend((0..n).rev());
-        Ok(Self { slots, free, posted: 0, bits })
+        Ok(Self { states, free, posted: 0, bits })
     }
 
     /// Marks a free buffer as posted and returns the buffer and its cookie.
     fn post(&mut self) -> Option<(u32, u64)> {
-        while let Some(slot) = self.free.pop() {
-            if let Some(cookie) = self.mark_posted(slot) {
-                return Some((slot, cookie));
+        while let Some(index) = self.free.pop() {
+            if let Some(cookie) = self.mark_posted(index) {
+                return Some((index, cookie));
             }
         }
         None
@@ -120,46 +81,46 @@ impl Buffers {
     /// Marks a buffer as posted. Returns `None` without a change if the generations of the buffer
     /// are used up: at least 2^32 of them, 2^54 in a pool of 1,024 buffers. Such a buffer is never
     /// posted again, so that a kept completion never matches a second time.
-    fn mark_posted(&mut self, slot: u32) -> Option<u64> {
-        let (place, generation) = &mut self.slots[slot as usize];
+    fn mark_posted(&mut self, index: u32) -> Option<u64> {
+        let (state, generation) = &mut self.states[index as usize];
         let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
-        (*place, *generation) = (BufferState::Posted, next);
+        (*state, *generation) = (BufferState::Posted, next);
         self.posted += 1;
-        Some(next << self.bits | u64::from(slot))
+        Some(next << self.bits | u64::from(index))
     }
 
     /// Undoes a refused post.
-    fn unpost(&mut self, slot: u32, to: BufferState) {
+    fn unpost(&mut self, index: u32, to: BufferState) {
         self.posted -= 1;
-        self.slots[slot as usize].0 = to;
+        self.states[index as usize].0 = to;
         if to == BufferState::Free {
-            self.free.push(slot);
+            self.free.push(index);
         }
     }
 
     /// Marks the buffer of a completion as out. `None` for a cookie that names no posted buffer.
     fn complete(&mut self, cookie: u64) -> Option<u32> {
-        let slot = (cookie & ((1 << self.bits) - 1)) as u32;
-        let entry = self.slots.get_mut(slot as usize)?;
+        let index = (cookie & ((1 << self.bits) - 1)) as u32;
+        let entry = self.states.get_mut(index as usize)?;
         if *entry != (BufferState::Posted, cookie >> self.bits) {
             return None;
         }
         entry.0 = BufferState::Out;
         self.posted -= 1;
-        Some(slot)
+        Some(index)
     }
 
     /// Frees a buffer that a guard has returned.
-    fn give_back(&mut self, slot: u32) {
-        self.slots[slot as usize].0 = BufferState::Free;
-        self.free.push(slot);
+    fn give_back(&mut self, index: u32) {
+        self.states[index as usize].0 = BufferState::Free;
+        self.free.push(index);
     }
 
     /// Marks a free buffer as out.
     fn take(&mut self) -> Option<u32> {
-        let slot = self.free.pop()?;
-        self.slots[slot as usize].0 = BufferState::Out;
-        Some(slot)
+        let index = self.free.pop()?;
+        self.states[index as usize].0 = BufferState::Out;
+        Some(index)
     }
 }
 
@@ -231,8 +192,8 @@ impl Arena {
     }
 
     /// The offset and the length of part of a buffer, from `offset` on, in the pool's memory.
-    fn bytes(&self, slot: u32, offset: usize, len: usize) -> (usize, usize) {
-        (slot as usize * self.size + offset, len)
+    fn bytes(&self, index: u32, offset: usize, len: usize) -> (usize, usize) {
+        (index as usize * self.size + offset, len)
     }
 
     fn info(&self, cookie: u64) -> WrInfo {
@@ -247,19 +208,19 @@ impl Arena {
         }
     }
 
-    fn collect(&self, slots: &mut Buffers) {
-        while let Some(slot) = self.returned.pop() {
-            slots.give_back(slot as u32);
+    fn collect(&self, buffers: &mut Buffers) {
+        while let Some(index) = self.returned.pop() {
+            buffers.give_back(index as u32);
         }
         while let Some(cookie) = self.unseen.pop() {
-            if let Some(slot) = slots.complete(cookie) {
-                slots.give_back(slot);
+            if let Some(index) = buffers.complete(cookie) {
+                buffers.give_back(index);
             }
         }
     }
 
-    fn buffer(self: &Arc<Self>, slot: u32, len: usize) -> Buffer {
-        Buffer { arena: self.clone(), slot, len: len.min(self.size) }
+    fn buffer(self: &Arc<Self>, index: u32, len: usize) -> Buffer {
+        Buffer { arena: self.clone(), index, len: len.min(self.size) }
     }
 }
 
@@ -276,21 +237,21 @@ impl Drop for Arena {
 #[derive(Debug)]
 struct Buffer {
     arena: Arc<Arena>,
-    slot: u32,
+    index: u32,
     len: usize,
 }
 
 impl Buffer {
     fn start(&self) -> *mut u8 {
-        // SAFETY: slots are below the pool's buffer count, and the mapping has `size` bytes for
-        // each slot.
-        unsafe { self.arena.base.0.as_ptr().add(self.slot as usize * self.arena.size) }
+        // SAFETY: the index is below the pool's buffer count, and the mapping has `size` bytes for
+        // each buffer.
+        unsafe { self.arena.base.0.as_ptr().add(self.index as usize * self.arena.size) }
     }
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the
-        // mapping; zeroed at first. Not written meanwhile because the slot is out: no other guard
-        // exists for the slot, no queue of a device has held the buffer since its completion came,
+        // mapping; zeroed at first. Not written meanwhile because the buffer is out: no other guard
+        // exists for the buffer, no queue of a device has held the buffer since its completion came,
         // and only the pool can post it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
@@ -299,367 +260,21 @@ impl Buffer {
         // SAFETY: as in `bytes`, and exclusive through `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
+
+    /// Ends the guard without returning the buffer, which is about to be posted.
+    fn into_index(self) -> u32 {
+        let buffer = ManuallyDrop::new(self);
+        // SAFETY: read once, and `buffer` is never dropped. The arena's reference count is
+        // therefore right, and `returned` gets nothing.
+        drop(unsafe { std::ptr::read(&raw const buffer.arena) });
+        buffer.index
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // The queue has room for every buffer, so this never fails.
-        let _ = self.arena.returned.push(self.slot.into());
-    }
-}
-
-/// Receive buffers for an SRQ, or for an EP with a receive queue of its own.
-///
-/// ```no_run
-/// # use doorbell::*;
-/// # fn serve(ia: &Ia, pz: &Pz, evd: &Evd) -> std::result::Result<(), Box<dyn std::error::Error>> {
-/// let mut srq = Srq::create(ia, pz, SrqAttr::depth(256))?;
-/// let mut pool = RecvPool::new(ia, pz, 256, 4096)?;
-/// pool.refill(&mut srq)?;
-/// // ... EPs on this SRQ connect ...
-/// loop {
-///     match pool.next(&mut srq, evd, None)? {
-///         Received::Message(message) => println!("{} bytes from {:?}", message.len(), message.ep()),
-///         Received::Failed(dto) => println!("{:?} on {:?}", dto.status, dto.ep),
-///         Received::Other(event) => println!("{event:?}"),
-///     }
-/// }
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct RecvPool {
-    arena: Arc<Arena>,
-    slots: Buffers,
-    batch: usize,
-}
-
-/// A received message: exactly its bytes. Dropping a `RecvBuf` returns its buffer to the pool.
-#[derive(Debug)]
-pub struct RecvBuf {
-    buffer: Buffer,
-    dto: DtoCompletion,
-}
-
-/// The result of [`RecvPool::next`].
-#[derive(Debug)]
-pub enum Received {
-    /// A message in a buffer of this pool.
-    Message(RecvBuf),
-    /// A receive of this pool failed or was flushed; its buffer is free again.
-    Failed(DtoCompletion),
-    /// An event that does not belong to this pool.
-    Other(Event),
-}
-
-/// The number of a pool's buffers in each state, and the counts of its SRQ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauges {
-    /// Posted by this pool and not yet seen as completed.
-    pub posted: usize,
-    /// Out with the consumer.
-    pub out: usize,
-    /// Free, to be posted at the next refill.
-    pub free: usize,
-    /// Buffers that an EP could take now: all available buffers of the SRQ, including those of
-    /// other pools.
-    pub available: usize,
-    /// Messages that have arrived and are not reaped.
-    pub unreaped: usize,
-}
-
-impl RecvPool {
-    /// Creates a pool of `buffers` free buffers of `size` bytes. [`RecvPool::refill`] posts them.
-    ///
-    /// # Errors
-    /// INVALID_PARAMETER for no buffers, or a size of 0 or over 4 GiB; otherwise as
-    /// [`Lmr::create`](crate::Lmr::create).
-    pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
-        Ok(Self { arena, slots: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
-    }
-
-    /// Posts every free or returned buffer for which the queue has room. Returns the number of
-    /// buffers posted.
-    ///
-    /// # Errors
-    /// The error of the post, except for a full queue. Buffers that were not posted stay free.
-    pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
-        self.arena.check_inherited()?;
-        self.arena.collect(&mut self.slots);
-        let mut n = 0;
-        while let Some((slot, cookie)) = self.slots.post() {
-            let bytes = self.arena.bytes(slot, 0, self.arena.size);
-            match queue.post(&self.arena.registered, bytes, self.arena.info(cookie)) {
-                Ok(()) => n += 1,
-                Err(error) => {
-                    self.slots.unpost(slot, BufferState::Free);
-                    if matches!(error, PostError::Full(_)) {
-                        break;
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(n)
-    }
-
-    /// Returns the buffer of a successful receive that this pool posted; `None` for any other
-    /// completion. The buffer of a failed receive becomes free.
-    pub fn take(&mut self, dto: &DtoCompletion) -> Option<RecvBuf> {
-        match self.sort(dto)? {
-            Received::Message(message) => Some(message),
-            _ => None,
-        }
-    }
-
-    fn sort(&mut self, dto: &DtoCompletion) -> Option<Received> {
-        if dto.pool != self.arena.number {
-            return None;
-        }
-        let slot = self.slots.complete(dto.cookie)?;
-        if !dto.is_success() {
-            self.slots.give_back(slot);
-            return Some(Received::Failed(*dto));
-        }
-        // A write with immediate consumes a buffer and does not write to its bytes.
-        let len = if dto.op == DtoOp::ReceiveRdmaWriteImmediate { 0 } else { dto.length as usize };
-        Some(Received::Message(RecvBuf { buffer: self.arena.buffer(slot, len), dto: *dto }))
-    }
-
-    /// Refills when a batch of buffers has returned or few are posted, then waits for the next
-    /// event of `evd`.
-    ///
-    /// # Errors
-    /// As [`Evd::wait`]; a refill that the device refused.
-    pub fn next<Q: ReceiveQueue>(
-        &mut self,
-        queue: &mut Q,
-        evd: &Evd,
-        timeout: Option<Duration>,
-    ) -> Result<Received, WaitError> {
-        if self.free(self.arena.unseen.len()) >= self.batch || self.posted() < self.batch {
-            self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
-        }
-        let event = match evd.dequeue() {
-            Ok(event) => event,
-            Err(_) => evd.wait(timeout, 1)?.event,
-        };
-        if let EventData::Dto(dto) = &event.data
-            && let Some(received) = self.sort(dto)
-        {
-            return Ok(received);
-        }
-        Ok(Received::Other(event))
-    }
-
-    /// Returns the number of buffers in each state.
-    ///
-    /// # Errors
-    /// As [`Srq::query`].
-    pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
-        let SrqParam { available, outstanding, .. } = srq.query()?;
-        // Read once: more buffers may return meanwhile.
-        let unseen = self.arena.unseen.len();
-        let posted = self.slots.posted - unseen;
-        let free = self.free(unseen);
-        Ok(Gauges {
-            posted,
-            out: self.slots.slots.len() - posted - free,
-            free,
-            available: available as usize,
-            unreaped: (outstanding - available) as usize,
-        })
-    }
-
-    /// The number of buffers that this pool has posted and not yet seen as completed.
-    pub fn posted(&self) -> usize {
-        self.slots.posted - self.arena.unseen.len()
-    }
-
-    /// The number of buffers that the next refill can post. `unseen` buffers have returned unseen.
-    fn free(&self, unseen: usize) -> usize {
-        self.slots.free.len() + self.arena.returned.len() + unseen
-    }
-
-    /// The size of one buffer, in bytes.
-    pub fn buffer_size(&self) -> usize {
-        self.arena.size
-    }
-}
-
-impl RecvBuf {
-    /// The EP that received the message.
-    pub fn ep(&self) -> EpId {
-        self.dto.ep
-    }
-
-    /// The completion of the receive.
-    pub fn completion(&self) -> &DtoCompletion {
-        &self.dto
-    }
-}
-
-impl Deref for RecvBuf {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.buffer.bytes()
-    }
-}
-
-/// Send buffers. The consumer fills a buffer; the EP owns the buffer from the post until the
-/// completion.
-///
-/// ```no_run
-/// # use doorbell::*;
-/// # fn greet(pool: &mut SendPool, ep: &mut Ep, requests: &Evd) -> std::result::Result<(), Box<dyn std::error::Error>> {
-/// let mut buf = pool.take().ok_or("all buffers are under way")?;
-/// buf[..5].copy_from_slice(b"hello");
-/// pool.send(ep, buf, 5, CompletionFlags::empty()).map_err(|(_, e)| e)?;
-/// if let EventData::Dto(dto) = requests.wait(None, 1)?.event.data {
-///     assert!(pool.completed(&dto));
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct SendPool {
-    arena: Arc<Arena>,
-    slots: Buffers,
-}
-
-/// A buffer to fill and send. Dropping an unsent `SendBuf` returns its buffer to the pool.
-#[derive(Debug)]
-pub struct SendBuf {
-    buffer: Buffer,
-}
-
-impl SendPool {
-    /// A pool of `buffers` buffers of `size` bytes.
-    ///
-    /// # Errors
-    /// As [`RecvPool::new`].
-    pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        Ok(Self {
-            arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ)?,
-            slots: Buffers::new(buffers)?,
-        })
-    }
-
-    /// Returns a buffer to fill; its contents are those of its last use. `None` while all buffers
-    /// are in use, and in a child of the process that created the pool.
-    pub fn take(&mut self) -> Option<SendBuf> {
-        self.arena.check_inherited().ok()?;
-        self.arena.collect(&mut self.slots);
-        let slot = self.slots.take()?;
-        Some(SendBuf { buffer: self.arena.buffer(slot, self.arena.size) })
-    }
-
-    /// Sends the first `len` bytes.
-    ///
-    /// # Errors
-    /// The error returns the buffer. As [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS,
-    /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if `len` exceeds
-    /// the size, or if the buffer belongs to another pool.
-    pub fn send(
-        &mut self,
-        ep: &mut Ep,
-        buf: SendBuf,
-        len: usize,
-        flags: CompletionFlags,
-    ) -> Result<(), (SendBuf, PostError)> {
-        self.send_pieces(ep, buf, std::slice::from_ref(&(0..len)), flags)
-    }
-
-    /// Sends a message gathered from these pieces of the buffer, in this order, one segment per
-    /// piece.
-    ///
-    /// # Errors
-    /// As [`SendPool::send`]; [`PostError::TooManySegments`] over 32 or the EP's limit.
-    pub fn send_pieces(
-        &mut self,
-        ep: &mut Ep,
-        buf: SendBuf,
-        pieces: &[Range<usize>],
-        flags: CompletionFlags,
-    ) -> Result<(), (SendBuf, PostError)> {
-        const MOST: usize = crate::types::MAX_IOV;
-        if flags.contains(CompletionFlags::SUPPRESS) {
-            return Err((buf, PostError::Flags));
-        }
-        if pieces.len() > MOST {
-            let given = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-            return Err((buf, PostError::TooManySegments { given, most: MOST as u32 }));
-        }
-        if !Arc::ptr_eq(&buf.buffer.arena, &self.arena) {
-            return Err((buf, PostError::OutOfBounds(0)));
-        }
-        let too_long = |piece: &Range<usize>| piece.start > piece.end || piece.end > self.arena.size;
-        if let Some(i) = pieces.iter().position(too_long) {
-            return Err((buf, PostError::OutOfBounds(i as u32)));
-        }
-        let slot = buf.buffer.slot;
-        let Some(cookie) = self.slots.mark_posted(slot) else {
-            return Err((buf, PostError::Full(Subtype::ResourceMemory)));
-        };
-        // Done before the post: if the post panics, no guard has the buffer.
-        let slot = buf.into_slot();
-        let pieces = pieces.iter().map(|piece| self.arena.bytes(slot, piece.start, piece.len()));
-        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
-        posted.map_err(|error| {
-            self.slots.unpost(slot, BufferState::Out);
-            (SendBuf { buffer: self.arena.buffer(slot, self.arena.size) }, error)
-        })
-    }
-
-    /// Frees the buffer of a completed send. Returns false for a completion that does not belong to
-    /// this pool.
-    pub fn completed(&mut self, dto: &DtoCompletion) -> bool {
-        if dto.pool != self.arena.number {
-            return false;
-        }
-        match self.slots.complete(dto.cookie) {
-            Some(slot) => {
-                self.slots.give_back(slot);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The number of posted buffers.
-    pub fn posted(&self) -> usize {
-        self.slots.posted - self.arena.unseen.len()
-    }
-
-    /// The size of one buffer, in bytes.
-    pub fn buffer_size(&self) -> usize {
-        self.arena.size
-    }
-}
-
-impl SendBuf {
-    /// Ends the guard without returning the buffer, which has a new owner.
-    fn into_slot(self) -> u32 {
-        let buffer = ManuallyDrop::new(self.buffer);
-        // SAFETY: read once, and `buffer` is never dropped. The arena's reference count is
-        // therefore right, and `returned` gets nothing.
-        drop(unsafe { std::ptr::read(&raw const buffer.arena) });
-        buffer.slot
-    }
-}
-
-impl Deref for SendBuf {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.buffer.bytes()
-    }
-}
-
-impl DerefMut for SendBuf {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.buffer.bytes_mut()
+        let _ = self.arena.returned.push(self.index.into());
     }
 }
 
@@ -671,17 +286,17 @@ mod tests {
     #[test]
     fn a_buffer_whose_generations_are_used_up_is_never_posted_again() {
         for n in [1, 2, 3, 1024, 1025] {
-            let mut slots = Buffers::new(n).unwrap();
-            let last = u64::MAX >> slots.bits;
-            slots.slots[0].1 = last - 1;
-            let (slot, cookie) = slots.post().unwrap();
-            assert_eq!((slot, cookie >> slots.bits), (0, last));
-            assert_eq!(slots.complete(cookie), Some(0));
-            slots.give_back(0);
+            let mut buffers = Buffers::new(n).unwrap();
+            let last = u64::MAX >> buffers.bits;
+            buffers.states[0].1 = last - 1;
+            let (index, cookie) = buffers.post().unwrap();
+            assert_eq!((index, cookie >> buffers.bits), (0, last));
+            assert_eq!(buffers.complete(cookie), Some(0));
+            buffers.give_back(0);
             // The other buffers are unaffected.
-            let others: Vec<_> = std::iter::from_fn(|| slots.post()).map(|(slot, _)| slot).collect();
+            let others: Vec<_> = std::iter::from_fn(|| buffers.post()).map(|(index, _)| index).collect();
             assert_eq!(others, (1..n).collect::<Vec<_>>());
-            assert_eq!(slots.complete(cookie), None);
+            assert_eq!(buffers.complete(cookie), None);
         }
     }
 
@@ -694,41 +309,41 @@ mod tests {
 
     #[test]
     fn an_old_cookie_gives_no_buffer_out() {
-        let mut slots = Buffers::new(1).unwrap();
-        let (slot, first) = slots.post().unwrap();
-        assert_eq!(slots.complete(first), Some(slot));
-        assert_eq!(slots.complete(first), None);
-        slots.give_back(slot);
-        let (_, second) = slots.post().unwrap();
-        assert_eq!(slots.complete(first), None);
-        assert_eq!(slots.complete(second), Some(slot));
+        let mut buffers = Buffers::new(1).unwrap();
+        let (index, first) = buffers.post().unwrap();
+        assert_eq!(buffers.complete(first), Some(index));
+        assert_eq!(buffers.complete(first), None);
+        buffers.give_back(index);
+        let (_, second) = buffers.post().unwrap();
+        assert_eq!(buffers.complete(first), None);
+        assert_eq!(buffers.complete(second), Some(index));
     }
 
     proptest! {
         /// Whatever cookies arrive, no buffer is out twice or out and posted, and none is lost.
         #[test]
         fn every_buffer_is_in_one_place(steps in proptest::collection::vec((0u8..4, 0usize..64), 1..300)) {
-            let mut slots = Buffers::new(8).unwrap();
+            let mut buffers = Buffers::new(8).unwrap();
             let mut seen = Vec::new();
             let mut out = Vec::new();
             for (what, pick) in steps {
                 match what {
-                    0 => if let Some((slot, cookie)) = slots.post() {
-                        prop_assert!(!out.contains(&slot));
+                    0 => if let Some((index, cookie)) = buffers.post() {
+                        prop_assert!(!out.contains(&index));
                         seen.push(cookie);
                     },
-                    1 if !seen.is_empty() => if let Some(slot) = slots.complete(seen[pick % seen.len()]) {
-                        prop_assert!(!out.contains(&slot));
-                        out.push(slot);
+                    1 if !seen.is_empty() => if let Some(index) = buffers.complete(seen[pick % seen.len()]) {
+                        prop_assert!(!out.contains(&index));
+                        out.push(index);
                     },
-                    2 if !out.is_empty() => slots.give_back(out.swap_remove(pick % out.len())),
-                    3 => if let Some(slot) = slots.take() {
-                        prop_assert!(!out.contains(&slot));
-                        out.push(slot);
+                    2 if !out.is_empty() => buffers.give_back(out.swap_remove(pick % out.len())),
+                    3 => if let Some(index) = buffers.take() {
+                        prop_assert!(!out.contains(&index));
+                        out.push(index);
                     },
                     _ => {}
                 }
-                prop_assert_eq!(slots.posted + slots.free.len() + out.len(), 8);
+                prop_assert_eq!(buffers.posted + buffers.free.len() + out.len(), 8);
             }
         }
     }
