@@ -179,10 +179,12 @@ impl Srq {
     /// dat_srq_post_recv(3DAT), R48-R71.
     #[inline]
     pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        if self.post_quick(iov, cookie) {
+        if let [segment] = iov
+            && self.post_fast(segment, cookie)
+        {
             return Ok(());
         }
-        self.post_checked(iov, WrInfo { cookie, ..WrInfo::default() })
+        self.post_slow(iov, cookie)
     }
 
     /// Posts part of a pool's memory; `bytes` is an offset and a length.
@@ -203,83 +205,53 @@ impl Srq {
         {
             return Ok(());
         }
-        self.post_segments(&[sge], WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info })
+        let info = WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info };
+        self.post_or_harvest(|srq| srq.poster.post(&[sge], info))
     }
 
-    /// Posts in the common case: the queue has room, and a few segments lie in the LMR of the last
-    /// post.
+    /// Posts one segment on the direct path if the LMR of the last post contains the segment and
+    /// the ring's contiguous span has a slot left. Otherwise returns false without posting.
     ///
     /// All checks are made. The SRQ is alive if the LMR is, because a closed IA has no live LMR.
-    /// Returns false without posting if a check fails; [`Srq::post_checked`] then finds the reason.
+    /// Straight-line code without calls, so that the caller needs no stack frame.
     #[inline(always)]
-    pub(crate) fn post_quick(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+    pub(crate) fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
+        let SrqPoster::Direct(poster) = &mut self.poster else { return false };
+        let Some(lkey) = self.last.key(segment) else { return false };
+        poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
+    }
+
+    /// Posts any number of segments on either path, and says why a post is refused.
+    #[inline(never)]
+    pub(crate) fn post_slow(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+        self.post_or_harvest(|srq| {
+            if srq.post_from_last_lmr(iov, cookie) { Ok(()) } else { srq.post_checked(iov, cookie) }
+        })
+    }
+
+    /// Posts up to [`FEW`] segments if the LMR of the last post contains them. Otherwise, or if the
+    /// SRQ is full, returns false without posting.
+    ///
+    /// Calls no code of the consumer and takes no lock of an object, so a caller may hold the guard
+    /// of a biased lock's fast path.
+    #[inline(always)]
+    pub(crate) fn post_from_last_lmr(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+        let (last, max_iov) = (&self.last, self.inner.max_iov);
         let poster = match &mut self.poster {
             SrqPoster::Direct(poster) => poster,
-            SrqPoster::Verbs(poster) => {
-                return Self::post_by_verbs(poster, &self.last, self.inner.max_iov, iov, cookie);
-            }
+            SrqPoster::Verbs(poster) => return post_few_by_verbs(poster, last, max_iov, iov, cookie),
         };
-        let [one] = iov else {
-            return Self::post_few(poster, &self.last, self.inner.max_iov, iov, cookie);
-        };
-        let Some(lkey) = self.last.key(one) else { return false };
-        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
+        let [one] = iov else { return post_few(poster, last, max_iov, iov, cookie) };
+        let Some(lkey) = last.key(one) else { return false };
+        let (addr, len) = (one.virtual_address, one.segment_length);
+        // Entries that were reaped since the last post may leave the span with room again.
+        poster.found_room() && poster.post_one_in_run(addr, len, lkey, cookie)
+            || poster.post_one(addr, len, lkey, cookie, 0)
     }
 
-    /// Posts one segment as [`Srq::post_quick`] does, only if the next slot is known. Straight-line
-    /// code.
-    #[inline(always)]
-    pub(crate) fn post_in_run(&mut self, one: &LmrTriplet, cookie: u64) -> bool {
-        let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        let Some(lkey) = self.last.key(one) else { return false };
-        poster.post_one_in_run(one.virtual_address, one.segment_length, lkey, cookie)
-    }
-
-    /// True if [`Srq::post_in_run`] found no room, and there is room now.
-    #[inline(always)]
-    pub(crate) fn found_room(&mut self) -> bool {
-        match &mut self.poster {
-            SrqPoster::Direct(poster) => poster.found_room(),
-            SrqPoster::Verbs(_) => false,
-        }
-    }
-
+    /// Posts after a look at the LMR table. Remembers the LMR for the next post.
     #[inline(never)]
-    fn post_by_verbs(
-        poster: &mut VerbsPoster,
-        last: &LkeyCache,
-        max_iov: u32,
-        iov: &[LmrTriplet],
-        cookie: u64,
-    ) -> bool {
-        let sge =
-            |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
-        if let [one] = iov {
-            let Some(lkey) = last.key(one) else { return false };
-            let info = WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
-            return poster.post(&[sge(one, lkey)], info).is_ok();
-        }
-        let mut segments = [Sge::default(); FEW];
-        let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
-        poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
-    }
-
-    #[inline(never)]
-    fn post_few(
-        poster: &mut DirectPoster,
-        last: &LkeyCache,
-        max_iov: u32,
-        iov: &[LmrTriplet],
-        cookie: u64,
-    ) -> bool {
-        let mut segments = [DataSeg::new(0, 0, 0); FEW];
-        let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
-        let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
-        poster.post_encoded(segments, cookie, 0).is_ok()
-    }
-
-    #[inline(never)]
-    fn post_checked(&mut self, iov: &[LmrTriplet], info: WrInfo) -> Result<(), PostError> {
+    fn post_checked(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
         let inner = &self.inner;
         if !inner.live.load(Ordering::Acquire) {
             return Err(PostError::Stale(Subtype::InvalidHandleSrq));
@@ -296,13 +268,18 @@ impl Srq {
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
             self.last.remember(&inner.ia.lmrs, segment.lmr_context);
         }
-        self.post_segments(&sges[..n], info.over(iov))
+        self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }
 
-    /// Posts segments that have passed the checks.
-    fn post_segments(&mut self, sges: &[Sge], info: WrInfo) -> Result<(), PostError> {
-        match self.poster.post(sges, info) {
-            Err(PostError::Full(_)) if self.inner.defaults.harvest_discards() => self.poster.post(sges, info),
+    /// Runs `post`. If the SRQ is full, harvests the EVD of the EPs that were given no receive EVD,
+    /// which releases the entries of their completions, and runs `post` again.
+    #[inline(always)]
+    fn post_or_harvest(
+        &mut self,
+        post: impl Fn(&mut Self) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        match post(self) {
+            Err(PostError::Full(_)) if self.inner.defaults.harvest_discards() => post(self),
             outcome => outcome,
         }
     }
@@ -450,7 +427,43 @@ impl Drop for SrqInner {
     }
 }
 
-/// The largest number of segments that the fast path posts.
+/// Posts two or more segments of the LMR `last`, without a look at the LMR table. Otherwise returns
+/// false without posting.
+#[inline(never)]
+fn post_few(
+    poster: &mut DirectPoster,
+    last: &LkeyCache,
+    max_iov: u32,
+    iov: &[LmrTriplet],
+    cookie: u64,
+) -> bool {
+    let mut segments = [DataSeg::new(0, 0, 0); FEW];
+    let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
+    let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
+    poster.post_encoded(segments, cookie, 0).is_ok()
+}
+
+/// As [`post_few`], also for one segment, by verbs.
+#[inline(never)]
+fn post_few_by_verbs(
+    poster: &mut VerbsPoster,
+    last: &LkeyCache,
+    max_iov: u32,
+    iov: &[LmrTriplet],
+    cookie: u64,
+) -> bool {
+    let sge = |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
+    if let [one] = iov {
+        let Some(lkey) = last.key(one) else { return false };
+        let info = WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
+        return poster.post(&[sge(one, lkey)], info).is_ok();
+    }
+    let mut segments = [Sge::default(); FEW];
+    let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
+    poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
+}
+
+/// The largest number of segments that [`Srq::post_from_last_lmr`] posts.
 const FEW: usize = 8;
 
 /// Converts segments that all lie in the LMR `last` into the device's form. `None` if a segment

@@ -1,4 +1,4 @@
-//! Posting: the entry points that carry data. None allocates memory.
+//! The entry points that post. None allocates memory.
 //!
 //! `dat_srq_post_recv` takes only the biased lock of the SRQ's handle slot. Posts to an EP take the
 //! handle slot's read lock, then the locks of the EP's rings.
@@ -42,7 +42,7 @@ pub(super) extern "C" fn ep_post_send(
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
 }
 
-/// `dat_ep_post_send_with_invalidate`; without the flag an ordinary Send.
+/// `dat_ep_post_send_with_invalidate`. Without the invalidate flag, an ordinary Send.
 pub(super) extern "C" fn ep_post_send_with_invalidate(
     ep: Handle,
     count: i32,
@@ -66,7 +66,7 @@ pub(super) extern "C" fn ep_post_recv(
     guard("dat_ep_post_recv", || {
         let object = ep.get::<EpObject>()?;
         if object.ep.inner.srq.is_some() {
-            // Whatever the rest of the call says (R158).
+            // Refused whatever the other arguments are (R158).
             return Err(Code::post(PostError::UsesSrq, 5));
         }
         let segments = iov.segments(count)?;
@@ -126,40 +126,34 @@ pub(super) extern "C" fn ep_post_rdma_write(
     })
 }
 
-/// The fast path is straight-line code for nearly every post: one segment, a thread that owns the
-/// SRQ, and a free entry next in the ring. It takes no lock but the biased one, allocates nothing,
-/// and contains nothing that can panic. [`srq_post_recv_slow`] does everything else.
+/// Straight-line code for nearly every post: one segment in the LMR of the last post, a thread that
+/// owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
+/// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if count == 1
         && let Some(mut owned) = srq.srq_fast()
         && let Some([segment]) = iov.few(1)
-        && owned.post_in_run(segment, cookie)
+        && owned.post_fast(segment, cookie)
     {
         return SUCCESS;
     }
     srq_post_recv_slow(srq, count, iov, cookie)
 }
 
-/// First posts as the SRQ's owner, still without the guard: after a look at the entries that were
-/// reaped meanwhile, or with several segments. Then with all checks, to say what is wrong.
+/// Posts without the guard if the thread owns the biased lock and the LMR of the last post contains
+/// the segments: [`crate::Srq::post_from_last_lmr`] cannot panic. Otherwise takes the lock and
+/// posts with [`crate::Srq::post_slow`], which gives the error.
 #[inline(never)]
 fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(mut owned) = srq.srq_fast()
         && let Some(segments) = iov.few(count)
+        && owned.post_from_last_lmr(segments, cookie)
     {
-        if let [segment] = segments
-            && owned.found_room()
-            && owned.post_in_run(segment, cookie)
-        {
-            return SUCCESS;
-        }
-        if owned.post_quick(segments, cookie) {
-            return SUCCESS;
-        }
+        return SUCCESS;
     }
     guard("dat_srq_post_recv", || {
-        let mut object = srq.srq()?;
+        let mut locked = srq.srq()?;
         let segments = iov.segments(count)?;
-        object.post_recv(segments, cookie).map_err(|e| Code::post(e, 5))
+        locked.post_slow(segments, cookie).map_err(|e| Code::post(e, 5))
     })
 }
