@@ -27,7 +27,7 @@ pub(crate) struct CnoInner {
     state: Mutex<{ rank::TABLE }, State>,
     changed: Condvar,
     upcall: Mutex<{ rank::TABLE }, Option<Upcall>>,
-    /// Readable while a trigger is kept.
+    /// An eventfd that is readable while a trigger is kept.
     fd: Option<EventFd>,
     users: AtomicU32,
     live: AtomicBool,
@@ -47,15 +47,15 @@ struct State {
 }
 
 impl Cno {
-    /// Its descriptor, where it was made with one.
+    /// The descriptor, if the CNO was created with one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
     }
 
-    /// The EVD that has triggered it, without waiting.
+    /// Returns the EVD that has triggered the CNO, without waiting.
     ///
     /// # Errors
-    /// QUEUE_EMPTY where none has; INVALID_STATE (CNO_DEAD) after it was freed.
+    /// QUEUE_EMPTY if no EVD has; INVALID_STATE (CNO_DEAD) after the CNO was freed.
     ///
     /// # References
     /// udat.h, `dat_cno_trigger`.
@@ -68,11 +68,11 @@ impl Cno {
         }
     }
 
-    /// Waits until an EVD triggers it; tells which. Events of that EVD, and perhaps of others, are
-    /// there to be dequeued.
+    /// Waits until an EVD triggers the CNO, and returns that EVD. It has events to dequeue; other
+    /// EVDs of the CNO may have events, too.
     ///
     /// # Errors
-    /// TIMEOUT_EXPIRED; INVALID_STATE (CNO_DEAD) when it is freed meanwhile.
+    /// TIMEOUT_EXPIRED; INVALID_STATE (CNO_DEAD) if the CNO is freed meanwhile.
     ///
     /// # References
     /// dat_cno_wait(3DAT).
@@ -89,7 +89,7 @@ impl Cno {
             }
             if let Some(evd) = state.triggered.take() {
                 if let Some(fd) = &self.inner.fd {
-                    // EAGAIN: it is empty already.
+                    // EAGAIN: the eventfd was empty.
                     let _ = fd.read();
                 }
                 break Ok(evd);
@@ -100,7 +100,7 @@ impl Cno {
             };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break Err(Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over"));
+                break Err(Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time-out has expired"));
             }
             state = self.inner.changed.wait_timeout(state, left).unwrap();
         };
@@ -108,10 +108,10 @@ impl Cno {
         outcome
     }
 
-    /// Frees it.
+    /// Frees the CNO.
     ///
     /// # Errors
-    /// INVALID_STATE (CNO_IN_USE) while an EVD triggers it; the CNO comes back.
+    /// INVALID_STATE (CNO_IN_USE) while EVDs use the CNO. The error returns the CNO.
     ///
     /// # References
     /// dat_cno_free(3DAT).
@@ -130,7 +130,7 @@ impl Cno {
 }
 
 impl CnoInner {
-    /// With a descriptor, if one is given.
+    /// Creates a CNO, with a descriptor if one is given.
     pub(crate) fn new(device: &Arc<Device>, fd: Option<EventFd>) -> Result<Arc<Self>> {
         device.check()?;
         headroom()?;
@@ -160,13 +160,13 @@ impl CnoInner {
         let mut state = self.state.lock().unwrap();
         state.triggered = Some(evd);
         if let Some(fd) = &self.fd {
-            // Full (EAGAIN) means that it is readable already.
+            // Fails with EAGAIN only if the eventfd is full, and then it is readable.
             let _ = fd.write(1);
         }
         drop(state);
         self.changed.notify_one();
         let upcall = self.upcall.lock().unwrap().clone();
-        // No upcalls while the IA closes: the consumer has given up all its objects.
+        // No upcalls while the IA closes, because the program has given up all objects.
         if let Some(upcall) = upcall
             && self.device.check().is_ok()
         {
@@ -178,7 +178,7 @@ impl CnoInner {
         self.fd.as_ref().map(|fd| fd.as_fd())
     }
 
-    /// Has this called at every trigger from now on.
+    /// Sets the function that is called at every trigger from now on.
     pub(crate) fn set_upcall(&self, upcall: Option<Upcall>) {
         *self.upcall.lock().unwrap() = upcall;
     }

@@ -1,4 +1,4 @@
-//! What an IA makes for EPs that were given no EVD or no PZ.
+//! The EVD and the PZ that an IA creates for EPs that were given none.
 
 use crate::Result;
 use crate::device::Device;
@@ -14,8 +14,7 @@ pub(crate) struct Defaults {
     made: Mutex<{ rank::DEFAULTS }, Made>,
 }
 
-/// These hold the device, as all objects do, and no object of the consumer holds them for good:
-/// they go when the IA is closed.
+/// Like all objects, these hold a reference to the device. They are freed when the IA is closed.
 #[derive(Debug, Default)]
 struct Made {
     discards: Option<Arc<EvdInner>>,
@@ -27,7 +26,7 @@ impl Defaults {
         Arc::new(Self { device: device.clone(), made: Mutex::default() })
     }
 
-    /// The EVD for streams that the consumer gave none for. It sees completions and forgets them.
+    /// The EVD for streams without an EVD of the program. It discards its completions.
     pub(crate) fn discards(&self) -> Result<Arc<EvdInner>> {
         let mut made = self.made.lock().unwrap();
         if let Some(evd) = &made.discards {
@@ -38,7 +37,7 @@ impl Defaults {
         Ok(evd)
     }
 
-    /// The PZ of EPs that the provider makes, until the consumer names one.
+    /// The PZ of EPs that the provider creates, until the program sets another.
     pub(crate) fn pz(&self) -> Result<Arc<PzInner>> {
         let mut made = self.made.lock().unwrap();
         if let Some(pz) = &made.pz {
@@ -49,13 +48,14 @@ impl Defaults {
         Ok(pz)
     }
 
-    /// Gives entries back that were received for nobody; true if there may be any.
+    /// Harvests the EVD that discards completions, which releases their SRQ entries. Returns true
+    /// if entries may have been released.
     pub(crate) fn harvest_discards(&self) -> bool {
         let evd = self.made.lock().unwrap().discards.clone();
         evd.is_some_and(|evd| evd.harvest_now().is_ok())
     }
 
-    /// The IA is closed.
+    /// Frees both, because the IA is closed.
     pub(crate) fn close(&self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap());
         if let Some(discards) = &made.discards {

@@ -1,11 +1,12 @@
 //! LMRs: registered memory.
 //!
-//! An LMR context names an entry of the device's LMR table, which posts look into. The RMR context
-//! is the device's rkey, since it goes to peers that may run another provider.
+//! An LMR context names an entry of the device's LMR table, in which posts look up their segments.
+//! The RMR context is the device's rkey, because it is sent to peers that may run another provider.
 //!
-//! Memory that an LMR owns is reached by copying only ([`Lmr::read`], [`Lmr::write`]), so posting
-//! it is safe: no reference into it can exist while a device writes. Memory that the caller owns
-//! comes in through an `unsafe` constructor, whose contract covers every later post.
+//! Programs access memory that an LMR owns by copying only ([`Lmr::read`], [`Lmr::write`]). Posting
+//! such memory is therefore safe: no reference to it can exist while a device writes. Memory that
+//! the caller owns is registered by an `unsafe` constructor, whose contract covers every later
+//! post.
 //!
 //! The memory of a pool ([`PoolMemory`]) is lent out as slices. No LMR context names it, so no
 //! triplet does, and only the pool can post it. SOUNDNESS.md has the whole argument.
@@ -22,7 +23,7 @@ use rxe_fallback::{Access, Mr, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Address 0 of a region has to be that of a page (ib_uverbs_reg_mr).
+/// A region with zero-based addresses has to start at a page boundary (ib_uverbs_reg_mr).
 const PAGE: usize = 4096;
 
 /// Registered memory (`DAT_LMR_HANDLE`). Dropping it frees it.
@@ -43,7 +44,7 @@ pub(crate) struct LmrInner {
     rkey: u32,
     pub(crate) privileges: MemPriv,
     pub(crate) va_type: VaType,
-    /// RMRs bound to it.
+    /// The number of RMRs that are bound to the LMR.
     pub(crate) windows: AtomicU32,
 }
 
@@ -52,8 +53,8 @@ impl Lmr {
     ///
     /// # Errors
     /// INVALID_PARAMETER for a length of 0 or over the IA's limit, INVALID_HANDLE for a freed PZ or
-    /// one of another IA, INSUFFICIENT_RESOURCES where memory, the memlock limit or the device's
-    /// table ends.
+    /// one of another IA, INSUFFICIENT_RESOURCES without memory, at the memlock limit, or when the
+    /// device's table is full.
     ///
     /// # References
     /// dat_lmr_create(3DAT).
@@ -63,10 +64,10 @@ impl Lmr {
         })
     }
 
-    /// As [`Lmr::create`], with addresses that count from 0 at its start, here and for peers.
+    /// As [`Lmr::create`], with zero-based addresses, both in local segments and for peers.
     ///
     /// # Errors
-    /// As [`Lmr::create`]; MODEL_NOT_SUPPORTED where the device has no such memory.
+    /// As [`Lmr::create`]; MODEL_NOT_SUPPORTED if the device has no zero-based regions.
     pub fn create_zero_based(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
         Self::create_with(ia, pz, len, privileges, VaType::ZeroBased, |pz, access| {
             Mr::register_owned(&pz.pd, len, access, false)
@@ -76,7 +77,7 @@ impl Lmr {
     /// As [`Lmr::create`], in huge pages.
     ///
     /// # Errors
-    /// As [`Lmr::create`]; also where the machine has no free huge pages.
+    /// As [`Lmr::create`]; also if the machine has no free huge pages.
     pub fn create_huge(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
         Self::create_with(ia, pz, len, privileges, VaType::Virtual, |pz, access| {
             Mr::register_owned(&pz.pd, len, access, true)
@@ -91,13 +92,13 @@ impl Lmr {
     ///
     /// # Safety
     /// The `len` bytes at `start` stay mapped until [`Lmr::free`] has succeeded, or the LMR was
-    /// dropped with no RMR bound to it: a device that refuses to let go of them goes on using them.
+    /// dropped with no RMR bound to it. If the device refuses to deregister the memory, it still
+    /// uses it.
     ///
-    /// From the moment one of them is posted, or a peer is told the RMR context, until the
-    /// operation has completed (for a peer: until the LMR is freed) no reference to them is used
-    /// that a write of the device would invalidate. Devices give a key again: the same goes while a
-    /// post of an LMR in this PZ that was freed before, and covered one of these addresses, has not
-    /// completed.
+    /// While a post of these bytes has not completed, no reference to them is used that a write of
+    /// the device would invalidate. The same holds from the time a peer knows the RMR context until
+    /// the LMR is freed. It also holds while a post of an earlier LMR of this PZ, which covered one
+    /// of these addresses and was freed, has not completed, because devices reuse keys.
     #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
     pub unsafe fn create_over(
         ia: &Ia,
@@ -119,11 +120,11 @@ impl Lmr {
 
     /// Registers memory that other processes share: every sharer registers its own mapping of it.
     ///
-    /// Devices have no registration that processes share, so each takes an entry of the device's
-    /// table of its own.
+    /// Devices have no registrations that processes share, so each sharer takes an entry of the
+    /// device's table.
     ///
     /// # Errors
-    /// As [`Lmr::create_over`]; INVALID_STATE (LMR_FREE) where the memory is not mapped as shared.
+    /// As [`Lmr::create_over`]; INVALID_STATE (LMR_FREE) if the memory is not mapped as shared.
     ///
     /// # Safety
     /// As [`Lmr::create_over`].
@@ -142,7 +143,7 @@ impl Lmr {
         let first = start.addr() as u64;
         let maps = match std::fs::read_to_string("/proc/self/maps") {
             Err(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-                let text = "no memory to read which memory is shared";
+                let text = "no memory to read /proc/self/maps";
                 return Err(Error::resources(Subtype::ResourceMemory, text));
             }
             maps => maps.unwrap_or_default(),
@@ -180,7 +181,7 @@ impl Lmr {
         )
     }
 
-    /// `list` puts the region into the LMR table and returns its context.
+    /// Registers a region; `list` adds the region to the LMR table and returns its context.
     fn create_listed(
         ia: &Ia,
         pz: &Pz,
@@ -201,7 +202,7 @@ impl Lmr {
             return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
         }
         let mr = register(&pz.inner).map_err(|e| match e.errno() {
-            libc::EFAULT => Error::arg(3, "memory that cannot be used so").because(e),
+            libc::EFAULT => Error::arg(3, "the memory cannot be registered with these privileges").because(e),
             _ => Error::verb(Subtype::ResourceMemoryRegion, e),
         })?;
         let context = list(&mr)?;
@@ -219,7 +220,7 @@ impl Lmr {
             mr: Mutex::new(Some(mr)),
         });
         pz.inner.enter();
-        // From here on the drop of this value undoes everything.
+        // From here on, dropping this value undoes everything.
         let made = Self { inner };
         let inner = &made.inner;
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
@@ -229,42 +230,42 @@ impl Lmr {
         Ok(made)
     }
 
-    /// The context that posts name it by.
+    /// The LMR context, which names the LMR in segments.
     pub fn context(&self) -> u32 {
         self.inner.context
     }
 
-    /// The context that a peer needs for RDMA: the device's rkey.
+    /// The RMR context, which a peer needs for RDMA: the device's rkey.
     pub fn rmr_context(&self) -> u32 {
         self.inner.rkey
     }
 
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub fn address(&self) -> u64 {
         self.inner.addr
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// Never: an LMR has at least one byte.
+    /// Always false: an LMR has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether the addresses of its segments are virtual, or count from 0.
+    /// Whether the addresses of its segments are virtual or zero-based.
     pub fn va_type(&self) -> VaType {
         self.inner.va_type
     }
 
-    /// What it may be used for.
+    /// The memory privileges.
     pub fn privileges(&self) -> MemPriv {
         self.inner.privileges
     }
 
-    /// The triplet for `len` bytes from `offset` on; whether they lie inside is checked when it is
+    /// The triplet for `len` bytes from `offset` on. The bounds are checked when the triplet is
     /// posted.
     pub fn triplet(&self, offset: usize, len: usize) -> LmrTriplet {
         LmrTriplet {
@@ -277,8 +278,8 @@ impl Lmr {
     /// Copies bytes out, from `offset` on.
     ///
     /// # Errors
-    /// INVALID_PARAMETER where they are not all inside, INVALID_HANDLE after an abrupt close of the
-    /// IA.
+    /// INVALID_PARAMETER if the bytes are not all inside the LMR. INVALID_HANDLE after an abrupt
+    /// close of the IA.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.inner.with(|mr| mr.read_at(offset, to))
     }
@@ -291,12 +292,12 @@ impl Lmr {
         self.inner.with(|mr| mr.write_at(offset, from))
     }
 
-    /// Frees it. Buffers of it that are posted stay posted and complete with a protection error if
-    /// a message lands in one (R30, R270).
+    /// Frees the LMR. Buffers of the LMR that are posted stay posted, and complete with a
+    /// protection error if a message arrives in one (R30, R270).
     ///
     /// # Errors
-    /// INVALID_STATE (LMR_IN_USE) while an RMR is bound to it, INVALID_HANDLE after an abrupt close
-    /// of the IA; the LMR comes back.
+    /// INVALID_STATE (LMR_IN_USE) while an RMR is bound to the LMR. INVALID_HANDLE after an abrupt
+    /// close of the IA. The error returns the LMR.
     ///
     /// # References
     /// dat_lmr_free(3DAT).
@@ -314,20 +315,18 @@ impl Drop for Lmr {
     }
 }
 
-/// The memory of a pool, registered. What lends slices of it to the consumer rules out that a
-/// device writes them meanwhile; so only the owner of this can post it:
+/// The registered memory of a pool. A pool gives the program slices of this memory, so no device
+/// may write them at that time. Therefore only the pool can post the memory:
 ///
 /// * No LMR context names it, so [`LmrTable::check`](crate::device::LmrTable::check) never finds
 ///   it, and no RMR is bound to it.
-/// * Its region has neither remote privileges nor room for windows: its keys are of no use to a
-///   peer.
-/// * The device's addresses of it are used once ([`device_addresses`]). Work requests that outlive
-///   their memory name a key that the device may give again, but never these addresses.
-/// * It stays mapped until the device has let go of it, and if deregistering fails, for good
-///   ([`Mr::register_mapping`]).
+/// * Its region has neither remote privileges nor memory windows, so peers cannot use its keys.
+/// * Its device addresses are never used again ([`device_addresses`]). A work request that outlives
+///   its memory names a key that the device may reuse, but addresses that no other memory gets.
+/// * It stays mapped until it is deregistered; if that fails, for ever ([`Mr::register_mapping`]).
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
-    /// Its context names nothing.
+    /// The number of its entry in the LMR table. No context has this number.
     lmr: Lmr,
     lkey: u32,
     /// The device's address of the first byte.
@@ -345,12 +344,12 @@ impl PoolMemory {
     ) -> Result<Self> {
         debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
         let start = memory.as_ptr().addr() as u64;
-        // siw looks for the process's addresses, whatever the registration says; it gives a key
-        // again only after 2^24 others.
+        // siw expects virtual addresses, whatever the registration says. It reuses a key only after
+        // 2^24 others.
         let first = match ia.device.context.driver() {
             "siw" => start,
             _ => device_addresses(start, len as u64).ok_or_else(|| {
-                let text = "all addresses for pools are used up: start the process anew";
+                let text = "all device addresses for pools are used up: restart the process";
                 Error::resources(Subtype::ResourceMemoryRegion, text)
             })?,
         };
@@ -370,8 +369,8 @@ impl PoolMemory {
         Ok(Self { lmr, lkey, first })
     }
 
-    /// The segment of these bytes, which are inside, for a queue of this PZ; `n` is its number in
-    /// the post.
+    /// The segment of these bytes, which lie inside, for a queue of this PZ. `n` is the number of
+    /// the segment in the post.
     #[inline]
     pub(crate) fn segment(
         &self,
@@ -381,7 +380,7 @@ impl PoolMemory {
         direction: Direction,
     ) -> Result<Sge, PostError> {
         let inner = &self.lmr.inner;
-        // Keys of another IA mean something else to this one's device.
+        // The keys of another IA are not valid on this device.
         if !inner.is_live() || !Arc::ptr_eq(&inner.device, &pz.device) {
             return Err(PostError::NoSuchLmr(n, direction));
         }
@@ -395,21 +394,21 @@ impl PoolMemory {
         }
     }
 
-    /// Names it to [`LmrTable::are_live`](crate::device::LmrTable::are_live).
+    /// The number of its entry, for [`LmrTable::are_live`](crate::device::LmrTable::are_live).
     pub(crate) fn number(&self) -> u32 {
         self.lmr.inner.context
     }
 
-    /// The device that it is registered with.
+    /// The device with which the memory is registered.
     pub(crate) fn device(&self) -> &Device {
         &self.lmr.inner.device
     }
 }
 
-/// Device addresses for `len` bytes at `start`, which this process uses for nothing else, now or
-/// later; `None` once there are none left. They are outside of what any process can map, and of
-/// what zero-based regions have, which are shorter. They begin at the same place in a huge page as
-/// the memory, so that a device may map it in such pages.
+/// Device addresses for `len` bytes of memory at `start`. This process never uses them for other
+/// memory. `None` once all are used up. They are outside of the addresses that a process can map
+/// and of those of zero-based regions. Their offset in a huge page is that of the memory, so that a
+/// device may map huge pages.
 fn device_addresses(start: u64, len: u64) -> Option<u64> {
     const HUGE_PAGE: u64 = 2 << 20;
     const END: u64 = 1 << 63;
@@ -438,7 +437,7 @@ impl LmrInner {
         self.device.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
         let mr = self.mr.lock().unwrap();
         let mr = mr.as_ref().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))?;
-        f(mr).map_err(|e| Error::arg(1, "these bytes are not all inside the LMR").because(e))
+        f(mr).map_err(|e| Error::arg(1, "the bytes are not all inside the LMR").because(e))
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -451,21 +450,21 @@ impl LmrInner {
         mr.clone().ok_or_else(|| Error::handle(Subtype::InvalidHandleLmr, "LMR"))
     }
 
-    /// Whether a segment, which is of this LMR, is inside.
+    /// Whether a segment of this LMR is within its bounds.
     pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
         let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
         segment.virtual_address >= self.base() && end <= u128::from(self.base()) + self.len as u128
     }
 
-    /// The address that segments count from.
+    /// The address of the first byte in segments.
     fn base(&self) -> u64 {
         if self.va_type == VaType::ZeroBased { 0 } else { self.addr }
     }
 
-    /// Frees it unless an RMR is bound to it, as far as is known here or to the device.
+    /// Frees the LMR, unless the provider or the device knows an RMR that is bound to it.
     fn free(&self) -> Result<()> {
         let in_use = || {
-            let text = "an RMR is bound to this LMR: bind it elsewhere or to nothing, or free it, first";
+            let text = "an RMR is bound to this LMR: first free the RMR, or bind it to another LMR or to nothing";
             Error::state(Subtype::InvalidStateLmrInUse, text)
         };
         self.device.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;
@@ -484,7 +483,7 @@ impl LmrInner {
         if self.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleLmr, "LMR")) }
     }
 
-    /// True if this call was the one that closed it.
+    /// Closes the LMR. Returns false if it was closed before.
     pub(crate) fn close(&self) -> bool {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
@@ -498,8 +497,9 @@ impl LmrInner {
     }
 }
 
-/// Whether all of these addresses are mapped as shared, by what /proc/self/maps says (proc(5)):
-/// lines in order of addresses, such as `7f5a1000-7f5a3000 rw-s 00000000 00:01 5 /dev/shm/x`.
+/// Whether all of these addresses are mapped as shared, according to /proc/self/maps (proc(5)). Its
+/// lines are in the order of addresses, such as `7f5a1000-7f5a3000 rw-s 00000000 00:01 5
+/// /dev/shm/x`.
 fn is_shared(maps: &str, mut start: u64, end: u64) -> bool {
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
@@ -517,9 +517,8 @@ fn is_shared(maps: &str, mut start: u64, end: u64) -> bool {
     false
 }
 
-/// The access flags that carry these privileges. Verbs devices always allow local reads, and ask
-/// for local write under remote write; the table keeps what the consumer said, so R59 holds all the
-/// same.
+/// The verbs access flags for these privileges. Verbs devices always allow local reads, and require
+/// local write for remote write. The LMR table keeps the privileges as given, so R59 still holds.
 fn access_of(privileges: MemPriv) -> Access {
     let mut access = Access::empty();
     access.set(

@@ -1,5 +1,5 @@
-//! Protection zones: which objects may use which memory. Carried by verbs protection domains.
-//! `ia/create.rs` makes them.
+//! Protection zones: which objects may use which memory. A PZ is a verbs protection domain.
+//! `ia/create.rs` creates them.
 
 use crate::device::{Class, Device, Member};
 use crate::{Error, Refused, Result, Subtype};
@@ -7,7 +7,8 @@ use rxe_fallback::Pd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A protection zone (`DAT_PZ_HANDLE`). Dropping it frees it once nothing uses it any more.
+/// A protection zone (`DAT_PZ_HANDLE`). Dropping a `Pz` frees the zone as soon as no object uses
+/// it.
 #[derive(Debug)]
 pub struct Pz {
     pub(crate) inner: Arc<PzInner>,
@@ -17,18 +18,18 @@ pub struct Pz {
 pub(crate) struct PzInner {
     pub(crate) device: Arc<Device>,
     pub(crate) pd: Pd,
-    /// Names the zone in the LMR table.
+    /// The number of the zone in the LMR table.
     pub(crate) number: u32,
     users: AtomicU32,
     live: AtomicBool,
 }
 
 impl Pz {
-    /// Frees it.
+    /// Frees the PZ.
     ///
     /// # Errors
-    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271); the zone comes back
-    /// with the error.
+    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271). The error returns the
+    /// PZ.
     ///
     /// # References
     /// dat_pz_free(3DAT).
@@ -69,7 +70,7 @@ impl crate::fork::Inherit for PzInner {
 }
 
 impl PzInner {
-    /// A zone that the device does not list.
+    /// A zone that is not in the device's registry.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
         let pd = Pd::alloc(&device.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
         Ok(Arc::new(Self {
@@ -81,7 +82,7 @@ impl PzInner {
         }))
     }
 
-    /// Live, and of this device (R19).
+    /// Checks that the zone is live and belongs to this device (R19).
     pub(crate) fn check(&self, device: &Arc<Device>) -> Result<()> {
         if self.live.load(Ordering::Acquire) && Arc::ptr_eq(&self.device, device) {
             Ok(())

@@ -1,15 +1,15 @@
-//! RMRs: remote keys for part of an LMR, which requests on an EP grant and revoke. An RMR is a
-//! verbs memory window.
+//! RMRs: keys that give peers access to part of an LMR. Requests on an EP bind and invalidate them.
+//! An RMR is a verbs memory window.
 //!
 //! An RMR of [`Rmr::create`] belongs to its PZ: once bound, peers use it through any EP of that PZ
-//! (a window of type 1). One of [`Rmr::create_for_ep`] is good only on the connection of the EP
-//! that it was bound through, and that connection's peer may take it back with a Send that
-//! invalidates it (a window of type 2).
+//! (a type 1 window). An RMR of [`Rmr::create_for_ep`] is valid only on the connection of the EP
+//! through which it was bound, and the peer of that connection may invalidate it with a Send (a
+//! type 2 window).
 //!
-//! A bind is a request like a Send: it takes an entry of the EP's request queue, completes in
-//! order, and everything posted behind it waits for it. The device enforces what a peer may access
-//! with the new context. Linux's rxe (6.12) enforces privileges and invalidation, but checks
-//! addresses against the whole LMR, not against the window.
+//! A bind is a request like a Send: it takes an entry of the EP's request queue and completes in
+//! order, and later requests wait for it. The device enforces what a peer may access with the new
+//! context. Linux's rxe (6.12) enforces privileges and invalidation, but checks addresses against
+//! the whole LMR, not against the window.
 
 use crate::datapath::WrInfo;
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
@@ -24,37 +24,38 @@ use rxe_fallback::{Access, BindMw, Mw, MwKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A remote memory region (`DAT_RMR_HANDLE`): a key for peers that can be moved. Dropping it takes
-/// the key back and frees it.
+/// A remote memory region (`DAT_RMR_HANDLE`): a key for peers that can be bound to other memory.
+/// Dropping it invalidates the key and frees the RMR.
 #[derive(Debug)]
 pub struct Rmr {
     pub(crate) inner: Arc<RmrInner>,
 }
 
-/// Where a bound RMR is good (`DAT_RMR_SCOPE`).
+/// Where a bound RMR is valid (`DAT_RMR_SCOPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RmrScope {
-    /// On the connection of the EP that it was bound through.
+    /// On the connection of the EP through which it was bound.
     Ep = 0,
     /// On every connection of EPs in its PZ.
     Pz = 1,
 }
 
-/// What to bind an RMR to.
+/// The memory to which an RMR is bound, and the privileges of peers.
 #[derive(Clone, Copy, Debug)]
 pub struct RmrBind<'a> {
     /// The LMR.
     pub lmr: &'a Lmr,
-    /// The part of it; with length 0 the RMR is bound to nothing any more.
+    /// The part of the LMR. A length of 0 unbinds the RMR.
     pub segment: LmrTriplet,
-    /// What peers may do: remote read, remote write, remote atomics; local privileges are ignored.
+    /// The privileges of peers: remote read, remote write, remote atomics. Local privileges are
+    /// ignored.
     pub privileges: MemPriv,
-    /// What peers' addresses count from.
+    /// The base of the addresses that peers use.
     pub va_type: VaType,
 }
 
-/// As [`RmrBind`], with an LMR that can be left out to bind to nothing.
+/// As [`RmrBind`]; without an LMR, the RMR is unbound.
 pub(crate) struct Target<'a> {
     pub(crate) lmr: Option<&'a Arc<LmrInner>>,
     pub(crate) segment: LmrTriplet,
@@ -62,19 +63,19 @@ pub(crate) struct Target<'a> {
     pub(crate) va_type: VaType,
 }
 
-/// What a query tells (`DAT_RMR_PARAM`).
+/// The answer to a query (`DAT_RMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RmrParam {
-    /// Where it is good once bound.
+    /// Where the RMR is valid once bound.
     pub scope: RmrScope,
-    /// The context for peers; means nothing while it is not bound.
+    /// The RMR context for peers. It has no meaning while the RMR is not bound.
     pub rmr_context: u32,
-    /// What it was last bound to; all zero if it is not bound.
+    /// The segment to which the RMR was last bound; all zero if it is not bound.
     pub segment: LmrTriplet,
-    /// What peers may do.
+    /// The privileges of peers.
     pub privileges: MemPriv,
-    /// What peers' addresses count from.
+    /// The base of the addresses that peers use.
     pub va_type: VaType,
 }
 
@@ -90,24 +91,23 @@ pub(crate) struct RmrInner {
 
 #[derive(Debug)]
 struct State {
-    /// `None` once freed.
+    /// The window; `None` once freed.
     window: Option<Mw>,
     rkey: u32,
     bound: Option<Bound>,
     last: Last,
 }
 
-/// The last request about the window. Until it has completed, it is not certain which rkey the
-/// window has.
+/// The last bind or invalidation. Until it has completed, the rkey of the window is not certain.
 #[derive(Debug, Default)]
 struct Last {
-    /// The EP it was posted to, and on which connection.
+    /// The EP to which the request was posted, and the number of its connection.
     ep: Weak<EpInner>,
     id: Option<EpId>,
     attempt: u64,
-    /// Requests whose events have not left.
+    /// The number of requests whose events have not left their EVD.
     pending: u32,
-    /// The last one was suppressed: there is no event unless it fails.
+    /// Whether the last request was suppressed: then it has an event only if it fails.
     silent: bool,
     failed: bool,
 }
@@ -121,15 +121,14 @@ impl Last {
         self.silent = suppressed;
     }
 
-    /// Whether the window has, or once its requests have completed will have, the rkey that is
-    /// noted here.
+    /// Whether the window has this rkey, or will have it once its requests have completed.
     fn is_sound(&self) -> bool {
         let up = |ep: Arc<EpInner>| ep.state() == EpState::Connected && ep.attempt() == self.attempt;
         !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(up))
     }
 }
 
-/// A binding that was posted and not revoked since.
+/// A binding that was posted and not invalidated since.
 #[derive(Debug)]
 struct Bound {
     lmr: Arc<LmrInner>,
@@ -151,11 +150,11 @@ impl Drop for Bound {
 }
 
 impl Rmr {
-    /// Makes an RMR that is good on every connection of its PZ once bound; on a device without such
-    /// windows as [`Rmr::create_for_ep`].
+    /// Creates an RMR that, once bound, is valid on every connection of its PZ. On a device without
+    /// type 1 windows, as [`Rmr::create_for_ep`].
     ///
     /// # Errors
-    /// MODEL_NOT_SUPPORTED where the device has no memory windows; INVALID_HANDLE for a freed PZ;
+    /// MODEL_NOT_SUPPORTED if the device has no memory windows; INVALID_HANDLE for a freed PZ;
     /// INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
@@ -165,7 +164,7 @@ impl Rmr {
         Self::alloc(pz, if device.memory_windows { RmrScope::Pz } else { RmrScope::Ep })
     }
 
-    /// Makes an RMR that is good only on the connection that it is bound through.
+    /// Creates an RMR that is valid only on the connection through which it is bound.
     ///
     /// # Errors
     /// As [`Rmr::create`].
@@ -196,7 +195,7 @@ impl Rmr {
             }),
         });
         pz.inner.enter();
-        // From here on it takes itself back when it is dropped.
+        // From here on, dropping the RMR frees it.
         let made = Self { inner };
         let inner = &made.inner;
         device.rkeys.add_window(inner.id.0, inner)?;
@@ -204,22 +203,22 @@ impl Rmr {
         Ok(made)
     }
 
-    /// Names it in events.
+    /// The ID that names the RMR in events.
     pub fn id(&self) -> RmrId {
         self.inner.id
     }
 
-    /// Binds it to part of an LMR, or to nothing, through a connected EP; gives the new context for
-    /// peers, which they can use once the bind has completed. An event on the EP's request EVD
-    /// tells.
+    /// Binds the RMR to part of an LMR, or unbinds it, through a connected EP. Returns the new
+    /// context for peers, which is valid once the bind has completed: an event on the EP's request
+    /// EVD.
     ///
-    /// Whatever the RMR was bound to before is out of reach with that.
+    /// The former binding ends.
     ///
     /// # Errors
-    /// INVALID_HANDLE for an EP or LMR that is freed or another IA's; INVALID_PARAMETER for a
-    /// segment that is not inside the LMR (ARG3), for unknown privileges (ARG4), flags that the EP
-    /// does not allow (ARG8), PROTECTION_VIOLATION where RMR, LMR and EP are not in one PZ;
-    /// PRIVILEGES_VIOLATION where the LMR lacks the local privilege that goes with a remote one;
+    /// INVALID_HANDLE for an EP or LMR that is freed or belongs to another IA; INVALID_PARAMETER
+    /// for a segment that is not inside the LMR (ARG3), for unknown privileges (ARG4), flags that
+    /// the EP does not allow (ARG8), PROTECTION_VIOLATION if RMR, LMR and EP are not in one PZ;
+    /// PRIVILEGES_VIOLATION if the LMR lacks the local privilege that goes with a remote one;
     /// INVALID_STATE unless the EP is CONNECTED or DISCONNECTED; INSUFFICIENT_RESOURCES for a full
     /// queue; MODEL_NOT_SUPPORTED for zero-based addresses of an RMR that belongs to a PZ, or over
     /// a zero-based LMR.
@@ -232,7 +231,7 @@ impl Rmr {
         self.inner.bind(&ep.inner, target, cookie, flags)
     }
 
-    /// What it is bound to.
+    /// Returns the properties and the present binding.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -252,7 +251,7 @@ impl Rmr {
         })
     }
 
-    /// Takes its context back, if it is bound, and frees it.
+    /// Invalidates the context, if the RMR is bound, and frees the RMR.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -281,7 +280,7 @@ fn window(pz: &PzInner, scope: RmrScope) -> Result<Mw> {
     };
     Mw::alloc(&pz.pd, kind).map_err(|error| {
         if error.is_unsupported() {
-            Error::new(ReturnType::ModelNotSupported, Subtype::None, "this device has no such memory windows")
+            Error::new(ReturnType::ModelNotSupported, Subtype::None, "this device has no memory windows of this type")
                 .because(error)
         } else {
             Error::verb(Subtype::ResourceMemoryRegion, error)
@@ -313,7 +312,7 @@ impl WindowOwner for RmrInner {
         let mut state = self.state.lock().unwrap();
         let hangs = self.scope == RmrScope::Ep && state.last.id == Some(ep);
         if hangs && let Err(error) = self.renew(&mut state) {
-            tracing::warn!(%error, "an RMR lost its window");
+            tracing::warn!(%error, "cannot replace the window of an RMR");
             state.window = None;
             state.bound = None;
         }
@@ -368,7 +367,7 @@ impl RmrInner {
         };
         let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
         if ep.state() == EpState::Disconnected {
-            // Flushed: nothing changes.
+            // A flushed request changes nothing.
             ep.post_window(Window::Nothing, info, flags).map_err(refused)?;
             return Ok(state.rkey);
         }
@@ -379,8 +378,8 @@ impl RmrInner {
             self.renew(&mut state)?;
         }
         if self.scope == RmrScope::Ep && state.bound.is_some() {
-            // The peer may have invalidated it. A second invalidation is an error, and crashes
-            // rxe's kernel.
+            // The peer may have invalidated the rkey. A second invalidation is an error, and
+            // crashes a kernel with rxe.
             ep.recv_evd.harvest_now()?;
             if self.device.rkeys.find(state.rkey).is_none() {
                 state.bound = None;
@@ -428,7 +427,7 @@ impl RmrInner {
         Ok(state.rkey)
     }
 
-    /// The region to bind to, if everything fits.
+    /// Checks the arguments of a bind. Returns the region.
     fn target(&self, lmr: &Arc<LmrInner>, to: &Target<'_>) -> Result<rxe_fallback::Mr> {
         if !Arc::ptr_eq(&lmr.device, &self.device) || !lmr.is_live() {
             return Err(Error::handle(Subtype::InvalidHandleLmr, "LMR"));
@@ -462,12 +461,12 @@ impl RmrInner {
             return refuse("memory windows need an LMR with virtual addresses");
         }
         if to.va_type == VaType::ZeroBased && self.scope == RmrScope::Pz {
-            return refuse("only RMRs made for an EP can be zero-based");
+            return refuse("only RMRs of one connection (Rmr::create_for_ep) can be zero-based");
         }
         lmr.mr()
     }
 
-    /// A new window, unbound. The old one goes with its last reference.
+    /// Replaces the window by a new, unbound one. The old one is freed with its last reference.
     fn renew(&self, state: &mut State) -> Result<()> {
         let fresh = window(&self.pz, self.scope)?;
         self.device.rkeys.remove(state.rkey);
@@ -475,14 +474,14 @@ impl RmrInner {
         Ok(())
     }
 
-    /// True if this call was the one that closed it.
+    /// Frees the RMR. Returns false if it was freed before.
     pub(crate) fn close(&self) -> bool {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
         let mut state = self.state.lock().unwrap();
         self.device.rkeys.remove(state.rkey);
-        // The window first: while it is bound, its region cannot go.
+        // The window is freed first: while it is bound, its region cannot be deregistered.
         state.window = None;
         state.bound = None;
         drop(state);
@@ -497,7 +496,7 @@ fn refused(error: PostError) -> Error {
     match error {
         PostError::Flags => Error::arg(8, "these completion flags are not allowed here"),
         PostError::Device(libc::EOPNOTSUPP) => {
-            Error::new(ReturnType::ModelNotSupported, Subtype::None, "the device cannot bind this")
+            Error::new(ReturnType::ModelNotSupported, Subtype::None, "the device cannot bind this memory")
         }
         other => other.into(),
     }

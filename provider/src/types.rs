@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// A signed count, as DAT counts (`DAT_COUNT`).
 pub type Count = i32;
 
-/// A count that cannot be given at this instant (`DAT_VALUE_UNKNOWN`).
+/// A count that is not known (`DAT_VALUE_UNKNOWN`).
 pub const VALUE_UNKNOWN: Count = -2;
 
 /// A high watermark that never fires (`DAT_WATERMARK_INFINITE`, `DAT_HW_DEFAULT`).
@@ -16,14 +16,15 @@ pub const WATERMARK_INFINITE: Count = -1;
 /// The low watermark that every SRQ is created with: off (`DAT_SRQ_LW_DEFAULT`).
 pub const SRQ_LW_DEFAULT: Count = 0;
 
-/// Segments that a buffer can have at most, whatever the device offers.
+/// The largest number of segments of a buffer, even if the device allows more.
 pub(crate) const MAX_IOV: usize = 32;
 
-/// Private data that a connect can carry: what the transport leaves of a request.
+/// The largest size of a connection request's private data, in bytes, as the transport allows.
 pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 
-/// Where a service listens (`DAT_CONN_QUAL`). Up to 0xffff it is the rdma_cm port; larger values
-/// are folded into the ports from 33,534 on, as libdaplofa does, so that both find each other.
+/// The address of a service point (`DAT_CONN_QUAL`). Values up to 0xffff are rdma_cm ports. Larger
+/// values are mapped to the ports from 33,534 on, as libdaplofa does, so that both providers
+/// interoperate.
 pub type ConnQual = u64;
 
 /// The rdma_cm port of a connection qualifier.
@@ -40,23 +41,24 @@ bitflags! {
     pub struct CompletionFlags: u32 {
         /// No event for a successful completion.
         const SUPPRESS = 0x01;
-        /// On a Send: the receiver is to be notified. On an EP's receive stream: only such messages
+        /// On a Send: the receiver is notified. On an EP's receive stream: only such messages
         /// notify.
         const SOLICITED_WAIT = 0x02;
-        /// The completion is an event but no notification.
+        /// The completion is an event without a notification.
         const UNSIGNALLED = 0x04;
         /// The operation waits for earlier RDMA Reads.
         const BARRIER_FENCE = 0x08;
-        /// The waiter returns when its threshold is reached.
+        /// Threshold-based notification: a waiter returns when its threshold is reached.
         const EVD_THRESHOLD = 0x10;
     }
 }
 
 bitflags! {
-    /// What an LMR may be used for (`DAT_MEM_PRIV_FLAGS`).
+    /// Memory privileges of an LMR (`DAT_MEM_PRIV_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct MemPriv: u32 {
-        /// Source of Sends and RDMA Writes. Implied by any other: devices cannot refuse it.
+        /// Source of Sends and RDMA Writes. Always allowed, because devices cannot refuse local
+        /// reads.
         const LOCAL_READ = 0x01;
         /// Target of a peer's RDMA Reads.
         const REMOTE_READ = 0x02;
@@ -73,7 +75,7 @@ bitflags! {
     /// Which streams an EVD takes (`DAT_EVD_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct EvdFlags: u32 {
-        /// Events that the consumer posts.
+        /// Software events, which the program posts.
         const SOFTWARE = 0x001;
         /// Connection requests.
         const CR = 0x010;
@@ -93,7 +95,7 @@ bitflags! {
 pub enum CloseFlags {
     /// At once.
     Abrupt,
-    /// After what is under way; for an IA: only if nothing is left.
+    /// After the requests under way; for an IA: only if no object is left.
     Graceful,
 }
 
@@ -101,21 +103,21 @@ pub enum CloseFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EpState {
-    /// Not connected; may connect or be given to a CR or RSP.
+    /// Not connected; may connect, or be used for a CR or RSP.
     Unconnected = 0,
-    /// Given to an RSP.
+    /// Reserved by an RSP.
     Reserved = 2,
     /// A request for its RSP has arrived.
     PassiveConnectionPending = 4,
     /// Connecting.
     ActiveConnectionPending = 6,
-    /// Made by the provider for a request.
+    /// Created by the provider for a connection request.
     TentativeConnectionPending = 7,
     /// Connected.
     Connected = 9,
     /// A graceful disconnect is finishing requests.
     DisconnectPending = 0xA,
-    /// The connection has ended; free or reset.
+    /// The connection has ended; the EP can be reset or freed.
     Disconnected = 0xB,
     /// A CR has been accepted, the peer has not confirmed yet.
     CompletionPending = 0xC,
@@ -136,8 +138,8 @@ impl EpState {
         }
     }
 
-    /// Neither connected nor connecting, and not since the last reset: the device has taken nothing
-    /// of what was posted.
+    /// Whether the EP has neither connected nor tried to since the last reset: the device has used
+    /// none of its posted buffers.
     pub(crate) fn is_before_connection(self) -> bool {
         matches!(
             self,
@@ -169,11 +171,11 @@ impl EpState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum SrqState {
-    /// The device has given up on it.
+    /// The device has reported an error of the SRQ.
     Error = 0,
     /// Normal.
     Operational = 1,
-    /// Going down.
+    /// The SRQ is being freed.
     Shutdown = 2,
 }
 
@@ -189,19 +191,19 @@ pub enum DtoStatus {
     LocalLength = 2,
     /// An internal inconsistency of the local EP.
     LocalEp = 3,
-    /// A local segment names no memory that may be used so.
+    /// A local segment names memory without the necessary registration or privilege.
     LocalProtection = 4,
-    /// The peer answered something unexpected.
+    /// The peer sent an unexpected response.
     BadResponse = 5,
-    /// The peer's memory may not be used so.
+    /// The peer's memory does not allow the access.
     RemoteAccess = 6,
-    /// The peer could not carry it out.
+    /// The peer could not execute the operation.
     RemoteResponder = 7,
     /// The transport gave up (retries exhausted).
     Transport = 8,
     /// The peer had no receive posted until the retries ended.
     ReceiverNotReady = 9,
-    /// A packet was cut short.
+    /// A packet was truncated.
     PartialPacket = 0xA,
     /// A memory window operation failed.
     RmrOperationFailed = 0xB,
@@ -244,25 +246,25 @@ pub enum DtoOp {
 }
 
 impl DtoOp {
-    /// Whether it belongs to the IB extension.
+    /// Whether the operation belongs to the IB extension.
     pub fn is_extension(self) -> bool {
         self as u32 >= Self::RdmaWriteImmediate as u32
     }
 }
 
-/// What an EP is an end of (`DAT_SERVICE_TYPE`, `DAT_IB_SERVICE_TYPE`).
+/// The service type of an EP (`DAT_SERVICE_TYPE`, `DAT_IB_SERVICE_TYPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
 pub enum ServiceType {
     /// One reliable connection.
     #[default]
     Rc = 0,
-    /// Nothing: it exchanges datagrams with any number of others (IB extension).
+    /// Datagrams to and from any number of peers (IB extension).
     Ud = 1,
 }
 
-/// Quality of service (`DAT_QOS`). Connections are best effort: as an attribute of an EP another is
-/// kept and told back, no more.
+/// Quality of service (`DAT_QOS`). Connections are best effort. An EP stores another value as an
+/// attribute, which has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Qos {
@@ -273,20 +275,20 @@ pub enum Qos {
     HighThroughput = 1,
     /// Latency before throughput.
     LowLatency = 2,
-    /// Cheap.
+    /// Economy.
     Economy = 4,
-    /// Costly.
+    /// Premium.
     Premium = 8,
 }
 
-/// What the addresses of registered memory count from (`DAT_VA_TYPE`).
+/// The base of the addresses of registered memory (`DAT_VA_TYPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum VaType {
-    /// They are those of this process.
+    /// Virtual addresses of this process.
     #[default]
     Virtual = 0,
-    /// They count from 0 at the start of the memory.
+    /// Zero-based: the memory starts at address 0.
     ZeroBased = 1,
 }
 
@@ -297,7 +299,7 @@ pub enum VaType {
 pub struct LmrTriplet {
     /// Start address.
     pub virtual_address: u64,
-    /// Bytes; 0 means that the other two fields are not looked at (R52).
+    /// Length in bytes; with 0 the other two fields are not checked (R52).
     pub segment_length: u32,
     /// From [`crate::Lmr::context`].
     pub lmr_context: u32,
@@ -310,7 +312,7 @@ pub struct LmrTriplet {
 pub struct RmrTriplet {
     /// Start address at the peer.
     pub virtual_address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub segment_length: u32,
     /// The peer's rkey.
     pub rmr_context: u32,
@@ -337,15 +339,15 @@ ids! {
     RmrId,
 }
 
-/// A number that no other object of this process has had.
+/// A number that no other object of this process ever has.
 pub(crate) fn next_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Numbers that a device or this process hands out need no defence against collisions, only
-/// spreading.
+/// A hasher for numbers that a device or this process assigns. It spreads them and does not resist
+/// chosen collisions, which cannot occur.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -372,12 +374,12 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Where datagrams go: a peer's EP (`DAT_IB_ADDR_HANDLE`).
+/// The destination of datagrams: a peer's EP (`DAT_IB_ADDR_HANDLE`).
 ///
-/// It stands for the way to the peer's port, and names a QP there. Copies are the same handle. It
-/// is good with every UD EP of its IA and PZ, until
-/// [`Ep::free_address_handle`](crate::Ep::free_address_handle) or the end of the EP that it was
-/// found out for.
+/// An address handle is the route to the peer's port and the number of a QP there. Copies are the
+/// same handle. It can be used with every UD EP of its IA and PZ, until
+/// [`Ep::free_address_handle`](crate::Ep::free_address_handle) or the free of the EP that resolved
+/// it.
 ///
 /// # References
 /// dat_ib_extensions.h, `DAT_IB_ADDR_HANDLE`.
@@ -387,19 +389,19 @@ pub struct AddressHandle {
     pub qpn: u32,
     /// The peer's address.
     pub address: IpAddr,
-    /// Names the way; never 0.
+    /// The number of the route; never 0.
     pub(crate) token: u64,
 }
 
 impl AddressHandle {
-    /// The same way, to another EP behind the same port.
+    /// The same route, to another QP of the same port.
     #[must_use]
     pub fn with_qpn(self, qpn: u32) -> Self {
         Self { qpn, ..self }
     }
 }
 
-/// Where a send goes, in the consumer's words.
+/// The destination of a datagram: the number of the route, and the QP number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     pub(crate) token: u64,

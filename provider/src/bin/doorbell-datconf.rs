@@ -1,10 +1,10 @@
-//! Prints entries for dat.conf: an IA for each RDMA device of this machine.
+//! Prints entries for dat.conf: one IA for each RDMA device of this machine.
 
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Prints lines for dat.conf that make RDMA devices IAs of Doorbell.
+/// Prints dat.conf lines that make RDMA devices available as IAs of Doorbell.
 ///
 /// Add them to /etc/dat.conf, or put them in a file that DAT_OVERRIDE names.
 #[derive(Parser)]
@@ -13,11 +13,11 @@ struct Cli {
     /// The provider's library
     #[arg(long, default_value = "libdoorbell.so.2")]
     library: PathBuf,
-    /// What the IAs' names begin with
+    /// The prefix of the IA names
     #[arg(long, default_value = "doorbell-")]
     prefix: String,
-    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without
-    /// any
+    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; without any, all RDMA
+    /// devices
     devices: Vec<String>,
 }
 

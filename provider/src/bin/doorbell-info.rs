@@ -1,4 +1,4 @@
-//! Prints what the RDMA devices of this machine offer as IAs.
+//! Prints the attributes and limits of this machine's RDMA devices as IAs.
 
 use clap::Parser;
 use comfy_table::{Table, presets};
@@ -11,8 +11,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; all RDMA devices without
-    /// any
+    /// Devices (`mlx5_0`, `"mlx5_0 1"`), network interfaces or addresses; without any, all RDMA
+    /// devices
     devices: Vec<String>,
 }
 

@@ -1,10 +1,10 @@
-//! Structures of the DAT 2.0 headers, as C lays them out. Handles and pointers that are only passed
-//! on are integers.
+//! The structures of the DAT 2.0 headers with their C layout. Handles and pointers that are only
+//! passed on are integers.
 //!
 //! A field's comment gives the header's name where the name here differs. Sizes are asserted here;
 //! the C programs in hw-tests/c check the offsets, which follow from `repr(C)`. Structures that are
-//! written to C have named padding fields, which are written, too: [`IntoBytes`] excludes types
-//! with any other padding, so no uninitialised byte of this library reaches C.
+//! written to C have named padding fields, which are written as well. [`IntoBytes`] excludes types
+//! with other padding, so C gets no uninitialised byte.
 
 use super::sockaddr::SockAddr;
 use crate::types::Destination;
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 /// `DAT_NAME_MAX_LENGTH`.
 pub(super) const NAME_LEN: usize = 256;
 
-/// A fixed-length name, cut where it is too long, always with a NUL.
+/// A name in a fixed-length array. It always ends with NUL; a longer name is truncated.
 pub(super) fn name(text: &str) -> [u8; NAME_LEN] {
     let mut bytes = [0; NAME_LEN];
     let n = text.len().min(NAME_LEN - 1);
@@ -23,7 +23,7 @@ pub(super) fn name(text: &str) -> [u8; NAME_LEN] {
     bytes
 }
 
-/// Two 32-bit fields next to each other, as they lie in memory.
+/// Two consecutive 32-bit fields.
 pub(super) fn two(first: u32, second: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -266,7 +266,7 @@ pub(super) struct RmrParam {
     pub(super) va_type: u32,
 }
 
-/// `DAT_OS_WAIT_PROXY_AGENT`: a function of the consumer and what to call it with.
+/// `DAT_OS_WAIT_PROXY_AGENT`: a function of the program and its argument.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Agent {
@@ -344,7 +344,7 @@ pub(super) struct CrParam {
     pub(super) local_ep_handle: usize,
 }
 
-/// `DAT_IB_ADDR_HANDLE`. The header's pointer `ah` is a number here that is never dereferenced.
+/// `DAT_IB_ADDR_HANDLE`. The header's pointer `ah` is a number here and is never dereferenced.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct AddrHandle {
@@ -363,7 +363,7 @@ impl AddrHandle {
         }
     }
 
-    /// As part of an event.
+    /// The value as the data of an event.
     pub(super) fn words(&self) -> [u64; 5] {
         let mut bytes = [0; 40];
         bytes[..8].copy_from_slice(&self.ah.to_ne_bytes());

@@ -20,12 +20,12 @@ impl Code {
     }
 
     pub(super) fn arg(n: u16) -> Self {
-        tracing::debug!(argument = n, "a value out of range");
+        tracing::debug!(argument = n, "an argument is out of range");
         Self::new(ReturnType::InvalidParameter, Subtype::arg(n))
     }
 
     pub(super) fn null(n: u16) -> Self {
-        tracing::debug!(argument = n, "a pointer is NULL");
+        tracing::debug!(argument = n, "a pointer argument is NULL or misaligned");
         Self::new(ReturnType::InvalidParameter, Subtype::arg(n))
     }
 
@@ -35,7 +35,7 @@ impl Code {
 
     /// The code of a failed post whose flags are argument `n`.
     pub(super) fn post(error: PostError, n: u16) -> Self {
-        tracing::debug!(%error, "not posted");
+        tracing::debug!(%error, "a post was refused");
         if error == PostError::Flags {
             return Self::new(ReturnType::InvalidParameter, Subtype::arg(n));
         }
@@ -47,11 +47,11 @@ impl From<Error> for Code {
     fn from(error: Error) -> Self {
         match error.return_type() {
             ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
-            // A full queue is an ordinary answer to the consumer.
+            // A full queue is an ordinary answer.
             ReturnType::InsufficientResources if error.subtype() == Subtype::ResourceCredits => {
                 tracing::debug!("{error}");
             }
-            // Somebody has to act: a fault, or a limit of the machine or the process.
+            // A defect, or a limit of the machine or the process that somebody has to raise.
             ReturnType::InternalError | ReturnType::InsufficientResources => tracing::error!("{error}"),
             _ => tracing::debug!("{error}"),
         }
@@ -86,7 +86,7 @@ pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) 
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            tracing::error!(slot, "a fault of Doorbell's own: {text}");
+            tracing::error!(slot, "a defect of Doorbell: {text}");
             Code::new(ReturnType::InternalError, Subtype::None).0
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) 
 mod tests {
     use super::*;
 
-    /// What is logged meanwhile.
+    /// The lines that are logged while `body` runs.
     fn logged(body: impl FnOnce()) -> String {
         #[derive(Clone, Default)]
         struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);

@@ -1,4 +1,4 @@
-//! What every handle has: the consumer's context, and a kind.
+//! Calls for all types of handles: the consumer's context, and the type.
 
 use super::code::{Code, guard};
 use super::handle::Handle;

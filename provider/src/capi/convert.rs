@@ -8,12 +8,12 @@ use super::objects::EvdObject;
 use crate::{CloseFlags, CompletionFlags, Evd, Qos, ServiceType, Subtype, VaType};
 use std::time::Duration;
 
-/// The consumer's handle of the IA that this handle belongs to.
+/// The handle, in C's form, of the IA to which this handle belongs.
 pub(super) fn ia_of(handle: Handle) -> usize {
     consumer_ia(handle.ia())
 }
 
-/// The EVD behind a handle, or INVALID_HANDLE with this subtype; NULL is `None`.
+/// The EVD of a handle, or INVALID_HANDLE with this subtype. NULL is `None`.
 pub(super) fn optional_evd(handle: Handle, sub: Subtype) -> Result<Option<Evd>, Code> {
     handle.given().map(|handle| Ok(handle.get_as::<EvdObject>(sub)?.evd.clone())).transpose()
 }
@@ -67,8 +67,8 @@ pub(super) fn va_type(va_type: u32, arg: u16) -> Result<VaType, Code> {
     }
 }
 
-/// Immediate data between DAT and verbs. libdaplofa sends the bytes of the number as this machine
-/// stores it; verbs take a big-endian number.
+/// Converts immediate data between DAT and verbs. libdaplofa sends the number in the byte order of
+/// the machine; verbs takes a big-endian number.
 pub(super) fn immediate(data: u32) -> u32 {
     u32::from_be(data)
 }

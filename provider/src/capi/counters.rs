@@ -8,7 +8,7 @@ use super::raw::{Out, say};
 use crate::{Counter, Counters, PortCounters, Subtype};
 use std::fmt::Write;
 
-/// Kinds of objects that have counters, as `DAT_HANDLE_TYPE`.
+/// The types of objects that have counters, as `DAT_HANDLE_TYPE`.
 const EP: u32 = 1;
 const EVD: u32 = 2;
 const IA: u32 = 3;
@@ -25,7 +25,7 @@ fn counted(handle: Handle) -> Result<u32, Code> {
 
 type Values = Vec<(&'static str, u64)>;
 
-/// Counter `n`, which is argument 2, or all of them where it is one past the last.
+/// Counter `n`, which is argument 2. One past the last counter stands for all counters.
 fn chosen<C: Counter>(
     n: i32,
     reset: bool,
@@ -68,7 +68,7 @@ pub(super) fn query(handle: Handle, n: i32, out: Out<u64>, reset: bool) -> Resul
     Ok(())
 }
 
-/// Prints the lines that libdaplofa prints, in order with the consumer's own output.
+/// Prints the same lines as libdaplofa, in order with the program's own output.
 pub(super) fn print(handle: Handle, n: i32, reset: bool) -> Result<(), Code> {
     let values = read(handle, counted(handle)?, n, reset)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

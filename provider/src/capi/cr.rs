@@ -11,8 +11,8 @@ use crate::{Cr, ReturnType};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU8;
 
-/// The object behind a request's handle; `provided` is the EP that the provider made for it, or
-/// NULL.
+/// The object of a connection request's handle. `provided` is the EP that the provider created for
+/// the request, or NULL.
 pub(super) fn object(cr: Cr, provided: Handle) -> CrObject {
     let remote = cr.remote().unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     let private_data = cr.private_data().iter().map(|&byte| AtomicU8::new(byte)).collect();
@@ -32,7 +32,7 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
             private_data_size: object.private_data.len() as i32,
             pad: 0,
             private_data: object.private_data.as_ptr() as usize,
-            // The context that the core keeps of an EP is its handle.
+            // The context of an EP in the core is its handle.
             local_ep_handle: object.cr.reserved_context().unwrap_or(0) as usize,
         });
         Ok(())
@@ -40,8 +40,8 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
 }
 
 /// Answers the request and then retires its handle. Returns the handle of the EP that the provider
-/// had made for it. Other threads may query the request meanwhile; threads that answer it, too,
-/// wait.
+/// had created for the request. Other threads may query the request meanwhile; threads that also
+/// answer it wait.
 fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result<Handle, Code> {
     let object = cr.get::<CrObject>()?;
     let (inner, provided) = (object.cr.inner.clone(), object.provided);
@@ -49,12 +49,12 @@ fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result
     if !cr.is_inherited() {
         how(&inner)?;
     }
-    // With the IA it may be gone already.
+    // The close of the IA may have retired the handle before.
     drop(cr.take::<CrObject>(|_| Ok(())));
     Ok(provided)
 }
 
-/// Frees the EP that the provider had made for a request.
+/// Frees the EP that the provider had created for a request.
 pub(super) fn retire_provided_ep(ep: Handle) {
     drop(ep.take::<EpObject>(|_| Ok(())));
 }
@@ -63,7 +63,7 @@ pub(super) extern "C" fn cr_accept(cr: Handle, ep_handle: Handle, size: i32, pri
     guard("dat_cr_accept", || {
         cr.get::<CrObject>()?;
         let ep = ep_handle.given().map(|ep| ep.get::<EpObject>()).transpose()?;
-        // It may be the request's own buffer.
+        // The private data may lie in the request's own buffer.
         let private_data = private_data.bytes(size, 3, 4)?;
         let provided = answer(cr, |request| match &ep {
             Some(ep) => request.accept(&ep.ep.inner, &private_data),
@@ -81,7 +81,7 @@ pub(super) extern "C" fn cr_reject(cr: Handle, size: i32, private_data: In<u8>) 
     guard("dat_cr_reject", || {
         cr.get::<CrObject>()?;
         let private_data = private_data.bytes(size, 2, 3)?;
-        // The request is used up also where nobody waits for the answer any more.
+        // The request is answered even if the peer no longer waits.
         let mut gone = Ok(());
         let provided = answer(cr, |request| match request.reject(&private_data) {
             Err(error) if error.return_type() == ReturnType::Abort => {

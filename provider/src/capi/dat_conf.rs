@@ -12,7 +12,7 @@ use std::sync::{OnceLock, PoisonError};
 pub(super) struct DatConfEntry {
     /// The provider table that libdat2 has for this IA name.
     pub(super) table: &'static Table,
-    /// Field 7: which device.
+    /// Field 7: the device.
     pub(super) parameters: String,
 }
 
@@ -28,11 +28,11 @@ pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
     entries().get(name).cloned()
 }
 
-/// Adds an entry with these functions, or changes the parameters of the one with this name.
+/// Adds an entry with these functions, or changes the parameters of the entry with this name.
 pub(super) fn add(name: &str, parameters: String, functions: fn() -> Functions) -> DatConfEntry {
     let mut entries = entries();
     let entry = entries.entry(name.to_owned()).or_insert_with(|| {
-        // The registry may hold the table, and handles the name, for as long as the process lives.
+        // Never freed: libdat2's registry may keep the table, and handles refer to the name.
         let name: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into());
         DatConfEntry { table: Box::leak(Box::new(Table::new(name, functions()))), parameters: String::new() }
     });
@@ -40,7 +40,7 @@ pub(super) fn add(name: &str, parameters: String, functions: fn() -> Functions) 
     entry.clone()
 }
 
-/// The IA name in this structure; `None` if it has no end.
+/// The IA name in this structure; `None` without a NUL.
 pub(super) fn name_of(info: &ProviderInfo) -> Option<String> {
     CStr::from_bytes_until_nul(&info.ia_name).ok().map(|name| name.to_string_lossy().into_owned())
 }

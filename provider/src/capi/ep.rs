@@ -37,7 +37,8 @@ mod field {
     pub(super) const TRANSPORT_ATTR: u64 = 0x1000_0000;
     pub(super) const NUM_PROVIDER_ATTR: u64 = 0x2000_0000;
     pub(super) const PROVIDER_ATTR: u64 = 0x4000_0000;
-    /// All but the IA, the state, the communicator, the addresses, the SRQ and its watermark.
+    /// All fields but the IA, the state, the communicator, the addresses, the SRQ and its
+    /// watermark.
     pub(super) const MODIFIABLE: u64 = PZ
         | RECV_EVD
         | REQUEST_EVD
@@ -83,9 +84,10 @@ fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
     })
 }
 
-/// The initial soft high watermark. Here 0 is off, like -1, although R147 has it fire at the first
-/// receive: programs clear the structure without meaning a watermark (dtestsrq does, and takes any
-/// event except EP_BROKEN for a failure). `dat_ep_set_watermark` accepts 0 as a watermark.
+/// The initial soft high watermark. 0 means off here, like -1, although by R147 a watermark of 0
+/// fires at the first receive. The reason: programs clear the structure without intending a
+/// watermark. dtestsrq does, and treats every event except EP_BROKEN as a failure.
+/// `dat_ep_set_watermark` accepts 0 as a watermark.
 fn soft_mark(srq_soft_hw: i32) -> i32 {
     if srq_soft_hw == 0 { WATERMARK_INFINITE } else { srq_soft_hw }
 }
@@ -115,7 +117,7 @@ fn attr_to(attr: &crate::EpAttr) -> EpAttr {
     }
 }
 
-/// The handles that an EP is made with.
+/// The handles with which an EP is created.
 struct Parts {
     ia: Handle,
     pz: Handle,
@@ -153,7 +155,7 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
     Ok(())
 }
 
-/// A handle for an EP, next to one of the same IA.
+/// Creates the handle of an EP. `sibling` is another handle of the same IA.
 pub(super) fn handle_of(
     sibling: Handle,
     ep: Ep,
@@ -163,7 +165,7 @@ pub(super) fn handle_of(
 ) -> Result<Handle, Code> {
     let inner = ep.inner.clone();
     let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
-    // The core's events carry the handle.
+    // Events of the core carry the EP's context, which is the handle.
     inner.pair.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
     Ok(handle)
 }
@@ -235,14 +237,15 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
     guard("dat_ep_modify", || {
         ep.get::<EpObject>()?;
         if mask & !field::MODIFIABLE != 0 {
-            // Never to be changed: the IA, state, addresses, SRQ and its watermark (R162, R166).
-            tracing::debug!(fields = mask & !field::MODIFIABLE, "cannot be changed");
+            // These fields cannot be changed: the IA, state, addresses, SRQ and its watermark
+            // (R162, R166).
+            tracing::debug!(fields = mask & !field::MODIFIABLE, "these fields of an EP cannot be changed");
             return Err(Code::arg(2));
         }
         let param = param.need(3)?;
         let attr = &param.ep_attr;
         let has = |bit| mask & bit != 0;
-        // Looked up before the EP is write-locked, because C may pass the EP here as well.
+        // Looked up before the EP is write-locked, because C may pass the EP's handle here as well.
         let pz = has(field::PZ).then(|| Handle(param.pz_handle).get::<Pz>()).transpose()?;
         let evd = |bit, handle, sub| has(bit).then(|| optional_evd(Handle(handle), sub)).transpose();
         let recv = evd(field::RECV_EVD, param.recv_evd_handle, Subtype::InvalidHandleEvdRecv)?;
@@ -253,7 +256,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             (field::NUM_PROVIDER_ATTR, attr.ep_provider_specific_count),
         ];
         if counts.iter().any(|&(bit, count)| has(bit) && count != 0) {
-            tracing::debug!("there are no attributes of the transport's or the provider's own");
+            tracing::debug!("transport-specific and provider-specific attributes are not supported");
             return Err(Code::arg(3));
         }
         let flags = |bit, bits| has(bit).then(|| completion_flags(bits, 3)).transpose();
@@ -308,7 +311,7 @@ pub(super) extern "C" fn ep_connect(
         let service = qos(service, 7)?;
         match flags {
             0 => {}
-            // More than one path.
+            // Multipath flags.
             1 | 2 => return Err(Code::not_supported()),
             _ => return Err(Code::arg(8)),
         }

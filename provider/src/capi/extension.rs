@@ -110,7 +110,7 @@ pub(super) extern "C" fn handle_extendedop(handle: In<c_char>, operation: i32, a
             op::CLOSE_QUERY => ia::close(ep, CloseFlags::Abrupt),
             _ => {
                 ep.kind().ok_or_else(|| Code::handle(Subtype::InvalidHandle1))?;
-                tracing::debug!(operation, "an extension operation that is not supported");
+                tracing::debug!(operation, "this extension operation is not supported");
                 Err(Code::not_supported())
             }
         }

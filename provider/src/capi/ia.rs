@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 const IA_FIELDS: u64 = 0x3f_ffff_ffff;
 /// `DAT_PROVIDER_FIELD_ALL`.
 const PROVIDER_FIELDS: u64 = 0x7fff_ffff;
-/// `DAT_EVD_ASYNC_EXISTS`: the consumer wants no asynchronous EVD.
+/// `DAT_EVD_ASYNC_EXISTS`: the program uses the asynchronous EVD of another open of the IA.
 const EVD_ASYNC_EXISTS: Handle = Handle(1);
-/// `DAT_EVD_OUT_OF_SCOPE`: what a query says then.
+/// `DAT_EVD_OUT_OF_SCOPE`: the answer of a query in that case.
 const EVD_OUT_OF_SCOPE: Handle = Handle(2);
 /// `DAT_IB_EXTENSION_VERSION`.
 const EXTENSION_VERSION: i32 = 209;
@@ -48,21 +48,21 @@ pub(super) extern "C" fn ia_open(
     })
 }
 
-/// Where the consumer wants asynchronous events.
+/// Where asynchronous events go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsyncEvents {
-    /// On an EVD made for them.
+    /// To an EVD that the provider creates.
     New,
-    /// Somewhere that it does not say.
+    /// To another open of the IA; this one has no asynchronous EVD.
     Elsewhere,
-    /// On this EVD.
+    /// To this EVD.
     To(Handle),
 }
 
 /// Opens the device that dat.conf names for this IA.
 pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<Handle, Code> {
     let entry = dat_conf::entry(name).ok_or_else(|| {
-        tracing::error!("IA {name}: not registered");
+        tracing::error!("IA {name} is not registered");
         Code::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
     })?;
     let device = if entry.parameters.trim().is_empty() { name } else { entry.parameters.trim() };
@@ -215,10 +215,10 @@ fn provider_attributes(object: &IaObject) -> ProviderAttr {
     ProviderAttr {
         provider_name: name(a.provider_name),
         provider_version: [0, 1],
-        // libdat2 makes the registry's key of this and the next: 2.0, not thread safe.
+        // libdat2 uses these fields as the key of its registry: version 2.0, not thread safe.
         dapl_version: [2, 0],
         is_thread_safe: 0,
-        // All of the enumeration; DAT_MEM_TYPE_VIRTUAL is 0.
+        // All values of the enumeration. DAT_MEM_TYPE_VIRTUAL is 0.
         lmr_mem_types_supported: 3,
         iov_ownership_on_return: a.iov_ownership_on_return,
         dat_qos_supported: 0,
@@ -257,7 +257,7 @@ pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
 
 pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
     if let Some(object) = ia.take::<IaObject>(|object| Ok(object.ia.can_close(how)?))? {
-        // The decision holds: nothing could be created on the IA since.
+        // The decision is still valid, because nothing could be created on the IA since.
         object.ia.close(CloseFlags::Abrupt)?;
     }
     ia.retire_all_of_ia();
@@ -268,7 +268,7 @@ pub(super) extern "C" fn ia_ha_related(ia: Handle, _provider: In<c_char>, answer
     guard("dat_ia_ha_related", || {
         ia.get::<IaObject>()?;
         answer.need(3)?;
-        // No two providers of ours stand in for each other.
+        // No provider can replace another one for high availability.
         answer.set(0);
         Ok(())
     })

@@ -1,4 +1,5 @@
-//! The registry functions of libdat2, found at run time: the Rust API works without libdat2.
+//! The registry functions of libdat2. They are looked up at run time, so that the Rust API works
+//! without libdat2.
 
 #![expect(unsafe_code, reason = "functions of a C library found by name")]
 
@@ -23,8 +24,8 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     if !global.is_null() {
         return Some(global);
     }
-    // libdat2 may be loaded without its names in the global scope.
-    // SAFETY: both strings end with NUL; RTLD_NOLOAD runs no code of the library.
+    // libdat2 may be loaded without its symbols in the global scope. SAFETY: both strings end with
+    // NUL; RTLD_NOLOAD runs no code of the library.
     let local = unsafe {
         let library = libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) }
@@ -58,13 +59,14 @@ pub(super) fn add_provider(table: &'static Table, info: &ProviderInfo) -> Option
     libdat().map(|libdat| unsafe { (libdat.add_provider)(table, info) })
 }
 
-/// Takes a table out of the registry.
+/// Removes a table from the registry.
 pub(super) fn remove_provider(table: &'static Table, info: &ProviderInfo) -> Option<u32> {
     // SAFETY: as above.
     libdat().map(|libdat| unsafe { (libdat.remove_provider)(table, info) })
 }
 
-/// The consumer's IA handle: the registry's number, or the address itself if the registry has none.
+/// The IA handle as C gets it: the registry's number, or the address itself if the registry has no
+/// number for it.
 pub(super) fn consumer_ia(ia: Handle) -> usize {
     let mut number = 0;
     // SAFETY: takes any value and writes at most one word to where the second argument points.

@@ -45,7 +45,7 @@ pub(super) extern "C" fn lmr_create(
             SHARED_VIRTUAL => Some(In::<LmrCookie>::at(region.second).need(3)?),
             _ => None,
         };
-        // The memory of another LMR: all of it, whatever length is given.
+        // Registers the whole memory of another LMR, whatever length is given.
         let (start, len) = match whole {
             Some(whole) => whole,
             None => (region.first as u64, usize::try_from(length).map_err(|_| Code::arg(4))?),
@@ -60,8 +60,7 @@ pub(super) extern "C" fn lmr_create(
         let made = register(&object.ia, &zone, (start, len), flags, va_type, how)?;
         let (context, for_peers) = (made.context(), context_for_peers(&made));
         let (len, address) = (made.len() as u64, made.address());
-        // The query returns the cookie from memory of this library, because the consumer's may be
-        // gone by then.
+        // The query returns a copy of the cookie, because the program may have freed its own.
         let cookie = cookie.map(Box::new);
         let second = cookie.as_ref().map_or(region.second, |cookie| cookie.as_ptr() as usize);
         let region = Region { second, ..region };
@@ -74,7 +73,7 @@ pub(super) extern "C" fn lmr_create(
     })
 }
 
-/// Without a remote privilege there is none for them.
+/// Without a remote privilege there is no RMR context.
 fn context_for_peers(lmr: &Lmr) -> u32 {
     let remote = MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC;
     if lmr.privileges().intersects(remote) { lmr.rmr_context() } else { 0 }
@@ -114,7 +113,7 @@ pub(super) extern "C" fn lmr_free(lmr: Handle) -> u32 {
     })
 }
 
-/// `dat_lmr_sync_rdma_read` and `_write`: nothing to do on coherent machines (R272).
+/// `dat_lmr_sync_rdma_read` and `_write`: they have no effect, because memory is coherent (R272).
 pub(super) extern "C" fn lmr_sync(ia: Handle, segments: In<LmrTriplet>, count: u64) -> u32 {
     guard("dat_lmr_sync", || {
         let object = ia.get::<IaObject>()?;

@@ -1,13 +1,13 @@
 //! The C ABI: what libdat2 loads. This module only translates.
 //!
 //! libdat2 reads dat.conf, loads the library, calls `dat_provider_init`, and finds the entry points
-//! in the table that `dat_provider_init` registers ([`entry_points`]). Each entry point turns
-//! handles into objects ([`handles`]) and C's values into the core's ([`raw`], [`abi`],
-//! [`convert`]), calls the core, and turns the outcome into a `DAT_RETURN` ([`code`]). Checks go in
-//! the order of the rules: handles, pointers, values, then what the core checks.
+//! in the table that `dat_provider_init` registers ([`entry_points`]). Each entry point converts
+//! handles to objects ([`handles`]) and C values to Rust values ([`raw`], [`abi`], [`convert`]),
+//! calls the object's method, and converts the outcome to a `DAT_RETURN` ([`code`]). Arguments are
+//! checked in the order of the rules: handles, pointers, values, then the checks of the object.
 //!
-//! All 79 entry points are implemented. MODEL_NOT_SUPPORTED is the answer to requests that a
-//! connection of verbs devices cannot fulfil:
+//! All 79 entry points are implemented. Requests that verbs devices cannot fulfil get
+//! MODEL_NOT_SUPPORTED:
 //!
 //! | entry point | declined | why |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 //! | `dat_rmr_bind` | zero-based addresses of an RMR of a PZ; zero-based LMRs | devices bind neither |
 //! | `dat_ep_post_send_with_invalidate` | all | where the device cannot invalidate a peer's key |
 //! | extension: atomics | all | where the device has none (`DAT_IB_FETCH_AND_ADD`, `DAT_IB_CMP_AND_SWAP`) |
-//! | extension: collectives | all | not made here |
+//! | extension: collectives | all | not implemented |
 //!
 //! # References
 //! udat.h, udat_redirection.h, dat_registry.h; dat.conf(5).
@@ -59,7 +59,7 @@ use crate::fork;
 use std::ffi::c_char;
 use std::sync::Once;
 
-/// Locks what all threads of the process share, the outermost first; for a fork.
+/// Locks the tables that all threads of the process share, the outermost first, for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     let mut held = service::hold_shared_locks();
     held.extend(dat_conf::hold_shared_locks());
@@ -77,14 +77,14 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
         fork::share(fork::Part::Handles, hold_shared_locks, handles::forget_inherited);
         let info = info.need(1)?;
         let Some(name) = dat_conf::name_of(&info) else {
-            tracing::error!("an IA name without an end");
+            tracing::error!("an IA name has no NUL");
             return Ok(());
         };
         let parameters = parameters.text().unwrap_or_default();
         let entry = dat_conf::add(&name, parameters, entry_points::functions);
         match libdat::add_provider(entry.table, &info) {
-            Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "registered"),
-            Some(refused) => tracing::error!("libdat2 does not register {name}: {refused:#010x}"),
+            Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "an IA is registered"),
+            Some(refused) => tracing::error!("libdat2 refuses to register {name}: {refused:#010x}"),
             None => tracing::error!("libdat2 is not in this process: {name} is not registered"),
         }
         Ok(())
@@ -103,8 +103,8 @@ extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     });
 }
 
-/// Sends the log to standard error at the level that `DOORBELL_LOG` asks for (`debug`,
-/// `doorbell=trace`, `off`); errors only without it.
+/// Sends the log to standard error at the level of `DOORBELL_LOG` (`debug`, `doorbell=trace`,
+/// `off`); without the variable, errors only.
 fn log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What is behind each kind of handle: an object of the core, and what only C asks about.
+//! The objects of handles: an object of the core, and values that only C queries.
 
 use super::abi::{Agent, Comm, LmrCookie, NamedAttr, Region};
 use super::handle::Handle;
@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-/// Anything a handle stands for.
+/// The object of a handle.
 pub(super) enum Object {
     Cr(CrObject),
     Csp(CspObject),
@@ -65,15 +65,15 @@ impl Object {
 
 /// A type of object that handle slots store.
 pub(super) trait Stored: Sized + 'static {
-    /// The subtype of the INVALID_HANDLE for a wrong or stale handle.
+    /// The subtype of INVALID_HANDLE for a wrong or stale handle.
     const SUBTYPE: Subtype;
     /// The object, if it is of this type.
     fn of(object: &Object) -> Option<&Self>;
-    /// The object, to change.
+    /// The object for a change.
     fn of_mut(object: &mut Object) -> Option<&mut Self>;
-    /// The object by value; any other object comes back.
+    /// The object by value. An object of another type is returned as an error.
     fn into(object: Object) -> Result<Self, Object>;
-    /// The object as the slots store it.
+    /// The object in the form in which slots store it.
     fn wrap(self) -> Object;
 }
 
@@ -155,7 +155,7 @@ stored!(Srq, SrqObject, InvalidHandleSrq);
 
 pub(super) struct IaObject {
     pub(super) ia: Ia,
-    /// NULL where the consumer wanted none.
+    /// NULL if the IA was opened without one.
     pub(super) async_evd: Handle,
     pub(super) address: &'static SockAddr,
     pub(super) named: NamedAttrs,
@@ -164,9 +164,9 @@ pub(super) struct IaObject {
 pub(super) struct CrObject {
     pub(super) cr: Cr,
     pub(super) remote: Box<SockAddr>,
-    /// C holds its address, and may write there.
+    /// C has the address and may write there.
     pub(super) private_data: Box<[AtomicU8]>,
-    /// The EP that the provider made for it.
+    /// The EP that the provider created for the request.
     pub(super) provided: Handle,
 }
 
@@ -177,17 +177,17 @@ pub(super) struct EpObject {
     pub(super) request_evd: Handle,
     pub(super) connect_evd: Handle,
     pub(super) srq: Handle,
-    /// Private data of events; C holds its address.
+    /// Private data of events. C has its address.
     pub(super) private_data: Mutex<{ rank::TABLE }, Box<EventPrivateData>>,
-    /// Addresses as last queried; C holds theirs.
+    /// The addresses of the last query. C has pointers to them.
     pub(super) addresses: Mutex<{ rank::TABLE }, [Option<Box<SockAddr>>; 2]>,
 }
 
 #[derive(Default)]
 pub(super) struct EventPrivateData {
-    /// Of the last connection event that had some.
+    /// Private data of the last connection event that had some.
     pub(super) last: Vec<u8>,
-    /// Of datagram events, each until its CM handle is freed.
+    /// Private data of datagram events, each until its CM handle is freed.
     pub(super) by_cm: HashMap<u64, Vec<u8>>,
 }
 
@@ -201,15 +201,15 @@ pub(super) struct LmrObject {
     pub(super) pz: Handle,
     pub(super) mem_type: u32,
     pub(super) region: Region,
-    /// Of shared memory; C holds its address.
+    /// The cookie of shared memory. C has its address.
     pub(super) _cookie: Option<Box<LmrCookie>>,
-    /// As given, extension bits and all.
+    /// The privileges as given, including extension bits.
     pub(super) privileges: u32,
 }
 
 pub(super) struct CspObject {
     pub(super) csp: Csp,
-    /// C holds the addresses of these two.
+    /// C has the addresses of these two fields.
     pub(super) comm: Box<Comm>,
     pub(super) address: Box<SockAddr>,
     pub(super) evd: Handle,
@@ -243,7 +243,7 @@ pub(super) struct SrqObject {
     pub(super) pz: Handle,
 }
 
-/// Named attributes, with the strings that their pointers lead to.
+/// Named attributes, and the strings to which they point.
 pub(super) struct NamedAttrs {
     _strings: Vec<CString>,
     raw: Box<[NamedAttr]>,

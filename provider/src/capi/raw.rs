@@ -1,10 +1,9 @@
 //! Values that C passes: pointers to read from, pointers to write to, segment lists, addresses,
 //! variable arguments.
 //!
-//! Rust code cannot make a value of [`In`], [`Out`] or [`VaList`] from nothing: they are parameters
-//! of the entry points, and C makes them. All `unsafe` of the entry points is here. A consumer of
-//! DAT promises that a pointer is NULL or points to memory of the type that dat.h and udat.h give,
-//! for the time of the call.
+//! Only C creates values of [`In`], [`Out`] and [`VaList`], as arguments of the entry points. All
+//! `unsafe` of the entry points is here. A consumer of DAT promises that a pointer is NULL or
+//! points to memory of the type that dat.h and udat.h give, for the time of the call.
 
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
@@ -15,25 +14,25 @@ use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use zerocopy::IntoBytes;
 
-/// A pointer that may be read from, or NULL.
+/// A pointer to an argument that is read, or NULL.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct In<T>(*const T);
 
-/// A pointer that may be written to, or NULL; what it points to may be uninitialised.
+/// A pointer to a result, or NULL. The memory may be uninitialised.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Out<T>(*mut T);
 
 impl<T: Copy> In<T> {
-    /// What it points to.
+    /// A copy of the value; `None` for NULL.
     pub(super) fn get(self) -> Option<T> {
         // SAFETY: not NULL, so C points to a T that is initialised and lives during the call. It is
         // read by copy.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
-    /// The same, or INVALID_PARAMETER for this argument.
+    /// A copy of the value. INVALID_PARAMETER for argument `arg` if the pointer is NULL.
     pub(super) fn need(self, arg: u16) -> Result<T, Code> {
         self.get().ok_or_else(|| Code::null(arg))
     }
@@ -52,11 +51,11 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return Err(Code::null(arg));
         }
-        // Not past the array: callers ask for as many elements as C says there are.
+        // Within the array: callers ask for as many elements as C has announced.
         In(self.0.wrapping_add(n as usize)).need(arg)
     }
 
-    /// A pointer to nowhere, for a result that nobody wants.
+    /// A NULL pointer, for a result that is not needed.
     pub(super) fn nowhere() -> Out<T> {
         Out(std::ptr::null_mut())
     }
@@ -71,9 +70,9 @@ impl In<c_char> {
 }
 
 impl In<u8> {
-    /// A copy of `count` bytes; the memory may be one that the call itself frees.
+    /// A copy of `count` bytes. The call itself may free the memory.
     pub(super) fn bytes(self, count: i32, count_arg: u16, arg: u16) -> Result<Vec<u8>, Code> {
-        // Longer than any private data; the core says how much fits.
+        // More than any private data has. The core refuses what is too long.
         const MOST: usize = 4096;
         let count = usize::try_from(count).map_err(|_| Code::arg(count_arg))?;
         if count == 0 {
@@ -102,8 +101,8 @@ impl In<LmrTriplet> {
             .then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 
-    /// `count` segments. More segments than any queue takes are not read; their number alone makes
-    /// the post fail.
+    /// `count` segments. More segments than any queue takes are not read; the post fails because of
+    /// their number.
     pub(super) fn segments<'a>(self, count: i32) -> Result<&'a [LmrTriplet], Code> {
         const TOO_MANY: &[LmrTriplet] =
             &[LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 }; MAX_IOV + 1];
@@ -124,7 +123,7 @@ impl In<LmrTriplet> {
     }
 }
 
-/// The first bytes of a `struct sockaddr`, in whose place C passes longer structures.
+/// The first bytes of a `struct sockaddr`. C passes longer structures in its place.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct SockAddrHead {
@@ -132,7 +131,7 @@ pub(super) struct SockAddrHead {
 }
 
 impl In<SockAddrHead> {
-    /// The internet address with its port.
+    /// The IP address with its port.
     pub(super) fn socket(self, arg: u16) -> Result<SocketAddr, Code> {
         let ip = self.ip(arg)?;
         // SAFETY: `ip` accepted the family, so C points to a sockaddr_in or sockaddr_in6. The port
@@ -141,7 +140,7 @@ impl In<SockAddrHead> {
         Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
     }
 
-    /// The internet address; INVALID_ADDRESS for another address family.
+    /// The IP address; INVALID_ADDRESS for another address family.
     pub(super) fn ip(self, arg: u16) -> Result<IpAddr, Code> {
         let head = self.need(arg)?;
         let at = self.0.cast::<u8>();
@@ -164,7 +163,7 @@ impl In<SockAddrHead> {
 }
 
 impl<T: IntoBytes> Out<T> {
-    /// Writes, if C wants to know; all bytes of it, of which none is padding.
+    /// Writes the value unless the pointer is NULL. All bytes are written; the type has no padding.
     #[inline(always)]
     pub(super) fn set(self, value: T) {
         if !self.0.is_null() {
@@ -174,7 +173,8 @@ impl<T: IntoBytes> Out<T> {
         }
     }
 
-    /// The same for element `n` of an array: callers write as many elements as C has made room for.
+    /// As [`Out::set`], for element `n` of an array. Callers write as many elements as the array
+    /// has.
     pub(super) fn set_nth(self, n: usize, value: T) {
         if !self.0.is_null() {
             Out(self.0.wrapping_add(n)).set(value);
@@ -187,14 +187,14 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// INVALID_PARAMETER for this argument if it is NULL.
+    /// INVALID_PARAMETER for argument `arg` if the pointer is NULL.
     pub(super) fn need(self, arg: u16) -> Result<(), Code> {
         if self.0.is_null() { Err(Code::null(arg)) } else { Ok(()) }
     }
 }
 
 impl Out<super::abi::Event> {
-    /// As [`Out::set`], field by field: an event in registers is stored without a copy in between.
+    /// As [`Out::set`], field by field, so that an event in registers is stored without a copy.
     #[inline(always)]
     pub(super) fn set_fields(self, event: &super::abi::Event) {
         let to = self.0;
@@ -214,7 +214,7 @@ impl Out<super::abi::Event> {
 }
 
 impl<T: Copy> Out<T> {
-    /// What is there now, where a parameter goes both ways.
+    /// The present value, for a parameter that is read and written.
     pub(super) fn get(self) -> Option<T> {
         In(self.0.cast_const()).get()
     }
@@ -297,7 +297,7 @@ impl VaList {
     }
 }
 
-/// Writes lines to the C library's standard output, in order with the consumer's own output.
+/// Writes lines to the C library's standard output, in order with the program's own output.
 pub(super) fn say(lines: &str) {
     let text = CString::new(lines.trim_end_matches('\n')).unwrap_or_default();
     // SAFETY: a string with a NUL that lives during the call. A failed write is ignored, as with
@@ -305,25 +305,25 @@ pub(super) fn say(lines: &str) {
     unsafe { libc::puts(text.as_ptr()) };
 }
 
-/// Calls a consumer's agent function.
+/// Calls an agent, a function of the program.
 pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
     if let Some(function) = agent.function {
-        // SAFETY: the consumer gave this function to be called with its instance data and an EVD
-        // handle, from any thread.
+        // SAFETY: the program has passed this function to be called with its instance data and an
+        // EVD handle, from any thread.
         unsafe { function(agent.instance_data, evd) };
     }
 }
 
-/// Whose memory an LMR covers.
+/// The kind of memory of an LMR.
 #[derive(Clone, Copy)]
 pub(super) enum Memory {
-    /// This process's.
+    /// Memory of this process.
     Private,
-    /// Other processes' too.
+    /// Memory that other processes share.
     Shared,
 }
 
-/// An LMR over memory of the consumer's.
+/// Registers memory of the program.
 pub(super) fn register(
     ia: &crate::Ia,
     pz: &crate::Pz,

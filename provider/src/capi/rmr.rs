@@ -72,7 +72,7 @@ pub(super) extern "C" fn rmr_bind(
     guard("dat_rmr_bind", || {
         let object = rmr.get::<RmrObject>()?;
         let segment = segment.need(3)?;
-        // Bound to nothing, it needs none.
+        // An unbind needs no LMR.
         let lmr = match lmr.given() {
             None if segment.segment_length == 0 => None,
             _ => Some(lmr.get::<LmrObject>()?),

@@ -13,12 +13,12 @@ use std::sync::PoisonError;
 
 static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
 
-/// For a fork.
+/// Locks [`NAMING`] for a fork.
 pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(NAMING.hold())]
 }
 
-/// Held while a service point listens already and its handle is not known yet.
+/// Held from before a service point listens until its handle is known by number.
 fn naming() -> MutexGuard<'static, ()> {
     NAMING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -27,7 +27,7 @@ fn naming() -> MutexGuard<'static, ()> {
 pub(super) fn sp_handle(id: SpId) -> Handle {
     match Handle::of_id(id.0) {
         Handle::NULL => {
-            // A request was faster than the call that makes the service point.
+            // A request has arrived before the call that creates the service point has returned.
             drop(naming());
             Handle::of_id(id.0)
         }
@@ -39,7 +39,7 @@ fn cr_evd(evd: Handle) -> Result<Evd, Code> {
     optional_evd(evd, Subtype::InvalidHandleEvdCr)?.ok_or_else(|| Code::handle(Subtype::InvalidHandleEvdCr))
 }
 
-/// Who makes the EPs: the consumer (0) or the provider (1).
+/// Who creates the EPs: the program (0) or the provider (1).
 fn provider_makes_eps(flags: u32) -> Result<bool, Code> {
     match flags {
         0 => Ok(false),

@@ -1,10 +1,10 @@
-//! Internet addresses as C reads them.
+//! IP addresses in C's form.
 
 use crate::sync::{Mutex, rank};
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 
-/// An address as C reads it: `sockaddr_in` or `sockaddr_in6`.
+/// An address in C's form: `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct SockAddr([u8; 32]);
@@ -30,7 +30,7 @@ impl SockAddr {
     }
 
     /// An address that is never freed, because programs use an IA's address after they have closed
-    /// the IA. There are as many as there are addresses of devices.
+    /// the IA. There is one for each address of a device.
     pub(super) fn kept(addr: SocketAddr) -> &'static Self {
         let new = Self::new(addr);
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,14 +42,14 @@ impl SockAddr {
         new
     }
 
-    /// As much of it as a sockaddr_in6 is long.
+    /// As many bytes as a sockaddr_in6 has.
     pub(super) fn short(&self) -> [u8; 28] {
         let mut bytes = [0; 28];
         bytes.copy_from_slice(&self.0[..28]);
         bytes
     }
 
-    /// Where C finds it, as long as this value stays where it is.
+    /// The address of the structure, valid while this value is not moved.
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
@@ -57,7 +57,7 @@ impl SockAddr {
 
 static KEPT: Mutex<{ rank::TABLE }, Vec<&'static SockAddr>> = Mutex::new(Vec::new());
 
-/// For a fork.
+/// Locks the table for a fork.
 pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(KEPT.hold())]
 }

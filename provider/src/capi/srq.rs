@@ -1,4 +1,4 @@
-//! SRQs: everything but posting.
+//! The entry points of SRQs, except posting.
 
 use super::abi::{SrqAttr, SrqParam};
 use super::code::{Code, guard};
@@ -31,7 +31,8 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
 pub(super) extern "C" fn srq_free(srq: Handle) -> u32 {
     guard("dat_srq_free", || {
         srq.end::<SrqObject>(|object| {
-            // Decided before another thread's posts find it gone.
+            // Decided first, so that posts of other threads do not see a stale handle if the free
+            // is refused.
             if let Err(error) = object.srq.shut() {
                 return Err((object, error.into()));
             }

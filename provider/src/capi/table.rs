@@ -1,4 +1,4 @@
-//! `DAT_PROVIDER`: the layout of the table in which libdat2 finds a provider's functions.
+//! `DAT_PROVIDER`: the table in which libdat2 finds the functions of a provider.
 //!
 //! # References
 //! dat_redirection.h and udat_redirection.h.

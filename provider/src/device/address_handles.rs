@@ -7,11 +7,11 @@ use crate::types::{Destination, EpId, next_id};
 use rxe_fallback::Ah;
 use std::collections::HashMap;
 
-/// One route; it goes with its EP.
+/// One route. It is removed when its EP is closed.
 #[derive(Clone, Debug)]
 pub(crate) struct UdRoute {
     pub(crate) ah: Ah,
-    /// The PZ that it is good in.
+    /// The number of the PZ in which the route is valid.
     pub(crate) pz: u32,
     pub(crate) ep: EpId,
 }
@@ -20,7 +20,7 @@ pub(crate) struct UdRoute {
 pub(crate) struct AddressHandles(RwLock<{ rank::TABLE }, HashMap<u64, UdRoute>>);
 
 impl AddressHandles {
-    /// Gives the number that names it from now on.
+    /// Adds a route and returns the number that names the route.
     ///
     /// # Errors
     /// No memory for the table.
@@ -32,23 +32,23 @@ impl AddressHandles {
         Ok(token)
     }
 
-    /// The route to `to`, if it is good in this PZ.
+    /// The route with the number `to`, if the route is valid in this PZ.
     pub(crate) fn find(&self, to: Destination, pz: u32) -> Option<Ah> {
         let routes = self.0.read().unwrap();
         routes.get(&to.token).filter(|route| route.pz == pz).map(|route| route.ah.clone())
     }
 
-    /// Takes a route of this EP out. The caller drops it, which may be a call into the kernel.
+    /// Removes and returns a route of this EP. Dropping the route may call into the kernel.
     pub(crate) fn remove(&self, token: u64, ep: EpId) -> Option<UdRoute> {
         let mut routes = self.0.write().unwrap();
         if routes.get(&token).is_some_and(|route| route.ep == ep) { routes.remove(&token) } else { None }
     }
 
-    /// Takes all routes of this EP out.
+    /// Removes all routes of this EP.
     pub(crate) fn remove_all_of(&self, ep: EpId) {
         let mut routes = self.0.write().unwrap();
-        // Freed after the lock, since that is a call into the kernel; under it where there is no
-        // memory for a list.
+        // The routes are freed after the lock is released, because freeing calls into the kernel.
+        // Without memory for a list they are freed under the lock.
         let mut gone = list(routes.len()).unwrap_or_default();
         routes.retain(|_, route| {
             let stays = route.ep != ep;

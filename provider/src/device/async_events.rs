@@ -1,4 +1,5 @@
-//! Asynchronous events of the device: to the object that each is about, or to the asynchronous EVD.
+//! Asynchronous events of the device. Each goes to the object that it concerns, or to the
+//! asynchronous EVD.
 
 use super::Device;
 use super::registry::Class;
@@ -8,14 +9,14 @@ use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use rxe_fallback::{AsyncKind as Kind, AsyncObject as Object};
 
 impl Device {
-    /// The device's event channel is readable.
+    /// Handles all events of the device's event channel, which is readable.
     pub(super) fn async_ready(&self) {
         loop {
             match self.context.next_async_event() {
                 Ok(Some(event)) => self.on_async_event(event),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!(%error, "the device's event channel failed");
+                    tracing::error!(%error, "cannot read the device's event channel");
                     return;
                 }
             }
@@ -23,7 +24,7 @@ impl Device {
     }
 
     fn on_async_event(&self, event: rxe_fallback::AsyncEvent) {
-        tracing::debug!(?event, "device");
+        tracing::debug!(?event, "device event");
         self.count_async(&event);
         let (class, id) = match event.object {
             Object::Qp(_, token) => (Class::Ep, token),

@@ -1,4 +1,4 @@
-//! What a device and the provider on it offer, as DAT tells it.
+//! Attributes of a device and of the provider, in DAT's terms.
 
 use crate::datapath::DataPath;
 use crate::types::{CompletionFlags, Count, MAX_IOV, MAX_PRIVATE_DATA};
@@ -12,7 +12,8 @@ fn count(n: u32) -> Count {
 
 pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPath) -> IaAttr {
     let a = context.attributes();
-    // One number for all DTOs: what receives of an SRQ take may be less than what QPs take.
+    // DAT has one number for all DTOs. A receive of an SRQ may take fewer segments than one of a
+    // QP.
     let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
     let max_message = context.port(1).map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
     IaAttr {
@@ -25,7 +26,7 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         max_dto_per_ep: count(a.max_qp_wr),
         max_rdma_read_per_ep_in: count(a.max_qp_rd_atom.min(255)),
         max_rdma_read_per_ep_out: count(a.max_qp_init_rd_atom.min(255)),
-        // 0: the device does not count them all together.
+        // 0: the device has no limit for their sum.
         max_rdma_read_in: if a.max_res_rd_atom == 0 {
             count(a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp))
         } else {
@@ -48,7 +49,7 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         atomics: a.atomic_cap != AtomicCap::None,
         datagrams: context.transport() == Transport::Ib,
         max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
-        // The registration says where addresses begin; every device has to obey it.
+        // The registration sets the first address of an LMR, and every device supports this.
         zero_based: true,
         remote_invalidate: a.memory_windows_type2 || a.memory_management,
         max_srqs: count(a.max_srq),
@@ -65,7 +66,7 @@ pub(super) fn provider_attr(context: &Context, path: DataPath, why: String) -> P
         ep_creator: 1,
         srq_supported: true,
         srq_watermarks_supported: 0x111,
-        // mlx5 takes an SRQ's buffers from the SRQ's own protection domain; rxe looks in the QP's.
+        // mlx5 looks an SRQ's buffers up in the SRQ's PD; rxe looks them up in the QP's PD.
         srq_ep_pz_difference_supported: context.driver().starts_with("mlx5"),
         srq_info_supported: 0x11,
         ep_recv_info_supported: 0x11,

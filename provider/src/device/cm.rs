@@ -1,4 +1,4 @@
-//! Connection ids of librdmacm, and who hears of the events of each.
+//! The CM ids of a device (`rdma_cm_id`), and the handler of each id's events.
 
 use crate::sync::{Mutex, rank};
 use crate::types::next_id;
@@ -7,29 +7,30 @@ use rxe_fallback::{CmEvent, CmId, EventChannel, PortSpace};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// An object that a connection id belongs to.
+/// An object that owns CM ids and handles their events.
 pub(crate) trait CmHandler: Send + Sync {
-    /// An event of the id, or of one that came to it as a listener. Runs on the progress thread.
+    /// Handles an event of the CM id, or of a new id that arrived at it as a listener. Runs on the
+    /// progress thread.
     fn on_cm(self: Arc<Self>, event: &mut CmEvent);
 
-    /// Whether the id asks for addresses of datagrams: what becomes of that is counted with the
+    /// Whether the CM id resolves the address of datagrams (SIDR). The caller then counts the
     /// outcome.
     fn is_ud(&self) -> bool {
         false
     }
 }
 
-/// Who hears of the events of a connection id.
+/// The handler of a CM id's events.
 enum Route {
     To(Weak<dyn CmHandler>),
-    /// Nobody yet; or nobody any more, since the id of an ended connection, which this keeps, waits
-    /// for the peer's answer only.
+    /// No handler yet, or no handler any more: the id of an ended connection, kept here, only waits
+    /// for the peer's answer.
     Nobody {
         _lingering: Option<Arc<CmId>>,
     },
 }
 
-/// The connection manager's channel, and the ids on it by their tokens.
+/// The event channel of rdma_cm, and the handlers of its CM ids by token.
 pub(crate) struct Cm {
     routes: Mutex<{ rank::TABLE }, HashMap<u64, Route>>,
     /// Dropped after the ids.
@@ -45,8 +46,8 @@ impl Cm {
         &self.channel
     }
 
-    /// A new connection id of a port space, whose events go to `to`, or to nobody until
-    /// [`Cm::route`] says to whom.
+    /// Creates a CM id in a port space. Its events go to `to`; without `to` they are ignored until
+    /// [`Cm::route`] sets a handler.
     pub(crate) fn open_id(
         &self,
         space: PortSpace,
@@ -62,7 +63,7 @@ impl Cm {
         }
     }
 
-    /// A token for a connection id that will have it.
+    /// Reserves a token for a CM id that is yet to be created.
     ///
     /// # Errors
     /// No memory for the table.
@@ -74,12 +75,12 @@ impl Cm {
         Ok(token)
     }
 
-    /// Events of this id go to `to` from now on, unless the id is forgotten.
+    /// Makes `to` the handler of this id's events, unless the id was forgotten.
     pub(crate) fn route(&self, token: u64, to: Weak<dyn CmHandler>) {
         self.replace(token, Route::To(to));
     }
 
-    /// Keeps the id of an ended connection, which only waits for the peer's answer.
+    /// Keeps the CM id of an ended connection, which only waits for the peer's answer.
     pub(super) fn keep(&self, token: u64, id: Arc<CmId>) {
         self.replace(token, Route::Nobody { _lingering: Some(id) });
     }
@@ -88,11 +89,12 @@ impl Cm {
         let mut routes = self.routes.lock().unwrap();
         let old = routes.get_mut(&token).map(|known| std::mem::replace(known, route));
         drop(routes);
-        // It may be the last that holds its id.
+        // Dropped without the lock, because it may hold the last reference to its CM id.
         drop(old);
     }
 
-    /// Who hears of this id's events: `None` for an id that is forgotten, `Some(None)` for nobody.
+    /// The handler of this id's events: `None` for an id that was forgotten, `Some(None)` for an id
+    /// without a handler.
     pub(super) fn handler(&self, token: u64) -> Option<Option<Weak<dyn CmHandler>>> {
         match self.routes.lock().unwrap().get(&token)? {
             Route::To(to) => Some(Some(to.clone())),
@@ -100,7 +102,7 @@ impl Cm {
         }
     }
 
-    /// Nobody hears of this id any more.
+    /// Removes the id. Its events are ignored from now on.
     pub(crate) fn forget(&self, token: u64) {
         let route = self.routes.lock().unwrap().remove(&token);
         drop(route);

@@ -1,5 +1,5 @@
-//! Events of the connection manager: to whom each goes, how long an id outlives its connection, and
-//! what of all that is counted.
+//! Events of rdma_cm: their way to the handler of the CM id, their counters, and how long a CM id
+//! is kept after its connection.
 
 use super::Device;
 use super::cm::CmHandler;
@@ -9,28 +9,28 @@ use rxe_fallback::{CmEvent, CmEventKind, CmId, PortSpace};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the id of an ended connection is kept for the answer to its DREQ.
+/// How long the CM id of an ended connection is kept for the answer to its DREQ.
 const DREQ_LINGER: Duration = Duration::from_secs(10);
 
 impl Device {
-    /// Keeps the id of an ended connection until the peer has answered, or for a while.
+    /// Keeps the CM id of an ended connection until the peer has answered, at most [`DREQ_LINGER`].
     pub(crate) fn linger(self: &Arc<Self>, token: u64, id: Arc<CmId>) {
         self.cm.keep(token, id);
         let device: Weak<Self> = Arc::downgrade(self);
         if self.reactor.after(DREQ_LINGER, device, Timer::GiveUp(token)).is_err() {
-            // Nobody would ever let go of it.
+            // Without the timer, an unanswered id would be kept for ever.
             self.cm.forget(token);
         }
     }
 
-    /// The channel is readable.
+    /// Handles all events of the channel, which is readable.
     pub(super) fn cm_ready(&self) {
         loop {
             match self.cm.channel().next_event() {
                 Ok(Some(event)) => self.on_cm_event(event),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!(%error, "the connection manager's channel failed");
+                    tracing::error!(%error, "cannot read the event channel of rdma_cm");
                     return;
                 }
             }
@@ -39,7 +39,7 @@ impl Device {
 
     fn on_cm_event(&self, mut event: CmEvent) {
         use CmEventKind as K;
-        tracing::debug!(kind = ?event.kind, status = event.status, token = event.token, "connection manager");
+        tracing::debug!(kind = ?event.kind, status = event.status, token = event.token, "rdma_cm event");
         let token = if event.kind == K::ConnectRequest {
             event.listener_token.unwrap_or(event.token)
         } else {
@@ -65,7 +65,7 @@ impl Device {
     fn count_cm(&self, event: &CmEvent, handler: Option<&Option<Weak<dyn CmHandler>>>) {
         use CmEventKind as K;
         use IaCounter as C;
-        // What becomes of a request for datagrams is counted with its outcome.
+        // The outcome of a datagram request (SIDR) is counted by the handler.
         if matches!(handler, Some(Some(to)) if to.upgrade().is_some_and(|to| to.is_ud())) {
             return;
         }
@@ -94,7 +94,7 @@ impl Device {
         self.count(counter);
     }
 
-    /// A disconnect was sent, if it could be: an answer where the peer had sent one before.
+    /// Counts a disconnect if it was sent. `answer`: it answers the peer's disconnect.
     pub(crate) fn count_disconnect(&self, sent: bool, answer: bool) {
         if sent {
             self.count(if answer { IaCounter::CmDrepTx } else { IaCounter::CmDreqTx });

@@ -1,7 +1,7 @@
-//! The LMR table, which posts look into.
+//! The LMR table, in which posts look up their segments.
 //!
-//! An LMR context is an index and a generation, not an lkey: a post finds bounds, PZ, privileges
-//! and lkey with one array access and no lock, and tells a stale context from a live one. Entries
+//! An LMR context is an index and a generation, not an lkey. A post therefore finds bounds, PZ,
+//! privileges and lkey with one array access and no lock, and recognises a stale context. Entries
 //! are written under the lock of `free` and read without a lock. A post that races with the free of
 //! its own LMR may see the entry before or after it, as the device might.
 
@@ -18,11 +18,11 @@ const INDEX_BITS: u32 = 20;
 const CHUNK: usize = 1024;
 const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
 
-/// What a post needs to know of one LMR. A dead entry has context 0.
+/// The properties of one LMR that a post checks. A dead entry has context 0.
 #[derive(Debug, Default)]
 struct LmrEntry {
     context: AtomicU32,
-    /// The number of the pool memory that occupies the slot; 0 for none. Then `context` is 0, so
+    /// The number of the pool memory that occupies the entry; 0 for none. Then `context` is 0, so
     /// that no post finds it, and of the fields below only `pz` is set.
     pool_memory: AtomicU32,
     lkey: AtomicU32,
@@ -34,8 +34,7 @@ struct LmrEntry {
 
 type Chunk = [LmrEntry];
 
-/// All LMRs of an IA, by context. Slots are written under the lock of `free` and read without one;
-/// a post that races with the free of its own LMR may see either, as the device might.
+/// All LMRs of an IA, by context.
 pub(crate) struct LmrTable {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
     free: Mutex<{ rank::TABLE }, FreeSlots>,
@@ -45,7 +44,7 @@ pub(crate) struct LmrTable {
 
 #[derive(Debug)]
 struct FreeSlots {
-    /// Slots given back, with the generation that the next user gets.
+    /// Freed entries, by index, with the generation that the next LMR gets.
     list: std::collections::VecDeque<(u32, u32)>,
     next: u32,
 }
@@ -66,8 +65,8 @@ impl LmrTable {
         })
     }
 
-    /// Chunk `n`, made if it is not there. Called under the lock of `free`, so nobody else makes
-    /// it.
+    /// Chunk `n`, created if necessary. The caller holds the lock of `free`, so no other thread
+    /// creates the chunk.
     fn chunk(&self, n: usize) -> Result<&Chunk> {
         if let Some(chunk) = self.chunks[n].get() {
             return Ok(chunk);
@@ -81,8 +80,8 @@ impl LmrTable {
         self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
     }
 
-    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and gives it the
-    /// device's key. A segment of length 0 is not looked at and gives nothing (R52).
+    /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and returns it
+    /// with its lkey. A segment of length 0 is not checked and gives `None` (R52).
     #[inline]
     pub(crate) fn check(&self, n: u32, segment: &LmrTriplet, using: Use) -> Result<Option<Sge>, PostError> {
         if segment.segment_length == 0 {
@@ -117,8 +116,8 @@ impl LmrTable {
         }))
     }
 
-    /// Checks all segments of a post; gives how many keys were written to `sges`, which is as long
-    /// as `iov` at least.
+    /// Checks all segments of a post, writes those that are not empty to `sges`, and returns their
+    /// number. `sges` is at least as long as `iov`.
     #[inline]
     pub(crate) fn check_all(
         &self,
@@ -136,7 +135,7 @@ impl LmrTable {
         Ok(n)
     }
 
-    /// Whether a segment is inside the live LMR that it names.
+    /// Whether the segment names a live LMR and lies within its bounds.
     pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
         let Some(slot) = self.slot(segment.lmr_context) else { return false };
         let live = segment.lmr_context != 0 && slot.context.load(Ordering::Acquire) == segment.lmr_context;
@@ -145,8 +144,8 @@ impl LmrTable {
             && end <= u128::from(slot.end.load(Ordering::Relaxed))
     }
 
-    /// Whether all these contexts (0 is none) name live LMRs or memory of pools, of this PZ if one
-    /// is given.
+    /// Whether all these contexts name live LMRs or pool memory, in this PZ if one is given. A
+    /// context of 0 is ignored.
     pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
         let live = |slot: &LmrEntry, context| {
             [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
@@ -158,7 +157,8 @@ impl LmrTable {
             .all(|&context| self.slot(context).is_some_and(|slot| live(slot, context) && fits(slot)))
     }
 
-    /// `base` is the address that segments of it count from.
+    /// Adds an LMR and returns its context. `base` is the address of the LMR's first byte in
+    /// segments.
     pub(crate) fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Result<u32> {
         let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.lkey.store(mr.lkey(), Ordering::Relaxed);
@@ -170,9 +170,8 @@ impl LmrTable {
         Ok(context)
     }
 
-    /// A slot for the memory of a pool, which stays dead for all posts. Key and bounds are not
-    /// written: a post that races with the free of the slot's former LMR must not find those of a
-    /// pool.
+    /// Adds the memory of a pool, which no post finds. The lkey and the bounds are not written: a
+    /// post that races with the free of the entry's former LMR must not find those of the pool.
     pub(crate) fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
         let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
         slot.pz.store(pz, Ordering::Relaxed);
@@ -181,15 +180,15 @@ impl LmrTable {
     }
 
     fn take_slot(&self, free: &mut FreeSlots) -> Result<(u32, &LmrEntry)> {
-        // For all that can be given back, so that giving back needs no memory.
+        // Room for every entry, so that freeing an LMR needs no memory.
         let all = free.next as usize + 1;
         let given_back = free.list.len();
         free.list.try_reserve(all - given_back)?;
-        // A slot waits until 64 others are free, so that a stale context is told for as long as
-        // practical.
+        // An entry is used again only when 64 others are free, so that a stale context is
+        // recognised for longer.
         let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
             free.list.pop_front().ok_or_else(|| {
-                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are taken")
+                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are in use")
             })?
         } else {
             self.chunk(free.next as usize / CHUNK)?;
@@ -200,7 +199,7 @@ impl LmrTable {
         Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
     }
 
-    /// In the child of a fork: every [`LkeyCache`] is out of date.
+    /// In a forked child: makes every [`LkeyCache`] out of date.
     pub(crate) fn disown(&self) {
         self.gone.fetch_add(1, Ordering::Release);
     }
@@ -211,20 +210,20 @@ impl LmrTable {
             slot.context.store(0, Ordering::Release);
             slot.pool_memory.store(0, Ordering::Release);
         }
-        // Second: see `LkeyCache::remember`.
+        // Incremented after the entry is dead: `LkeyCache::remember` relies on this order.
         self.gone.fetch_add(1, Ordering::Release);
         let generation = (context >> INDEX_BITS) % ((1 << (32 - INDEX_BITS)) - 1) + 1;
         free.list.push_back((context & ((1 << INDEX_BITS) - 1), generation));
     }
 }
 
-/// The LMR of a queue's last buffer, for a queue with one PZ and one direction. Most buffers come
-/// from the LMR of the buffer before, and then no lookup in the table is needed. Out of date as
+/// The LMR of a queue's last post, for a queue with one PZ and one direction. Most buffers lie in
+/// the LMR of the buffer before and then need no lookup in the table. The cache is out of date as
 /// soon as any LMR of the device is freed.
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
     gone: Arc<AtomicU64>,
-    /// What that was while this LMR was alive.
+    /// The value of `gone` while this LMR was alive.
     gone_then: u64,
     context: u32,
     lkey: u32,
@@ -233,30 +232,31 @@ pub(crate) struct LkeyCache {
 }
 
 impl LkeyCache {
-    /// None yet.
+    /// A cache that holds no LMR.
     pub(crate) fn none(table: &LmrTable) -> Self {
         // No segment fits into length 0.
         Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
     }
 
-    /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None`:
-    /// ask the table.
+    /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None` if
+    /// the cache cannot tell; then the table has to be asked.
     #[inline(always)]
     pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
         let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
         let len = u64::from(segment.segment_length);
         let offset = segment.virtual_address.wrapping_sub(self.start);
-        // 1 to self.len.
+        // True for 1 to self.len.
         let fits = len.wrapping_sub(1) < self.len;
         (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
             .then_some(self.lkey)
     }
 
-    /// This context has just passed [`LmrTable::check`].
+    /// Remembers an LMR that has just passed [`LmrTable::check`].
     pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
         let gone = table.gone.load(Ordering::Acquire);
         let Some(slot) = table.slot(context) else { return };
-        // Alive after that look, so it goes, if it does, after it, too.
+        // The LMR is alive after `gone` was read, so a later free increments `gone` beyond this
+        // value.
         if slot.context.load(Ordering::Acquire) != context {
             return;
         }
@@ -278,7 +278,8 @@ impl std::fmt::Debug for LmrTable {
 mod tests {
     use super::*;
 
-    /// Not even a post that races with the free of the LMR that had its slot before finds it.
+    /// A post that races with the free of the entry's former LMR does not find the pool memory
+    /// either.
     #[test]
     fn no_context_finds_the_memory_of_a_pool() {
         let table = LmrTable::new().unwrap();

@@ -1,8 +1,7 @@
-//! An open device: its verbs context, what it offers, and the tables by which its objects are
-//! found.
+//! An open device: its verbs context, its attributes, and the tables that lead to its objects.
 //!
-//! It knows no object. Objects know it: each holds an `Arc<Device>`. What comes from the device or
-//! from the connection manager goes to objects through traits that they implement: [`Member`],
+//! A device does not depend on its objects; each object holds an `Arc<Device>`. Events of the
+//! device and of rdma_cm reach objects through traits that the objects implement: [`Member`],
 //! [`CmHandler`], [`Source`], [`WindowOwner`], [`AsyncSink`].
 
 mod address_handles;
@@ -38,7 +37,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Where asynchronous events of an IA go.
+/// The receiver of an IA's asynchronous events.
 pub(crate) trait AsyncSink: Send + Sync {
     fn push_async(&self, event: AsyncEvent);
 }
@@ -59,17 +58,17 @@ pub(crate) struct Device {
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
     order: Mutex<{ rank::ORDER }, ()>,
     live: AtomicBool,
-    /// It belongs to the process that this one was forked from.
+    /// The device belongs to the process from which this one was forked.
     inherited: AtomicBool,
     consumer_context: AtomicU64,
-    /// Dropped after everything that hangs on it.
+    /// Dropped after everything that uses it.
     pub(crate) cm: Cm,
     /// Dropped last.
     pub(crate) context: Context,
 }
 
 impl Device {
-    /// The device, without a thread; `address` is that of its port.
+    /// A device whose progress thread is not started. `address` is the address of the port.
     pub(crate) fn new(
         context: Context,
         port: u8,
@@ -102,7 +101,7 @@ impl Device {
         }))
     }
 
-    /// Starts the reactor's thread.
+    /// Starts the progress thread.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let device: Weak<Self> = Arc::downgrade(self);
         self.reactor.start(device)
@@ -116,8 +115,8 @@ impl Device {
         }
     }
 
-    /// Whether it belongs to the process that this one was forked from: its locks may be held for
-    /// ever then.
+    /// Whether the device belongs to the process from which this one was forked. Its locks may then
+    /// be held for ever.
     pub(crate) fn is_inherited(&self) -> bool {
         self.inherited.load(Ordering::Acquire)
     }
@@ -127,12 +126,11 @@ impl Device {
         if self.is_inherited() { Err(Error::handle(sub, what)) } else { Ok(()) }
     }
 
-    /// Puts a new object where its class is found, and counts it as all of these. How many objects
-    /// were freed follows from how many were made and how many are found, so both change under one
-    /// lock.
+    /// Registers a new object and increments these counters. The count of freed objects is the
+    /// difference of created and registered ones, so both change under one lock.
     ///
     /// # Errors
-    /// No memory for the table; nothing is counted then, and the object is not found.
+    /// No memory for the table; the object is then neither registered nor counted.
     pub(crate) fn register<M: Member + 'static>(
         &self,
         class: Class,
@@ -145,7 +143,7 @@ impl Device {
         })
     }
 
-    /// One more.
+    /// Increments a counter.
     pub(crate) fn count(&self, counter: IaCounter) {
         self.counts.count(counter);
     }
@@ -158,7 +156,7 @@ impl Device {
         self.consumer_context.store(context, Ordering::Relaxed);
     }
 
-    /// Asynchronous events go there from now on, or nowhere.
+    /// Sets the receiver of asynchronous events; `None` discards them.
     pub(crate) fn set_async_sink(&self, sink: Option<Arc<dyn AsyncSink>>) {
         let before = std::mem::replace(&mut *self.async_sink.lock().unwrap(), sink);
         drop(before);
@@ -171,15 +169,16 @@ impl Device {
         }
     }
 
-    /// Keeps events of one cause in one order across EVDs (R192).
+    /// Runs `push`, which queues events of one cause on two EVDs. All threads queue them in the
+    /// same order (R192).
     pub(crate) fn in_order(&self, push: impl FnOnce()) {
         let _order = self.order.lock().unwrap();
         push();
     }
 
-    /// Before memory goes that datagrams under way may lie in. Nobody has to wait for their
-    /// completions (of the last message there may be none), and the device reads the memory after
-    /// the post.
+    /// Waits until the device has read the buffers of datagrams under way. Called before memory is
+    /// deregistered: programs need not wait for the completions of datagrams (the last one may have
+    /// none), and the device reads the memory after the post.
     pub(crate) fn finish_sends(&self) {
         self.registry.each(Class::Ep, Member::finish_sends);
     }
@@ -189,12 +188,13 @@ impl Device {
         self.context.attributes().atomic_cap != AtomicCap::None
     }
 
-    /// True if this call was the one that closed it. Calls of its objects fail from now on.
+    /// Closes the device: calls of its objects fail from now on. Returns false if it was closed
+    /// before.
     pub(crate) fn shut(&self) -> bool {
         self.live.swap(false, Ordering::AcqRel)
     }
 
-    /// All objects are closed: ends the connection ids and the thread.
+    /// Ends the CM ids and the progress thread, after all objects have been closed.
     pub(crate) fn stop(&self) {
         self.set_async_sink(None);
         self.cm.forget_all();
@@ -212,7 +212,7 @@ impl Source for Device {
     }
 
     fn due(self: Arc<Self>, timer: Timer) {
-        // The peer of an ended connection has never answered.
+        // The peer of an ended connection has not answered in time.
         if let Timer::GiveUp(token) = timer {
             self.cm.forget(token);
         }

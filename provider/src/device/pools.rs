@@ -1,4 +1,4 @@
-//! Pools by number: where the cookies of buffers go whose completion nobody will see.
+//! Pools by number. Completions that no program reaps return their buffers through this table.
 
 use crate::Result;
 use crate::bounded_queue::BoundedQueue;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Pools(Mutex<{ rank::TABLE }, HashMap<u32, Weak<BoundedQueue>>>);
 
 impl Pools {
-    /// This pool wants its buffers back also when nobody sees their completions.
+    /// Adds a pool, whose buffers come back through `returned`.
     ///
     /// # Errors
     /// No memory for the table.
@@ -25,15 +25,15 @@ impl Pools {
         self.0.lock().unwrap().remove(&number);
     }
 
-    /// What was posted with this cookie is done, and nobody will see its completion. Pool 0 is
-    /// none.
+    /// Returns a buffer whose completion no program will reap to its pool. Pool 0 is no pool.
     pub(crate) fn return_unseen(&self, pool: u32, cookie: u64) {
         if pool == 0 {
             return;
         }
         let returned = self.0.lock().unwrap().get(&pool).and_then(Weak::upgrade);
         if let Some(returned) = returned {
-            // It has room for each buffer, and none comes twice before the pool has looked.
+            // Cannot fail: the queue has room for every buffer, and a buffer is posted again only
+            // after the pool has taken its cookie out.
             let _ = returned.push(cookie);
         }
     }

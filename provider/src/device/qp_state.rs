@@ -1,16 +1,17 @@
-//! Moves of QPs from state to state, and parameters of connections, that are the same for all EPs.
+//! State transitions of QPs, and the connection parameters that all EPs share.
 
 use super::Device;
 use crate::{Error, Result, Subtype};
 use rxe_fallback::{Access, AttrMask, CmId, ConnParam, Qp, QpAttr, QpKind, QpState};
 
 impl Device {
-    /// The part of a connection's parameters that is the same for all.
+    /// The connection parameters that all EPs share.
     pub(crate) fn conn_param(&self) -> ConnParam<'static> {
         ConnParam { retry_count: 7, rnr_retry_count: self.settings.rnr_retry, ..ConnParam::default() }
     }
 
-    /// A QP fresh or reset, made ready for receives to be posted; a UD one for everything.
+    /// Moves an RC QP from RESET to INIT, where receives can be posted, and a UD QP from RESET to
+    /// RTS.
     pub(crate) fn to_init(&self, qp: &Qp) -> Result<()> {
         if qp.kind() == QpKind::Ud {
             let key = rxe_fallback::cm::DATAGRAM_QKEY;
@@ -21,7 +22,7 @@ impl Device {
         qp.to_init(self.port, access).map_err(|e| Error::verb(Subtype::ResourceTep, e))
     }
 
-    /// From INIT through RTR to RTS, with what the connection manager knows.
+    /// Moves an RC QP from INIT through RTR to RTS, with the path that rdma_cm has found.
     pub(crate) fn to_ready(
         &self,
         qp: &Qp,

@@ -1,10 +1,10 @@
-//! The reactor: one thread per open device, which waits for descriptors and for dates.
+//! The reactor: the progress thread of an open device, which waits for descriptors and timers.
 //!
-//! It knows no object. A descriptor leads to a [`Source`], and so does a date; the device's own
-//! descriptors lead to the device. Events of connections and of the device, time-outs and the ends
-//! of connections run on this thread. Receives do not need it: whoever dequeues polls the CQ. The
-//! thread polls a CQ in three cases: the EVD's channel raised an event for it, an EVD's CQ is armed
-//! again, and a connection ends, which is over once its last completions are in.
+//! The reactor does not depend on the objects. A descriptor or a timer leads to a [`Source`]; the
+//! device's own descriptors lead to the device. Connection events, device events, time-outs and the
+//! ends of connections are handled on this thread. A receive does not need the thread, because the
+//! thread that dequeues polls the CQ. The progress thread polls a CQ in three cases: the EVD's
+//! completion channel raised an event, an EVD's CQ is armed again, or a connection is draining.
 
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -19,43 +19,43 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 const WAKE: u64 = u64::MAX;
-/// The device's asynchronous events.
+/// The number of the descriptor of asynchronous device events.
 pub(super) const ASYNC: u64 = u64::MAX - 1;
-/// The connection manager's events.
+/// The number of the descriptor of rdma_cm events.
 pub(super) const CM: u64 = u64::MAX - 2;
 
-/// Whoever has something to do on the reactor's thread.
+/// An object with work for the progress thread.
 pub(crate) trait Source: Send + Sync {
-    /// The descriptor that is watched under this number is readable.
+    /// Called when the descriptor that is watched under this number is readable.
     fn ready(self: Arc<Self>, _number: u64) {}
 
-    /// A date has come.
+    /// Called when a timer has expired.
     fn due(self: Arc<Self>, _timer: Timer) {}
 }
 
-/// What a date is for.
+/// What a timer is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timer {
-    /// The attempt, or the connection id, with this number is given up.
+    /// Gives up the connection attempt or the CM id with this number.
     GiveUp(u64),
-    /// A graceful disconnect looks whether its requests are done.
+    /// A graceful disconnect checks whether its requests have completed.
     FinishRequests,
-    /// The connection with this number, which the peer has ended, waits for acknowledgements no
-    /// longer.
+    /// The connection with this number, which the peer has ended, stops waiting for late
+    /// acknowledgements.
     LateAcksExpired(u64),
-    /// A connection that has ended at this time looks whether it has given everything back.
+    /// A connection that ended at this time checks whether it is drained.
     Drain(Instant),
-    /// A CQ is armed again.
+    /// Arms a CQ again.
     Rearm,
 }
 
 impl Timer {
-    /// Whoever asks for it can do without.
+    /// Whether the timer may be refused for lack of memory.
     fn is_refusable(self) -> bool {
         matches!(self, Self::GiveUp(_))
     }
 
-    /// Makes the other one, of the same source, unnecessary.
+    /// Whether this timer makes `other`, of the same source, unnecessary.
     fn replaces(self, other: Self) -> bool {
         matches!(
             (self, other),
@@ -66,11 +66,11 @@ impl Timer {
     }
 }
 
-/// The source of a date.
+/// The source that a timer leads to.
 #[derive(Clone)]
 enum To {
     Source(Weak<dyn Source>),
-    /// That of a watched descriptor.
+    /// The source with this number.
     Number(u64),
 }
 
@@ -84,73 +84,74 @@ impl To {
     }
 }
 
-struct Date {
+struct Deadline {
     at: Instant,
     to: To,
     timer: Timer,
 }
 
-impl PartialEq for Date {
+impl PartialEq for Deadline {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at
     }
 }
 
-impl Eq for Date {}
+impl Eq for Deadline {}
 
-impl PartialOrd for Date {
+impl PartialOrd for Deadline {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Date {
-    /// The heap gives the largest first, which has to be the earliest.
+impl Ord for Deadline {
+    /// Reversed: the heap returns the largest element first, which has to be the earliest deadline.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
     }
 }
 
 #[derive(Default)]
-struct Dates {
-    heap: BinaryHeap<Date>,
-    /// How many of them can be refused.
+struct Deadlines {
+    heap: BinaryHeap<Deadline>,
+    /// The number of elements that may be refused.
     refusable: usize,
-    /// Dates that there is memory for beyond those.
+    /// The number of further elements for which memory is reserved.
     kept: usize,
 }
 
-impl Dates {
-    /// Memory for `more` dates beyond all that may be needed.
+impl Deadlines {
+    /// Reserves memory for `more` elements beyond those that may be needed already.
     fn reserve(&mut self, more: usize) -> Result<()> {
         let all = self.refusable + self.kept + more;
         Ok(self.heap.try_reserve(all.saturating_sub(self.heap.len()))?)
     }
 }
 
-/// Memory for the dates of one EP or EVD, while this lives: see [`Reactor::keep_dates`].
+/// Reserved memory for the timers of one EP or EVD: see [`Reactor::keep_dates`]. Dropping it ends
+/// the reservation.
 #[derive(Debug)]
 pub(crate) struct KeptDates(Arc<Reactor>);
 
 impl KeptDates {
-    /// An EP or EVD waits for as many things at a time.
+    /// The largest number of timers that an EP or EVD has at a time.
     const MANY: usize = 4;
 }
 
 impl Drop for KeptDates {
     fn drop(&mut self) {
-        self.0.dates.lock().unwrap().kept -= Self::MANY;
+        self.0.deadlines.lock().unwrap().kept -= Self::MANY;
     }
 }
 
-/// What other threads share with the reactor's thread.
+/// The reactor, shared by the progress thread and all others.
 pub(crate) struct Reactor {
     epoll: Epoll,
     wake: EventFd,
-    dates: Mutex<{ rank::TABLE }, Dates>,
+    deadlines: Mutex<{ rank::TABLE }, Deadlines>,
     sources: Mutex<{ rank::TABLE }, HashMap<u64, Weak<dyn Source>>>,
     stop: AtomicBool,
-    /// The thread itself.
+    /// The ID of the progress thread.
     thread: OnceLock<ThreadId>,
     handle: Mutex<{ rank::TABLE }, Option<JoinHandle<()>>>,
 }
@@ -179,7 +180,7 @@ impl Reactor {
         Ok(Arc::new(Self {
             epoll,
             wake,
-            dates: Mutex::default(),
+            deadlines: Mutex::default(),
             sources: Mutex::default(),
             stop: AtomicBool::new(false),
             thread: OnceLock::new(),
@@ -187,75 +188,78 @@ impl Reactor {
         }))
     }
 
-    /// Starts the thread. It holds the device only while it works for it.
+    /// Starts the thread. The thread holds a reference to the device only while it handles events.
     pub(super) fn start(self: &Arc<Self>, device: Weak<dyn Source>) -> Result<()> {
         let reactor = self.clone();
         let thread = std::thread::Builder::new()
             .name("doorbell".to_owned())
             .spawn(move || reactor.run(&device))
-            .map_err(|e| Error::resources(Subtype::ResourceDevice, format!("no thread: {e}")))?;
+            .map_err(|e| {
+                Error::resources(Subtype::ResourceDevice, format!("cannot create the progress thread: {e}"))
+            })?;
         *self.handle.lock().unwrap() = Some(thread);
         Ok(())
     }
 
-    /// Keeps memory for the dates of one more EP or EVD that cannot be refused.
+    /// Reserves memory for the timers of one more EP or EVD, so that they cannot be refused.
     ///
     /// # Errors
     /// No memory.
     pub(crate) fn keep_dates(self: &Arc<Self>) -> Result<KeptDates> {
-        let mut dates = self.dates.lock().unwrap();
-        dates.reserve(KeptDates::MANY)?;
-        dates.kept += KeptDates::MANY;
+        let mut deadlines = self.deadlines.lock().unwrap();
+        deadlines.reserve(KeptDates::MANY)?;
+        deadlines.kept += KeptDates::MANY;
         Ok(KeptDates(self.clone()))
     }
 
-    /// After this time `to` hears that a time-out is over.
+    /// Starts a timer: after `time`, [`Source::due`] of `to` is called.
     ///
     /// # Errors
-    /// No memory for another date; nothing will happen.
+    /// No memory for another timer; no timer was started.
     pub(crate) fn after<S: Source + 'static>(&self, time: Duration, to: Weak<S>, timer: Timer) -> Result<()> {
-        let mut dates = self.dates.lock().unwrap();
-        dates.reserve(1)?;
-        self.set(dates, time, To::Source(to), timer);
+        let mut deadlines = self.deadlines.lock().unwrap();
+        deadlines.reserve(1)?;
+        self.set(deadlines, time, To::Source(to), timer);
         Ok(())
     }
 
-    /// The same for a date of an EP that cannot be refused.
+    /// As [`Reactor::after`], for a timer of an EP, whose memory is reserved.
     pub(crate) fn certainly_after<S: Source + 'static>(&self, time: Duration, to: Weak<S>, timer: Timer) {
         self.certainly(time, To::Source(to), timer);
     }
 
-    /// The same for the source with this number, which an EVD is.
+    /// As [`Reactor::certainly_after`], for the EVD that is the source with this number.
     pub(crate) fn certainly_after_at(&self, time: Duration, number: u64, timer: Timer) {
         self.certainly(time, To::Number(number), timer);
     }
 
     fn certainly(&self, time: Duration, to: To, timer: Timer) {
-        let mut dates = self.dates.lock().unwrap();
-        // An EP may ask for the same more than once, so there may be more dates than are kept for
-        // them.
-        if dates.heap.try_reserve(1).is_ok() {
-            self.set(dates, time, to, timer);
-        } else if !dates.heap.iter().any(|date| date.to.is(&to) && date.timer.replaces(timer)) {
+        let mut deadlines = self.deadlines.lock().unwrap();
+        // An EP may start the same timer more than once, so more memory than the reserved may be
+        // needed.
+        if deadlines.heap.try_reserve(1).is_ok() {
+            self.set(deadlines, time, to, timer);
+        } else if !deadlines.heap.iter().any(|deadline| deadline.to.is(&to) && deadline.timer.replaces(timer))
+        {
             tracing::error!(
                 ?timer,
-                "no memory for a date: a connection may not end, or an EVD not tell of failures"
+                "no memory for a timer: a connection may not end, or an EVD may not report failures"
             );
         }
     }
 
-    fn set(&self, mut dates: MutexGuard<'_, Dates>, time: Duration, to: To, timer: Timer) {
+    fn set(&self, mut deadlines: MutexGuard<'_, Deadlines>, time: Duration, to: To, timer: Timer) {
         let Some(at) = Instant::now().checked_add(time) else { return };
-        dates.refusable += usize::from(timer.is_refusable());
-        dates.heap.push(Date { at, to, timer });
-        drop(dates);
-        // The thread itself looks at the dates before it waits.
+        deadlines.refusable += usize::from(timer.is_refusable());
+        deadlines.heap.push(Deadline { at, to, timer });
+        drop(deadlines);
+        // The progress thread reads the deadlines before it waits, so only other threads wake it.
         if self.thread.get() != Some(&std::thread::current().id()) {
             self.wake();
         }
     }
 
-    /// A source of descriptors and dates by this number.
+    /// Adds a source of descriptors and timers under this number.
     ///
     /// # Errors
     /// No memory for the table.
@@ -288,8 +292,8 @@ impl Reactor {
         }
     }
 
-    /// In the child of a fork: if the thread itself has forked, it ends there; nobody else is
-    /// woken.
+    /// In a forked child: ends the progress thread if that thread has forked. No other thread
+    /// exists there.
     pub(super) fn disown(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -302,7 +306,7 @@ impl Reactor {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // The thread never panics while it holds anything; what it says is of no interest.
+            // A panic of the thread has been reported on standard error; the other threads go on.
             let _ = thread.join();
         }
     }
@@ -311,36 +315,37 @@ impl Reactor {
         let _ = self.wake.write(1);
     }
 
-    fn next_date(&self) -> EpollTimeout {
-        let dates = self.dates.lock().unwrap();
-        let Some(next) = dates.heap.peek() else { return EpollTimeout::NONE };
+    fn next_deadline(&self) -> EpollTimeout {
+        let deadlines = self.deadlines.lock().unwrap();
+        let Some(next) = deadlines.heap.peek() else { return EpollTimeout::NONE };
         let left = next.at.saturating_duration_since(Instant::now());
-        // Up to the next millisecond, so that the date is past when the thread wakes.
+        // Rounded up to the next millisecond, so that the deadline has passed when the thread
+        // wakes.
         let millis = left.as_micros().div_ceil(1000);
         EpollTimeout::try_from(millis.min(60_000) as i32).unwrap_or(EpollTimeout::ZERO)
     }
 
     fn due(&self) -> Option<(To, Timer)> {
-        let mut dates = self.dates.lock().unwrap();
-        if dates.heap.peek()?.at > Instant::now() {
+        let mut deadlines = self.deadlines.lock().unwrap();
+        if deadlines.heap.peek()?.at > Instant::now() {
             return None;
         }
-        let Date { to, timer, .. } = dates.heap.pop()?;
-        dates.refusable -= usize::from(timer.is_refusable());
+        let Deadline { to, timer, .. } = deadlines.heap.pop()?;
+        deadlines.refusable -= usize::from(timer.is_refusable());
         Some((to, timer))
     }
 
     fn run(self: Arc<Self>, device: &Weak<dyn Source>) {
         let _ = self.thread.set(std::thread::current().id());
         let mut events = [EpollEvent::empty(); 32];
-        // Looked at before each wait, too: the wake-up that goes with it may be read together with
-        // an earlier one.
+        // `stop` is also read before each wait, because its wake-up may have been read together
+        // with an earlier one.
         while !self.stop.load(Ordering::Acquire) {
-            let n = match self.epoll.wait(&mut events, self.next_date()) {
+            let n = match self.epoll.wait(&mut events, self.next_deadline()) {
                 Ok(n) => n,
                 Err(Errno::EINTR) => 0,
                 Err(errno) => {
-                    tracing::error!(%errno, "the progress thread cannot wait and ends");
+                    tracing::error!(%errno, "epoll_wait failed: the progress thread ends");
                     return;
                 }
             };

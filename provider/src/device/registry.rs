@@ -1,5 +1,6 @@
-//! The objects of a device, by class and number: to be found by events of the device, to be closed
-//! in order, and to be counted. What they are, only they know.
+//! The objects of a device, by class and number. Device events find their objects here, the close
+//! of an IA closes them in order, and counters count them. The registry knows objects by the trait
+//! [`Member`] only.
 
 use crate::datapath::Lost;
 use crate::fork::{self, Inherit};
@@ -9,7 +10,7 @@ use crate::{IaCounter, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Kinds of objects, in the order in which the close of an IA closes them (R274).
+/// Classes of objects, in the order in which the close of an IA closes them (R274).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     ServicePoint,
@@ -29,24 +30,24 @@ impl Class {
 
 /// An object in the registry.
 pub(crate) trait Member: Inherit {
-    /// Its IA is closed.
+    /// Closes the object, because its IA is closed.
     fn ia_closed(self: Arc<Self>);
 
-    /// An asynchronous event of the device about its verbs object.
+    /// Handles an asynchronous device event of the object's verbs object.
     fn device_event(self: Arc<Self>, _kind: rxe_fallback::AsyncKind) {}
 
-    /// Of an EP: it has ended with this buffer of its SRQ, which no completion tells of.
+    /// For an EP: reports a buffer of its SRQ that was lost when the EP ended.
     fn buffer_lost(self: Arc<Self>, _lost: Lost) {}
 
-    /// Memory is about to be deregistered. Sends whose completion nobody has to wait for leave it
-    /// first.
+    /// For an EP: waits until the device has read the buffers of its datagrams. See
+    /// [`Device::finish_sends`](super::Device::finish_sends).
     fn finish_sends(self: Arc<Self>) {}
 }
 
 #[derive(Debug)]
 struct Entry {
     member: Weak<dyn Member>,
-    /// What it was counted as when it was made.
+    /// The counter that was incremented at its creation.
     counted: Option<IaCounter>,
 }
 
@@ -62,11 +63,11 @@ type Tables = [HashMap<u64, Entry>; 8];
 pub(crate) struct Registry(Mutex<{ rank::TABLE }, Tables>);
 
 impl Registry {
-    /// Puts a member in, under a number that is its own within the class. `new` runs under the
-    /// lock if no member had that number: whoever looks at the counts sees both changes or none.
+    /// Adds a member under a number that is unique within the class. If no member had the number,
+    /// `new` runs under the lock, so that [`Registry::count`] sees both changes or none.
     ///
     /// # Errors
-    /// No memory for the table; the member is not found then.
+    /// No memory for the table; the member was not added.
     pub(crate) fn add<M: Member + 'static>(
         &self,
         class: Class,
@@ -98,14 +99,13 @@ impl Registry {
         self.0.lock().unwrap()[class as usize].get(&id)?.member.upgrade()
     }
 
-    /// How many members each class has, and how many of them were counted as each of `kinds`.
-    /// `more` runs under the same lock.
+    /// Counts the members of each class. `more` runs under the same lock.
     pub(crate) fn count(&self, more: impl FnOnce()) -> Counts {
         let tables = self.0.lock().unwrap();
         more();
         let of = |class: Class| {
             let mut kinds = Vec::new();
-            // Only service points have more than one kind.
+            // Only service points have several counters of creation.
             if class == Class::ServicePoint {
                 kinds.extend(tables[class as usize].values().filter_map(|entry| entry.counted));
             }
@@ -118,13 +118,13 @@ impl Registry {
         self.0.lock().unwrap()[class as usize].contains_key(&id)
     }
 
-    /// Calls `f` with each member of a class that there is now, without the lock.
+    /// Calls `f`, without the lock, with each present member of a class.
     pub(crate) fn each(&self, class: Class, f: impl FnMut(Arc<dyn Member>)) {
         each_of(&self.0, |tables| &tables[class as usize], |entry| entry.member.upgrade(), f);
     }
 
-    /// Tells all members, class by class. Those of most classes are not found from the beginning.
-    /// EPs are: each has to hear from the device that it has taken its last buffer.
+    /// Closes all members, class by class. At the start, the members of all classes but EPs are
+    /// removed from the tables. EPs stay, because LAST_WQE_REACHED events still have to find them.
     pub(crate) fn close_all(&self) {
         let mut tables = self.0.lock().unwrap();
         let taken = Class::ALL.map(|class| match class {
@@ -141,24 +141,24 @@ impl Registry {
     }
 }
 
-/// Numbers of members, as [`Registry::count`] found them.
+/// The numbers of members, from [`Registry::count`].
 pub(crate) struct Counts([(usize, Vec<IaCounter>); 8]);
 
 impl Counts {
-    /// Members of a class.
+    /// The number of members of a class.
     pub(crate) fn of(&self, class: Class) -> usize {
         self.0[class as usize].0
     }
 
-    /// Service points that were counted as one of these.
+    /// The number of service points whose creation incremented one of these counters.
     pub(crate) fn service_points(&self, kinds: &[IaCounter]) -> usize {
         self.0[Class::ServicePoint as usize].1.iter().filter(|kind| kinds.contains(kind)).count()
     }
 }
 
-/// Calls `f` with everything that `of` gives for the entries of a table, without the table's lock:
-/// all at once where there is memory for a list of them, otherwise one after the other, in the
-/// order of their numbers.
+/// Calls `f` with each value that `of` returns for the entries of a table, without the table's
+/// lock. If there is memory for a list of the values, locks once; otherwise locks once for each
+/// entry, in the order of their numbers.
 pub(super) fn each_of<const RANK: u8, L, E, T>(
     locked: &Mutex<RANK, L>,
     table: impl Fn(&L) -> &HashMap<u64, E>,

@@ -1,4 +1,4 @@
-//! RMR contexts (rkeys) that are in use on a device, and the memory windows behind some of them.
+//! The rkeys (RMR contexts) that are in use on a device, with the LMR or memory window of each.
 
 use super::registry::each_of;
 use crate::Result;
@@ -8,18 +8,20 @@ use crate::types::{EpId, LmrTriplet};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// An RMR, as the device's events and the ends of EPs concern it.
+/// An RMR: the owner of a memory window. Events of binds, of peers and of EPs reach it by this
+/// trait.
 pub(crate) trait WindowOwner: Send + Sync {
-    /// The event of a bind has left its EVD.
+    /// Called when the event of a bind has left its EVD.
     fn bind_done(&self, success: bool);
 
-    /// A peer has invalidated this rkey. Every RMR is told: it may be another's.
+    /// Called for every RMR when a peer has invalidated this rkey, which may belong to another RMR.
     fn invalidated(&self, rkey: u32);
 
-    /// The QP of this EP is about to go: a window that is bound through it goes first.
+    /// Called before the QP of this EP is destroyed. A window that is bound through the QP has to
+    /// be freed first.
     fn ep_gone(&self, ep: EpId);
 
-    /// The local memory that peers reach by this RMR, for a write there on their behalf.
+    /// The `len` bytes of local memory at `at`, an address of this RMR that peers may write.
     fn local(&self, at: u64, len: u32) -> Result<LmrTriplet, PostError>;
 }
 
@@ -35,7 +37,7 @@ pub(crate) enum RkeyTarget {
 #[derive(Default)]
 struct Tables {
     targets: HashMap<u32, RkeyTarget>,
-    /// How many more there is memory for in any case.
+    /// The number of further rkeys for which memory is reserved.
     expected: usize,
     windows: HashMap<u64, Weak<dyn WindowOwner>>,
 }
@@ -43,11 +45,11 @@ struct Tables {
 #[derive(Default)]
 pub(crate) struct Rkeys(Mutex<{ rank::TABLE }, Tables>);
 
-/// Memory for one more rkey: see [`Rkeys::expect`].
+/// Reserved memory for one more rkey: see [`Rkeys::expect`].
 pub(crate) struct ExpectedRkey<'a>(&'a Rkeys);
 
 impl ExpectedRkey<'_> {
-    /// This rkey names something of the device from now on.
+    /// Adds an rkey.
     pub(crate) fn insert(self, rkey: u32, target: RkeyTarget) {
         self.0.0.lock().unwrap().targets.insert(rkey, target);
     }
@@ -60,7 +62,7 @@ impl Drop for ExpectedRkey<'_> {
 }
 
 impl Rkeys {
-    /// This rkey names something of the device from now on.
+    /// Adds an rkey.
     ///
     /// # Errors
     /// No memory for the table.
@@ -71,7 +73,8 @@ impl Rkeys {
         Ok(())
     }
 
-    /// Memory for an rkey that will be known only after something that cannot be undone.
+    /// Reserves memory for an rkey that becomes known only after an operation that cannot be
+    /// undone.
     ///
     /// # Errors
     /// No memory for the table.
@@ -90,7 +93,7 @@ impl Rkeys {
         self.0.lock().unwrap().targets.get(&rkey).copied()
     }
 
-    /// A new RMR; its number is its own.
+    /// Adds an RMR under its unique number.
     ///
     /// # Errors
     /// No memory for the table.
@@ -110,12 +113,12 @@ impl Rkeys {
         self.0.lock().unwrap().windows.get(&rmr)?.upgrade()
     }
 
-    /// A peer has invalidated this rkey.
+    /// Tells all RMRs that a peer has invalidated this rkey.
     pub(crate) fn invalidated(&self, rkey: u32) {
         self.each_window(|window| window.invalidated(rkey));
     }
 
-    /// The QP of this EP goes: no window may be bound through it any more.
+    /// Tells all RMRs that the QP of this EP is about to be destroyed.
     pub(crate) fn ep_gone(&self, ep: EpId) {
         self.each_window(|window| window.ep_gone(ep));
     }

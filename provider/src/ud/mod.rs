@@ -1,9 +1,9 @@
 //! Datagrams (service type UD): address handles, how EPs learn them, and sending.
 //!
-//! A UD EP sends and receives from its creation on, and stays UNCONNECTED. To connect means for it
-//! to resolve where another UD EP is: [`Ep::connect`] asks a service point, any number of times,
-//! and [`Cr::accept`](crate::Cr::accept) answers. Each of the two EPs then gets an event with an
-//! [`AddressHandle`] of the other.
+//! A UD EP sends and receives from its creation on, and stays UNCONNECTED. For a UD EP, to connect
+//! means to resolve the address of another UD EP: [`Ep::connect`] sends a request to a service
+//! point, any number of times, and [`Cr::accept`](crate::Cr::accept) answers. Each of the two EPs
+//! then gets an event with an [`AddressHandle`] of the other.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,8 +13,7 @@
 //! | `sidr` | the header of a request, and the replies that were given |
 //! | `send` | posting of datagrams |
 //!
-//! A received datagram has 40 bytes in front, which its length counts: the space of a global
-//! routing header.
+//! A received datagram begins with 40 bytes for a global routing header. Its length includes them.
 
 mod resolve;
 mod send;
@@ -36,12 +35,12 @@ use std::sync::Arc;
 pub const GRH_LEN: usize = rxe_fallback::GRH_LEN;
 
 impl Ep {
-    /// Its service type.
+    /// The service type of the EP.
     pub fn service_type(&self) -> ServiceType {
         if self.inner.is_ud() { ServiceType::Ud } else { ServiceType::Rc }
     }
 
-    /// Frees an address handle that this EP has resolved. Sends under way are not touched.
+    /// Frees an address handle that this EP has resolved. Sends under way still complete.
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for a handle that is freed or belongs to another EP; INVALID_HANDLE
@@ -59,7 +58,7 @@ impl EpInner {
         self.ud.is_some()
     }
 
-    /// Parameters of a request or an answer, with this EP's QP.
+    /// The rdma_cm parameters of a request or an answer, with this EP's QP number.
     pub(crate) fn datagram_param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
         let param = ConnParam { private_data, srq: self.srq.is_some(), ..self.ia.conn_param() };
         ConnParam { qp_num: self.qp().num(), ..param }
@@ -73,7 +72,7 @@ impl EpInner {
         }
     }
 
-    /// A new address handle, for an event with this CM handle; both go with this EP.
+    /// A new address handle, for an event with this CM handle. Both are freed with this EP.
     fn issue_address_handle(
         &self,
         ah: Ah,
@@ -93,37 +92,37 @@ impl EpInner {
     pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
         self.check()?;
         let route = self.ia.address_handles.remove(token, self.id).ok_or_else(|| {
-            Error::arg(2, "this address handle has been freed, or was not found out for this EP")
+            Error::arg(2, "this address handle has been freed or belongs to another EP")
         })?;
         drop(route);
         self.drop_handles_of_done_sends();
         Ok(())
     }
 
-    /// Frees the CM handle of an event. The connection id behind it is gone already.
+    /// Frees the CM handle of an event. The CM id that it stands for has been destroyed before.
     pub(crate) fn free_datagram_cm(&self, cm: u64) -> Result<()> {
         self.check()?;
         let known = self.ud.as_ref().is_some_and(|ud| ud.0.lock().unwrap().cms.remove(&cm));
         if known {
             Ok(())
         } else {
-            Err(Error::arg(2, "this CM handle has been freed, or is not one of this EP's"))
+            Err(Error::arg(2, "this CM handle has been freed or belongs to another EP"))
         }
     }
 
-    /// Peers may know the number of its QP.
+    /// Whether peers may know the QP number.
     pub(crate) fn is_known_to_peers(&self) -> bool {
         self.ud.as_ref().is_some_and(|ud| ud.0.lock().unwrap().known)
     }
 
-    /// The QP has failed: it sends and receives nothing before a reset.
+    /// Handles a failed QP, which neither sends nor receives before a reset.
     pub(crate) fn datagrams_failed(self: &Arc<Self>) {
         let mut control = self.control.lock().unwrap();
         if self.state() == EpState::Disconnected {
             return;
         }
         if let Err(error) = self.qp().to_error() {
-            tracing::warn!(%error, ep = self.id.0, "could not move a QP to the error state");
+            tracing::warn!(%error, ep = self.id.0, "cannot move a QP to the error state");
         }
         self.set_state(EpState::Disconnected);
         control.drained = false;

@@ -1,8 +1,8 @@
-//! How UD EPs resolve each other: rdma_cm ids of the UDP port space, each good for one request.
+//! How UD EPs resolve each other: rdma_cm ids of the UDP port space, one for each request.
 //!
-//! The side that connects learns the peer's QP and the route to it from the answer. The side that
-//! accepts knows the peer's QP and address from the request, and resolves the route back with an id
-//! of its own, after its answer has gone out.
+//! The active side learns the peer's QP and the route from the answer. The passive side knows the
+//! peer's QP and address from the request. After it has sent its answer, it resolves the route back
+//! with a CM id of its own.
 
 use super::sidr::{Reply, ReplyCache, SidrRequester};
 use super::state::{PendingResolve, Side, UdState};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl EpInner {
-    /// Asks a service point for an EP to send datagrams to.
+    /// Sends a datagram request to a service point, to learn the QP of a peer's EP.
     pub(crate) fn connect_datagrams(
         self: &Arc<Self>,
         ud: &UdState,
@@ -44,7 +44,7 @@ impl EpInner {
                 }
             }
             Err(NotStarted::No(error)) => return Err(error),
-            // No route: an outcome, told by event.
+            // A missing route is reported by an event, not as an error of the call.
             Err(NotStarted::Unreachable) => {
                 self.ia.count(IaCounter::CmErr);
                 self.datagram_event(Kind::Failed(Failure::Unreachable), Vec::new(), 0);
@@ -70,7 +70,7 @@ impl EpInner {
         let Some(ud) =
             self.ud.as_ref().filter(|_| state != EpState::Disconnected && state != EpState::Reserved)
         else {
-            return Err(Error::state(state.subtype(), "a request needs an unconnected EP, or its own"));
+            return Err(Error::state(state.subtype(), "a datagram request is accepted with an unconnected EP, or with the EP that came with it"));
         };
         let gone = || crate::cr::gone();
         let peer = id.peer_addr().ok_or_else(gone)?;
@@ -81,20 +81,21 @@ impl EpInner {
         drop(control);
         let side = Side::Passive(requester.qpn, requested.to_vec());
         if let Err(error) = self.start_resolve(ud, peer, side) {
-            tracing::warn!(?error, %peer, ep = self.id.0, "no route back to the requester");
+            tracing::warn!(?error, %peer, ep = self.id.0, "cannot resolve the route back to the requester");
             self.ia.count(IaCounter::CmErr);
             self.datagram_event(Kind::Failed(Failure::Unreachable), requested.to_vec(), 0);
         }
         Ok(())
     }
 
-    /// Starts to resolve the route; gives the token of the connection id.
+    /// Starts to resolve the route. Returns the token of the CM id.
     fn start_resolve(self: &Arc<Self>, ud: &UdState, to: SocketAddr, side: Side) -> Result<u64, NotStarted> {
         headroom().map_err(NotStarted::No)?;
         let opened = self.ia.cm.open_id(PortSpace::Udp, Some(self.cm_handler()));
         let (token, id) = opened.map_err(NotStarted::No)?;
         let from = SocketAddr::new(self.ia.attr.ia_address, 0);
-        // Held until the id is in the table: its first event may come before this call returns.
+        // Held until the CM id is in the table, because its first event may arrive before this call
+        // returns.
         let mut state = ud.0.lock().unwrap();
         if let Err(error) = state.pending.try_reserve(1) {
             drop(state);
@@ -120,7 +121,7 @@ impl EpInner {
         Ok(token)
     }
 
-    /// An event of one of the connection ids; runs on the progress thread.
+    /// Handles an event of one of the CM ids. Runs on the progress thread.
     pub(crate) fn on_datagram_cm(self: &Arc<Self>, ud: &UdState, event: &CmEvent) {
         use CmEventKind as K;
         let id = match ud.0.lock().unwrap().pending.get(&event.token) {
@@ -151,12 +152,12 @@ impl EpInner {
                 self.resolve_failed(event.token, Failure::TimedOut);
                 Ok(())
             }
-            // Nobody listens there, or not for this.
+            // No service point listens there, or none for datagrams.
             K::Unreachable | K::Rejected | K::ConnectError => {
                 tracing::info!(
                     ep = self.id.0,
                     status = event.status,
-                    "nobody takes requests for datagrams there"
+                    "no service point takes datagram requests there"
                 );
                 self.resolve_failed(event.token, Failure::NonPeerRejected);
                 Ok(())
@@ -173,12 +174,12 @@ impl EpInner {
             _ => Ok(()),
         };
         if let Err(error) = outcome {
-            tracing::warn!(%error, ep = self.id.0, "a peer could not be resolved");
+            tracing::warn!(%error, ep = self.id.0, "cannot resolve a peer");
             self.resolve_failed(event.token, Failure::NonPeerRejected);
         }
     }
 
-    /// The route is known: the side that connects sends its request; the side that accepts is done.
+    /// The route is resolved. The active side now sends its request; the passive side is done.
     fn route_known(self: &Arc<Self>, ud: &UdState, token: u64, id: &CmId) -> Result<(), rxe_fallback::Error> {
         let mut state = ud.0.lock().unwrap();
         let Some(pending) = state.pending.get_mut(&token) else { return Ok(()) };
@@ -199,7 +200,7 @@ impl EpInner {
         }
     }
 
-    /// The peer's QP and the route to it are known.
+    /// Reports the address handle, once the peer's QP and the route are known.
     fn resolved(
         self: &Arc<Self>,
         ud: &UdState,
@@ -235,7 +236,7 @@ impl EpInner {
         Ok(())
     }
 
-    /// Takes one that is over out of the table.
+    /// Removes a resolution that has ended from the table.
     fn take_pending(&self, ud: &UdState, token: u64) -> Option<PendingResolve> {
         let pending = ud.0.lock().unwrap().pending.remove(&token);
         if pending.is_some() {
@@ -244,7 +245,7 @@ impl EpInner {
         pending
     }
 
-    /// The peer has not answered in time, or the request could not be sent.
+    /// Reports that the peer has not answered in time, or that the request could not be sent.
     pub(crate) fn resolve_failed(self: &Arc<Self>, token: u64, why: Failure) {
         if let Some(ud) = &self.ud
             && let Some(pending) = self.take_pending(ud, token)
@@ -263,7 +264,7 @@ impl EpInner {
     }
 }
 
-/// Why the route is not being resolved.
+/// Why the resolution could not be started.
 #[derive(Debug)]
 enum NotStarted {
     No(Error),

@@ -10,12 +10,12 @@ use rxe_fallback::{Ah, PostError as Refusal, SendFlags, SendOp, Sge};
 
 impl Ep {
     /// Sends a datagram gathered from these segments. It is one packet, so it has at most
-    /// [`IaAttr::mtu`](crate::IaAttr::mtu) bytes. It may get lost; nobody is told.
+    /// [`IaAttr::mtu`](crate::IaAttr::mtu) bytes. A datagram may get lost without an error.
     ///
     /// # Errors
     /// See [`PostError`]; [`PostError::EpState`] on an EP of another service type,
-    /// [`PostError::AddressHandle`] for one that is freed, or another IA's or PZ's,
-    /// [`PostError::Length`] for more than a packet.
+    /// [`PostError::AddressHandle`] for an address handle that is freed or belongs to another IA or
+    /// PZ, [`PostError::Length`] for more than a packet.
     ///
     /// # References
     /// dat_ib_extensions.h, `dat_ib_post_send_ud`.
@@ -32,19 +32,19 @@ impl Ep {
 }
 
 impl EpInner {
-    /// Whether a datagram with these flags can be posted, and in which state.
+    /// Checks the EP and the flags of a datagram. Returns the EP's state.
     pub(crate) fn takes_datagrams(&self) -> Result<EpState, PostError> {
         let state = self.state();
         if self.is_ud() { Ok(state) } else { Err(PostError::EpState(state.subtype())) }
     }
 
-    /// The verbs handle of an address handle, which has to be good in this PZ.
+    /// The verbs handle of an address handle, which has to be valid in this PZ.
     pub(crate) fn route_to(&self, to: Destination, pz: u32) -> Result<Ah, PostError> {
         let ah = if to.qpn < 1 << 24 { self.ia.address_handles.find(to, pz) } else { None };
         ah.ok_or(PostError::AddressHandle)
     }
 
-    /// Hands a datagram to the device.
+    /// Posts a datagram to the device.
     pub(crate) fn post_datagram(
         &self,
         queue: &mut SendQueue,
@@ -61,7 +61,7 @@ impl EpInner {
         Ok(())
     }
 
-    /// Drops the address handles that only sends needed which are done.
+    /// Drops the address handles that were kept only for sends which have completed.
     pub(crate) fn drop_handles_of_done_sends(&self) {
         let Some(ud) = &self.ud else { return };
         let first = self.pair.first_request();
@@ -70,7 +70,8 @@ impl EpInner {
             let is_done = state.sending.front().is_some_and(|(seq, _)| *seq < first);
             let done = if is_done { state.sending.pop_front() } else { None };
             drop(state);
-            // If the handle was freed, this drop is a call into the kernel, so without the lock.
+            // Dropped without the lock: if the program has freed the handle, the drop calls into
+            // the kernel.
             if done.is_none() {
                 return;
             }

@@ -1,10 +1,10 @@
-//! The header of a request for datagrams, and the cache of replies.
+//! The header of a datagram request (SIDR), and the cache of replies.
 //!
-//! rdma_cm resolves a UD peer with one request and one reply (SIDR). The request does not say which
-//! QP it comes from. A reply that gets lost is not repeated: the peer sends its request again, and
-//! the kernel shows that as a new one. Requests of this provider therefore carry a header with the
-//! QP's number and a number of the request's own, and replies are kept for as long as a peer may
-//! repeat its request.
+//! rdma_cm resolves a UD peer with one request and one reply (SIDR). The request does not carry the
+//! requester's QP number. A lost reply is not sent again; instead the peer repeats its request,
+//! which the kernel reports as a new one. Requests of this provider therefore carry a header with
+//! the QP number and a request number, and replies are kept for as long as a peer may repeat its
+//! request.
 //!
 //! | byte | what |
 //! |---|---|
@@ -30,14 +30,14 @@ const MAGIC: &[u8; 4] = b"DBUD";
 const VERSION: u8 = 1;
 const HEADER: usize = 20;
 
-/// A peer sends its request once and 15 times more, every 4.1 s (kernel
-/// drivers/infiniband/core/cma.c, CMA_MAX_CM_RETRIES and CMA_CM_RESPONSE_TIMEOUT).
+/// How long a reply is kept. A peer sends its request once and repeats it 15 times, every 4.1 s
+/// (kernel drivers/infiniband/core/cma.c, CMA_MAX_CM_RETRIES and CMA_CM_RESPONSE_TIMEOUT).
 const RETRY_TIME: Duration = Duration::from_secs(70);
 
-/// Replies that are kept at most.
+/// The largest number of replies that are kept.
 const REPLIES: usize = 1 << 14;
 
-/// The QP that has sent a request, and the request's number.
+/// What identifies a request: the QP that has sent it, and the request number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SidrRequester {
     pub(crate) qpn: u32,
@@ -45,14 +45,14 @@ pub(crate) struct SidrRequester {
 }
 
 impl SidrRequester {
-    /// A request of this QP that no other is taken for.
+    /// A new request of this QP, with a number that no earlier request has.
     pub(crate) fn new(qpn: u32) -> Self {
         static START: OnceLock<u64> = OnceLock::new();
         let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
         Self { qpn, number: start.wrapping_add(crate::types::next_id()) }
     }
 
-    /// The request's private data, with the consumer's.
+    /// The private data of the request: the header and the consumer's data.
     pub(crate) fn encode(self, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + data.len());
         bytes.extend_from_slice(MAGIC);
@@ -64,7 +64,8 @@ impl SidrRequester {
         bytes
     }
 
-    /// The requester and the consumer's data; `None` for a request of another provider.
+    /// Decodes private data into the requester and the consumer's data. `None` for a request of
+    /// another provider.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         if !header.starts_with(MAGIC) || header[4] != VERSION {
@@ -85,7 +86,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Gives the same answer to a repeated request.
+    /// Answers a repeated request.
     pub(crate) fn repeat(&self, id: &CmId) {
         let outcome = match self {
             Self::Accepted(ep, data) => match ep.upgrade().filter(|ep| ep.check().is_ok()) {
@@ -95,27 +96,27 @@ impl Reply {
             Self::Rejected(data) => id.reject(data),
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "an answer could not be repeated");
+            tracing::debug!(%error, "cannot send a reply again");
         }
     }
 }
 
 type RequesterKey = (IpAddr, SidrRequester);
 
-/// Replies of this process. A request may have been handed off to another service point; its
-/// repetition comes to the first one.
+/// The replies of this process, shared by all service points: a request may have been handed off to
+/// another service point, but its repetition arrives at the first one.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyCache(Mutex<{ rank::TABLE }, Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
     answers: HashMap<RequesterKey, Reply>,
-    /// Oldest first.
+    /// The replies, oldest first.
     dates: VecDeque<(Instant, RequesterKey)>,
 }
 
 impl ReplyCache {
-    /// Forks look after the lock from now on; before the first request can come.
+    /// Registers the lock for forks. Called before the first request can arrive.
     pub(crate) fn share() {
         fork::share(fork::Part::ReplyCache, hold_shared_locks, || {});
     }
@@ -132,7 +133,7 @@ impl ReplyCache {
         while remembered.dates.len() >= REPLIES {
             remembered.forget_oldest();
         }
-        // Without an entry the repetition comes as a new request.
+        // Without an entry a repetition is handled as a new request.
         let Remembered { answers, dates } = &mut *remembered;
         if answers.try_reserve(1).is_err() || dates.try_reserve(1).is_err() {
             return;
@@ -142,13 +143,13 @@ impl ReplyCache {
         }
     }
 
-    /// What this request was answered with, if it was.
+    /// The reply that was sent to this request, if any.
     pub(crate) fn to(&self, peer: IpAddr, requester: SidrRequester) -> Option<Reply> {
         self.0.lock().unwrap().answers.get(&(peer, requester)).cloned()
     }
 }
 
-/// For a fork.
+/// Locks the cache for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     vec![Box::new(ReplyCache::all().0.hold())]
 }
@@ -178,7 +179,7 @@ mod tests {
             let requester = SidrRequester::new(0x12_3456);
             let mut bytes = requester.encode(&data);
             assert!(bytes.len() <= rxe_fallback::cm::MAX_RESOLVE_DATA);
-            // As the transport pads it.
+            // Padded with zeroes, as the transport does.
             bytes.resize(rxe_fallback::cm::MAX_RESOLVE_DATA, 0);
             assert_eq!(SidrRequester::decode(&bytes), Some((requester, data)));
         }

@@ -1,4 +1,4 @@
-//! What an EP for datagrams keeps beside what every EP has.
+//! The state of UD EPs, in addition to that of all EPs.
 
 use crate::memory::queue;
 use crate::sync::{Mutex, rank};
@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a UD EP has beyond others.
+/// The state that only UD EPs have.
 #[derive(Debug, Default)]
 pub(crate) struct UdState(pub(super) Mutex<{ rank::DATAGRAMS }, State>);
 
 impl UdState {
-    /// With memory for the address handles of so many sends.
+    /// Reserves memory for the address handles of this many sends.
     pub(crate) fn new(sends: usize) -> Result<Self> {
-        // One more: the handles of done sends are dropped after the next send.
+        // One more, because the handles of completed sends are dropped after the next send.
         let sending = queue(sends + 1)?;
         Ok(Self(Mutex::new(State { sending, ..State::default() })))
     }
@@ -23,17 +23,18 @@ impl UdState {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Resolves under way, by the tokens of their connection ids.
+    /// Resolutions under way, by the tokens of their CM ids.
     pub(super) pending: HashMap<u64, PendingResolve>,
-    /// CM handles that events have carried and nobody has freed.
+    /// CM handles that events have carried and that are not freed.
     pub(super) cms: HashSet<u64>,
-    /// Address handles of sends, by their positions: a device may need them until the send is done.
+    /// Address handles of sends, by the position of the send. The device may use a handle until the
+    /// send has completed.
     pub(super) sending: VecDeque<(u64, Ah)>,
-    /// Peers have been told its QP's number.
+    /// Whether peers may know the QP number.
     pub(super) known: bool,
 }
 
-/// A resolve under way.
+/// A resolution under way.
 #[derive(Debug)]
 pub(crate) struct PendingResolve {
     pub(super) id: Arc<CmId>,
@@ -43,14 +44,14 @@ pub(crate) struct PendingResolve {
 
 #[derive(Debug)]
 pub(super) enum Side {
-    /// This EP connects, with this private data.
+    /// This EP is the active side and sends this private data.
     Active(Vec<u8>),
-    /// It has accepted the request of this QP, which had this private data.
+    /// This EP has accepted the request of this QP, which had this private data.
     Passive(u32, Vec<u8>),
 }
 
-/// The error where a device has no datagrams.
+/// The error on a device without UD support.
 pub(crate) fn not_here() -> Error {
-    let text = "this device has no datagrams (DAT_IB_UD is FALSE)";
+    let text = "this device does not support datagrams (DAT_IB_UD is FALSE)";
     Error::new(ReturnType::ModelNotSupported, Subtype::None, text)
 }
