@@ -16,11 +16,11 @@ use crate::ud::Grh;
 /// A path to a port, for address handles and connected QPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AhAttr {
-    /// Port on this side, counted from 1.
+    /// The local port, counted from 1.
     pub port: u8,
-    /// The other side's GID; `None` for InfiniBand inside one subnet.
+    /// The peer's GID; `None` for InfiniBand inside one subnet.
     pub dgid: Option<Gid>,
-    /// Index of this side's GID; used with `dgid`.
+    /// The index of the local GID; used with `dgid`.
     pub sgid_index: u8,
     /// Hop limit; used with `dgid`.
     pub hop_limit: u8,
@@ -28,7 +28,7 @@ pub struct AhAttr {
     pub traffic_class: u8,
     /// Flow label; used with `dgid`.
     pub flow_label: u32,
-    /// The other side's local identifier; 0 on Ethernet.
+    /// The peer's local identifier; 0 on Ethernet.
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
@@ -118,8 +118,8 @@ impl Ah {
     /// Creates the handle of a path.
     ///
     /// # Errors
-    /// EINVAL for a port or GID index that does not exist; EHOSTUNREACH or ETIMEDOUT when an
-    /// address has no neighbour.
+    /// EINVAL for a port or GID index that does not exist; EHOSTUNREACH or ETIMEDOUT if the
+    /// neighbour's link-layer address cannot be resolved.
     ///
     /// # References
     /// ibv_create_ah(3)
@@ -134,7 +134,7 @@ impl Ah {
     /// Creates the handle of the path back to the sender of a datagram received on `port`.
     ///
     /// # Errors
-    /// EINVAL when the completion is not that of a receive; else as [`Ah::create`].
+    /// EINVAL if the completion is not that of a receive; otherwise as [`Ah::create`].
     ///
     /// # References
     /// ibv_create_ah_from_wc(3)

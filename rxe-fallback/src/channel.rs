@@ -51,7 +51,7 @@ impl CompChannel {
         Ok(channel)
     }
 
-    /// The next event, as the token of its CQ; `None` when there is none.
+    /// The next event, as the token of its CQ; `None` without an event.
     ///
     /// # Errors
     /// `ibv_get_cq_event`'s errno, EIO when the device has been removed.
@@ -76,7 +76,7 @@ impl CompChannel {
         Ok(Some(crate::token_from(token)))
     }
 
-    /// The device this channel is on.
+    /// The device of the channel.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context

@@ -46,12 +46,12 @@ const BATCH: usize = 16;
 impl Cq {
     /// Creates a CQ for at least `depth` completions, which reports to `channel` when armed.
     ///
-    /// `comp_vector` picks one of the device's interrupt vectors; `token` comes back from
-    /// [`CompChannel::next_event`] and in asynchronous events.
+    /// `comp_vector` selects one of the device's interrupt vectors. [`CompChannel::next_event`] and
+    /// asynchronous events return `token`.
     ///
     /// # Errors
-    /// EINVAL when `depth` is 0 or more than the device can (the text says so), or there is no such
-    /// vector.
+    /// EINVAL if `depth` is 0 or above the device's limit (the text says so), or if the vector does
+    /// not exist.
     ///
     /// # References
     /// ibv_create_cq(3)
@@ -112,7 +112,7 @@ impl Cq {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Moves completions into `into`, oldest first, and says how many; 0 when there are none.
+    /// Moves completions to `into`, oldest first. Returns their number; 0 if there are none.
     ///
     /// # Errors
     /// `ibv_poll_cq` failing: the CQ is broken (overrun).
@@ -129,8 +129,8 @@ impl Cq {
         })
     }
 
-    /// Hands up to `most` completions to `each`, oldest first, and says how many; 0 when there are
-    /// none.
+    /// Calls `each` with up to `most` completions, oldest first. Returns their number; 0 if there
+    /// are none.
     ///
     /// # Errors
     /// As [`Cq::poll`].
@@ -177,11 +177,11 @@ impl Cq {
         check("ibv_req_notify_cq", returned)
     }
 
-    /// Makes room for at least `depth` completions; those waiting stay.
+    /// Makes room for at least `depth` completions. Waiting completions stay.
     ///
     /// # Errors
-    /// EINVAL when `depth` is 0, more than the device can or less than what waits; EOPNOTSUPP when
-    /// the device cannot.
+    /// EINVAL if `depth` is 0, above the device's limit, or below the number of waiting
+    /// completions; EOPNOTSUPP if the device cannot resize CQs.
     ///
     /// # References
     /// ibv_resize_cq(3)
@@ -199,25 +199,25 @@ impl Cq {
             }
             _ => error,
         })?;
-        // The verb writes the actual depth into the struct, which another resize may be doing at
-        // this moment: the number asked for is what is promised.
+        // The verb writes the actual depth to the struct, and another thread may be resizing the CQ
+        // now. So the requested depth is reported.
         self.inner.depth.store(depth, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Completions it has room for, at least.
+    /// The number of completions for which there is room, at least.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.inner.depth.load(Ordering::Relaxed)
     }
 
-    /// The number given at creation.
+    /// The token that was given at creation.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.inner.token
     }
 
-    /// The device it is on.
+    /// The device of the CQ.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context

@@ -1,4 +1,4 @@
-//! Devices: finding them, opening them, asking what they can do.
+//! Devices: the device list, open devices and their attributes.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::ffi::c_void;
@@ -26,16 +26,16 @@ pub use attr::{AtomicCap, DeviceAttr, LinkLayer, PortAttr, PortState};
 pub use gid::{Gid, GidEntry, GidKind};
 pub use selector::Selector;
 
-/// A device as the list of devices shows it, without opening it.
+/// A device in the list of devices, not opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Kernel name, as in `rxe0` or `mlx5_0`.
     pub name: String,
     /// Node GUID, in host byte order.
     pub guid: u64,
-    /// What kind of node it is.
+    /// The kind of node.
     pub node_type: NodeType,
-    /// What it speaks.
+    /// The transport family.
     pub transport: Transport,
 }
 
@@ -51,7 +51,7 @@ pub enum NodeType {
     Router,
     /// iWARP network card.
     Rnic,
-    /// Anything else, with the value libibverbs gave.
+    /// Another value of libibverbs.
     Other(i32),
 }
 
@@ -63,7 +63,7 @@ pub enum Transport {
     Ib,
     /// iWARP.
     Iwarp,
-    /// Anything else, with the value libibverbs gave.
+    /// Another value of libibverbs.
     Other(i32),
 }
 
@@ -200,8 +200,8 @@ impl Context {
     /// Opens the device called `name`.
     ///
     /// # Errors
-    /// ENODEV when there is none, with the names of those there are; else `ibv_open_device`'s
-    /// errno.
+    /// ENODEV if there is no such device, with the names of the existing ones; otherwise
+    /// `ibv_open_device`'s errno.
     ///
     /// # References
     /// ibv_open_device(3)
@@ -242,26 +242,26 @@ impl Context {
         PathBuf::from(OsStr::from_bytes(path.to_bytes()))
     }
 
-    /// The kernel driver, as in `rdma_rxe` or `mlx5_core`; `unknown` when nothing tells.
+    /// The kernel driver, such as `rdma_rxe` or `mlx5_core`; `unknown` if it cannot be determined.
     #[must_use]
     pub fn driver(&self) -> &str {
         &self.inner.driver
     }
 
-    /// Its transport family.
+    /// The transport family of the device.
     #[must_use]
     pub fn transport(&self) -> Transport {
         // SAFETY: an open context has its device.
         unsafe { (*(*self.raw()).device).transport_type }.into()
     }
 
-    /// What the device can do, as it said when it was opened.
+    /// The attributes of the device, as read when it was opened.
     #[must_use]
     pub fn attributes(&self) -> &DeviceAttr {
         &self.inner.attr
     }
 
-    /// How many completion vectors there are.
+    /// The number of completion vectors.
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         // SAFETY: the context is open; the field does not change.
@@ -304,7 +304,7 @@ impl Context {
         gid::table(self, port)
     }
 
-    /// The index of the GID that stands for `address` on `port`; RoCE v2 before RoCE v1.
+    /// The index of the GID with this address on `port`; RoCE v2 is preferred to RoCE v1.
     ///
     /// # Errors
     /// ENOMEM; a table that cannot be read has no GID.
@@ -319,8 +319,8 @@ impl Context {
         }
     }
 
-    /// The address of `port`: that of its first IPv4 RoCE v2 GID, else of its first routable IPv6
-    /// one, else any.
+    /// The address of `port`: that of its first IPv4 RoCE v2 GID, otherwise of its first routable
+    /// IPv6 GID, otherwise of any GID.
     ///
     /// # Errors
     /// ENOMEM; a table that cannot be read has no GID.
@@ -328,14 +328,14 @@ impl Context {
         Ok(self.readable_gids(port)?.and_then(|entries| gid::first_address(&entries, None)))
     }
 
-    /// The network interface under `port`, where there is one.
+    /// The network interface of `port`, if it has one.
     #[must_use]
     pub fn netdev(&self, port: u8) -> Option<String> {
         self.gids(port).ok()?.into_iter().find_map(|entry| entry.netdev)
     }
 
-    /// The verbs object, for calls this crate does not have; valid while a clone of this context
-    /// lives.
+    /// The verbs object, for calls that this crate does not wrap; valid while a clone of this
+    /// context lives.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.raw().cast()

@@ -25,7 +25,7 @@ impl Error {
         Self { verb, errno, detail: None }
     }
 
-    /// The error a verb has just left in the thread's `errno`.
+    /// The error that a verb has just stored in the thread's `errno`.
     #[must_use]
     pub fn last(verb: &'static str) -> Self {
         Self::new(verb, Errno::last_raw())
@@ -68,7 +68,7 @@ impl Error {
         self.detail.as_deref()
     }
 
-    /// Whether the device or its driver cannot do what was asked.
+    /// Whether the device or its driver does not support the operation.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, libc::EOPNOTSUPP | libc::ENOSYS)
@@ -100,7 +100,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// `Ok` for 0, else the returned value as errno: for verbs that return it (`ibv_post_*`,
+/// `Ok` for 0, otherwise the returned value as errno: for verbs that return it (`ibv_post_*`,
 /// `ibv_modify_*`).
 ///
 /// Some providers return it negated; both signs are accepted.
@@ -111,14 +111,15 @@ pub(crate) fn check(verb: &'static str, returned: i32) -> Result<()> {
     }
 }
 
-/// `Ok` for 0, else the thread's `errno`: for calls that return -1 and set it (librdmacm).
+/// `Ok` for 0, otherwise the thread's `errno`: for calls that return -1 and set `errno`
+/// (librdmacm).
 pub(crate) fn check_errno(verb: &'static str, returned: i32) -> Result<()> {
     if returned == 0 { Ok(()) } else { Err(Error::last(verb)) }
 }
 
-/// The hint when memory could not be pinned.
+/// The hint for memory that could not be pinned.
 ///
-/// `bytes` is how much was to be pinned, if that is known.
+/// `bytes` is the size of the memory, if known.
 pub(crate) fn memlock_hint(bytes: Option<usize>) -> Option<String> {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let (soft, _hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;

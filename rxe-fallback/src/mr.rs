@@ -3,16 +3,16 @@
 //! # Why posting is safe
 //!
 //! A work request names memory by key and address, and the device may read or write that memory at
-//! any time until the request completes; so may a peer that knows the key. Posting is a safe
-//! function all the same, because nothing in safe code ever holds a reference to such memory: an
-//! [`Mr`] hands its bytes out by copy only ([`Mr::read_at`], [`Mr::write_at`], relaxed atomic
-//! accesses), so a device that writes meanwhile gives torn bytes, never undefined behaviour. Memory
-//! outside the region is out of reach: the device checks each address against the key. References
+//! any time until the request completes; so may a peer that knows the key. Posting is nevertheless
+//! a safe function, because safe code never holds a reference to such memory. An [`Mr`] gives
+//! access to its bytes by copy only ([`Mr::read_at`], [`Mr::write_at`], relaxed atomic accesses). A
+//! device that writes at the same time causes torn bytes, not undefined behaviour. The device
+//! checks each address against the key, so it does not access memory outside the region. References
 //! to the bytes are `unsafe` ([`Mr::slice`], [`Mr::slice_mut`], [`Mr::register_raw`]); the
 //! contracts of these functions say what the caller must rule out.
 //!
-//! The memory outlives the registration. When deregistering fails (a window is still bound), memory
-//! that the region owns or shares is leaked rather than unmapped.
+//! The memory outlives the registration. If deregistering fails (a window is still bound), memory
+//! that the region owns or shares is leaked instead of unmapped.
 #![expect(unsafe_code, reason = "memory that a device writes")]
 
 use std::ffi::c_void;
@@ -37,7 +37,7 @@ bitflags::bitflags! {
     /// ibv_reg_mr(3)
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {
-        /// This device may write (receives, results of RDMA reads and atomics).
+        /// The local device may write (receives, results of RDMA reads and atomics).
         const LOCAL_WRITE = 1;
         /// Peers may write; needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
@@ -47,18 +47,18 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound to it.
         const MW_BIND = 1 << 4;
-        /// Addresses count from 0 at the start of the region.
+        /// Zero-based addresses.
         const ZERO_BASED = 1 << 5;
         /// Pages are paged in on demand instead of being pinned.
         const ON_DEMAND = 1 << 6;
         /// The memory is in huge pages.
         const HUGETLB = 1 << 7;
-        /// Writes may be reordered; ignored by devices that cannot.
+        /// Relaxed ordering: writes may be reordered. Ignored by devices that do not support it.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
-/// Anonymous memory of this process, zeroed at first, which regions and their owner can share
+/// Anonymous memory of this process, initially zero, which regions and their owner can share
 /// ([`Mr::register_mapping`]).
 #[derive(Debug)]
 pub struct Mapping(MmapRaw);
@@ -72,7 +72,7 @@ impl Mapping {
         map(len, huge_pages).map(Self)
     }
 
-    /// The first byte. The memory is readable and writable as long as somebody holds the mapping.
+    /// The first byte. The memory is readable and writable while the mapping exists.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_mut_ptr()
@@ -104,8 +104,8 @@ unsafe impl Send for MrInner {}
 // SAFETY: as above.
 unsafe impl Sync for MrInner {}
 
-/// An MR that could not be deregistered, with the reason: usually EBUSY or EINVAL because a window
-/// is bound to it.
+/// An MR that could not be deregistered, with the error: usually EBUSY or EINVAL, because a window
+/// is bound to the MR.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct DeregisterError {
@@ -136,15 +136,15 @@ impl Mr {
         Self::register(pd, addr, len, access, iova(addr, access), Some(Arc::new(memory)))
     }
 
-    /// Registers all of a mapping that others may keep as well. For the device it begins at `iova`,
-    /// which is the address that segments name ([`Mr::sge`]).
+    /// Registers a whole mapping, which the caller may share. For the device, the region begins at
+    /// `iova`, the address that segments contain ([`Mr::sge`]).
     ///
     /// The region holds the mapping until it has been deregistered. If that fails, the mapping is
     /// leaked: it stays mapped for the life of the process, also when all other holders have
     /// dropped it.
     ///
     /// # Errors
-    /// EINVAL where `iova` is not at the same place in its page as the mapping; otherwise as
+    /// EINVAL if `iova` and the mapping have different offsets in their pages; otherwise as
     /// [`Mr::register_raw`].
     pub fn register_mapping(pd: &Pd, memory: Arc<Mapping>, access: Access, iova: u64) -> Result<Self> {
         let (addr, len) = (memory.as_ptr(), memory.0.len());
@@ -152,7 +152,7 @@ impl Mr {
         Self::register(pd, addr, len, access, iova, Some(memory))
     }
 
-    /// Registers memory that somebody else owns.
+    /// Registers memory that the caller owns.
     ///
     /// # Errors
     /// `ibv_reg_mr` with ENOMEM when the memory cannot be pinned (the text names the memlock
@@ -229,7 +229,7 @@ impl Mr {
         self.inner.access
     }
 
-    /// The PD it is in.
+    /// The PD of the region.
     #[must_use]
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
@@ -248,7 +248,7 @@ impl Mr {
     /// The segment of `len` bytes at `offset`.
     ///
     /// # Errors
-    /// EINVAL when it does not lie inside the region.
+    /// EINVAL if the segment does not lie inside the region.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         self.check_range(offset, len)?;
         let len = u32::try_from(len).map_err(|_| {
@@ -314,11 +314,11 @@ impl Mr {
         unsafe { std::slice::from_raw_parts_mut(self.inner.addr.add(range.start), range.len()) }
     }
 
-    /// Deregisters the region now, and says whether that worked.
+    /// Deregisters the region now.
     ///
     /// # Errors
-    /// The region comes back with the error: EBUSY when there are other clones of it, else
-    /// `ibv_dereg_mr`'s errno (EINVAL or EBUSY while a memory window is bound to it).
+    /// The error returns the region: EBUSY if it has other clones, otherwise `ibv_dereg_mr`'s errno
+    /// (EINVAL or EBUSY while a memory window is bound to it).
     ///
     /// # References
     /// ibv_dereg_mr(3)
@@ -327,7 +327,7 @@ impl Mr {
             Ok(inner) => inner,
             Err(inner) => {
                 let error =
-                    Error::new("ibv_dereg_mr", libc::EBUSY).with_detail("the MR is still in use elsewhere");
+                    Error::new("ibv_dereg_mr", libc::EBUSY).with_detail("the MR has other clones");
                 return Err(DeregisterError { mr: Mr { inner }, error });
             }
         };
@@ -376,7 +376,7 @@ impl Drop for MrInner {
             && let Err(error) = self.deregister()
         {
             // `memory` is a ManuallyDrop: it stays mapped whatever happens from here on.
-            tracing::warn!(%error, len = self.len, "an MR could not be deregistered; its memory is leaked");
+            tracing::warn!(%error, len = self.len, "cannot deregister an MR; its memory is leaked");
             return;
         }
         // SAFETY: dropped once, here; the device has no access to the memory any more.
@@ -384,7 +384,7 @@ impl Drop for MrInner {
     }
 }
 
-/// Where a region starts for the device, unless somebody says otherwise.
+/// The default device address of a region: its virtual address, or 0.
 fn iova(addr: *mut u8, access: Access) -> u64 {
     if access.contains(Access::ZERO_BASED) { 0 } else { addr.addr() as u64 }
 }
@@ -426,7 +426,7 @@ fn map(len: usize, huge_pages: bool) -> Result<MmapRaw> {
     let mapped = MmapOptions::new().len(pages * page).huge(None).map_anon();
     let memory = mapped.map_err(|error| {
         failed(error).with_detail(format!(
-            "{pages} huge pages of {} KiB are not free; reserve them with \"sysctl vm.nr_hugepages=...\" or ask for \
+            "there are not {pages} free huge pages of {} KiB; reserve them with \"sysctl vm.nr_hugepages=...\" or ask for \
              ordinary pages",
             page / 1024
         ))
@@ -475,7 +475,7 @@ unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     byte_wise(words.into_remainder(), &mut at);
 }
 
-/// The other way round.
+/// Copies to memory that others may access at the same time, by words where it is aligned.
 ///
 /// # Safety
 /// `into..into + from.len()` is writable.

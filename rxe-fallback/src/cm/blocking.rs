@@ -44,7 +44,7 @@ pub struct Connection {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 picks one.
+    /// Listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
     /// As [`EventChannel::create`], [`CmId::bind`] and [`CmId::listen`].
@@ -55,7 +55,7 @@ impl Listener {
         Ok(Self { id })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
@@ -64,7 +64,7 @@ impl Listener {
     /// The next connection request.
     ///
     /// # Errors
-    /// ETIMEDOUT when none comes within `timeout`; ENODEV when the device goes away.
+    /// ETIMEDOUT if none arrives within `timeout`; ENODEV if the device is removed.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Incoming> {
         let wanted = [CmEventKind::ConnectRequest];
         let event = wait(self.id.channel(), "rdma_listen", &wanted, Instant::now() + timeout)?;
@@ -108,7 +108,7 @@ impl Resolved {
     /// Resolves address and route to `dst`, from `src` if given.
     ///
     /// # Errors
-    /// ENODEV when no RDMA device leads there; EHOSTUNREACH or ETIMEDOUT when nobody answers within
+    /// ENODEV if no RDMA device reaches `dst`; EHOSTUNREACH or ETIMEDOUT without an answer within
     /// `timeout`.
     pub fn resolve_timeout(src: Option<SocketAddr>, dst: SocketAddr, timeout: Duration) -> Result<Self> {
         let deadline = Instant::now() + timeout;
@@ -131,8 +131,8 @@ impl Resolved {
     /// Connects, moves `qp` to ready-to-send, and confirms (RTU).
     ///
     /// # Errors
-    /// ECONNREFUSED when the peer rejects or nobody listens; EHOSTUNREACH or ETIMEDOUT when nobody
-    /// answers; else as [`CmId::connect`] and [`CmId::qp_to_rts`].
+    /// ECONNREFUSED if the peer rejects or does not listen; EHOSTUNREACH or ETIMEDOUT without an
+    /// answer; otherwise as [`CmId::connect`] and [`CmId::qp_to_rts`].
     pub fn connect_timeout(self, qp: &Qp, param: &ConnParam<'_>, timeout: Duration) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         self.id.connect(param)?;
@@ -150,7 +150,7 @@ impl Connection {
         &self.id
     }
 
-    /// Ends the connection; the caller moves the QP (`to_error`).
+    /// Ends the connection. The caller moves the QP to the error state (`to_error`).
     ///
     /// # Errors
     /// As [`CmId::disconnect`].
@@ -161,12 +161,12 @@ impl Connection {
     /// Waits until either side has ended the connection, and answers the peer's disconnect.
     ///
     /// # Errors
-    /// ETIMEDOUT when it has not within `timeout`.
+    /// ETIMEDOUT if the connection has not ended within `timeout`.
     pub fn wait_disconnected_timeout(&self, timeout: Duration) -> Result<()> {
         let wanted = [CmEventKind::Disconnected, CmEventKind::TimewaitExit, CmEventKind::DeviceRemoval];
         wait(self.id.channel(), "rdma_disconnect", &wanted, Instant::now() + timeout)?;
-        // The peer waits for an answer. If this side disconnected, the call fails, which does not
-        // matter.
+        // The peer waits for an answer. If this side disconnected first, the call fails; the error
+        // is ignored.
         let _ = self.id.disconnect();
         Ok(())
     }
@@ -183,7 +183,7 @@ fn wait(
         let left = deadline.saturating_duration_since(Instant::now());
         let Some(event) = channel.next_event_timeout(left)? else {
             return Err(Error::new(verb, libc::ETIMEDOUT)
-                .with_detail(format!("{:?} did not come in time", wanted[0])));
+                .with_detail(format!("{:?} did not arrive in time", wanted[0])));
         };
         if wanted.contains(&event.kind) {
             return Ok(event);
@@ -198,9 +198,9 @@ fn wait(
 fn describe(event: &CmEvent) -> String {
     match event.kind {
         CmEventKind::Rejected if event.rejected_by_consumer() => {
-            "the peer turned the connection down".to_owned()
+            "the peer has rejected the connection".to_owned()
         }
-        CmEventKind::Rejected if event.nobody_listens() => "nobody listens at that port".to_owned(),
+        CmEventKind::Rejected if event.nobody_listens() => "the peer does not listen at that port".to_owned(),
         kind => format!("{kind:?} with status {}", event.status),
     }
 }

@@ -35,7 +35,7 @@ impl EventChannel {
     /// Opens a channel and makes it non-blocking.
     ///
     /// # Errors
-    /// ENODEV when there is no RDMA device or no rdma_cm in the kernel; EACCES when
+    /// ENODEV if there is no RDMA device or the kernel has no rdma_cm; EACCES if
     /// `/dev/infiniband/rdma_cm` is not accessible.
     ///
     /// # References
@@ -109,7 +109,8 @@ impl EventChannel {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // The lock guards C data that a panic of ours cannot leave half written.
+        // Poisoning is ignored: the lock guards C data, which a Rust panic cannot leave half
+        // written.
         self.inner.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -86,11 +86,11 @@ pub struct CmEvent {
 /// The peer's parameters, from this side's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnInfo {
-    /// RDMA reads and atomics of the peer that this side may have to serve at a time.
+    /// The number of the peer's RDMA reads and atomics that this side may have to serve at a time.
     pub responder_resources: u8,
-    /// RDMA reads and atomics that this side may have under way.
+    /// The number of RDMA reads and atomics that this side may have outstanding.
     pub initiator_depth: u8,
-    /// Whether there is end-to-end flow control.
+    /// Whether the peer uses end-to-end flow control.
     pub flow_control: bool,
     /// Retries after a timeout; connection requests only.
     pub retry_count: u8,
@@ -119,7 +119,7 @@ const SIDR_REJECT: i32 = 2;
 
 /// The reject reason when the peer's consumer called `rdma_reject` (IBTA 12.6.7.2).
 const CONSUMER_REJECT: i32 = 28;
-/// The reject reason when nobody listens there.
+/// The reject reason if the peer does not listen at the service.
 const INVALID_SERVICE_ID: i32 = 8;
 
 impl CmEvent {
@@ -178,16 +178,16 @@ impl CmEvent {
         event
     }
 
-    /// Whether the peer's program rejected, and not its kernel.
+    /// Whether the peer's program rejected the request, and not its kernel.
     #[must_use]
     pub fn rejected_by_consumer(&self) -> bool {
         self.kind == CmEventKind::Rejected && self.status == CONSUMER_REJECT
-            // Requests for datagrams have no event of their own for it; other kinds of
-            // `Unreachable` have an errno.
+            // A rejected datagram request is an `Unreachable` with this status; other `Unreachable`
+            // events have an errno.
             || self.kind == CmEventKind::Unreachable && self.status == SIDR_REJECT
     }
 
-    /// Whether this is a rejection because nobody listens there.
+    /// Whether the request was rejected because the peer does not listen at the service.
     #[must_use]
     pub fn nobody_listens(&self) -> bool {
         self.kind == CmEventKind::Rejected && self.status == INVALID_SERVICE_ID

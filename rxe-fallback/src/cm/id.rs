@@ -27,8 +27,8 @@ pub const MAX_CONNECT_DATA: usize = 56;
 /// A request has 216 bytes, of which rdma_cm takes 36. An answer of any kind has 136.
 pub const MAX_RESOLVE_DATA: usize = 180;
 
-/// The queue key that rdma_cm gives to answers in [`PortSpace::Udp`], and that UD QPs behind them
-/// need therefore.
+/// The queue key in rdma_cm's answers in [`PortSpace::Udp`]. UD QPs that receive such datagrams
+/// need this key.
 ///
 /// # References
 /// rdma/rdma_cma.h, `RDMA_UDP_QKEY`
@@ -50,10 +50,11 @@ pub struct ConnParam<'a> {
     pub qp_num: u32,
     /// Private data; see [`MAX_CONNECT_DATA`].
     pub private_data: &'a [u8],
-    /// RDMA reads and atomics of the peer to serve at a time; at most the device's
+    /// The number of the peer's RDMA reads and atomics to serve at a time; at most the device's
     /// `max_qp_rd_atom`.
     pub responder_resources: u8,
-    /// RDMA reads and atomics to have under way; at most the device's `max_qp_init_rd_atom`.
+    /// The number of RDMA reads and atomics to have outstanding; at most the device's
+    /// `max_qp_init_rd_atom`.
     pub initiator_depth: u8,
     /// End-to-end flow control; not used with an SRQ.
     pub flow_control: bool,
@@ -105,7 +106,7 @@ impl ConnParam<'_> {
     }
 }
 
-/// An rdma_cm identifier, for a QP of the caller's.
+/// An rdma_cm identifier, for a QP that the caller owns.
 ///
 /// Dropping it ends its work: a listener stops, an unaccepted request is rejected, a connection is
 /// disconnected.
@@ -164,7 +165,7 @@ impl CmId {
         (self.channel.lock(), self.raw.as_ptr())
     }
 
-    /// As `lock`, for calls that follow the id's device pointer without looking at it.
+    /// As `lock`, for calls that use the id's device pointer without a check.
     fn lock_with_device(&self, verb: &'static str) -> Result<(MutexGuard<'_, ()>, *mut sys::rdma_cm_id)> {
         let (guard, raw) = self.lock();
         // SAFETY: the id is alive, and the lock is held.
@@ -177,7 +178,7 @@ impl CmId {
         Ok((guard, raw))
     }
 
-    /// The number that its events carry.
+    /// The token that the id's events carry.
     #[must_use]
     pub fn token(&self) -> u64 {
         let (_guard, raw) = self.lock();
@@ -185,24 +186,24 @@ impl CmId {
         crate::token_from(unsafe { (*raw).context })
     }
 
-    /// Gives it another token; events read from now on carry it.
+    /// Sets another token, which events that are read from now on carry.
     pub fn set_token(&self, token: u64) {
         let (_guard, raw) = self.lock();
         // SAFETY: as in `token`; librdmacm only passes the pointer on.
         unsafe { (*raw).context = crate::token_into(token) };
     }
 
-    /// The channel its events arrive on.
+    /// The channel on which the id's events arrive.
     #[must_use]
     pub fn channel(&self) -> &EventChannel {
         &self.channel
     }
 
-    /// Binds it to a local address; port 0 picks one, the unspecified address means all devices.
+    /// Binds the id to a local address. Port 0 selects a free port; the unspecified address means
+    /// all devices.
     ///
     /// # Errors
-    /// EADDRINUSE when the port is taken; EADDRNOTAVAIL or ENODEV when no RDMA device has the
-    /// address.
+    /// EADDRINUSE if the port is in use; EADDRNOTAVAIL or ENODEV if no RDMA device has the address.
     ///
     /// # References
     /// rdma_bind_addr(3)
@@ -212,7 +213,7 @@ impl CmId {
         // SAFETY: the id is alive; librdmacm copies as many bytes as the address family has.
         let returned = unsafe { sys::rdma_bind_addr(raw, sockaddr(&mut storage)) };
         check_errno("rdma_bind_addr", returned).map_err(|error| match error.errno() {
-            libc::EADDRINUSE => error.with_detail(format!("{address} is taken")),
+            libc::EADDRINUSE => error.with_detail(format!("{address} is in use")),
             libc::EADDRNOTAVAIL | libc::ENODEV => {
                 error.with_detail(format!("no RDMA device has {}", address.ip()))
             }
@@ -223,7 +224,7 @@ impl CmId {
     /// Listens for connection requests, of which `backlog` may wait.
     ///
     /// # Errors
-    /// EADDRINUSE when somebody else listens there; else `rdma_listen`'s errno.
+    /// EADDRINUSE if another id listens there; otherwise `rdma_listen`'s errno.
     ///
     /// # References
     /// rdma_listen(3)
@@ -238,8 +239,8 @@ impl CmId {
     /// `AddrError`.
     ///
     /// # Errors
-    /// ENODEV when no RDMA device leads to `dst`; EADDRNOTAVAIL for a `src` that is not here;
-    /// EINVAL in another state.
+    /// ENODEV if no RDMA device reaches `dst`; EADDRNOTAVAIL for a `src` that is not a local
+    /// address; EINVAL in another state.
     ///
     /// # References
     /// rdma_resolve_addr(3)
@@ -251,7 +252,7 @@ impl CmId {
         // SAFETY: the id is alive; librdmacm copies as many bytes as the address families have.
         let returned = unsafe { sys::rdma_resolve_addr(raw, src, sockaddr(&mut storage), millis(timeout)) };
         check_errno("rdma_resolve_addr", returned).map_err(|error| match error.errno() {
-            libc::ENODEV => error.with_detail(format!("no RDMA device leads to {}", dst.ip())),
+            libc::ENODEV => error.with_detail(format!("no RDMA device reaches {}", dst.ip())),
             _ => error.with_detail(dst.to_string()),
         })
     }
@@ -275,7 +276,7 @@ impl CmId {
     ///
     /// # Errors
     /// EINVAL before `RouteResolved`, for too much private data, or for more RDMA reads than the
-    /// device can.
+    /// device supports.
     ///
     /// # References
     /// rdma_connect(3)
@@ -291,7 +292,7 @@ impl CmId {
     /// ([`CmId::qp_to_rts`]).
     ///
     /// # Errors
-    /// As [`CmId::connect`]; also when the peer has given up meanwhile, which no event reports.
+    /// As [`CmId::connect`]; also if the peer has given up meanwhile, which no event reports.
     ///
     /// # References
     /// rdma_accept(3)
@@ -307,7 +308,7 @@ impl CmId {
     /// Rejects a connection request.
     ///
     /// # Errors
-    /// EINVAL when there is none, or for too much private data.
+    /// EINVAL without a request, or for too much private data.
     ///
     /// # References
     /// rdma_reject(3)
@@ -335,7 +336,7 @@ impl CmId {
 
     /// Ends the connection, or answers a `Disconnected` of the peer. The peer gets its own event
     /// `Disconnected` only after that answer, or after half a minute of retries, or when this id is
-    /// dropped. The caller moves the QP (`to_error`).
+    /// dropped. The caller moves the QP to the error state (`to_error`).
     ///
     /// # Errors
     /// EINVAL or ENOTCONN when there is no connection.
@@ -363,7 +364,7 @@ impl CmId {
         check_errno("rdma_notify", returned)
     }
 
-    /// The attributes that a QP of this connection needs to go to `state`.
+    /// The attributes that a QP of this connection needs for `state`.
     ///
     /// # Errors
     /// EINVAL in an earlier state of the connection.
@@ -402,7 +403,7 @@ impl CmId {
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<()> {
-        // Init once more: only now rdma_cm has the remote access flags of the connection.
+        // INIT again, because rdma_cm knows the remote access flags of the connection only now.
         self.qp_to_init(qp)?;
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
         if let Some(depth) = responder_resources {
@@ -424,7 +425,7 @@ impl CmId {
     /// Moves the id's events to `channel`.
     ///
     /// # Errors
-    /// `rdma_migrate_id`'s errno; the id stays where it is then.
+    /// `rdma_migrate_id`'s errno; the id then stays on its channel.
     ///
     /// # References
     /// rdma_migrate_id(3)
@@ -448,7 +449,7 @@ impl CmId {
         result
     }
 
-    /// This side's address; `None` before there is one.
+    /// The local address; `None` before the id has one.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let (_guard, raw) = self.lock();
@@ -457,7 +458,7 @@ impl CmId {
         unsafe { socket_addr(&(*raw).route.addr.src_addr_union.src_storage) }
     }
 
-    /// The peer's address; `None` before there is one.
+    /// The peer's address; `None` before the id has one.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         let (_guard, raw) = self.lock();
@@ -465,7 +466,7 @@ impl CmId {
         unsafe { socket_addr(&(*raw).route.addr.dst_addr_union.dst_storage) }
     }
 
-    /// What it is for.
+    /// The port space of the id.
     #[must_use]
     pub fn port_space(&self) -> PortSpace {
         let (_guard, raw) = self.lock();
@@ -477,8 +478,8 @@ impl CmId {
     /// The path to the peer's port, for an address handle; from `RouteResolved` on.
     ///
     /// # Errors
-    /// EINVAL before that; EADDRNOTAVAIL when `context`, which must be the id's device, has lost
-    /// that address.
+    /// EINVAL before `RouteResolved`; EADDRNOTAVAIL if `context`, which must be the id's device,
+    /// has no longer that address.
     pub fn path(&self, context: &Context) -> Result<AhAttr> {
         let verb = "rdma_resolve_route";
         let (guard, raw) = self.lock();
@@ -498,7 +499,7 @@ impl CmId {
         let here = Gid::from_sys(&record.sgid);
         let entries = if global { context.gids(port)? } else { Vec::new() };
         let mut fitting: Vec<_> = entries.iter().filter(|entry| entry.gid == here).collect();
-        // rdma_cm's own choice among those of one address.
+        // If several GIDs have the address, the same choice as rdma_cm makes.
         fitting.sort_by_key(|entry| entry.kind != GidKind::RoceV2);
         let sgid_index = match fitting.first() {
             Some(entry) => entry.index as u8,
@@ -509,7 +510,7 @@ impl CmId {
             port,
             dgid: global.then(|| Gid::from_sys(&record.dgid)),
             sgid_index,
-            // A path on Ethernet has 0 or 1 here without routers.
+            // On Ethernet, a path without routers has 0 or 1 here.
             hop_limit: if record.hop_limit > 1 { record.hop_limit } else { 64 },
             traffic_class: record.traffic_class,
             flow_label: u32::from_be(record.flow_label) & 0xf_ffff,
@@ -520,8 +521,8 @@ impl CmId {
         })
     }
 
-    /// The device it goes through, for [`Context::open`](crate::Context::open); `None` before there
-    /// is one.
+    /// The name of the id's device, for [`Context::open`](crate::Context::open); `None` before the
+    /// id has a device.
     #[must_use]
     pub fn device_name(&self) -> Option<String> {
         let (_guard, raw) = self.lock();
@@ -534,7 +535,7 @@ impl CmId {
         }
     }
 
-    /// The device's port it goes through; 0 before there is one.
+    /// The port of the id's device; 0 before the id has one.
     #[must_use]
     pub fn port_num(&self) -> u8 {
         let (_guard, raw) = self.lock();

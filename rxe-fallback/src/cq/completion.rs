@@ -10,7 +10,7 @@ use doorbell_sys as sys;
 pub struct Completion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// Its status.
+    /// The status.
     pub status: WcStatus,
     /// The device's own error code.
     pub vendor_err: u32,
@@ -22,9 +22,9 @@ pub struct Completion {
     pub imm: Option<u32>,
     /// The key that the peer's send invalidated.
     pub invalidated_rkey: Option<u32>,
-    /// The QP on this side.
+    /// The local QP number.
     pub qp_num: u32,
-    /// The QP it came from; UD only.
+    /// The sender's QP number; UD only.
     pub src_qp: u32,
     /// Whether the GRH area of a UD receive holds a header; without meaning elsewhere.
     pub has_grh: bool,
@@ -39,7 +39,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Whether it succeeded.
+    /// Whether the request succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status == WcStatus::Success

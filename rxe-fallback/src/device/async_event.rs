@@ -17,11 +17,11 @@ use crate::error::{Error, Result};
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncKind,
-    /// To what.
+    /// The object that the event concerns.
     pub object: AsyncObject,
 }
 
-/// What an asynchronous event is about; tokens are those given at creation.
+/// The object of an asynchronous event. Tokens are those that were given at creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsyncObject {
     /// A QP: its number and its token.
@@ -96,8 +96,8 @@ impl From<u32> for AsyncKind {
     }
 }
 
-/// `ibv_async_event` with the kind as a number: doorbell-sys has a Rust enum, which a kind from a
-/// newer kernel must not be read as.
+/// `ibv_async_event` with the kind as a number. doorbell-sys has a Rust enum, for which a kind of a
+/// newer kernel would be an invalid value.
 #[repr(C)]
 struct RawEvent {
     element: sys::ibv_async_event_element_t,
@@ -115,7 +115,7 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
-    /// The next asynchronous event, acknowledged; `None` when there is none.
+    /// The next asynchronous event, acknowledged; `None` without an event.
     ///
     /// # Errors
     /// `ibv_get_async_event`'s errno, EIO when the device has been removed.

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use doorbell_sys as sys;
 
-/// Limits and abilities of a device; counts are objects, sizes are bytes.
+/// Limits and capabilities of a device. Counts are numbers of objects, sizes are bytes.
 ///
 /// # References
 /// ibv_query_device(3)
@@ -19,7 +19,7 @@ pub struct DeviceAttr {
     pub sys_image_guid: u64,
     /// Largest MR in bytes.
     pub max_mr_size: u64,
-    /// Page sizes the device can use, one bit each.
+    /// The page sizes that the device supports, one bit each.
     pub page_size_cap: u64,
     /// Vendor, an IEEE OUI.
     pub vendor_id: u32,
@@ -33,7 +33,7 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// All `IBV_DEVICE_*` capability bits.
     pub capabilities: u32,
-    /// Segments per work request, RDMA read aside.
+    /// Segments of a work request, except an RDMA read.
     pub max_sge: u32,
     /// Segments of an RDMA read.
     pub max_sge_rd: u32,
@@ -53,7 +53,7 @@ pub struct DeviceAttr {
     pub max_qp_init_rd_atom: u32,
     /// The scope of atomics.
     pub atomic_cap: AtomicCap,
-    /// Memory windows; 0 when there are none.
+    /// Memory windows; 0 if not supported.
     pub max_mw: u32,
     /// Address handles.
     pub max_ah: u32,
@@ -82,12 +82,12 @@ pub struct DeviceAttr {
 /// The scope in which an atomic operation is atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtomicCap {
-    /// There are no atomics.
+    /// No atomics.
     #[default]
     None,
-    /// Other atomics of this device.
+    /// Atomic among the atomics of this device.
     Device,
-    /// Everything, the CPU included.
+    /// Atomic with respect to all accesses, including those of the CPU.
     Global,
 }
 
@@ -176,7 +176,7 @@ pub struct PortAttr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortState {
-    /// Not there.
+    /// No state.
     Nop,
     /// No link.
     Down,
@@ -186,7 +186,7 @@ pub enum PortState {
     Armed,
     /// In use.
     Active,
-    /// In use, link lost for a moment.
+    /// In use; the link was lost for a moment.
     ActiveDefer,
     /// A value this crate does not know.
     Other(u32),
@@ -251,7 +251,7 @@ impl From<&sys::ibv_port_attr> for PortAttr {
     }
 }
 
-/// Bytes of an `enum ibv_mtu` value; 0 for one that does not exist.
+/// The bytes of an `enum ibv_mtu` value; 0 for an unknown value.
 pub(crate) fn mtu_bytes(code: u32) -> u32 {
     if (1..=5).contains(&code) { 128 << code } else { 0 }
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The address in these bytes: IPv4 when they are IPv4-mapped, else IPv6.
+    /// The IP address: IPv4 if the GID is IPv4-mapped, otherwise IPv6.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
@@ -69,13 +69,13 @@ pub enum GidKind {
 /// One entry of a port's GID table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Index in the table, as `sgid_index` wants it.
+    /// The index in the table, for `sgid_index`.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
     /// Its packet format.
     pub kind: GidKind,
-    /// The network interface it belongs to, where there is one.
+    /// The network interface of the GID, if it has one.
     pub netdev: Option<String>,
     /// Its IP address; `None` on InfiniBand, whose GIDs are no IP addresses.
     pub ip: Option<IpAddr>,
@@ -106,8 +106,8 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     let entries = match whole_table(context) {
         Ok(entries) => entries,
         Err(error) if error.errno() == libc::ENOMEM => return Err(error),
-        // Without the kernel's call libibverbs reads sysfs, and gives up at the first entry it
-        // cannot read.
+        // On a kernel without this call, libibverbs reads sysfs and stops at the first entry that
+        // cannot be read.
         Err(_) => one_by_one(context, port, attr.gid_tbl_len)?,
     };
     let of_port = || entries.iter().filter(|e| e.port_num == u32::from(port));
@@ -116,7 +116,7 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     Ok(found)
 }
 
-/// An empty list with room for so many entries.
+/// An empty list with room for `room` entries.
 fn list<T>(room: usize) -> Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(room).map_err(|_| Error::new("ibv_query_gid_table", libc::ENOMEM))?;
@@ -188,8 +188,8 @@ pub(super) fn find(entries: &[GidEntry], address: IpAddr) -> Option<u8> {
         .and_then(|e| e.index.try_into().ok())
 }
 
-/// The first address: IPv4 RoCE v2, then IPv6 that is not link-local, then anything; of `netdev` if
-/// that is given.
+/// The preferred address: IPv4 RoCE v2, then IPv6 that is not link-local, then any; of `netdev`, if
+/// given.
 pub(super) fn first_address(entries: &[GidEntry], netdev: Option<&str>) -> Option<IpAddr> {
     let candidates = || {
         entries

@@ -11,12 +11,12 @@ use crate::error::{Error, Result};
 /// Which device to open.
 ///
 /// `FromStr` takes `rxeA`, `rxeA 1`, `mlx5_0:1`, `vA` and `10.9.0.1`. Port 0 means any port. A bare
-/// name is tried as a device first and as a network interface then.
+/// name is tried as a device first, then as a network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// A device, or, when there is none of that name, a network interface.
+    /// A device or, if there is none of that name, a network interface.
     Device {
-        /// Name of the device.
+        /// The name of the device.
         name: String,
         /// Port, counted from 1; `None` for the first active one.
         port: Option<u8>,
@@ -56,7 +56,7 @@ impl fmt::Display for Selector {
 }
 
 impl Context {
-    /// Opens the device that `selector` names; gives its port and, if it has one, its address.
+    /// Opens the device that `selector` names. Returns its port and, if it has one, its address.
     ///
     /// # Errors
     /// ENODEV when no device matches, with the names of the devices found; ENETDOWN when the port
