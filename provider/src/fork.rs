@@ -112,7 +112,10 @@ pub(crate) fn watch() {
     ONCE.call_once(|| {
         let code = crate::process::at_fork(before, in_parent, in_child);
         if code != 0 {
-            tracing::warn!(code, "cannot register fork handlers: children of this process must not use its objects");
+            tracing::warn!(
+                code,
+                "cannot register fork handlers: children of this process must not use its objects"
+            );
         }
     });
 }

@@ -464,7 +464,8 @@ impl LmrInner {
     /// Frees the LMR, unless the provider or the device knows an RMR that is bound to it.
     fn free(&self) -> Result<()> {
         let in_use = || {
-            let text = "an RMR is bound to this LMR: first free the RMR, or bind it to another LMR or to nothing";
+            let text =
+                "an RMR is bound to this LMR: first free the RMR, or bind it to another LMR or to nothing";
             Error::state(Subtype::InvalidStateLmrInUse, text)
         };
         self.device.check_inherited(Subtype::InvalidHandleLmr, "LMR")?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The receives of one EP by message sequence number; the first number is 1.
 #[derive(Clone, Debug, Default)]
-pub struct Window {
+pub struct MsnWindow {
     /// Numbers that have a buffer and are not reported.
     held: BTreeSet<u64>,
     /// The numbers in `held` whose message has arrived.
@@ -19,7 +19,7 @@ pub struct Window {
     highest: u64,
 }
 
-/// A consistent snapshot of a [`Window`] (R203).
+/// A consistent snapshot of a [`MsnWindow`] (R203).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The number of buffers that the EP holds.
@@ -28,7 +28,7 @@ pub struct Held {
     pub span: u64,
 }
 
-impl Window {
+impl MsnWindow {
     /// Creates a window in which all messages up to `reported` are reported.
     pub fn after(reported: u64) -> Self {
         Self { reported, highest: reported, ..Self::default() }
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn held(window: &Window) -> (u64, u64) {
+    fn held(window: &MsnWindow) -> (u64, u64) {
         let held = window.held();
         (held.count, held.span)
     }
 
     /// The example of the manual page: 18 is complete; parts of 19, 22 and 23 have buffers.
-    fn example() -> Window {
-        let mut window = Window::after(18);
+    fn example() -> MsnWindow {
+        let mut window = MsnWindow::after(18);
         for msn in [19, 22, 23] {
             assert!(window.take(msn));
         }
@@ -87,7 +87,7 @@ mod tests {
     /// included.
     #[test]
     fn r197_recv_query_span_definition() {
-        let mut window = Window::default();
+        let mut window = MsnWindow::default();
         assert_eq!(held(&window), (0, 0));
         window.take(4);
         assert_eq!(held(&window), (1, 4));
@@ -140,7 +140,7 @@ mod tests {
     /// order, its count and span are always equal.
     #[test]
     fn r202_recv_query_eager_allocation_allowed() {
-        let mut window = Window::after(18);
+        let mut window = MsnWindow::after(18);
         for msn in 19..=23 {
             window.take(msn);
             assert_eq!(held(&window), (msn - 18, msn - 18));
@@ -154,7 +154,7 @@ mod tests {
     /// A number gets one buffer, once.
     #[test]
     fn a_number_takes_one_buffer_only() {
-        let mut window = Window::after(18);
+        let mut window = MsnWindow::after(18);
         assert!(window.take(19));
         assert!(!window.take(19));
         window.complete(19);
@@ -168,7 +168,7 @@ mod tests {
         /// reported once, in order.
         #[test]
         fn r204_recv_query_count_never_exceeds_span(steps in proptest::collection::vec((any::<bool>(), 1u64..24), 0..200)) {
-            let mut window = Window::default();
+            let mut window = MsnWindow::default();
             let mut next = 1;
             for (take, ahead) in steps {
                 let msn = next + ahead - 1;

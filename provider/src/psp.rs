@@ -76,7 +76,7 @@ impl Psp {
     }
 
     /// As [`Psp::create`], but the provider creates an EP for each request
-    /// ([`CrArrival::ep`]).
+    /// ([`CrArrival::ep`](crate::CrArrival::ep)).
     ///
     /// The EP is in TENTATIVE_CONNECTION_PENDING. It has no EVDs, and its PZ contains no LMR. The
     /// program changes the EP with [`Ep::modify`] and then accepts the request with it. The EP is

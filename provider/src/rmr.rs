@@ -280,8 +280,12 @@ fn window(pz: &PzInner, scope: RmrScope) -> Result<Mw> {
     };
     Mw::alloc(&pz.pd, kind).map_err(|error| {
         if error.is_unsupported() {
-            Error::new(ReturnType::ModelNotSupported, Subtype::None, "this device has no memory windows of this type")
-                .because(error)
+            Error::new(
+                ReturnType::ModelNotSupported,
+                Subtype::None,
+                "this device has no memory windows of this type",
+            )
+            .because(error)
         } else {
             Error::verb(Subtype::ResourceMemoryRegion, error)
         }

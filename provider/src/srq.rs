@@ -50,7 +50,7 @@ pub struct SrqParam {
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     pub(crate) id: SrqId,
-    pub(crate) ia: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     defaults: Arc<Defaults>,
     pub(crate) pz: Arc<PzInner>,
     /// The part of the SRQ that completions need.
@@ -110,16 +110,16 @@ impl Srq {
     /// dat_srq_create(3DAT).
     pub fn create(ia: &Ia, pz: &Pz, attr: SrqAttr) -> Result<Self> {
         let defaults = &ia.defaults;
-        let ia = &ia.device;
-        ia.check()?;
-        pz.inner.check(ia)?;
+        let device = &ia.device;
+        device.check()?;
+        pz.inner.check(device)?;
         headroom()?;
-        let most = ia.attr.max_recv_per_srq;
+        let most = device.attr.max_recv_per_srq;
         if attr.max_recv_dtos < 1 || attr.max_recv_dtos > most {
             let text = format!("the depth of an SRQ is 1 to {most} here, not {}", attr.max_recv_dtos);
             return Err(Error::arg(3, text));
         }
-        let most = ia.attr.max_iov_segments_per_dto;
+        let most = device.attr.max_iov_segments_per_dto;
         if attr.max_recv_iov < 1 || attr.max_recv_iov > most {
             let text = format!("a buffer has 1 to {most} segments here, not {}", attr.max_recv_iov);
             return Err(Error::arg(3, text));
@@ -128,18 +128,18 @@ impl Srq {
             return Err(Error::arg(3, "the low watermark is 0 at creation: set it afterwards"));
         }
         let depth = attr.max_recv_dtos as u32;
-        let resizable = ia.context.attributes().srq_resize;
-        let room = if resizable { depth } else { ia.attr.max_recv_per_srq as u32 };
+        let resizable = device.context.attributes().srq_resize;
+        let room = if resizable { depth } else { device.attr.max_recv_per_srq as u32 };
         let id = next_id();
         let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };
         let create =
-            if ia.attr.datagrams { rxe_fallback::Srq::create_for_any } else { rxe_fallback::Srq::create };
+            if device.attr.datagrams { rxe_fallback::Srq::create_for_any } else { rxe_fallback::Srq::create };
         let srq = create(&pz.inner.pd, init).map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
-        let max_iov = srq.max_sge().min(MAX_IOV as u32).min(ia.attr.max_iov_segments_per_dto as u32);
-        let (path, poster) = ia.path.srq(srq, id as u32, depth, room, resizable)?;
+        let max_iov = srq.max_sge().min(MAX_IOV as u32).min(device.attr.max_iov_segments_per_dto as u32);
+        let (path, poster) = device.path.srq(srq, id as u32, depth, room, resizable)?;
         let inner = Arc::new(SrqInner {
             id: SrqId(id),
-            ia: ia.clone(),
+            device: device.clone(),
             defaults: defaults.clone(),
             pz: pz.inner.clone(),
             recv: Arc::new(SharedRecv { number: id as u32, path }),
@@ -152,8 +152,8 @@ impl Srq {
         });
         // If the next line fails, dropping `inner` leaves the PZ.
         pz.inner.enter();
-        ia.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
-        let last = LkeyCache::none(&inner.ia.lmrs);
+        device.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
+        let last = LkeyCache::none(&inner.device.lmrs);
         Ok(Self { inner, poster, last })
     }
 
@@ -236,17 +236,23 @@ impl Srq {
     /// of a biased lock's fast path.
     #[inline(always)]
     pub(crate) fn post_from_last_lmr(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
-        let (last, max_iov) = (&self.last, self.inner.max_iov);
+        // Entries that were reaped since the last post may leave the span with room again.
+        if let [one] = iov
+            && self.poster.found_room()
+            && self.post_fast(one, cookie)
+        {
+            return true;
+        }
+        let last = &self.last;
         let poster = match &mut self.poster {
             SrqPoster::Direct(poster) => poster,
-            SrqPoster::Verbs(poster) => return post_few_by_verbs(poster, last, max_iov, iov, cookie),
+            SrqPoster::Verbs(poster) => {
+                return post_few_by_verbs(poster, last, self.inner.max_iov, iov, cookie);
+            }
         };
-        let [one] = iov else { return post_few(poster, last, max_iov, iov, cookie) };
+        let [one] = iov else { return post_few(poster, last, self.inner.max_iov, iov, cookie) };
         let Some(lkey) = last.key(one) else { return false };
-        let (addr, len) = (one.virtual_address, one.segment_length);
-        // Entries that were reaped since the last post may leave the span with room again.
-        poster.found_room() && poster.post_one_in_run(addr, len, lkey, cookie)
-            || poster.post_one(addr, len, lkey, cookie, 0)
+        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
     }
 
     /// Posts after a look at the LMR table. Remembers the LMR for the next post.
@@ -264,9 +270,9 @@ impl Srq {
         }
         let using = Use { pz: inner.pz.number, direction: Direction::Write };
         let mut sges = [Sge::default(); MAX_IOV];
-        let n = inner.ia.lmrs.check_all(iov, using, &mut sges)?;
+        let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
-            self.last.remember(&inner.ia.lmrs, segment.lmr_context);
+            self.last.remember(&inner.device.lmrs, segment.lmr_context);
         }
         self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }
@@ -319,7 +325,7 @@ impl Srq {
     pub fn resize(&mut self, depth: Count) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        let most = inner.ia.attr.max_recv_per_srq;
+        let most = inner.device.attr.max_recv_per_srq;
         if depth < 1 || depth > most {
             return Err(Error::arg(2, format!("the depth of an SRQ is 1 to {most} here, not {depth}")));
         }
@@ -396,7 +402,8 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // EPs may still use the SRQ; then it is freed with the last of those EPs.
-        if !self.inner.ia.is_inherited() && self.inner.eps.lock().is_ok_and(|attached| attached.eps == 0) {
+        if !self.inner.device.is_inherited() && self.inner.eps.lock().is_ok_and(|attached| attached.eps == 0)
+        {
             self.inner.close();
         }
     }
@@ -508,10 +515,14 @@ impl SrqInner {
         Ok(())
     }
 
-    /// Checks that the SRQ is live and belongs to this IA (R130).
-    pub(crate) fn check_for(&self, ia: &Arc<Device>) -> Result<()> {
+    /// Checks that the SRQ is live and belongs to the IA of this device (R130).
+    pub(crate) fn check_for(&self, device: &Arc<Device>) -> Result<()> {
         self.check()?;
-        if Arc::ptr_eq(&self.ia, ia) { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ")) }
+        if Arc::ptr_eq(&self.device, device) {
+            Ok(())
+        } else {
+            Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ"))
+        }
     }
 
     fn state(&self) -> SrqState {
@@ -533,7 +544,7 @@ impl SrqInner {
         if attached.shutdown || !self.live.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
         }
-        let most = self.ia.attr.max_ep_per_srq;
+        let most = self.device.attr.max_ep_per_srq;
         if attached.eps >= most as u32 {
             return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
         }
@@ -571,7 +582,7 @@ impl SrqInner {
         // entries itself.
         self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
         while let Some(lost) = self.recv.path.next_lost() {
-            self.recv.flush_lost(&self.ia, lost);
+            self.recv.flush_lost(&self.device, lost);
         }
     }
 
@@ -621,7 +632,7 @@ impl SrqInner {
     }
 
     fn notice(&self, reason: u32) {
-        self.ia.push_async(AsyncEvent {
+        self.device.push_async(AsyncEvent {
             kind: AsyncKind::Notice,
             object: AsyncObject::Srq(self.id),
             context: self.context.load(Ordering::Relaxed),
@@ -639,7 +650,7 @@ impl SrqInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.ia.registry.remove(Class::Srq, self.id.0);
+        self.device.registry.remove(Class::Srq, self.id.0);
         self.pz.leave();
     }
 }

@@ -326,8 +326,7 @@ impl Mr {
         let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
             Err(inner) => {
-                let error =
-                    Error::new("ibv_dereg_mr", libc::EBUSY).with_detail("the MR has other clones");
+                let error = Error::new("ibv_dereg_mr", libc::EBUSY).with_detail("the MR has other clones");
                 return Err(DeregisterError { mr: Mr { inner }, error });
             }
         };

@@ -34,7 +34,6 @@ impl<M> Srq<M> {
 
     /// Returns a number instead of a `Result`: a caller that checks only for success then has
     /// nothing to check in the common case.
-    /// the common case.
     #[inline(never)]
     fn post_body_elsewhere<T: Words>(&mut self, a: u64, b: u64, cookie: u64) -> u32 {
         self.post_next((T::from_words([a, b]), cookie)).map_or(NO_SLOT, |index| u32::from(index.0))

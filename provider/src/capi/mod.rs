@@ -83,7 +83,7 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
         let parameters = parameters.text().unwrap_or_default();
         let entry = dat_conf::add(&name, parameters, entry_points::functions);
         match libdat::add_provider(entry.table, &info) {
-            Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "an IA is registered"),
+            Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "IA registered"),
             Some(refused) => tracing::error!("libdat2 refuses to register {name}: {refused:#010x}"),
             None => tracing::error!("libdat2 is not in this process: {name} is not registered"),
         }

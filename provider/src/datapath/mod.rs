@@ -138,6 +138,16 @@ impl SrqPath {
 }
 
 impl SrqPoster {
+    /// Whether entries that were reaped since the last post leave the contiguous span, which had no
+    /// slot left, with room again. Always false by verbs.
+    #[inline(always)]
+    pub(crate) fn found_room(&mut self) -> bool {
+        match self {
+            Self::Direct(srq) => srq.found_room(),
+            Self::Verbs(_) => false,
+        }
+    }
+
     /// Posts the whole buffer or nothing.
     pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self {

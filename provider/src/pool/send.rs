@@ -38,7 +38,7 @@ impl SendPool {
     /// A pool of `buffers` buffers of `size` bytes.
     ///
     /// # Errors
-    /// As [`RecvPool::new`].
+    /// As [`RecvPool::new`](super::RecvPool::new).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         Ok(Self {
             arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ)?,

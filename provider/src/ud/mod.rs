@@ -91,9 +91,10 @@ impl EpInner {
 
     pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
         self.check()?;
-        let route = self.ia.address_handles.remove(token, self.id).ok_or_else(|| {
-            Error::arg(2, "this address handle has been freed or belongs to another EP")
-        })?;
+        let route =
+            self.ia.address_handles.remove(token, self.id).ok_or_else(|| {
+                Error::arg(2, "this address handle has been freed or belongs to another EP")
+            })?;
         drop(route);
         self.drop_handles_of_done_sends();
         Ok(())

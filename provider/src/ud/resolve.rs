@@ -70,7 +70,10 @@ impl EpInner {
         let Some(ud) =
             self.ud.as_ref().filter(|_| state != EpState::Disconnected && state != EpState::Reserved)
         else {
-            return Err(Error::state(state.subtype(), "a datagram request is accepted with an unconnected EP, or with the EP that came with it"));
+            return Err(Error::state(
+                state.subtype(),
+                "a datagram request is accepted with an unconnected EP, or with the EP that came with it",
+            ));
         };
         let gone = || crate::cr::gone();
         let peer = id.peer_addr().ok_or_else(gone)?;
