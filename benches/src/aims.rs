@@ -158,7 +158,7 @@ mod tests {
     use crate::sample::Timing;
 
     #[test]
-    fn aims_are_met_from_below_for_costs_and_from_above_for_ratios() {
+    fn costs_have_upper_and_ratios_lower_limits() {
         let spec = Spec { case: CaseName::EmptyPoll, batch: 1, segments: 1, depth: 1023 };
         let row = |subject, ns| Row {
             spec,

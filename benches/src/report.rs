@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_carries_every_key_and_null_for_a_missing_count() {
+    fn a_row_has_every_key_and_null_counts() {
         assert_eq!(
             to_json(&[row(Subject::Mlx5Direct, 1.5)]),
             "[\n  {\"case\": \"poll\", \"subject\": \"mlx5-direct\", \"batch\": 1, \"segments\": 1, \"depth\": 7, \

@@ -28,7 +28,7 @@ fn main() {
         Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
-        Trial::test("a_device_that_is_not_there_is_refused_by_its_name", no_such_device),
+        Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
     ];
     libtest_mimic::run(&args, trials).exit();
 }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_of_qps_keep_their_contexts_and_removed_ones_are_gone() {
+    fn thousands_of_qps_keep_their_contexts_until_removed() {
         let mut table = QpTable::new();
         let qpns: Vec<u32> = (0..20_000).map(|n| (n * 823 + 7) & 0x00ff_ffff).collect();
         for &q in &qpns {

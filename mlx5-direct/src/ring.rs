@@ -373,7 +373,7 @@ mod tests {
 
     /// Returning slots by words accepts and refuses the same slots as returning them one by one.
     #[test]
-    fn a_word_returns_what_its_slots_would_return_one_by_one() {
+    fn a_word_returns_the_same_slots_as_single_returns() {
         let mut seed = 1_u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -52,7 +52,7 @@ fn every_receive_opcode_comes_out_typed() {
 
 /// The same bytes, once decoded from memory that a caller copied and once polled.
 #[test]
-fn an_entry_in_bytes_decodes_as_the_same_entry_in_a_queue() {
+fn an_entry_decodes_alike_in_bytes_and_in_a_queue() {
     for low_bits in [0, 2] {
         for opcode in [0, 1, 2, 3, 4, 13, 14] {
             let (mut cq, mut device) = queue(16, 64);
@@ -84,7 +84,7 @@ fn an_entry_in_bytes_decodes_as_the_same_entry_in_a_queue() {
 }
 
 #[test]
-fn an_entry_in_bytes_has_its_fields_at_the_places_of_the_format() {
+fn an_entry_in_bytes_has_the_fields_of_the_format() {
     let cqe = RawCqe::from_bytes(&std::array::from_fn(|at| at as u8));
     assert_eq!(cqe.flags_rqpn(), 0x1819_1a1b);
     assert_eq!(cqe.srqn_uidx(), 0x2021_2223);
@@ -178,7 +178,7 @@ fn completion_between_the_first_look_and_the_request_forbids_blocking() {
 }
 
 #[test]
-fn payload_scattered_into_the_entry_can_be_copied_until_the_next_poll() {
+fn a_scattered_payload_can_be_copied_until_the_next_poll() {
     for (bytes, format, wide, len) in [(64, 0x04, false, 24), (128, 0x08, true, 60)] {
         let (mut cq, mut device) = queue(4, bytes);
         for lap in 0..9u8 {
@@ -246,7 +246,7 @@ fn sender_of_a_datagram_is_told_until_the_next_poll() {
 }
 
 #[test]
-fn compressed_and_resize_entries_stop_the_queue_with_a_clear_error() {
+fn compressed_and_resize_entries_are_errors() {
     for (entry, error) in [
         (Entry { opcode: 2, low_bits: 0x0c, ..Entry::default() }, CqeError::Compressed),
         (Entry { opcode: 0, low_bits: 0x0c, ..Entry::default() }, CqeError::Compressed),
@@ -266,7 +266,7 @@ fn compressed_and_resize_entries_stop_the_queue_with_a_clear_error() {
 
 /// QPs share a queue, and each of them goes away at times, with entries waiting.
 #[test]
-fn entries_of_a_qp_that_went_away_are_removed_and_the_others_keep_their_order() {
+fn entries_of_a_removed_qp_go_and_others_keep_order() {
     for (entries, bytes) in [(1, 64), (2, 128), (8, 64), (16, 128), (64, 64)] {
         let (mut cq, mut device) = queue(entries, bytes);
         let mut rng = Rng(u64::from(entries));
@@ -349,7 +349,7 @@ fn cleaning_stops_at_a_compressed_entry() {
 }
 
 #[test]
-fn entries_are_seen_once_lap_after_lap_and_room_comes_back_in_time() {
+fn entries_are_seen_once_and_room_comes_back() {
     for (entries, bytes) in [(1, 64), (2, 64), (4, 128), (8, 64), (256, 64), (1024, 128)] {
         let (mut cq, mut device) = queue(entries, bytes);
         let mut rng = Rng(u64::from(entries) + 11);
@@ -413,7 +413,7 @@ fn overruns(entries: u32, posted_at_a_time: u32, release: bool, seed: u64) -> u3
 }
 
 #[test]
-fn the_index_is_never_late_where_a_quarter_of_the_queue_is_to_spare() {
+fn the_index_is_in_time_with_a_quarter_to_spare() {
     for entries in [2, 4, 8, 64, 256, 1024] {
         for seed in 1..4 {
             assert_eq!(overruns(entries, entries - entries.div_ceil(4), false, seed), 0, "{entries} entries");
@@ -422,7 +422,7 @@ fn the_index_is_never_late_where_a_quarter_of_the_queue_is_to_spare() {
 }
 
 #[test]
-fn a_queue_without_an_entry_to_spare_needs_a_release_before_its_slots_are_posted_again() {
+fn a_queue_without_spare_entries_needs_a_release_before_reposts() {
     for entries in [1, 2, 4, 8, 64, 256, 1024] {
         for seed in 1..4 {
             assert_eq!(overruns(entries, entries, true, seed), 0, "{entries} entries");
@@ -478,7 +478,7 @@ fn queues_that_the_device_cannot_have_are_refused() {
 }
 
 #[test]
-fn decoding_never_panics_and_agrees_with_the_opcode_whatever_the_bytes() {
+fn decoding_any_bytes_agrees_with_the_opcode() {
     let mut rng = Rng(0xfeed);
     for round in 0..200_000u32 {
         let mut bytes = [0u8; 64];
@@ -503,7 +503,7 @@ fn decoding_never_panics_and_agrees_with_the_opcode_whatever_the_bytes() {
 /// Two QPs share an SRQ and a CQ. One QP is torn down with receives in every state; the other
 /// continues.
 #[test]
-fn a_destroyed_qp_gives_its_slots_back_and_the_srq_lives_on() {
+fn a_destroyed_qp_returns_its_slots_to_the_srq() {
     let (layout, mem) = SrqLayout::on_heap(16, 32).unwrap();
     let mut srq_device = common::Device::new(mem, 16, 32);
     let mut srq = Srq::new(layout, 15).unwrap();

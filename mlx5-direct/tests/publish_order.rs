@@ -123,7 +123,7 @@ fn stale_entry(barrier: bool) -> bool {
 }
 
 #[test]
-fn an_owned_entry_is_read_whole_and_only_thanks_to_the_barrier() {
+fn the_barrier_makes_an_owned_entry_whole() {
     assert!(!stale_entry(true));
     assert!(stale_entry(false), "the model is too weak to prove anything");
 }

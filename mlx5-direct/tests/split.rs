@@ -8,7 +8,7 @@ use common::{CqDevice, Device, Entry, Rng};
 use mlx5_direct::{Cq, CqLayout, DataSeg, Srq, SrqLayout, WqeIndex, split::ReturnError};
 
 #[test]
-fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
+fn the_polling_thread_returns_every_slot() {
     const TOTAL: u64 = 300_000;
     let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
     let (mut poster, mut returner) = Srq::new(layout, 127).unwrap().split().unwrap();
@@ -55,7 +55,7 @@ fn slots_travel_back_from_the_polling_thread_and_none_is_lost() {
 }
 
 #[test]
-fn a_slot_that_is_returned_twice_is_refused_by_the_poster() {
+fn the_poster_refuses_a_slot_returned_twice() {
     let (layout, _mem) = SrqLayout::on_heap(4, 32).unwrap();
     let (mut poster, mut returner) = Srq::new(layout, 3).unwrap().split().unwrap();
     let slot = poster.post_one(DataSeg::new(1, 1, 1), 77).unwrap();

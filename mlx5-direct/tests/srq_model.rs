@@ -44,7 +44,7 @@ proptest! {
 }
 
 #[test]
-fn every_ring_size_survives_a_random_session_with_completions_out_of_order() {
+fn every_ring_size_survives_random_completion_order() {
     for log_slots in 1..=15 {
         let slots = 1u32 << log_slots;
         let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ u64::from(slots));
@@ -127,7 +127,7 @@ fn slots_returned_in_order_join_those_to_be_posted_next() {
 
 /// A slow peer holds one slot: posting skips this slot and otherwise stays in ring order.
 #[test]
-fn a_slot_held_for_long_is_skipped_and_nothing_else_moves() {
+fn a_slot_held_for_long_is_skipped() {
     let (layout, mem) = SrqLayout::on_heap(128, 32).unwrap();
     let mut device = common::Device::new(mem, 128, 32);
     let mut srq = Srq::new(layout, 127).unwrap();
@@ -193,7 +193,7 @@ fn full_srq_is_refused_and_record_untouched() {
 }
 
 #[test]
-fn a_limited_run_posts_so_many_and_other_posts_go_on() {
+fn a_limited_run_stops_and_other_posts_continue() {
     let (layout, _device) = SrqLayout::on_heap(64, 32).unwrap();
     let mut srq = Srq::new(layout, 40).unwrap();
     let seg = DataSeg::new(0x1000, 64, 7);
@@ -247,7 +247,7 @@ fn more_segments_than_fit_are_refused_and_fewer_are_terminated() {
 /// The error gives the index of the request that is verbs' `bad_wr`.
 #[test]
 #[expect(unsafe_code, reason = "a chain of work requests is made of pointers")]
-fn a_chain_of_verbs_requests_is_posted_up_to_the_first_that_does_not_fit() {
+fn a_chain_is_posted_up_to_the_first_unfit_request() {
     let (layout, mem) = SrqLayout::on_heap(16, 64).unwrap();
     let mut device = common::Device::new(mem, 16, 64);
     let mut srq = Srq::new(layout, 6).unwrap();
@@ -309,7 +309,7 @@ fn address_only_posts_keep_length_and_lkey() {
 }
 
 #[test]
-fn a_bound_slot_comes_back_with_its_own_buffer_in_any_order() {
+fn a_bound_slot_returns_its_buffer_in_any_order() {
     let (layout, mem) = SrqLayout::on_heap(512, 32).unwrap();
     let mut device = common::Device::new(mem, 512, 32);
     let own =

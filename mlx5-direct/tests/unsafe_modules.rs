@@ -53,7 +53,7 @@ fn workspace() -> PathBuf {
 }
 
 #[test]
-fn the_lint_against_unsafe_code_is_lifted_only_in_the_named_modules() {
+fn only_named_modules_allow_unsafe_code() {
     let root = workspace();
     let mut files = vec![];
     sources(&root, &mut files);

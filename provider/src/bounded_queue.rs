@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_out_in_order_and_a_full_queue_takes_none() {
+    fn numbers_keep_their_order_and_a_full_queue_refuses() {
         let queue = BoundedQueue::new(3).unwrap();
         for lap in 0..5 {
             assert_eq!(queue.pop(), None);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_counter_counts_from_there_and_the_others_go_on() {
+    fn a_reset_affects_one_counter() {
         let mut base = Base::default();
         assert_eq!(base.read(totals(5, 7), &[]), totals(5, 7));
         assert_eq!(base.read(totals(5, 7), &[EvdCounter::Wait]), totals(5, 7));

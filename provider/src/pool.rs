@@ -284,7 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_buffer_whose_generations_are_used_up_is_never_posted_again() {
+    fn a_buffer_without_generations_is_never_posted_again() {
         for n in [1, 2, 3, 1024, 1025] {
             let mut buffers = Buffers::new(n).unwrap();
             let last = u64::MAX >> buffers.bits;

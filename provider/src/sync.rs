@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    fn two_locks_of_one_rank_are_not_held_together_but_for_handles() {
+    fn only_handle_locks_of_one_rank_are_held_together() {
         let (one, other) = (Inner::default(), Inner::default());
         assert!(!allowed(|| drop((one.lock(), other.lock()))));
         assert!(!allowed(|| drop((Table::default().read(), Table::default().read()))));

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn current_state_is_only_accepted_where_the_hardware_may_have_moved() {
+    fn current_state_is_accepted_only_after_hardware_transitions() {
         assert!(is_ok(QpState::Sqe, QpState::Rts, QpType::Ud, mask::STATE | mask::CUR_STATE));
         assert!(!is_ok(QpState::Err, QpState::Reset, QpType::Ud, mask::STATE | mask::CUR_STATE));
     }

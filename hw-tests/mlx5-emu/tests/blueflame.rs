@@ -219,7 +219,7 @@ fn a_copy_that_lacks_its_end() {
 }
 
 #[test]
-fn a_copy_that_goes_on_past_the_end_of_the_ring() {
+fn a_copy_past_the_end_of_the_ring() {
     provoke(ComplaintKind::BlueFlamePastEnd, |s| {
         // NOPs up to the last block, in one doorbell.
         let last = (s.sq.count - 1) as u16;

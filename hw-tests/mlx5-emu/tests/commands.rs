@@ -530,7 +530,7 @@ fn a_thousand_qps_on_a_hundred_deep_srqs() {
 }
 
 #[test]
-fn closing_a_device_with_everything_still_open_takes_it_all_away() {
+fn closing_a_device_destroys_everything() {
     let rig = Rig::new();
     // SAFETY: a second context whose objects are left to the close.
     unsafe {
@@ -571,7 +571,7 @@ fn gid_ioctl(f: i32, method: u16, attrs: &[(u16, u16, u64)]) -> Result<(), i32> 
 }
 
 #[test]
-fn gid_table_is_answered_and_an_empty_entry_has_no_data() {
+fn an_empty_gid_table_entry_has_no_data() {
     const TABLE: u16 = 5;
     const ENTRY: u16 = 6;
     let rig = Rig::new();

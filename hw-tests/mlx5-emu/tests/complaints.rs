@@ -192,7 +192,7 @@ fn srq_record_with_bits_above_the_counter() {
 }
 
 #[test]
-fn driver_may_keep_data_around_the_link_of_the_next_segment() {
+fn a_driver_may_keep_data_around_the_link() {
     let mut s = setup(ComplaintKind::ReservedNotZero);
     // The first word's lower half is the index of the next WQE.
     for (at, word) in [(0, 0x1234_0001), (4, 0x1234), (8, 0x1234_5678), (12, 0x1234_5678)] {
@@ -312,7 +312,7 @@ fn send_segment_of_length_zero() {
 }
 
 #[test]
-fn an_owner_bit_that_the_driver_ignores_shows_as_stale_completions() {
+fn an_ignored_owner_bit_shows_as_stale_completions() {
     // The device cannot see this error: a driver that misreads the ownership bit reads old CQEs.
     // The device writes a different ownership bit in each lap.
     let mut s = setup(ComplaintKind::Internal);

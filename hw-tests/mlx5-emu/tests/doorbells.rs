@@ -156,7 +156,7 @@ fn the_old_record_of_a_queue_in_reset_is_ignored() {
 
 /// A pending doorbell of a destroyed QP does not count as a doorbell for an unknown QP.
 #[test]
-fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
+fn a_doorbell_of_a_destroyed_queue_is_no_complaint() {
     let mut rig = Rig::new();
     let cq = rig.cq(256);
     let memory = rig.memory(4096);
@@ -180,7 +180,7 @@ fn a_doorbell_of_a_queue_that_is_destroyed_at_once_is_not_complained_about() {
 /// The CQE of a QP's own receive queue gives the running counter. Drivers reduce the counter modulo
 /// the ring size, or compare it with their own.
 #[test]
-fn the_counter_of_a_receive_runs_on_past_the_end_of_the_ring() {
+fn the_receive_counter_runs_past_the_end_of_the_ring() {
     let mut rig = Rig::new();
     let (cq, recv_cq) = (rig.cq(256), rig.cq(256));
     let memory = rig.memory(4096);

@@ -38,7 +38,7 @@ fn status(cq: *mut ibv_cq, id: u64) -> u32 {
 }
 
 #[test]
-fn sender_without_receiver_waits_and_delivers_once_a_buffer_is_posted() {
+fn a_sender_waits_until_a_buffer_is_posted() {
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
     let (a, _) = rig.pair(cq, srq);
@@ -127,7 +127,7 @@ fn message_longer_than_its_buffer_breaks_both_ends() {
 }
 
 #[test]
-fn receive_buffers_obey_the_pd_of_the_srq_not_of_the_qp() {
+fn receive_buffers_obey_the_pd_of_the_srq() {
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
     // SAFETY: live context; another PD, given back below.
@@ -220,7 +220,7 @@ fn local_protection_errors_name_the_request_and_flush_the_rest() {
 }
 
 #[test]
-fn moving_to_error_flushes_sends_and_receives_and_reset_starts_afresh() {
+fn error_flushes_both_queues_and_reset_empties_them() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);
     let (a, b) = rig.pair(cq, null_mut());
@@ -244,7 +244,7 @@ fn moving_to_error_flushes_sends_and_receives_and_reset_starts_afresh() {
 }
 
 #[test]
-fn qp_on_an_srq_reports_its_last_wqe_and_leaves_the_srq_alone() {
+fn a_qp_reports_its_last_wqe_and_spares_the_srq() {
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
     let (a, b) = rig.pair(cq, srq);
@@ -260,7 +260,7 @@ fn qp_on_an_srq_reports_its_last_wqe_and_leaves_the_srq_alone() {
 }
 
 #[test]
-fn datagram_send_errors_stop_the_send_queue_until_it_is_restarted() {
+fn datagram_send_errors_stop_the_queue_until_restart() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);
     let a = rig.qp(ibv_qp_type::IBV_QPT_UC, cq, cq, null_mut());
@@ -480,7 +480,7 @@ fn unknown_local_key_is_an_error_and_a_complaint() {
 }
 
 #[test]
-fn memory_unmapped_behind_the_devices_back_is_a_complaint_when_checked() {
+fn checked_copies_report_memory_that_was_unmapped() {
     let mut rig = Rig::new();
     rig.expect(ComplaintKind::UnmappedMemory);
     let cq = rig.cq(64);

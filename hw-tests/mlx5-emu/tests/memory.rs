@@ -52,7 +52,7 @@ fn register(rig: &mut Rig, at: *mut u8, len: usize, access: u32) -> *mut ibv_mr 
 }
 
 #[test]
-fn a_region_on_demand_may_be_mapped_after_it_was_registered() {
+fn an_on_demand_region_may_be_mapped_later() {
     let mut rig = Rig::new();
     let cq = rig.cq(16);
     let (a, b) = rig.pair(cq, null_mut());
@@ -112,7 +112,7 @@ fn an_implicit_region_covers_every_address() {
 }
 
 #[test]
-fn what_is_written_to_a_null_region_is_dropped_and_zeros_are_read() {
+fn a_null_region_drops_writes_and_reads_as_zero() {
     let mut rig = Rig::new();
     let cq = rig.cq(16);
     let (a, b) = rig.pair(cq, null_mut());
@@ -210,7 +210,7 @@ fn device_memory_runs_out_and_comes_back() {
 
 /// As in the kernel, memory that a child allocates belongs to the shared descriptor.
 #[test]
-fn a_forked_child_allocates_device_memory_that_its_parent_does_not_get() {
+fn parent_and_forked_child_get_different_device_memory() {
     const LARGEST: usize = 128 << 10;
     let rig = Rig::new();
     // SAFETY: the child makes one call and exits; the parent waits for it.

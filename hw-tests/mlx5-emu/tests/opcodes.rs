@@ -29,7 +29,7 @@ fn send_through_a_shared_receive_queue_arrives_in_its_buffer() {
 }
 
 #[test]
-fn payloads_of_every_small_size_arrive_whether_or_not_the_cqe_carries_them() {
+fn small_payloads_arrive_with_and_without_scatter_to_cqe() {
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(64), rig.srq(16, 3));
     let (a, b) = rig.pair(cq, null_mut());
@@ -203,7 +203,7 @@ fn uc_delivers_and_drops_without_a_receive() {
 }
 
 #[test]
-fn datagrams_arrive_behind_a_global_header_and_only_with_the_right_key() {
+fn datagrams_arrive_with_a_header_and_the_right_key() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);
     let a = rig.qp(ibv_qp_type::IBV_QPT_UD, cq, cq, null_mut());
@@ -236,7 +236,7 @@ fn datagrams_arrive_behind_a_global_header_and_only_with_the_right_key() {
 }
 
 #[test]
-fn datagrams_to_many_qps_take_what_their_srq_holds_and_no_more() {
+fn datagrams_take_no_more_than_their_srq_holds() {
     const QPS: usize = 17;
     let mut rig = Rig::new();
     let (sent, received) = (rig.cq(256), rig.cq(256));

@@ -74,7 +74,7 @@ const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 const ALL: [u8; 6] = [0xff; 6];
 
 #[test]
-fn frames_go_where_the_closest_rule_of_the_first_priority_says() {
+fn frames_follow_the_closest_rule_of_first_priority() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);
     let [sender, one, rest] = [(); 3].map(|()| raw_qp(&mut rig, cq));

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use common::*;
 
 #[test]
-fn a_removed_device_says_so_refuses_everything_and_can_still_be_cleaned_up() {
+fn a_removed_device_refuses_all_but_destruction() {
     const DEVICE_FATAL: u32 = 8;
     let mut rig = Rig::new();
     let (cq, srq) = (rig.cq(64), rig.srq(16, 1));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_comes_and_the_same_seed_gives_the_same_messages() {
+    fn every_size_occurs_and_a_seed_repeats_its_messages() {
         let (one, two, other) = (Pattern::new(7, &SIZES), Pattern::new(7, &SIZES), Pattern::new(8, &SIZES));
         let mut sizes = [0; SIZES.len()];
         for index in 0..5000 {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_good_only_with_all_messages_and_all_buffers_back() {
+    fn a_good_run_has_all_messages_and_buffers_back() {
         let back = SrqCounts { start: (8, 8), end: Some((8, 8)) };
         assert!(outcome(3, Some(back)).is_good());
         assert!(outcome(3, None).is_good());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_size_and_one_for_all() {
+    fn the_table_has_a_row_per_size_and_a_total() {
         let table = outcome(3, None).tally.table().to_string();
         let rows: Vec<Vec<_>> = table.lines().map(|line| line.split('|').map(str::trim).collect()).collect();
         assert_eq!((rows[2][1], rows[2][2], rows[2][3]), ("0", "2", "0"));

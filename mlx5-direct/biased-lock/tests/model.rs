@@ -342,7 +342,7 @@ fn two_successors_exclude_each_other() {
 }
 
 #[test]
-fn a_thread_that_becomes_the_owner_again_excludes_the_former_one() {
+fn a_thread_that_owns_again_excludes_the_former_owner() {
     way_back();
 }
 
@@ -358,7 +358,7 @@ fn without_the_heavy_fence_two_threads_enter() {
 }
 
 #[test]
-fn without_the_heavy_fence_the_way_back_lets_two_threads_in() {
+fn without_heavy_fence_the_way_back_admits_two_threads() {
     assert!(fails_without_fences(way_back), "the model is too weak to prove anything");
 }
 

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_an_internal_error_and_a_line_in_the_log() {
+    fn a_panic_becomes_an_internal_error_and_is_logged() {
         let log = logged(|| assert_eq!(guard("dat_test", || panic!("on purpose")), 0x8004_0000));
         assert_eq!(log.lines().count(), 1, "{log}");
         assert!(log.contains("ERROR") && log.contains("dat_test") && log.contains("on purpose"), "{log}");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_was_met_is_a_line_in_the_log_and_a_wrong_argument_is_none() {
+    fn reached_limits_are_logged_but_not_wrong_arguments() {
         let log = logged(|| {
             let error = Error::resources(Subtype::ResourceMemoryRegion, "raise it");
             assert_eq!(Code::from(error), Code(0x8003_0007));

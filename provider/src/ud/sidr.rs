@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_says_who_asks_and_carries_data_of_any_length() {
+    fn a_request_names_its_requester_and_carries_any_data() {
         for len in [0, 1, 4, 56] {
             let data: Vec<u8> = (0..len).collect();
             let requester = SidrRequester::new(0x12_3456);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_found_by_who_asked_and_the_oldest_make_room() {
+    fn replies_are_found_by_requester_and_the_oldest_go() {
         let answers = ReplyCache::default();
         let peer = IpAddr::from([10, 0, 0, 1]);
         let first = SidrRequester::new(1);

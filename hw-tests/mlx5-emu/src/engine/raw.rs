@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_ends_early_has_the_fields_before_its_end() {
+    fn a_short_frame_has_the_fields_before_its_end() {
         let fields = fields_of(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0, 0x45]);
         assert_eq!((fields[6], fields[field::VERSION]), (8, 0));
         assert_eq!(fields_of(&[1, 2, 3]), [0; FIELDS]);

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_was_accepted_does_not_hold_the_listeners_port() {
+    fn an_accepted_connection_does_not_hold_the_port() {
         let namespace = format!("test-{}", std::process::id());
         let mut server = Links::new(namespace.clone()).expect("server");
         let mut client = Links::new(namespace).expect("client");

@@ -445,7 +445,7 @@ fn a_peer_that_got_the_request_has_longer_to_decide() {
 }
 
 #[test]
-fn a_foreign_address_fails_after_the_callers_timeout_and_can_be_tried_again() {
+fn a_foreign_address_times_out_and_can_be_retried() {
     let mut sim = Sim::new();
     let id = sim.create(A, port_space::TCP);
     let resolve =
@@ -744,7 +744,7 @@ fn attributes_for_init_are_there_before_a_peer_is() {
 }
 
 #[test]
-fn the_passive_side_gets_remote_access_and_its_state_before_it_answers() {
+fn the_passive_side_gets_its_attributes_before_it_answers() {
     let mut sim = Sim::new();
     sim.listener(B, port_space::TCP);
     let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");

@@ -425,12 +425,12 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_not_in_its_buffer_is_no_success() {
+    fn a_payload_outside_its_buffer_is_no_success() {
         assert_eq!(received(|bytes| bytes[63] = 2 << 4 | 1 << 2).status, DtoStatus::LocalEp);
     }
 
     #[test]
-    fn failed_receives_keep_their_entry_and_have_the_status_of_the_verbs_path() {
+    fn failed_receives_keep_their_entry_and_the_verbs_status() {
         for (syndrome, expected) in [
             (0x01, DtoStatus::LocalLength),
             (0x04, DtoStatus::LocalProtection),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_slots_come_in_ring_order_from_where_the_poster_is() {
+    fn returned_slots_come_in_ring_order() {
         let slots = slots(32_768);
         for slot in [5_u16, 70, 8_000, 32_000] {
             slots.complete(slot.into()).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_released_slots_wraps_and_leaves_the_other_alone() {
+    fn the_released_count_wraps_without_touching_the_other() {
         let slots = slots(64);
         slots.counts.store(u64::from(u32::MAX) << 32, Relaxed);
         slots.complete(1).unwrap();

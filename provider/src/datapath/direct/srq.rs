@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_has_whole_words_beyond_the_depth_where_the_device_has_them() {
+    fn the_ring_has_whole_words_beyond_the_depth() {
         for (depth, max, slots) in [(1, 32_767, 575), (64, 32_767, 575), (65, 32_767, 639), (16, 31, 31)] {
             assert_eq!(slots_for(depth, max), slots, "depth {depth} of {max}");
         }

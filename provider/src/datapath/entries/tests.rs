@@ -103,7 +103,7 @@ fn an_undone_post_leaves_no_trace() {
 }
 
 #[test]
-fn a_deeper_table_keeps_its_entries_and_a_smaller_one_is_full() {
+fn a_resized_table_keeps_its_entries() {
     let (mut table, entries) = Table::posted(4);
     table.poster.set_limit(&table.entries, 5_000).unwrap();
     let more: Vec<_> = (0..4_996).map(|i| table.post(i + 104).unwrap()).collect();
@@ -170,7 +170,7 @@ fn buffers_still_on_the_srq_are_not_lost() {
 }
 
 #[test]
-fn a_buffer_that_a_live_ep_may_still_fill_is_not_lost() {
+fn a_buffer_at_a_live_ep_is_not_lost() {
     let (mut table, entries) = Table::posted(4);
     for ep in 1..=3 {
         table.connect(ep);
@@ -205,7 +205,7 @@ fn a_suspect_is_dropped_after_one_lap() {
 
 /// An EP that ended before a buffer was posted cannot have taken that one.
 #[test]
-fn an_ep_that_ended_before_a_post_did_not_lose_it() {
+fn an_ep_that_ended_before_a_post_is_innocent() {
     let (mut table, mut entries) = Table::posted(4);
     for ep in 1..=3 {
         table.connect(ep);
