@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc package install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
@@ -80,6 +80,9 @@ lint: setup ## format and clippy
 
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+package: setup ## the .crate files, in target/package; built and used by a crate outside the workspace
+	hw-tests/consumer/run --packages
 
 install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	cargo build --release -p doorbell --lib --bins
