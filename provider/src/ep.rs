@@ -12,7 +12,7 @@ mod window;
 pub(crate) use control::Control;
 pub use modify::EpChange;
 pub(crate) use request::RequestKind;
-pub(crate) use window::Window;
+pub(crate) use window::WindowRequest;
 
 use crate::datapath::{Lost, WrInfo};
 use crate::defaults::Defaults;

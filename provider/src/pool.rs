@@ -250,9 +250,9 @@ impl Buffer {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the
-        // mapping; zeroed at first. Not written meanwhile because the buffer is out: no other guard
-        // exists for the buffer, no queue of a device has held the buffer since its completion came,
-        // and only the pool can post it.
+        // mapping; zeroed at first. Not written meanwhile because the buffer is out: the buffer has
+        // no other guard, no queue of a device has held the buffer since its completion came, and
+        // only the pool can post it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 

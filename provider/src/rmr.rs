@@ -13,7 +13,7 @@
 
 use crate::datapath::WrInfo;
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
-use crate::ep::{EpInner, Window};
+use crate::ep::{EpInner, WindowRequest};
 use crate::lmr::LmrInner;
 use crate::memory::headroom;
 use crate::pz::PzInner;
@@ -372,7 +372,7 @@ impl RmrInner {
         let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
         if ep.state() == EpState::Disconnected {
             // A flushed request changes nothing.
-            ep.post_window(Window::Nothing, info, flags).map_err(refused)?;
+            ep.post_window(WindowRequest::Nothing, info, flags).map_err(refused)?;
             return Ok(state.rkey);
         }
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
@@ -401,15 +401,17 @@ impl RmrInner {
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
         let posted = match (self.scope, &bind, &state.bound) {
-            (_, None, None) => ep.post_window(Window::Nothing, info, flags),
-            (RmrScope::Pz, Some(bind), _) => ep.post_window(Window::Type1(bind), info, flags),
+            (_, None, None) => ep.post_window(WindowRequest::Nothing, info, flags),
+            (RmrScope::Pz, Some(bind), _) => ep.post_window(WindowRequest::Type1(bind), info, flags),
             (RmrScope::Pz, None, Some(bound)) => {
                 let mr = bound.lmr.mr()?;
                 let bind = BindMw { mw: &window, mr: &mr, addr: 0, len: 0, access: Access::empty(), rkey: 0 };
-                ep.post_window(Window::Type1(&bind), info, flags)
+                ep.post_window(WindowRequest::Type1(&bind), info, flags)
             }
-            (RmrScope::Ep, Some(bind), _) => ep.post_window(Window::Type2(bind, old), info, flags),
-            (RmrScope::Ep, None, Some(_)) => ep.post_window(Window::Invalidate(state.rkey), info, flags),
+            (RmrScope::Ep, Some(bind), _) => ep.post_window(WindowRequest::Type2(bind, old), info, flags),
+            (RmrScope::Ep, None, Some(_)) => {
+                ep.post_window(WindowRequest::Invalidate(state.rkey), info, flags)
+            }
         };
         posted.map_err(refused)?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));

@@ -232,7 +232,7 @@ impl Srq {
     /// Posts up to [`FEW`] segments if the LMR of the last post contains them. Otherwise, or if the
     /// SRQ is full, returns false without posting.
     ///
-    /// Calls no code of the consumer and takes no lock of an object, so a caller may hold the guard
+    /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
     #[inline(always)]
     pub(crate) fn post_from_last_lmr(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {

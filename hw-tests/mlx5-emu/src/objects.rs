@@ -65,6 +65,12 @@ pub(crate) struct Mkey {
 }
 
 impl Mkey {
+    /// A key without memory; `new_key` assigns its number.
+    pub(crate) fn new(pd: usize, kind: KeyKind) -> Self {
+        let (iova, start, len) = (0, 0, 0);
+        Self { key: 0, pd, iova, start, len, access: 0, kind, windows: 0, pinned: 0, dm: None }
+    }
+
     /// Translates `[addr, addr + len)`; `None` when it leaves the region.
     #[inline(always)]
     pub(crate) fn translate(&self, addr: u64, len: u64) -> Option<u64> {

@@ -46,7 +46,7 @@ extern "C" fn unplug() {
     });
     let count = complaints::complaint_count();
     if config::preloaded() && count > 0 {
-        eprintln!("mlx5-emu: {count} complaints: real hardware would not have put up with this");
+        eprintln!("mlx5-emu: {count} complaints: real hardware would not accept these actions");
         if config::strict() {
             // SAFETY: ends the process at once. Handlers that were registered earlier are skipped
             // on purpose; handlers that were registered later have already run. Buffered output is

@@ -65,7 +65,8 @@ pub(super) extern "C" fn evd_query(evd: Handle, mask: u32, param: Out<EvdParam>)
 pub(super) extern "C" fn evd_modify_cno(evd: Handle, cno: Handle) -> u32 {
     guard("dat_evd_modify_cno", || {
         evd.get::<EvdObject>()?;
-        // Before the EVD is locked to change: C may pass the EVD here as well.
+        // Looked up before the EVD is write-locked, because C may pass the EVD's handle here as
+        // well.
         let to = cno.given().map(|cno| cno.get::<CnoObject>()).transpose()?;
         let mut object = evd.get_mut::<EvdObject>()?;
         object.evd.set_cno(to.as_ref().map(|cno| &cno.cno))?;
@@ -139,7 +140,7 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     {
         match object.evd.inner.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
             Polled::Dto(()) => return SUCCESS,
-            // Only of an EVD that takes completions.
+            // Only an EVD that takes completions gives this answer.
             Polled::Empty => return ReturnType::QueueEmpty as u32,
             Polled::Slow => {}
         }

@@ -1,4 +1,4 @@
-//! Events, from the core's to C's.
+//! Conversion of events to their C layout.
 
 use super::abi::{self, AddrHandle, two};
 use super::code::Code;
@@ -10,7 +10,7 @@ use super::service::sp_handle;
 use super::{cr, ep};
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
-/// The event as C reads it, from this EVD. All 120 bytes are written.
+/// The C form of an event of this EVD. All 120 bytes are set.
 ///
 /// INSUFFICIENT_RESOURCES without memory for the handle of a connection request. The request is
 /// rejected then.
@@ -24,7 +24,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
         }
         EventData::ConnectionRequest(arrival) => {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
-            // Made before the request, whose query returns the EP's handle.
+            // Created before the handle of the request, whose query returns the EP's handle.
             let null = Handle::NULL;
             let provided = arrival.ep.map(|ep| ep::handle_of(evd, ep, null, [null; 3], null));
             let provided = provided.transpose()?.unwrap_or(null);
@@ -58,7 +58,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
-/// The event of a DTO.
+/// The C form of a DTO completion event.
 #[inline(always)]
 pub(super) fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
     let (number, extension) = if dto.op.is_extension() { (EXTENSION, ib_data(dto)) } else { (DTO, [0; 8]) };
@@ -88,8 +88,8 @@ fn keep(ep: Handle, data: Vec<u8>) -> (u32, usize) {
     (kept.last.len() as u32, kept.last.as_ptr() as usize)
 }
 
-/// Keeps private data until the CM handle of the event is freed; data of an event without one until
-/// the next such event.
+/// Keeps private data until the CM handle of the event is freed. Private data of an event without a
+/// CM handle is kept until the next such event.
 fn keep_for(ep: Handle, cm: u64, data: Vec<u8>) -> (u32, usize) {
     if cm == 0 || data.is_empty() {
         return keep(ep, data);
@@ -120,7 +120,7 @@ fn ib_datagram(kind: DatagramEventKind, cm: u64) -> [u64; 8] {
     [two(ty, status), 0, a, b, c, d, e, cm]
 }
 
-/// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, the immediate data, and who has sent a datagram.
+/// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, the immediate data, and the sender of a datagram.
 #[inline(always)]
 fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
     let kind = match dto.op {

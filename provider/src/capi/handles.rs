@@ -3,20 +3,20 @@
 //! A handle is the address of one of the first words of a [`HandleSlot`]. All these words hold the
 //! provider table, because libdat2 reads the table there without calling the provider. Which word
 //! the address names is the slot's generation, so a handle of a freed object differs from one of
-//! the slot's present object. Slots are never given back to the allocator. A slot whose object is
-//! gone answers INVALID_HANDLE and is used again only after [`QUARANTINE`] other objects have gone.
-//! A handle from C is first looked up among the slots and never dereferenced before that, so any
-//! number that C passes is safe.
+//! the slot's present object. Slots are never given back to the allocator. A slot whose object was
+//! freed answers INVALID_HANDLE and is used again only after [`QUARANTINE`] other objects were
+//! freed. A handle from C is first looked up among the slots and never dereferenced before that, so
+//! any number that C passes is safe.
 //!
 //! After a fork all handles of the parent are stale in the child ([`crate::fork`]). If no fork
-//! handler has run, what the child frees or closes through such a handle is only forgotten, because
-//! what the kernel and the device hold for the object belongs to the parent.
+//! handler has run, a free or close in the child only forgets the object, because the resources of
+//! the kernel and the device belong to the parent.
 //!
 //! A call that uses an object read-locks its slot, so different threads can use one object at once.
 //! A call that changes or takes away an object write-locks the slot. No call waits for other
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
-//! object decides that under the lock, so that no other thread sees a handle stale that stays
-//! valid. Posting to an SRQ takes a [`BiasedLock`] only.
+//! object decides that under the lock. So no other thread sees a stale handle if the free is
+//! refused. Posting to an SRQ takes a [`BiasedLock`] only.
 
 use super::code::Code;
 use super::handle::Handle;
@@ -32,7 +32,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError};
 
-/// So many other objects go before a slot is used again.
+/// The number of other objects that are freed before a slot is used again.
 const QUARANTINE: usize = 1 << 16;
 
 /// Slots in static memory, which take no physical memory before they are used.
@@ -40,13 +40,13 @@ const FIRST_CHUNK: usize = 1 << 15;
 /// Later chunk `k` has `FIRST_CHUNK << k` slots.
 const LATER_CHUNKS: usize = 15;
 
-/// Words that a handle may point to; each stands for a generation.
+/// The number of words to which a handle may point. Each word stands for a generation.
 const GENERATIONS: usize = 6;
 const WORD: usize = size_of::<usize>();
 const SLOT_SIZE: usize = size_of::<HandleSlot>();
 const _: () = assert!(SLOT_SIZE.is_power_of_two() && align_of::<HandleSlot>() == SLOT_SIZE);
 
-/// What a handle points into: one object, or none.
+/// The memory to which a handle points. It holds one object or none.
 #[repr(C, align(128))]
 pub(super) struct HandleSlot {
     /// The provider table, for libdat2.
@@ -54,13 +54,13 @@ pub(super) struct HandleSlot {
     /// The low half of the address that handles of the present generation have; 0 before the first
     /// generation.
     present: AtomicU32,
-    /// The process that made the object.
+    /// The process that created the object.
     process: AtomicU32,
     /// The SRQ, if the object is an SRQ.
     srq: BiasedLock<Srq>,
     /// The consumer's context (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
-    /// The IA it belongs to.
+    /// The handle of the object's IA.
     ia: AtomicUsize,
     /// The number by which events name the object; 0 for none.
     id: AtomicU64,
@@ -70,7 +70,7 @@ pub(super) struct HandleSlot {
 static FIRST: [HandleSlot; FIRST_CHUNK] = [const { HandleSlot::new() }; FIRST_CHUNK];
 static LATER: [OnceLock<Box<[HandleSlot]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
 static FREE: Mutex<{ rank::TABLE }, Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
-/// Handles by the numbers that events have.
+/// The handles by the numbers that events carry.
 static BY_ID: OnceLock<Mutex<{ rank::TABLE }, ById>> = OnceLock::new();
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ struct ById {
 }
 
 struct Free {
-    /// Slots that were ever used.
+    /// The number of slots that were ever used.
     used: usize,
     dead: VecDeque<&'static HandleSlot>,
 }
@@ -101,7 +101,7 @@ impl HandleSlot {
         }
     }
 
-    /// This slot, if the handle, which points here, is of the present generation.
+    /// This slot, if the handle is of the present generation. The handle points to this slot.
     #[inline(always)]
     fn of(&self, handle: Handle) -> Option<&Self> {
         (handle.0 as u32 == self.present.load(Ordering::Relaxed)).then_some(self)
@@ -127,13 +127,13 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
     chunk.get(address.wrapping_sub(chunk.as_ptr() as usize) / SLOT_SIZE)
 }
 
-/// An object that this call uses, read-locked.
+/// An object that the call uses, read-locked.
 pub(super) struct Ref<K> {
     guard: RwLockReadGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
 }
 
-/// An object that this call changes, write-locked.
+/// An object that the call changes, write-locked.
 pub(super) struct RefMut<K> {
     guard: RwLockWriteGuard<'static, Option<Box<Object>>>,
     kind: PhantomData<K>,
@@ -181,7 +181,7 @@ fn write(slot: &HandleSlot) -> RwLockWriteGuard<'_, Option<Box<Object>>> {
 }
 
 impl HandleSlot {
-    /// Whether the object belongs to the process that this one was forked from.
+    /// Whether the object belongs to the process from which this one was forked.
     fn is_inherited(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
@@ -259,7 +259,7 @@ impl Handle {
         Ok(Ref { guard, kind: PhantomData })
     }
 
-    /// The object, to change.
+    /// The object for a change.
     pub(super) fn get_mut<K: Stored>(self) -> Result<RefMut<K>, Code> {
         let guard = self.slot().map(write).ok_or_else(|| Code::handle(K::SUBTYPE))?;
         if guard.as_deref().and_then(K::of).is_none() {
@@ -273,9 +273,9 @@ impl Handle {
         self.slot().and_then(|slot| read(slot).as_deref().map(Object::kind))
     }
 
-    /// Takes the object out and frees it by `end`. If `end` refuses, the object stays, and other
-    /// threads have not seen it gone. For objects that are freed without waiting for other threads;
-    /// others use [`Handle::take`].
+    /// Takes the object out and frees it with `end`. If `end` refuses, the object stays, and other
+    /// threads have not seen a stale handle. For objects that are freed without waiting for other
+    /// threads; other objects use [`Handle::take`].
     pub(super) fn end<K: Stored>(self, end: impl FnOnce(K) -> Result<(), (K, Code)>) -> Result<(), Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
@@ -303,10 +303,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes the object out if `may` allows it; the caller's freeing must not fail then. The caller
-    /// frees the object without the lock, because that may wait for the progress thread, which may
-    /// be in an agent function of the consumer that uses this handle. An inherited object is
-    /// forgotten: `None`.
+    /// Takes the object out if `may` allows it. The caller then frees the object without the lock
+    /// and must not fail: the free may wait for the progress thread, which may be running an agent
+    /// function that uses this handle. An inherited object is forgotten: `None`.
     pub(super) fn take<K: Stored>(self, may: impl FnOnce(&K) -> Result<(), Code>) -> Result<Option<K>, Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
@@ -326,12 +325,12 @@ impl Handle {
         Ok(Some(object))
     }
 
-    /// Whether the object belongs to the process that this one was forked from.
+    /// Whether the object belongs to the process from which this one was forked.
     pub(super) fn is_inherited(self) -> bool {
         self.slot().is_some_and(HandleSlot::is_inherited)
     }
 
-    /// The IA that it belongs to.
+    /// The handle of the object's IA.
     pub(super) fn ia(self) -> Self {
         Self(self.slot().map_or(0, |slot| slot.ia.load(Ordering::Relaxed)))
     }
@@ -339,7 +338,7 @@ impl Handle {
     /// A new handle for an object of the same IA.
     ///
     /// # Errors
-    /// INSUFFICIENT_RESOURCES without memory; the object is gone then.
+    /// INSUFFICIENT_RESOURCES without memory; the object is dropped.
     pub(super) fn sibling(self, object: impl Stored) -> Result<Self, Code> {
         let table = self.slot().map_or(std::ptr::null_mut(), |slot| slot.provider[0].load(Ordering::Relaxed));
         let ia = self.ia();
@@ -464,7 +463,7 @@ fn fresh() -> Result<&'static HandleSlot, TryReserveError> {
         if index < len {
             if chunk.get().is_none() {
                 let slots = table(len, |_| HandleSlot::new())?;
-                // No other thread makes this chunk, because that takes the lock of `FREE`.
+                // No other thread creates this chunk, because that takes the lock of `FREE`.
                 let _ = chunk.set(slots);
             }
             let Some(slot) = chunk.get().and_then(|chunk| chunk.get(index)) else { break };

@@ -196,7 +196,7 @@ impl EpInner {
             self.check_unused(state)?;
         }
         if anew {
-            return self.make_anew(plan, &mut control, state).map(Some);
+            return self.recreate(plan, &mut control, state).map(Some);
         }
         self.change_connect_evd(plan.connect.as_ref())?;
         let mode = request_mode(plan.attr.request_completion_flags);
@@ -297,7 +297,7 @@ impl EpInner {
     }
 
     /// Recreates the EP by another plan. IDs, watermarks and posted receives are kept.
-    fn make_anew(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
+    fn recreate(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
         self.change_connect_evd(plan.connect.as_ref())?;
         // No other thread posts: the one thread that may post is in this call.

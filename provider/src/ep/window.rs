@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The operation on a window.
 #[derive(Clone, Copy)]
-pub(crate) enum Window<'a> {
+pub(crate) enum WindowRequest<'a> {
     /// Bind a window of type 1. The bind may be empty.
     Type1(&'a BindMw<'a>),
     /// Invalidate the present key, if there is one, and bind a window of type 2.
@@ -27,7 +27,7 @@ impl EpInner {
     /// Posts the operation. It completes as a bind.
     pub(crate) fn post_window(
         self: &Arc<Self>,
-        what: Window<'_>,
+        what: WindowRequest<'_>,
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
@@ -35,13 +35,13 @@ impl EpInner {
         if flags.contains(CompletionFlags::SOLICITED_WAIT) {
             return Err(PostError::Flags);
         }
-        if let Window::Type2(_, Some(old)) = what {
+        if let WindowRequest::Type2(_, Some(old)) = what {
             // Two requests, of which only the second raises an event. Both are posted or neither.
             if !self.has_room(2) {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
             let silent = flags | CompletionFlags::SUPPRESS;
-            self.submit_window(state, Window::Invalidate(old), info, silent)?;
+            self.submit_window(state, WindowRequest::Invalidate(old), info, silent)?;
         }
         self.submit_window(state, what, info, flags)
     }
@@ -57,17 +57,17 @@ impl EpInner {
     fn submit_window(
         self: &Arc<Self>,
         state: EpState,
-        what: Window<'_>,
+        what: WindowRequest<'_>,
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let request = Request { info, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
         self.submit(state, request, false, 0, |queue, seq, flags| {
             let op = match what {
-                Window::Type1(bind) | Window::Type2(bind, _) => SendOp::BindMw(*bind),
-                Window::Invalidate(key) => SendOp::LocalInv(key),
+                WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),
+                WindowRequest::Invalidate(key) => SendOp::LocalInv(key),
                 // A write of no bytes touches no memory, whatever the key is.
-                Window::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
+                WindowRequest::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
             };
             queue.post(&Outgoing { seq, op, sges: &[], flags, to: None })
         })

@@ -171,18 +171,8 @@ impl Device {
         let remote_invalidate = pd & REMOTE_INVALIDATE != 0;
         let pd = (pd & 0xff_ffff).checked_sub(1).map(|pd| pd as usize);
         let pd = pd.filter(|&pd| self.pds.get(pd).is_some()).ok_or_else(|| sys::errno(libc::EINVAL))?;
-        let index = self.new_key(Mkey {
-            key: 0,
-            pd,
-            iova: 0,
-            start: 0,
-            len: 0,
-            access: 0,
-            kind: KeyKind::Indirect { entries, free: true, remote_invalidate },
-            windows: 0,
-            pinned: 0,
-            dm: None,
-        })?;
+        let kind = KeyKind::Indirect { entries, free: true, remote_invalidate };
+        let index = self.new_key(Mkey::new(pd, kind))?;
         // The command names the low byte of its key, which is zero in libmlx5's.
         self.keys[index].key = self.keys[index].key & !0xff | be32(input, CONTEXT + 4) & 0xff;
         self.pds[pd].users += 1;

@@ -113,18 +113,8 @@ pub(super) fn register(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<(
     }
     let start = (AREA + usize::from(dm.page)) * PAGE;
     let start = device.contexts[context].uar.address() + start as u64 + offset;
-    let key = device.new_key(Mkey {
-        key: 0,
-        pd,
-        iova: 0,
-        start,
-        len,
-        access: flags,
-        kind: KeyKind::Region,
-        windows: 0,
-        pinned: 0,
-        dm: Some(index),
-    })?;
+    let region = Mkey::new(pd, KeyKind::Region);
+    let key = device.new_key(Mkey { start, len, access: flags, dm: Some(index), ..region })?;
     device.dms[index].users += 1;
     device.pds[pd].users += 1;
     let object = device.add_handle(context, ObjectKind::Mr, key);

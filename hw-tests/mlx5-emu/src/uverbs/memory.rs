@@ -124,18 +124,8 @@ impl Device {
         let pd = self.pd(context, pd)?;
         let pinned = pin_memory(start, len, flags)?;
         let iova = if flags & access::ZERO_BASED != 0 { start & 0xfff } else { iova };
-        let index = self.new_key(Mkey {
-            key: 0,
-            pd,
-            iova,
-            start,
-            len,
-            access: flags,
-            kind: KeyKind::Region,
-            windows: 0,
-            pinned,
-            dm: None,
-        });
+        let region = Mkey::new(pd, KeyKind::Region);
+        let index = self.new_key(Mkey { iova, start, len, access: flags, pinned, ..region });
         let index = index.inspect_err(|_| pin::release(pinned))?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mr, index);
@@ -213,18 +203,8 @@ impl Device {
             _ => return Err(sys::errno(libc::EINVAL)),
         };
         let pd = self.pd(context, request.u32(8))?;
-        let index = self.new_key(Mkey {
-            key: 0,
-            pd,
-            iova: 0,
-            start: 0,
-            len: 0,
-            access: 0,
-            kind: KeyKind::Window { type2, bound: false, region: 0, qpn: 0 },
-            windows: 0,
-            pinned: 0,
-            dm: None,
-        })?;
+        let kind = KeyKind::Window { type2, bound: false, region: 0, qpn: 0 };
+        let index = self.new_key(Mkey::new(pd, kind))?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mw, index);
         let mut out = Answer::default();
