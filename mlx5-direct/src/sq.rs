@@ -118,8 +118,6 @@ pub struct Sq {
     at: u64,
     /// Position behind the last released request.
     done: u64,
-    /// Requests that may be posted now without any other check: `free()`, or 0 while `open` is 0.
-    fast_left: u32,
     /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
     open: u32,
     /// QP number, shifted left by 8.
@@ -142,10 +140,9 @@ impl Sq {
     pub fn new(layout: SqLayout) -> Self {
         let max_blocks = layout.block_count() / layout.caps.max_requests;
         let SqLayout { ring, dbrec, register, qpn, caps, transport } = layout;
-        Self {
+        let mut sq = Self {
             at: 0,
             done: 0,
-            fast_left: caps.max_requests,
             open: u32::MAX,
             qpn_word: u64::from(qpn) << 8,
             base_flags: if caps.signal_all { flags_word(flag::CQ_UPDATE) } else { 0 },
@@ -156,7 +153,9 @@ impl Sq {
             register,
             transport,
             caps,
-        }
+        };
+        sq.aim();
+        sq
     }
 
     /// Posts one request. Straight-line code writes a request of up to four units (one block) and
@@ -167,60 +166,57 @@ impl Sq {
     /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        if self.post_one_block(&wr, cookie) { Ok(()) } else { self.post_any(wr, cookie) }
+    }
+
+    /// Posts a request of one block, if this needs no other check. Otherwise changes nothing.
+    #[inline(always)]
+    fn post_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
         let units = wr.units();
-        if (2..=BLOCK_UNITS).contains(&units)
-            && !wr.is_fenced()
-            && !wr.changes_key()
-            && self.register.takes_blueflame()
-            && self.take_fast()
-        {
-            let block = block(self.at);
-            let (ctrl, qpn) = (self.ctrl_words(&wr, units, block), self.qpn());
-            let mut out = self.ring.one_block(block);
-            out.push(ctrl);
-            wr.write_body(&mut out, qpn);
-            self.ring_block(block, cookie);
-            return Ok(());
+        if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
+            return false;
         }
-        self.post_any(wr, cookie)
-    }
-
-    /// Hands the one-block WQE that was written at the position to the device, by BlueFlame.
-    #[inline(always)]
-    fn ring_block(&mut self, block: u32, cookie: u64) {
-        let after = self.at.wrapping_add(REQUEST + 1);
+        let (at, qpn) = (self.at, self.qpn());
+        let ctrl = self.ctrl_words(wr, units, block(at));
+        let Some(mut place) = self.ring.next_block(&self.register) else { return false };
+        let mut out = place.units();
+        out.push(ctrl);
+        wr.write_body(&mut out, qpn);
+        let after = at.wrapping_add(REQUEST + 1);
         self.at = after;
-        self.ring.ring_block(block, Posted { cookie, after }, &mut self.dbrec, &mut self.register);
+        place.ring(Posted { cookie, after }, &mut self.dbrec, &mut self.register);
+        true
     }
 
-    /// Takes one of the requests that may be posted without any other check, if there is one. If
-    /// there is none, `fast_left` is wrong until [`count_fast`](Self::count_fast) is called:
-    /// subtracting first and checking afterwards takes two instructions, checking first takes five.
-    #[inline(always)]
-    fn take_fast(&mut self) -> bool {
-        let (left, none) = self.fast_left.overflowing_sub(1);
-        self.fast_left = left;
-        !none
-    }
-
-    #[inline(always)]
-    fn count_fast(&mut self) {
-        self.fast_left = self.free() & self.open;
+    /// Counts the requests that may be posted without any other check, and finds the place of the
+    /// next. Every operation that posts in another way ends with this, or with `forget_next`.
+    ///
+    /// [`complete`](Self::complete) does not count: what it releases is found here, as soon as the
+    /// requests counted before are used up.
+    fn aim(&mut self) {
+        self.ring.aim(block(self.at), self.free() & self.open);
     }
 
     /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
     /// queue, a register that takes doorbells only.
+    #[cold]
     #[inline(never)]
     fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let first = self.at;
-        self.count_fast();
-        self.write(wr, cookie)?;
-        self.publish(first, block(first));
-        Ok(())
+        self.aim();
+        if self.post_one_block(&wr, cookie) {
+            return Ok(());
+        }
+        let outcome = self.write(wr, cookie);
+        if outcome.is_ok() {
+            self.publish(first, block(first));
+        }
+        self.aim();
+        outcome
     }
 
     /// Writes a request at the position and advances the position. The device does not know of the
-    /// request yet.
+    /// request yet. Call [`aim`](Self::aim) afterwards.
     #[inline(always)]
     fn write<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let units = wr.units();
@@ -244,7 +240,6 @@ impl Sq {
         let after = self.at.wrapping_add(REQUEST + u64::from(blocks));
         self.ring.set_posted(block, Posted { cookie, after });
         self.at = after;
-        self.count_fast();
         Ok(())
     }
 
@@ -268,7 +263,7 @@ impl Sq {
         }
         self.at = at;
         self.set_fence_due(fence_due);
-        self.count_fast();
+        self.aim();
     }
 
     /// Hands everything from position `first` on to the device: the record, then the register.
@@ -308,7 +303,6 @@ impl Sq {
         }
         let (cookie, requests) = (request.cookie, (ahead >> REQUEST_SHIFT) as u32);
         self.done = request.after;
-        self.fast_left += requests & self.open;
         Ok(Released { cookie, requests })
     }
 

@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
 
@@ -48,16 +48,34 @@ impl Uar {
     }
 }
 
+/// One store of a BlueFlame copy of a block in memory.
+#[cfg(all(target_arch = "x86_64", target_feature = "avx", not(miri)))]
+type Wide = core::arch::x86_64::__m256i;
+/// One store of a BlueFlame copy of a block in memory.
+#[cfg(not(all(target_arch = "x86_64", target_feature = "avx", not(miri))))]
+type Wide = Unit;
+
+/// A unit of a WQE in one register.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) type Unit = core::arch::x86_64::__m128i;
+/// A unit of a WQE in one register.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(crate) type Unit = u128;
+
 /// Bytes of one half of a BlueFlame register; the other half follows it.
 pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 
 /// How queues use a send register.
 #[derive(Debug)]
 struct RegisterUse {
-    /// Several queues have the register, or the register has no BlueFlame: 8-byte doorbells only.
-    /// Never becomes false again.
-    doorbell_only: AtomicBool,
+    /// What a BlueFlame copy takes from the number of requests that may be posted without any other
+    /// check: 1, or [`DOORBELLS_ONLY`] from the moment on in which several queues have the
+    /// register, or if the register has no BlueFlame.
+    price: AtomicU32,
 }
+
+/// More than any number of requests, so that no request can pay it.
+const DOORBELLS_ONLY: u32 = u32::MAX;
 
 /// Every send register of the process that queues of this crate use, by address.
 static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
@@ -67,10 +85,11 @@ fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
     let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
     registers.retain(|_, user| user.strong_count() > 0);
     if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
-        user.doorbell_only.store(true, Relaxed);
+        user.price.store(DOORBELLS_ONLY, Relaxed);
         return user;
     }
-    let user = Arc::new(RegisterUse { doorbell_only: AtomicBool::new(doorbell_only) });
+    let price = if doorbell_only { DOORBELLS_ONLY } else { 1 };
+    let user = Arc::new(RegisterUse { price: AtomicU32::new(price) });
     registers.insert(address, Arc::downgrade(&user));
     user
 }
@@ -90,8 +109,8 @@ pub(crate) struct SendRegister {
     _keep: Keep,
 }
 
-// SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`, with a flush
-// after each.
+// SAFETY: as for `Uar`; copies come from one thread at a time through `&mut self`. A copy that the
+// thread before left in its write-combining buffer goes to the other half, whole.
 unsafe impl Send for SendRegister {}
 // SAFETY: a shared reference only reads an atomic.
 unsafe impl Sync for SendRegister {}
@@ -110,12 +129,19 @@ impl SendRegister {
     /// Whether BlueFlame may be used now.
     #[inline(always)]
     pub(crate) fn takes_blueflame(&self) -> bool {
-        !self.user.doorbell_only.load(Relaxed)
+        self.price() == 1
+    }
+
+    /// What a BlueFlame copy takes from the number of requests that may be posted without any other
+    /// check: 1, or `u32::MAX` if the register takes doorbells only.
+    #[inline(always)]
+    pub(crate) fn price(&self) -> u32 {
+        self.user.price.load(Relaxed)
     }
 
     /// From now on, every queue that has the register rings it by doorbells only.
     pub(crate) fn stop_blueflame(&self) {
-        self.user.doorbell_only.store(true, Relaxed);
+        self.user.price.store(DOORBELLS_ONLY, Relaxed);
     }
 
     /// Call this before a ring: the record, and earlier stores to the register, become visible
@@ -125,38 +151,58 @@ impl SendRegister {
         barrier::flush_write_combining();
     }
 
-    /// Copies the `n`-th block of a WQE into the half, with stores of 16 bytes in ascending order.
+    /// Copies the `n`-th block of a WQE into the half, with stores of 16 bytes (32 bytes if the
+    /// program is compiled for AVX) in ascending order.
     ///
     /// # Safety
     ///
-    /// `block` is 16-byte aligned and valid for reads of 64 bytes. `n` is below 4, and the register
+    /// `block` is 64-byte aligned and valid for reads of 64 bytes. `n` is below 4, and the register
     /// has BlueFlame.
     #[inline(always)]
     pub(crate) unsafe fn copy_block(&mut self, n: u32, block: *const u8) {
         let to = self.half.as_ptr().wrapping_add(n as usize * 64);
-        for at in (0..64).step_by(16) {
+        for at in (0..64).step_by(size_of::<Wide>()) {
             // SAFETY: inside the block, and inside the half, by contract; aligned as both are.
-            unsafe {
-                #[cfg(all(target_arch = "x86_64", not(miri)))]
-                {
-                    use core::arch::x86_64::__m128i;
-                    let unit = block.add(at).cast::<__m128i>().read();
-                    to.add(at).cast::<__m128i>().write_volatile(unit);
-                }
-                #[cfg(any(not(target_arch = "x86_64"), miri))]
-                {
-                    let unit = block.add(at).cast::<u128>().read_unaligned();
-                    to.add(at).cast::<u128>().write_volatile(unit);
-                }
-            }
+            unsafe { to.add(at).cast::<Wide>().write_volatile(block.add(at).cast::<Wide>().read()) };
         }
     }
 
-    /// After the copy: pushes it out, and changes to the other half.
+    /// Rings with a WQE of one block, given in registers: flush, copy, and change of the half.
+    ///
+    /// # Safety
+    ///
+    /// The register has BlueFlame.
+    #[inline(always)]
+    pub(crate) unsafe fn ring_units(&mut self, units: &[Unit; 4]) {
+        self.begin();
+        let to = self.half.as_ptr().cast::<Unit>();
+        for (n, unit) in units.iter().enumerate() {
+            // SAFETY: inside the half, aligned as it is.
+            unsafe { to.add(n).write_volatile(*unit) };
+        }
+        self.end();
+    }
+
+    /// Rings with the WQE of one block at `block`: flush, copy, and change of the half.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy_block`](Self::copy_block).
+    #[inline(always)]
+    pub(crate) unsafe fn ring_block(&mut self, block: *const u8) {
+        self.begin();
+        // SAFETY: passed on to the caller.
+        unsafe { self.copy_block(0, block) };
+        self.end();
+    }
+
+    /// After the copy: changes to the other half. There is no flush, as in UCX (`BF_POST`). A
+    /// processor sends out a full write-combining buffer by itself, the next ring begins with a
+    /// flush, and until then no copy goes to this half.
     #[inline(always)]
     pub(crate) fn end(&mut self) {
-        barrier::flush_write_combining();
-        self.change_half();
+        barrier::end_write_combining();
+        self.change_half(BLUEFLAME_BYTES as usize);
     }
 
     /// Rings with the first 8 bytes of the last WQE, in memory order, by one store.
@@ -166,12 +212,13 @@ impl SendRegister {
         // SAFETY: aligned and valid by the contract of `new`.
         unsafe { self.half.as_ptr().cast::<u64>().write_volatile(word) };
         barrier::flush_write_combining();
-        self.change_half();
+        self.change_half(self.toggle);
     }
 
+    /// `distance` is that of the halves, or 0.
     #[inline(always)]
-    fn change_half(&mut self) {
-        let other = self.half.as_ptr().map_addr(|address| address ^ self.toggle);
+    fn change_half(&mut self, distance: usize) {
+        let other = self.half.as_ptr().map_addr(|address| address ^ distance);
         // SAFETY: the address of a half of a register, which is not null.
         self.half = unsafe { NonNull::new_unchecked(other) };
     }

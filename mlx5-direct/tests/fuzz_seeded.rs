@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Rng, Session, ops_from_bytes, poll_arbitrary_entries};
+use common::{Rng, Session, complete_arbitrary_sends, ops_from_bytes, poll_arbitrary_entries};
 
 const BUDGET: Duration = Duration::from_secs(3);
 
@@ -29,8 +29,7 @@ fn arbitrary_operation_lists_keep_every_slot() {
 }
 
 /// A faulty device: its entries are random bytes, some of them with the right owner bit.
-#[test]
-fn arbitrary_entries_neither_panic_nor_corrupt_the_ring() {
+fn random_entries(read: fn(&[u8]), op_own: u8) {
     let start = Instant::now();
     for seed in 1.. {
         let mut rng = Rng(seed * 77);
@@ -40,11 +39,23 @@ fn arbitrary_entries_neither_panic_nor_corrupt_the_ring() {
                 .iter_mut()
                 .skip(64)
                 .step_by(64)
-                .for_each(|op_own| *op_own = *op_own & 0x7e | seed as u8 >> 1 & 1);
+                .for_each(|byte| *byte = *byte & op_own | seed as u8 >> 1 & 1);
         }
-        poll_arbitrary_entries(&bytes);
+        read(&bytes);
         if start.elapsed() > BUDGET {
             return;
         }
     }
+}
+
+#[test]
+fn arbitrary_entries_neither_panic_nor_corrupt_the_ring() {
+    random_entries(poll_arbitrary_entries, 0x7e);
+}
+
+/// Most entries are of requests: opcode 0 or 13, with a result in the entry or not.
+#[test]
+fn arbitrary_entries_release_each_request_once_and_in_order() {
+    random_entries(complete_arbitrary_sends, 0x0c);
+    random_entries(complete_arbitrary_sends, 0xd0);
 }

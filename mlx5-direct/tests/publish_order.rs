@@ -127,3 +127,106 @@ fn the_barrier_makes_an_owned_entry_whole() {
     assert!(!stale_entry(true));
     assert!(stale_entry(false), "the model is too weak to prove anything");
 }
+
+/// What a send queue's device reads: two WQEs of two words, the record, and the two halves of the
+/// register, of which each holds the number of the announced WQE and one word of its copy.
+struct Sends {
+    wqes: [[AtomicU64; 2]; 2],
+    record: AtomicU32,
+    halves: [[AtomicU64; 2]; 2],
+}
+
+/// Posts two WQEs by BlueFlame, into alternate halves. Returns whether the device ever saw a
+/// register that announced a WQE which the record did not cover, or a WQE that was not written.
+///
+/// A half is one write-combining buffer, which leaves the processor as a whole: its last word is
+/// stored with release order.
+fn announced_too_early(flush: bool) -> bool {
+    let early = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&early);
+    loom::model(move || {
+        let pair = || [AtomicU64::new(0), AtomicU64::new(0)];
+        let shared =
+            Arc::new(Sends { wqes: [pair(), pair()], record: AtomicU32::new(0), halves: [pair(), pair()] });
+        let device = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let mut wrong = false;
+                for half in [1, 0] {
+                    let announced = shared.halves[half][1].load(Acquire);
+                    if announced == 0 {
+                        continue;
+                    }
+                    let count = shared.record.load(Relaxed);
+                    fence(Acquire);
+                    let wqe = &shared.wqes[half];
+                    let copied = shared.halves[half][0].load(Relaxed);
+                    wrong |= u64::from(count) < announced || copied != 100 + announced;
+                    wrong |= wqe[0].load(Relaxed) != announced || wqe[1].load(Relaxed) != 100 + announced;
+                }
+                wrong
+            })
+        };
+        for n in 0..2u64 {
+            shared.wqes[n as usize][0].store(n + 1, Relaxed);
+            shared.wqes[n as usize][1].store(101 + n, Relaxed);
+            fence(Release);
+            shared.record.store(n as u32 + 1, Relaxed);
+            if flush {
+                fence(Release);
+            }
+            let [word, last] = &shared.halves[n as usize];
+            word.store(101 + n, Relaxed);
+            // Without the flush, the buffer may leave the processor before the record does.
+            last.store(n + 1, if flush { Release } else { Relaxed });
+        }
+        if device.join().unwrap() {
+            found.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    early.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn a_device_that_sees_the_register_sees_the_record_and_the_wqe() {
+    assert!(!announced_too_early(true));
+}
+
+#[test]
+fn without_the_flush_the_model_finds_a_register_before_its_record() {
+    assert!(announced_too_early(false));
+}
+
+/// The doorbell of a queue of which the device reads the record only: the record alone must not run
+/// ahead of the WQE, as without BlueFlame.
+fn record_ahead_of_wqe(barrier: bool) -> bool {
+    let ahead = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&ahead);
+    loom::model(move || {
+        let shared = Arc::new((AtomicU64::new(0), AtomicU32::new(0)));
+        let device = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let count = shared.1.load(Relaxed);
+                fence(Acquire);
+                count == 1 && shared.0.load(Relaxed) != 1
+            })
+        };
+        shared.0.store(1, Relaxed);
+        if barrier {
+            fence(Release);
+        }
+        shared.1.store(1, Relaxed);
+        if device.join().unwrap() {
+            found.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    ahead.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// A device that is busy with the queue reads the record again without a new ring.
+#[test]
+fn a_device_that_reads_the_record_again_sees_the_wqe() {
+    assert!(!record_ahead_of_wqe(true));
+    assert!(record_ahead_of_wqe(false), "the model is too weak to prove anything");
+}

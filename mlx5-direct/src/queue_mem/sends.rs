@@ -12,7 +12,7 @@ use super::Keep;
 use crate::{
     dbrec::CounterDbRec,
     table::table,
-    uar::SendRegister,
+    uar::{SendRegister, Unit},
     wqe::{
         SEGMENT_BYTES,
         send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, InlineHeader, MAX_UNITS, flags_word},
@@ -31,10 +31,17 @@ pub(crate) struct Posted {
 /// copies of BlueFlame.
 #[derive(Debug)]
 pub(crate) struct SqMem {
+    /// Memory of the next request of one block, if `left` is not 0.
+    next: *mut u8,
+    /// Record of the same request.
+    next_posted: *mut Posted,
+    /// Requests of one block that may be posted without any other check. As many blocks of the
+    /// ring, from `next` on, and as many records, from `next_posted` on, follow each other.
+    left: u32,
+    mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
     posted: Box<[Posted]>,
-    mask: u32,
     _keep: Keep,
 }
 
@@ -54,7 +61,8 @@ impl SqMem {
         keep: Keep,
     ) -> Result<Self, TryReserveError> {
         let posted = table(block_count as usize, |_| Posted::default())?;
-        Ok(Self { base, posted, mask: block_count - 1, _keep: keep })
+        let (next, next_posted) = (base.as_ptr(), core::ptr::null_mut());
+        Ok(Self { next, next_posted, left: 0, mask: block_count - 1, base, posted, _keep: keep })
     }
 
     pub(crate) fn mask(&self) -> u32 {
@@ -81,28 +89,37 @@ impl SqMem {
         unsafe { *self.posted.get_unchecked_mut((block & self.mask) as usize) = posted };
     }
 
-    /// Room for a WQE of one block.
-    #[inline(always)]
-    pub(crate) fn one_block(&mut self, block: u32) -> Units<'_> {
-        Units { at: self.at(block), left: BLOCK_UNITS, _memory: PhantomData }
+    /// Sets the place of the next request of one block. At most `most` requests may be posted
+    /// without any other check, and none beyond the end of the ring.
+    #[inline]
+    pub(crate) fn aim(&mut self, block: u32, most: u32) {
+        let BlocksMut { memory, posted } = self.span(block, most);
+        let posted = posted.into_slice();
+        (self.left, self.next_posted, self.next) = (posted.len() as u32, posted.as_mut_ptr(), memory);
     }
 
-    /// Hands the one-block WQE at `block` to the device: barrier, record, flush, BlueFlame, flush.
+    /// The place of the next request of one block is not known until the next [`aim`](Self::aim).
     #[inline(always)]
-    pub(crate) fn ring_block(
-        &mut self,
-        block: u32,
-        posted: Posted,
-        dbrec: &mut CounterDbRec,
-        register: &mut SendRegister,
-    ) {
-        let at = self.at(block);
-        self.set_posted(block, posted);
-        dbrec.publish(posted.after as u16);
-        register.begin();
-        // SAFETY: a whole block of the ring, which only `&mut self` writes.
-        unsafe { register.copy_block(0, at) };
-        register.end();
+    pub(crate) fn forget_next(&mut self) {
+        self.left = 0;
+    }
+
+    /// Takes the place of the next request of one block, if one may be posted without any other
+    /// check. Call [`aim`](Self::aim) after `None`, and after writing requests in any other way.
+    #[inline(always)]
+    pub(crate) fn next_block(&mut self, register: &SendRegister) -> Option<OneBlock<'_>> {
+        // The price is 1, or more than any `left`.
+        let (left, none) = self.left.overflowing_sub(register.price());
+        self.left = left;
+        if none {
+            self.left = 0;
+            return None;
+        }
+        let (wqe, posted) = (self.next, self.next_posted);
+        // The additions wrap, since the addresses behind the last ones are computed as well.
+        self.next = wqe.wrapping_add(BLOCK_BYTES);
+        self.next_posted = posted.wrapping_add(1);
+        Some(OneBlock { wqe, posted, _memory: PhantomData })
     }
 
     /// Neighbouring blocks from `block` on, not beyond the end of the ring and at most `most`:
@@ -173,6 +190,55 @@ impl SqMem {
             // SAFETY: a whole block of the ring, which only `&mut self` writes.
             unsafe { register.copy_block(n, self.at(block.wrapping_add(n))) };
         }
+    }
+}
+
+/// The place of a request of one block, in a queue whose register has BlueFlame.
+pub(crate) struct OneBlock<'a> {
+    /// A block of the ring.
+    wqe: *mut u8,
+    /// Its record.
+    posted: *mut Posted,
+    _memory: PhantomData<&'a mut SqMem>,
+}
+
+impl OneBlock<'_> {
+    /// Room for the WQE.
+    #[inline(always)]
+    pub(crate) fn units(&mut self) -> Units<'_> {
+        Units { at: self.wqe, left: BLOCK_UNITS, _memory: PhantomData }
+    }
+
+    /// Hands the WQE to the device: barrier, record, flush, BlueFlame.
+    #[inline(always)]
+    pub(crate) fn ring(self, posted: Posted, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+        // SAFETY: an entry of the table; exclusive through the borrow of the ring.
+        unsafe { *self.posted = posted };
+        dbrec.publish(posted.after as u16);
+        // SAFETY: a whole block of the ring, which is 64-byte aligned.
+        unsafe { register.ring_block(self.wqe) };
+    }
+
+    /// Writes a prepared WQE with this first word, and hands it to the device.
+    #[inline(always)]
+    pub(crate) fn ring_image(
+        self,
+        image: &WqeImage,
+        word: u64,
+        posted: Posted,
+        dbrec: &mut CounterDbRec,
+        register: &mut SendRegister,
+    ) {
+        let units = image.first_block(word);
+        // SAFETY: four units of the block, aligned as the ring is, and an entry of the table;
+        // exclusive through the borrow of the ring.
+        unsafe {
+            self.wqe.cast::<[Unit; 4]>().write(units);
+            *self.posted = posted;
+        }
+        dbrec.publish(posted.after as u16);
+        // SAFETY: `next_block` has checked that the register has BlueFlame.
+        unsafe { register.ring_units(&units) };
     }
 }
 
@@ -280,64 +346,100 @@ impl Units<'_> {
 /// A WQE of up to four blocks outside the ring, without QP number and block number.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct WqeImage([[u64; 2]; WqeImage::UNITS]);
+pub(crate) struct WqeImage {
+    units: [[u64; 2]; WqeImage::UNITS],
+    /// Where the inline bytes are, and how many: inside `units`.
+    inline_at: usize,
+    inline_len: usize,
+}
 
 impl WqeImage {
     /// Maximum number of units.
     pub(crate) const UNITS: usize = 4 * BLOCK_UNITS;
 
     pub(crate) fn new() -> Self {
-        Self([[0; 2]; Self::UNITS])
+        Self { units: [[0; 2]; Self::UNITS], inline_at: 0, inline_len: 0 }
     }
 
-    /// Calls the writer of the WQE.
-    pub(crate) fn write(&mut self, units: usize, body: impl FnOnce(&mut Units<'_>)) {
+    /// Calls the writer of the WQE, which has `inline_len` inline bytes behind `head` units.
+    pub(crate) fn write(
+        &mut self,
+        units: usize,
+        (head, inline_len): (usize, usize),
+        body: impl FnOnce(&mut Units<'_>),
+    ) {
         let left = units.min(Self::UNITS);
-        body(&mut Units { at: self.0.as_mut_ptr().cast(), left, _memory: PhantomData });
+        body(&mut Units { at: self.units.as_mut_ptr().cast(), left, _memory: PhantomData });
+        self.set_inline_place(head, inline_len);
     }
 
-    /// Writes the first block, with QP number and block number filled in.
+    fn set_inline_place(&mut self, head: usize, inline_len: usize) {
+        let inline_at = head * SEGMENT_BYTES + INLINE_HEADER_BYTES;
+        assert!(inline_len == 0 || inline_at + inline_len <= size_of_val(&self.units));
+        (self.inline_at, self.inline_len) = if inline_len > 0 { (inline_at, inline_len) } else { (0, 0) };
+    }
+
+    /// The units of the first block. The bits of `word`, in memory order, are added to the first 8
+    /// bytes.
     #[inline(always)]
-    pub(crate) fn copy_block(&self, out: &mut Units<'_>, qpn_word: u64, block: u16) {
-        let [ctrl, unit1, unit2, unit3, ..] = &self.0;
-        out.push([ctrl[0] | (qpn_word | u64::from(block) << 40).to_be(), ctrl[1]]);
-        out.push(*unit1);
-        out.push(*unit2);
-        out.push(*unit3);
+    pub(crate) fn first_block(&self, word: u64) -> [Unit; 4] {
+        // SAFETY: four of the units of the image, which is 64-byte aligned; any bytes are valid.
+        let mut units = unsafe { self.units.as_ptr().cast::<[Unit; 4]>().read() };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use core::arch::x86_64::{_mm_cvtsi64_si128, _mm_or_si128};
+            // SAFETY: every x86-64 processor has SSE2.
+            units[0] = unsafe { _mm_or_si128(units[0], _mm_cvtsi64_si128(word.cast_signed())) };
+        }
+        #[cfg(any(not(target_arch = "x86_64"), miri))]
+        {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&word.to_ne_bytes());
+            units[0] |= Unit::from_ne_bytes(bytes);
+        }
+        units
     }
 
     /// The control segment with QP number and block number filled in and these flags added.
     pub(crate) fn ctrl_words(&self, qpn_word: u64, block: u16, flags: u8) -> [u64; 2] {
-        let [first, second] = self.0[0];
+        let [first, second] = self.units[0];
         [first | (qpn_word | u64::from(block) << 40).to_be(), second | flags_word(flags)]
     }
 
     /// Words of the units `first..end`.
     pub(crate) fn words(&self, first: usize, end: usize) -> &[u64] {
-        self.0[first..end].as_flattened()
+        self.units[first..end].as_flattened()
     }
 
     /// Changes a unit behind the control segment.
     pub(crate) fn set_unit(&mut self, unit: usize, words: [u64; 2]) {
-        self.0[unit] = words;
+        self.units[unit] = words;
     }
 
-    /// The bytes of the inline segment at `unit`.
+    /// The inline bytes; none if the WQE has segments.
     #[inline(always)]
-    pub(crate) fn inline_bytes(&mut self, unit: usize, len: usize) -> &mut [u8] {
-        let first = unit * SEGMENT_BYTES + INLINE_HEADER_BYTES;
-        assert!(first + len <= size_of::<Self>());
-        // SAFETY: inside the image by the line above; any bytes are valid integers; exclusive
-        // through `&mut self`.
-        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>().add(first), len) }
+    pub(crate) fn inline_bytes(&mut self) -> &mut [u8] {
+        // SAFETY: inside `units`, as `set_inline_place` has checked; any bytes are valid integers;
+        // exclusive through `&mut self`.
+        unsafe {
+            let first = self.units.as_mut_ptr().cast::<u8>().add(self.inline_at);
+            core::slice::from_raw_parts_mut(first, self.inline_len)
+        }
+    }
+
+    /// Whether the WQE has inline bytes.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.inline_len > 0
     }
 
     /// Replaces the inline segment at `unit`, and sets the size of the WQE to `units`.
     pub(crate) fn set_inline(&mut self, unit: usize, bytes: &[u8], units: usize) {
+        self.set_inline_place(unit, bytes.len());
         let left = Self::UNITS - unit;
-        let at = self.0[unit..].as_mut_ptr().cast();
+        let at = self.units[unit..].as_mut_ptr().cast();
         Units { at, left, _memory: PhantomData }.push_inline(bytes);
         let size = MAX_UNITS as u64;
-        self.0[0][0] = (u64::from_be(self.0[0][0]) & !size | units as u64 & size).to_be();
+        let first = &mut self.units[0][0];
+        *first = (u64::from_be(*first) & !size | units as u64 & size).to_be();
     }
 }

@@ -38,7 +38,7 @@ impl Sq {
         let error = loop {
             let (written, end);
             (written, end, wrs) = self.write_span(wrs);
-            if written > 0 {
+            if written {
                 last = block(self.at.wrapping_sub(1));
             }
             let other = match end {
@@ -58,6 +58,8 @@ impl Sq {
         let posted = (self.at.wrapping_sub(first) >> REQUEST_SHIFT) as u32;
         if posted > 0 {
             self.publish(first, last);
+            // The next single request finds its place.
+            self.ring.forget_next();
         }
         match error {
             None => Ok(posted),
@@ -68,14 +70,15 @@ impl Sq {
     /// Writes one-block requests into neighbouring blocks, while there are such blocks and such
     /// requests.
     #[inline(always)]
-    fn write_span<D: Data, I: Iterator<Item = (Wr<D>, u64)>>(&mut self, mut wrs: I) -> (u32, End<D>, I) {
+    fn write_span<D: Data, I: Iterator<Item = (Wr<D>, u64)>>(&mut self, mut wrs: I) -> (bool, End<D>, I) {
         /// Adds one block to the first word of a control segment. The sum does not carry within a
         /// span: the block number wraps at the end of the ring at the earliest.
         const NEXT_BLOCK: u64 = 1 << 40;
         let (flags, qpn, mut after) = (self.base_flags, self.qpn(), self.at);
+        let most = self.free() & self.open;
         let mut word = self.qpn_word | u64::from(block(self.at)) << 40;
-        let (mut end, mut written) = (End::Span, 0);
-        for (mut out, posted) in self.ring.span(block(self.at), self.fast_left) {
+        let mut end = End::Span;
+        for (mut out, posted) in self.ring.span(block(self.at), most) {
             let Some((wr, cookie)) = wrs.next() else {
                 end = End::Requests;
                 break;
@@ -91,10 +94,12 @@ impl Sq {
             after = after.wrapping_add(REQUEST + 1);
             *posted = Posted { cookie, after };
             word = word.wrapping_add(NEXT_BLOCK);
-            written += 1;
         }
+        // Hidden from the compiler, which would count requests and blocks in further registers to
+        // compute what follows.
+        let after = core::hint::black_box(after);
+        let written = after != self.at;
         self.at = after;
-        self.fast_left -= written;
         (written, end, wrs)
     }
 

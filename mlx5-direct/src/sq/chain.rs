@@ -32,6 +32,9 @@ impl Sq {
     #[inline(always)]
     pub fn chain(&mut self) -> Chain<'_> {
         let (at, fence_due) = (self.at, self.fence_due);
+        // A chain that is leaked leaves its requests written, so the place of the next request is
+        // not known until the end of the chain.
+        self.ring.forget_next();
         Chain { sq: self, first: at, last: at, fence_due }
     }
 }
@@ -67,6 +70,7 @@ impl Chain<'_> {
         if n > 0 {
             self.sq.publish(self.first, block(self.last));
         }
+        self.sq.aim();
         core::mem::forget(self);
         n
     }

@@ -91,6 +91,7 @@ impl Sq {
         let posted = (self.at.wrapping_sub(first) >> REQUEST_SHIFT) as u32;
         if posted > 0 {
             self.publish(first, last);
+            self.aim();
         }
         match refused {
             None => Ok(posted),

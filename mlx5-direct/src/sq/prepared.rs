@@ -36,8 +36,6 @@ pub struct Prepared {
     /// Units before the data.
     head: usize,
     units: usize,
-    /// Inline bytes; 0 for segments.
-    inline: usize,
     fenced: bool,
 }
 
@@ -59,14 +57,13 @@ impl Sq {
         let fence = if fenced { flag::FENCE } else { 0 };
         let [first, second] = wr.ctrl(units).words(0, 0);
         let ctrl = [first, second | self.base_flags | flags_word(fence)];
-        let inline = wr.inline_bytes();
-        let qpn = self.qpn();
+        let (qpn, inline) = (self.qpn(), wr.inline_bytes());
         let mut image = WqeImage::new();
-        image.write(units, |out| {
+        image.write(units, (head, inline), |out| {
             out.push(ctrl);
             wr.write_body(out, qpn);
         });
-        Ok(Prepared { image, head, units, inline, fenced })
+        Ok(Prepared { image, head, units, fenced })
     }
 
     /// Posts a prepared request in its present form.
@@ -76,19 +73,35 @@ impl Sq {
     /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post_prepared(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
-        if prepared.units <= BLOCK_UNITS && self.register.takes_blueflame() && self.take_fast() {
-            let block = block(self.at);
-            let mut out = self.ring.one_block(block);
-            prepared.image.copy_block(&mut out, self.qpn_word, block as u16);
-            self.ring_block(block, cookie);
+        if self.post_prepared_block(prepared, cookie) {
             return Ok(());
         }
         self.post_prepared_any(prepared, cookie)
     }
 
+    /// As `post_one_block`, with a prepared request.
+    #[inline(always)]
+    fn post_prepared_block(&mut self, prepared: &Prepared, cookie: u64) -> bool {
+        if prepared.units > BLOCK_UNITS {
+            return false;
+        }
+        let at = self.at;
+        let word = (self.qpn_word | u64::from(block(at)) << 40).to_be();
+        let Some(place) = self.ring.next_block(&self.register) else { return false };
+        let after = at.wrapping_add(REQUEST + 1);
+        self.at = after;
+        let posted = Posted { cookie, after };
+        place.ring_image(&prepared.image, word, posted, &mut self.dbrec, &mut self.register);
+        true
+    }
+
+    #[cold]
     #[inline(never)]
     fn post_prepared_any(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
-        self.count_fast();
+        self.aim();
+        if self.post_prepared_block(prepared, cookie) {
+            return Ok(());
+        }
         let blocks = prepared.units.div_ceil(BLOCK_UNITS);
         if prepared.units > self.max_units() {
             return Err(SendError::TooLong);
@@ -106,8 +119,8 @@ impl Sq {
         });
         self.at = first.wrapping_add(REQUEST + blocks as u64);
         self.ring.set_posted(block, Posted { cookie, after: self.at });
-        self.count_fast();
         self.publish(first, block);
+        self.aim();
         Ok(())
     }
 }
@@ -116,7 +129,7 @@ impl Prepared {
     /// The inline payload, for changes. Empty if the request has segments.
     #[inline(always)]
     pub fn payload(&mut self) -> &mut [u8] {
-        self.image.inline_bytes(self.head, self.inline)
+        self.image.inline_bytes()
     }
 
     /// Replaces the inline payload. The new payload may have any length that fits the blocks of the
@@ -129,11 +142,10 @@ impl Prepared {
     #[inline]
     pub fn set_payload(&mut self, bytes: &[u8]) -> Result<(), PayloadError> {
         let room = (self.units.next_multiple_of(BLOCK_UNITS) - self.head) * 16 - 4;
-        if self.inline == 0 || bytes.is_empty() || bytes.len() > room {
+        if !self.image.is_inline() || bytes.is_empty() || bytes.len() > room {
             return Err(PayloadError);
         }
         self.units = self.head + (bytes.len() + 4).div_ceil(16);
-        self.inline = bytes.len();
         self.image.set_inline(self.head, bytes, self.units);
         Ok(())
     }
@@ -147,7 +159,7 @@ impl Prepared {
     #[inline]
     pub fn set_segment(&mut self, n: usize, seg: DataSeg) -> Result<(), PayloadError> {
         let unit = self.head.saturating_add(n);
-        if self.inline > 0 || unit >= self.units || seg.byte_count() == 0 {
+        if self.image.is_inline() || unit >= self.units || seg.byte_count() == 0 {
             return Err(PayloadError);
         }
         self.image.set_unit(unit, seg.to_words());

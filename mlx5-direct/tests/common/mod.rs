@@ -8,7 +8,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mlx5_direct::{
-    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, PostError, Srq, SrqLayout,
+    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, PostError, Sq, SqLayout,
+    Srq, SrqLayout, Wr, wr::Inline,
 };
 
 /// Queue memory as the devices here see it.
@@ -494,6 +495,60 @@ pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
         assert!(cq.waiting_receives() <= cq.cqe_count());
         srq.check();
         assert_eq!(srq.posted(), posted - returned);
+    }
+}
+
+/// A faulty device: entries of arbitrary bytes on a CQ of send queues. Each request is released
+/// once and in order, or stays outstanding; a queue never holds more than it may.
+pub(crate) fn complete_arbitrary_sends(bytes: &[u8]) {
+    let [kind, bytes @ ..] = bytes else { return };
+    let (blocks, requests) = [(64, 64), (64, 16), (128, 21), (1, 1)][usize::from(kind & 3)];
+    let (layout, _ring) = SqLayout::on_heap(blocks, requests).expect("layout");
+    let mut sq = Sq::new(layout);
+    let entry_bytes = if kind & 4 == 0 { 64 } else { 128 };
+    let (layout, mem) = CqLayout::on_heap(8, entry_bytes).expect("layout");
+    let mem = seen_by_device(mem);
+    let mut cq = Cq::new(layout);
+    let (mut posted, mut released) = (0, 0);
+    for part in bytes.chunks(mem.dbrec_offset()) {
+        for n in 0..part[0] % 20 {
+            let text = [n; 60];
+            let wr = Wr::send(Inline(&text[..usize::from(n) * 3]));
+            let outcome = match n % 3 {
+                0 => sq.post(wr, posted),
+                1 => {
+                    // A chain that is taken back leaves nothing behind that could complete.
+                    let mut chain = sq.chain();
+                    let _ = chain.push(wr, u64::MAX);
+                    drop(chain);
+                    continue;
+                }
+                _ => sq.post_batch([(wr, posted)]).map(|_| ()).map_err(|e| e.error),
+            };
+            posted += u64::from(outcome.is_ok());
+        }
+        for (offset, byte) in part.iter().enumerate() {
+            mem.store_u8(offset, *byte);
+        }
+        for _ in 0..2 * cq.cqe_count() {
+            let Ok(Some(completion)) = cq.poll() else { break };
+            cq_fields_are_bounded(&completion);
+            if let Completion::SendScattered(scattered) = &completion {
+                let (mut result, counter) = ([0; 80], scattered.send.wqe_counter);
+                assert!(cq.copy_result(scattered, &mut result) <= 64);
+                assert!(sq.segments(counter).count() < 64);
+            }
+            if let Some(counter) = completion.send_counter() {
+                let each = |cookie| {
+                    assert_eq!(cookie, released, "released once, and in order");
+                    released += 1;
+                };
+                let _ = sq.complete_each(counter, each);
+            }
+            assert_eq!(u64::from(sq.posted()), posted - released);
+            assert!(sq.posted() <= sq.max_requests());
+        }
+        cq.clean(u32::from(part[0]), |c| cq_fields_are_bounded(&c));
     }
 }
 
