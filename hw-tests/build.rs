@@ -1,21 +1,51 @@
-//! Compiles the C programs: those of `c/` against libdat2, where its headers are installed; libdat.so.1 of provider/dat12, and
-//! those of `c12/` against that. tests/device_dat runs them.
+//! Compiles the libraries of provider/dat2 and provider/dat12 and the C programs: those of `c/`
+//! against libdat2, those of `c12/` against libdat.so.1. tests/device_dat runs them.
+//!
+//! `c/` gets the installed headers of libdat2, and those of provider/dat2 where there are none, or
+//! if `DOORBELL_LIBDAT2=ours` is set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const INSTALLED: &str = "/usr/include/dat2/udat.h";
+
 fn main() {
-    println!("cargo::rerun-if-changed=c");
-    println!("cargo::rerun-if-changed=/usr/include/dat2/udat.h");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let names = programs("c");
-    // Debian 13 has no uDAPL: the tests say so.
-    let found =
-        Path::new("/usr/include/dat2/udat.h").exists() && names.iter().all(|name| compile(name, &out));
-    let folder = if found { out.display().to_string() } else { String::new() };
-    println!("cargo::rustc-env=DOORBELL_C_PROGRAMS={folder}");
-    println!("cargo::rustc-env=DOORBELL_C_NAMES={}", names.join(" "));
+    dat2(&out, &out.join("dat2"));
     dat12(&out.join("dat12"));
+}
+
+fn dat2(out: &Path, ours: &Path) {
+    println!("cargo::rerun-if-changed=c");
+    println!("cargo::rerun-if-changed=../provider/dat2");
+    println!("cargo::rerun-if-changed={INSTALLED}");
+    println!("cargo::rerun-if-env-changed=DOORBELL_LIBDAT2");
+    library("dat2", ours);
+    let only_ours = !Path::new(INSTALLED).exists()
+        || std::env::var_os("DOORBELL_LIBDAT2").is_some_and(|which| which == "ours");
+    let names = programs("c");
+    for name in &names {
+        let mut cc = cc(&format!("c/{name}.c"), &out.join(name));
+        if only_ours {
+            cc.arg("-I../provider/dat2/include").arg(format!("-L{}", ours.display()));
+        }
+        cc.args(["-ldat2", "-ldl"]);
+        assert!(cc.status().is_ok_and(|status| status.success()), "c/{name}.c does not compile");
+    }
+    println!("cargo::rustc-env=DOORBELL_C_PROGRAMS={}", out.display());
+    println!("cargo::rustc-env=DOORBELL_C_NAMES={}", names.join(" "));
+    println!("cargo::rustc-env=DOORBELL_OUR_LIBDAT2={}", ours.display());
+    println!("cargo::rustc-env=DOORBELL_ONLY_OUR_LIBDAT2={only_ours}");
+}
+
+/// Makes a library of provider/.
+fn library(folder: &str, out: &Path) {
+    let made = Command::new("make")
+        .args(["--silent", "-C", &format!("../provider/{folder}")])
+        .arg(format!("OUT={}", out.display()))
+        .env_remove("MAKEFLAGS")
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "make -C provider/{folder} does not work");
 }
 
 /// Programs of DAT 1.2 know nothing but its headers and `-ldat`.
@@ -23,12 +53,7 @@ fn dat12(out: &Path) {
     println!("cargo::rerun-if-changed=c12");
     println!("cargo::rerun-if-changed=c/common.h");
     println!("cargo::rerun-if-changed=../provider/dat12");
-    let made = Command::new("make")
-        .args(["--silent", "-C", "../provider/dat12"])
-        .arg(format!("OUT={}", out.display()))
-        .env_remove("MAKEFLAGS")
-        .status();
-    assert!(made.is_ok_and(|status| status.success()), "make -C provider/dat12 does not work");
+    library("dat12", out);
     let names = programs("c12");
     for name in &names {
         let mut cc = cc(&format!("c12/{name}.c"), &out.join(name));
@@ -55,13 +80,4 @@ fn cc(source: &str, program: &Path) -> Command {
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-function", "-O1", "-g", "-pthread", "-o"]);
     cc.arg(program).arg(source);
     cc
-}
-
-fn compile(name: &str, out: &Path) -> bool {
-    let status = cc(&format!("c/{name}.c"), &out.join(name)).args(["-ldat2", "-ldl"]).status();
-    let compiled = status.is_ok_and(|status| status.success());
-    if !compiled {
-        println!("cargo::warning=c/{name}.c does not compile against libdat2 (libdapl-dev)");
-    }
-    compiled
 }

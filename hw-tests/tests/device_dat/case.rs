@@ -9,7 +9,7 @@
 //! | `DOORBELL_PROGRAM_PATIENCE=60` | seconds that a program may take |
 //! | `DOORBELL_PROGRAMS=short` | without what takes minutes on rxe |
 
-use crate::pair::{REFUSED_DATAGRAMS, Running};
+use crate::pair::{REFUSED_DATAGRAMS, Running, only_ours, our_libdat2};
 use doorbell_hw_tests::devices;
 use libtest_mimic::Trial;
 use std::env::var;
@@ -45,11 +45,13 @@ pub(crate) struct Ends {
     client: Provider,
     /// A data path of Doorbell's.
     path: &'static str,
+    /// Under the libdat2 of provider/dat2, although the system has one.
+    ours: bool,
 }
 
 impl Ends {
     const fn both(provider: Provider, path: &'static str) -> Self {
-        Self { server: provider, client: provider, path }
+        Self { server: provider, client: provider, path, ours: false }
     }
 
     pub(crate) fn server(&self, program: &str, args: &[String]) -> Running {
@@ -61,16 +63,24 @@ impl Ends {
     }
 
     fn start(&self, program: &str, args: &[String], conf: &str) -> Running {
-        let variables = [("DOORBELL_DATAPATH", self.path), ("DOORBELL_LOG", "info")];
+        let libraries = our_libdat2();
+        let mut variables = vec![("DOORBELL_DATAPATH", self.path), ("DOORBELL_LOG", "info")];
+        if self.ours {
+            variables.push(("LD_LIBRARY_PATH", &libraries));
+        }
         Running::start_with(program, args, conf, &variables)
     }
 
     /// For the end of a test's name.
     fn suffix(&self) -> String {
+        let registry = if self.ours { "_under_our_libdat2" } else { "" };
         match (self.server, self.client) {
+            (Provider::Libdaplofa, Provider::Libdaplofa) if self.ours => {
+                format!("_by_libdaplofa{registry}")
+            }
             (Provider::Libdaplofa, Provider::Libdaplofa) => String::new(),
-            (Provider::Doorbell, Provider::Doorbell) => format!("_by_{}", self.path),
-            (server, client) => format!("_from_{}_to_{}", client.name(), server.name()),
+            (Provider::Doorbell, Provider::Doorbell) => format!("_by_{}{registry}", self.path),
+            (server, client) => format!("_from_{}_to_{}{registry}", client.name(), server.name()),
         }
     }
 
@@ -110,6 +120,9 @@ pub(crate) struct Case {
     pub(crate) run: Run,
 }
 
+/// What runs once more under the libdat2 of provider/dat2: `DOORBELL_LIBDAT2=ours` runs all under it.
+const UNDER_OURS: &[&str] = &["dtest_b_65536", "dtestsrq_c_1", "dtestx", "dapltest_T_sr"];
+
 /// A test for each combination of providers and data paths.
 pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
     use Provider::{Doorbell, Libdaplofa};
@@ -125,8 +138,16 @@ pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
     }
     if other && alone[0].server == Doorbell {
         for (server, client) in [(Libdaplofa, Doorbell), (Doorbell, Libdaplofa)] {
-            let ends = Ends { server, client, path: "auto" };
+            let ends = Ends { server, client, path: "auto", ours: false };
             trials.extend(cases().into_iter().filter(|case| case.mixed).map(|case| trial(case, ends)));
+        }
+    }
+    if !only_ours() {
+        let pairs = [(Doorbell, Doorbell), (Libdaplofa, Libdaplofa), (Libdaplofa, Doorbell)];
+        for (server, client) in pairs.into_iter().take(if other { 3 } else { 1 }) {
+            let ends = Ends { server, client, path: "auto", ours: true };
+            let some = |case: &Case| UNDER_OURS.contains(&case.name.as_str());
+            trials.extend(cases().into_iter().filter(some).map(|case| trial(case, ends)));
         }
     }
     trials

@@ -1,12 +1,14 @@
 //! The C programs of hw-tests/c, and those of hw-tests/c12, which speak DAT 1.2, each on both
 //! devices, on mlx5 by both data paths, and on the software device under valgrind.
 
-use crate::pair::Running;
+use crate::ignored_if;
+use crate::pair::{Running, only_ours, our_libdat2};
 use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
+use std::process::Command;
 
-/// Where the build script put them; nothing without libdat2's headers.
+/// Where the build script put them.
 pub(crate) const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
 /// What they are called.
 const NAMES: &str = env!("DOORBELL_C_NAMES");
@@ -28,6 +30,11 @@ const MEMCHECK: [&str; 6] = [
 /// Those that wait for wall clock time, whose processes are not all under valgrind, whose threads
 /// have to run at once, or whose malloc valgrind replaces with its own.
 const NOT_UNDER_VALGRIND: &[&str] = &["faults", "no_memory", "refused"];
+/// Those that run once more under the libdat2 of provider/dat2, where there is another:
+/// `DOORBELL_LIBDAT2=ours` runs all under it.
+const UNDER_OURS: &[&str] = &["handles", "service", "srq", "ud", "whole"];
+/// For `LD_LIBRARY_PATH`: whatever is there.
+const SYSTEM: &str = "";
 /// Those that are called by tests of their own.
 const SPECIAL: &[&str] = &["opens"];
 
@@ -40,16 +47,32 @@ fn fuzzing() -> Vec<String> {
 pub(crate) fn trials() -> Vec<Trial> {
     let names = || NAMES.split(' ').filter(|name| !SPECIAL.contains(name));
     let plain = paths().iter().flat_map(|&path| {
-        names().map(move |name| trial(format!("c_{name}_by_{path}"), None, move || run(name, path, false)))
+        names().map(move |name| {
+            trial(format!("c_{name}_by_{path}"), None, move || run(name, path, false, SYSTEM))
+        })
+    });
+    let under_ours = UNDER_OURS.iter().filter(|_| !only_ours()).map(|&name| {
+        let test = format!("c_{name}_under_our_libdat2");
+        trial(test, None, move || run(name, "auto", false, &our_libdat2()))
     });
     let checked = names().filter(|name| !NOT_UNDER_VALGRIND.contains(name)).map(|name| {
-        trial(format!("c_{name}_under_valgrind"), no_valgrind(), move || run(name, "auto", true))
+        trial(format!("c_{name}_under_valgrind"), no_valgrind(), move || run(name, "auto", true, SYSTEM))
     });
-    plain.chain(checked).chain(trials12()).collect()
+    let loader = trial("programs_find_our_libdat2".to_owned(), None, find_our_libdat2);
+    plain.chain(under_ours).chain([loader]).chain(checked).chain(trials12()).collect()
 }
 
-/// They need no headers of libdat2. One of them runs on libdaplofa as well, and with it at either
-/// end.
+/// The tests under the libdat2 of provider/dat2 run under that one.
+fn find_our_libdat2() -> Result<(), Failed> {
+    let program = Path::new(PROGRAMS).join("whole");
+    let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", our_libdat2()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = said.lines().find(|line| line.contains("libdat2.so.2"));
+    let found = line.is_some_and(|line| line.contains(concat!(env!("DOORBELL_OUR_LIBDAT2"), "/")));
+    if found { Ok(()) } else { Err(said.into()) }
+}
+
+/// One of them runs on libdaplofa as well, and with it at either end.
 fn trials12() -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut add =
@@ -57,12 +80,9 @@ fn trials12() -> Vec<Trial> {
             let program = Path::new(PROGRAMS12).join(name).display().to_string();
             let ias = ias.map(str::to_owned).to_vec();
             let trial = Trial::test(format!("c12_{name}_{how}"), move || {
-                execute(&program, ias, "both", path, checked)
+                execute(&program, ias, path, checked, SYSTEM)
             });
-            trials.push(match missing {
-                Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-                None => trial,
-            });
+            trials.push(ignored_if(missing, trial));
         };
     for name in NAMES12.split(' ') {
         let ours = ["doorbell-a", "doorbell-b"];
@@ -84,12 +104,7 @@ pub(crate) fn trial(
     missing: Option<&'static str>,
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    let trial = Trial::test(name, body);
-    let headers = PROGRAMS.is_empty().then_some("no headers of libdat2: install libdapl-dev");
-    match headers.or(missing) {
-        Some(reason) => trial.with_kind(reason).with_ignored_flag(true),
-        None => trial,
-    }
+    ignored_if(missing, Trial::test(name, body))
 }
 
 /// The data paths of the devices at hand.
@@ -113,21 +128,21 @@ fn no_valgrind() -> Option<&'static str> {
     }
 }
 
-fn run(name: &str, path: &str, checked: bool) -> Result<(), Failed> {
+fn run(name: &str, path: &str, checked: bool, libraries: &str) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join(name).display().to_string();
     let mut args = vec!["doorbell-a".to_owned(), "doorbell-b".to_owned()];
     if name == "fuzz" {
         args.extend(fuzzing());
     }
-    execute(&program, args, "both", path, checked)
+    execute(&program, args, path, checked, libraries)
 }
 
 fn execute(
     program: &str,
     mut args: Vec<String>,
-    conf: &str,
     path: &str,
     checked: bool,
+    libraries: &str,
 ) -> Result<(), Failed> {
     let mut command = program;
     // An empty variable is not set.
@@ -137,8 +152,11 @@ fn execute(
         args = memcheck.chain([program.to_owned()]).chain(args).collect();
         command = VALGRIND;
     }
-    let variables = [("DOORBELL_DATAPATH", path), ("UNDER_VALGRIND", under_valgrind)];
-    let mut running = Running::start_with(command, &args, conf, &variables);
+    let mut variables = vec![("DOORBELL_DATAPATH", path), ("UNDER_VALGRIND", under_valgrind)];
+    if libraries != SYSTEM {
+        variables.push(("LD_LIBRARY_PATH", libraries));
+    }
+    let mut running = Running::start_with(command, &args, "both", &variables);
     let (said, status) = running.finish();
     if status.success() && said.contains("checks passed") {
         Ok(())

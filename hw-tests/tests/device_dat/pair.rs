@@ -24,6 +24,19 @@ fn patience() -> Duration {
 /// come.
 pub(crate) const REFUSED_DATAGRAMS: &str = "nobody takes requests for datagrams there";
 
+/// For `LD_LIBRARY_PATH`: the libdat2 of provider/dat2 in front of the system's.
+pub(crate) fn our_libdat2() -> String {
+    let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    format!("{}:{others}", env!("DOORBELL_OUR_LIBDAT2"))
+}
+
+/// Whether everything is to run under the libdat2 of provider/dat2: the system had none when this
+/// was built, or `DOORBELL_LIBDAT2=ours`.
+pub(crate) fn only_ours() -> bool {
+    env!("DOORBELL_ONLY_OUR_LIBDAT2") == "true"
+        || std::env::var("DOORBELL_LIBDAT2").is_ok_and(|which| which == "ours")
+}
+
 /// Between two looks at something that gives no notice.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -50,6 +63,9 @@ impl Running {
     pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program).args(args);
+        if only_ours() {
+            command.env("LD_LIBRARY_PATH", our_libdat2());
+        }
         for (name, value) in variables {
             if value.is_empty() {
                 command.env_remove(name)
