@@ -16,12 +16,14 @@ pub(crate) mod direct;
 pub(crate) mod entries;
 pub(crate) mod losses;
 mod queues;
+mod request;
 pub(crate) mod verbs;
 
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
 pub(crate) use self::direct::{DirectCq, evd_of};
 use self::entries::CompletedUpTo;
-pub(crate) use self::queues::{Outgoing, RecvQueue, SendQueue};
+pub(crate) use self::queues::{RecvQueue, SendQueue};
+pub(crate) use self::request::Outgoing;
 use crate::error::PostError;
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};

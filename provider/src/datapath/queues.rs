@@ -4,21 +4,10 @@
 //! be posted to them through verbs.
 
 use super::direct;
+use super::request::Outgoing;
 use super::{DataPath, WrId};
 use crate::Result;
-use rxe_fallback::{Ah, MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
-
-/// A request in the terms of the transport.
-#[derive(Clone, Copy)]
-pub(crate) struct Outgoing<'a> {
-    /// The position in the EP's stream of requests.
-    pub(crate) seq: u64,
-    pub(crate) op: SendOp<'a>,
-    pub(crate) sges: &'a [Sge],
-    pub(crate) flags: SendFlags,
-    /// The destination of a datagram: address handle, QP number and queue key.
-    pub(crate) to: Option<(&'a Ah, u32, u32)>,
-}
+use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendOp, SendWr, Sge, UdDest};
 
 /// The send queue of an EP.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use super::adopt::{self, Adopted};
 use crate::Result;
-use crate::datapath::queues::Outgoing;
+use crate::datapath::request::Outgoing;
 use crate::types::MAX_IOV;
 use mlx5_direct::srq::PostError;
 use mlx5_direct::wr::{Bind, Data, MAX_BIND_BYTES, Remote, Wr};
