@@ -198,12 +198,28 @@ fn load() -> Result<Lib, libloading::Error> {
     unsafe {
         let lib = libloading::Library::new("libmlx5.so.1")?;
         Ok(Lib {
-            init_obj: *lib.get(b"mlx5dv_init_obj\0")?,
+            init_obj: first(&lib, b"mlx5dv_init_obj\0")?,
             is_supported: *lib.get(b"mlx5dv_is_supported\0")?,
             query_device: *lib.get(b"mlx5dv_query_device\0")?,
-            create_qp: *lib.get(b"mlx5dv_create_qp\0")?,
+            create_qp: first(&lib, b"mlx5dv_create_qp\0")?,
             _lib: lib,
         })
+    }
+}
+
+/// The function that a program linked with libmlx5 would call. A preloaded library may stand before
+/// libmlx5's and drive queues itself; `libdoorbell-verbs.so` then learns that this crate takes the
+/// queue.
+///
+/// # Safety
+///
+/// `T` is the function's type.
+unsafe fn first<T: Copy>(lib: &libloading::Library, name: &[u8]) -> Result<T, libloading::Error> {
+    let program = libloading::os::unix::Library::this();
+    // SAFETY: the function's type by contract. Libraries that the program has at its start stay
+    // loaded.
+    unsafe {
+        program.get::<T>(name).map(|function| *function).or_else(|_| lib.get(name).map(|function| *function))
     }
 }
 
