@@ -84,13 +84,16 @@ doc: setup ## the documentation, in target/doc
 package: setup ## the .crate files, in target/package; built and used by a crate outside the workspace
 	hw-tests/consumer/run --packages
 
-install: ## the provider for libdat2, its tools, example lines for dat.conf, the man page; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
-	cargo build --release -p doorbell --lib --bins
-	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
+install: ## the provider for libdat2, its tools, doorbell-run with its library, example lines for dat.conf, the man page; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+	cargo build --release -p doorbell -p doorbell-verbs --lib --bins
+	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man1" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
 	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
 	install -m 644 provider/dist/doorbell.7 "$(DESTDIR)$(mandir)/man7"
+	install -m 755 "$(target_dir)/release/libdoorbell_verbs.so" "$(DESTDIR)$(libdir)/libdoorbell-verbs.so"
+	install -m 755 "$(target_dir)/release/doorbell-run" "$(DESTDIR)$(bindir)"
+	install -m 644 mlx5-direct/verbs/doorbell-run.1 "$(DESTDIR)$(mandir)/man1"
 	sed 's|@LIBRARY@|$(libdir)/libdoorbell.so.2|' provider/dist/dat.conf >"$(DESTDIR)$(datadir)/doorbell/dat.conf"
 	$(dat12) install DESTDIR="$(DESTDIR)" prefix="$(prefix)" libdir="$(libdir)" includedir="$(includedir)"
 ifeq ($(DAT2),1)
