@@ -13,6 +13,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 mod pairs;
 #[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
 mod programs;
+#[path = "common/random_calls.rs"]
+mod random_calls;
 
 /// From this package's folder.
 const WITH_EMU: &str = "../../hw-tests/with-emu";
@@ -144,7 +146,37 @@ fn turned_off() -> Result<Completion, Failed> {
     if output.contains("doorbell-verbs") { Err(output.into()) } else { Ok(Completion::Completed) }
 }
 
+/// Random calls of verbs return the same, complete the same and leave the same memory with and
+/// without the library.
+fn same_as_libmlx5(seed: u64) -> Result<Completion, Failed> {
+    let program = std::env::current_exe()?;
+    let command = format!("timeout 60 {} random-calls {seed}", program.display());
+    let without = pairs::with_emu(&command)?;
+    let with = pairs::with_emu(&format!("{RUN} --stats {command}"))?;
+    let (with, report): (Vec<_>, Vec<_>) = with.lines().partition(|line| !line.contains("doorbell-verbs"));
+    let whole = |(taken, seen): Share| taken == seen;
+    match counts(&report.join("\n"))[..] {
+        [c] if c.qps == (2, 2) && c.cqs.0 > 0 && whole(c.cqs) && whole(c.srqs) && c.refused == 0 => {}
+        _ => return Err(format!("{report:?}").into()),
+    }
+    let lines: Vec<_> = without.lines().collect();
+    match lines.iter().zip(&with).position(|(a, b)| a != b) {
+        None if lines.len() == with.len() && lines.len() > 50 => Ok(Completion::Completed),
+        None => Err(format!("{} lines without the library, {} with it", lines.len(), with.len()).into()),
+        Some(at) => {
+            let before = lines[at.saturating_sub(8)..at].join("\n");
+            Err(format!("{before}\nwithout: {}\nwith:    {}", lines[at], with[at]).into())
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    if let [_, mode, seed] = &std::env::args().collect::<Vec<_>>()[..]
+        && mode == "random-calls"
+    {
+        random_calls::run("mlx5_0", seed.parse().expect("a number"), 60);
+        return ExitCode::SUCCESS;
+    }
     use Taken::{All, AllWithSrq, Sends};
     let mut arguments = Arguments::from_args();
     // Spinning pairs share few cores: more pairs at a time are slower, not faster.
@@ -153,6 +185,10 @@ fn main() -> ExitCode {
         Trial::ignorable_test("without_a_device_nothing_happens", without_a_device),
         Trial::ignorable_test("turned_off_everything_is_libmlx5s", turned_off),
     ];
+    for seed in 1..=8 {
+        let name = format!("random_calls_end_as_with_libmlx5_{seed}");
+        trials.push(Trial::ignorable_test(name, move || same_as_libmlx5(seed)));
+    }
     let cm_pairs = [
         ("rping -s -C 20 -a 127.0.0.1", "rping -c -C 20 -a 127.0.0.1"),
         ("ucmatose", "ucmatose -s 127.0.0.1"),
