@@ -20,13 +20,14 @@ pub mod provider;
 pub mod queues;
 pub mod report;
 pub mod sample;
+pub mod sends;
 
 use case::Case;
 use plan::{Spec, Subject};
 
 /// The case with a data path that does nothing.
 pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
-    cases::on(*spec, nothing::Nothing::new(spec))
+    if spec.case.sends() { sends::empty(spec) } else { cases::on(*spec, nothing::Nothing::new(spec)) }
 }
 
 /// The case of a subject that runs in this process.
@@ -36,6 +37,7 @@ pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
 /// The errors of the provider.
 pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
     Ok(match subject {
+        _ if spec.case.sends() => sends::path(subject, spec),
         Subject::Libmlx5Lock | Subject::Libmlx5Nolock => cases::on(*spec, libmlx5::Libmlx5::new(spec)),
         Subject::Mlx5Direct => direct::path(spec),
         Subject::Provider | Subject::ProviderVerbs => Box::new(provider::Provider::new(spec)?),

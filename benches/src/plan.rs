@@ -23,6 +23,14 @@ pub enum CaseName {
     RandomCompletion,
     /// As `RandomCompletion`, with the polling.
     RandomCompletionFree,
+    /// Posts messages of 32 bytes, inline, to the send queue of a QP.
+    Send,
+    /// As `Send`, with one segment of 64 bytes.
+    SendGather,
+    /// As `Send`, with a prepared request whose payload changes.
+    SendPrepared,
+    /// Polls the completions of sends, and releases their requests.
+    ReapSend,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
     /// As `DatPost`, with 10,000 more endpoints on the SRQ.
@@ -59,6 +67,10 @@ impl CaseName {
             Self::EmptyPoll => "empty-poll",
             Self::RandomCompletion => "random-completion",
             Self::RandomCompletionFree => "random-completion+free",
+            Self::Send => "send",
+            Self::SendGather => "send-gather",
+            Self::SendPrepared => "send-prepared",
+            Self::ReapSend => "reap-send",
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
             Self::DatReap => "dat-reap",
@@ -67,6 +79,11 @@ impl CaseName {
             Self::DatReapSend => "dat-reap-send",
             Self::DatAnswer => "dat-answer",
         }
+    }
+
+    /// Whether the case uses the send queue of a QP, not through libdat2.
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Send | Self::SendGather | Self::SendPrepared | Self::ReapSend)
     }
 
     /// Whether the case goes through libdat2.
@@ -139,7 +156,11 @@ impl Subject {
     pub fn does(self, spec: &Spec) -> bool {
         use CaseName::*;
         match self {
-            Self::Libmlx5Lock | Self::Libmlx5Nolock | Self::Mlx5Direct => !spec.case.through_libdat(),
+            Self::Mlx5Direct => !spec.case.through_libdat(),
+            // Verbs have no prepared requests.
+            Self::Libmlx5Lock | Self::Libmlx5Nolock => {
+                !spec.case.through_libdat() && spec.case != SendPrepared
+            }
             Self::Provider | Self::ProviderVerbs => match spec.case {
                 Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
                 case => case.through_libdat(),
@@ -195,6 +216,8 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         plan.extend(batches.iter().map(|&batch| spec(case, batch, 1, 1023)));
     }
     plan.push(spec(EmptyPoll, 1, 1, 1023));
+    let sends = [(Send, 1), (Send, 32), (SendGather, 1), (SendPrepared, 1), (ReapSend, 1)];
+    plan.extend(sends.map(|(case, batch)| spec(case, batch, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));

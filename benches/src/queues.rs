@@ -51,6 +51,15 @@ struct Sender {
     cq: *mut ibv_cq,
 }
 
+/// A QP for cases that send, and its send CQ.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Nothing was posted to it.
+    pub from: *mut ibv_qp,
+    /// Nothing was polled from it.
+    pub cq: *mut ibv_cq,
+}
+
 /// Maximum number of messages that a sender has outstanding.
 const SENDS: u32 = 128;
 
@@ -81,6 +90,45 @@ impl Queues {
         let mut queues = Self::create(depth, segments).0;
         queues.template = template;
         queues
+    }
+
+    /// Queues with `receives` buffers posted, and a QP that sends to them. Receives go through
+    /// verbs.
+    pub fn for_sends(receives: u32) -> (Self, Ends) {
+        let (mut queues, context, pd) = Self::create(SENDS, 1);
+        // SAFETY: the queues were made a moment ago.
+        let Sender { qp, cq } = unsafe { queues.sender(context, pd) };
+        queues.post_receives(receives);
+        (queues, Ends { from: qp, cq })
+    }
+
+    /// Lets the device work until `n` more messages arrived, and posts their buffers again.
+    pub fn settle(&mut self, n: u32) {
+        for _ in 0..n {
+            // SAFETY: a live CQ and room for one completion.
+            unsafe {
+                let mut wc: ibv_wc = zeroed();
+                while ibv_poll_cq(self.cq, 1, &mut wc) == 0 {
+                    device::step();
+                }
+                assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "a receive");
+            }
+        }
+        // The acknowledgements.
+        (0..4).for_each(|_| device::step());
+        self.post_receives(n);
+    }
+
+    fn post_receives(&mut self, n: u32) {
+        for k in 0..n {
+            // SAFETY: a live SRQ; request and list live through the call.
+            unsafe {
+                let mut sge = self.sge(k);
+                let mut wr: ibv_recv_wr = zeroed();
+                (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+                ok(ibv_post_srq_recv(self.srq, &mut wr, &mut null_mut()), "ibv_post_srq_recv");
+            }
+        }
     }
 
     fn used_once(depth: u32, segments: u32) -> Self {
@@ -150,6 +198,7 @@ impl Queues {
                 let mut init: ibv_qp_init_attr = zeroed();
                 (init.send_cq, init.recv_cq, init.srq) = (cq, self.cq, self.srq);
                 (init.cap.max_send_wr, init.cap.max_send_sge) = (SENDS, 1);
+                init.cap.max_inline_data = 32;
                 init.qp_type = ibv_qp_type::IBV_QPT_RC;
                 some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
             });

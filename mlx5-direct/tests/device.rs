@@ -5,6 +5,8 @@
 #![expect(unsafe_code, reason = "queues are taken over from verbs")]
 
 mod common;
+#[path = "../examples/echo.rs"]
+mod echo;
 #[path = "common/ends.rs"]
 mod ends;
 #[path = "../examples/receive.rs"]
@@ -63,6 +65,11 @@ fn main() {
         trial("the_example_receives_from_raw_pointers", |rig| {
             let expected = (0..3000u64).map(|n| 1 + n % 1000).sum();
             assert_eq!(example::run(rig, 3000), expected);
+        }),
+        trial("the_example_answers_each_message", |_| {
+            let rig = echo::rig::Rig::open().expect("the device");
+            let expected = (0..3000u64).map(|n| 1 + n * 7 % 1000).sum();
+            assert_eq!(echo::run(&rig, 3000), expected);
         }),
         trial("bound_buffers_come_around_again_and_again", bound),
         trial("a_send_queue_has_the_limits_that_verbs_granted", sends::caps),
