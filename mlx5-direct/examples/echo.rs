@@ -8,6 +8,7 @@
 use doorbell_sys::*;
 use mlx5_direct::{Completion, Cq, DataSeg, Rq, Sq, Wr, wr::Inline};
 
+#[allow(clippy::duplicate_mod, reason = "a test includes both examples")]
 #[path = "../tests/common/rig.rs"]
 pub(crate) mod rig;
 use rig::Rig;

@@ -7,6 +7,7 @@
 use doorbell_sys::{ibv_cq, ibv_srq};
 use mlx5_direct::{Completion, Cq, DataSeg, Srq};
 
+#[allow(clippy::duplicate_mod, reason = "a test includes both examples")]
 #[path = "../tests/common/rig.rs"]
 pub(crate) mod rig;
 use rig::Rig;
