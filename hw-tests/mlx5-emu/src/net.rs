@@ -23,7 +23,7 @@ use crate::qp_state::QpType;
 use crate::ring::{CAPACITY, Ring};
 
 /// Slots 1 to this.
-const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
+pub(crate) const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
 /// The longest frame that travels whole; longer ones are cut into parts.
 const WHOLE: usize = CAPACITY / 4 * 3;
 /// Data in a part of a frame.

@@ -1,11 +1,11 @@
 //! Multicast groups: GIDs to which datagram QPs of any process of the fabric are attached.
 //!
 //! A process with a member keeps a socket bound to an abstract name that holds the group and the
-//! process's slot. A sender reads these names from /proc/net/unix. It sends one copy to each other
-//! process with members, and delivers to the members in its own process itself.
+//! process's slot. A sender tries these names of all slots. (/proc/net/unix would list them, but a list
+//! that changes while it is read may lack an entry.) It sends one copy to each other process with
+//! members, and delivers to the members in its own process itself.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -14,6 +14,7 @@ use super::requester::{Outcome, done};
 use super::responder::{Payload, Reply, Request};
 use crate::config;
 use crate::device::Device;
+use crate::net::SLOTS;
 use crate::objects::{Blocked, Seg};
 use crate::qp_state::QpType;
 use crate::sys;
@@ -37,18 +38,17 @@ struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct Groups(HashMap<Gid, Group>);
 
-/// The name of a process in a group, without the slot.
-fn name(gid: &Gid) -> String {
+/// The address that shows that a process has members of a group.
+fn address(gid: &Gid, slot: u32) -> io::Result<SocketAddr> {
     let gid = u128::from_be_bytes(*gid);
-    format!("mlx5-emu/{}/group/{gid:032x}/", config::session())
+    SocketAddr::from_abstract_name(format!("mlx5-emu/{}/group/{gid:032x}/{slot}", config::session()))
 }
 
 /// The slots of the processes with members of a group.
 fn processes(gid: &Gid) -> Vec<u32> {
-    let name = format!("@{}", name(gid));
-    let sockets = fs::read("/proc/net/unix").unwrap_or_default();
-    let sockets = String::from_utf8_lossy(&sockets);
-    sockets.lines().filter_map(|line| line.split_once(&name)?.1.parse().ok()).collect()
+    let Ok(probe) = UnixDatagram::unbound() else { return Vec::new() };
+    let is_bound = |slot: u32| address(gid, slot).is_ok_and(|address| probe.connect_addr(&address).is_ok());
+    (1..=SLOTS).filter(|&slot| is_bound(slot)).collect()
 }
 
 fn is_multicast(gid: &Gid) -> bool {
@@ -90,8 +90,7 @@ impl Device {
         }
         let slot = self.net.slot();
         let group = self.groups.0.entry(gid).or_insert_with(|| {
-            let address = SocketAddr::from_abstract_name(format!("{}{slot}", name(&gid)));
-            let socket = address.and_then(|address| UnixDatagram::bind_addr(&address));
+            let socket = address(&gid, slot).and_then(|address| UnixDatagram::bind_addr(&address));
             Group { members: Vec::new(), _name: socket.ok() }
         });
         if !group.members.contains(&index) {
