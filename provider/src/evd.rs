@@ -23,7 +23,7 @@ use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
 use crate::memory::{headroom, list, queue};
 use crate::shared_recv::SharedRecv;
-use crate::sync::{FastMutex, FastMutexGuard, rank};
+use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -85,7 +85,7 @@ pub(crate) struct EvdInner {
     /// The waiting thread has armed the CQ for itself.
     interrupted: AtomicBool,
     wake: EventFd,
-    queue: FastMutex<{ rank::QUEUE }, Queue>,
+    queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
     _dates: KeptDates,
 }
@@ -316,9 +316,9 @@ impl EvdInner {
             interrupted: AtomicBool::new(false),
             wake,
             _dates: dates,
-            queue: FastMutex::new(Queue {
+            queue: BiasedMutex::new(Queue {
                 cq,
-                slow_path: if discards { SlowPath::REQUESTS } else { SlowPath::empty() },
+                slow_path: SlowPath::of_new(flags, discards),
                 batch: list(2 * BATCH)?,
                 qlen,
                 dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
@@ -338,6 +338,7 @@ impl EvdInner {
                 alert: Alert::new(&ia.context),
                 demand: 0,
                 counts: EvdCounts::default(),
+                deferred: Deferred::default(),
             }),
         });
         if inner.channel.is_some() {
@@ -366,7 +367,7 @@ impl EvdInner {
             // One batch is enough: the batch contains the oldest event.
             self.harvest_batch(&mut queue)?
         } else {
-            Deferred::default()
+            queue.take_deferred()
         };
         if !deferred.is_nothing() {
             drop(queue);
@@ -406,7 +407,7 @@ impl EvdInner {
     }
 
     #[inline(always)]
-    fn queue(&self) -> FastMutexGuard<'_, Queue> {
+    fn queue(&self) -> BiasedMutexGuard<'_, Queue> {
         self.queue.lock()
     }
 
@@ -438,7 +439,7 @@ impl EvdInner {
     }
 
     /// Sees to it that a new CQ is armed with the others.
-    fn arm_anew(&self, mut queue: FastMutexGuard<'_, Queue>) {
+    fn arm_anew(&self, mut queue: BiasedMutexGuard<'_, Queue>) {
         queue.alert.disarmed();
         drop(queue);
         if self.waiting.load(Ordering::Acquire) {

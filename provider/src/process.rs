@@ -14,13 +14,8 @@ pub(crate) fn at_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_ch
 
 /// In the child of a fork, before the fork returns there: nobody holds this lock any more, nor
 /// waits for it. What a thread of the parent was changing under it may be half changed.
-pub(crate) fn free_in_child<T>(lock: &parking_lot::Mutex<T>) {
-    use parking_lot::lock_api::RawMutex as _;
-    // SAFETY: the raw lock is only replaced by one that is free, and no guard of it is dropped
-    // later: its holders were threads that this process does not have. It is atomic memory, which
-    // may change behind a shared reference, and no other thread looks at it.
-    unsafe {
-        let raw = std::ptr::from_ref(lock.raw()).cast_mut();
-        raw.write(parking_lot::RawMutex::INIT);
-    }
+pub(crate) fn free_in_child<T>(lock: &biased_lock::BiasedMutex<T>) {
+    // SAFETY: the holders of the lock were threads that this process does not have, and no other
+    // thread uses it.
+    unsafe { lock.force_unlock() }
 }

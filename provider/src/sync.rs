@@ -5,20 +5,19 @@
 //! levels. Two threads that keep this order cannot wait for each other. Debug builds check the
 //! order: taking a lock of the same or a lower level than one that the thread holds panics and
 //! names both locks. Release builds check nothing, and the types of this module are then plain
-//! locks of the standard library and of parking_lot.
+//! locks of the standard library and of [`biased_lock`].
 //!
-//! A lock that is only tried (`try_read`, `try_lock`) is not checked, because trying never waits.
-//! It counts as held. Several locks of rank [`rank::HANDLE`] may be held together.
+//! Several locks of rank [`rank::HANDLE`] may be held together.
 //!
 //! The table in ARCHITECTURE.md, section Locks, says for each lock what it guards and which levels
 //! are taken while it is held.
 //!
 //! Locks below this crate are taken after all of these: the locks of `rxe_fallback::CmId`, of
-//! libibverbs, of librdmacm and of the allocator. The biased lock of an SRQ
-//! ([`biased_lock`]) has no rank.
+//! libibverbs, of librdmacm and of the allocator. The biased lock of a C
+//! handle ([`biased_lock::BiasedLock`]) has no rank.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
 /// The ranks, from the outermost lock to the innermost.
@@ -263,38 +262,39 @@ impl Condvar {
     }
 }
 
-/// A [`parking_lot::Mutex`] with a rank: smaller and faster than the standard library's.
+/// A [`biased_lock::BiasedMutex`] with a rank: its owner locks it without an atomic
+/// read-modify-write instruction.
 #[derive(Debug)]
-pub(crate) struct FastMutex<const RANK: u8, T>(parking_lot::Mutex<T>);
+pub(crate) struct BiasedMutex<const RANK: u8, T>(biased_lock::BiasedMutex<T>);
 
-/// Access to the data of a [`FastMutex`].
+/// Access to the data of a [`BiasedMutex`].
 #[derive(Debug)]
-pub(crate) struct FastMutexGuard<'a, T> {
-    guard: parking_lot::MutexGuard<'a, T>,
+pub(crate) struct BiasedMutexGuard<'a, T> {
+    guard: biased_lock::Guard<'a, T>,
     _held: Held,
 }
 
-impl<const RANK: u8, T> FastMutex<RANK, T> {
+impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self(parking_lot::Mutex::new(value))
+        Self(biased_lock::BiasedMutex::new(value))
     }
 
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn lock(&self) -> FastMutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> BiasedMutexGuard<'_, T> {
         let _held = Held::checked(RANK);
-        FastMutexGuard { guard: self.0.lock(), _held }
+        BiasedMutexGuard { guard: self.0.lock(), _held }
     }
 
     /// Takes the lock even if it is held. For a child after a fork, in which no other thread
     /// exists.
-    pub(crate) fn lock_anew(&self) -> FastMutexGuard<'_, T> {
+    pub(crate) fn lock_anew(&self) -> BiasedMutexGuard<'_, T> {
         crate::process::free_in_child(&self.0);
-        FastMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
+        BiasedMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
     }
 }
 
-impl<T> Deref for FastMutexGuard<'_, T> {
+impl<T> Deref for BiasedMutexGuard<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -303,7 +303,7 @@ impl<T> Deref for FastMutexGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for FastMutexGuard<'_, T> {
+impl<T> DerefMut for BiasedMutexGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
@@ -340,19 +340,6 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
         match self.0.read() {
             Ok(guard) => Ok(RwLockReadGuard { guard, _held }),
             Err(poisoned) => Err(PoisonError::new(RwLockReadGuard { guard: poisoned.into_inner(), _held })),
-        }
-    }
-
-    /// Never waits, so the order is not checked.
-    #[inline(always)]
-    pub(crate) fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
-        match self.0.try_read() {
-            Ok(guard) => Ok(RwLockReadGuard { guard, _held: Held::unchecked(RANK) }),
-            Err(TryLockError::Poisoned(poisoned)) => {
-                let guard = RwLockReadGuard { guard: poisoned.into_inner(), _held: Held::unchecked(RANK) };
-                Err(TryLockError::Poisoned(PoisonError::new(guard)))
-            }
-            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
         }
     }
 
@@ -445,7 +432,7 @@ mod tests {
         let inner = Inner::default();
         let control = inner.lock();
         assert!(!allowed(|| drop(third.read())));
-        assert!(allowed(|| drop(third.try_read())) && allowed(|| drop(third.write_unshared())));
+        assert!(allowed(|| drop(third.write_unshared())));
         drop(control);
         drop(held.1);
     }
@@ -455,7 +442,7 @@ mod tests {
     fn ranks_take_no_room() {
         use std::mem::size_of;
         assert_eq!(size_of::<MutexGuard<'_, u8>>(), size_of::<std::sync::MutexGuard<'_, u8>>());
-        assert_eq!(size_of::<FastMutexGuard<'_, u8>>(), size_of::<parking_lot::MutexGuard<'_, u8>>());
+        assert_eq!(size_of::<BiasedMutexGuard<'_, u8>>(), size_of::<biased_lock::Guard<'_, u8>>());
         assert_eq!(size_of::<RwLockReadGuard<'_, u8>>(), size_of::<std::sync::RwLockReadGuard<'_, u8>>());
         assert_eq!(size_of::<Outer>(), size_of::<std::sync::Mutex<u8>>());
         let (outer, inner) = (Outer::default(), Inner::default());

@@ -4,7 +4,7 @@
 //! Without the test harness: the tests inside that file are for the processor's own atomics.
 
 use libtest_mimic::{Arguments, Trial};
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use loom::thread;
 use mlx5_direct::WqeIndex;
 use std::collections::TryReserveError;
@@ -92,8 +92,48 @@ fn slot_is_taken_after_its_reaper_has_read_it() {
     });
 }
 
+/// The CQ that has a map of its own returns slots in the current word and in another while the poster takes one: each is found now
+/// or by the next search, and once.
+fn slots_of_the_cq_with_its_own_map_are_found() {
+    const FIRST: u16 = 2 * BITS + 3;
+    const SECOND: u16 = 2 * BITS + 60;
+    loom::model(|| {
+        let slots = ring();
+        assert!(slots.claim());
+        assert!(slots.reap_alone(FIRST.into()).is_some());
+        let reaper = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                assert_eq!(slots.reap_alone(SECOND.into()), Some((1000 + u64::from(SECOND), 0)));
+                assert_eq!(slots.reap_alone(1), Some((1001, 0)));
+            })
+        };
+        let released = slots.released();
+        let mut taken = Vec::new();
+        let mut searched = 0;
+        while searched < 2 {
+            searched += 1;
+            let Some((word, bits)) = slots.take_returned(1, WORDS) else { break };
+            taken.extend((0..BITS).filter(|bit| bits >> bit & 1 == 1).map(|bit| word as u16 * BITS + bit));
+        }
+        assert!(
+            taken.len() >= (released as usize).min(2),
+            "{released} slots were released before the search"
+        );
+        reaper.join().unwrap();
+        take_all(&slots, &mut taken);
+        taken.sort_unstable();
+        assert_eq!(taken, [1, FIRST, SECOND], "slots that came back");
+        assert_eq!(slots.released(), 3);
+    });
+}
+
 fn main() {
     let tests = [
+        Trial::test("slots_of_the_cq_with_its_own_map_are_found", || {
+            slots_of_the_cq_with_its_own_map_are_found();
+            Ok(())
+        }),
         Trial::test("slot_that_comes_back_during_a_search_is_found", || {
             slot_that_comes_back_during_a_search_is_found();
             Ok(())

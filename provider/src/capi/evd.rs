@@ -5,6 +5,7 @@ use super::code::{Code, SUCCESS, guard};
 use super::convert::{ia_of, timeout};
 use super::event::{completion, event};
 use super::handle::Handle;
+use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::Polled;
@@ -29,6 +30,7 @@ pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u
         let evd = Evd::create(&object.ia, qlen, cno_object.as_ref().map(|cno| &cno.cno), flags)?;
         let handle = ia.sibling_known_as(EvdObject { evd: evd.clone(), cno }, evd.id().0)?;
         evd.set_context(handle.0 as u64);
+        handle.put_hot(Hot::Evd(evd.inner.clone()));
         out.set(handle);
         Ok(())
     })
@@ -135,10 +137,11 @@ pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
 /// poll (dtest -p) compare with that value. Other EVDs answer with the bit.
 pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     // The fast path contains nothing that can panic, so it needs no guard.
-    if let Some(object) = evd.get_fast::<EvdObject>()
-        && !out.is_null()
+    if !out.is_null()
+        && let Some(owned) = evd.hot_fast()
+        && let Hot::Evd(owned) = &*owned
     {
-        match object.evd.inner.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
+        match owned.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
             Polled::Dto(()) => return SUCCESS,
             // Only an EVD that takes completions gives this answer.
             Polled::Empty => return ReturnType::QueueEmpty as u32,
@@ -148,9 +151,21 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     evd_dequeue_slow(evd, out)
 }
 
+/// First as the fast path does, after waiting for other threads that use the handle. Then with all
+/// checks and for events of all kinds.
 #[inline(never)]
 fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
+        if !out.is_null()
+            && let Ok(shared) = evd.hot()
+            && let Hot::Evd(shared) = &*shared
+        {
+            match shared.dequeue_fast(|dto| out.set_fields(&completion(evd, &dto))) {
+                Polled::Dto(()) => return Ok(()),
+                Polled::Empty => return Err(Code(ReturnType::QueueEmpty as u32)),
+                Polled::Slow => {}
+            }
+        }
         let takes = get(evd)?;
         out.need(2)?;
         match takes.inner.dequeue_slow() {

@@ -16,12 +16,13 @@
 //! A call that changes or takes away an object write-locks the slot. No call waits for other
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
-//! refused. Posting to an SRQ takes a [`BiasedLock`] only.
+//! refused. Posting to an SRQ and dequeuing from an EVD take a [`BiasedLock`] only.
 
 use super::code::Code;
 use super::handle::Handle;
 use super::objects::{Object, Stored};
 use super::table::Table;
+use crate::evd::EvdInner;
 use crate::memory::table;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
@@ -30,7 +31,7 @@ use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// The number of other objects that are freed before a slot is used again.
 const QUARANTINE: usize = 1 << 16;
@@ -56,8 +57,8 @@ pub(super) struct HandleSlot {
     present: AtomicU32,
     /// The process that created the object.
     process: AtomicU32,
-    /// The SRQ, if the object is an SRQ.
-    srq: BiasedLock<Srq>,
+    /// What calls on the data path use of the object.
+    hot: BiasedLock<Hot>,
     /// The consumer's context (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
     /// The handle of the object's IA.
@@ -93,7 +94,7 @@ impl HandleSlot {
             provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
             present: AtomicU32::new(0),
             process: AtomicU32::new(0),
-            srq: BiasedLock::new(),
+            hot: BiasedLock::new(),
             context: AtomicU64::new(0),
             ia: AtomicUsize::new(0),
             id: AtomicU64::new(0),
@@ -125,6 +126,35 @@ impl HandleSlot {
 /// The slot of this chunk that contains the address.
 fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlot> {
     chunk.get(address.wrapping_sub(chunk.as_ptr() as usize) / SLOT_SIZE)
+}
+
+/// What calls on the data path use of an object.
+pub(super) enum Hot {
+    Srq(Srq),
+    Evd(Arc<EvdInner>),
+}
+
+/// An SRQ that this call uses.
+pub(super) struct SrqGuard(Guard<'static, Hot>);
+
+impl Deref for SrqGuard {
+    type Target = Srq;
+
+    fn deref(&self) -> &Srq {
+        match &*self.0 {
+            Hot::Srq(srq) => srq,
+            Hot::Evd(_) => unreachable!("the kind was checked, and the lock is held since"),
+        }
+    }
+}
+
+impl DerefMut for SrqGuard {
+    fn deref_mut(&mut self) -> &mut Srq {
+        match &mut *self.0 {
+            Hot::Srq(srq) => srq,
+            Hot::Evd(_) => unreachable!("the kind was checked, and the lock is held since"),
+        }
+    }
 }
 
 /// An object that the call uses, read-locked.
@@ -189,7 +219,7 @@ impl HandleSlot {
     /// Forgets an inherited object: nothing is freed.
     fn forget<T>(&self, object: T) {
         std::mem::forget(object);
-        self.srq.forget();
+        self.hot.forget();
     }
 }
 
@@ -205,42 +235,42 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
-    /// The SRQ of this handle on the fast path: the slot is in the first chunk, and this thread
-    /// owns the SRQ's biased lock.
+    /// What the data path uses of this object, on the fast path: the slot is in the first chunk, and
+    /// this thread owns the biased lock of the slot. Under the guard, a call runs no code of the
+    /// consumer (an agent of a CNO), which may use the handle again.
     #[inline(always)]
-    pub(super) fn srq_fast(self) -> Option<Guard<'static, Srq>> {
-        at(&FIRST, self.0)?.of(self)?.srq.try_lock_fast()
+    pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
+        at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast()
+    }
+
+    /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code
+    /// of the consumer runs under the guard.
+    pub(super) fn hot(self) -> Result<Guard<'static, Hot>, LockError> {
+        let guard = self.slot().ok_or(LockError::Empty)?.hot.lock()?;
+        // The object may have gone, and its slot may have another one, while this thread waited.
+        self.slot().map(|_| guard).ok_or(LockError::Empty)
     }
 
     /// The SRQ of this handle, after waiting for other threads that use it. INVALID_HANDLE if there
     /// is none; INVALID_STATE if this thread uses the SRQ already.
-    pub(super) fn srq(self) -> Result<Guard<'static, Srq>, Code> {
-        let why = |error| match error {
-            LockError::Empty => Code::handle(Subtype::InvalidHandleSrq),
-            LockError::Reentrant => Code::new(ReturnType::InvalidState, Subtype::None),
-        };
-        self.slot().ok_or(LockError::Empty).and_then(|slot| slot.srq.lock()).map_err(why)
+    pub(super) fn srq(self) -> Result<SrqGuard, Code> {
+        match self.hot() {
+            Ok(guard) if matches!(*guard, Hot::Srq(_)) => Ok(SrqGuard(guard)),
+            Ok(_) | Err(LockError::Empty) => Err(Code::handle(Subtype::InvalidHandleSrq)),
+            Err(LockError::Reentrant) => Err(Code::new(ReturnType::InvalidState, Subtype::None)),
+        }
     }
 
-    /// Stores the SRQ in its slot.
-    pub(super) fn put_srq(self, srq: Srq) {
+    /// Stores what the data path uses of the object in the object's slot.
+    pub(super) fn put_hot(self, hot: Hot) {
         if let Some(slot) = self.slot() {
-            slot.srq.put(Box::new(srq));
+            slot.hot.put(Box::new(hot));
         }
     }
 
     /// Waits until no call uses the SRQ and takes it out of its slot.
-    pub(super) fn take_srq(self) -> Option<Box<Srq>> {
-        self.slot()?.srq.take()
-    }
-
-    /// The object on the fast path: it is of this type, its slot is in the first chunk, and no
-    /// thread is about to change it.
-    #[inline(always)]
-    pub(super) fn get_fast<K: Stored>(self) -> Option<Ref<K>> {
-        let guard = at(&FIRST, self.0)?.of(self)?.object.try_read().ok()?;
-        guard.as_deref().and_then(K::of)?;
-        Some(Ref { guard, kind: PhantomData })
+    pub(super) fn take_srq(self) -> Option<Box<Hot>> {
+        self.slot()?.hot.take()
     }
 
     /// The object, or INVALID_HANDLE with the subtype of its type.
@@ -299,6 +329,7 @@ impl Handle {
             return Err(code);
         }
         drop(guard);
+        drop(slot.hot.take());
         retire(slot);
         Ok(())
     }
@@ -317,6 +348,9 @@ impl Handle {
         }
         let object = guard.take().and_then(|object| K::into(*object).ok()).ok_or_else(invalid)?;
         drop(guard);
+        if !inherited {
+            drop(slot.hot.take());
+        }
         retire(slot);
         if inherited {
             slot.forget(object);
@@ -403,7 +437,7 @@ impl Handle {
                     slot.forget(object);
                 } else {
                     drop(object);
-                    drop(slot.srq.take());
+                    drop(slot.hot.take());
                 }
                 retire(slot);
             }

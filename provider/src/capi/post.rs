@@ -6,6 +6,7 @@
 use super::code::{Code, SUCCESS, guard};
 use super::convert::completion_flags;
 use super::handle::Handle;
+use super::handles::Hot;
 use super::objects::EpObject;
 use super::raw::In;
 use crate::datapath::WrInfo;
@@ -131,7 +132,8 @@ pub(super) extern "C" fn ep_post_rdma_write(
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if count == 1
-        && let Some(mut owned) = srq.srq_fast()
+        && let Some(mut owned) = srq.hot_fast()
+        && let Hot::Srq(owned) = &mut *owned
         && let Some([segment]) = iov.few(1)
         && owned.post_fast(segment, cookie)
     {
@@ -145,7 +147,8 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
 /// posts with [`crate::Srq::post_slow`], which gives the error.
 #[inline(never)]
 fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
-    if let Some(mut owned) = srq.srq_fast()
+    if let Some(mut owned) = srq.hot_fast()
+        && let Hot::Srq(owned) = &mut *owned
         && let Some(segments) = iov.few(count)
         && owned.post_from_last_lmr(segments, cookie)
     {

@@ -4,6 +4,7 @@ use super::abi::{SrqAttr, SrqParam};
 use super::code::{Code, guard};
 use super::convert::ia_of;
 use super::handle::Handle;
+use super::handles::Hot;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
 use crate::{Pz, Srq};
@@ -22,7 +23,7 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
         let srq = Srq::create(&object.ia, &zone, attr)?;
         let handle = ia.sibling(SrqObject { srq: srq.inner.clone(), pz })?;
         srq.set_context(handle.0 as u64);
-        handle.put_srq(srq);
+        handle.put_hot(Hot::Srq(srq));
         out.set(handle);
         Ok(())
     })

@@ -71,16 +71,6 @@ impl SrqPath {
         }
     }
 
-    /// Does [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a message of
-    /// [`DirectCq::next_message`]. Returns the buffer's cookie and pool.
-    #[inline(always)]
-    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
-        match self {
-            Self::Direct(srq) => srq.reap(entry),
-            Self::Verbs(_) => None,
-        }
-    }
-
     /// Whether the device completes every buffer that it has taken from the SRQ, even when a QP
     /// fails.
     pub(crate) fn completes_all(&self) -> bool {

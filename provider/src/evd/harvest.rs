@@ -4,12 +4,11 @@
 use super::queue::{BATCH, Deferred, Numbered, Queue, Queued, SlowPath};
 use super::{EvdInner, Polled};
 use crate::Result;
-use crate::datapath::{Completion, WrId, WrInfo};
+use crate::datapath::{Completion, CqPath, WrId, WrInfo};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFields, reason};
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
-use crate::sync::FastMutexGuard;
-use crate::types::{DtoOp, DtoStatus, EpId, EvdFlags};
+use crate::types::{DtoOp, DtoStatus, EpId};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,99 +91,92 @@ impl EvdInner {
 
     /// Harvests all finished completions.
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Deferred> {
-        let mut deferred = Deferred::default();
         // Without memory for deferred work, the remaining completions stay in the CQ until the next
         // harvest.
-        while self.harvest_into(queue, &mut deferred)? >= BATCH && deferred.reserve_batch().is_ok() {}
-        Ok(deferred)
+        self.harvest_while(queue, |n, deferred| n >= BATCH && deferred.reserve_batch().is_ok())
     }
 
     /// Harvests at most one batch of finished completions.
     #[inline]
     pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Deferred> {
-        let mut deferred = Deferred::default();
-        self.harvest_into(queue, &mut deferred)?;
-        Ok(deferred)
+        self.harvest_while(queue, |_, _| false)
     }
 
-    /// Dequeues in the common cases, without events other than completions.
+    /// Harvests batches until `more`, which gets the size of the last one, is false.
+    #[inline]
+    fn harvest_while(
+        &self,
+        queue: &mut Queue,
+        mut more: impl FnMut(usize, &mut Deferred) -> bool,
+    ) -> Result<Deferred> {
+        let mut deferred = queue.take_deferred();
+        loop {
+            match self.harvest_into(queue, &mut deferred) {
+                Ok(n) if more(n, &mut deferred) => {}
+                Ok(_) => return Ok(deferred),
+                Err(error) => {
+                    queue.defer(deferred);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Dequeues in the common cases: the next event is a completion without a side effect. Runs no
+    /// code of the consumer but `make`, which builds the consumer's representation of the
+    /// completion, and waits for no thread that does.
     ///
-    /// If only receives from direct SRQs complete on the EVD, a successful receive without a side
-    /// effect goes straight from the CQ to the consumer. `make` builds the consumer's
-    /// representation of the completion.
+    /// A successful receive from a direct SRQ goes straight from the CQ to the consumer. All other
+    /// completions pass through the EVD's own queue, a batch at a time.
     #[inline(always)]
     pub(crate) fn dequeue_fast<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Polled<T> {
         let mut locked = self.queue();
         let queue = &mut *locked;
-        if !queue.slow_path.is_empty() || !queue.others.is_empty() || !queue.dtos.is_empty() {
-            return self.dequeue_queued(locked, make);
-        }
-        let Some(cq) = &mut queue.cq else { return self.dequeue_queued(locked, make) };
-        let Some(receives) = cq.direct_receives() else { return self.dequeue_queued(locked, make) };
-        for cq in receives {
-            let Some(message) = cq.next_message() else {
-                if cq.has_other() {
-                    return Polled::Slow;
-                }
-                continue;
-            };
-            if !message.invalidates()
-                && let Some(pair) = queue.pairs.get(&message.qpn())
-                && !pair.watches_receives()
-                && let Some(srq) = &pair.srq
-                && let Some((cookie, pool)) = srq.path.reap(message.entry())
-            {
-                queue.counts.polled += 1;
-                pair.received.add(message.counted_as(), message.length());
-                let (ep, ep_context) = (pair.ep, pair.context());
-                drop(locked);
-                return Polled::Dto(make(DtoCompletion::new(DtoFields {
-                    ep,
-                    ep_context,
-                    cookie,
-                    pool,
-                    status: DtoStatus::Success,
-                    length: message.length(),
-                    op: message.operation(),
-                    immediate: message.immediate(),
-                    invalidated: None,
-                })));
-            }
-            let completion = cq.translate(&message);
-            self.queue_one(locked, &completion);
-            return Polled::Slow;
-        }
-        queue.counts.not_found += 1;
-        Polled::Empty
-    }
-
-    /// Does the work of [`EvdInner::dequeue_fast`] for completions that pass through the EVD's own
-    /// queue. Harvests one batch at a time.
-    #[inline(never)]
-    fn dequeue_queued<T>(
-        &self,
-        mut queue: FastMutexGuard<'_, Queue>,
-        make: impl FnOnce(DtoCompletion) -> T,
-    ) -> Polled<T> {
-        let usual = !queue.slow_path.intersects(SlowPath::CLOSED | SlowPath::WAITED);
-        if !usual || !queue.others.is_empty() || !self.flags.contains(EvdFlags::DTO) {
+        if queue.slow_path.intersects(SlowPath::ALWAYS) || !queue.others.is_empty() {
             return Polled::Slow;
         }
         let was_empty = queue.dtos.is_empty();
-        if was_empty {
-            let mut deferred = Deferred::default();
-            let polled = self.harvest_into(&mut queue, &mut deferred);
-            if deferred.is_nothing() && matches!(polled, Ok(0)) {
-                queue.counts.dequeued(false, true);
-                return Polled::Empty;
-            }
-            // Tells later dequeues that polling found the queued completions.
-            queue.counts.polling = !queue.dtos.is_empty();
-            if !deferred.is_nothing() {
-                drop(queue);
-                self.run_deferred(deferred);
+        if was_empty
+            && !queue.slow_path.contains(SlowPath::REQUESTS)
+            && let Some(receives) = queue.cq.as_mut().and_then(CqPath::direct_receives)
+        {
+            for cq in receives {
+                let Some(message) = cq.next_message() else {
+                    if cq.has_other() {
+                        return Polled::Slow;
+                    }
+                    continue;
+                };
+                if !message.invalidates()
+                    && let Some(pair) = queue.pairs.get(&message.qpn())
+                    && !pair.watches_receives()
+                    && let Some((cookie, pool)) = cq.reap(message.entry())
+                {
+                    queue.counts.polled += 1;
+                    pair.received.add(message.counted_as(), message.length());
+                    let dto = DtoCompletion::new(DtoFields {
+                        ep: pair.ep,
+                        ep_context: pair.context(),
+                        cookie,
+                        pool,
+                        status: DtoStatus::Success,
+                        length: message.length(),
+                        op: message.operation(),
+                        immediate: message.immediate(),
+                        invalidated: None,
+                    });
+                    drop(locked);
+                    return Polled::Dto(make(dto));
+                }
+                let completion = cq.translate(&message);
+                self.queue_one(queue, &completion);
                 return Polled::Slow;
             }
+            queue.counts.not_found += 1;
+            return Polled::Empty;
+        }
+        if was_empty && let Some(polled) = self.fill(queue) {
+            return polled;
         }
         let plain = |dto: &DtoCompletion| dto.invalidated.is_none() && dto.op != DtoOp::RmrBind;
         if !queue.dtos.front().is_some_and(|queued| plain(&queued.dto)) {
@@ -193,17 +185,33 @@ impl EvdInner {
         let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
         credit.release(|number| queue.srqs.get(&number));
         queue.counts.dequeued(true, was_empty);
-        drop(queue);
+        drop(locked);
         Polled::Dto(make(dto))
     }
 
+    /// Harvests one batch for a dequeue that has found the queue empty. `None` if the queue now has
+    /// the next event.
     #[inline(never)]
-    fn queue_one(&self, mut queue: FastMutexGuard<'_, Queue>, completion: &Completion) {
-        let mut deferred = Deferred::default();
-        self.take(&mut queue, completion, &mut deferred);
+    fn fill<T>(&self, queue: &mut Queue) -> Option<Polled<T>> {
+        let mut deferred = queue.take_deferred();
+        let polled = self.harvest_into(queue, &mut deferred);
+        if deferred.is_nothing() && matches!(polled, Ok(0)) {
+            queue.counts.dequeued(false, true);
+            return Some(Polled::Empty);
+        }
+        // Tells later dequeues that polling found the queued completions.
         queue.counts.polling = !queue.dtos.is_empty();
-        drop(queue);
-        self.run_deferred(deferred);
+        let usual = deferred.is_nothing() && polled.is_ok();
+        queue.defer(deferred);
+        if usual { None } else { Some(Polled::Slow) }
+    }
+
+    #[inline(never)]
+    fn queue_one(&self, queue: &mut Queue, completion: &Completion) {
+        let mut deferred = queue.take_deferred();
+        self.take(queue, completion, &mut deferred);
+        queue.defer(deferred);
+        queue.counts.polling = !queue.dtos.is_empty();
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::event_data::{Dequeued, DtoCompletion, Notice};
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
-use crate::types::{CompletionFlags, DtoOp, EpId, NumberHasher};
+use crate::types::{CompletionFlags, DtoOp, EpId, EvdFlags, NumberHasher};
 use rxe_fallback::Context;
 use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -47,6 +47,8 @@ pub(crate) struct Queue {
     /// The number of CQ entries that all attached streams together may need.
     pub(crate) demand: u32,
     pub(crate) counts: EvdCounts,
+    /// Work that a dequeue on the fast path has found.
+    pub(super) deferred: Deferred,
 }
 
 bitflags::bitflags! {
@@ -58,6 +60,23 @@ bitflags::bitflags! {
         /// A thread is in `wait`.
         const WAITED = 2;
         const CLOSED = 4;
+        /// The EVD takes no completions, so its events are never plain.
+        const NO_DTOS = 8;
+        /// `Queue::deferred` holds work.
+        const DEFERRED = 16;
+        /// What rules out the fast path.
+        const ALWAYS =
+            Self::WAITED.bits() | Self::CLOSED.bits() | Self::NO_DTOS.bits() | Self::DEFERRED.bits();
+    }
+}
+
+impl SlowPath {
+    /// Of a new EVD that takes these streams.
+    pub(crate) fn of_new(flags: EvdFlags, discards: bool) -> Self {
+        let mut path = Self::empty();
+        path.set(Self::REQUESTS, discards);
+        path.set(Self::NO_DTOS, !flags.contains(EvdFlags::DTO));
+        path
     }
 }
 
@@ -103,6 +122,20 @@ pub(crate) enum StreamKind {
 }
 
 impl Queue {
+    /// Keeps work for the next caller of [`Queue::take_deferred`]. Until then no dequeue takes the
+    /// fast path.
+    pub(crate) fn defer(&mut self, work: Deferred) {
+        self.slow_path.set(SlowPath::DEFERRED, !work.is_nothing());
+        self.deferred = work;
+    }
+
+    /// The work that dequeues on the fast path have found.
+    #[inline]
+    pub(crate) fn take_deferred(&mut self) -> Deferred {
+        self.slow_path.remove(SlowPath::DEFERRED);
+        std::mem::take(&mut self.deferred)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.dtos.len() + self.others.len()
     }
@@ -244,7 +277,7 @@ impl Queue {
 }
 
 /// Work that a harvest finds, to be done without the queue's lock.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Deferred {
     pub(crate) failed: Vec<Arc<QueuePair>>,

@@ -8,6 +8,7 @@
 //! its place has an entry.
 
 use super::adopt::{self, Adopted};
+use super::slots::RingSlots;
 use super::srq::DirectSrq;
 use crate::counters::ReceivedAs;
 use crate::datapath::completion::{Completion, WrId};
@@ -16,6 +17,7 @@ use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{ArmFor, CqeError, ErrorCqe, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
+use std::sync::Arc;
 
 /// The CQs of one EVD.
 #[derive(Debug)]
@@ -41,6 +43,24 @@ pub(crate) struct DirectCq {
     datagrams: bool,
     token: u64,
     cq: Adopted<mlx5_direct::Cq, Cq>,
+    /// Where slots return; `None` for a shared CQ.
+    returns: Option<Returns>,
+}
+
+/// How a CQ returns slots to an SRQ.
+#[derive(Debug)]
+struct Returns {
+    slots: Arc<RingSlots>,
+    /// By [`RingSlots::reap_alone`].
+    alone: bool,
+}
+
+impl Drop for Returns {
+    fn drop(&mut self) {
+        if self.alone {
+            self.slots.unclaim();
+        }
+    }
 }
 
 /// The operation of a receive.
@@ -118,7 +138,8 @@ impl DirectCqs {
     /// No memory.
     pub(crate) fn new(first: Cq, channel: Option<CompChannel>) -> Result<Self> {
         let (context, token) = (first.context().clone(), first.token());
-        let shared = vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq: adopt::cq(first)? }];
+        let cq = adopt::cq(first)?;
+        let shared = vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq, returns: None }];
         Ok(Self { context, channel, token, shared, receives: Vec::new(), made: 0 })
     }
 
@@ -152,7 +173,8 @@ impl DirectCqs {
         let token = self.token | self.made << EVD_BITS;
         let cq = Cq::create(&self.context, entries, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
-        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq: adopt::cq(cq)? })
+        let cq = adopt::cq(cq)?;
+        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq, returns: None })
     }
 
     fn of_srq(&self, srq: u32) -> Option<usize> {
@@ -167,7 +189,8 @@ impl DirectCqs {
     /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
         self.receives.try_reserve(1)?;
-        let made = self.make(Some(srq.id), srq.room)?;
+        let mut made = self.make(Some(srq.id), srq.room)?;
+        made.returns = Some(Returns { alone: srq.slots.claim(), slots: srq.slots.clone() });
         self.receives.push(made);
         Ok(())
     }
@@ -247,6 +270,15 @@ impl DirectCq {
         let cqe = self.cq.poll_if_receive()?;
         self.cq.release();
         Some(Message(cqe))
+    }
+
+    /// Completes and releases the entry of a message of [`DirectCq::next_message`] in one step.
+    /// Returns the buffer's cookie and pool; `None` for an entry that is not posted. The caller
+    /// holds the lock of the EVD.
+    #[inline(always)]
+    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
+        let Returns { slots, alone } = self.returns.as_ref()?;
+        if *alone { slots.reap_alone(entry) } else { slots.reap(entry) }
     }
 
     /// Whether a completion is ready that [`DirectCq::next_message`] does not take.

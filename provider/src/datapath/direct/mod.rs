@@ -28,4 +28,4 @@ pub(crate) use self::queues::{DirectReceives, DirectSends};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
 use mlx5_direct::Cookies;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};

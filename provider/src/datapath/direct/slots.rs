@@ -8,12 +8,19 @@
 //! reaped immediately skips the completed state. In this common case a slot writes only its bit and
 //! a counter here.
 //!
+//! There are two maps of returned slots. Any thread may set bits of the shared map
+//! ([`RingSlots::release`], [`RingSlots::reap`]), with atomic read-modify-write instructions. One
+//! CQ may have a map of its own ([`RingSlots::claim`], [`RingSlots::reap_alone`]), which takes
+//! plain stores, because only one thread at a time polls a CQ. This map consists of two arrays with
+//! one writer each: a bit of `given` changes when the CQ's slot returns, a bit of `taken` when the
+//! poster takes the slot, and a slot has returned where the two differ.
+//!
 //! The mark or the bit reveals a device that completes a slot twice. A completion of a slot that
 //! was not posted is accepted here; the ring refuses the slot when the poster takes it back.
 
 // The parent module chooses the atomics and the memory: tests/slots_order.rs includes this file
 // with loom's atomics.
-use super::{AtomicU64, Cookies, table};
+use super::{AtomicBool, AtomicU32, AtomicU64, Cookies, table};
 use mlx5_direct::WqeIndex;
 use std::collections::TryReserveError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -41,6 +48,22 @@ pub(super) struct RingSlots {
     /// High half: slots released so far, modulo 2^32. Low half: slots completed and not released.
     /// One load reads both.
     counts: AtomicU64,
+    alone: Alone,
+}
+
+/// The returned slots of the CQ that has a map of its own.
+#[derive(Debug)]
+struct Alone {
+    /// A CQ has the map. It alone writes `given`, `current` and `released`.
+    claimed: AtomicBool,
+    given: Box<[AtomicU64]>,
+    /// The word of `given` that changed last. Every other word where a slot has returned has its
+    /// bit in `returned_words`.
+    current: AtomicU32,
+    /// Slots released so far, modulo 2^32.
+    released: AtomicU32,
+    /// Written by the poster.
+    taken: Box<[AtomicU64]>,
 }
 
 /// The number of slots released so far, and of slots not reaped now.
@@ -64,6 +87,13 @@ impl RingSlots {
             returned: zeroes(words)?,
             returned_words: zeroes(words.div_ceil(BITS as usize))?,
             counts: AtomicU64::new(0),
+            alone: Alone {
+                claimed: AtomicBool::new(false),
+                given: zeroes(words)?,
+                current: AtomicU32::new(0),
+                released: AtomicU32::new(0),
+                taken: zeroes(words)?,
+            },
             cookies,
         })
     }
@@ -82,7 +112,8 @@ impl RingSlots {
     pub(super) fn complete(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
         let was = mark.load(Acquire);
-        let returned = self.returned.get((slot / BITS) as usize)?.load(Relaxed);
+        let word = (slot / BITS) as usize;
+        let returned = self.returned.get(word)?.load(Relaxed) | self.alone.returned(word)?;
         if was == COMPLETED || returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
@@ -106,6 +137,54 @@ impl RingSlots {
     /// is reaped immediately.
     #[inline(always)]
     pub(super) fn reap(&self, slot: u32) -> Option<(u64, u32)> {
+        let info = self.completes_unmarked(slot)?;
+        self.give_back(slot, RELEASED_ONE).then_some(info)
+    }
+
+    /// Does the work of [`RingSlots::reap`] with plain stores. For the CQ that has the map, and for
+    /// one thread at a time; the caller's lock orders these threads.
+    #[inline(always)]
+    pub(super) fn reap_alone(&self, slot: u32) -> Option<(u64, u32)> {
+        let info = self.completes_unmarked(slot)?;
+        let (word, bit) = (slot / BITS, 1 << (slot % BITS));
+        let given = self.alone.given.get(word as usize)?;
+        let before = given.load(Relaxed);
+        let returned = before ^ self.alone.taken.get(word as usize)?.load(Relaxed);
+        if (returned | self.returned.get(word as usize)?.load(Relaxed)) & bit != 0 {
+            return None;
+        }
+        if self.alone.current.load(Relaxed) != word {
+            self.change_word(word);
+        }
+        given.store(before ^ bit, Release);
+        self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
+        Some(info)
+    }
+
+    /// Makes this the current word. The poster finds the former one by its bit from now on.
+    #[inline(never)]
+    fn change_word(&self, word: u32) {
+        let former = self.alone.current.load(Relaxed);
+        if let Some(words) = self.returned_words.get((former / BITS) as usize) {
+            words.fetch_or(1 << (former % BITS), Release);
+        }
+        self.alone.current.store(word, Release);
+    }
+
+    /// Gives the map of its own to a CQ. False if another CQ has it.
+    pub(super) fn claim(&self) -> bool {
+        !self.alone.claimed.swap(true, Acquire)
+    }
+
+    /// Takes the map back from the CQ that has it.
+    pub(super) fn unclaim(&self) {
+        self.alone.claimed.store(false, Release);
+    }
+
+    /// Clears the mark of a slot that completes and is released in one step. Returns its cookie and
+    /// pool; `None` if it has already completed.
+    #[inline(always)]
+    fn completes_unmarked(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
         let cookie = self.cookies.get(slot as usize)?.load(Relaxed);
         let was = mark.load(Acquire);
@@ -115,7 +194,7 @@ impl RingSlots {
             }
             mark.store(0, Relaxed);
         }
-        self.give_back(slot, RELEASED_ONE).then_some((cookie, (was >> POOL_SHIFT) as u32))
+        Some((cookie, (was >> POOL_SHIFT) as u32))
     }
 
     /// Returns false without a change for a slot that has already returned.
@@ -123,7 +202,11 @@ impl RingSlots {
     fn give_back(&self, slot: u32, counted: u64) -> bool {
         let word = (slot / BITS) as usize;
         let Some(bits) = self.returned.get(word) else { return false };
-        let (bit, before) = (1 << (slot % BITS), bits.fetch_or(1 << (slot % BITS), Release));
+        let bit = 1 << (slot % BITS);
+        if self.alone.returned(word).is_none_or(|returned| returned & bit != 0) {
+            return false;
+        }
+        let before = bits.fetch_or(bit, Release);
         if before & bit != 0 {
             return false;
         }
@@ -146,15 +229,34 @@ impl RingSlots {
         // If slots return in order, this word or the next one has the bits, and no search is
         // needed.
         for word in [start, next] {
-            if let Some(bits) = self.returned.get(word as usize)
-                && bits.load(Relaxed) != 0
-            {
-                // The word's bit in `returned_words` stays set, which is allowed: that bit means
-                // "may be nonzero".
-                return Some((word, bits.swap(0, Acquire)));
+            // The word's bit in `returned_words` stays set, which is allowed: that bit means "may
+            // be nonzero".
+            if let Some(bits) = self.take_word(word) {
+                return Some((word, bits));
             }
         }
+        // Before the search: a word that is not current any more has its bit when this is read.
+        let current = self.alone.current.load(Acquire);
+        if let Some(bits) = self.take_word(current) {
+            return Some((current, bits));
+        }
         self.search_returned(start)
+    }
+
+    /// Takes the returned slots of this word from both maps. `None` if there is none.
+    #[inline]
+    fn take_word(&self, word: u32) -> Option<u64> {
+        let given = self.alone.given.get(word as usize)?.load(Acquire);
+        let taken = self.alone.taken.get(word as usize)?;
+        let mut bits = given ^ taken.load(Relaxed);
+        if bits != 0 {
+            taken.store(given, Release);
+        }
+        let shared = self.returned.get(word as usize)?;
+        if shared.load(Relaxed) != 0 {
+            bits |= shared.swap(0, Acquire);
+        }
+        (bits != 0).then_some(bits)
     }
 
     fn search_returned(&self, start: u32) -> Option<(u32, u64)> {
@@ -177,8 +279,7 @@ impl RingSlots {
                 // 0 in the word and sets this bit again.
                 self.returned_words.get(at)?.fetch_and(!(1 << bit), Acquire);
                 let word = at as u32 * BITS + bit;
-                let bits = self.returned.get(word as usize)?.swap(0, Acquire);
-                if bits != 0 {
+                if let Some(bits) = self.take_word(word) {
                     return Some((word, bits));
                 }
             }
@@ -189,12 +290,22 @@ impl RingSlots {
     /// Returns [`Counts::released`].
     #[inline(always)]
     pub(super) fn released(&self) -> u32 {
-        (self.counts.load(Acquire) >> 32) as u32
+        let shared = (self.counts.load(Acquire) >> 32) as u32;
+        shared.wrapping_add(self.alone.released.load(Acquire))
     }
 
     pub(super) fn counts(&self) -> Counts {
         let both = self.counts.load(Acquire);
-        Counts { released: (both >> 32) as u32, unreaped: both as u32 }
+        let released = ((both >> 32) as u32).wrapping_add(self.alone.released.load(Acquire));
+        Counts { released, unreaped: both as u32 }
+    }
+}
+
+impl Alone {
+    /// The slots of this word that have returned.
+    #[inline]
+    fn returned(&self, word: usize) -> Option<u64> {
+        Some(self.given.get(word)?.load(Relaxed) ^ self.taken.get(word)?.load(Relaxed))
     }
 }
 
@@ -238,6 +349,37 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_comes_back_once_by_either_map() {
+        let slots = slots(192);
+        assert!(slots.claim() && !slots.claim());
+        slots.mark_pool(WqeIndex(70), 4);
+        assert_eq!(slots.reap_alone(70), Some((170, 4)));
+        assert_eq!((slots.reap_alone(70), slots.reap(70), slots.complete(70)), (None, None, None));
+        assert_eq!(slots.reap(71), Some((171, 0)));
+        assert_eq!((slots.reap_alone(71), slots.reap_alone(192)), (None, None));
+        assert_eq!(slots.counts(), Counts { released: 2, unreaped: 0 });
+        assert_eq!(slots.take_returned(0, 3), Some((1, 0b11 << 6)));
+        assert_eq!(slots.take_returned(0, 3), None);
+        // Posted again.
+        assert_eq!(slots.reap_alone(70), Some((170, 0)));
+        assert_eq!(slots.take_returned(0, 3), Some((1, 1 << 6)));
+        slots.unclaim();
+        assert!(slots.claim());
+    }
+
+    #[test]
+    fn slots_of_words_that_the_cq_has_left_are_found() {
+        let slots = slots(32_768);
+        for slot in [5_u32, 70, 32_000, 8_000] {
+            assert!(slots.reap_alone(slot).is_some());
+        }
+        let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_returned(300, 512)).map(|t| t.0).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 125, 500]);
+        assert_eq!(slots.released(), 4);
+    }
+
+    #[test]
     fn slots_that_no_ring_has_change_nothing() {
         let slots = slots(64);
         slots.mark_pool(WqeIndex(64), 1);
@@ -277,11 +419,14 @@ mod tests {
         let slots = slots(usize::from(RING));
         let (post, posted) = crossbeam_queue_pair(usize::from(RING));
         std::thread::scope(|scope| {
-            for _ in 0..REAPERS {
-                scope.spawn(|| {
-                    while let Some(slot) = next(&posted) {
+            for n in 0..REAPERS {
+                let (slots, posted) = (&slots, &posted);
+                scope.spawn(move || {
+                    while let Some(slot) = next(posted) {
                         if slot % 2 == 0 {
-                            assert!(slots.reap(slot.into()).is_some());
+                            let reaped =
+                                if n == 0 { slots.reap_alone(slot.into()) } else { slots.reap(slot.into()) };
+                            assert!(reaped.is_some());
                             continue;
                         }
                         assert!(slots.complete(slot.into()).is_some());

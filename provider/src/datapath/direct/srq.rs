@@ -23,7 +23,7 @@ pub(crate) const MAX_DEPTH: u32 = mlx5_direct::wqe::MAX_WQE_COUNT - 1;
 pub(crate) struct DirectSrq {
     /// The ID that completions carry.
     pub(super) id: u32,
-    slots: Arc<RingSlots>,
+    pub(super) slots: Arc<RingSlots>,
     depth: AtomicU32,
     /// The largest depth that the SRQ can be given.
     pub(super) room: u32,
@@ -76,13 +76,6 @@ impl DirectSrq {
         let (cookie, pool) = self.slots.complete(entry)?;
         // The completion itself says why a receive failed, so the LMRs are not needed.
         Some(WrInfo { cookie, pool, ..WrInfo::default() })
-    }
-
-    /// Does [`DirectSrq::complete`] and [`DirectSrq::release`] in one step. Returns the cookie and
-    /// the pool.
-    #[inline(always)]
-    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
-        self.slots.reap(entry)
     }
 
     #[inline]
