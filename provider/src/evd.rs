@@ -16,12 +16,12 @@ mod harvest;
 mod queue;
 mod wait;
 
-use self::queue::{Alert, BATCH, Deferred, Queue, SlowPath, is_dto};
+use self::queue::{Alert, Batch, Deferred, Pairs, Queue, SlowPath, is_dto};
 pub(crate) use self::queue::{Stream, StreamKind};
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
-use crate::memory::{headroom, list, queue};
+use crate::memory::{headroom, queue};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
@@ -319,7 +319,7 @@ impl EvdInner {
             queue: BiasedMutex::new(Queue {
                 cq,
                 slow_path: SlowPath::of_new(flags, discards),
-                batch: list(2 * BATCH)?,
+                batch: Batch::new()?,
                 qlen,
                 dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
                 others: queue(if flags.difference(EvdFlags::DTO | EvdFlags::RMR_BIND).is_empty() {
@@ -328,7 +328,7 @@ impl EvdInner {
                     qlen.min(OTHERS)
                 })?,
                 before_end: None,
-                pairs: HashMap::default(),
+                pairs: Pairs::default(),
                 srqs: HashMap::default(),
                 streams: Vec::new(),
                 notified: false,

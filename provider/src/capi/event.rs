@@ -6,6 +6,7 @@ use super::convert::immediate;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::{EpObject, IaObject};
+use super::raw::Out;
 use super::service::sp_handle;
 use super::{cr, ep};
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
@@ -58,10 +59,29 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
-/// The C form of a DTO completion event.
+/// Writes the event of a DTO for C.
 #[inline(always)]
-pub(super) fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
-    let (number, extension) = if dto.op.is_extension() { (EXTENSION, ib_data(dto)) } else { (DTO, [0; 8]) };
+pub(super) fn write_completion(evd: Handle, dto: &DtoCompletion, out: Out<abi::Event>) {
+    // In two calls: events without data of the extension are stored without a copy of that data.
+    if dto.op.is_extension() {
+        out.set(completion(evd, dto));
+    } else {
+        out.set_fields(&with_extension(evd, dto, DTO, [0; 8]));
+    }
+}
+
+/// The event of a DTO.
+#[inline(never)]
+fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
+    if dto.op.is_extension() {
+        with_extension(evd, dto, EXTENSION, ib_data(dto))
+    } else {
+        with_extension(evd, dto, DTO, [0; 8])
+    }
+}
+
+#[inline(always)]
+fn with_extension(evd: Handle, dto: &DtoCompletion, number: u32, extension: [u64; 8]) -> abi::Event {
     let data = [
         dto.ep_context,
         dto.cookie,
@@ -69,8 +89,15 @@ pub(super) fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
         two(dto.op as u32, dto.invalidated.unwrap_or(0)),
         0,
     ];
-    tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
+    if tracing::enabled!(tracing::Level::TRACE) {
+        trace_completion(evd, number, &data);
+    }
     abi::Event { number, pad: 0, evd: evd.0, data, extension }
+}
+
+#[cold]
+fn trace_completion(evd: Handle, number: u32, data: &[u64; 5]) {
+    tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
 }
 
 /// `DAT_DTO_COMPLETION_EVENT` and `DAT_IB_DTO_EVENT`.
@@ -121,7 +148,6 @@ fn ib_datagram(kind: DatagramEventKind, cm: u64) -> [u64; 8] {
 }
 
 /// `DAT_IB_EXTENSION_EVENT_DATA`: type, status 0, the immediate data, and the sender of a datagram.
-#[inline(always)]
 fn ib_data(dto: &DtoCompletion) -> [u64; 8] {
     let kind = match dto.op {
         DtoOp::FetchAndAdd => 0,

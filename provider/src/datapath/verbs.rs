@@ -169,6 +169,7 @@ pub(crate) fn refused(reason: Refusal) -> PostError {
     }
 }
 
+#[inline(always)]
 fn translate(raw: &rxe_fallback::Completion) -> Completion {
     let wr_id = WrId::unpack(raw.wr_id);
     Completion {

@@ -1,7 +1,7 @@
 //! Harvesting: moves completions from the CQ into the EVD's own queue, or passes them straight to
 //! the consumer. [`QueuePair`] decides what a completion means.
 
-use super::queue::{BATCH, Deferred, Numbered, Queue, Queued, SlowPath};
+use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, put};
 use super::{EvdInner, Polled};
 use crate::Result;
 use crate::datapath::{Completion, CqPath, WrId, WrInfo};
@@ -9,7 +9,6 @@ use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFi
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::types::{DtoOp, DtoStatus, EpId};
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +26,7 @@ impl EvdInner {
         }
         let pairs = queue.pairs.len() + 1;
         queue.alert.reserve(pairs)?;
-        put(&mut queue.pairs, qpn, pair)?;
+        queue.pairs.put(qpn, pair)?;
         if receives {
             queue.alert.mark(qpn, pair.is_marked());
         }
@@ -55,7 +54,7 @@ impl EvdInner {
             tracing::error!(%error, "could not look at an EVD");
         }
         let mut queue = self.queue();
-        queue.pairs.remove(&qpn);
+        queue.pairs.remove(qpn);
         queue.alert.mark(qpn, false);
         // Rotates the queue in place: there may be no memory for a second queue.
         for _ in 0..queue.dtos.len() {
@@ -72,7 +71,7 @@ impl EvdInner {
     /// queued.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut queue = self.queue();
-        queue.pairs.remove(&qpn);
+        queue.pairs.remove(qpn);
         queue.alert.mark(qpn, false);
     }
 
@@ -148,7 +147,7 @@ impl EvdInner {
                     continue;
                 };
                 if !message.invalidates()
-                    && let Some(pair) = queue.pairs.get(&message.qpn())
+                    && let Some(pair) = queue.pairs.get(message.qpn())
                     && !pair.watches_receives()
                     && let Some((cookie, pool)) = cq.reap(message.entry())
                 {
@@ -175,75 +174,109 @@ impl EvdInner {
             queue.counts.not_found += 1;
             return Polled::Empty;
         }
-        if was_empty && let Some(polled) = self.fill(queue) {
-            return polled;
+        if was_empty {
+            let polled = self.dequeue_polled(queue);
+            drop(locked);
+            return match polled {
+                Polled::Dto(dto) => Polled::Dto(make(dto)),
+                Polled::Empty => Polled::Empty,
+                Polled::Slow => Polled::Slow,
+            };
         }
-        let plain = |dto: &DtoCompletion| dto.invalidated.is_none() && dto.op != DtoOp::RmrBind;
-        if !queue.dtos.front().is_some_and(|queued| plain(&queued.dto)) {
+        if !queue.dtos.front().is_some_and(|queued| is_plain(&queued.dto)) {
             return Polled::Slow;
         }
         let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
         credit.release(|number| queue.srqs.get(&number));
-        queue.counts.dequeued(true, was_empty);
+        queue.counts.dequeued(true, false);
         drop(locked);
         Polled::Dto(make(dto))
     }
 
-    /// Harvests one batch for a dequeue that has found the queue empty. `None` if the queue now has
-    /// the next event.
+    /// Does the work of [`EvdInner::dequeue_fast`] for a completion that comes from the device by
+    /// verbs. Polls a batch and leaves what this dequeue does not take for the next ones.
     #[inline(never)]
-    fn fill<T>(&self, queue: &mut Queue) -> Option<Polled<T>> {
-        let mut deferred = queue.take_deferred();
-        let polled = self.harvest_into(queue, &mut deferred);
-        if deferred.is_nothing() && matches!(polled, Ok(0)) {
-            queue.counts.dequeued(false, true);
-            return Some(Polled::Empty);
+    fn dequeue_polled(&self, queue: &mut Queue) -> Polled<DtoCompletion> {
+        if queue.batch.len() == 0 {
+            match self.poll_batch(queue) {
+                Ok(0) => {
+                    queue.counts.dequeued(false, true);
+                    return Polled::Empty;
+                }
+                Ok(_) => {}
+                Err(_) => return Polled::Slow,
+            }
         }
-        // Tells later dequeues that polling found the queued completions.
+        let mut deferred = Deferred::default();
+        while let Some(completion) = queue.batch.pop() {
+            let Some(Ready { dto, credit, notify }) = self.take(queue, &completion, &mut deferred) else {
+                // Suppressed, or of an EP that is gone.
+                continue;
+            };
+            if deferred.is_nothing() && !self.discards && is_plain(&dto) {
+                credit.release(|number| queue.srqs.get(&number));
+                queue.counts.dequeued(true, true);
+                return Polled::Dto(dto);
+            }
+            self.put(queue, dto, credit, notify, &mut deferred);
+            break;
+        }
+        // Tells later dequeues that polling found the queued completion.
         queue.counts.polling = !queue.dtos.is_empty();
-        let usual = deferred.is_nothing() && polled.is_ok();
         queue.defer(deferred);
-        if usual { None } else { Some(Polled::Slow) }
+        Polled::Slow
     }
 
     #[inline(never)]
     fn queue_one(&self, queue: &mut Queue, completion: &Completion) {
         let mut deferred = queue.take_deferred();
-        self.take(queue, completion, &mut deferred);
+        self.harvest_one(queue, completion, &mut deferred);
         queue.defer(deferred);
         queue.counts.polling = !queue.dtos.is_empty();
     }
 
+    /// Polls a batch, of which nothing is left. Returns the number of completions.
+    #[inline]
+    fn poll_batch(&self, queue: &mut Queue) -> Result<usize> {
+        let Some(cq) = &mut queue.cq else { return Ok(0) };
+        cq.poll(queue.batch.for_poll(), BATCH)?;
+        Ok(queue.batch.len())
+    }
+
+    /// Harvests one batch. A result below [`BATCH`] says that no completion is left.
     #[inline]
     fn harvest_into(&self, queue: &mut Queue, deferred: &mut Deferred) -> Result<usize> {
-        let Some(cq) = &mut queue.cq else { return Ok(0) };
-        cq.poll(&mut queue.batch, BATCH)?;
-        let n = queue.batch.len();
-        if n > 0 {
-            let mut batch = std::mem::take(&mut queue.batch);
-            for completion in batch.drain(..) {
-                self.take(queue, &completion, deferred);
-            }
-            queue.batch = batch;
+        let left = queue.batch.len() > 0;
+        let n = if left { BATCH } else { self.poll_batch(queue)? };
+        while let Some(completion) = queue.batch.pop() {
+            self.harvest_one(queue, &completion, deferred);
         }
         Ok(n)
     }
 
-    fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
-        let Some(pair) = queue.pairs.get(&completion.qpn) else {
+    fn harvest_one(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
+        if let Some(Ready { dto, credit, notify }) = self.take(queue, completion, deferred) {
+            self.put(queue, dto, credit, notify, deferred);
+        }
+    }
+
+    /// Does what a completion means, and returns its event. `None` if it has none.
+    #[inline]
+    fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) -> Option<Ready> {
+        let Some(pair) = queue.pairs.get(completion.qpn) else {
             // The EP is gone: release the entry.
             if let WrId::Srq { srq, .. } = completion.wr_id
                 && let Some(srq) = queue.srqs.get(&srq)
             {
                 self.give_back(srq, completion);
             }
-            return;
+            return None;
         };
         if completion.status != DtoStatus::Success {
             deferred.failed.push(pair.clone());
         }
         let done = pair.complete(completion, |lmrs, pz| self.ia.lmrs.are_live(lmrs, pz));
-        let Some(Completed { dto, credit, notify, hooked }) = done else { return };
+        let Completed { dto, credit, notify, hooked } = done?;
         if hooked {
             deferred.received.push(pair.clone());
         }
@@ -256,7 +289,7 @@ impl EvdInner {
                 deferred.lost.push((srq.clone(), lost));
             }
         }
-        self.put(queue, dto, credit, notify, deferred);
+        Some(Ready { dto, credit, notify })
     }
 
     /// Releases the entry of a completion that no consumer will see.
@@ -325,13 +358,15 @@ impl EvdInner {
     }
 }
 
-/// Puts an object into the table, and allocates memory if the table has no room.
-fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), TryReserveError> {
-    if let Some(place) = table.get_mut(&number) {
-        *place = object.clone();
-        return Ok(());
-    }
-    table.try_reserve(1)?;
-    table.insert(number, object.clone());
-    Ok(())
+/// The event of a completion; the fields are those of [`Completed`].
+struct Ready {
+    dto: DtoCompletion,
+    credit: Credit,
+    notify: bool,
+}
+
+/// Whether the event has no effect when the consumer takes it.
+#[inline]
+fn is_plain(dto: &DtoCompletion) -> bool {
+    dto.invalidated.is_none() && dto.op != DtoOp::RmrBind
 }

@@ -10,6 +10,7 @@ use crate::counters::EvdCounts;
 use crate::datapath::{Completion, CqPath, Lost};
 use crate::device::Device;
 use crate::event_data::{Dequeued, DtoCompletion, Notice};
+use crate::memory::{list, table};
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::types::{CompletionFlags, DtoOp, EpId, EvdFlags, NumberHasher};
@@ -25,8 +26,8 @@ pub(crate) struct Queue {
     /// `Some` if the EVD takes completions.
     pub(crate) cq: Option<CqPath>,
     pub(crate) slow_path: SlowPath,
-    /// A buffer for completions during a harvest; empty between harvests.
-    pub(crate) batch: Vec<Completion>,
+    /// Completions that were polled together.
+    pub(crate) batch: Batch,
     pub(crate) qlen: usize,
     /// At most `qlen` completions. Memory for all of them is reserved.
     pub(crate) dtos: VecDeque<Queued>,
@@ -35,7 +36,7 @@ pub(crate) struct Queue {
     /// The number of completions that leave before the connection end at the front of `others`
     /// (R185). Set when the connection end is first considered for a dequeue.
     pub(crate) before_end: Option<usize>,
-    pub(crate) pairs: Numbered<QueuePair>,
+    pub(crate) pairs: Pairs,
     pub(crate) srqs: Numbered<SharedRecv>,
     pub(crate) streams: Vec<Stream>,
     /// An event that may wake a waiter has arrived since the waiter last looked.
@@ -100,6 +101,116 @@ impl Queued {
 
 /// Maps the number of a QP or an SRQ to its object. Each completion needs one lookup.
 pub(crate) type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
+
+/// Completions that were polled together and are taken one by one. Those that no dequeue has taken
+/// count as if they were still in the CQ: a harvest takes them first.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    polled: Vec<Completion>,
+    next: usize,
+}
+
+impl Batch {
+    /// Reserves memory for a poll of both CQs of an EVD.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { polled: list(2 * BATCH)?, next: 0 })
+    }
+
+    /// The number of completions that were not taken.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.polled.len() - self.next
+    }
+
+    /// The list for the next poll; empty. Call only if none is left.
+    #[inline]
+    pub(crate) fn for_poll(&mut self) -> &mut Vec<Completion> {
+        self.polled.clear();
+        self.next = 0;
+        &mut self.polled
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
+        let completion = *self.polled.get(self.next)?;
+        self.next += 1;
+        Some(completion)
+    }
+}
+
+/// Queue pairs by QP number. The devices number QPs in ascending order, so a small table by the low
+/// bits finds most of them without a hash.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    near: Box<[Near]>,
+    all: Numbered<QueuePair>,
+}
+
+type Near = Option<(u32, Arc<QueuePair>)>;
+
+/// Places of the small table.
+const NEAR: usize = 64;
+
+impl Pairs {
+    /// The queue pair with this number.
+    #[inline(always)]
+    pub(crate) fn get(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+        match self.near.get(qpn as usize % NEAR) {
+            Some(Some((near, pair))) if *near == qpn => Some(pair),
+            _ => self.get_far(qpn),
+        }
+    }
+
+    #[inline(never)]
+    fn get_far(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+        self.all.get(&qpn)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Assigns the number to this queue pair.
+    ///
+    /// # Errors
+    /// No memory. A number that is assigned already needs none.
+    pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<QueuePair>) -> Result<(), TryReserveError> {
+        if self.near.is_empty() {
+            self.near = table(NEAR, |_| None)?;
+        }
+        put(&mut self.all, qpn, pair)?;
+        if let Some(place) = self.near.get_mut(qpn as usize % NEAR)
+            && place.as_ref().is_none_or(|(near, _)| *near == qpn)
+        {
+            *place = Some((qpn, pair.clone()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, qpn: u32) {
+        self.all.remove(&qpn);
+        if let Some(place) = self.near.get_mut(qpn as usize % NEAR) {
+            place.take_if(|(near, _)| *near == qpn);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.near.fill(None);
+        self.all.clear();
+    }
+}
+
+/// Puts an object into the table, and allocates memory if the table has no room.
+pub(crate) fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> Result<(), TryReserveError> {
+    if let Some(place) = table.get_mut(&number) {
+        *place = object.clone();
+        return Ok(());
+    }
+    table.try_reserve(1)?;
+    table.insert(number, object.clone());
+    Ok(())
+}
 
 /// A stream that feeds this EVD, with the properties that the sharing rules check (R149-R152).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ impl EvdInner {
         let Some(cqs) = queue.cq.as_mut().and_then(|cq| cq.direct_shared()) else { return Shared::Other };
         for cq in cqs {
             while let Some((qpn, counter)) = cq.next_sent() {
-                let Some(pair) = queue.pairs.get(&qpn) else { continue };
+                let Some(pair) = queue.pairs.get(qpn) else { continue };
                 match pair.reap_request(counter) {
                     Reaped::Event { cookie, pool, op, length } => {
                         queue.counts.polled += 1;
@@ -48,7 +48,7 @@ impl EvdInner {
             }
             if let Some(message) = cq.next_message() {
                 if !message.invalidates()
-                    && let Some(pair) = queue.pairs.get(&message.qpn())
+                    && let Some(pair) = queue.pairs.get(message.qpn())
                     && !pair.watches_receives()
                     && let Some((cookie, pool)) = pair.reap_receive(message.slot())
                 {

@@ -74,6 +74,7 @@ impl From<&sys::ibv_wc> for Completion {
 
 impl Completion {
     /// `invalidate_flags` says which flags mean that the send invalidated a key.
+    #[inline(always)]
     pub(super) fn from_wc(wc: &sys::ibv_wc, invalidate_flags: u32) -> Self {
         let status = WcStatus::from(wc.status);
         let base =

@@ -235,12 +235,9 @@ impl RingSlots {
                 return Some((word, bits));
             }
         }
-        // Before the search: a word that is not current any more has its bit when this is read.
+        // Read before the search: a word that has ceased to be current has its bit by then.
         let current = self.alone.current.load(Acquire);
-        if let Some(bits) = self.take_word(current) {
-            return Some((current, bits));
-        }
-        self.search_returned(start)
+        self.search_returned(start).or_else(|| Some((current, self.take_word(current)?)))
     }
 
     /// Takes the returned slots of this word from both maps. `None` if there is none.
