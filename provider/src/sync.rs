@@ -275,8 +275,11 @@ pub(crate) struct BiasedMutexGuard<'a, T> {
 }
 
 impl<const RANK: u8, T> BiasedMutex<RANK, T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(biased_lock::BiasedMutex::new(value))
+    /// Locks of the first threads allocate nothing: see [`biased_lock::BiasedMutex::reserve`].
+    pub(crate) fn new(value: T) -> Self {
+        let mut mutex = biased_lock::BiasedMutex::new(value);
+        mutex.reserve();
+        Self(mutex)
     }
 
     #[inline(always)]

@@ -47,7 +47,7 @@ impl<T: Send> BiasedLock<T> {
     pub fn take(&self) -> Option<Box<T>> {
         let _slow = self
             .raw
-            .exclude(new_bias, |unused| keep_biases(&mut unused.map(|bias| (bias.thread, bias as _))))
+            .exclude(new_bias, |unused| keep_biases(&mut unused.map(|bias| (bias.thread(), bias as _))))
             .ok()?;
         let object = self.object.swap(std::ptr::null_mut(), Ordering::SeqCst);
         // SAFETY: `put` made the pointer from a box. The swap gave it to this call alone, and no
@@ -99,7 +99,7 @@ impl<T: Send> BiasedLock<T> {
 
 impl<T> Drop for BiasedLock<T> {
     fn drop(&mut self) {
-        keep_biases(&mut self.raw.biases().map(|bias| (bias.thread, bias as _)));
+        keep_biases(&mut self.raw.biases().map(|bias| (bias.thread(), bias as _)));
         let object = self.object.swap(std::ptr::null_mut(), Ordering::Relaxed);
         if !object.is_null() {
             // SAFETY: `put` made the pointer from a box, and nobody else has this lock any more.

@@ -23,6 +23,12 @@ impl<T> BiasedMutex<T> {
         Self { raw, value: UnsafeCell::new(value) }
     }
 
+    /// Allocates what the locks need until a third thread becomes the owner. For a new mutex that
+    /// is locked where nothing may be allocated.
+    pub fn reserve(&mut self) {
+        self.raw.reserve(2, Bias::allocate);
+    }
+
     /// The value, if this thread is the owner and holds no guard.
     #[inline(always)]
     pub fn try_lock_fast(&self) -> Option<Guard<'_, T>> {

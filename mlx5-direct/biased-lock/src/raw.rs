@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Bias {
-    /// The owner's thread ID; 0 for the record of the shared mode.
-    pub(super) thread: usize,
+    /// The owner's thread ID; 0 for the record of the shared mode; [`SPARE`] before the first use.
+    thread: AtomicUsize,
     /// The owner's thread ID; 0 while the owner is inside. Always 0 without an owner.
     open: AtomicUsize,
     /// The biases of one lock form a ring.
@@ -30,6 +30,9 @@ pub(super) struct Bias {
     needed: AtomicU32,
 }
 
+/// No thread's ID: those are even.
+const SPARE: usize = 1;
+
 /// Gives an unused bias of a thread, or makes one.
 pub(super) type NewBias = fn(usize) -> &'static Bias;
 
@@ -37,7 +40,7 @@ impl Bias {
     /// A new bias of this thread, in no lock.
     pub(super) fn allocate(thread: usize) -> &'static Self {
         Box::leak(Box::new(Self {
-            thread,
+            thread: AtomicUsize::new(thread),
             open: AtomicUsize::new(0),
             next: AtomicPtr::new(std::ptr::null_mut()),
             lock: AtomicUsize::new(0),
@@ -45,6 +48,12 @@ impl Bias {
             streak: AtomicU32::new(0),
             needed: AtomicU32::new(0),
         }))
+    }
+
+    /// The owner's thread ID, or 0.
+    #[inline(always)]
+    pub(super) fn thread(&self) -> usize {
+        self.thread.load(Ordering::Relaxed)
     }
 
     pub(super) fn address(&self) -> *mut Self {
@@ -140,11 +149,11 @@ impl Raw {
     pub(super) fn enter<'a>(&'a self, slow: SlowGuard<'a>, new: NewBias) -> Entered<'a> {
         let thread = thread_id();
         match deref(self.bias.load(Ordering::Relaxed)) {
-            Some(own) if own.thread == thread => {
+            Some(own) if own.thread() == thread => {
                 own.open.store(0, Ordering::Relaxed);
                 return Entered::Owner(own);
             }
-            Some(shared) if shared.thread == 0 => {
+            Some(shared) if shared.thread() == 0 => {
                 if !shared.makes_owner(thread) {
                     return Entered::Shared(slow);
                 }
@@ -169,10 +178,29 @@ impl Raw {
     /// The bias of this thread in this lock's ring; a new one if there is none. Under `slow`.
     fn bias_of(&self, thread: usize, new: NewBias) -> &'static Bias {
         let current = deref(self.bias.load(Ordering::Relaxed));
-        if let Some(bias) = current.and_then(|bias| bias.ring().find(|bias| bias.thread == thread)) {
+        let of = |thread| current.and_then(|bias| bias.ring().find(|bias| bias.thread() == thread));
+        if let Some(bias) = of(thread) {
             return bias;
         }
+        if let Some(spare) = of(SPARE) {
+            spare.thread.store(thread, Ordering::Relaxed);
+            return spare;
+        }
         let bias = new(thread);
+        self.link(bias, current);
+        bias
+    }
+
+    /// Makes the biases for the first owners, of which `owners` can follow each other. Then their
+    /// entries allocate nothing. For a new lock, which no other thread uses.
+    pub(super) fn reserve(&self, owners: usize, new: NewBias) {
+        let shared = self.bias_of(0, new);
+        self.bias.store(shared.address(), Ordering::Release);
+        (0..owners).for_each(|_| self.link(new(SPARE), Some(shared)));
+    }
+
+    /// Puts a new bias into the ring behind `current`.
+    fn link(&self, bias: &'static Bias, current: Option<&'static Bias>) {
         bias.open.store(0, Ordering::Relaxed);
         bias.last.store(0, Ordering::Relaxed);
         bias.needed.store(0, Ordering::Relaxed);
@@ -182,18 +210,17 @@ impl Raw {
         if let Some(current) = current {
             current.next.store(bias.address(), Ordering::Release);
         }
-        bias
     }
 
     /// Takes the bias from its owner and waits until the owner is outside. Under `slow`, and not
     /// from inside.
     fn revoke(&self, new: NewBias) {
         let Some(last) = deref(self.bias.load(Ordering::Relaxed)) else { return };
-        if last.thread != 0 {
+        if last.thread() != 0 {
             let shared = self.bias_of(0, new);
             shared.begin_sharing();
             self.bias.store(shared.address(), Ordering::SeqCst);
-            if last.thread != thread_id() {
+            if last.thread() != thread_id() {
                 last.wait_until_left();
             }
         }
@@ -234,7 +261,7 @@ impl Raw {
             self.hold_contended(thread)?;
         }
         let guard = SlowGuard { slow: &self.slow };
-        let own = deref(self.bias.load(Ordering::Relaxed)).filter(|bias| bias.thread == thread);
+        let own = deref(self.bias.load(Ordering::Relaxed)).filter(|bias| bias.thread() == thread);
         match own {
             Some(own) if own.open.load(Ordering::Relaxed) == 0 => Err(Reentrant),
             _ => Ok(guard),
@@ -286,7 +313,7 @@ impl Raw {
     fn is_used_by(&self, thread: usize) -> bool {
         let lock = std::ptr::from_ref(self) as usize;
         let used = |bias: &Bias| {
-            bias.thread == thread
+            bias.thread() == thread
                 && bias.lock.load(Ordering::Relaxed) == lock
                 && bias.open.load(Ordering::Relaxed) == 0
         };
@@ -297,7 +324,7 @@ impl Raw {
     /// Whether the lock is in shared mode.
     #[cfg(test)]
     pub(super) fn is_shared(&self) -> bool {
-        deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.thread == 0)
+        deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.thread() == 0)
     }
 }
 
@@ -334,7 +361,7 @@ impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Self::Owner(own) = self {
-            own.open.store(own.thread, Ordering::Release);
+            own.open.store(own.thread(), Ordering::Release);
         }
     }
 }

@@ -109,6 +109,17 @@ fn a_guard_of_the_owner_excludes_its_own_thread() {
     assert!(mutex.try_lock_fast().is_some());
 }
 
+#[test]
+fn a_mutex_with_a_reserve_has_its_first_owner_at_once() {
+    let mut mutex = BiasedMutex::new(0);
+    mutex.reserve();
+    drop(mutex.lock());
+    assert!(mutex.try_lock_fast().is_some());
+    visit(&mutex);
+    (0..FIRST_STREAK).for_each(|_| drop(mutex.lock()));
+    assert_eq!(mutex.try_lock_fast().as_deref(), Some(&1));
+}
+
 /// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it waits,
 /// its own time on a processor is far below the time that passes.
 #[test]
