@@ -120,9 +120,9 @@ fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for (case, most) in [
         (CaseName::DatPost, 0),
-        (CaseName::DatReap, 6),
+        (CaseName::DatReap, 0),
         (CaseName::DatSend, 7),
-        (CaseName::DatReapSend, 10),
+        (CaseName::DatReapSend, 7),
         (CaseName::DatAnswer, 23),
     ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
