@@ -129,6 +129,7 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
 }
 
 /// What calls on the data path use of an object.
+#[expect(clippy::large_enum_variant, reason = "always boxed; another box would cost posts a load")]
 pub(super) enum Hot {
     Srq(Srq),
     Evd(Arc<EvdInner>),
