@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc package install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc package arm64 install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
@@ -29,7 +29,7 @@ mandir ?= $(prefix)/share/man
 datadir ?= $(prefix)/share
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: ## install what is missing: Debian packages, the test machine's kernel
 	@.ci/setup.sh
@@ -80,6 +80,10 @@ lint: setup ## format and clippy
 
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+arm64: ## cross-build for arm64; unit tests of mlx5-direct under qemu-user
+	@.ci/setup.sh arm64
+	hw-tests/arm64
 
 package: setup ## the .crate files, in target/package; built and used by a crate outside the workspace
 	hw-tests/consumer/run --packages
