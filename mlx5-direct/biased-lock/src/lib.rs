@@ -24,7 +24,7 @@
 //! # Proof of mutual exclusion
 //!
 //! All changes of mode, and all use in shared mode, happen under the ordinary lock (`slow`). So only
-//! an owner on the fast path has to be considered. A [`raw::Bias`] is one thread's ownership of one
+//! an owner on the fast path has to be considered. A `raw::Bias` is one thread's ownership of one
 //! lock. Its word `open` is the owner's thread ID, or 0 while the owner is inside. The owner
 //! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load `bias`.
 //! It enters only if the loaded bias is still its own; otherwise it stores its ID in `open` again. A

@@ -3,11 +3,11 @@
 //!
 //! The program creates its objects as always, and libmlx5 makes them. The library sees the calls
 //! that create, modify and destroy objects, because its exported functions come before those of
-//! libibverbs ([`exports`]). It takes queues over as they are created ([`control`]). In each mlx5
+//! libibverbs (`exports`). It takes queues over as they are created (`control`). In each mlx5
 //! context it replaces the function pointers of the data path: `post_send`, `post_recv`,
-//! `post_srq_recv`, `poll_cq`, `req_notify_cq` and `bind_mw` ([`context`]). The new functions look
-//! the object up by its address ([`table`]): objects of the library are posted to and polled here
-//! ([`post`], [`poll`], [`extended`]); for all others, the pointer of libmlx5 is called.
+//! `post_srq_recv`, `poll_cq`, `req_notify_cq` and `bind_mw` (`context`). The new functions look
+//! the object up by its address (`table`): objects of the library are posted to and polled here
+//! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called.
 //!
 //! # What is taken over
 //!
@@ -25,7 +25,7 @@
 //! # Threads
 //!
 //! Every call may be made from any thread. Each object has a lock. The order of the locks is:
-//! control ([`control`]), CQ, then the queues of a QP or an SRQ. No call of verbs is made while a
+//! control (`control`), CQ, then the queues of a QP or an SRQ. No call of verbs is made while a
 //! lock of an object is held.
 
 mod context;
