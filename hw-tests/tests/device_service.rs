@@ -360,7 +360,7 @@ fn a_request_does_not_leave_its_device() {
     let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     let text = refused.error.to_string();
-    assert!(text.contains("cannot leave"), "{text}");
+    assert!(text.contains("cannot change its device"), "{text}");
     expect_nothing(&rig.client.cr);
     let server = rig.server.ep(&EpAttr::default());
     refused.object.accept(&server, &[]).unwrap();

@@ -151,7 +151,9 @@ fn turned_off() -> Result<Completion, Failed> {
 fn same_as_libmlx5(seed: u64) -> Result<Completion, Failed> {
     let program = std::env::current_exe()?;
     let command = format!("timeout 60 {} random-calls {seed}", program.display());
-    let without = pairs::with_emu(&command)?;
+    // After a list that it refuses in the middle, libmlx5 rings with the WQE of the refused request.
+    // The device complains of that, so the run without the library is not strict.
+    let without = pairs::with_emu(&format!("MLX5_EMU_STRICT=0 {command}"))?;
     let with = pairs::with_emu(&format!("{RUN} --stats {command}"))?;
     let (with, report): (Vec<_>, Vec<_>) = with.lines().partition(|line| !line.contains("doorbell-verbs"));
     let whole = |(taken, seen): Share| taken == seen;
@@ -159,7 +161,7 @@ fn same_as_libmlx5(seed: u64) -> Result<Completion, Failed> {
         [c] if c.qps == (2, 2) && c.cqs.0 > 0 && whole(c.cqs) && whole(c.srqs) && c.refused == 0 => {}
         _ => return Err(format!("{report:?}").into()),
     }
-    let lines: Vec<_> = without.lines().collect();
+    let lines: Vec<_> = without.lines().filter(|line| !line.starts_with("mlx5-emu: ")).collect();
     match lines.iter().zip(&with).position(|(a, b)| a != b) {
         None if lines.len() == with.len() && lines.len() > 50 => Ok(Completion::Completed),
         None => Err(format!("{} lines without the library, {} with it", lines.len(), with.len()).into()),
