@@ -126,7 +126,7 @@ impl EvdInner {
     /// completion, and waits for no thread that does.
     ///
     /// A successful receive from a direct SRQ goes straight from the CQ to the consumer. All other
-    /// completions pass through the EVD's own queue, a batch at a time.
+    /// completions are polled a batch at a time and taken from the batch one by one.
     #[inline(always)]
     pub(crate) fn dequeue_fast<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Polled<T> {
         let mut locked = self.queue();
@@ -193,8 +193,9 @@ impl EvdInner {
         Polled::Dto(make(dto))
     }
 
-    /// Does the work of [`EvdInner::dequeue_fast`] for a completion that comes from the device by
-    /// verbs. Polls a batch and leaves what this dequeue does not take for the next ones.
+    /// Does the work of [`EvdInner::dequeue_fast`] for requests, receives without an SRQ, and all
+    /// completions of the verbs path. Polls a batch, and leaves what this dequeue does not take for
+    /// the next ones.
     #[inline(never)]
     fn dequeue_polled(&self, queue: &mut Queue) -> Polled<DtoCompletion> {
         if queue.batch.len() == 0 {

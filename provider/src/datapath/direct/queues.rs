@@ -25,8 +25,8 @@ pub(crate) struct DirectReceives {
 }
 
 /// The segments in the device's format.
-fn encode<'a>(sges: &[Sge], into: &'a mut [DataSeg; MAX_IOV]) -> Result<&'a [DataSeg], Refusal> {
-    let too_many = Refusal::TooManySegments { given: sges.len(), max: MAX_IOV };
+fn encode<'a>(sges: &[Sge], into: &'a mut [DataSeg]) -> Result<&'a [DataSeg], Refusal> {
+    let too_many = Refusal::TooManySegments { given: sges.len(), max: into.len() };
     let into = into.get_mut(..sges.len()).ok_or(too_many)?;
     for (to, from) in into.iter_mut().zip(sges) {
         *to = DataSeg::new(from.addr, from.len, from.lkey);
@@ -47,8 +47,17 @@ impl DirectSends {
 
     /// Posts one request.
     pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
-        let mut segments = [NO_SEGMENT; MAX_IOV];
-        let data = encode(request.sges, &mut segments)?;
+        // One segment is the common case, and does not pay for clearing room for all.
+        if request.sges.len() <= 1 {
+            self.post_from(request, &mut [NO_SEGMENT])
+        } else {
+            self.post_from(request, &mut [NO_SEGMENT; MAX_IOV])
+        }
+    }
+
+    /// Posts one request. `segments` has room for its segments.
+    fn post_from(&mut self, request: &Outgoing<'_>, segments: &mut [DataSeg]) -> Result<(), Refusal> {
+        let data = encode(request.sges, segments)?;
         let remote = |addr, rkey| Remote { addr, rkey };
         match request.op {
             SendOp::Send => self.post_wr(Wr::send(data), request),
