@@ -188,12 +188,12 @@ fn announced_too_early(flush: bool) -> bool {
 }
 
 #[test]
-fn a_device_that_sees_the_register_sees_the_record_and_the_wqe() {
+fn device_that_sees_the_register_sees_record_and_wqe() {
     assert!(!announced_too_early(true));
 }
 
 #[test]
-fn without_the_flush_the_model_finds_a_register_before_its_record() {
+fn without_the_flush_the_register_can_precede_its_record() {
     assert!(announced_too_early(false));
 }
 

@@ -171,7 +171,7 @@ impl Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         // In a child process, a thread of the parent may hold the locks of a parent's EP for ever.
-        if self.inner.ia.is_inherited() {
+        if self.inner.device.is_inherited() {
             // Do not touch the parent's connection, and free nothing.
             std::mem::forget(self.inner.clone());
         } else {

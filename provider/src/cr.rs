@@ -1,7 +1,7 @@
 //! Connection requests.
 
 use crate::device::{CmHandler, Device};
-use crate::ep::{EpInner, EpPlace};
+use crate::ep::{EpCell, EpInner};
 use crate::sync::{Mutex, rank};
 use crate::types::{EpState, ServiceType};
 use crate::ud::sidr::{Reply, ReplyCache, SidrRequester};
@@ -57,7 +57,7 @@ impl IncomingRequest {
 #[derive(Debug)]
 struct Open {
     id: Arc<CmId>,
-    ep: Option<Arc<EpPlace>>,
+    ep: Option<Arc<EpCell>>,
 }
 
 impl Cr {
@@ -156,7 +156,7 @@ impl CrInner {
         device: &Arc<Device>,
         token: u64,
         request: IncomingRequest,
-        ep: Option<Arc<EpPlace>>,
+        ep: Option<Arc<EpCell>>,
     ) -> Arc<Self> {
         let IncomingRequest { id, private_data, asked, requester } = request;
         let inner = Arc::new(Self {
@@ -198,11 +198,11 @@ impl CrInner {
                 true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
                 false => gone(),
             };
-            let place = self.reserved().ok_or_else(none)?;
+            let cell = self.reserved().ok_or_else(none)?;
             loop {
-                let ep = place.get().ok_or_else(none)?;
+                let ep = cell.get().ok_or_else(none)?;
                 let outcome = self.accept_with(&ep, private_data);
-                let is_same = place.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
+                let is_same = cell.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
                 // If the EP was recreated meanwhile, try again.
                 if outcome.is_ok() || is_same {
                     return outcome;
@@ -236,13 +236,13 @@ impl CrInner {
     }
 
     fn accept_with(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
-        if !Arc::ptr_eq(&ep.ia, &self.device) {
+        if !Arc::ptr_eq(&ep.device, &self.device) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
         let (id, own) = {
             let open = self.open.lock().unwrap();
             let open = open.as_ref().ok_or_else(gone)?;
-            (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, &ep.place)))
+            (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, &ep.cell)))
         };
         if self.requester.is_some() != ep.is_ud() {
             let text = if ep.is_ud() {
@@ -277,13 +277,13 @@ impl CrInner {
 
     /// Releases the EP of a request that did not use the EP. The caller holds no lock of the
     /// request, because closing an EP may take time.
-    fn let_go(place: &EpPlace) {
-        place.release(EpState::PassiveConnectionPending);
-        EpInner::close_if(place, |ep| ep.state() == EpState::TentativeConnectionPending);
+    fn let_go(cell: &EpCell) {
+        cell.release(EpState::PassiveConnectionPending);
+        EpInner::close_if(cell, |ep| ep.state() == EpState::TentativeConnectionPending);
     }
 
     /// The EP that an RSP has reserved, or that the provider has created.
-    fn reserved(&self) -> Option<Arc<EpPlace>> {
+    fn reserved(&self) -> Option<Arc<EpCell>> {
         self.open.lock().unwrap().as_ref()?.ep.clone()
     }
 

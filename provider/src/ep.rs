@@ -16,7 +16,7 @@ pub(crate) use window::WindowRequest;
 
 use crate::datapath::{Lost, WrInfo};
 use crate::defaults::Defaults;
-use crate::device::{Class, CmHandler, Device, KeptDates, Member, Source, Timer};
+use crate::device::{Class, CmHandler, Device, Member, ReservedTimers, Source, Timer};
 use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::event_data::ConnectionEventKind;
@@ -104,10 +104,10 @@ pub struct EpStatus {
 #[derive(Debug)]
 pub(crate) struct EpInner {
     pub(crate) id: EpId,
-    pub(crate) ia: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     pub(crate) defaults: Arc<Defaults>,
-    /// The place where service points and requests find the EP.
-    pub(crate) place: Arc<EpPlace>,
+    /// The cell through which service points and connection requests find the EP.
+    pub(crate) cell: Arc<EpCell>,
     /// The number of connection attempts so far. Written under the lock of `control`.
     attempt: AtomicU64,
     /// The part of the EP that posts and completions need.
@@ -126,21 +126,21 @@ pub(crate) struct EpInner {
     /// Room in the CQs that is released with the EP.
     room: Room,
     /// Memory reserved for the timers that the EP sets on the progress thread.
-    _dates: KeptDates,
+    _timers: ReservedTimers,
 }
 
-/// Refers to an EP, also after [`Ep::modify`] has recreated it. Service points and requests keep an
-/// `EpPlace`. Dropping the [`Ep`] empties the place.
+/// Refers to an EP, also after [`Ep::modify`] has recreated it. Service points and connection requests keep an
+/// `EpCell`. Dropping the [`Ep`] empties the cell.
 #[derive(Debug, Default)]
-pub(crate) struct EpPlace(Mutex<{ rank::TABLE }, Weak<EpInner>>);
+pub(crate) struct EpCell(Mutex<{ rank::TABLE }, Weak<EpInner>>);
 
-impl EpPlace {
+impl EpCell {
     /// Returns the current EP, or `None` if it is gone.
     pub(crate) fn get(&self) -> Option<Arc<EpInner>> {
         self.0.lock().unwrap().upgrade()
     }
 
-    /// Makes the place refer to `ep`. The caller holds the old EP's `control`.
+    /// Makes the cell refer to `ep`. The caller holds the old EP's `control`.
     fn set(&self, ep: &Arc<EpInner>) {
         *self.0.lock().unwrap() = Arc::downgrade(ep);
     }
@@ -595,7 +595,7 @@ impl EpInner {
     /// Removes the EP from every table that refers to it. The QP is destroyed with its last
     /// reference.
     pub(crate) fn detach(&self) {
-        self.ia.rkeys.ep_gone(self.id);
+        self.device.rkeys.ep_gone(self.id);
         let qp = self.qp();
         self.recv_evd.unregister(qp.num(), self.id);
         self.request_evd.unregister(qp.num(), self.id);
@@ -609,6 +609,6 @@ impl EpInner {
             srq.detach(&self.recv_evd);
         }
         self.pz.lock().unwrap().leave();
-        self.ia.registry.remove(Class::Ep, self.id.0);
+        self.device.registry.remove(Class::Ep, self.id.0);
     }
 }

@@ -19,7 +19,7 @@ mod wait;
 use self::queue::{Alert, Batch, Deferred, Pairs, Queue, SlowPath, is_dto};
 pub(crate) use self::queue::{Stream, StreamKind};
 use crate::counters::{Counters, EvdCounter, EvdCounts};
-use crate::device::{AsyncSink, Class, Device, KeptDates, Member, Source, Timer};
+use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
 use crate::memory::{headroom, queue};
 use crate::shared_recv::SharedRecv;
@@ -73,7 +73,7 @@ pub struct EvdParam {
 
 pub(crate) struct EvdInner {
     pub(crate) id: EvdId,
-    pub(crate) ia: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     pub(crate) flags: EvdFlags,
     pub(crate) context: AtomicU64,
     channel: Option<CompChannel>,
@@ -87,7 +87,7 @@ pub(crate) struct EvdInner {
     wake: EventFd,
     queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
-    _dates: KeptDates,
+    _timers: ReservedTimers,
 }
 
 impl Evd {
@@ -141,15 +141,15 @@ impl Evd {
     pub fn resize(&self, min_qlen: Count) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        if min_qlen < 1 || min_qlen > inner.ia.attr.max_evd_qlen {
-            return Err(Error::arg(2, format!("an EVD has 1 to {} events", inner.ia.attr.max_evd_qlen)));
+        if min_qlen < 1 || min_qlen > inner.device.attr.max_evd_qlen {
+            return Err(Error::arg(2, format!("an EVD has 1 to {} events", inner.device.attr.max_evd_qlen)));
         }
         let mut queue = inner.queue();
         let deferred = inner.harvest(&mut queue)?;
         let outcome = if queue.len() > min_qlen as usize {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.resize(round_up(min_qlen as usize, inner.ia.attr.max_evd_qlen))
+            queue.resize(round_up(min_qlen as usize, inner.device.attr.max_evd_qlen))
         };
         drop(queue);
         inner.run_deferred(deferred);
@@ -224,7 +224,7 @@ impl Evd {
     pub fn set_cno(&self, cno: Option<&Cno>) -> Result<()> {
         self.inner.check()?;
         if let Some(cno) = cno {
-            cno.inner.check(&self.inner.ia)?;
+            cno.inner.check(&self.inner.device)?;
             cno.inner.enter();
         }
         let mut queue = self.inner.queue();
@@ -284,29 +284,29 @@ impl std::fmt::Debug for EvdInner {
 
 impl EvdInner {
     pub(crate) fn new(
-        ia: &Arc<Device>,
+        device: &Arc<Device>,
         min_qlen: usize,
         flags: EvdFlags,
         discards: bool,
     ) -> Result<Arc<Self>> {
         headroom()?;
-        let dates = ia.reactor.keep_dates()?;
-        let qlen = round_up(min_qlen, ia.attr.max_evd_qlen);
+        let timers = device.reactor.reserve_timers()?;
+        let qlen = round_up(min_qlen, device.attr.max_evd_qlen);
         let id = EvdId(next_id());
-        let device = |e| Error::verb(Subtype::ResourceTevd, e);
+        let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
-        let channel = with_cq.then(|| CompChannel::create(&ia.context)).transpose().map_err(device)?;
+        let channel = with_cq.then(|| CompChannel::create(&device.context)).transpose().map_err(no_evd)?;
         let cq = with_cq
-            .then(|| Cq::create(&ia.context, qlen as u32, channel.as_ref(), 0, id.0))
+            .then(|| Cq::create(&device.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
-            .map_err(device)?
-            .map(|cq| ia.path.cq(cq, channel.as_ref()))
+            .map_err(no_evd)?
+            .map(|cq| device.path.cq(cq, channel.as_ref()))
             .transpose()?;
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::resources(Subtype::ResourceTevd, format!("eventfd: {e}")))?;
         let inner = Arc::new(Self {
             id,
-            ia: ia.clone(),
+            device: device.clone(),
             flags,
             context: AtomicU64::new(0),
             channel,
@@ -315,7 +315,7 @@ impl EvdInner {
             waiting: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             wake,
-            _dates: dates,
+            _timers: timers,
             queue: BiasedMutex::new(Queue {
                 cq,
                 slow_path: SlowPath::of_new(flags, discards),
@@ -335,17 +335,17 @@ impl EvdInner {
                 waitable: true,
                 enabled: true,
                 cno: None,
-                alert: Alert::new(&ia.context),
+                alert: Alert::new(&device.context),
                 demand: 0,
                 counts: EvdCounts::default(),
                 deferred: Deferred::default(),
             }),
         });
         if inner.channel.is_some() {
-            ia.reactor.add_source(id.0, &inner)?;
+            device.reactor.add_source(id.0, &inner)?;
         }
         if !discards {
-            ia.register(Class::Evd, id.0, &inner, &[IaCounter::EvdCreate])?;
+            device.register(Class::Evd, id.0, &inner, &[IaCounter::EvdCreate])?;
         }
         Ok(inner)
     }
@@ -392,11 +392,11 @@ impl EvdInner {
     fn on_dequeued(&self, event: &Dequeued) {
         let Dequeued::Dto(dto) = event else { return };
         if let Some(bind) = dto.as_bind() {
-            if let Some(window) = self.ia.rkeys.window(bind.rmr.0) {
+            if let Some(window) = self.device.rkeys.window(bind.rmr.0) {
                 window.bind_done(bind.status == crate::DtoStatus::Success);
             }
         } else if let Some(rkey) = dto.invalidated {
-            self.ia.rkeys.invalidated(rkey);
+            self.device.rkeys.invalidated(rkey);
         }
     }
 
@@ -461,9 +461,9 @@ impl EvdInner {
         }
     }
 
-    /// Checks that the EVD is live, belongs to this IA and takes this stream (R133).
-    pub(crate) fn check_for(&self, ia: &Arc<Device>, flag: EvdFlags, sub: Subtype) -> Result<()> {
-        if !self.live.load(Ordering::Acquire) || !Arc::ptr_eq(&self.ia, ia) {
+    /// Checks that the EVD is live, belongs to this device and takes this stream (R133).
+    pub(crate) fn check_for(&self, device: &Arc<Device>, flag: EvdFlags, sub: Subtype) -> Result<()> {
+        if !self.live.load(Ordering::Acquire) || !Arc::ptr_eq(&self.device, device) {
             return Err(Error::handle(sub, "EVD"));
         }
         if !self.flags.contains(flag) {
@@ -600,18 +600,18 @@ impl EvdInner {
         let srqs = std::mem::take(&mut queue.srqs);
         let cno = queue.cno.take();
         drop(queue);
-        events.into_iter().for_each(|queued| queued.abandon(&self.ia, &srqs));
+        events.into_iter().for_each(|queued| queued.abandon(&self.device, &srqs));
         self.give_back_lost(deferred);
         // Dropping a connection request rejects that request.
         drop(others);
         if let Some(channel) = &self.channel {
-            let _ = self.ia.reactor.watch(self.id.0, channel.as_fd(), false);
-            self.ia.reactor.remove_source(self.id.0);
+            let _ = self.device.reactor.watch(self.id.0, channel.as_fd(), false);
+            self.device.reactor.remove_source(self.id.0);
         }
         if let Some(cno) = cno {
             cno.leave();
         }
-        self.ia.registry.remove(Class::Evd, self.id.0);
+        self.device.registry.remove(Class::Evd, self.id.0);
         self.wake_waiter();
     }
 }
@@ -631,7 +631,7 @@ impl Member for EvdInner {
 
     /// The device reports that the EVD's CQ has overflowed.
     fn device_event(self: Arc<Self>, _: rxe_fallback::AsyncKind) {
-        self.ia.push_async(AsyncEvent {
+        self.device.push_async(AsyncEvent {
             kind: AsyncKind::EvdOverflow,
             object: AsyncObject::Evd(self.id),
             context: self.context.load(Ordering::Relaxed),

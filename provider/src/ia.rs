@@ -71,7 +71,7 @@ impl Ia {
     /// dat_ia_open(3DAT).
     pub fn open_sharing(name: &str, async_evd: &Evd, settings: IaSettings) -> Result<Self> {
         let evd = &async_evd.inner;
-        evd.check_for(&evd.ia, EvdFlags::ASYNC, Subtype::InvalidHandleEvdAsync)?;
+        evd.check_for(&evd.device, EvdFlags::ASYNC, Subtype::InvalidHandleEvdAsync)?;
         Self::open_telling(name, &AsyncEvents::To(evd.clone()), settings)
     }
 

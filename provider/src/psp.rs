@@ -165,7 +165,7 @@ impl Rsp {
         ep.inner.set_state(EpState::Reserved);
         drop(control);
         let inner = ServicePoint::listen(ia, at, &evd.inner, RequestPolicy::Reserved, Some(&ep.inner))
-            .inspect_err(|_| ep.inner.place.release(EpState::Reserved))?;
+            .inspect_err(|_| ep.inner.cell.release(EpState::Reserved))?;
         Ok(Self { inner })
     }
 

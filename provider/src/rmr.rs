@@ -358,7 +358,7 @@ impl RmrInner {
     ) -> Result<u32> {
         self.check()?;
         ep.check()?;
-        if !Arc::ptr_eq(&ep.ia, &self.device) {
+        if !Arc::ptr_eq(&ep.device, &self.device) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
         if ep.pz_number() != self.pz.number {

@@ -110,7 +110,7 @@ fn a_guard_of_the_owner_excludes_its_own_thread() {
 }
 
 #[test]
-fn a_mutex_with_a_reserve_has_its_first_owner_at_once() {
+fn mutex_with_a_reserve_has_its_first_owner_at_once() {
     let mut mutex = BiasedMutex::new(0);
     mutex.reserve();
     drop(mutex.lock());

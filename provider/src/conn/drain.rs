@@ -14,7 +14,7 @@ impl EpInner {
     /// Makes the progress thread check whether all completions have arrived.
     pub(crate) fn drain_soon(self: &Arc<Self>) {
         let timer = Timer::Drain(Instant::now());
-        self.ia.reactor.certainly_after(Duration::from_millis(20), Arc::downgrade(self), timer);
+        self.device.reactor.certainly_after(Duration::from_millis(20), Arc::downgrade(self), timer);
     }
 
     /// Looks at both EVDs again: flushed completions notify in every mode (R238), but not every
@@ -53,7 +53,7 @@ impl EpInner {
         } else {
             drop(control);
             let timer = Timer::Drain(since);
-            self.ia.reactor.certainly_after(Duration::from_millis(10), Arc::downgrade(self), timer);
+            self.device.reactor.certainly_after(Duration::from_millis(10), Arc::downgrade(self), timer);
         }
     }
 

@@ -1,7 +1,7 @@
 //! How a connection ends: disconnect, failure, reset, free.
 
 use crate::device::Timer;
-use crate::ep::{EpInner, EpPlace};
+use crate::ep::{EpCell, EpInner};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, ConnectionEventKind, reason};
 use crate::types::{CloseFlags, EpState};
 use crate::{Error, IaCounter, Result};
@@ -57,7 +57,7 @@ impl EpInner {
 
     /// Whether a kernel thread, and not the device, sends and reads acknowledgements.
     fn acknowledges_late(&self) -> bool {
-        self.ia.context.driver() == "rdma_rxe"
+        self.device.context.driver() == "rdma_rxe"
     }
 
     /// Lets the kernel acknowledge received messages before this side ends the connection.
@@ -77,7 +77,7 @@ impl EpInner {
             self.end(ConnectionEventKind::Disconnected);
         } else {
             let pause = Duration::from_millis(1);
-            self.ia.reactor.certainly_after(pause, Arc::downgrade(self), Timer::FinishRequests);
+            self.device.reactor.certainly_after(pause, Arc::downgrade(self), Timer::FinishRequests);
         }
     }
 
@@ -119,7 +119,7 @@ impl EpInner {
         let _ = self.request_evd.harvest_now();
         self.finish_graceful();
         let timer = Timer::LateAcksExpired(attempt);
-        self.ia.reactor.certainly_after(LATE_ACK_TIME, Arc::downgrade(self), timer);
+        self.device.reactor.certainly_after(LATE_ACK_TIME, Arc::downgrade(self), timer);
     }
 
     /// The awaited acknowledgements did not come.
@@ -159,17 +159,17 @@ impl EpInner {
         drop(control);
         if let Some((token, id)) = cm {
             // Done before the call: the answer may arrive before the call returns.
-            self.ia.linger(token, id.clone());
+            self.device.linger(token, id.clone());
             let said = id.disconnect();
-            self.ia.count_disconnect(said.is_ok(), answer);
+            self.device.count_disconnect(said.is_ok(), answer);
             if let Err(error) = said {
                 tracing::debug!(%error, ep = self.id.0, "the peer was gone before us");
             }
         }
         if kind == ConnectionEventKind::Broken {
-            self.ia.count(IaCounter::CmErrReset);
+            self.device.count(IaCounter::CmErrReset);
         }
-        self.ia.in_order(|| {
+        self.device.in_order(|| {
             self.event(kind, Vec::new());
             if self.srq.is_some() {
                 self.tell_broken();
@@ -180,7 +180,7 @@ impl EpInner {
     }
 
     pub(crate) fn tell_broken(&self) {
-        self.ia.push_async(AsyncEvent {
+        self.device.push_async(AsyncEvent {
             kind: AsyncKind::EpBroken,
             object: AsyncObject::Ep(self.id),
             context: self.pair.context(),
@@ -209,7 +209,7 @@ impl EpInner {
         self.drain();
         self.reset_qp()?;
         self.pair.forget_pending();
-        self.ia.to_init(&self.qp())?;
+        self.device.to_init(&self.qp())?;
         let mut control = self.control.lock().unwrap();
         control.remote = None;
         control.service = None;
@@ -221,13 +221,13 @@ impl EpInner {
 
     /// Ends the connection, and removes the EP from every table that refers to it.
     pub(crate) fn close(self: &Arc<Self>) {
-        Self::close_if(&self.place, |_| true);
+        Self::close_if(&self.cell, |_| true);
     }
 
-    /// Closes the EP of this place if `wanted` accepts it. A concurrent change or accept of the EP
+    /// Closes the EP in this cell if `wanted` accepts it. A concurrent change or accept of the EP
     /// either finishes first, and the EP closes in its new state, or finds the EP closed.
-    pub(crate) fn close_if(place: &EpPlace, wanted: impl FnOnce(&Self) -> bool) {
-        let closes = place.with(|ep, _| {
+    pub(crate) fn close_if(cell: &EpCell, wanted: impl FnOnce(&Self) -> bool) {
+        let closes = cell.with(|ep, _| {
             let closes = wanted(ep) && ep.live.swap(false, Ordering::AcqRel);
             closes.then(|| ep.clone())
         });
@@ -253,10 +253,10 @@ impl EpInner {
         }
         if let Some((token, id)) = cm {
             if matches!(state, EpState::Connected | EpState::DisconnectPending) {
-                self.ia.linger(token, id.clone());
-                self.ia.count_disconnect(id.disconnect().is_ok(), answer);
+                self.device.linger(token, id.clone());
+                self.device.count_disconnect(id.disconnect().is_ok(), answer);
             } else {
-                self.ia.cm.forget(token);
+                self.device.cm.forget(token);
             }
         }
         if used {

@@ -38,17 +38,17 @@ impl EpInner {
         if state != EpState::Unconnected {
             return Err(Error::state(state.subtype(), "only an unconnected EP can connect"));
         }
-        let ia = &self.ia;
+        let device = &self.device;
         headroom()?;
         let attempt = self.next_attempt();
         if let Some(timeout) = timeout {
-            ia.reactor.after(timeout, Arc::downgrade(self), Timer::GiveUp(attempt))?;
+            device.reactor.after(timeout, Arc::downgrade(self), Timer::GiveUp(attempt))?;
         }
-        let (token, id) = ia.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
+        let (token, id) = device.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
         let to = SocketAddr::new(remote, port_of(qual));
-        let from = SocketAddr::new(ia.attr.ia_address, 0);
+        let from = SocketAddr::new(device.attr.ia_address, 0);
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
-            ia.cm.forget(token);
+            device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(Error::verb(Subtype::ResourceMemory, error));
             }
@@ -59,7 +59,7 @@ impl EpInner {
                 return Err(Error::new(ReturnType::InvalidAddress, sub, text).because(error));
             }
             // Without a route, the attempt fails: an event reports this.
-            ia.count(IaCounter::CmErr);
+            device.count(IaCounter::CmErr);
             control.calls.connects += 1;
             self.set_state(EpState::Disconnected);
             control.drained = self.srq.is_some();
@@ -102,7 +102,7 @@ impl EpInner {
         }
         headroom()?;
         let timer = Timer::GiveUp(self.next_attempt());
-        self.ia.reactor.after(ACCEPT_TIME, Arc::downgrade(self), timer)?;
+        self.device.reactor.after(ACCEPT_TIME, Arc::downgrade(self), timer)?;
         let qp = self.qp();
         let failed = |e| Error::verb(Subtype::ResourceTep, e);
         let (reads_in, reads_out) = self.rdma_reads();
@@ -111,7 +111,7 @@ impl EpInner {
         // Done first: once the device is ready, it may take a buffer. That buffer must not be
         // counted as lost with another EP.
         self.may_take_buffers()?;
-        if let Err(error) = self.ia.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
+        if let Err(error) = self.device.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
             self.start_over_after_all();
             // An ID that has no QP attributes no longer waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
@@ -123,17 +123,17 @@ impl EpInner {
             responder_resources: reads_in,
             initiator_depth: reads_out,
             srq: self.srq.is_some(),
-            ..self.ia.conn_param()
+            ..self.device.conn_param()
         };
         // Route the ID's events to the EP before the peer can answer.
-        self.ia.cm.route(token, self.cm_handler());
+        self.device.cm.route(token, self.cm_handler());
         if let Err(error) = id.accept(&param) {
-            self.ia.count(IaCounter::CmErr);
-            self.ia.cm.forget(token);
+            self.device.count(IaCounter::CmErr);
+            self.device.cm.forget(token);
             self.start_over_after_all();
             return Err(failed(error));
         }
-        self.ia.count(IaCounter::CmRepTx);
+        self.device.count(IaCounter::CmRepTx);
         control.local = id.local_addr();
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
@@ -209,7 +209,7 @@ impl EpInner {
         };
         if let Err(error) = outcome {
             tracing::warn!(%error, ep = self.id.0, "connection set-up failed");
-            self.ia.count(IaCounter::CmErr);
+            self.device.count(IaCounter::CmErr);
             self.setup_failed(event.token, ConnectionEventKind::NonPeerRejected, Vec::new());
         }
     }
@@ -223,8 +223,8 @@ impl EpInner {
 
     fn address_resolved(self: &Arc<Self>, token: u64) -> Result<(), rxe_fallback::Error> {
         let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return Ok(()) };
-        if id.device_name().is_some_and(|name| name != self.ia.context.name()) {
-            self.ia.count(IaCounter::CmErr);
+        if id.device_name().is_some_and(|name| name != self.device.context.name()) {
+            self.device.count(IaCounter::CmErr);
             self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
@@ -244,9 +244,9 @@ impl EpInner {
             responder_resources: reads_in,
             initiator_depth: reads_out,
             srq: self.srq.is_some(),
-            ..self.ia.conn_param()
+            ..self.device.conn_param()
         })?;
-        self.ia.count(IaCounter::CmReqTx);
+        self.device.count(IaCounter::CmReqTx);
         Ok(())
     }
 
@@ -254,9 +254,9 @@ impl EpInner {
         let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
         let no_memory = |_| rxe_fallback::Error::new("rdma_establish", libc::ENOMEM);
         self.may_take_buffers().map_err(no_memory)?;
-        self.ia.to_ready(&self.qp(), &id, None, None)?;
+        self.device.to_ready(&self.qp(), &id, None, None)?;
         id.establish()?;
-        self.ia.count(IaCounter::CmRtuTx);
+        self.device.count(IaCounter::CmRtuTx);
         let mut control = self.control.lock().unwrap();
         if self.state() != EpState::ActiveConnectionPending {
             return Ok(());
@@ -266,7 +266,7 @@ impl EpInner {
         self.set_state(EpState::Connected);
         drop(control);
         self.expect_failures();
-        self.ia.count(IaCounter::CmActiveEst);
+        self.device.count(IaCounter::CmActiveEst);
         self.event(ConnectionEventKind::Established, event.private_data.clone());
         self.check_marks();
         Ok(())
@@ -280,7 +280,7 @@ impl EpInner {
         }
         self.set_state(EpState::Connected);
         drop(control);
-        self.ia.count(IaCounter::CmPassiveEst);
+        self.device.count(IaCounter::CmPassiveEst);
         self.event(ConnectionEventKind::Established, private_data);
         self.check_marks();
     }
@@ -337,7 +337,7 @@ impl EpInner {
         drop(control);
         self.give_up_setup(cm);
         if timed_out {
-            self.ia.count(IaCounter::CmErrTimeout);
+            self.device.count(IaCounter::CmErrTimeout);
         }
         self.event(kind, private_data);
     }
@@ -347,7 +347,7 @@ impl EpInner {
     pub(super) fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
         let _ = self.qp().to_error();
         if let Some((token, id)) = cm {
-            self.ia.cm.forget(token);
+            self.device.cm.forget(token);
             drop(id);
         }
         if let Some(srq) = &self.srq {

@@ -21,7 +21,7 @@ pub(crate) use address_handles::{AddressHandles, UdRoute};
 pub(crate) use cm::{Cm, CmHandler};
 pub(crate) use lmr_table::{LkeyCache, LmrTable, Use};
 pub(crate) use pools::Pools;
-pub(crate) use reactor::{KeptDates, Reactor, Source, Timer};
+pub(crate) use reactor::{Reactor, ReservedTimers, Source, Timer};
 pub(crate) use registry::{Class, Member, Registry};
 pub(crate) use rkeys::{RkeyTarget, Rkeys, WindowOwner};
 pub use settings::IaSettings;

@@ -117,30 +117,30 @@ struct Deadlines {
     /// The number of elements that may be refused.
     refusable: usize,
     /// The number of further elements for which memory is reserved.
-    kept: usize,
+    reserved: usize,
 }
 
 impl Deadlines {
     /// Reserves memory for `more` elements beyond those that may be needed already.
     fn reserve(&mut self, more: usize) -> Result<()> {
-        let all = self.refusable + self.kept + more;
+        let all = self.refusable + self.reserved + more;
         Ok(self.heap.try_reserve(all.saturating_sub(self.heap.len()))?)
     }
 }
 
-/// Reserved memory for the timers of one EP or EVD: see [`Reactor::keep_dates`]. Dropping it ends
+/// Reserved memory for the timers of one EP or EVD: see [`Reactor::reserve_timers`]. Dropping it ends
 /// the reservation.
 #[derive(Debug)]
-pub(crate) struct KeptDates(Arc<Reactor>);
+pub(crate) struct ReservedTimers(Arc<Reactor>);
 
-impl KeptDates {
+impl ReservedTimers {
     /// The largest number of timers that an EP or EVD has at a time.
-    const MANY: usize = 4;
+    const EACH: usize = 4;
 }
 
-impl Drop for KeptDates {
+impl Drop for ReservedTimers {
     fn drop(&mut self) {
-        self.0.deadlines.lock().unwrap().kept -= Self::MANY;
+        self.0.deadlines.lock().unwrap().reserved -= Self::EACH;
     }
 }
 
@@ -205,11 +205,11 @@ impl Reactor {
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn keep_dates(self: &Arc<Self>) -> Result<KeptDates> {
+    pub(crate) fn reserve_timers(self: &Arc<Self>) -> Result<ReservedTimers> {
         let mut deadlines = self.deadlines.lock().unwrap();
-        deadlines.reserve(KeptDates::MANY)?;
-        deadlines.kept += KeptDates::MANY;
-        Ok(KeptDates(self.clone()))
+        deadlines.reserve(ReservedTimers::EACH)?;
+        deadlines.reserved += ReservedTimers::EACH;
+        Ok(ReservedTimers(self.clone()))
     }
 
     /// Starts a timer: after `time`, [`Source::due`] of `to` is called.

@@ -1,11 +1,11 @@
 //! Creating EPs: checks, the QP, and the tables that refer to the EP.
 
 use super::Control;
-use super::{EpEvds, EpInner, EpPlace, Room};
+use super::{EpCell, EpEvds, EpInner, Room};
 use crate::counters::Posted;
 use crate::datapath::{RecvQueue, SendQueue};
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, KeptDates};
+use crate::device::{Class, Device, ReservedTimers};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::memory::{headroom, queue};
 use crate::pz::PzInner;
@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The properties of an EP that is about to be created.
-pub(super) struct Plan {
-    pub(super) ia: Arc<Device>,
+pub(super) struct EpSpec {
+    pub(super) device: Arc<Device>,
     pub(super) defaults: Arc<Defaults>,
     pub(super) pz: Arc<PzInner>,
     pub(super) recv: Option<Arc<EvdInner>>,
@@ -35,15 +35,15 @@ pub(super) struct Plan {
     pub(super) attr: EpAttr,
 }
 
-/// The argument numbers that errors of the present call name.
+/// The numbers of the EVD arguments of the present call, for its errors.
 #[derive(Clone, Copy)]
-pub(super) struct Blame {
+pub(super) struct ArgNumbers {
     pub(super) recv: u16,
     pub(super) request: u16,
 }
 
-/// A new QP, with the EVDs that it feeds.
-pub(super) struct Fed {
+/// A new QP, with the EVDs that take its completions.
+pub(super) struct EpQueues {
     pub(super) recv: Arc<EvdInner>,
     pub(super) request: Arc<EvdInner>,
     pub(super) qp: Arc<Qp>,
@@ -53,11 +53,11 @@ pub(super) struct Fed {
     requests: VecDeque<Request>,
     receives: VecDeque<Receive>,
     ud: Option<Box<UdState>>,
-    dates: KeptDates,
+    timers: ReservedTimers,
 }
 
-impl Plan {
-    /// Checks the handles and makes a plan. Each EVD is optional.
+impl EpSpec {
+    /// Checks the handles. Each EVD is optional.
     pub(super) fn new(
         ia: &Ia,
         pz: &Arc<PzInner>,
@@ -69,22 +69,22 @@ impl Plan {
     }
 
     fn new_on(
-        (ia, defaults): (&Arc<Device>, &Arc<Defaults>),
+        (device, defaults): (&Arc<Device>, &Arc<Defaults>),
         pz: &Arc<PzInner>,
         evds: EpEvds<'_>,
         srq: Option<&Arc<SrqInner>>,
         attr: EpAttr,
     ) -> Result<Self> {
-        ia.check()?;
-        pz.check(ia)?;
-        let recv = dto_evd(ia, evds.recv, Subtype::InvalidHandleEvdRecv)?;
-        let request = dto_evd(ia, evds.request, Subtype::InvalidHandleEvdRequest)?;
-        let connect = connect_evd(ia, evds.connect, srq.is_some())?;
+        device.check()?;
+        pz.check(device)?;
+        let recv = dto_evd(device, evds.recv, Subtype::InvalidHandleEvdRecv)?;
+        let request = dto_evd(device, evds.request, Subtype::InvalidHandleEvdRequest)?;
+        let connect = connect_evd(device, evds.connect, srq.is_some())?;
         if let Some(srq) = srq {
-            srq.check_for(ia)?;
+            srq.check_for(device)?;
         }
         Ok(Self {
-            ia: ia.clone(),
+            device: device.clone(),
             defaults: defaults.clone(),
             pz: pz.clone(),
             recv,
@@ -97,42 +97,42 @@ impl Plan {
 
     /// Creates a new EP. Attributes are argument `attr_arg` of the call.
     pub(super) fn make(self, attr_arg: u16) -> Result<Arc<EpInner>> {
-        check_attr(&self.ia, &self.attr, attr_arg, self.srq.is_some())?;
+        check_attr(&self.device, &self.attr, attr_arg, self.srq.is_some())?;
         let id = EpId(next_id());
-        self.check(None, id, Blame { recv: 3, request: 4 })?;
-        let fed = self.feed(id)?;
+        self.check(None, id, ArgNumbers { recv: 3, request: 4 })?;
+        let queues = self.open_queues(id)?;
         if let Some(evd) = &self.connect {
             let flags = CompletionFlags::empty();
             let stream = Stream { ep: id, kind: StreamKind::Connection, flags };
-            evd.attach(&[stream], 0).inspect_err(|_| self.starve(id, &fed))?;
+            evd.attach(&[stream], 0).inspect_err(|_| self.close_queues(id, &queues))?;
         }
         let control = Control::new(self.attr.srq_soft_hw);
         self.pz.enter();
-        let made = self.assemble(id, fed, control, EpState::Unconnected, Arc::default());
+        let made = self.assemble(id, queues, control, EpState::Unconnected, Arc::default());
         let inner = made.map_err(|(inner, error)| {
             inner.live.store(false, Ordering::Release);
             inner.detach();
             error
         })?;
-        inner.place.set(&inner);
+        inner.cell.set(&inner);
         Ok(inner)
     }
 
     /// Checks that PZ, SRQ and EVDs fit together. Streams of an EP that is being changed do not
     /// count.
-    pub(super) fn check(&self, but_not: Option<EpId>, id: EpId, blame: Blame) -> Result<()> {
+    pub(super) fn check(&self, but_not: Option<EpId>, id: EpId, args: ArgNumbers) -> Result<()> {
         if let Some(srq) = &self.srq
-            && !self.ia.provider_attr.srq_ep_pz_difference_supported
+            && !self.device.provider_attr.srq_ep_pz_difference_supported
             && srq.pz.number != self.pz.number
         {
             return Err(Error::arg(2, "this device takes SRQ buffers from the EP's own PZ only"));
         }
         let (recv_stream, request_stream) = (self.recv_stream(id), self.request_stream(id));
         if let Some(evd) = &self.recv {
-            evd.may_feed(recv_stream, but_not, blame.recv)?;
+            evd.may_feed(recv_stream, but_not, args.recv)?;
         }
         if let Some(evd) = &self.request {
-            evd.may_feed(request_stream, but_not, blame.request)?;
+            evd.may_feed(request_stream, but_not, args.request)?;
             if self.recv.as_ref().is_some_and(|recv| Arc::ptr_eq(recv, evd)) {
                 pair_fits(recv_stream, request_stream)?;
             }
@@ -149,10 +149,10 @@ impl Plan {
         Stream { ep, kind: StreamKind::Request, flags: request_mode(self.attr.request_completion_flags) }
     }
 
-    /// Creates the QP, and makes room in the CQs of its EVDs.
-    pub(super) fn feed(&self, id: EpId) -> Result<Fed> {
+    /// Creates the QP, reserves CQ entries for it, and attaches its streams to the EVDs.
+    pub(super) fn open_queues(&self, id: EpId) -> Result<EpQueues> {
         headroom()?;
-        let dates = self.ia.reactor.keep_dates()?;
+        let timers = self.device.reactor.reserve_timers()?;
         let discards = self.defaults.discards()?;
         let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
         let request = self.request.clone().unwrap_or(discards);
@@ -166,8 +166,8 @@ impl Plan {
             detach_srq();
         };
         let memory = || -> Result<_> {
-            self.ia.to_init(&qp)?;
-            let queues = self.ia.path.queues(&qp, self.srq.is_some())?;
+            self.device.to_init(&qp)?;
+            let queues = self.device.path.queues(&qp, self.srq.is_some())?;
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
             let ud = if ud { Some(Box::new(UdState::new(sends)?)) } else { None };
@@ -181,20 +181,22 @@ impl Plan {
             recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), room.recv);
             undo();
         })?;
-        Ok(Fed { recv, request, qp: Arc::new(qp), sends, recvs, room, requests, receives, ud, dates })
+        Ok(EpQueues { recv, request, qp: Arc::new(qp), sends, recvs, room, requests, receives, ud, timers })
     }
 
-    /// Undoes [`Plan::feed`]. Old streams of an EP that is being changed stay.
-    pub(super) fn starve(&self, id: EpId, fed: &Fed) {
-        fed.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), fed.room.recv);
-        fed.request.detach_one(self.request.is_some().then(|| self.request_stream(id)), fed.room.request);
-        fed.room.give_back(&fed.qp, &fed.recv, &fed.request);
-        self.srq.iter().for_each(|srq| srq.detach(&fed.recv));
+    /// Undoes [`EpSpec::open_queues`]. Old streams of an EP that is being changed stay.
+    pub(super) fn close_queues(&self, id: EpId, queues: &EpQueues) {
+        queues.recv.detach_one(self.recv.is_some().then(|| self.recv_stream(id)), queues.room.recv);
+        queues
+            .request
+            .detach_one(self.request.is_some().then(|| self.request_stream(id)), queues.room.request);
+        queues.room.give_back(&queues.qp, &queues.recv, &queues.request);
+        self.srq.iter().for_each(|srq| srq.detach(&queues.recv));
     }
 
     /// Creates the QP, with the room in the CQs that its work requests need.
     fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<(Qp, Room)> {
-        let (ia, attr) = (&self.ia, &self.attr);
+        let attr = &self.attr;
         let on_srq = self.srq.is_some();
         let max_send_wr = attr.max_request_dtos.max(1) as u32;
         let max_recv_wr = if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 };
@@ -224,7 +226,7 @@ impl Plan {
             signal_all: false,
             token: id.0,
         };
-        let qp = ia.path.qp(&self.pz.pd, &init).map_err(|e| {
+        let qp = self.device.path.qp(&self.pz.pd, &init).map_err(|e| {
             give_back(most);
             Error::verb(Subtype::ResourceTep, e)
         })?;
@@ -267,12 +269,12 @@ impl Plan {
     pub(super) fn assemble(
         self,
         id: EpId,
-        fed: Fed,
+        queues: EpQueues,
         mut control: Control,
         state: EpState,
-        place: Arc<EpPlace>,
+        cell: Arc<EpCell>,
     ) -> Result<Arc<EpInner>, (Arc<EpInner>, Error)> {
-        let Fed { recv, request, qp, sends, recvs, room, requests, receives, ud, dates } = fed;
+        let EpQueues { recv, request, qp, sends, recvs, room, requests, receives, ud, timers } = queues;
         let mut attr = self.attr;
         // The QP of a UD EP receives from now on.
         control.drained = ud.is_none();
@@ -311,9 +313,9 @@ impl Plan {
         let pair = Arc::new(QueuePair::new(id, self.pz.number, srq, hooks, modes, (requests, receives)));
         let inner = Arc::new(EpInner {
             id,
-            ia: self.ia,
+            device: self.device,
             defaults: self.defaults,
-            place,
+            cell,
             attempt: AtomicU64::new(0),
             pair,
             srq: self.srq,
@@ -327,7 +329,7 @@ impl Plan {
             recv_evd: recv,
             request_evd: request,
             connect_evd: Mutex::new(self.connect),
-            _dates: dates,
+            _timers: timers,
         });
         let owner: Weak<EpInner> = Arc::downgrade(&inner);
         inner.pair.set_owner(owner);
@@ -336,7 +338,7 @@ impl Plan {
             .and_then(|()| {
                 inner.request_evd.register(qpn, &inner.pair, Arc::ptr_eq(&inner.recv_evd, &inner.request_evd))
             })
-            .and_then(|()| inner.ia.register(Class::Ep, id.0, &inner, &[IaCounter::EpCreate]));
+            .and_then(|()| inner.device.register(Class::Ep, id.0, &inner, &[IaCounter::EpCreate]));
         match known {
             Ok(()) => Ok(inner),
             Err(error) => Err((inner, error)),
@@ -365,7 +367,7 @@ impl Ep {
     /// dat_ep_create(3DAT).
     pub fn create(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, attr: Option<&EpAttr>) -> Result<Self> {
         let attr = attr.cloned().unwrap_or_default();
-        Ok(Self { inner: Plan::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
+        Ok(Self { inner: EpSpec::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
     }
 
     /// Creates an EP that takes its buffers from an SRQ (R127-R156).
@@ -389,19 +391,19 @@ impl Ep {
         srq: &Arc<SrqInner>,
         attr: &EpAttr,
     ) -> Result<Self> {
-        let plan = Plan::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
-        Ok(Self { inner: plan.make(7)? })
+        let spec = EpSpec::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
+        Ok(Self { inner: spec.make(7)? })
     }
 
     /// Creates an EP for a connection request whose service point asks for one. The consumer later
     /// gives the EP a PZ and EVDs.
     pub(crate) fn provided(
-        ia: &Arc<Device>,
+        device: &Arc<Device>,
         defaults: &Arc<Defaults>,
         service_type: ServiceType,
         asked: &ConnInfo,
     ) -> Result<Arc<EpInner>> {
-        let a = &ia.attr;
+        let a = &device.attr;
         let attr = EpAttr {
             service_type,
             max_message_size: if service_type == ServiceType::Ud { a.mtu } else { a.max_message_size },
@@ -412,33 +414,37 @@ impl Ep {
         };
         let pz = defaults.pz()?;
         let evds = EpEvds::default();
-        let inner = Plan::new_on((ia, defaults), &pz, evds, None, attr)?.make(1)?;
+        let inner = EpSpec::new_on((device, defaults), &pz, evds, None, attr)?.make(1)?;
         inner.set_state(EpState::TentativeConnectionPending);
         Ok(inner)
     }
 }
 
 /// The EVD for completions, if one is given.
-pub(super) fn dto_evd(ia: &Arc<Device>, evd: Option<&Evd>, sub: Subtype) -> Result<Option<Arc<EvdInner>>> {
-    evd.map(|evd| evd.inner.check_for(ia, EvdFlags::DTO, sub).map(|()| evd.inner.clone())).transpose()
+pub(super) fn dto_evd(
+    device: &Arc<Device>,
+    evd: Option<&Evd>,
+    sub: Subtype,
+) -> Result<Option<Arc<EvdInner>>> {
+    evd.map(|evd| evd.inner.check_for(device, EvdFlags::DTO, sub).map(|()| evd.inner.clone())).transpose()
 }
 
 /// The EVD for connection events, if one is given. For an EP without an SRQ, the EVD may belong to
 /// another IA: dapltest's limit test uses one EVD for all IAs, and connection events need no
 /// device.
 pub(super) fn connect_evd(
-    ia: &Arc<Device>,
+    device: &Arc<Device>,
     evd: Option<&Evd>,
     on_srq: bool,
 ) -> Result<Option<Arc<EvdInner>>> {
     let Some(evd) = evd else { return Ok(None) };
-    let of = if on_srq { ia } else { &evd.inner.ia };
+    let of = if on_srq { device } else { &evd.inner.device };
     evd.inner.check_for(of, EvdFlags::CONNECTION, Subtype::InvalidHandleEvdConn)?;
     Ok(Some(evd.inner.clone()))
 }
 
-pub(super) fn check_attr(ia: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
-    let a = &ia.attr;
+pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
+    let a = &device.attr;
     let within = |name: &str, value: Count, most: Count| {
         if (0..=most).contains(&value) {
             Ok(())
@@ -458,7 +464,7 @@ pub(super) fn check_attr(ia: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> 
     within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
     within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
     if attr.service_type == ServiceType::Ud {
-        return check_ud_attr(ia, attr, arg);
+        return check_ud_attr(device, attr, arg);
     }
     within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
     within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
@@ -478,11 +484,11 @@ pub(super) fn request_mode(flags: CompletionFlags) -> CompletionFlags {
 }
 
 /// Checks the attributes that only UD EPs need.
-fn check_ud_attr(ia: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
-    if !ia.attr.datagrams {
+fn check_ud_attr(device: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
+    if !device.attr.datagrams {
         return Err(not_here());
     }
-    let most = ia.attr.mtu;
+    let most = device.attr.mtu;
     if attr.max_message_size > most {
         let text = format!("a datagram is one packet, {most} bytes at most, not {}", attr.max_message_size);
         return Err(Error::arg(arg, text));

@@ -66,7 +66,7 @@ impl EpInner {
         self.watch_marks(&control);
         drop(control);
         if soft {
-            self.ia.push_async(AsyncEvent {
+            self.device.push_async(AsyncEvent {
                 kind: AsyncKind::Notice,
                 object: AsyncObject::Ep(self.id),
                 context: self.pair.context(),

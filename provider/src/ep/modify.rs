@@ -3,12 +3,14 @@
 //! Flags, limits that only the connection needs, and the connect EVD change in place. The
 //! properties with which the QP was created (PZ, the EVDs of completions, queue sizes) need another
 //! QP. The EP is then recreated around a new QP under its old ID, and takes the old EP's place
-//! ([`EpPlace`](super::EpPlace)) for all its users. Posted receives are posted to the new QP in
+//! ([`EpCell`](super::EpCell)) for all its users. Posted receives are posted to the new QP in
 //! their order. The old QP has used none of them, because a QP that was never connected receives
 //! nothing.
 
 use super::Control;
-use super::make::{Blame, Fed, Plan, check_attr, check_flags, connect_evd, dto_evd, request_mode};
+use super::make::{
+    ArgNumbers, EpQueues, EpSpec, check_attr, check_flags, connect_evd, dto_evd, request_mode,
+};
 use super::{Ep, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::queue_pair::Modes;
@@ -155,14 +157,16 @@ impl EpInner {
             return Err(Error::state(state.subtype(), "this can be changed only before a connection"));
         }
         if let Some(pz) = change.pz {
-            pz.inner.check(&self.ia)?;
+            pz.inner.check(&self.device)?;
         }
         let on_srq = self.srq.is_some();
         let recv =
-            change.recv.map(|evd| dto_evd(&self.ia, evd, Subtype::InvalidHandleEvdRecv)).transpose()?;
-        let request =
-            change.request.map(|evd| dto_evd(&self.ia, evd, Subtype::InvalidHandleEvdRequest)).transpose()?;
-        let connect = change.connect.map(|evd| connect_evd(&self.ia, evd, on_srq)).transpose()?;
+            change.recv.map(|evd| dto_evd(&self.device, evd, Subtype::InvalidHandleEvdRecv)).transpose()?;
+        let request = change
+            .request
+            .map(|evd| dto_evd(&self.device, evd, Subtype::InvalidHandleEvdRequest))
+            .transpose()?;
+        let connect = change.connect.map(|evd| connect_evd(&self.device, evd, on_srq)).transpose()?;
         let old = self.attr.lock().unwrap().clone();
         if change.service_type.is_some_and(|service_type| service_type != old.service_type) {
             return Err(Error::arg(3, "the service type of an EP cannot be changed: make another EP"));
@@ -172,15 +176,15 @@ impl EpInner {
         check_flags(new.request_completion_flags, false, 2)?;
         // Unchanged attributes may exceed the limits of a request, because devices round up.
         check_attr(
-            &self.ia,
+            &self.device,
             &change.apply(&EpAttr { service_type: old.service_type, ..NOTHING }),
             3,
             on_srq,
         )?;
         let discards = self.defaults.discards()?;
         let given = |evd: &Arc<_>| (!Arc::ptr_eq(evd, &discards)).then(|| evd.clone());
-        let plan = Plan {
-            ia: self.ia.clone(),
+        let spec = EpSpec {
+            device: self.device.clone(),
             defaults: self.defaults.clone(),
             pz: change.pz.map_or_else(|| self.pz.lock().unwrap().clone(), |pz| pz.inner.clone()),
             recv: recv.unwrap_or_else(|| given(&self.recv_evd)),
@@ -189,26 +193,26 @@ impl EpInner {
             srq: self.srq.clone(),
             attr: new,
         };
-        plan.check(Some(self.id), self.id, Blame { recv: 2, request: 2 })?;
+        spec.check(Some(self.id), self.id, ArgNumbers { recv: 2, request: 2 })?;
         self.check_posted(change, &old)?;
-        let anew = self.needs_another_qp(&plan, &old)?;
+        let anew = self.needs_another_qp(&spec, &old)?;
         if anew && self.is_ud() {
             self.check_unused(state)?;
         }
         if anew {
-            return self.recreate(plan, &mut control, state).map(Some);
+            return self.recreate(spec, &mut control, state).map(Some);
         }
-        self.change_connect_evd(plan.connect.as_ref())?;
-        let mode = request_mode(plan.attr.request_completion_flags);
-        self.pair.set_modes(Modes { recv: plan.attr.recv_completion_flags, request: mode });
-        self.recv_evd.change_stream(self.id, true, plan.attr.recv_completion_flags);
+        self.change_connect_evd(spec.connect.as_ref())?;
+        let mode = request_mode(spec.attr.request_completion_flags);
+        self.pair.set_modes(Modes { recv: spec.attr.recv_completion_flags, request: mode });
+        self.recv_evd.change_stream(self.id, true, spec.attr.recv_completion_flags);
         self.request_evd.change_stream(self.id, false, mode);
         let kept = EpAttr {
             max_request_dtos: old.max_request_dtos,
             max_request_iov: old.max_request_iov,
-            max_recv_dtos: if on_srq { plan.attr.max_recv_dtos } else { old.max_recv_dtos },
-            max_recv_iov: if on_srq { plan.attr.max_recv_iov } else { old.max_recv_iov },
-            ..plan.attr
+            max_recv_dtos: if on_srq { spec.attr.max_recv_dtos } else { old.max_recv_dtos },
+            max_recv_iov: if on_srq { spec.attr.max_recv_iov } else { old.max_recv_iov },
+            ..spec.attr
         };
         *self.attr.lock().unwrap() = kept;
         Ok(None)
@@ -249,15 +253,15 @@ impl EpInner {
         Ok(())
     }
 
-    fn needs_another_qp(&self, plan: &Plan, old: &EpAttr) -> Result<bool> {
+    fn needs_another_qp(&self, spec: &EpSpec, old: &EpAttr) -> Result<bool> {
         let discards = self.defaults.discards()?;
         let same = |now: &Arc<_>, new: &Option<Arc<_>>| Arc::ptr_eq(now, new.as_ref().unwrap_or(&discards));
-        let new = &plan.attr;
+        let new = &spec.attr;
         let rdma = if self.is_ud() { 0 } else { new.max_rdma_read_iov.max(new.max_rdma_write_iov) };
         let room = new.max_request_iov.max(rdma);
-        Ok(plan.pz.number != self.pz_number()
-            || !same(&self.recv_evd, &plan.recv)
-            || !same(&self.request_evd, &plan.request)
+        Ok(spec.pz.number != self.pz_number()
+            || !same(&self.recv_evd, &spec.recv)
+            || !same(&self.request_evd, &spec.request)
             || new.max_request_dtos > old.max_request_dtos
             || room > old.max_request_iov
             || self.srq.is_none()
@@ -285,40 +289,43 @@ impl EpInner {
     }
 
     /// Assigns completions of this QP to the EP.
-    fn known_by(self: &Arc<Self>, fed: &Fed) -> Result<()> {
-        let qpn = fed.qp.num();
-        fed.recv
-            .register(qpn, &self.pair, Arc::ptr_eq(&fed.recv, &self.recv_evd))
-            .and_then(|()| fed.request.register(qpn, &self.pair, Arc::ptr_eq(&fed.request, &self.recv_evd)))
+    fn known_by(self: &Arc<Self>, queues: &EpQueues) -> Result<()> {
+        let qpn = queues.qp.num();
+        queues
+            .recv
+            .register(qpn, &self.pair, Arc::ptr_eq(&queues.recv, &self.recv_evd))
+            .and_then(|()| {
+                queues.request.register(qpn, &self.pair, Arc::ptr_eq(&queues.request, &self.recv_evd))
+            })
             .inspect_err(|_| {
-                fed.recv.forget(qpn);
-                fed.request.forget(qpn);
+                queues.recv.forget(qpn);
+                queues.request.forget(qpn);
             })
     }
 
-    /// Recreates the EP by another plan. IDs, watermarks and posted receives are kept.
-    fn recreate(self: &Arc<Self>, plan: Plan, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
+    /// Recreates the EP with a QP of another specification. IDs, watermarks and posted receives are kept.
+    fn recreate(self: &Arc<Self>, spec: EpSpec, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
-        self.change_connect_evd(plan.connect.as_ref())?;
+        self.change_connect_evd(spec.connect.as_ref())?;
         // No other thread posts: the one thread that may post is in this call.
-        let fed = plan.feed(self.id).and_then(|mut fed| {
+        let queues = spec.open_queues(self.id).and_then(|mut queues| {
             let receives = self.pair.receives.lock().unwrap();
-            let posted = receives.post_preposted_to(&mut fed.recvs).map_err(|error| {
+            let posted = receives.post_preposted_to(&mut queues.recvs).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });
             drop(receives);
             // Completions of the new QP find the old EP until they find the new EP, in the same
             // place.
-            match posted.and_then(|()| self.known_by(&fed)) {
-                Ok(()) => Ok(fed),
+            match posted.and_then(|()| self.known_by(&queues)) {
+                Ok(()) => Ok(queues),
                 Err(error) => {
-                    plan.starve(self.id, &fed);
+                    spec.close_queues(self.id, &queues);
                     Err(error)
                 }
             }
         });
-        let fed = fed.inspect_err(|_| {
+        let queues = queues.inspect_err(|_| {
             if let Err(error) = self.change_connect_evd(before.as_ref()) {
                 tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
             }
@@ -330,7 +337,7 @@ impl EpInner {
         let request = stream(StreamKind::Request, self.pair.request_flags());
         let qp = self.qp();
         let qpn = qp.num();
-        self.ia.rkeys.ep_gone(self.id);
+        self.device.rkeys.ep_gone(self.id);
         for (evd, stream, room) in
             [(&self.recv_evd, recv, self.room.recv), (&self.request_evd, request, self.room.request)]
         {
@@ -341,10 +348,10 @@ impl EpInner {
         if let Some(srq) = &self.srq {
             srq.detach(&self.recv_evd);
         }
-        plan.pz.enter();
+        spec.pz.enter();
         self.pz.lock().unwrap().leave();
         let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
-        let made = plan.assemble(self.id, fed, control, state, self.place.clone());
+        let made = spec.assemble(self.id, queues, control, state, self.cell.clone());
         let inner = made.unwrap_or_else(|(inner, error)| {
             tracing::error!(%error, ep = self.id.0, "an EP made anew is not found");
             inner
@@ -363,7 +370,7 @@ impl EpInner {
         // Threads that still hold this EP find it closed. Service points and requests find the new
         // EP.
         self.live.store(false, Ordering::Release);
-        self.place.set(&inner);
+        self.cell.set(&inner);
         Ok(inner)
     }
 }

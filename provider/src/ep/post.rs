@@ -24,7 +24,7 @@ impl EpInner {
     ) -> Result<(), PostError> {
         self.post_recv_of(iov.len(), info.over(iov), flags, |sges| {
             let using = Use { pz: self.pz_number(), direction: Direction::Write };
-            self.ia.lmrs.check_all(iov, using, sges)
+            self.device.lmrs.check_all(iov, using, sges)
         })
     }
 
@@ -144,7 +144,7 @@ impl EpInner {
     ) -> Result<(), PostError> {
         self.post_request_of(kind, iov.len(), info, flags, |direction, sges| {
             let using = Use { pz: self.pz_number(), direction };
-            self.ia.lmrs.check_all(iov, using, sges)
+            self.device.lmrs.check_all(iov, using, sges)
         })
     }
 
@@ -207,7 +207,7 @@ impl EpInner {
                 return self.post_request_ud(state, to, &sges[..n], length, info, flags, segments);
             }
             RequestKind::Send => (DtoOp::Send, SendOp::Send),
-            RequestKind::SendInvalidate(_) if !self.ia.attr.remote_invalidate => {
+            RequestKind::SendInvalidate(_) if !self.device.attr.remote_invalidate => {
                 return Err(PostError::NotSupported);
             }
             RequestKind::SendInvalidate(rmr_context) => (DtoOp::Send, SendOp::SendInvalidate(rmr_context)),
@@ -237,7 +237,7 @@ impl EpInner {
             {
                 return Err(PostError::Length);
             }
-            RequestKind::FetchAdd(..) | RequestKind::CompareSwap(..) if !self.ia.attr.atomics => {
+            RequestKind::FetchAdd(..) | RequestKind::CompareSwap(..) if !self.device.attr.atomics => {
                 return Err(PostError::NotSupported);
             }
             RequestKind::FetchAdd(at, add) => (
@@ -249,7 +249,7 @@ impl EpInner {
                 SendOp::CmpSwap { remote_addr: at.virtual_address, rkey: at.rmr_context, compare, swap },
             ),
         };
-        if length > u64::from(self.ia.attr.max_message_size) {
+        if length > u64::from(self.device.attr.max_message_size) {
             return Err(PostError::Length);
         }
         let solicits = matches!(
@@ -278,7 +278,7 @@ impl EpInner {
         segments: usize,
     ) -> Result<(), PostError> {
         let ah = self.route_to(to, self.pz_number())?;
-        if length > u64::from(self.ia.attr.mtu) {
+        if length > u64::from(self.device.attr.mtu) {
             return Err(PostError::Length);
         }
         let request = Request { info, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
@@ -381,7 +381,7 @@ impl EpInner {
         let qp = self.qp();
         let mut receives = self.pair.receives.lock().unwrap();
         qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
-        self.ia.to_init(&qp)?;
+        self.device.to_init(&qp)?;
         receives.post_preposted_again().map_err(|error| {
             let text = format!("the receives of an EP could not be posted again: {error}");
             crate::Error::resources(Subtype::ResourceTep, text)

@@ -76,20 +76,20 @@ impl EpInner {
     /// The LMR segment that an RMR triplet of this side names; an RDMA Read writes to the segment.
     pub(crate) fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
         let dead = PostError::NoSuchLmr(0, Direction::Write);
-        if self.ia.is_inherited() {
+        if self.device.is_inherited() {
             return Err(PostError::Stale(Subtype::InvalidHandleEp));
         }
         if to.segment_length == 0 {
             return Ok(LmrTriplet::default());
         }
-        match self.ia.rkeys.find(to.rmr_context).ok_or(dead)? {
+        match self.device.rkeys.find(to.rmr_context).ok_or(dead)? {
             RkeyTarget::Lmr(context) => Ok(LmrTriplet {
                 virtual_address: to.virtual_address,
                 segment_length: to.segment_length,
                 lmr_context: context,
             }),
             RkeyTarget::Rmr(id) => {
-                let window = self.ia.rkeys.window(id).ok_or(dead)?;
+                let window = self.device.rkeys.window(id).ok_or(dead)?;
                 window.local(to.virtual_address, to.segment_length)
             }
         }

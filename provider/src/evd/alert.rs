@@ -54,7 +54,7 @@ impl EvdInner {
         };
         let on = wanted != Armed::Nothing && !self.waiting.load(Ordering::Acquire);
         if on != queue.alert.watched {
-            self.ia.reactor.watch(self.id.0, channel.as_fd(), on)?;
+            self.device.reactor.watch(self.id.0, channel.as_fd(), on)?;
             queue.alert.watched = on;
         }
         if !on || (!for_cno && queue.alert.armed >= wanted) {
@@ -70,7 +70,7 @@ impl EvdInner {
         let Some(channel) = &self.channel else { return Ok(()) };
         let mut queue = self.queue();
         if queue.alert.watched {
-            self.ia.reactor.watch(self.id.0, channel.as_fd(), false)?;
+            self.device.reactor.watch(self.id.0, channel.as_fd(), false)?;
             queue.alert.watched = false;
         }
         queue.counts.notify += 1;
@@ -94,7 +94,7 @@ impl EvdInner {
         }
         queue.alert.scheduled = true;
         drop(queue);
-        self.ia.reactor.certainly_after_at(REARM_TIME, self.id.0, Timer::Rearm);
+        self.device.reactor.certainly_after_at(REARM_TIME, self.id.0, Timer::Rearm);
     }
 
     /// Handles [`Timer::Rearm`]; runs on the progress thread.

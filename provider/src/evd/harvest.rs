@@ -60,7 +60,7 @@ impl EvdInner {
         for _ in 0..queue.dtos.len() {
             let Some(queued) = queue.dtos.pop_front() else { return };
             if queued.dto.ep == ep {
-                queued.abandon(&self.ia, &queue.srqs);
+                queued.abandon(&self.device, &queue.srqs);
             } else {
                 queue.dtos.push_back(queued);
             }
@@ -276,14 +276,14 @@ impl EvdInner {
         if completion.status != DtoStatus::Success {
             deferred.failed.push(pair.clone());
         }
-        let done = pair.complete(completion, |lmrs, pz| self.ia.lmrs.are_live(lmrs, pz));
+        let done = pair.complete(completion, |lmrs, pz| self.device.lmrs.are_live(lmrs, pz));
         let Completed { dto, credit, notify, hooked } = done?;
         if hooked {
             deferred.received.push(pair.clone());
         }
         if let Some(rkey) = dto.invalidated {
             // The window is free from now on: nothing may invalidate the key a second time.
-            self.ia.rkeys.remove(rkey);
+            self.device.rkeys.remove(rkey);
         }
         if let (WrId::Srq { .. }, Some(srq)) = (completion.wr_id, &pair.srq) {
             while let Some(lost) = srq.path.next_lost() {
@@ -297,7 +297,7 @@ impl EvdInner {
     pub(super) fn give_back(&self, srq: &SharedRecv, completion: &Completion) {
         let WrId::Srq { entry, .. } = completion.wr_id else { return };
         if let Some(info) = srq.path.complete(entry, None) {
-            self.ia.pools.return_unseen(info.pool, info.cookie);
+            self.device.pools.return_unseen(info.pool, info.cookie);
         }
         srq.path.release(entry);
     }
@@ -311,9 +311,9 @@ impl EvdInner {
         deferred: &mut Deferred,
     ) {
         if self.discards {
-            Queued { dto, credit }.abandon(&self.ia, &queue.srqs);
+            Queued { dto, credit }.abandon(&self.device, &queue.srqs);
         } else if queue.len() >= queue.qlen {
-            Queued { dto, credit }.abandon(&self.ia, &queue.srqs);
+            Queued { dto, credit }.abandon(&self.device, &queue.srqs);
             deferred.overflowed = true;
         } else {
             queue.dtos.push_back(Queued { dto, credit });
@@ -337,7 +337,7 @@ impl EvdInner {
     /// Does the work that a harvest found and could not do under the queue's lock.
     pub(crate) fn run_deferred(&self, deferred: Deferred) {
         if deferred.overflowed {
-            self.ia.push_async(AsyncEvent {
+            self.device.push_async(AsyncEvent {
                 kind: AsyncKind::EvdOverflow,
                 object: AsyncObject::Evd(self.id),
                 context: self.context.load(Ordering::Relaxed),
@@ -354,7 +354,7 @@ impl EvdInner {
     /// must not hold the queue's lock.
     pub(super) fn give_back_lost(&self, deferred: Deferred) {
         for (srq, lost) in deferred.lost {
-            srq.flush_lost(&self.ia, lost);
+            srq.flush_lost(&self.device, lost);
         }
     }
 }

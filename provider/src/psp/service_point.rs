@@ -4,7 +4,7 @@
 use crate::cr::{CrInner, IncomingRequest, Refusal};
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, Member};
-use crate::ep::{EpInner, EpPlace};
+use crate::ep::{EpCell, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::event::CrArrival;
 use crate::fork;
@@ -31,7 +31,7 @@ pub(crate) struct ServicePoint {
     evd: Arc<EvdInner>,
     pub(super) policy: RequestPolicy,
     /// The EP of an RSP, until a request has arrived for it.
-    reserved: Mutex<{ rank::RESERVED }, Option<Arc<EpPlace>>>,
+    reserved: Mutex<{ rank::RESERVED }, Option<Arc<EpCell>>>,
     /// A CM id and its token for each port space in which the service point listens.
     listeners: Mutex<{ rank::TABLE }, Vec<(u64, Arc<CmId>)>>,
     /// The port spaces whose requests the service point takes.
@@ -226,7 +226,7 @@ impl ServicePoint {
             qual,
             evd: evd.clone(),
             policy,
-            reserved: Mutex::new(ep.map(|ep| ep.place.clone())),
+            reserved: Mutex::new(ep.map(|ep| ep.cell.clone())),
             listeners: Mutex::new(listeners.clone()),
             services,
             live: AtomicBool::new(true),
@@ -336,10 +336,10 @@ impl ServicePoint {
         // Held until the request has the EP. A concurrent close waits, and then finds no reserved
         // EP.
         let mut reserved = self.reserved.lock().unwrap();
-        let is_reserved = |place: &EpPlace| place.get().is_some_and(|ep| ep.state() == EpState::Reserved);
+        let is_reserved = |cell: &EpCell| cell.get().is_some_and(|ep| ep.state() == EpState::Reserved);
         let ep = match (self.policy, &*reserved) {
             (RequestPolicy::Bare, _) => None,
-            (RequestPolicy::Reserved, Some(place)) if is_reserved(place) => place.get(),
+            (RequestPolicy::Reserved, Some(cell)) if is_reserved(cell) => cell.get(),
             // The request has arrived before, or the EP has failed.
             (RequestPolicy::Reserved, _) => {
                 let text =
@@ -363,14 +363,14 @@ impl ServicePoint {
                 return Err(Box::new((request, error)));
             }
         };
-        if let Some(place) = reserved.take() {
-            place.with(|ep, _| {
+        if let Some(cell) = reserved.take() {
+            cell.with(|ep, _| {
                 if ep.state() == EpState::Reserved {
                     ep.set_state(EpState::PassiveConnectionPending);
                 }
             });
         }
-        let cr = CrInner::new(&self.device, token, request, ep.as_ref().map(|ep| ep.place.clone()));
+        let cr = CrInner::new(&self.device, token, request, ep.as_ref().map(|ep| ep.cell.clone()));
         drop(reserved);
         let ep = ep.filter(|_| self.policy == RequestPolicy::Provides).map(|inner| Ep { inner });
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })
@@ -393,8 +393,8 @@ impl ServicePoint {
             drop(id);
         }
         let reserved = self.reserved.lock().unwrap().take();
-        if let Some(place) = reserved {
-            place.release(EpState::Reserved);
+        if let Some(cell) = reserved {
+            cell.release(EpState::Reserved);
         }
         self.evd.detach(EpId(self.id.0), 0);
         LISTENING

@@ -60,7 +60,7 @@ impl EpInner {
 
     /// The rdma_cm parameters of a request or an answer, with this EP's QP number.
     pub(crate) fn datagram_param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
-        let param = ConnParam { private_data, srq: self.srq.is_some(), ..self.ia.conn_param() };
+        let param = ConnParam { private_data, srq: self.srq.is_some(), ..self.device.conn_param() };
         ConnParam { qp_num: self.qp().num(), ..param }
     }
 
@@ -84,7 +84,7 @@ impl EpInner {
         let mut state = ud.0.lock().unwrap();
         state.cms.try_reserve(1)?;
         let route = UdRoute { ah, pz: self.pz_number(), ep: self.id };
-        let token = self.ia.address_handles.issue(route)?;
+        let token = self.device.address_handles.issue(route)?;
         state.cms.insert(cm);
         Ok(AddressHandle { qpn, address, token })
     }
@@ -92,7 +92,7 @@ impl EpInner {
     pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
         self.check()?;
         let route =
-            self.ia.address_handles.remove(token, self.id).ok_or_else(|| {
+            self.device.address_handles.remove(token, self.id).ok_or_else(|| {
                 Error::arg(2, "this address handle has been freed or belongs to another EP")
             })?;
         drop(route);
@@ -139,9 +139,9 @@ impl EpInner {
         let Some(ud) = &self.ud else { return };
         let state = std::mem::take(&mut *ud.0.lock().unwrap());
         for token in state.pending.keys() {
-            self.ia.cm.forget(*token);
+            self.device.cm.forget(*token);
         }
-        self.ia.address_handles.remove_all_of(self.id);
+        self.device.address_handles.remove_all_of(self.id);
         drop(state);
     }
 }

@@ -37,7 +37,7 @@ impl EpInner {
             Ok(token) => {
                 if let Some(timeout) = timeout {
                     let timer = Timer::GiveUp(token);
-                    if let Err(error) = self.ia.reactor.after(timeout, Arc::downgrade(self), timer) {
+                    if let Err(error) = self.device.reactor.after(timeout, Arc::downgrade(self), timer) {
                         drop(self.take_pending(ud, token));
                         return Err(error);
                     }
@@ -46,7 +46,7 @@ impl EpInner {
             Err(NotStarted::No(error)) => return Err(error),
             // A missing route is reported by an event, not as an error of the call.
             Err(NotStarted::Unreachable) => {
-                self.ia.count(IaCounter::CmErr);
+                self.device.count(IaCounter::CmErr);
                 self.datagram_event(Kind::Failed(Failure::Unreachable), Vec::new(), 0);
             }
         }
@@ -85,7 +85,7 @@ impl EpInner {
         let side = Side::Passive(requester.qpn, requested.to_vec());
         if let Err(error) = self.start_resolve(ud, peer, side) {
             tracing::warn!(?error, %peer, ep = self.id.0, "cannot resolve the route back to the requester");
-            self.ia.count(IaCounter::CmErr);
+            self.device.count(IaCounter::CmErr);
             self.datagram_event(Kind::Failed(Failure::Unreachable), requested.to_vec(), 0);
         }
         Ok(())
@@ -94,20 +94,20 @@ impl EpInner {
     /// Starts to resolve the route. Returns the token of the CM id.
     fn start_resolve(self: &Arc<Self>, ud: &UdState, to: SocketAddr, side: Side) -> Result<u64, NotStarted> {
         headroom().map_err(NotStarted::No)?;
-        let opened = self.ia.cm.open_id(PortSpace::Udp, Some(self.cm_handler()));
+        let opened = self.device.cm.open_id(PortSpace::Udp, Some(self.cm_handler()));
         let (token, id) = opened.map_err(NotStarted::No)?;
-        let from = SocketAddr::new(self.ia.attr.ia_address, 0);
+        let from = SocketAddr::new(self.device.attr.ia_address, 0);
         // Held until the CM id is in the table, because its first event may arrive before this call
         // returns.
         let mut state = ud.0.lock().unwrap();
         if let Err(error) = state.pending.try_reserve(1) {
             drop(state);
-            self.ia.cm.forget(token);
+            self.device.cm.forget(token);
             return Err(NotStarted::No(error.into()));
         }
         if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
             drop(state);
-            self.ia.cm.forget(token);
+            self.device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(NotStarted::No(Error::verb(Subtype::ResourceMemory, error)));
             }
@@ -133,7 +133,7 @@ impl EpInner {
         };
         let outcome = match event.kind {
             K::AddrResolved => match id.device_name() {
-                Some(name) if name != self.ia.context.name() => {
+                Some(name) if name != self.device.context.name() => {
                     self.resolve_failed(event.token, Failure::Unreachable);
                     Ok(())
                 }
@@ -146,7 +146,7 @@ impl EpInner {
             },
             K::Unreachable if event.rejected_by_consumer() => {
                 if self.take_pending(ud, event.token).is_some() {
-                    self.ia.count(IaCounter::CmUserRejRx);
+                    self.device.count(IaCounter::CmUserRejRx);
                     self.datagram_event(Kind::Rejected, event.private_data.clone(), 0);
                 }
                 Ok(())
@@ -192,13 +192,13 @@ impl EpInner {
                 drop(state);
                 let request = SidrRequester::new(self.qp().num()).encode(&data);
                 id.connect(&self.datagram_param(&request))?;
-                self.ia.count(IaCounter::CmAhReqTx);
+                self.device.count(IaCounter::CmAhReqTx);
                 Ok(())
             }
             Side::Passive(qpn, _) => {
                 let qpn = *qpn;
                 drop(state);
-                self.resolved(ud, token, &id.path(&self.ia.context)?, qpn, &[])
+                self.resolved(ud, token, &id.path(&self.device.context)?, qpn, &[])
             }
         }
     }
@@ -229,12 +229,12 @@ impl EpInner {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::error!(%error, ep = self.id.0, "no memory for an address handle");
-                self.ia.count(IaCounter::CmErr);
+                self.device.count(IaCounter::CmErr);
                 self.datagram_event(Kind::Failed(Failure::NonPeerRejected), private_data, 0);
                 return Ok(());
             }
         };
-        self.ia.count(IaCounter::CmAhResolved);
+        self.device.count(IaCounter::CmAhResolved);
         self.datagram_event(Kind::Established { peer, active }, private_data, token);
         Ok(())
     }
@@ -243,7 +243,7 @@ impl EpInner {
     fn take_pending(&self, ud: &UdState, token: u64) -> Option<PendingResolve> {
         let pending = ud.0.lock().unwrap().pending.remove(&token);
         if pending.is_some() {
-            self.ia.cm.forget(token);
+            self.device.cm.forget(token);
         }
         pending
     }
@@ -257,7 +257,7 @@ impl EpInner {
                 Side::Active(_) => Vec::new(),
                 Side::Passive(_, data) => data,
             };
-            self.ia.count(match why {
+            self.device.count(match why {
                 Failure::TimedOut => IaCounter::CmErrTimeout,
                 Failure::NonPeerRejected => IaCounter::CmErrRefused,
                 _ => IaCounter::CmErr,

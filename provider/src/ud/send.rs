@@ -40,7 +40,7 @@ impl EpInner {
 
     /// The verbs handle of an address handle, which has to be valid in this PZ.
     pub(crate) fn route_to(&self, to: Destination, pz: u32) -> Result<Ah, PostError> {
-        let ah = if to.qpn < 1 << 24 { self.ia.address_handles.find(to, pz) } else { None };
+        let ah = if to.qpn < 1 << 24 { self.device.address_handles.find(to, pz) } else { None };
         ah.ok_or(PostError::AddressHandle)
     }
 

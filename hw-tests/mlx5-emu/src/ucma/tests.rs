@@ -680,7 +680,7 @@ fn a_refused_datagram_request_is_unreachable_with_the_status() {
 }
 
 #[test]
-fn a_join_tells_the_groups_address_and_a_leave_how_many_events_were_taken() {
+fn join_gives_the_address_and_leave_the_count_of_events() {
     let mut sim = Sim::new();
     let group = ip("239.1.2.3:0");
     let join = |sim: &mut Sim, id| sim.at(A, |cm, _| cm.join(FILE, id, 0xabc, group));

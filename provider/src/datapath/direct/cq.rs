@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_cq_names_the_queue_and_the_place_in_it() {
+    fn shared_cq_names_the_queue_and_the_place_in_it() {
         let error = ErrorCqe {
             syndrome: Syndrome::Flushed,
             vendor_syndrome: 0,
