@@ -222,8 +222,8 @@ impl Ep {
         inner.check()?;
         inner.recv_evd.harvest_now()?;
         inner.request_evd.harvest_now()?;
-        let recv_idle = inner.pair.receives.lock().unwrap().ring.is_empty();
-        let request_idle = inner.pair.requests.lock().unwrap().ring.is_empty();
+        let recv_idle = inner.pair.receives.lock().ring.is_empty();
+        let request_idle = inner.pair.requests.lock().ring.is_empty();
         Ok(EpStatus { state: inner.state(), recv_idle, request_idle })
     }
 
@@ -308,6 +308,11 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if let [segment] = iov
+            && self.inner.pair.post_send_fast(segment, cookie, flags)
+        {
+            return Ok(());
+        }
         self.inner.post_request(RequestKind::Send, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
@@ -534,6 +539,7 @@ impl QpOwner for EpInner {
 impl crate::fork::Inherit for EpInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
+        self.pair.allow_sends(0);
     }
 }
 
@@ -553,6 +559,8 @@ impl EpInner {
     pub(crate) fn set_state(&self, state: EpState) {
         self.pair.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
+        let takes_sends = state == EpState::Connected && self.live.load(Ordering::Acquire);
+        self.pair.allow_sends(if takes_sends { self.device.attr.max_message_size } else { 0 });
     }
 
     pub(crate) fn qp(&self) -> Arc<Qp> {

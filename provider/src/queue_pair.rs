@@ -11,9 +11,10 @@
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, RecvQueue, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
+use crate::device::LkeyCache;
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
-use crate::sync::{Mutex, rank};
+use crate::sync::{BiasedMutex, rank};
 use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
 use bitflags::bitflags;
 use rxe_fallback::{Qp, Sge};
@@ -74,6 +75,8 @@ pub(crate) struct Requests {
     pub(crate) first: u64,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
+    /// The LMR of the last Send or RDMA Write, which was checked for the EP's PZ.
+    pub(crate) last: LkeyCache,
     /// The number of completed requests whose events the consumer has not taken.
     pub(crate) unreaped: usize,
     pub(crate) posted: Posted,
@@ -230,8 +233,10 @@ pub(crate) struct QueuePair {
     datagrams: bool,
     /// The number of the EP's PZ.
     pz: u32,
-    pub(crate) requests: Mutex<{ rank::REQUESTS }, Requests>,
-    pub(crate) receives: Mutex<{ rank::RECEIVES }, Receives>,
+    /// The length of the longest Send while the EP is connected; 0 otherwise.
+    longest_send: AtomicU32,
+    pub(crate) requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
+    pub(crate) receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
     owner: OnceLock<Weak<dyn QpOwner>>,
 }
 
@@ -269,8 +274,9 @@ impl QueuePair {
             request_flags: AtomicU32::new(modes.request.bits()),
             datagrams: hooks.contains(RecvHooks::DATAGRAMS),
             pz,
-            requests: Mutex::new(requests),
-            receives: Mutex::new(receives),
+            longest_send: AtomicU32::new(0),
+            requests: BiasedMutex::new(requests),
+            receives: BiasedMutex::new(receives),
             owner: OnceLock::new(),
         }
     }
@@ -290,7 +296,7 @@ impl QueuePair {
     }
 
     pub(crate) fn qp(&self) -> Arc<Qp> {
-        self.requests.lock().unwrap().qp.clone()
+        self.requests.lock().qp.clone()
     }
 
     pub(crate) fn is_ud(&self) -> bool {
@@ -325,6 +331,17 @@ impl QueuePair {
     /// How requests notify.
     pub(crate) fn request_flags(&self) -> CompletionFlags {
         CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
+    }
+
+    /// Sends of up to this length can be posted to the device; 0: none can.
+    pub(crate) fn allow_sends(&self, longest: u32) {
+        self.longest_send.store(longest, Ordering::Release);
+    }
+
+    /// Whether the EP is connected and a Send of this length, which is not 0, can be posted.
+    #[inline(always)]
+    pub(crate) fn takes_send(&self, length: u32) -> bool {
+        length <= self.longest_send.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_modes(&self, modes: Modes) {
@@ -451,13 +468,13 @@ impl QueuePair {
 
     /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
-        self.requests.lock().unwrap().first
+        self.requests.lock().first
     }
 
     /// Completes the request that a completion names and all earlier requests. `None` if the
     /// request is not in the ring.
     fn request_done(&self, named: u64) -> Option<Request> {
-        let mut requests = self.requests.lock().unwrap();
+        let mut requests = self.requests.lock();
         let seq = requests.queue.position(named)?;
         let ahead = seq.checked_sub(requests.first)? as usize;
         if ahead >= requests.ring.len() {
@@ -472,14 +489,14 @@ impl QueuePair {
 
     /// Releases the place of a completed request whose event was taken or dropped.
     pub(crate) fn request_reaped(&self) {
-        let mut requests = self.requests.lock().unwrap();
+        let mut requests = self.requests.lock();
         requests.unreaped = requests.unreaped.saturating_sub(1);
     }
 
     /// Completes the oldest receive of an EP without an SRQ. `slot` is the slot that the
     /// completion names.
     fn receive_done(&self, slot: u16) -> Option<Receive> {
-        let mut receives = self.receives.lock().unwrap();
+        let mut receives = self.receives.lock();
         if !receives.queue.complete(slot) || !receives.ring.front()?.on_device {
             return None;
         }
@@ -488,7 +505,7 @@ impl QueuePair {
 
     /// Whether the device has completed everything, as far as harvested completions show.
     pub(crate) fn is_drained(&self) -> bool {
-        let receives = self.receives.lock().unwrap();
+        let receives = self.receives.lock();
         let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
         drop(receives);
         drained && self.requests_drained()
@@ -496,13 +513,13 @@ impl QueuePair {
 
     /// Whether the device has completed all requests.
     pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().unwrap().ring.front().is_none_or(|request| !request.on_device)
+        self.requests.lock().ring.front().is_none_or(|request| !request.on_device)
     }
 
     /// The counts of work requests posted so far.
     pub(crate) fn posted(&self) -> Posted {
-        let mut posted = self.requests.lock().unwrap().posted.clone();
-        let receives = self.receives.lock().unwrap();
+        let mut posted = self.requests.lock().posted.clone();
+        let receives = self.receives.lock();
         posted.set(DtoOp::Receive, receives.posts, receives.bytes);
         posted
     }
@@ -510,23 +527,23 @@ impl QueuePair {
     /// Continues the counts of the queue pair that this queue pair replaces.
     pub(crate) fn follow_counts(&self, before: &Self) {
         self.received.follow(&before.received);
-        let posted = before.requests.lock().unwrap().posted.clone();
-        self.requests.lock().unwrap().posted = posted;
-        let old = before.receives.lock().unwrap();
+        let posted = before.requests.lock().posted.clone();
+        self.requests.lock().posted = posted;
+        let old = before.receives.lock();
         let (posts, bytes) = (old.posts, old.bytes);
         drop(old);
-        let mut new = self.receives.lock().unwrap();
+        let mut new = self.receives.lock();
         (new.posts, new.bytes) = (posts, bytes);
     }
 
     /// Drops work requests that never completed, and starts both queues again. Call only after the
     /// QP was reset and its completions were harvested.
     pub(crate) fn forget_pending(&self) {
-        let mut requests = self.requests.lock().unwrap();
+        let mut requests = self.requests.lock();
         requests.queue.reset();
         requests.first += requests.ring.len() as u64;
         requests.ring.clear();
-        let mut receives = self.receives.lock().unwrap();
+        let mut receives = self.receives.lock();
         receives.queue.reset();
         receives.ring.clear();
         receives.preposted = PrePosted::default();
@@ -535,6 +552,6 @@ impl QueuePair {
     /// Drops the pre-posted segments. From the start of a connection the device may use the
     /// receives, so they stay in this queue.
     pub(crate) fn drop_preposted(&self) {
-        self.receives.lock().unwrap().preposted = PrePosted::default();
+        self.receives.lock().preposted = PrePosted::default();
     }
 }

@@ -4,6 +4,7 @@ use super::abi::{Comm, EpAttr, EpParam};
 use super::code::{Code, guard};
 use super::convert::{close_flags, completion_flags, ia_of, optional_evd, qos, service_type, timeout};
 use super::handle::Handle;
+use super::handles::Hot;
 use super::objects::{EpObject, IaObject, SrqObject};
 use super::raw::{In, Out, SockAddrHead};
 use super::sockaddr::SockAddr;
@@ -167,6 +168,7 @@ pub(super) fn handle_of(
     let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
     // Events of the core carry the EP's context, which is the handle.
     inner.pair.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
+    handle.put_hot(Hot::Ep(inner.pair.clone()));
     Ok(handle)
 }
 
@@ -285,6 +287,8 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         };
         let mut object = ep.get_mut::<EpObject>()?;
         object.ep.modify(change)?;
+        // The change may have recreated the queue pair.
+        ep.put_hot(Hot::Ep(object.ep.inner.pair.clone()));
         let put = |bit, now: &mut Handle, new| *now = if has(bit) { Handle(new) } else { *now };
         put(field::PZ, &mut object.pz, param.pz_handle);
         put(field::RECV_EVD, &mut object.recv_evd, param.recv_evd_handle);

@@ -16,7 +16,7 @@
 //! A call that changes or takes away an object write-locks the slot. No call waits for other
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
-//! refused. Posting to an SRQ and dequeuing from an EVD take a [`BiasedLock`] only.
+//! refused. Posting to an SRQ, dequeuing from an EVD and most Sends take a [`BiasedLock`] only.
 
 use super::code::Code;
 use super::handle::Handle;
@@ -24,6 +24,7 @@ use super::objects::{Object, Stored};
 use super::table::Table;
 use crate::evd::EvdInner;
 use crate::memory::table;
+use crate::queue_pair::QueuePair;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
 use biased_lock::{BiasedLock, Guard, LockError};
@@ -133,6 +134,8 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
 pub(super) enum Hot {
     Srq(Srq),
     Evd(Arc<EvdInner>),
+    /// For posts to an EP.
+    Ep(Arc<QueuePair>),
 }
 
 /// An SRQ that this call uses.
@@ -144,7 +147,7 @@ impl Deref for SrqGuard {
     fn deref(&self) -> &Srq {
         match &*self.0 {
             Hot::Srq(srq) => srq,
-            Hot::Evd(_) => unreachable!("the kind was checked, and the lock is held since"),
+            _ => unreachable!("the kind was checked, and the lock is held since"),
         }
     }
 }
@@ -153,7 +156,7 @@ impl DerefMut for SrqGuard {
     fn deref_mut(&mut self) -> &mut Srq {
         match &mut *self.0 {
             Hot::Srq(srq) => srq,
-            Hot::Evd(_) => unreachable!("the kind was checked, and the lock is held since"),
+            _ => unreachable!("the kind was checked, and the lock is held since"),
         }
     }
 }
@@ -262,7 +265,7 @@ impl Handle {
         }
     }
 
-    /// Stores what the data path uses of the object in the object's slot.
+    /// Stores what the data path uses of the object in the object's slot, in place of what is there.
     pub(super) fn put_hot(self, hot: Hot) {
         if let Some(slot) = self.slot() {
             slot.hot.put(Box::new(hot));

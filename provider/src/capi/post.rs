@@ -1,7 +1,8 @@
 //! The entry points that post. None allocates memory.
 //!
 //! `dat_srq_post_recv` takes only the biased lock of the SRQ's handle slot. Posts to an EP take the
-//! handle slot's read lock, then the locks of the EP's rings.
+//! handle slot's read lock, then the locks of the EP's rings; a fast Send takes the biased lock of
+//! the handle slot instead.
 
 use super::code::{Code, SUCCESS, guard};
 use super::convert::completion_flags;
@@ -11,7 +12,7 @@ use super::objects::EpObject;
 use super::raw::In;
 use crate::datapath::WrInfo;
 use crate::ep::RequestKind;
-use crate::{LmrTriplet, PostError, RmrTriplet};
+use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
 fn info(cookie: u64) -> WrInfo {
     WrInfo { cookie, ..WrInfo::default() }
@@ -33,6 +34,9 @@ pub(super) fn request(
     object.ep.inner.post_request(kind, segments, info(cookie), flags).map_err(|e| Code::post(e, arg))
 }
 
+/// Straight-line code for nearly every Send: one segment in the LMR of the last Send, and a thread
+/// that owns the biased locks of the handle slot and of the EP's requests. [`ep_post_send_slow`]
+/// does everything else.
 pub(super) extern "C" fn ep_post_send(
     ep: Handle,
     count: i32,
@@ -40,6 +44,31 @@ pub(super) extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
+    if count == 1
+        && let Some(owned) = ep.hot_fast()
+        && let Hot::Ep(pair) = &*owned
+        && let Some([segment]) = iov.few(1)
+        && let Some(flags) = CompletionFlags::from_bits(flags)
+        && pair.post_send_fast(segment, cookie, flags)
+    {
+        return SUCCESS;
+    }
+    ep_post_send_slow(ep, count, iov, cookie, flags)
+}
+
+/// Tries the fast path once more with the biased lock of the handle slot, which this thread may come
+/// to own. Then posts with [`request`], which gives the error.
+#[inline(never)]
+fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
+    if count == 1
+        && let Ok(guard) = ep.hot()
+        && let Hot::Ep(pair) = &*guard
+        && let Some([segment]) = iov.few(1)
+        && let Some(flags) = CompletionFlags::from_bits(flags)
+        && pair.post_send_fast(segment, cookie, flags)
+    {
+        return SUCCESS;
+    }
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
 }
 

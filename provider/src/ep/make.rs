@@ -5,7 +5,7 @@ use super::{EpCell, EpEvds, EpInner, Room};
 use crate::counters::Posted;
 use crate::datapath::{RecvQueue, SendQueue};
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, ReservedTimers};
+use crate::device::{Class, Device, LkeyCache, ReservedTimers};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::memory::{headroom, queue};
 use crate::pz::PzInner;
@@ -295,6 +295,7 @@ impl EpSpec {
             first: 0,
             capacity: attr.max_request_dtos as usize,
             max_iov: attr.max_request_iov as usize,
+            last: LkeyCache::none(&self.device.lmrs),
             unreaped: 0,
             posted: Posted::default(),
         };

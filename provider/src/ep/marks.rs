@@ -10,7 +10,7 @@ use std::sync::Arc;
 impl EpInner {
     pub(crate) fn recv_counts(&self) -> RecvCounts {
         let n = if self.srq.is_none() {
-            self.pair.receives.lock().unwrap().ring.len() as Count
+            self.pair.receives.lock().ring.len() as Count
         } else {
             match self.state() {
                 EpState::Connected | EpState::DisconnectPending => VALUE_UNKNOWN,
@@ -54,7 +54,7 @@ impl EpInner {
     /// Compares the receive count of an EP without an SRQ with its watermarks.
     pub(crate) fn check_marks(self: &Arc<Self>) {
         if self.srq.is_none() {
-            let n = self.pair.receives.lock().unwrap().ring.len() as Count;
+            let n = self.pair.receives.lock().ring.len() as Count;
             self.count_reached(n);
         }
     }

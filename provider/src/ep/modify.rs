@@ -220,7 +220,7 @@ impl EpInner {
 
     /// Whether the posted receives allow the change.
     fn check_posted(&self, change: &EpChange<'_>, old: &EpAttr) -> Result<()> {
-        let receives = self.pair.receives.lock().unwrap();
+        let receives = self.pair.receives.lock();
         let (posted, most) = (receives.ring.len(), receives.preposted.most());
         drop(receives);
         let refuse = |text: String| Err(Error::state(self.state().subtype(), text));
@@ -243,7 +243,7 @@ impl EpInner {
 
     /// Whether the QP of a UD EP is unused. Such a QP receives from its creation on.
     fn check_unused(&self, state: EpState) -> Result<()> {
-        if !self.pair.receives.lock().unwrap().ring.is_empty() {
+        if !self.pair.receives.lock().ring.is_empty() {
             let text = "receives are posted, and datagrams may be taking them: too late for another queue";
             return Err(Error::state(state.subtype(), text));
         }
@@ -309,7 +309,7 @@ impl EpInner {
         self.change_connect_evd(spec.connect.as_ref())?;
         // No other thread posts: the one thread that may post is in this call.
         let queues = spec.open_queues(self.id).and_then(|mut queues| {
-            let receives = self.pair.receives.lock().unwrap();
+            let receives = self.pair.receives.lock();
             let posted = receives.post_preposted_to(&mut queues.recvs).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
@@ -356,11 +356,11 @@ impl EpInner {
             tracing::error!(%error, ep = self.id.0, "an EP made anew is not found");
             inner
         });
-        let mut receives = self.pair.receives.lock().unwrap();
+        let mut receives = self.pair.receives.lock();
         let (mut ring, preposted) =
             (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.preposted));
         drop(receives);
-        let mut receives = inner.pair.receives.lock().unwrap();
+        let mut receives = inner.pair.receives.lock();
         receives.ring.append(&mut ring);
         receives.preposted = preposted;
         drop(receives);
@@ -370,6 +370,7 @@ impl EpInner {
         // Threads that still hold this EP find it closed. Service points and requests find the new
         // EP.
         self.live.store(false, Ordering::Release);
+        self.pair.allow_sends(0);
         self.cell.set(&inner);
         Ok(inner)
     }

@@ -6,7 +6,7 @@ use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
-use crate::queue_pair::{Credit, Receive, Request};
+use crate::queue_pair::{Credit, QueuePair, Receive, Request};
 use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl EpInner {
         if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, self.pair.recv_flags()) {
             return Err(PostError::Flags);
         }
-        let mut receives = self.pair.receives.lock().unwrap();
+        let mut receives = self.pair.receives.lock();
         if segments > receives.max_iov {
             return Err(too_many(segments, receives.max_iov));
         }
@@ -70,7 +70,7 @@ impl EpInner {
             drop(receives);
             // Only completed receives make room.
             let _ = self.recv_evd.harvest_now();
-            receives = self.pair.receives.lock().unwrap();
+            receives = self.pair.receives.lock();
             if receives.ring.len() >= receives.capacity {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
@@ -145,7 +145,14 @@ impl EpInner {
         self.post_request_of(kind, iov.len(), info, flags, |direction, sges| {
             let using = Use { pz: self.pz_number(), direction };
             self.device.lmrs.check_all(iov, using, sges)
-        })
+        })?;
+        // An empty segment was not checked.
+        if let (RequestKind::Send, [one]) = (kind, iov)
+            && one.segment_length > 0
+        {
+            self.pair.requests.lock().last.remember(&self.device.lmrs, one.lmr_context);
+        }
+        Ok(())
     }
 
     /// Sends pieces of a pool's memory; each piece is an offset and a length.
@@ -300,7 +307,7 @@ impl EpInner {
         segments: usize,
         post: impl FnOnce(&mut SendQueue, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
-        let mut requests = self.pair.requests.lock().unwrap();
+        let mut requests = self.pair.requests.lock();
         if segments > requests.max_iov {
             return Err(too_many(segments, requests.max_iov));
         }
@@ -308,7 +315,7 @@ impl EpInner {
             drop(requests);
             // Finished suppressed requests free their places in the ring here.
             let _ = self.request_evd.harvest_now();
-            requests = self.pair.requests.lock().unwrap();
+            requests = self.pair.requests.lock();
             if requests.is_full() {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
@@ -349,7 +356,7 @@ impl EpInner {
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
-            let left = self.pair.receives.lock().unwrap().ring.pop_front();
+            let left = self.pair.receives.lock().ring.pop_front();
             let Some(receive) = left else { break };
             if unsafe_to_lend(&receive.info, receive.on_device) {
                 continue;
@@ -357,7 +364,7 @@ impl EpInner {
             self.recv_evd.put_flushed(&self.pair, receive.info, self.pair.receive_op(), Credit::Nothing);
         }
         loop {
-            let mut requests = self.pair.requests.lock().unwrap();
+            let mut requests = self.pair.requests.lock();
             let Some(request) = requests.ring.pop_front() else { break };
             requests.first += 1;
             requests.unreaped += 1;
@@ -379,7 +386,7 @@ impl EpInner {
     /// forgets posted receives, so they are posted again. No request was posted.
     pub(crate) fn start_over(&self) -> crate::Result<()> {
         let qp = self.qp();
-        let mut receives = self.pair.receives.lock().unwrap();
+        let mut receives = self.pair.receives.lock();
         qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
         self.device.to_init(&qp)?;
         receives.post_preposted_again().map_err(|error| {
@@ -394,6 +401,40 @@ impl EpInner {
         self.qp().to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
         self.recv_evd.harvest_now()?;
         self.request_evd.harvest_now()
+    }
+}
+
+impl QueuePair {
+    /// Posts a Send in the common case: the direct path, room in the queue, a connected EP, and one
+    /// segment in the LMR of the last Send. Otherwise returns false without posting; then
+    /// [`EpInner::post_request`] posts, or gives the error.
+    ///
+    /// All checks are made. Calls no code of the program and takes no lock of an object, so a
+    /// caller may hold the guard of a biased lock's fast path.
+    #[inline(always)]
+    pub(crate) fn post_send_fast(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+        let usual = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT;
+        let length = segment.segment_length;
+        if !usual.contains(flags) || !self.takes_send(length) {
+            return false;
+        }
+        let mut locked = self.requests.lock();
+        let requests = &mut *locked;
+        let Some(lkey) = requests.last.key(segment) else { return false };
+        let SendQueue::Direct(queue) = &mut requests.queue else { return false };
+        let ring = requests.ring.len();
+        if ring + requests.unreaped >= requests.capacity {
+            return false;
+        }
+        let from = Sge { addr: segment.virtual_address, len: length, lkey };
+        let solicited = flags.contains(CompletionFlags::SOLICITED_WAIT);
+        if !queue.post_send(requests.first + ring as u64, from, solicited) {
+            return false;
+        }
+        requests.posted.add(DtoOp::Send, length.into());
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        requests.ring.push_back(Request { info, flags, op: DtoOp::Send, length, on_device: true });
+        true
     }
 }
 

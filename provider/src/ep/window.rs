@@ -47,7 +47,7 @@ impl EpInner {
     }
 
     fn has_room(&self, entries: usize) -> bool {
-        let fits = || self.pair.requests.lock().unwrap().room() >= entries;
+        let fits = || self.pair.requests.lock().room() >= entries;
         fits() || {
             let _ = self.request_evd.harvest_now();
             fits()

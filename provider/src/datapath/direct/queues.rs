@@ -45,6 +45,17 @@ impl DirectSends {
         Ok(Self { queue: adopt::send_queue(qp.clone())? })
     }
 
+    /// Posts a Send of one segment, signalled. Returns false without posting if the queue has no
+    /// room.
+    #[inline(always)]
+    pub(crate) fn post_send(&mut self, seq: u64, from: Sge, solicited: bool) -> bool {
+        let mut wr = Wr::send(DataSeg::new(from.addr, from.len, from.lkey)).signalled();
+        if solicited {
+            wr = wr.solicited();
+        }
+        self.queue.post(wr, seq).is_ok()
+    }
+
     /// Posts one request.
     pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
         // One segment is the common case, and does not pay for clearing room for all.
