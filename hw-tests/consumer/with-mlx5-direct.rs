@@ -28,7 +28,8 @@ unsafe extern "C" {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut init = SrqInit { context: null(), max_wr: 64, max_sge: 1, limit: 0 };
-    // SAFETY: verbs calls with live objects; nobody else uses the queues, which are never destroyed.
+    // SAFETY: verbs calls with live objects; nobody else uses the queues, which are never
+    // destroyed.
     let (mut srq, mut cq) = unsafe {
         let list = ibv_get_device_list(null_mut());
         assert!(!list.is_null() && !(*list).is_null(), "no device");

@@ -130,7 +130,7 @@ fn the_table_of_locks_has_every_level() {
 
 #[test]
 fn broken_references_are_noticed() {
-    let spans = "A `gone.rs` and `srq.rs::post_recv`, `srq.rs::no_such_function`, `make test`, `/dev/null`,\n\
+    let spans = "A `gone.rs` and `srq.rs::resize`, `srq.rs::no_such_function`, `make test`, `/dev/null`,\n\
                  ```sh\n`x/y.rs`\n```\n`provider/src/`, `provider/nowhere/`, `device_*`, `OK`.";
     let problems: Vec<_> =
         code_spans(spans).into_iter().filter_map(reference).filter_map(|found| problem(&found)).collect();

@@ -1,5 +1,5 @@
-//! libdat2.so.2 of provider/dat2 and libdat.so.1 of provider/dat12 without a device: their checks in
-//! C, run by their own Makefiles. Debian's libdat2 takes the checks of ours, too, where it is
+//! libdat2.so.2 of provider/dat2 and libdat.so.1 of provider/dat12 without a device: their checks
+//! in C, run by their own Makefiles. Debian's libdat2 takes the checks of ours, too, where it is
 //! installed.
 
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -253,8 +253,8 @@ impl Cq {
         self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
     }
 
-    /// What the last polled entry says about its message, if the entry was of a message. Valid until
-    /// the next poll.
+    /// What the last polled entry says about its message, if the entry was of a message. Valid
+    /// until the next poll.
     #[inline]
     pub fn message(&self) -> Message {
         Message::decode(&self.cqes.entry(self.consumer_index.wrapping_sub(1)))
@@ -273,15 +273,15 @@ impl Cq {
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
     }
 
-    /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many. Passes
-    /// each to `removed`, oldest first: return its slot to the SRQ. The other entries keep their
-    /// order.
+    /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many.
+    /// Passes each to `removed`, oldest first: return its slot to the SRQ. The other entries keep
+    /// their order.
     ///
     /// A QP number is given out again. Without this call, a later QP with the number would get the
-    /// completions of the earlier one. libmlx5 cleans its CQs in `ibv_destroy_qp` and when a QP goes
-    /// to RESET, but not a CQ that was handed over to this crate. Call this for the send CQ and for
-    /// the receive CQ, after the call of verbs returned: the device then writes no more entries of
-    /// the QP. For the sends, [`Sq::reset`](crate::Sq::reset) or dropping the
+    /// completions of the earlier one. libmlx5 cleans its CQs in `ibv_destroy_qp` and when a QP
+    /// goes to RESET, but not a CQ that was handed over to this crate. Call this for the send CQ
+    /// and for the receive CQ, after the call of verbs returned: the device then writes no more
+    /// entries of the QP. For the sends, [`Sq::reset`](crate::Sq::reset) or dropping the
     /// [`Sq`](crate::Sq) releases all requests; their entries need no
     /// [`Sq::complete`](crate::Sq::complete).
     ///

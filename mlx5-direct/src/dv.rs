@@ -433,8 +433,8 @@ pub unsafe fn qp_to_error<T>(qp: *mut T) -> io::Result<()> {
 ///
 /// # Safety
 ///
-/// As for `ibv_create_qp`: a live `struct ibv_pd`, and attributes that name live objects of the same context.
-/// `init` points to a `struct ibv_qp_init_attr`; the function writes its `cap`.
+/// As for `ibv_create_qp`: a live `struct ibv_pd`, and attributes that name live objects of the
+/// same context. `init` points to a `struct ibv_qp_init_attr`; the function writes its `cap`.
 ///
 /// # References
 ///

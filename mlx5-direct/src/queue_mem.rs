@@ -3,8 +3,9 @@
 //!
 //! SRQ memory: software writes it and never reads it back; the device reads it. CQ memory: the
 //! device writes it; software reads it after the ownership test and a load barrier, both inside
-//! `CqeMem::ready`, and moves entries that it owns when it removes those of a QP. An index is masked with the queue size (a power of two), so that no index, not
-//! even one from the device, reaches outside.
+//! `CqeMem::ready`, and moves entries that it owns when it removes those of a QP. An index is
+//! masked with the queue size (a power of two), so that no index, not even one from the device,
+//! reaches outside.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -289,8 +290,8 @@ impl CqLayout {
     ///
     /// As long as the layout, or a [`Cq`](crate::Cq) made from it, lives, `buf` is valid for reads
     /// and writes of `cqe_count * cqe_bytes` bytes, `dbrec` for writes of two words and `uar` for
-    /// an 8-byte store at offset 0x20. Nobody else polls or arms the CQ meanwhile, and nothing was polled
-    /// from it before.
+    /// an 8-byte store at offset 0x20. Nobody else polls or arms the CQ meanwhile, and nothing was
+    /// polled from it before.
     pub unsafe fn from_raw_parts(parts: CqParts) -> Result<Self, LayoutError> {
         // SAFETY: passed on to the caller.
         unsafe { Self::checked(parts, None) }

@@ -1,10 +1,17 @@
-//! EPs: creation, attributes, posting. [`crate::conn`] connects and disconnects EPs.
+//! EPs: the object, its state and its queries. The modules below create and modify EPs and post to
+//! them; [`crate::conn`] connects and disconnects them.
+//!
+//! [`Ep`] is what a program owns. [`EpInner`] is shared with the tables of the device, with timers
+//! and with events. A modify may replace the [`EpInner`]; [`EpCell`] always refers to the present
+//! one.
 
+mod checks;
 mod control;
 mod counters;
 mod make;
 mod marks;
 mod modify;
+mod operations;
 mod post;
 mod request;
 mod window;
@@ -14,17 +21,16 @@ pub use modify::EpChange;
 pub(crate) use request::RequestKind;
 pub(crate) use window::WindowRequest;
 
-use crate::datapath::{Lost, WrInfo};
+use crate::datapath::Lost;
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, Member, ReservedTimers, Source, Timer};
-use crate::error::PostError;
 use crate::evd::EvdInner;
 use crate::event_data::ConnectionEventKind;
 use crate::pz::PzInner;
 use crate::queue_pair::{Credit, QpOwner, QueuePair, RecvHooks};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{CompletionFlags, Count, EpId, EpState, LmrTriplet, RmrTriplet, WATERMARK_INFINITE};
+use crate::types::{Count, EpId, EpState, WATERMARK_INFINITE};
 use crate::ud::state::UdState;
 use crate::{EpAttr, Error, Evd, Result, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
@@ -129,8 +135,8 @@ pub(crate) struct EpInner {
     _timers: ReservedTimers,
 }
 
-/// Refers to an EP, also after [`Ep::modify`] has recreated it. Service points and connection requests keep an
-/// `EpCell`. Dropping the [`Ep`] empties the cell.
+/// Refers to an EP, also after [`Ep::modify`] has recreated it. Service points and connection
+/// requests keep an `EpCell`. Dropping the [`Ep`] empties the cell.
 #[derive(Debug, Default)]
 pub(crate) struct EpCell(Mutex<{ rank::TABLE }, Weak<EpInner>>);
 
@@ -277,193 +283,6 @@ impl Ep {
         }
         self.inner.check_marks();
         Ok(())
-    }
-
-    /// Posts a receive to an EP without an SRQ.
-    ///
-    /// # Errors
-    /// [`PostError::UsesSrq`] on an SRQ EP, whatever the other arguments are (R157, R158).
-    ///
-    /// # References
-    /// dat_ep_post_recv(3DAT).
-    pub fn post_recv(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
-    }
-
-    /// Sends a message gathered from these segments.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    ///
-    /// # References
-    /// dat_ep_post_send(3DAT).
-    pub fn post_send(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        if let [segment] = iov
-            && self.inner.pair.post_send_fast(segment, cookie, flags)
-        {
-            return Ok(());
-        }
-        self.inner.post_request(RequestKind::Send, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
-    }
-
-    /// Sends a message and invalidates one of the peer's RMR contexts. The context becomes invalid
-    /// with the receive of the message, and the peer's completion reports the context
-    /// ([`DtoFields::invalidated`](crate::DtoFields::invalidated)).
-    ///
-    /// The context must belong to an RMR that was bound through the peer's end of this connection.
-    /// Any other context breaks the connection.
-    ///
-    /// # Errors
-    /// See [`PostError`]; [`PostError::NotSupported`] if the device lacks the operation.
-    ///
-    /// # References
-    /// dat.h, `dat_ep_post_send_with_invalidate`.
-    pub fn post_send_with_invalidate(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        rmr_context: u32,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::SendInvalidate(rmr_context), iov, info, flags)
-    }
-
-    /// Writes these segments into the peer's memory.
-    ///
-    /// # Errors
-    /// See [`PostError`]; [`PostError::Length`] if the remote segment is shorter than the local
-    /// segments.
-    ///
-    /// # References
-    /// dat_ep_post_rdma_write(3DAT).
-    pub fn post_rdma_write(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        remote: RmrTriplet,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        self.inner.post_request(
-            RequestKind::Write(remote),
-            iov,
-            WrInfo { cookie, ..WrInfo::default() },
-            flags,
-        )
-    }
-
-    /// Writes into the peer's memory and consumes a receive of the peer. The completion of that
-    /// receive carries `immediate` (IB extension; R276-R279).
-    ///
-    /// # Errors
-    /// As [`Ep::post_rdma_write`].
-    ///
-    /// # References
-    /// dat_ib_extensions.h, `dat_ib_post_rdma_write_immed`.
-    pub fn post_rdma_write_immediate(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        remote: RmrTriplet,
-        immediate: u32,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        self.inner.post_request(
-            RequestKind::WriteImmediate(remote, immediate),
-            iov,
-            WrInfo { cookie, ..WrInfo::default() },
-            flags,
-        )
-    }
-
-    /// Reads the peer's memory into these segments.
-    ///
-    /// # Errors
-    /// See [`PostError`]; [`PostError::Length`] if the local segments are shorter than the remote
-    /// segment.
-    ///
-    /// # References
-    /// dat_ep_post_rdma_read(3DAT).
-    pub fn post_rdma_read(
-        &mut self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        remote: RmrTriplet,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        self.inner.post_request(RequestKind::Read(remote), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
-    }
-
-    /// Reads the peer's memory into local memory. The local memory is named as a peer would name
-    /// it: by the RMR context of an LMR, or of a bound RMR, with remote write privilege.
-    ///
-    /// # Errors
-    /// As [`Ep::post_rdma_read`]; [`PostError::NoSuchLmr`] for a context of neither an LMR nor an
-    /// RMR; [`PostError::Privilege`] without the privilege.
-    ///
-    /// # References
-    /// dat.h, `dat_ep_post_rdma_read_to_rmr`.
-    pub fn post_rdma_read_to_rmr(
-        &mut self,
-        local: RmrTriplet,
-        cookie: u64,
-        remote: RmrTriplet,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let local = self.inner.local_segment(local)?;
-        self.post_rdma_read(&[local], cookie, remote, flags)
-    }
-
-    /// Adds `add` to 8 bytes of the peer's memory, at an address that is a multiple of 8. The old
-    /// value is written into the local 8 bytes (IB extension).
-    ///
-    /// # Errors
-    /// See [`PostError`]; [`PostError::NotSupported`] if the device has no atomics;
-    /// [`PostError::Length`] for other sizes.
-    ///
-    /// # References
-    /// dat_ib_extensions.h, `dat_ib_post_fetch_and_add`.
-    pub fn post_fetch_and_add(
-        &mut self,
-        local: LmrTriplet,
-        cookie: u64,
-        remote: RmrTriplet,
-        add: u64,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::FetchAdd(remote, add), &[local], info, flags)
-    }
-
-    /// Replaces 8 bytes of the peer's memory, at an address that is a multiple of 8, with `swap` if
-    /// they equal `compare`. The old value is written into the local 8 bytes (IB extension).
-    ///
-    /// # Errors
-    /// As [`Ep::post_fetch_and_add`].
-    ///
-    /// # References
-    /// dat_ib_extensions.h, `dat_ib_post_cmp_and_swap`.
-    pub fn post_compare_and_swap(
-        &mut self,
-        local: LmrTriplet,
-        cookie: u64,
-        remote: RmrTriplet,
-        compare: u64,
-        swap: u64,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
     }
 }
 

@@ -50,8 +50,8 @@ impl Comm {
 }
 
 impl Psp {
-    /// Listens for connection requests. Each request becomes an event on `evd`. A request asks for a
-    /// connection or, if the device supports UD, for datagrams ([`Cr::service_type`]).
+    /// Listens for connection requests. Each request becomes an event on `evd`. A request asks for
+    /// a connection or, if the device supports UD, for datagrams ([`Cr::service_type`]).
     ///
     /// # Errors
     /// CONN_QUAL_IN_USE if another service point or program listens at the qualifier.

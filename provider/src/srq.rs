@@ -1,21 +1,28 @@
-//! SRQs: queues of posted receive buffers, shared by many EPs.
+//! SRQs: queues of posted receive buffers, shared by many EPs. This file has the object and its
+//! control calls: creation, query, resize, free.
+//!
+//! [`Srq`] is what the program owns, with the half that posts ([`SrqPoster`]). [`SrqInner`] is
+//! shared with the EPs on the SRQ and with the tables of the device. Completions need
+//! [`SharedRecv`] only.
 
-use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::VerbsPoster};
+mod attached;
+mod low_watermark;
+mod post;
+
+use attached::Attached;
+
+use crate::datapath::SrqPoster;
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, LkeyCache, Member, Use};
-use crate::error::{Direction, PostError};
+use crate::device::{Class, Device, LkeyCache, Member};
 use crate::evd::EvdInner;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
-use crate::lmr::PoolMemory;
-use crate::memory::{headroom, list};
+use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::shared_recv::SharedRecv;
 use crate::sync::{Mutex, rank};
-use crate::types::{Count, EpId, LmrTriplet, MAX_IOV, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
+use crate::types::{Count, EpId, MAX_IOV, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
-use mlx5_direct::DataSeg;
-use rxe_fallback::{Sge, SrqInit};
-use std::collections::{HashMap, hash_map::Entry};
+use rxe_fallback::SrqInit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -62,32 +69,6 @@ pub(crate) struct SrqInner {
     /// The EPs that use the SRQ. The lock also orders a free and an attach (R31).
     eps: Mutex<{ rank::TIES }, Attached>,
     low: Mutex<{ rank::LOW }, LowWatermark>,
-}
-
-#[derive(Debug, Default)]
-struct Attached {
-    eps: u32,
-    /// The EPs' receive EVDs.
-    evds: HashMap<u64, ReceiveEvd>,
-    shutdown: bool,
-}
-
-/// A receive EVD. Its CQ has room for every entry of the SRQ once, whatever the number of EPs.
-#[derive(Debug)]
-struct ReceiveEvd {
-    evd: Arc<EvdInner>,
-    eps: u32,
-    room: u32,
-}
-
-impl ReceiveEvd {
-    fn make_room(&mut self, srq: &SrqInner, depth: u32) -> Result<()> {
-        if depth > self.room {
-            self.evd.make_room(&srq.recv, self.room, depth)?;
-            self.room = depth;
-        }
-        Ok(())
-    }
 }
 
 #[derive(Debug, Default)]
@@ -167,129 +148,6 @@ impl Srq {
         self.inner.context.store(context, Ordering::Relaxed);
     }
 
-    /// Posts one buffer of up to `max_recv_iov` segments; a buffer without segments receives a
-    /// zero-byte message. The completion carries the cookie. The call posts the whole buffer or
-    /// nothing (R60), and never blocks.
-    ///
-    /// # Errors
-    /// See [`PostError`]. The order of checks is: handle, segment count, each segment (alive,
-    /// privilege, PZ, bounds), capacity.
-    ///
-    /// # References
-    /// dat_srq_post_recv(3DAT), R48-R71.
-    #[inline]
-    pub fn post_recv(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        if let [segment] = iov
-            && self.post_fast(segment, cookie)
-        {
-            return Ok(());
-        }
-        self.post_slow(iov, cookie)
-    }
-
-    /// Posts part of a pool's memory; `bytes` is an offset and a length.
-    #[inline]
-    pub(crate) fn post_pool(
-        &mut self,
-        memory: &PoolMemory,
-        bytes: (usize, usize),
-        info: WrInfo,
-    ) -> Result<(), PostError> {
-        let inner = &self.inner;
-        if !inner.live.load(Ordering::Acquire) {
-            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
-        }
-        let sge = memory.segment(0, bytes, &inner.pz, Direction::Write)?;
-        if let SrqPoster::Direct(poster) = &mut self.poster
-            && poster.post_one(sge.addr, sge.len, sge.lkey, info.cookie, info.pool)
-        {
-            return Ok(());
-        }
-        let info = WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info };
-        self.post_or_harvest(|srq| srq.poster.post(&[sge], info))
-    }
-
-    /// Posts one segment on the direct path if the LMR of the last post contains the segment and
-    /// the ring's contiguous span has a slot left. Otherwise returns false without posting.
-    ///
-    /// All checks are made. The SRQ is alive if the LMR is, because a closed IA has no live LMR.
-    /// Straight-line code without calls, so that the caller needs no stack frame.
-    #[inline(always)]
-    pub(crate) fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
-        let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        let Some(lkey) = self.last.key(segment) else { return false };
-        poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
-    }
-
-    /// Posts any number of segments on either path, and says why a post is refused.
-    #[inline(never)]
-    pub(crate) fn post_slow(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.post_or_harvest(|srq| {
-            if srq.post_from_last_lmr(iov, cookie) { Ok(()) } else { srq.post_checked(iov, cookie) }
-        })
-    }
-
-    /// Posts up to [`FEW`] segments if the LMR of the last post contains them. Otherwise, or if the
-    /// SRQ is full, returns false without posting.
-    ///
-    /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
-    /// of a biased lock's fast path.
-    #[inline(always)]
-    pub(crate) fn post_from_last_lmr(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
-        // Entries that were reaped since the last post may leave the span with room again.
-        if let [one] = iov
-            && self.poster.found_room()
-            && self.post_fast(one, cookie)
-        {
-            return true;
-        }
-        let last = &self.last;
-        let poster = match &mut self.poster {
-            SrqPoster::Direct(poster) => poster,
-            SrqPoster::Verbs(poster) => {
-                return post_few_by_verbs(poster, last, self.inner.max_iov, iov, cookie);
-            }
-        };
-        let [one] = iov else { return post_few(poster, last, self.inner.max_iov, iov, cookie) };
-        let Some(lkey) = last.key(one) else { return false };
-        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
-    }
-
-    /// Posts after a look at the LMR table. Remembers the LMR for the next post.
-    #[inline(never)]
-    fn post_checked(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        let inner = &self.inner;
-        if !inner.live.load(Ordering::Acquire) {
-            return Err(PostError::Stale(Subtype::InvalidHandleSrq));
-        }
-        if iov.len() > inner.max_iov as usize {
-            return Err(PostError::TooManySegments {
-                given: u32::try_from(iov.len()).unwrap_or(u32::MAX),
-                most: inner.max_iov,
-            });
-        }
-        let using = Use { pz: inner.pz.number, direction: Direction::Write };
-        let mut sges = [Sge::default(); MAX_IOV];
-        let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
-        if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
-            self.last.remember(&inner.device.lmrs, segment.lmr_context);
-        }
-        self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
-    }
-
-    /// Runs `post`. If the SRQ is full, harvests the EVD of the EPs that were given no receive EVD,
-    /// which releases the entries of their completions, and runs `post` again.
-    #[inline(always)]
-    fn post_or_harvest(
-        &mut self,
-        post: impl Fn(&mut Self) -> Result<(), PostError>,
-    ) -> Result<(), PostError> {
-        match post(self) {
-            Err(PostError::Full(_)) if self.inner.defaults.harvest_discards() => post(self),
-            outcome => outcome,
-        }
-    }
-
     /// Returns the SRQ's properties and counts. Harvests the EVDs of all EPs first, so that both
     /// counts are exact.
     ///
@@ -345,12 +203,10 @@ impl Srq {
         if depth < low {
             return Err(Error::state(Subtype::None, format!("the low watermark is {low}: lower that first")));
         }
-        for receive_evd in inner.eps.lock().unwrap().evds.values_mut() {
-            receive_evd.make_room(inner, depth).map_err(|e| {
-                let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
-                Error::resources(Subtype::ResourceMemory, text)
-            })?;
-        }
+        inner.eps.lock().unwrap().make_room(&inner.recv, depth).map_err(|e| {
+            let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
+            Error::resources(Subtype::ResourceMemory, text)
+        })?;
         self.poster.resize(&inner.recv.path, depth)
     }
 
@@ -402,7 +258,8 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // EPs may still use the SRQ; then it is freed with the last of those EPs.
-        if !self.inner.device.is_inherited() && self.inner.eps.lock().is_ok_and(|attached| attached.eps == 0)
+        if !self.inner.device.is_inherited()
+            && self.inner.eps.lock().is_ok_and(|attached| !attached.has_eps())
         {
             self.inner.close();
         }
@@ -434,66 +291,6 @@ impl Drop for SrqInner {
     }
 }
 
-/// Posts two or more segments of the LMR `last`, without a look at the LMR table. Otherwise returns
-/// false without posting.
-#[inline(never)]
-fn post_few(
-    poster: &mut DirectPoster,
-    last: &LkeyCache,
-    max_iov: u32,
-    iov: &[LmrTriplet],
-    cookie: u64,
-) -> bool {
-    let mut segments = [DataSeg::new(0, 0, 0); FEW];
-    let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
-    let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
-    poster.post_encoded(segments, cookie, 0).is_ok()
-}
-
-/// As [`post_few`], also for one segment, by verbs.
-#[inline(never)]
-fn post_few_by_verbs(
-    poster: &mut VerbsPoster,
-    last: &LkeyCache,
-    max_iov: u32,
-    iov: &[LmrTriplet],
-    cookie: u64,
-) -> bool {
-    let sge = |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
-    if let [one] = iov {
-        let Some(lkey) = last.key(one) else { return false };
-        let info = WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
-        return poster.post(&[sge(one, lkey)], info).is_ok();
-    }
-    let mut segments = [Sge::default(); FEW];
-    let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
-    poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
-}
-
-/// The largest number of segments that [`Srq::post_from_last_lmr`] posts.
-const FEW: usize = 8;
-
-/// Converts segments that all lie in the LMR `last` into the device's form. `None` if a segment
-/// lies elsewhere, if there is no segment, or if there are too many.
-#[inline(always)]
-fn few<'a, T>(
-    last: &LkeyCache,
-    max_iov: u32,
-    iov: &[LmrTriplet],
-    into: &'a mut [T; FEW],
-    form: impl Fn(&LmrTriplet, u32) -> T,
-) -> Option<&'a [T]> {
-    // Without a segment, no LMR shows that the SRQ is alive.
-    if iov.is_empty() || iov.len() > max_iov as usize {
-        return None;
-    }
-    let into = into.get_mut(..iov.len())?;
-    for (to, from) in into.iter_mut().zip(iov) {
-        *to = form(from, last.key(from)?);
-    }
-    Some(into)
-}
-
 impl SrqInner {
     pub(crate) fn check(&self) -> Result<()> {
         if self.live.load(Ordering::Acquire) {
@@ -501,18 +298,6 @@ impl SrqInner {
         } else {
             Err(Error::handle(Subtype::InvalidHandleSrq, "SRQ"))
         }
-    }
-
-    /// Shuts the SRQ: no EP uses the SRQ, and no EP can attach any more (R31).
-    pub(crate) fn shut(&self) -> Result<()> {
-        self.check()?;
-        let mut attached = self.eps.lock().unwrap();
-        if attached.eps > 0 {
-            let text = format!("{} EPs use this SRQ: free them first", attached.eps);
-            return Err(Error::state(Subtype::InvalidStateSrqInUse, text));
-        }
-        attached.shutdown = true;
-        Ok(())
     }
 
     /// Checks that the SRQ is live and belongs to the IA of this device (R130).
@@ -529,47 +314,31 @@ impl SrqInner {
         if self.failed.load(Ordering::Acquire) { SrqState::Error } else { SrqState::Operational }
     }
 
-    /// Harvests the receive EVDs of all EPs.
-    pub(crate) fn harvest(&self) -> Result<()> {
-        let attached = self.eps.lock().unwrap();
-        let mut evds = list(attached.evds.len())?;
-        evds.extend(attached.evds.values().map(|receive_evd| receive_evd.evd.clone()));
-        drop(attached);
-        evds.iter().try_for_each(|evd| evd.harvest_now())
+    /// Shuts the SRQ: no EP uses the SRQ, and no EP can attach any more (R31).
+    pub(crate) fn shut(&self) -> Result<()> {
+        self.check()?;
+        self.eps.lock().unwrap().shut()
     }
 
     /// Attaches an EP, and makes room in the CQ of its receive EVD (R31, R145).
     pub(crate) fn attach(&self, evd: &Arc<EvdInner>) -> Result<()> {
         let mut attached = self.eps.lock().unwrap();
-        if attached.shutdown || !self.live.load(Ordering::Acquire) {
+        if attached.is_shut() || !self.live.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
         }
-        let most = self.device.attr.max_ep_per_srq;
-        if attached.eps >= most as u32 {
-            return Err(Error::resources(Subtype::ResourceSrq, format!("an SRQ takes {most} EPs here")));
-        }
-        attached.evds.try_reserve(1)?;
-        match attached.evds.entry(evd.id.0) {
-            Entry::Occupied(mut receive_evd) => receive_evd.get_mut().eps += 1,
-            Entry::Vacant(none) => {
-                let mut receive_evd = ReceiveEvd { evd: evd.clone(), eps: 1, room: 0 };
-                receive_evd.make_room(self, self.recv.path.depth())?;
-                none.insert(receive_evd);
-            }
-        }
-        attached.eps += 1;
-        Ok(())
+        attached.attach(&self.recv, evd, self.device.attr.max_ep_per_srq as u32)
     }
 
+    /// Detaches an EP with this receive EVD.
     pub(crate) fn detach(&self, evd: &Arc<EvdInner>) {
-        let mut attached = self.eps.lock().unwrap();
-        attached.eps -= 1;
-        let Entry::Occupied(mut receive_evd) = attached.evds.entry(evd.id.0) else { return };
-        receive_evd.get_mut().eps -= 1;
-        if receive_evd.get().eps == 0 {
-            // Done under the lock, so that an EP that attaches now finds the EVD without this SRQ.
-            evd.forget_srq(&self.recv, receive_evd.remove().room);
-        }
+        self.eps.lock().unwrap().detach(&self.recv, evd);
+    }
+
+    /// Harvests the receive EVDs of all EPs.
+    pub(crate) fn harvest(&self) -> Result<()> {
+        // The lock is released first.
+        let evds = self.eps.lock().unwrap().evds()?;
+        evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
     /// Finds the buffers that the device lost with an EP, after the EP has stopped taking buffers.
@@ -580,55 +349,10 @@ impl SrqInner {
         // A thread that is completing an entry holds the lock of its EVD, so wait for those locks.
         // A thread that completes an entry later sees that there are suspects, and looks for lost
         // entries itself.
-        self.eps.lock().unwrap().evds.values().for_each(|receive_evd| receive_evd.evd.synchronize());
+        self.eps.lock().unwrap().synchronize();
         while let Some(lost) = self.recv.path.next_lost() {
             self.recv.flush_lost(&self.device, lost);
         }
-    }
-
-    fn arm_low(&self, value: u32, poster: &SrqPoster) -> Result<()> {
-        let mut low = self.low.lock().unwrap();
-        if low.armed && self.recv.path.armed_limit()? == 0 {
-            // The event of the former setting was raised first and is being delivered, so it
-            // counts.
-            low.armed = false;
-            self.push_low_event();
-        }
-        self.recv.path.arm_limit(value)?;
-        *low = LowWatermark { value, armed: value > 0 };
-        drop(low);
-        if value == 0 {
-            return Ok(());
-        }
-        self.harvest()?;
-        let mut low = self.low.lock().unwrap();
-        if low.armed && poster.counts().available < value {
-            low.armed = false;
-            self.push_low_event();
-            // If the device raises its event all the same, `armed` is false and the event is
-            // ignored.
-            self.recv.path.arm_limit(0)?;
-        }
-        Ok(())
-    }
-
-    /// Handles the device's limit event, which may belong to the present setting or to a replaced
-    /// one.
-    pub(crate) fn limit_reached(&self) {
-        let mut low = self.low.lock().unwrap();
-        match self.recv.path.armed_limit() {
-            Ok(0) => {}
-            // The limit is still armed, so the event belongs to a former setting.
-            Ok(_) => return,
-            Err(error) => tracing::warn!(%error, srq = self.id.0, "cannot tell which low watermark fired"),
-        }
-        if std::mem::take(&mut low.armed) {
-            self.push_low_event();
-        }
-    }
-
-    fn push_low_event(&self) {
-        self.notice(reason::SRQ_LOW_WATERMARK);
     }
 
     fn notice(&self, reason: u32) {

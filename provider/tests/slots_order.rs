@@ -1,5 +1,5 @@
-//! Slots between a poster and a reaper (src/datapath/direct/slots.rs, the file itself), explored by loom in every interleaving
-//! and every outcome of relaxed accesses that the memory model allows.
+//! Slots between a poster and a reaper (src/datapath/direct/slots.rs, the file itself), explored by
+//! loom in every interleaving and every outcome of relaxed accesses that the memory model allows.
 //!
 //! Without the test harness: the tests inside that file are for the processor's own atomics.
 
@@ -44,7 +44,8 @@ fn take_all(slots: &RingSlots, into: &mut Vec<u16>) {
     }
 }
 
-/// A slot comes back while the poster takes another one of the same word: it is found now or by the next search, and once.
+/// A slot comes back while the poster takes another one of the same word: it is found now or by the
+/// next search, and once.
 fn slot_that_comes_back_during_a_search_is_found() {
     const FIRST: u16 = 2 * BITS + 3;
     const SECOND: u16 = 2 * BITS + 60;
@@ -67,7 +68,8 @@ fn slot_that_comes_back_during_a_search_is_found() {
     });
 }
 
-/// A poster that has taken a slot writes its cookie and mark for the next round; the reaper of the round before is done with them.
+/// A poster that has taken a slot writes its cookie and mark for the next round; the reaper of the
+/// round before is done with them.
 fn slot_is_taken_after_its_reaper_has_read_it() {
     const SLOT: u16 = 5;
     loom::model(|| {
@@ -92,8 +94,8 @@ fn slot_is_taken_after_its_reaper_has_read_it() {
     });
 }
 
-/// The CQ that has a map of its own returns slots in the current word and in another while the poster takes one: each is found now
-/// or by the next search, and once.
+/// The CQ that has a map of its own returns slots in the current word and in another while the
+/// poster takes one: each is found now or by the next search, and once.
 fn slots_of_the_cq_with_its_own_map_are_found() {
     const FIRST: u16 = 2 * BITS + 3;
     const SECOND: u16 = 2 * BITS + 60;

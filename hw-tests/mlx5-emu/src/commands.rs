@@ -1,5 +1,5 @@
-//! Numbers and names of the verbs commands. The front end (`uverbs`) dispatches by number; faults on
-//! demand name a command.
+//! Numbers and names of the verbs commands. The front end (`uverbs`) dispatches by number; faults
+//! on demand name a command.
 
 /// The bit of an extended command.
 pub(crate) const EX: u32 = 0x8000_0000;

@@ -120,7 +120,8 @@ pub(crate) struct Case {
     pub(crate) run: Run,
 }
 
-/// What runs once more under the libdat2 of provider/dat2: `DOORBELL_LIBDAT2=ours` runs all under it.
+/// What runs once more under the libdat2 of provider/dat2: `DOORBELL_LIBDAT2=ours` runs all under
+/// it.
 const UNDER_OURS: &[&str] = &["dtest_b_65536", "dtestsrq_c_1", "dtestx", "dapltest_T_sr"];
 
 /// A test for each combination of providers and data paths.

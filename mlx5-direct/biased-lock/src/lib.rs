@@ -18,19 +18,20 @@
 //!
 //! The lock stays shared where the kernel lacks membarrier or a sandbox forbids it.
 //!
-//! A thread that waits for another to leave yields and then sleeps; it does not spin while the other
-//! thread is not running.
+//! A thread that waits for another to leave yields and then sleeps; it does not spin while the
+//! other thread is not running.
 //!
 //! # Proof of mutual exclusion
 //!
-//! All changes of mode, and all use in shared mode, happen under the ordinary lock (`slow`). So only
-//! an owner on the fast path has to be considered. A `raw::Bias` is one thread's ownership of one
-//! lock. Its word `open` is the owner's thread ID, or 0 while the owner is inside. The owner
-//! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load `bias`.
-//! It enters only if the loaded bias is still its own; otherwise it stores its ID in `open` again. A
-//! thread that revokes the bias executes: store another `bias`; heavy fence; load the owner's `open`
-//! until it is not 0. The light fence only keeps the compiler from reordering. The heavy fence
-//! executes a full memory barrier in the owner's thread at some point of the owner's program:
+//! All changes of mode, and all use in shared mode, happen under the ordinary lock (`slow`). So
+//! only an owner on the fast path has to be considered. A `raw::Bias` is one thread's ownership of
+//! one lock. Its word `open` is the owner's thread ID, or 0 while the owner is inside. The owner
+//! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load
+//! `bias`. It enters only if the loaded bias is still its own; otherwise it stores its ID in `open`
+//! again. A thread that revokes the bias executes: store another `bias`; heavy fence; load the
+//! owner's `open` until it is not 0. The light fence only keeps the compiler from reordering. The
+//! heavy fence executes a full memory barrier in the owner's thread at some point of the owner's
+//! program:
 //!
 //! - after the store of 0: the store is visible before the heavy fence returns, so the thread that
 //!   revokes reads 0 and waits;
@@ -41,8 +42,9 @@
 //! ever stores to the `open` of a given `Bias`, and a `Bias` is not freed while the lock exists: a
 //! late store cannot be taken for another thread's. Nor can the owner read its own bias again after
 //! it was revoked: only the owner itself makes it the bias of the lock, by an entry in shared mode.
-//! From shared to biased no fence is needed: the new owner is inside (`open` is 0) when it publishes
-//! its bias, and whoever revokes that bias has taken `slow` after the new owner released it.
+//! From shared to biased no fence is needed: the new owner is inside (`open` is 0) when it
+//! publishes its bias, and whoever revokes that bias has taken `slow` after the new owner released
+//! it.
 //!
 //! A thread that is inside finds `open == 0` and cannot enter a second time; this includes signal
 //! handlers.

@@ -69,8 +69,8 @@ impl<T> BiasedMutex<T> {
     /// Makes the lock free.
     ///
     /// # Safety
-    /// No other thread uses the mutex, and no guard of it is dropped later. So it is in the child of
-    /// a fork, where the guards belonged to threads that do not exist; what such a thread was
+    /// No other thread uses the mutex, and no guard of it is dropped later. So it is in the child
+    /// of a fork, where the guards belonged to threads that do not exist; what such a thread was
     /// changing may be half changed.
     pub unsafe fn force_unlock(&self) {
         self.raw.forget();

@@ -109,7 +109,8 @@ pub(super) fn deref(bias: *mut Bias) -> Option<&'static Bias> {
 /// A lock without a value.
 #[derive(Debug)]
 pub(super) struct Raw {
-    /// The bias in force: an owner's, or the record of the shared mode. NULL before the first entry.
+    /// The bias in force: an owner's, or the record of the shared mode. NULL before the first
+    /// entry.
     bias: AtomicPtr<Bias>,
     /// The ordinary lock: the ID of the thread that holds it, or 0; and [`PARKED`].
     slow: AtomicUsize,

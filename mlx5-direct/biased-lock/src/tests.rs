@@ -120,8 +120,8 @@ fn mutex_with_a_reserve_has_its_first_owner_at_once() {
     assert_eq!(mutex.try_lock_fast().as_deref(), Some(&1));
 }
 
-/// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it waits,
-/// its own time on a processor is far below the time that passes.
+/// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it
+/// waits, its own time on a processor is far below the time that passes.
 #[test]
 fn a_waiting_thread_sleeps() {
     for shared in [false, true] {

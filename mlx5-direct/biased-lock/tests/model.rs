@@ -3,19 +3,20 @@
 //!
 //! Modelled: every interleaving of two threads, up to [`PREEMPTIONS`] preemptions an execution, and
 //! every outcome of the atomic accesses that the C11 memory model allows; a data race on the object
-//! fails the model. Covered: the owner against a thread that revokes its bias, against a thread that
-//! takes the object out, two threads that enter a new lock, shared mode, and the way back from it: a
-//! thread that becomes the owner by its next entry while the former owner enters.
+//! fails the model. Covered: the owner against a thread that revokes its bias, against a thread
+//! that takes the object out, two threads that enter a new lock, shared mode, and the way back from
+//! it: a thread that becomes the owner by its next entry while the former owner enters.
 //!
 //! membarrier(2) is modelled as a request to all other threads: each executes a SeqCst fence at one
 //! of its fence points and acknowledges, and the caller waits for all acknowledgements. The owner's
 //! fence points are where the position of the fence matters: before the first look at the bias,
-//! between that look and the store of `open`, between the store and the second look, during the use,
-//! after it, and whenever it waits. A thread that has ended needs no fence, as in the kernel.
+//! between that look and the store of `open`, between the store and the second look, during the
+//! use, after it, and whenever it waits. A thread that has ended needs no fence, as in the kernel.
 //!
 //! Not covered: more than two threads in the lock at once, parking (parked threads are modelled as
-//! threads that look again and again), and the sleep that replaces a refused membarrier. loom treats
-//! SeqCst accesses as acquire-release ones, so the model is weaker than the hardware's promise.
+//! threads that look again and again), and the sleep that replaces a refused membarrier. loom
+//! treats SeqCst accesses as acquire-release ones, so the model is weaker than the hardware's
+//! promise.
 
 use loom::sync::atomic::Ordering;
 use loom::thread::{self, JoinHandle};
@@ -254,8 +255,8 @@ fn owner_and_successor() {
     });
 }
 
-/// The first thread is the owner and uses the object again; the second takes the object out, changes
-/// it, and puts it in again.
+/// The first thread is the owner and uses the object again; the second takes the object out,
+/// changes it, and puts it in again.
 fn owner_and_taker() {
     model(|| {
         let lock = lock_with_object();

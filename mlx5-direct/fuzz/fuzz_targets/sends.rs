@@ -1,5 +1,5 @@
-//! A faulty device that completes requests: entries of arbitrary bytes. Run in `mlx5-direct`: `cargo
-//! +nightly fuzz run sends`.
+//! A faulty device that completes requests: entries of arbitrary bytes. Run in `mlx5-direct`:
+//! `cargo +nightly fuzz run sends`.
 #![no_main]
 
 #[path = "../../tests/common/mod.rs"]

@@ -34,7 +34,8 @@ pub(crate) unsafe extern "C" fn post_send(
     match unsafe { send(qp, list) } {
         Ok(()) => 0,
         Err((posted, error)) => {
-            // SAFETY: the first `posted` requests of the list were posted, so the list has one more.
+            // SAFETY: the first `posted` requests of the list were posted, so the list has one
+            // more.
             unsafe { *bad = (0..posted).fold(list, |wr, _| (*wr).next) };
             error
         }

@@ -68,7 +68,8 @@ impl<T> Table<T> {
         unsafe { place.value.load(Relaxed).as_ref() }
     }
 
-    /// Adds an object; returns false if there is no place. Calls are serialised by the control lock.
+    /// Adds an object; returns false if there is no place. Calls are serialised by the control
+    /// lock.
     pub(crate) fn insert<K>(&self, key: *const K, value: &'static T) -> bool {
         let at = Self::place(key.addr());
         let Some(place) = self.places[at..at + WINDOW].iter().find(|place| place.key.load(Relaxed) == 0)

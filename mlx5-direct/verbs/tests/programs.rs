@@ -151,8 +151,8 @@ fn turned_off() -> Result<Completion, Failed> {
 fn same_as_libmlx5(seed: u64) -> Result<Completion, Failed> {
     let program = std::env::current_exe()?;
     let command = format!("timeout 60 {} random-calls {seed}", program.display());
-    // After a list that it refuses in the middle, libmlx5 rings with the WQE of the refused request.
-    // The device complains of that, so the run without the library is not strict.
+    // After a list that it refuses in the middle, libmlx5 rings with the WQE of the refused
+    // request. The device complains of that, so the run without the library is not strict.
     let without = pairs::with_emu(&format!("MLX5_EMU_STRICT=0 {command}"))?;
     let with = pairs::with_emu(&format!("{RUN} --stats {command}"))?;
     let (with, report): (Vec<_>, Vec<_>) = with.lines().partition(|line| !line.contains("doorbell-verbs"));

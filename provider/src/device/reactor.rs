@@ -128,8 +128,8 @@ impl Deadlines {
     }
 }
 
-/// Reserved memory for the timers of one EP or EVD: see [`Reactor::reserve_timers`]. Dropping it ends
-/// the reservation.
+/// Reserved memory for the timers of one EP or EVD: see [`Reactor::reserve_timers`]. Dropping it
+/// ends the reservation.
 #[derive(Debug)]
 pub(crate) struct ReservedTimers(Arc<Reactor>);
 

@@ -1,6 +1,7 @@
 //! Creating EPs: checks, the QP, and the tables that refer to the EP.
 
 use super::Control;
+use super::checks::{check_attr, pair_fits, request_mode};
 use super::{EpCell, EpEvds, EpInner, Room};
 use crate::counters::Posted;
 use crate::datapath::{RecvQueue, SendQueue};
@@ -12,10 +13,8 @@ use crate::pz::PzInner;
 use crate::queue_pair::{Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, Request, Requests};
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
-use crate::types::{
-    CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, WATERMARK_INFINITE, next_id,
-};
-use crate::ud::state::{UdState, not_here};
+use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
+use crate::ud::state::UdState;
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Cq, Qp, QpInit, QpKind};
@@ -442,83 +441,4 @@ pub(super) fn connect_evd(
     let of = if on_srq { device } else { &evd.inner.device };
     evd.inner.check_for(of, EvdFlags::CONNECTION, Subtype::InvalidHandleEvdConn)?;
     Ok(Some(evd.inner.clone()))
-}
-
-pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
-    let a = &device.attr;
-    let within = |name: &str, value: Count, most: Count| {
-        if (0..=most).contains(&value) {
-            Ok(())
-        } else {
-            Err(Error::arg(arg, format!("{name} is 0 to {most} here, not {value}")))
-        }
-    };
-    check_flags(attr.recv_completion_flags, true, arg)?;
-    check_flags(attr.request_completion_flags, false, arg)?;
-    if attr.srq_soft_hw < WATERMARK_INFINITE {
-        return Err(Error::arg(arg, format!("srq_soft_hw is -1 or more, not {}", attr.srq_soft_hw)));
-    }
-    if !on_srq {
-        within("max_recv_dtos", attr.max_recv_dtos, a.max_dto_per_ep)?;
-        within("max_recv_iov", attr.max_recv_iov, a.max_iov_segments_per_dto)?;
-    }
-    within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
-    within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
-    if attr.service_type == ServiceType::Ud {
-        return check_ud_attr(device, attr, arg);
-    }
-    within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
-    within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
-    within("max_rdma_read_iov", attr.max_rdma_read_iov, a.max_iov_segments_per_rdma_read)?;
-    within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
-}
-
-/// Flags that each request may carry, whatever the flags of its EP are.
-const ALWAYS: CompletionFlags =
-    CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT).union(CompletionFlags::BARRIER_FENCE);
-
-/// The notification mode of requests of an EP with these flags. The attribute says which flags
-/// posts may carry. Flags that every post may carry therefore have no effect in the attribute
-/// (dat_ep_modify(3DAT)).
-pub(super) fn request_mode(flags: CompletionFlags) -> CompletionFlags {
-    flags.difference(ALWAYS)
-}
-
-/// Checks the attributes that only UD EPs need.
-fn check_ud_attr(device: &Device, attr: &EpAttr, arg: u16) -> Result<()> {
-    if !device.attr.datagrams {
-        return Err(not_here());
-    }
-    let most = device.attr.mtu;
-    if attr.max_message_size > most {
-        let text = format!("a datagram is one packet, {most} bytes at most, not {}", attr.max_message_size);
-        return Err(Error::arg(arg, text));
-    }
-    Ok(())
-}
-
-/// Checks that the mode of a stream is one of the legal modes (R148).
-pub(super) fn check_flags(flags: CompletionFlags, recv: bool, arg: u16) -> Result<()> {
-    let mode = if recv { flags } else { request_mode(flags) };
-    let legal = mode.is_empty()
-        || mode == CompletionFlags::UNSIGNALLED
-        || mode == CompletionFlags::EVD_THRESHOLD
-        || (recv && mode == CompletionFlags::SOLICITED_WAIT);
-    let stream = if recv { "receive" } else { "request" };
-    if legal { Ok(()) } else { Err(Error::arg(arg, format!("illegal {stream} flags {:#x}", flags.bits()))) }
-}
-
-/// Checks the sharing rules between the two streams of one EP on one EVD (R149-R151).
-fn pair_fits(recv: Stream, request: Stream) -> Result<()> {
-    let differ = |flag| recv.flags.contains(flag) != request.flags.contains(flag);
-    let threshold_srq = matches!(recv.kind, StreamKind::Recv { srq: true });
-    if differ(CompletionFlags::UNSIGNALLED)
-        || recv.flags.contains(CompletionFlags::SOLICITED_WAIT)
-        || (threshold_srq
-            && recv.flags.contains(CompletionFlags::EVD_THRESHOLD)
-            && differ(CompletionFlags::EVD_THRESHOLD))
-    {
-        return Err(Error::arg(3, "these receive and request modes cannot share one EVD"));
-    }
-    Ok(())
 }

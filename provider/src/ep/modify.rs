@@ -8,9 +8,8 @@
 //! nothing.
 
 use super::Control;
-use super::make::{
-    ArgNumbers, EpQueues, EpSpec, check_attr, check_flags, connect_evd, dto_evd, request_mode,
-};
+use super::checks::{check_attr, check_flags, request_mode};
+use super::make::{ArgNumbers, EpQueues, EpSpec, connect_evd, dto_evd};
 use super::{Ep, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::queue_pair::Modes;
@@ -303,7 +302,8 @@ impl EpInner {
             })
     }
 
-    /// Recreates the EP with a QP of another specification. IDs, watermarks and posted receives are kept.
+    /// Recreates the EP with a QP of another specification. IDs, watermarks and posted receives are
+    /// kept.
     fn recreate(self: &Arc<Self>, spec: EpSpec, control: &mut Control, state: EpState) -> Result<Arc<Self>> {
         let before = self.connect_evd();
         self.change_connect_evd(spec.connect.as_ref())?;

@@ -208,8 +208,8 @@ fn c_compiler_agrees() -> Result<(), Failed> {
     for (what, rust) in &facts {
         let c = in_c[what];
         let agree = if what.contains("verbs_context") {
-            // libibverbs allocates this struct, which grows at its front. What counts is the distance
-            // from the member `context`.
+            // libibverbs allocates this struct, which grows at its front. What counts is the
+            // distance from the member `context`.
             what.contains("of(s") && !what.contains("offsetof")
                 || context - c == facts["offsetof(struct verbs_context, context)"] - rust
         } else if what.starts_with("sizeof") && !made_from {

@@ -1,9 +1,9 @@
 //! Multicast groups: GIDs to which datagram QPs of any process of the fabric are attached.
 //!
 //! A process with a member keeps a socket bound to an abstract name that holds the group and the
-//! process's slot. A sender tries these names of all slots. (/proc/net/unix would list them, but a list
-//! that changes while it is read may lack an entry.) It sends one copy to each other process with
-//! members, and delivers to the members in its own process itself.
+//! process's slot. A sender tries these names of all slots. (/proc/net/unix would list them, but a
+//! list that changes while it is read may lack an entry.) It sends one copy to each other process
+//! with members, and delivers to the members in its own process itself.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,6 @@
-//! Multicast groups that identifiers join. A RoCE port needs no subnet manager for it: the group's GID
-//! follows from its address. librdmacm attaches the identifier's QP to that GID after the event.
+//! Multicast groups that identifiers join. A RoCE port needs no subnet manager for it: the group's
+//! GID follows from its address. librdmacm attaches the identifier's QP to that GID after the
+//! event.
 //!
 //! # References
 //! Kernel drivers/infiniband/core/cma.c (rdma_join_multicast, cma_iboe_join_multicast), ucma.c

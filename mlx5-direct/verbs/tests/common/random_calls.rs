@@ -335,8 +335,8 @@ pub(crate) fn run(device: &str, seed: u64, count: u32) {
                     rig.settle();
                 }
                 1..=2 => {
-                    // Completions of before the reset may be polled or not, as they arrive: so wait,
-                    // and leave the last ones in the CQ half of the time.
+                    // Completions of before the reset may be polled or not, as they arrive: so
+                    // wait, and leave the last ones in the CQ half of the time.
                     rig.settle();
                     rig.post_receives(&mut rng, n, &mut receives);
                     rig.to(0, ibv_qp_state::IBV_QPS_ERR);
