@@ -63,7 +63,7 @@ test: setup ## all tests; those on devices on rxe and on the software mlx5 devic
 soak: setup ## the long forms of tests: minutes to hours (PART=fuzz: one of hw-tests/soak.d)
 	hw-tests/soak $(PART)
 
-judges: ## programs and test suites that others wrote judge the software mlx5 device (JUDGE=ucx: one of hw-tests/judges.d)
+judges: ## test suites and programs of other projects on the software mlx5 device (JUDGE=ucx: one of hw-tests/judges.d)
 	@.ci/setup.sh judges
 	hw-tests/judges $(JUDGE)
 

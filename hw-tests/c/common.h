@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tests of several threads count, too. */
+/* Atomic, because tests have several threads. */
 static _Atomic unsigned checks, failures;
 
 /* A call has to give exactly this DAT_RETURN. */
@@ -30,7 +30,7 @@ static _Atomic unsigned checks, failures;
 
 #define OK(call) EXPECT(DAT_SUCCESS, call)
 
-/* A call has to give this type, whatever its class and subtype. */
+/* A call has to give this type of code, whatever its class and subtype. */
 #define EXPECT_TYPE(type, call)                                                                                  \
     do {                                                                                                         \
         DAT_RETURN got_ = (call);                                                                                \
@@ -41,7 +41,7 @@ static _Atomic unsigned checks, failures;
         }                                                                                                        \
     } while (0)
 
-/* Something has to be true. */
+/* The condition has to be true. */
 #define CHECK(what)                                                                                              \
     do {                                                                                                         \
         checks++;                                                                                                \
@@ -68,7 +68,7 @@ static int finish(void)
     return failures != 0;
 }
 
-/* One end: an IA with all that a connection needs, and memory. */
+/* One end: an IA with all objects that a connection needs, and memory. */
 struct side {
     DAT_IA_HANDLE ia;
     DAT_EVD_HANDLE async, cr, conn, recv, req;
@@ -121,7 +121,7 @@ static DAT_LMR_TRIPLET piece(struct side *s, unsigned offset, unsigned length)
     return t;
 }
 
-/* What a query says of an SRQ; every byte of it is written. */
+/* The result of a query of an SRQ, of which every byte is written. */
 static DAT_SRQ_PARAM look(DAT_SRQ_HANDLE srq)
 {
     DAT_SRQ_PARAM param;
@@ -143,7 +143,7 @@ static DAT_SRQ_PARAM look(DAT_SRQ_HANDLE srq)
         }                                                                                                        \
     } while (0)
 
-/* The next event of an EVD, which has to be of this kind. */
+/* The next event of an EVD, which has to have this number. */
 static DAT_EVENT next_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const char *file, int line)
 {
     DAT_EVENT event;
@@ -163,7 +163,8 @@ static DAT_EVENT next_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const c
 }
 #define NEXT(evd, number) next_event(evd, number, __FILE__, __LINE__)
 
-/* A client's EP asks at this qualifier: the request as it arrives at the side that has it. */
+/* A client's EP connects to this qualifier. Returns the request, as it arrives at the side that
+ * listens there. */
 static DAT_CR_HANDLE request(struct side *at, DAT_EP_HANDLE client, DAT_CONN_QUAL qual)
 {
     DAT_EVENT event;
@@ -175,7 +176,8 @@ static DAT_CR_HANDLE request(struct side *at, DAT_EP_HANDLE client, DAT_CONN_QUA
     return event.event_data.cr_arrival_event_data.cr_handle;
 }
 
-/* Both ends of a connection learn that it is there; the client reads this answer. */
+/* Both ends get the event that the connection is established, the client with these private
+ * data. */
 static void both_established(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HANDLE eb, const char *answer)
 {
     DAT_EVENT event = NEXT(b->conn, DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -188,7 +190,7 @@ static void both_established(struct side *a, DAT_EP_HANDLE ea, struct side *b, D
     CHECK(event.event_data.connect_event_data.ep_handle == ea);
 }
 
-/* Connects an EP of one side to one of the other, through a PSP at this qualifier. */
+/* Connects an EP of one side with one of the other, through a PSP at this qualifier. */
 static void join(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HANDLE eb, DAT_CONN_QUAL qual)
 {
     DAT_PSP_HANDLE psp;

@@ -100,7 +100,7 @@ void *realloc(void *at, size_t size)
     if (at)
         uncount(at);
     now = __libc_realloc(at, size + MARK);
-    /* Without memory the old block stays. */
+    /* If there is no memory, the old block stays. */
     return now || !at ? count(now, CALLER) : (count(at, CALLER), NULL);
 }
 

@@ -1,12 +1,12 @@
-/* Counters of the IB extension: which handles and numbers there are, what goes where, resets, what
- * is printed, and those of the port. That the numbers themselves are right is mostly for
- * tests/device_counters.rs to say; here a few of each kind. */
+/* Counters of the IB extension: legal handles and numbers, where results go, resets, the printed
+ * form, and counters of the port. tests/device_counters.rs checks most values; this program checks
+ * a few of each kind. */
 #include "rig.h"
 #include <sys/stat.h>
 
 #define QUERY(handle, n, out, reset) dat_ib_query_counters(handle, n, out, reset)
 #define PRINT(handle, n, reset) dat_ib_print_counters(handle, n, reset)
-/* The headers' macros name a type that no header has. */
+/* The macros of the headers name a type that no header declares. */
 #define START(handle, type) dat_extension_op(handle, DAT_IB_START_COUNTERS_OP, (int)(type))
 #define STOP(handle, type) dat_extension_op(handle, DAT_IB_STOP_COUNTERS_OP, (int)(type))
 
@@ -51,7 +51,7 @@ static const char *const evd_names[DCNT_EVD_ALL_COUNTERS] = {
     N(DCNT_EVD_DTO_CALLBACK),
 };
 
-/* One counter. */
+/* The value of one counter. */
 static DAT_UINT64 one(DAT_HANDLE handle, int n)
 {
     DAT_UINT64 values[2] = {GUARD, GUARD};
@@ -61,7 +61,7 @@ static DAT_UINT64 one(DAT_HANDLE handle, int n)
     return values[0];
 }
 
-/* All counters; not a word more is written. */
+/* The values of all counters. The call writes nothing behind them. */
 static DAT_UINT64 *all(DAT_HANDLE handle, int count, int reset)
 {
     static DAT_UINT64 values[100];
@@ -122,7 +122,7 @@ TEST(numbers_that_are_no_counters_are_refused)
         EXPECT(ARG(2), QUERY(kinds[i].handle, kinds[i].count + 1, &value, 0));
         EXPECT(ARG(2), QUERY(kinds[i].handle, -1, &value, 0));
         EXPECT(ARG(3), QUERY(kinds[i].handle, 0, NULL, 0));
-        /* A pointer is looked at before a number. */
+        /* The call checks the pointer before the number. */
         EXPECT(ARG(3), QUERY(kinds[i].handle, -1, NULL, 0));
         EXPECT(ARG(2), PRINT(kinds[i].handle, kinds[i].count + 1, 0));
         EXPECT(ARG(2), PRINT(kinds[i].handle, -1, 0));
@@ -192,15 +192,15 @@ TEST(a_reset_comes_after_reading)
     now = all(a.recv, DCNT_EVD_ALL_COUNTERS, 0);
     for (int i = 0; i < DCNT_EVD_ALL_COUNTERS; i++)
         CHECK(now[i] == 0);
-    /* Refused calls reset nothing. */
+    /* A refused call resets nothing. */
     EMPTIED(a.recv);
     EXPECT(ARG(3), QUERY(a.recv, DCNT_EVD_ALL_COUNTERS, NULL, 1));
     EXPECT(ARG(2), QUERY(a.recv, DCNT_EVD_ALL_COUNTERS + 1, &value, 1));
     CHECK(one(a.recv, DCNT_EVD_DEQUEUE) == 1);
 }
 
-/* What a call prints to standard output; the caller's own lines before and after it stay where they
- * are. */
+/* What a call prints to standard output. Lines that the caller prints before and after it stay in
+ * order. */
 static char *printed(DAT_HANDLE handle, int n, int reset)
 {
     static char text[16384];
@@ -224,7 +224,7 @@ static char *printed(DAT_HANDLE handle, int n, int reset)
     return text;
 }
 
-/* A line for each counter between the two: host and process, its name, its value. */
+/* One line for each counter of this range: host and process, name, value. */
 static void check_lines(char *text, const char *const *names, int from, int count, const DAT_UINT64 *values)
 {
     char host[256], expected[512], *line = strtok(text, "\n");
@@ -258,20 +258,20 @@ TEST(counters_are_printed_in_one_block)
     memcpy(values, all(a.recv, DCNT_EVD_ALL_COUNTERS, 0), DCNT_EVD_ALL_COUNTERS * sizeof *values);
     CHECK(values[DCNT_EVD_DEQUEUE] == 1);
     check_lines(printed(a.recv, DCNT_EVD_ALL_COUNTERS, 0), evd_names, 0, DCNT_EVD_ALL_COUNTERS, values);
-    /* One alone, and reset. */
+    /* A single counter, which is reset. */
     check_lines(printed(a.recv, DCNT_EVD_DEQUEUE, 1), evd_names, DCNT_EVD_DEQUEUE, 1, values);
     CHECK(one(a.recv, DCNT_EVD_DEQUEUE) == 0 && one(a.recv, DCNT_EVD_DEQUEUE_POLL) == 1);
     OK(dat_ep_free(ep));
 }
 
-/* The software device's folder in sysfs, where counters can be put. */
+/* Sets a counter in the software device's sysfs folder. */
 static int put(const char *file, unsigned value)
 {
     char folder[512], path[600];
     FILE *f;
 
     snprintf(folder, sizeof folder, "%s/class/infiniband/mlx5_0/ports/1/counters", getenv("SYSFS_PATH"));
-    /* It may be there already. */
+    /* The folder may exist already. */
     mkdir(folder, 0777);
     snprintf(path, sizeof path, "%s/%s", folder, file);
     f = fopen(path, "w");
@@ -284,7 +284,7 @@ static int put(const char *file, unsigned value)
 TEST(counters_of_the_port_start_and_stop)
 {
     for (int type = DCNT_IA_CM; type <= DCNT_IA_DIAG; type++) {
-        /* Not started: nothing to stop. */
+        /* Stopping a counter that was not started is no error. */
         OK(STOP(a.ia, type));
         OK(START(a.ia, type));
         OK(START(a.ia, type));
@@ -299,7 +299,7 @@ TEST(counters_of_the_port_start_and_stop)
     CHECK(put("port_xmit_discards", 75));
     CHECK(one(a.ia, DCNT_IA_LNK_ERR_XMT_DISCARDS) == 5);
     CHECK(all(a.ia, DCNT_IA_ALL_COUNTERS, 0)[DCNT_IA_LNK_ERR_XMT_DISCARDS] == 5);
-    /* Another IA's are its own. */
+    /* These counters were not started on the other IA. */
     CHECK(one(b.ia, DCNT_IA_LNK_ERR_XMT_DISCARDS) == 0);
     OK(STOP(a.ia, DCNT_IA_LNK));
     CHECK(put("port_xmit_discards", 99));

@@ -7,7 +7,7 @@
 #endif
 #include <dlfcn.h>
 
-/* What the device says, or -1 without it. */
+/* The answer of the device, or -1 without the software device. */
 static long emu(const char *order)
 {
     long (*control)(const char *) = (long (*)(const char *))dlsym(RTLD_DEFAULT, "mlx5_emu_control");

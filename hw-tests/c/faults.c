@@ -1,16 +1,16 @@
-/* What a consumer, its machine and its peers may do to the provider: load it and unload it, fork,
- * close while others wait, use many IAs from many threads, die, pull the wire, take the device
- * away, have no memory left. Each ends in a code or an event, and leaves nothing behind. */
+/* What a consumer, its machine and its peers may do to the provider: load and unload it, fork,
+ * close while threads wait, use many IAs from many threads, die, take the link down, remove the
+ * device, run out of memory. Each case ends with a code or an event, and leaves nothing behind. */
 #include "rig.h"
 #include <dat2/dat_ib_extensions.h>
 #include <dat2/dat_registry.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* Exported by libdat2 and declared in no header that it installs. */
+/* Exported by libdat2, but not declared in any header that it installs. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
-/* The library as dat.conf names it. */
+/* The path of the library, as dat.conf has it. */
 static void library(char *path, size_t size)
 {
     const char *conf = getenv("DAT_OVERRIDE");
@@ -39,11 +39,11 @@ static long resident_kib(void)
     return kib;
 }
 
-/* Opened for the first time and closed for the last each time, so that libdat2 loads it, says hello
- * and goodbye, and unloads it. */
+/* Each IA is the first that is opened and the last that is closed, so libdat2 loads the library,
+ * initialises it, ends it, and unloads it. */
 TEST(loaded_and_unloaded_a_thousand_times)
 {
-    /* A thousand on an emulated processor would take its time. */
+    /* The test machine is emulated, and a thousand times would take long there. */
     int times = emu("count mr") >= 0 ? 1000 : 100;
     struct holdings before;
     long kib = 0;
@@ -61,13 +61,13 @@ TEST(loaded_and_unloaded_a_thousand_times)
             kib = resident_kib();
     }
     check_holdings(before);
-    /* Of a handle a few words stay, for ever; of an IA nothing. */
+    /* A handle leaves a few words for ever, an IA leaves nothing. */
     if (resident_kib() - kib > 4096)
         printf("the second half of the IAs left %ld KiB behind\n", resident_kib() - kib);
     CHECK(resident_kib() - kib <= 4096);
 }
 
-/* By dlopen, and with IAs opened now and then in between. */
+/* The library is opened by dlopen. Now and then, IAs are opened as well. */
 TEST(library_opened_and_closed_a_thousand_times)
 {
     char path[1024];
@@ -99,8 +99,8 @@ TEST(library_opened_and_closed_a_thousand_times)
 
 typedef DAT_RETURN (*any_slot)(DAT_UINT64, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* Every slot of the table but the one that opens IAs, with every handle; whatever else they take
- * points to zeroes. */
+/* Every slot of the table except the one that opens IAs, with every handle. All other arguments
+ * point to zeroes. */
 static void every_call_is_refused(DAT_HANDLE *handles, int count, DAT_IA_HANDLE raw_ia)
 {
     static DAT_UINT64 zeroes[1024];
@@ -122,7 +122,7 @@ static void every_call_is_refused(DAT_HANDLE *handles, int count, DAT_IA_HANDLE 
         }
 }
 
-/* Through libdat2, as programs call. */
+/* The same through libdat2, as programs call it. */
 static void what_programs_call_is_refused(struct pair *pair, DAT_SRQ_HANDLE srq)
 {
     DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
@@ -143,7 +143,7 @@ static void what_programs_call_is_refused(struct pair *pair, DAT_SRQ_HANDLE srq)
     STALE(dat_ep_disconnect(pair->client, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* An IA of the child's own works. */
+/* An IA that the child opens works. */
 static void own_ia_works(void)
 {
     struct side own;
@@ -154,10 +154,10 @@ static void own_ia_works(void)
     side_close(&own);
 }
 
-/* What a child does with what it has from its parent. */
+/* What a child does with the objects of its parent. */
 enum child { EXITS, LEAVES, CLOSES, FREES, CALLS, OPENS, CHILDREN };
 
-/* One of each kind. */
+/* One object of each kind. */
 #define INHERITED 11
 static DAT_HANDLE inherited[INHERITED];
 static DAT_IA_HANDLE raw_ia;
@@ -188,8 +188,8 @@ static int child_of(enum child how, struct pair *pair, DAT_SRQ_HANDLE srq)
     }
 }
 
-/* Whatever it does, the parent's connection goes on; what is the parent's answers as if it had been
- * freed. */
+/* Whatever the child does, the parent's connection keeps working. In the child, the parent's
+ * objects answer as if they had been freed. */
 TEST(forked_child_does_not_disturb_its_parent)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
@@ -231,7 +231,7 @@ TEST(forked_child_does_not_disturb_its_parent)
         CHECK(connected(pair.server) && connected(pair.client));
         COUNTS(srq, 0, 0);
     }
-    /* And can make new things. */
+    /* The parent can create new objects. */
     joined(ep_on(&a, srq, a.recv, NULL), plain_ep(&b));
 }
 
@@ -253,7 +253,7 @@ static void *wait_for_ever(void *arg)
     return NULL;
 }
 
-/* On each kind of EVD and on a CNO; those that come too late find stale handles. */
+/* Threads wait on each kind of EVD and on a CNO. Threads that come too late find stale handles. */
 TEST(ia_closed_under_waiters)
 {
     DAT_CNO_HANDLE cno;
@@ -280,8 +280,8 @@ TEST(ia_closed_under_waiters)
     }
 }
 
-/* EPs in every state, with receives posted and messages under way, service points, requests
- * unanswered, and all else. */
+/* Opens EPs in every state, with receives posted and messages under way, service points, requests
+ * that are not answered, and all other objects. */
 static void open_everything(void)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -312,7 +312,7 @@ static void open_everything(void)
     OK(dat_rsp_create(a.ia, other, reserved, a.cr, &rsp));
     cr = request(&a, asking_too, other);
     CHECK(cr != DAT_HANDLE_NULL);
-    /* Nobody listens there. */
+    /* Nothing listens at this qualifier. */
     OK(dat_ep_connect(lonely, b.attr.ia_address_ptr, next_qual(), LONG_TIME, 0, NULL, 0, 0));
     OK(dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
     OK(dat_evd_create(a.ia, 8, cno, DAT_EVD_SOFTWARE_FLAG, &evd));
@@ -320,8 +320,8 @@ static void open_everything(void)
     OK(dat_evd_post_se(evd, &event));
 }
 
-/* Graceful is refused and changes nothing; abrupt ends it all, on one side and then on the
- * other. */
+/* A graceful close is refused and changes nothing. An abrupt close ends everything, first on one
+ * side and then on the other. */
 TEST(closed_with_everything_open)
 {
     for (int i = 0; i < 3; i++) {
@@ -341,8 +341,7 @@ struct user {
     struct side mine, other;
 };
 
-/* Two IAs of its own, a connection between them, messages, the end; on one device, on two, or
- * crosswise. */
+/* Opens two IAs, connects them, sends messages and ends; on one device, on two, or crosswise. */
 static void *use_two_ias(void *arg)
 {
     struct user *u = arg;
@@ -396,7 +395,7 @@ TEST(several_ias_from_several_threads)
         CHECK(pthread_join(users[i].thread, NULL) == 0);
 }
 
-/* The peer: another process that connects and sends until it is killed. */
+/* The peer: another process, which connects and sends until it is killed. */
 static int send_for_ever(char **argv)
 {
     DAT_EP_HANDLE ep;
@@ -420,8 +419,8 @@ static int send_for_ever(char **argv)
     }
 }
 
-/* Killed in the middle of it: one event, its buffers back, and the neighbour on the SRQ is served
- * all along. */
+/* The peer is killed while it sends: one event comes, its buffers come back, and another EP on the
+ * SRQ is served all the time. */
 TEST(peer_killed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -457,7 +456,7 @@ TEST(peer_killed)
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
     event = NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     CHECK(event.event_data.connect_event_data.ep_handle == ep);
-    /* It may have taken all that was posted. */
+    /* Messages of the peer may have taken all posted buffers. */
     while (dat_evd_dequeue(a.recv, &event) == DAT_SUCCESS) {
         CHECK(DTO(event).ep_handle == ep);
         OK(post(srq, DTO(event).user_cookie.as_64, ROOM));
@@ -472,8 +471,8 @@ TEST(peer_killed)
     OK(dat_srq_free(srq));
 }
 
-/* The port goes down and comes up again; an IA cannot be opened meanwhile, and afterwards all goes
- * on. */
+/* The port goes down and comes up again. Meanwhile no IA can be opened; afterwards everything
+ * works. */
 TEST(link_down)
 {
     DAT_SRQ_HANDLE srq;
@@ -503,7 +502,7 @@ TEST(link_down)
     joined(ep_on(&a, srq, a.recv, NULL), plain_ep(&b));
 }
 
-/* Each thing that is made of a verbs object, when there is no memory for that. */
+/* Each object that needs a verbs object, while the device has no memory for it. */
 TEST(no_memory_left)
 {
     DAT_SRQ_ATTR depth = {4, 1, 0};
@@ -546,8 +545,8 @@ TEST(no_memory_left)
     CHECK(refused == 7);
 }
 
-/* With each number of descriptors that is too small an IA cannot be opened, nor an EVD be made;
- * nothing is lost by trying. */
+/* With few free descriptors, an IA cannot be opened and an EVD may not be created. The failed
+ * attempts leave nothing behind. */
 TEST(no_descriptors_left)
 {
     struct rlimit limit, before;
@@ -562,8 +561,8 @@ TEST(no_descriptors_left)
         DAT_RETURN of_ia, of_evd;
         int lowest = dup(1);
 
-        /* The lowest free descriptor, and the limit so much above it: those above it are taken by
-         * what is open. */
+        /* Sets the limit to the lowest free descriptor plus `spare`. Descriptors above it may be in
+         * use. */
         close(lowest);
         limit.rlim_cur = lowest + spare;
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -587,7 +586,7 @@ TEST(no_descriptors_left)
     CHECK(opened > 0 && refused > 0);
 }
 
-/* What an agent does when it is called: everything that it could want to. */
+/* An agent that makes every call that an agent may want to make. */
 static DAT_CNO_HANDLE agents_cno;
 static DAT_RETURN agents_close;
 static unsigned agent_entered, agent_called, agent_took;
@@ -623,8 +622,8 @@ static void until(unsigned *count, unsigned value)
     CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
 }
 
-/* From the thread that posts an event and from the provider's own; in the end it closes the IA
- * under itself. */
+/* The agent is called by the thread that posts an event and by the progress thread. In the end it
+ * closes its own IA. */
 TEST(agent_may_call_anything)
 {
     DAT_OS_WAIT_PROXY_AGENT agent = {NULL, busy_agent};
@@ -648,7 +647,7 @@ TEST(agent_may_call_anything)
         SEND(pair, 8);
         until(&agent_took, 1 + i);
     }
-    /* The agent that took the last one is done before the next is told to close. */
+    /* The call that took the last event has to return before the next one is told to close. */
     until(&agent_called, __atomic_load_n(&agent_entered, __ATOMIC_ACQUIRE));
     agents_close = 77;
     unsigned before = __atomic_load_n(&agent_called, __ATOMIC_ACQUIRE);
@@ -671,7 +670,8 @@ static void counting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
     __atomic_add_fetch(&while_closing, __atomic_load_n(&closing, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
 }
 
-/* What the close of an IA stirs up is not for its agents: flushed receives, ended connections. */
+/* The events that closing an IA causes (flushed receives, ended connections) do not call its
+ * agents. */
 TEST(agent_is_not_called_by_a_closing_ia)
 {
     DAT_OS_WAIT_PROXY_AGENT agent = {NULL, counting_agent};
@@ -706,8 +706,8 @@ static void on_signal(int sig)
     (void)sig;
 }
 
-/* A signal that the waiting thread has a handler for: the call goes on, or says that it was
- * interrupted; never that its time is over. */
+/* A signal with a handler arrives at a thread that waits: the call goes on, or says that it was
+ * interrupted. It never says that its time is over. */
 TEST(signal_in_a_wait)
 {
     struct sigaction action = {.sa_handler = on_signal}, old;
@@ -729,8 +729,8 @@ TEST(signal_in_a_wait)
     CHECK(sigaction(SIGUSR1, &old, NULL) == 0);
 }
 
-/* The last: there is no device any more. Who had it open is told, every call ends, and all can be
- * freed and closed. */
+/* The last test removes the device. Programs that had it open get an event, every call returns, and
+ * all objects can be freed and closed. */
 TEST(zz_device_removed)
 {
     DAT_SRQ_HANDLE srq;
@@ -752,7 +752,7 @@ TEST(zz_device_removed)
     CHECK(dat_ia_open(ia_names[0], 8, &async, &ia) != DAT_SUCCESS);
     CHECK(ia == DAT_HANDLE_NULL);
     CHECK(dat_pz_create(a.ia, &pz) != DAT_SUCCESS);
-    /* Posting does not know; nothing comes of it. */
+    /* A post does not notice that the device is gone, and has no effect. */
     dat_srq_post_recv(srq, 1, &iov, as_cookie(0));
     send_flagged(pair.client, 8, 0);
     COUNTS(srq, look(srq).available_dto_count, look(srq).outstanding_dto_count);

@@ -13,7 +13,7 @@
  * seed, and the same seed with the same program makes the same calls (the device's events may come
  * at other times). */
 #include "tests.h"
-/* Not under valgrind, which has to see the memory of the provider itself. */
+/* Not under valgrind, which has to see the provider's own allocations. */
 #ifdef COUNT_MEMORY
 #include "counted.h"
 #else
@@ -35,7 +35,7 @@ static DAT_HANDLE raw(DAT_IA_HANDLE ia)
     return pointer;
 }
 
-/* The machine's share: messages get lost, requests fail, and there is no memory for new objects. */
+/* Faults of the machine: lost messages, failed requests, no memory for new objects. */
 static void some_fault(void)
 {
     static const char *faults[] = {
@@ -77,7 +77,7 @@ static void start_with(uint64_t number)
     known = 0;
 }
 
-/* A PZ, EVDs of every kind, and the arena, on this IA. */
+/* Creates a PZ, EVDs of every kind and the arena on this IA. */
 static void begin_on(DAT_IA_HANDLE number, unsigned which)
 {
     static const unsigned flags[] = {DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG};
@@ -109,7 +109,7 @@ static void begin_on(DAT_IA_HANDLE number, unsigned which)
     }
 }
 
-/* Until all have what they need, there are no faults. */
+/* No fault is injected before all threads have these objects. */
 static pthread_barrier_t ready;
 
 struct player {
@@ -130,7 +130,8 @@ static void *play(void *arg)
     return NULL;
 }
 
-/* One life: two IAs, a while of calls from one thread or from three, the end of everything. */
+/* One life: opens two IAs, makes calls for a while from one thread or from three, and ends
+ * everything. */
 static void life(uint64_t number)
 {
     struct side *sides[2] = {&a, &b};
@@ -157,8 +158,8 @@ static void life(uint64_t number)
     else
         calls(3000, faulty);
     emu("no faults");
-    /* What the fuzzing opened; the IAs that libdat2 knows go through libdat2, if they are still
-     * there. */
+    /* IAs that the fuzzing opened through the table are closed through the table, and a and b
+     * through libdat2. */
     for (unsigned i = 0; i < known; i++)
         if (objects[i].live && objects[i].kind == IA && objects[i].handle != raw(a.ia) && objects[i].handle != raw(b.ia)) {
             now_calling = "ia_close at the end";
@@ -168,7 +169,7 @@ static void life(uint64_t number)
         int live = find(raw(sides[i]->ia), IA) != NULL;
 
         now_calling = "dat_ia_close";
-        /* One that the fuzzing closed behind libdat2's back stays in its list of IAs. */
+        /* An IA that the fuzzing closed without libdat2 stays in libdat2's list of IAs. */
         EXPECT(live ? DAT_SUCCESS : HANDLE(IA), dat_ia_close(sides[i]->ia, DAT_CLOSE_ABRUPT_FLAG));
         free(sides[i]->memory);
         memset(sides[i], 0, sizeof *sides[i]);
@@ -205,14 +206,14 @@ static void print_descriptors(void)
         closedir(dir);
 }
 
-/* Memory and mappings while no IA is open, life after life. Both may go up and down, and up at
+/* Memory and mappings while no IA is open, life after life. Both may go up and down, and grow at
  * first: the provider keeps dead handles (98,304 at most) and answers to datagram peers (for 70 s,
- * 16,384 at most). So the least of a block of lives is compared with the least of the first block
- * after that. */
+ * 16,384 at most). So the smallest value of each block of lives is compared with that of the first
+ * block after this growth. */
 #define LIVES_OF_A_BLOCK 100
 #define SETTLED_LIVES 500
 #define SETTLED_MS 150000
-/* The answers, with the EPs' memory that they hold. */
+/* For those answers, and the EPs' memory that they hold. */
 #define MORE_BYTES (24LL << 20)
 #define MORE_MAPPINGS 64
 

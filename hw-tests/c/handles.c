@@ -1,5 +1,5 @@
-/* NULL, wrong, stale and foreign handles: INVALID_HANDLE with the subtype of what was asked for,
- * and no crash. */
+/* NULL, wrong, stale and foreign handles: each call answers INVALID_HANDLE with the subtype of the
+ * argument, and none crashes. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     OK(dat_srq_create(a.ia, a.pz, &srq_attr, &srq));
     OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &ep));
 
-    /* Kinds and contexts. */
+    /* The kinds and the contexts of handles. */
     OK(dat_get_handle_type(srq, &type));
     CHECK(type == DAT_HANDLE_TYPE_SRQ);
     OK(dat_get_handle_type(ep, &type));
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     OK(dat_get_consumer_context(srq, &context));
     CHECK(context.as_64 == 0x1122334455667788);
 
-    /* Wrong kinds. */
+    /* Handles of the wrong kind. */
     EXPECT(HANDLE(SRQ), dat_srq_free(ep));
     EXPECT(HANDLE(SRQ), dat_srq_post_recv(a.pz, 1, &iov, cookie));
     EXPECT(HANDLE(SRQ), dat_srq_resize(a.recv, 8));
@@ -67,8 +67,8 @@ int main(int argc, char **argv)
            dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, ep, &attr, &ep2));
     EXPECT(HANDLE(EVD_CR), dat_psp_create(a.ia, 45300, a.recv, 0, &ep2));
 
-    /* Memory that was never a handle, behind arguments that libdat2 does not look at; and with a
-     * table in front. */
+    /* Memory that was never a handle, in arguments that libdat2 does not check, and memory that
+     * begins with a provider's table. */
     memset(&foreign, 0x5A, sizeof foreign);
     EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)&foreign, &srq_attr, &srq));
     EXPECT(HANDLE(PZ), dat_srq_create(a.ia, (DAT_PZ_HANDLE)((char *)ep + 8), &srq_attr, &srq));
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     foreign.table = *(void **)ep;
     EXPECT(HANDLE(EP), dat_ep_free((DAT_EP_HANDLE)&foreign));
 
-    /* Stale ones stay stale, however many come after them. */
+    /* A stale handle stays stale, however many handles are made later. */
     OK(dat_ep_free(ep));
     EXPECT(HANDLE(EP), dat_ep_free(ep));
     for (i = 0; i < 1000; i++) {
@@ -89,8 +89,8 @@ int main(int argc, char **argv)
     OK(dat_srq_free(srq));
     EXPECT(HANDLE(SRQ), dat_srq_free(srq));
 
-    /* A graceful close is refused with objects left, and everything goes on; an abrupt one ends
-     * everything. */
+    /* A graceful close is refused while there are objects, and everything keeps working. An abrupt
+     * close ends everything. */
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE, dat_ia_close(a.ia, DAT_CLOSE_GRACEFUL_FLAG));
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(a.conn, &event));
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     EXPECT(HANDLE(LMR), dat_lmr_free(a.lmr));
     EXPECT(HANDLE(IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
 
-    /* Once more, and with nothing left graceful is possible. */
+    /* After a second open, without objects, a graceful close succeeds. */
     side_open(&a, argv[1]);
     OK(dat_lmr_free(a.lmr));
     OK(dat_evd_free(a.recv));

@@ -1,4 +1,4 @@
-/* Kinds of memory, and where asynchronous events go. */
+/* The kinds of memory, and where asynchronous events go. */
 #include "check.h"
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@ static void kinds(struct side *a)
     CHECK(provider.lmr_mem_types_supported == (DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL));
     CHECK(a->attr.zb_supported == DAT_TRUE);
 
-    /* Shared: all 40 bytes of the cookie come back, from memory that is not the caller's. */
+    /* Shared memory: the provider copies all 40 bytes of the cookie, and a query returns the copy. */
     memset(cookie, 'c', sizeof cookie);
     memset(&region, 0, sizeof region);
     region.for_shared_memory.virtual_address = shared;
@@ -44,7 +44,7 @@ static void kinds(struct side *a)
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_LMR_FREE,
            CREATE(DAT_MEM_TYPE_SHARED_VIRTUAL, 8192, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA));
 
-    /* Zero-based, and without a key for peers where they may do nothing. */
+    /* Zero-based memory, and memory for which peers get no key because they have no privileges. */
     region.for_va = shared;
     OK(CREATE(DAT_MEM_TYPE_VIRTUAL, 8192, DAT_MEM_PRIV_LOCAL_READ_FLAG, DAT_VA_TYPE_ZB));
     CHECK(rmr == 0);
@@ -63,7 +63,7 @@ static void kinds(struct side *a)
     munmap(shared, 8192);
 }
 
-/* Trips the soft watermark of an EP of this IA: the event has to come to this EVD. */
+/* Exceeds the soft watermark of an EP of this IA. The event has to come to this EVD. */
 static void news(DAT_IA_HANDLE ia, DAT_EVD_HANDLE evd)
 {
     DAT_EP_ATTR attr = ep_attr();

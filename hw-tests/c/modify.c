@@ -1,4 +1,4 @@
-/* dat_ep_modify: every field that the mask can name, told back by the query, and in effect. */
+/* dat_ep_modify: every field that the mask can name is returned by the query and takes effect. */
 #include "check.h"
 #include "emu.h"
 
@@ -11,7 +11,7 @@ static DAT_EP_PARAM query(DAT_EP_HANDLE ep)
     return param;
 }
 
-/* What can never be changed, and what is no EP, PZ or EVD. */
+/* Fields that can never change, and handles that are no EP, PZ or EVD. */
 static void refusals(struct side *a, DAT_EP_HANDLE ep)
 {
     static const DAT_EP_PARAM_MASK never[] = {
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
     param.ep_attr.max_message_size = 1000;
     param.ep_attr.max_rdma_size = 2000;
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
-    /* The second says nothing: each request may be suppressed. */
+    /* The second flag has no effect on the mode, because each request may carry it. */
     param.ep_attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG | DAT_COMPLETION_SUPPRESS_FLAG;
     param.ep_attr.max_recv_dtos = 100;
     param.ep_attr.max_request_dtos = 90;
@@ -97,7 +97,7 @@ int main(int argc, char **argv)
     param.ep_attr.max_rdma_read_out = 1;
     param.ep_attr.max_rdma_read_iov = 1;
     param.ep_attr.max_rdma_write_iov = 2;
-    /* Everything that can be changed at all, at once. */
+    /* All fields that can change, in one call. */
     OK(dat_ep_modify(ep,
                      DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_REQUEST_EVD_HANDLE |
                          DAT_EP_FIELD_CONNECT_EVD_HANDLE |
@@ -114,7 +114,7 @@ int main(int argc, char **argv)
     CHECK(is.ep_attr.max_recv_iov >= 3 && is.ep_attr.max_request_iov >= 4);
     CHECK(is.ep_attr.max_rdma_read_in == 2 && is.ep_attr.max_rdma_read_out == 1);
     CHECK(is.ep_attr.max_rdma_read_iov == 1 && is.ep_attr.max_rdma_write_iov == 2);
-    /* What the EP has left can go. */
+    /* Objects that the EP no longer uses can be freed. */
     OK(dat_lmr_free(a.lmr));
     OK(dat_pz_free(a.pz));
     OK(dat_evd_free(a.recv));
@@ -127,8 +127,8 @@ int main(int argc, char **argv)
         cookie.as_64 = i;
         OK(dat_ep_post_recv(ep, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     }
-    /* Receives that are posted go along, in their order; flags of theirs and queues that do not
-     * hold them come too late. */
+    /* Posted receives move to the new QP in their order. With receives posted, their flags cannot
+     * change, nor can a queue become too small for them. */
     OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE, &param));
     param.ep_attr.recv_completion_flags = DAT_COMPLETION_DEFAULT_FLAG;
     EXPECT(STATE(DAT_INVALID_STATE_EP_UNCONNECTED),
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
         event = NEXT(recv, DAT_DTO_COMPLETION_EVENT);
         CHECK(event.event_data.dto_completion_event_data.user_cookie.as_64 == (DAT_UINT64)i);
     }
-    /* The mode of requests allows this flag now. */
+    /* The mode of requests now allows this flag. */
     iov = piece(&a, 0, 8);
     OK(dat_ep_post_recv(peer, 0, NULL, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     OK(dat_ep_post_send(ep, 0, NULL, cookie, DAT_COMPLETION_UNSIGNALLED_FLAG));

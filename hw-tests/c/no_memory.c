@@ -21,18 +21,18 @@ extern void *__libc_memalign(size_t alignment, size_t size);
 
 enum place { NOWHERE, IN_PROVIDER, IN_RDMA_CORE };
 
-/* Where the code of a place is. */
+/* The address range of the code of a place. */
 static struct {
     uintptr_t begin, end;
     enum place place;
 } ranges[8];
 static unsigned ranges_used;
 
-/* The plan of this thread: allocation number `skip` from now on in this place fails. */
+/* The plan of this thread: after `skip` more allocations, the next one in this place fails. */
 static __thread enum place failing_in;
 static __thread unsigned skip;
 static __thread int has_failed;
-/* Thread creation of this process fails. */
+/* No thread can be created in this process. */
 static _Atomic int no_threads;
 
 static enum place place_of(const void *caller)
@@ -147,7 +147,7 @@ static void note_libraries(void)
     CHECK(found[IN_PROVIDER] == 1 && found[IN_RDMA_CORE] >= 2);
 }
 
-/* Things made anew for each attempt. */
+/* Objects that are made for each attempt. */
 static DAT_IA_HANDLE new_ia;
 static DAT_HANDLE made;
 static DAT_EP_HANDLE server, client;
@@ -161,7 +161,7 @@ struct call {
     void (*prepare)(void);
     DAT_RETURN (*make)(void);
     void (*undo)(void);
-    /* Whether the provider, and rdma-core, allocate memory that the call cannot do without. */
+    /* Whether the provider and rdma-core make allocations without which the call cannot succeed. */
     enum { NO, YES, DEPENDS_ON_DATA_PATH } provider_needs, rdma_core_needs;
 };
 
@@ -312,7 +312,7 @@ static void free_rmr(void)
     OK(dat_rmr_free(made));
 }
 
-/* Both ends, not connected, and a PSP. */
+/* Makes both ends, not connected, and a PSP. */
 static void prepare_connect(void)
 {
     server = plain_ep(&a);
@@ -333,7 +333,8 @@ static void undo_both_ends(void)
     OK(dat_psp_free(listener));
 }
 
-/* Both ends have their event before they are freed: the next connection uses the same EVDs. */
+/* Both ends get their event before they are freed, because the next connection uses the same
+ * EVDs. */
 static void end_connection(void)
 {
     OK(dat_ep_disconnect(client, DAT_CLOSE_ABRUPT_FLAG));
@@ -369,8 +370,9 @@ static void undo_accept(void)
     undo_both_ends();
 }
 
-/* Whether the call may answer this without memory. ibv_get_device_list leaves a device out, without
- * an error, if libibverbs has no memory to read about it: the call finds no such device. */
+/* Whether the call may answer this without memory. If libibverbs has no memory to read about a
+ * device, ibv_get_device_list leaves the device out without an error: the call finds no such
+ * device. */
 static int is_for_no_memory(const struct call *call, enum place place, DAT_RETURN ret)
 {
     if (call->make == open_ia && place == IN_RDMA_CORE && DAT_GET_TYPE(ret) == DAT_PROVIDER_NOT_FOUND)
@@ -378,14 +380,14 @@ static int is_for_no_memory(const struct call *call, enum place place, DAT_RETUR
     return DAT_GET_TYPE(ret) == DAT_INSUFFICIENT_RESOURCES;
 }
 
-/* The call with each of its allocations in this place failing once. */
+/* Makes the call once for each of its allocations in this place, which fails then. */
 static void with_each_failure(const struct call *call, enum place place, int needs)
 {
     unsigned refused = 0, failures_before = failures, n;
 
     note_libraries();
-    /* Once without a failure: libraries keep some memory and descriptors from their first use
-     * on. */
+    /* One run without a failure, because libraries keep some memory and descriptors after their
+     * first use. */
     call->prepare();
     OK(call->make());
     call->undo();

@@ -1,5 +1,5 @@
-/* Opens the IA of this name, registers 64 MiB and closes it, and says what each call gave: for
- * tests of what is said when that does not work. */
+/* Opens the IA of this name, registers 64 MiB and closes it, and prints the code of each call.
+ * Tests of the provider's log use it. */
 #include "check.h"
 
 int main(int argc, char **argv)

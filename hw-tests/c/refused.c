@@ -1,8 +1,8 @@
-/* A call that is refused changes nothing, and another thread sees nothing of it: no handle is stale
- * for a moment. */
+/* A refused call changes nothing, and another thread sees no effect: no handle is stale for a
+ * moment. */
 #include "rig.h"
 
-/* A thread that looks at an object over and over, until it is told to stop. */
+/* A thread that uses an object again and again, until it is told to stop. */
 struct watcher {
     DAT_RETURN (*look)(DAT_HANDLE);
     DAT_HANDLE object;
@@ -23,10 +23,10 @@ static void *watch(void *data)
     return NULL;
 }
 
-/* Refusals are as quick as looks: of so many, some meet. */
+/* A refused call takes about as long as a use, so among this many some happen at the same time. */
 #define ROUNDS 20000
 
-/* The call is refused with this code all the time, while the other thread looks. */
+/* The call is refused with this code every time, while the other thread uses the object. */
 #define REFUSED(code, call, look_, object_)                                                                      \
     do {                                                                                                         \
         struct watcher w_ = {.look = (look_), .object = (object_)};                                              \
@@ -54,7 +54,7 @@ static DAT_RETURN look_at_cr(DAT_HANDLE cr)
     return dat_cr_query(cr, DAT_CR_FIELD_ALL, &param);
 }
 
-/* Posts, which takes no lock, until the SRQ is full. */
+/* Posts, which take no lock of the object, until the SRQ is full. */
 static DAT_RETURN look_at_srq(DAT_HANDLE srq)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 0};
@@ -97,7 +97,7 @@ TEST(a_refused_answer_to_a_request_is_not_seen)
     REFUSED(STATE(DAT_INVALID_STATE_EP_RESERVED), dat_cr_accept(cr, reserved, 0, NULL), look_at_cr, cr);
     REFUSED(HANDLE(EP), dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL), look_at_cr, cr);
     REFUSED(ARG(2), dat_cr_handoff(cr, 45399), look_at_cr, cr);
-    /* It can still be answered, once. */
+    /* The request can still be answered, once. */
     OK(dat_cr_accept(cr, server, 0, NULL));
     EXPECT(HANDLE(CR), dat_cr_reject(cr, 0, NULL));
     both_established(&a, server, &b, client, "");
@@ -108,7 +108,8 @@ struct opened {
     _Atomic int made;
 };
 
-/* While there is a PZ on the IA, no graceful close goes through, and so nothing on it is stale. */
+/* While there is a PZ on the IA, every graceful close is refused, so no handle of the IA is
+ * stale. */
 static void *make_pzs(void *data)
 {
     struct opened *o = data;

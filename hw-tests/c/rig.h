@@ -1,10 +1,10 @@
-/* Shorthand for the tests of rules: SRQs on side a, connections from side b to it, messages. */
+/* Short forms for the tests of rules: SRQs on side a, connections from side b to it, messages. */
 #ifndef RIG_H
 #define RIG_H
 
 #include "tests.h"
 
-/* Each buffer of a side has this much room, at its index. */
+/* Bytes of each buffer of a side. Buffer n begins at n times this. */
 #define ROOM 512
 
 static DAT_SRQ_HANDLE srq_of(struct side *s, int depth)
@@ -23,7 +23,7 @@ static DAT_DTO_COOKIE as_cookie(uint64_t number)
     return cookie;
 }
 
-/* Posts buffer `at` of side a, whose number is its cookie as well. */
+/* Posts buffer `at` of side a, with this number as its cookie. */
 static DAT_RETURN post(DAT_SRQ_HANDLE srq, unsigned at, unsigned length)
 {
     DAT_LMR_TRIPLET iov = piece(&a, at * ROOM, length);
@@ -66,7 +66,7 @@ static DAT_CONN_QUAL next_qual(void)
     return qual++;
 }
 
-/* A connection between these two, side a's listening. */
+/* A connection of these two EPs. Side a listens. */
 static struct pair joined(DAT_EP_HANDLE server, DAT_EP_HANDLE client)
 {
     struct pair pair = {server, client};
@@ -88,7 +88,7 @@ static DAT_RETURN send_flagged(DAT_EP_HANDLE client, unsigned length, DAT_COMPLE
     return dat_ep_post_send(client, 1, &iov, as_cookie(77), flags);
 }
 
-/* The end of a request of side b, with this status. */
+/* The next request of side b completes with this status. */
 #define REQUEST_ENDS(pair_, with)                                                                                \
     do {                                                                                                         \
         DAT_EVENT e_ = NEXT(b.req, DAT_DTO_COMPLETION_EVENT);                                                    \
@@ -96,7 +96,7 @@ static DAT_RETURN send_flagged(DAT_EP_HANDLE client, unsigned length, DAT_COMPLE
         CHECK(e_.event_data.dto_completion_event_data.status == (with));                                         \
     } while (0)
 
-/* A message that has arrived when this returns: the sender has its acknowledgement. */
+/* Sends a message. It has arrived when this returns, because the sender has its acknowledgement. */
 #define SEND(pair_, length)                                                                                      \
     do {                                                                                                         \
         OK(send_flagged((pair_).client, length, 0));                                                             \
@@ -105,7 +105,7 @@ static DAT_RETURN send_flagged(DAT_EP_HANDLE client, unsigned length, DAT_COMPLE
 
 #define DTO(event_) ((event_).event_data.dto_completion_event_data)
 
-/* The next receive of this EVD: by this EP, so long. */
+/* The next receive of this EVD has to be of this EP, with this length. */
 static DAT_DTO_COMPLETION_EVENT_DATA taken(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, unsigned length, const char *file, int line)
 {
     DAT_EVENT event = next_event(evd, DAT_DTO_COMPLETION_EVENT, file, line);
@@ -128,7 +128,7 @@ static DAT_DTO_COMPLETION_EVENT_DATA taken(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep,
         CHECK(DAT_GET_TYPE(dat_evd_dequeue(evd, &e_)) == DAT_QUEUE_EMPTY);                                       \
     } while (0)
 
-/* Nothing comes here for a moment. */
+/* For a moment, no event comes to this EVD. */
 #define SILENT(evd)                                                                                              \
     do {                                                                                                         \
         DAT_EVENT e_;                                                                                            \
@@ -136,7 +136,7 @@ static DAT_DTO_COMPLETION_EVENT_DATA taken(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep,
         EXPECT(TIMEOUT, dat_evd_wait(evd, SHORT_TIME, 1, &e_, &n_));                                             \
     } while (0)
 
-/* An event of the IA's asynchronous EVD about this object. */
+/* The next event of the IA's asynchronous EVD has to be about this object. */
 #define ASYNC(side_, number, object, why)                                                                        \
     do {                                                                                                         \
         DAT_EVENT e_ = NEXT((side_).async, number);                                                              \
@@ -146,7 +146,7 @@ static DAT_DTO_COMPLETION_EVENT_DATA taken(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep,
 #define WATERMARK DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR
 #define LOW(srq) ASYNC(a, WATERMARK, srq, DAT_SRQ_LOW_WATERMARK_EVENT)
 
-/* Both ends of a connection hear of its end. */
+/* Both ends of a connection get this event. */
 #define ENDS(pair_, number)                                                                                      \
     do {                                                                                                         \
         DAT_EVENT e_ = NEXT(a.conn, number);                                                                     \
@@ -170,7 +170,7 @@ static int connected(DAT_EP_HANDLE ep)
     return state == DAT_EP_STATE_CONNECTED || state == DAT_EP_STATE_CONNECTED_SINGLE_PATH;
 }
 
-/* The end of a connection, as each side hears of it. */
+/* Each end of a connection gets its event. */
 static void ended(struct pair *pair, DAT_EVENT_NUMBER at_server, DAT_EVENT_NUMBER at_client)
 {
     DAT_EVENT event = NEXT(a.conn, at_server);
@@ -181,19 +181,20 @@ static void ended(struct pair *pair, DAT_EVENT_NUMBER at_server, DAT_EVENT_NUMBE
     CHECK(state_of(pair->server) == DAT_EP_STATE_DISCONNECTED && state_of(pair->client) == DAT_EP_STATE_DISCONNECTED);
 }
 
-/* A message or request failed at both ends. */
+/* After a failed message or request, both ends are broken. */
 static void broken(struct pair *pair)
 {
     ended(pair, DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_BROKEN);
 }
 
-/* The server broke the connection; the client's end is well and hears the goodbye. */
+/* The server has broken the connection. The client gets the event of an ordinary disconnect. */
 static void broken_by_server(struct pair *pair)
 {
     ended(pair, DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-/* Orders only the software device understands; elsewhere a test says why it shows nothing. */
+/* For tests with orders that only the software device understands. On other devices the test prints
+ * that it is left out. */
 static int no_software_device(const char *test)
 {
     if (emu("count mr") >= 0)

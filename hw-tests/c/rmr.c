@@ -1,8 +1,8 @@
-/* RMRs, Sends that invalidate, and RDMA Reads into RMRs, as C sees them. */
+/* RMRs, Sends that invalidate, and RDMA Reads into RMRs, through C. */
 #include "check.h"
 #include <dat2/dat_registry.h>
 
-/* Slots that libdat2 has no function for. */
+/* For slots that libdat2 has no function for. */
 #define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
 static DAT_RMR_TRIPLET there(struct side *s, unsigned offset, unsigned length, DAT_RMR_CONTEXT context)
@@ -11,7 +11,7 @@ static DAT_RMR_TRIPLET there(struct side *s, unsigned offset, unsigned length, D
     return t;
 }
 
-/* Binds through an EP, and looks at the completion and at the query. */
+/* Binds through an EP, and checks the completion and the query. */
 static DAT_RMR_CONTEXT bind_to(struct side *a, DAT_EP_HANDLE ep, DAT_RMR_HANDLE rmr, DAT_LMR_TRIPLET part)
 {
     DAT_RMR_COOKIE cookie = {.as_64 = 0x1122334455667788};
@@ -35,7 +35,7 @@ static DAT_RMR_CONTEXT bind_to(struct side *a, DAT_EP_HANDLE ep, DAT_RMR_HANDLE 
     return context;
 }
 
-/* The other side writes; the status has to be this. */
+/* The other side writes, and its request has to end with this status. */
 static void write_there(struct side *b, DAT_EP_HANDLE ep, DAT_RMR_TRIPLET to, DAT_DTO_COMPLETION_STATUS status)
 {
     DAT_LMR_TRIPLET iov = piece(b, 0, to.segment_length);
@@ -102,14 +102,14 @@ static void windows(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HAN
     again = bind_to(a, ea, rmr, piece(a, 2048, 64));
     CHECK(again != context);
     write_there(b, eb, there(a, 2048, 19, again), DAT_DTO_SUCCESS);
-    /* Bound to nothing; no LMR needed for that, nor a place for the context. */
+    /* Unbinds: the call needs no LMR and no place for the context. */
     iov = piece(a, 0, 0);
     OK(dat_rmr_bind(rmr, DAT_HANDLE_NULL, &iov, 0, DAT_VA_TYPE_VA, ea, rmr_cookie, 0, NULL));
     NEXT(a->req, DAT_RMR_BIND_COMPLETION_EVENT);
     OK(dat_rmr_query(rmr, DAT_RMR_FIELD_ALL, &param));
     CHECK(param.lmr_triplet.segment_length == 0 && param.mem_priv == 0);
 
-    /* The peer takes it back. */
+    /* The peer invalidates the context. */
     OK(TABLE(a->pz)->rmr_create_for_ep_func(a->pz, &for_ep));
     context = bind_to(a, ea, for_ep, piece(a, 3072, 64));
     OK(dat_rmr_query(for_ep, DAT_RMR_FIELD_ALL, &param));
@@ -128,7 +128,7 @@ static void windows(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HAN
     CHECK(strcmp(a->memory + 4096, b->memory) == 0);
     OK(dat_rmr_query(for_ep, DAT_RMR_FIELD_ALL, &param));
     CHECK(param.lmr_triplet.segment_length == 0);
-    /* Without the flag it is an ordinary Send, whatever the context. */
+    /* Without the flag, the call is an ordinary Send, whatever the context. */
     iov = piece(a, 4096, 64);
     OK(dat_ep_post_recv(ea, 1, &iov, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     iov = piece(b, 0, 19);
@@ -138,7 +138,7 @@ static void windows(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HAN
     CHECK(event.event_data.dto_completion_event_data.operation == DAT_DTO_RECEIVE);
     CHECK(event.event_data.dto_completion_event_data.rmr_context == 0);
 
-    /* A Read into what an RMR names. */
+    /* An RDMA Read into the memory that an RMR names. */
     context = bind_to(a, ea, for_ep, piece(a, 5120, 64));
     local = there(a, 5130, 19, context);
     remote = there(b, 0, 19, b->rmr_context);
@@ -153,7 +153,7 @@ static void windows(struct side *a, DAT_EP_HANDLE ea, struct side *b, DAT_EP_HAN
     EXPECT(ARG(4), TABLE(ea)->ep_post_rdma_read_to_rmr_func(ea, &local, cookie, NULL, 0));
     EXPECT(ARG(5), TABLE(ea)->ep_post_rdma_read_to_rmr_func(ea, &local, cookie, &remote, 0x100));
 
-    /* A freed RMR's context is dead. */
+    /* The context of a freed RMR is dead. */
     again = bind_to(a, ea, rmr, piece(a, 0, 64));
     OK(dat_rmr_free(rmr));
     EXPECT(HANDLE(RMR), dat_rmr_free(rmr));

@@ -1,8 +1,8 @@
 /* EPs on an SRQ through libdat2: creation, the other EP calls, disconnects and breaks (sections J
  * to L).
  *
- * A sender here waits for ever for a receive, so that a Send without one keeps its EP in
- * DISCONNECT_PENDING. */
+ * A sender here retries without end while the receiver has no receive posted. Its EP then stays in
+ * DISCONNECT_PENDING after a graceful disconnect. */
 #include "rig.h"
 #include <stddef.h>
 
@@ -31,7 +31,7 @@ static DAT_EP_PARAM param_of(DAT_EP_HANDLE ep)
     return param;
 }
 
-/* (R159, R161): all fields of an EP that was never connected. */
+/* A query returns all fields of an EP that was never connected (R159, R161). */
 TEST(r127_epsrq_starts_unconnected)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -44,7 +44,7 @@ TEST(r127_epsrq_starts_unconnected)
     CHECK(param.ep_state == DAT_EP_STATE_UNCONNECTED && param.srq_handle == DAT_HANDLE_NULL);
 }
 
-/* (R129): no attributes, nowhere to put the handle; nothing is attached by that (R146). */
+/* NULL attributes and a NULL output pointer are refused (R129), and nothing is attached (R146). */
 TEST(r128_epsrq_null_attr)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -57,8 +57,8 @@ TEST(r128_epsrq_null_attr)
     OK(dat_srq_free(srq));
 }
 
-/* SRQ, IA, PZ and each EVD: none, freed, of another IA, of another kind, without the stream (R131
- * to R133). */
+/* SRQ, IA, PZ and each EVD: null, freed, of another IA, of another kind, or without the stream
+ * (R131 to R133). */
 TEST(r130_epsrq_null_or_bad_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4), gone = srq_of(&a, 4), foreign = srq_of(&b, 4);
@@ -88,7 +88,7 @@ TEST(r130_epsrq_null_or_bad_srq)
     OK(dat_srq_free(srq));
 }
 
-/* Such an IA is closed by the time it is used. */
+/* The IA was closed before. */
 TEST(r131_epsrq_bad_ia)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -104,7 +104,8 @@ TEST(r131_epsrq_bad_ia)
     free(c.memory);
 }
 
-/* One after the other, and all of them (R87): nothing comes, and the SRQ has its entry back. */
+/* Each EVD is missing in turn, and then all of them (R87): no event comes, and the SRQ gets its
+ * entry back. */
 TEST(r134_epsrq_null_evds_allowed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -129,7 +130,8 @@ TEST(r134_epsrq_null_evds_allowed)
     EMPTIED(a.conn);
 }
 
-/* As the provider says, which depends on the device (R136 to R138, R164, R261). */
+/* PZs may differ if the provider says so, which depends on the device (R136 to R138, R164,
+ * R261). */
 TEST(r135_epsrq_pz_differs_supported)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -158,14 +160,14 @@ TEST(r135_epsrq_pz_differs_supported)
     OK(post(srq, 0, 64));
     SEND(pair, 8);
     TAKEN(a.recv, ep, 8);
-    /* What the EP sends is of its own PZ. */
+    /* Memory that the EP sends from has to be in the EP's PZ. */
     EXPECT(ERROR(DAT_PROTECTION_VIOLATION, DAT_PROTECTION_READ), dat_ep_post_send(ep, 1, &of_srq, as_cookie(0), 0));
     OK(dat_lmr_create(a.ia, DAT_MEM_TYPE_VIRTUAL, region, MEMORY, pz, DAT_MEM_PRIV_ALL_FLAG, 0, &lmr, &of_ep.lmr_context,
                       NULL, NULL, NULL));
     OK(dat_ep_post_send(ep, 1, &of_ep, as_cookie(0), 0));
 }
 
-/* What was asked reads back, before and after connecting (R140, R155). */
+/* The query returns what was asked for, before and after connecting (R140, R155). */
 TEST(r139_epsrq_request_limits_at_least)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -196,7 +198,7 @@ TEST(r139_epsrq_request_limits_at_least)
     CHECK(memcmp(&real, &later, offsetof(DAT_EP_ATTR, ep_transport_specific)) == 0);
 }
 
-/* Nor how many receives: the EP has no queue for them (R142). */
+/* The number of receives is ignored, too: the EP has no queue for them (R142). */
 TEST(r141_epsrq_max_recv_iov_ignored)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -216,7 +218,7 @@ TEST(r141_epsrq_max_recv_iov_ignored)
     }
 }
 
-/* An RDMA Read IOV without Reads to ask is none (R144). */
+/* RDMA Read segments without outgoing Reads are legal (R144). */
 TEST(r143_epsrq_unsatisfiable_attribute)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -242,8 +244,8 @@ TEST(r143_epsrq_unsatisfiable_attribute)
     OK(create(a.recv, a.req, a.conn, srq, &attr, &ep));
 }
 
-/* As many as the IA says, and then a code that names the SRQ; and when the device makes no more
- * QPs. */
+/* As many EPs as the IA reports can be on an SRQ; the next one gets a code that names the SRQ. The
+ * call also fails when the device makes no more QPs. */
 TEST(r145_epsrq_too_many_eps)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -253,14 +255,14 @@ TEST(r145_epsrq_too_many_eps)
     int n;
 
     CHECK(a.attr.max_ep_per_srq > 0 && a.attr.max_ep_per_srq <= a.attr.max_eps);
-    /* Others have a million. */
+    /* The limit of other devices is a million EPs. */
     if (no_software_device("r145_epsrq_too_many_eps"))
         return;
     CHECK(emu("fault cmd.create_qp=12") == 0);
     CHECK(DAT_GET_TYPE(create(a.recv, a.req, a.conn, srq, NULL, &ep)) == DAT_INSUFFICIENT_RESOURCES);
     CHECK(emu("no faults") == 0);
     CHECK(ep == DAT_HANDLE_NULL);
-    /* 32,768 EPs take a minute there, and each is like the first. */
+    /* Under valgrind, 32,768 EPs take a minute, and each is like the first. */
     if (getenv("UNDER_VALGRIND")) {
         printf("r145_epsrq_too_many_eps: the limit is left out under valgrind\n");
         return;
@@ -296,8 +298,8 @@ TEST(r146_epsrq_failure_does_not_attach)
     OK(dat_evd_free(conn));
 }
 
-/* 2 is not exceeded by one buffer at a time, and -1 is off; 0 stands for off here as well, since
- * programs clear the structure. */
+/* One buffer at a time does not exceed 2, and -1 is off. 0 is off here as well, because programs
+ * clear the structure. */
 TEST(r147_epsrq_srq_soft_hw_initial)
 {
     int marks[] = {2, DAT_HW_DEFAULT, 0};
@@ -352,7 +354,8 @@ static DAT_RETURN with_flags(DAT_EVD_HANDLE recv, unsigned recv_flags, DAT_EVD_H
     return create(recv, request, DAT_HANDLE_NULL, srq, &attr, &ep);
 }
 
-/* The EVD at fault is named: argument 3 for receives, 4 for requests (R150 to R152). */
+/* The code names the EVD that does not fit: argument 3 for receives, 4 for requests (R150 to
+ * R152). */
 TEST(r149_epsrq_share_unsignalled)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -382,7 +385,8 @@ TEST(r149_epsrq_share_unsignalled)
     OK(with_flags(evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CR_FLAG), 0, none, 0, srq));
 }
 
-/* Connect, connect as another, accept from a PSP, serve an RSP; all receive. */
+/* EPs on an SRQ connect, duplicate a connection, accept a request at a PSP, and serve an RSP. Each
+ * of them receives. */
 TEST(r154_epsrq_usable_for_connect_and_accept)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8), other = srq_of(&b, 8);
@@ -424,7 +428,8 @@ TEST(r154_epsrq_usable_for_connect_and_accept)
     }
 }
 
-/* In every state, whatever else is wrong with the call, and with no effect (R158). */
+/* A receive that is posted to an SRQ EP is refused in every state, whatever else is wrong with the
+ * call, and has no effect (R158). */
 static void no_receive(DAT_EP_HANDLE ep, DAT_SRQ_HANDLE srq, DAT_EP_STATE state)
 {
     DAT_LMR_TRIPLET good = piece(&a, 0, 64), bad = {UINT64_MAX, 64, 0xdead};
@@ -438,8 +443,8 @@ static void no_receive(DAT_EP_HANDLE ep, DAT_SRQ_HANDLE srq, DAT_EP_STATE state)
     COUNTS(srq, 2, 2);
 }
 
-/* The client's end gets a Send for which it has no receive, so that a graceful disconnect of the
- * server waits. */
+/* The client gets a Send for which it has no receive, so that a graceful disconnect of the server
+ * waits. */
 static void begin_graceful(struct pair *pair)
 {
     DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
@@ -470,7 +475,7 @@ TEST(r157_epsrq_post_recv_refused)
     EMPTIED(a.recv);
 }
 
-/* Each bit outside of the mask; all of it is fine on any EP (R161). */
+/* Each bit outside of the mask is refused. The whole mask is legal for any EP (R161). */
 TEST(r160_ep_query_bad_mask)
 {
     DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL);
@@ -483,7 +488,8 @@ TEST(r160_ep_query_bad_mask)
     OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
 }
 
-/* (R166): alone or with something that could be changed, which then is not. */
+/* SRQ and soft high watermark cannot be modified, alone or together with an attribute that can;
+ * then that attribute does not change either (R166). */
 TEST(r162_ep_modify_cannot_touch_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4), other = srq_of(&a, 4);
@@ -543,7 +549,7 @@ TEST(r165_ep_modify_recv_flags)
     EXPECT(STATE(DAT_INVALID_STATE_EP_CONNECTED), dat_ep_modify(ep, mask, &param));
 }
 
-/* And connected again it receives (R153). */
+/* After the reset, the EP connects again and receives from the SRQ (R153). */
 TEST(r167_ep_reset_keeps_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -583,7 +589,7 @@ TEST(r168_ep_reset_states)
     CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
 }
 
-/* What can be reaped after it is outstanding, and nothing else. */
+/* After a reset, exactly the completions that can still be reaped are outstanding. */
 TEST(r169_ep_reset_releases_entries)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -601,7 +607,7 @@ TEST(r169_ep_reset_releases_entries)
     fill(srq, 4, 3);
 }
 
-/* Freed with completions that nobody reaped, the EP gives their entries back (R172). */
+/* Freeing an EP gives the entries of its unreaped completions back (R172). */
 TEST(r170_ep_free_detaches)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -666,8 +672,8 @@ TEST(r173_ep_get_status_recv_idle)
     CHECK(recv_idle == DAT_FALSE);
 }
 
-/* Finished receives keep their result and are outstanding until reaped (R177); an ordinary EP
- * flushes what it has. */
+/* Finished receives keep their result and are outstanding until they are reaped (R177). An ordinary
+ * EP flushes the receives that it has. */
 TEST(r174_flush_reports_every_taken_buffer)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -694,7 +700,7 @@ TEST(r174_flush_reports_every_taken_buffer)
     CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).status == 1 && DTO(event).user_cookie.as_64 == 5);
 }
 
-/* And the SRQ's other EPs go on (R176, R191). */
+/* The SRQ's other EPs keep working (R176, R191). */
 TEST(r175_flush_spares_buffers_on_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -712,8 +718,8 @@ TEST(r175_flush_spares_buffers_on_srq)
     }
 }
 
-/* (R178, R190, R179): after the failed receive none of that EP succeeds, and the connection is
- * broken on both sides. */
+/* After the failed receive, no receive of that EP succeeds, and the connection is broken on both
+ * sides (R178, R190, R179). */
 TEST(r178_fail_once_fail_after)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -741,8 +747,8 @@ TEST(r178_fail_once_fail_after)
     TAKEN(a.recv, other.server, 8);
 }
 
-/* New requests are refused meanwhile, and a second graceful disconnect is no news (R72, R181,
- * R182). */
+/* While the disconnect waits, new requests are refused, and a second graceful disconnect has no
+ * effect (R72, R181, R182). */
 TEST(r180_graceful_still_receives)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -783,7 +789,8 @@ TEST(r183_abrupt_overrides_graceful)
     ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-/* However often both ends are told to; on a DISCONNECTED EP the call does nothing (R186). */
+/* The event comes once, however often both ends disconnect. On a DISCONNECTED EP the call does
+ * nothing (R186). */
 TEST(r184_disconnected_event_once)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -806,7 +813,7 @@ TEST(r185_disconnected_event_after_successes)
     DAT_EVD_HANDLE both = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG), own = a.conn;
     struct pair pair;
 
-    /* join() and ENDS look there. */
+    /* join() and ENDS use this EVD. */
     a.conn = both;
     pair = joined(ep_on(&a, srq, both, NULL), plain_ep(&b));
     fill(srq, 0, 4);
@@ -821,7 +828,7 @@ TEST(r185_disconnected_event_after_successes)
     a.conn = own;
 }
 
-/* In three states, by either flag. */
+/* A disconnect is refused in three states, with either flag. */
 TEST(r187_disconnect_forbidden_states)
 {
     DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
@@ -841,7 +848,7 @@ TEST(r187_disconnect_forbidden_states)
     NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/* Whatever the state, and nothing happens. */
+/* An unknown flag is refused in every state, and nothing happens. */
 TEST(r188_disconnect_bad_flag)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -880,7 +887,8 @@ TEST(r189_disconnect_aborts_setup)
     }
 }
 
-/* More than the eight events asked for, in the order of the DISCONNECTED events (R193). */
+/* The asynchronous EVD holds more events than the eight that were asked for, in the order of the
+ * DISCONNECTED events (R193). */
 TEST(r192_dtestsrq_ep_broken_quirk)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);

@@ -26,7 +26,7 @@ static struct listening listening(DAT_COMPLETION_FLAGS flags)
     return l;
 }
 
-/* A thread in dat_evd_wait. */
+/* A thread that is in dat_evd_wait. */
 struct waiter {
     pthread_t thread;
     DAT_EVD_HANDLE evd;
@@ -49,8 +49,7 @@ static void *wait_there(void *arg)
     return NULL;
 }
 
-/* Back when the thread sleeps in the EVD, so that what comes later is no longer something that it
- * finds. */
+/* Returns when the thread sleeps in the EVD: later events have to wake it. */
 static void start(struct waiter *w, DAT_EVD_HANDLE evd, DAT_TIMEOUT timeout, DAT_COUNT threshold)
 {
     char path[64], text[64];
@@ -103,7 +102,8 @@ static void send_solicited(struct pair pair, DAT_COMPLETION_FLAGS flags)
     REQUEST_ENDS(pair, DAT_DTO_SUCCESS);
 }
 
-/* By default and unsignalled alike: an SRQ's buffers have no flag of their own (R231). */
+/* A receive of an SRQ notifies by default and with UNSIGNALLED, because the buffers of an SRQ have
+ * no flags of their own (R231). */
 TEST(r230_flags_default_notifies)
 {
     for (int i = 0; i < 2; i++) {
@@ -123,7 +123,7 @@ TEST(r230_flags_default_notifies)
     }
 }
 
-/* (R236): the code says which of the two it is. */
+/* The code says which of the two modes does not allow the threshold (R236). */
 TEST(r232_flags_unsignalled_forces_threshold_1)
 {
     struct listening u = listening(DAT_COMPLETION_UNSIGNALLED_FLAG), s = listening(DAT_COMPLETION_SOLICITED_WAIT_FLAG);
@@ -152,8 +152,8 @@ TEST(r233_flags_solicited_with_sender_bit)
     TAKEN(l.recv, l.pair.server, 8);
 }
 
-/* A waiter sleeps on; a dequeue sees the event; one that is solicited gets the oldest and counts
- * the rest (R235). */
+/* The message does not wake a waiter, and a dequeue returns it. A waiter that a solicited message
+ * wakes gets the oldest event, and the number of the others (R235). */
 TEST(r234_flags_solicited_without_sender_bit)
 {
     struct listening l = listening(DAT_COMPLETION_SOLICITED_WAIT_FLAG);
@@ -172,7 +172,7 @@ TEST(r234_flags_solicited_without_sender_bit)
     CHECK(DTO(w.event).user_cookie.as_64 == 1 && w.more == 2);
 }
 
-/* The bit means nothing where the EP is not in that mode. */
+/* The sender's flag has no effect if the EP is not in solicited mode. */
 TEST(r237_flags_sender_bit_ignored_elsewhere)
 {
     struct listening l = listening(0);
@@ -187,7 +187,7 @@ TEST(r237_flags_sender_bit_ignored_elsewhere)
     CHECK(w.more == 1);
 }
 
-/* A failed receive wakes a solicited waiter, and triggers its CNO. */
+/* A failed receive wakes a waiter in solicited mode, and triggers the CNO. */
 TEST(r238_flags_errors_notify)
 {
     for (int i = 0; i < 2; i++) {
@@ -238,7 +238,7 @@ TEST(r240_flags_sender_suppress_is_local)
     EMPTIED(b.req);
 }
 
-/* As an argument of the call: 5. */
+/* The flags are argument 5 of the call. */
 TEST(r241_flags_send_unsignalled_needs_ep_mode)
 {
     struct listening l = listening(0);
@@ -277,7 +277,8 @@ static unsigned software(DAT_EVENT *event)
     return (unsigned)(uintptr_t)event->event_data.software_event_data.pointer;
 }
 
-/* Zero, negative, more than the EVD has room for (R243); nothing is taken (R244). */
+/* A threshold that is zero, negative, or above the length of the EVD is refused (R243), and no
+ * event is taken (R244). */
 TEST(r242_wait_threshold_positive)
 {
     DAT_EVD_HANDLE evd = with_events(1);
@@ -299,7 +300,8 @@ TEST(r242_wait_threshold_positive)
     CHECK(software(&event) == 0);
 }
 
-/* What is left after the event that is returned (R246: at once, if there is enough). */
+/* The call tells how many events are left behind the one that it returns (R246: at once, if there
+ * are enough). */
 TEST(r245_wait_success_nmore)
 {
     DAT_EVD_HANDLE evd = with_events(3);
@@ -312,7 +314,7 @@ TEST(r245_wait_success_nmore)
     }
 }
 
-/* In solicited mode, too, what is there is enough. */
+/* In solicited mode as well, events that are queued already are enough. */
 TEST(r246_wait_returns_at_once_if_enough)
 {
     struct listening l = listening(DAT_COMPLETION_SOLICITED_WAIT_FLAG);
@@ -324,7 +326,7 @@ TEST(r246_wait_returns_at_once_if_enough)
     CHECK(more == 0);
 }
 
-/* Microseconds, zero to look once, and all ones for ever. */
+/* A timeout counts microseconds. Zero looks once, and all ones wait for ever. */
 TEST(r247_wait_timeout_zero_polls)
 {
     DAT_EVD_HANDLE evd = with_events(0);
@@ -343,8 +345,8 @@ TEST(r247_wait_timeout_zero_polls)
     CHECK(software(&w.event) == 4);
 }
 
-/* Another wait and a dequeue are refused meanwhile; made unwaitable, the EVD sends its waiter away
- * (R249). */
+/* While a thread waits, another wait and a dequeue are refused. Making the EVD unwaitable ends the
+ * wait (R249). */
 TEST(r248_wait_single_waiter)
 {
     DAT_EVD_HANDLE evd = with_events(0);
@@ -366,7 +368,8 @@ TEST(r248_wait_single_waiter)
     EXPECT(TIMEOUT, dat_evd_wait(evd, 0, 1, &event, &more));
 }
 
-/* Whether or not they end the wait; afterwards arrivals trigger again. */
+/* While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait.
+ * Afterwards they do again. */
 TEST(r250_wait_suppresses_cno)
 {
     struct listening l = listening(0);
@@ -382,8 +385,8 @@ TEST(r250_wait_suppresses_cno)
     TRIGGERED(l.cno, l.recv);
 }
 
-/* An EVD that takes completions says so without the class bit, since programs that poll compare
- * with just that. */
+/* QUEUE_EMPTY of an EVD that takes completions has no class bits, because programs that poll
+ * compare with this value. */
 TEST(r251_dequeue_ignores_threshold)
 {
     unsigned modes[] = {0, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
@@ -402,8 +405,8 @@ TEST(r251_dequeue_ignores_threshold)
     EXPECT(ERROR(DAT_QUEUE_EMPTY, 0), dat_evd_dequeue(a.conn, &event));
 }
 
-/* The event names the EVD; the entry of the lost completion is free, what is queued stays, and the
- * EVD works on (R253). */
+/* The event names the EVD. The entry of the lost completion is free, queued events stay, and the
+ * EVD keeps working (R253). */
 TEST(r252_recv_evd_overflow_async)
 {
     DAT_EVD_HANDLE evd;
@@ -433,7 +436,8 @@ TEST(r252_recv_evd_overflow_async)
     CHECK(TAKEN(evd, pair.server, 8).user_cookie.as_64 == (unsigned)qlen + 1);
 }
 
-/* All three of an EP's; after it they can be freed, and its completions with them (R255). */
+/* None of the three EVDs of an EP can be freed before the EP. Afterwards they can, and their
+ * completions go with them (R255). */
 TEST(r254_recv_evd_free_refused)
 {
     struct listening l = listening(0);

@@ -11,7 +11,7 @@ static DAT_PROVIDER_ATTR provider(void)
     return attr;
 }
 
-/* SRQs, their watermarks and counts, as the bits of the three COUNTs say (R260, R262, R263). */
+/* The provider advertises SRQs, their watermarks and their counts (R260, R262, R263). */
 TEST(r259_attr_srq_supported)
 {
     DAT_PROVIDER_ATTR attr = provider();
@@ -36,8 +36,8 @@ TEST(r264_attr_ia_srq_limits)
     EXPECT(ARG(2), dat_srq_resize(srq, a.attr.max_recv_per_srq + 1));
 }
 
-/* Every member of both structures, whichever bit asks: filled over two kinds of garbage they end
- * the same. */
+/* Every member of both structures is written, whatever bit the mask has: two structures that were
+ * filled with different garbage are equal afterwards. */
 TEST(r265_attr_every_field_written)
 {
     static DAT_IA_ATTR ia[2];
@@ -81,8 +81,8 @@ TEST(r265_attr_every_field_written)
     }
 }
 
-/* Each bit outside of the two masks, alone and with others; NULL where a mask wants something, and
- * where none does. */
+/* Each bit outside of the two masks is refused, alone and with others. NULL is refused if the mask
+ * asks for something, and only then. */
 TEST(r266_attr_unknown_mask_bits)
 {
     static DAT_IA_ATTR ia;
@@ -116,7 +116,7 @@ TEST(r267_attr_completion_flags)
     }
 }
 
-/* Any other privilege, or none, does no good. */
+/* No other privilege replaces local write. */
 TEST(r269_recv_needs_local_write_only)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -135,7 +135,7 @@ TEST(r269_recv_needs_local_write_only)
     TAKEN(a.recv, pair.server, 8);
 }
 
-/* The message that lands there fails and ends its connection, and nothing else. */
+/* A message that lands in a freed LMR fails and ends its connection, and nothing else. */
 TEST(r270_lmr_free_with_posted_buffer)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -178,7 +178,7 @@ TEST(r271_pz_free_refused_while_srq)
     OK(dat_pz_free(pz));
 }
 
-/* They do nothing, and are allowed. */
+/* The sync calls are allowed and do nothing. */
 TEST(r272_lmr_sync_not_required)
 {
     DAT_LMR_TRIPLET iov = piece(&a, 0, 64);
@@ -191,7 +191,7 @@ TEST(r272_lmr_sync_not_required)
     EXPECT(ARG(2), dat_lmr_sync_rdma_write(a.ia, NULL, 1));
 }
 
-/* And nothing has changed by it. */
+/* The refused close changes nothing. */
 TEST(r273_ia_close_graceful_refused_with_srq)
 {
     DAT_IA_HANDLE ia;
@@ -212,8 +212,8 @@ TEST(r273_ia_close_graceful_refused_with_srq)
     EXPECT(HANDLE(IA), dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* With buffers posted, a message unreaped and a connection up; the peer hears of the end, and each
- * handle is stale (R275). */
+/* Buffers are posted, a message is not reaped, and a connection is up. The peer gets an event, and
+ * every handle is stale (R275). */
 TEST(r274_ia_close_abrupt_frees_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
@@ -267,7 +267,8 @@ static DAT_RETURN write_immediate(DAT_EP_HANDLE ep, unsigned length, unsigned va
         CHECK(DTO(e_).user_cookie.as_64 == 31);                                                                  \
     } while (0)
 
-/* One buffer, whose memory stays as it was: the bytes are where the RDMA said (R277, R278). */
+/* A write with immediate takes one buffer and does not write to it: the bytes are at the RDMA
+ * address (R277, R278). */
 TEST(r276_write_immed_takes_srq_buffer)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -291,12 +292,12 @@ TEST(r276_write_immed_takes_srq_buffer)
     COUNTS(srq, 2, 2);
     CHECK(a.memory[5 * ROOM] == '.' && a.memory[5 * ROOM + 99] == '.');
     CHECK(a.memory[FAR] == 'w' && a.memory[FAR + 99] == 'w' && a.memory[FAR + 100] == '.');
-    /* An ordinary message is an ordinary event. */
+    /* An ordinary message has an ordinary event. */
     SEND(pair, 8);
     TAKEN(a.recv, pair.server, 8);
 }
 
-/* It counts for both kinds of watermarks, and one that finds no buffer fails. */
+/* A write with immediate counts for both kinds of watermark, and fails if it finds no buffer. */
 TEST(r278_write_immed_counts_everywhere)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);

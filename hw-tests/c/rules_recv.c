@@ -11,7 +11,7 @@ static void receives(DAT_EP_HANDLE ep, unsigned from, unsigned count)
     }
 }
 
-/* An ordinary EP of side a, connected, with so many receives posted. */
+/* An ordinary EP of side a, connected, with `count` receives posted. */
 static struct pair plain_pair(unsigned count)
 {
     DAT_EP_ATTR attr = ep_attr();
@@ -36,7 +36,8 @@ static struct pair plain_pair(unsigned count)
 
 #define SOFT(ep) ASYNC(a, WATERMARK, ep, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT)
 
-/* Leading segments full, one partly, the rest untouched; so are the bytes behind (R78). */
+/* A message fills the segments of its buffer in their order: the leading ones completely, one in
+ * part. The rest stays untouched, and so do the bytes behind each segment (R78). */
 TEST(r74_srq_fill_in_iov_order)
 {
     DAT_SRQ_ATTR attr = {4, 3, 0};
@@ -60,7 +61,8 @@ TEST(r74_srq_fill_in_iov_order)
     CHECK(memcmp(a.memory + 1024, "klmnopqrst..", 12) == 0);
 }
 
-/* On the EVD of the EP that took it, naming that EP, every field written (R75, R76). */
+/* The completion is on the EVD of the EP that took the buffer, names that EP, and has every field
+ * written (R75, R76). */
 TEST(r77_srq_completion_fields)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -82,7 +84,7 @@ TEST(r77_srq_completion_fields)
     CHECK(DTO(event).rmr_context == 0);
 }
 
-/* One whole entry for a message of nothing, whatever the buffer's size. */
+/* An empty message takes one whole entry, whatever the size of the buffer. */
 TEST(r79_srq_recv_zero_byte_message)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -95,7 +97,7 @@ TEST(r79_srq_recv_zero_byte_message)
     COUNTS(srq, 1, 1);
 }
 
-/* That connection breaks, and nothing else (R81). */
+/* A message that is too long breaks its connection and nothing else (R81). */
 TEST(r80_srq_recv_too_long)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -115,9 +117,10 @@ TEST(r80_srq_recv_too_long)
     TAKEN(a.recv, other.server, 64);
 }
 
-/* After the retries: status 9 and BROKEN at the sender, as on an EP without receives (R83, R221).
- * R84 wants BROKEN at the receiver, too, which is not met: its device goes on as if nothing had
- * happened, and the sender's goodbye is that of a disconnect. */
+/* After the retries, the sender's request completes with status 9 and its connection is BROKEN, as
+ * with an EP that has no receives posted (R83, R221). R84 also wants BROKEN at the receiver. This
+ * is not met: the receiver's device notices nothing, and the sender's DREQ looks like that of a
+ * disconnect. */
 TEST(r84_srq_empty_sender_sees_rnr)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -145,7 +148,7 @@ TEST(r85_srq_empty_late_post_saves_connection)
     CHECK(connected(pair.server) && connected(pair.client));
 }
 
-/* Neither reading nor writing takes a buffer (R208). */
+/* The peer's RDMA Writes and Reads take no buffer (R208). */
 TEST(r88_srq_rdma_uses_no_entry)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -177,8 +180,8 @@ TEST(r88_srq_rdma_uses_no_entry)
     EMPTIED(a.recv);
 }
 
-/* Each connection's messages in their order, on one EVD (R92); entries that come back in any order
- * are not mixed up (R93). */
+/* The messages of each connection arrive in order on a shared EVD (R92). Entries that come back in
+ * any order are not mixed up (R93). */
 TEST(r89_srq_order_per_connection)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 16);
@@ -207,7 +210,7 @@ TEST(r89_srq_order_per_connection)
             OK(post(srq, cookie, ROOM));
             seen++;
         }
-        /* The sender's queue is emptied now and then. */
+        /* The sender reaps its completions now and then, so that its queue does not fill up. */
         for (int i = 0; i < 3; i++) {
             SEND(pairs[i], 10 + sent[i]++);
             OK(post(srq, TAKEN(a.recv, pairs[i].server, 10 + came[i]++).user_cookie.as_64, ROOM));
@@ -233,7 +236,7 @@ static void *resize_again_and_again(void *unused)
     return (void *)wrong;
 }
 
-/* While another thread resizes, no message is lost or overtaken. */
+/* No message is lost or overtaken while another thread resizes the SRQ. */
 TEST(r104_srq_resize_under_traffic)
 {
     struct pair pair;
@@ -255,7 +258,8 @@ TEST(r104_srq_resize_under_traffic)
     COUNTS(resized, 0, 0);
 }
 
-/* From the post to the completion, reaped or not (R196), and both numbers together (R203, R204). */
+/* A receive of an ordinary EP counts from its post to its completion, reaped or not (R196). Both
+ * numbers belong to one moment (R203, R204). */
 TEST(r194_recv_query_plain_ep_counts_at_post)
 {
     DAT_EP_HANDLE ep = plain_ep(&a);
@@ -274,7 +278,8 @@ TEST(r194_recv_query_plain_ep_counts_at_post)
     HOLDS(ep, 2);
 }
 
-/* However full the SRQ is; connected it does not know (R206, R263). */
+/* An unconnected SRQ EP holds no buffer, however full the SRQ is. For a connected one, the number
+ * is unknown (R206, R263). */
 TEST(r195_recv_query_srq_ep_counts_at_take)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
@@ -298,7 +303,7 @@ TEST(r195_recv_query_srq_ep_counts_at_take)
     HOLDS(ep, 0);
 }
 
-/* One, the other, or both. */
+/* A program may ask for one number, the other, both or none. */
 TEST(r205_recv_query_null_outputs)
 {
     DAT_EP_HANDLE ep = plain_ep(&a), tied = ep_on(&a, srq_of(&a, 4), a.recv, NULL);
@@ -313,7 +318,7 @@ TEST(r205_recv_query_null_outputs)
     OK(dat_ep_recv_query(tied, NULL, NULL));
 }
 
-/* Reserved, disconnected, and so on; watermarks can be set in all of them (R222). */
+/* The query works in every state, and watermarks can be set in every state (R222). */
 TEST(r207_recv_query_any_state)
 {
     DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
@@ -341,7 +346,7 @@ TEST(r207_recv_query_any_state)
     HOLDS(ep, 0);
 }
 
-/* (R229): both calls, on an EP that is freed and on none. */
+/* Both calls refuse an EP that is freed, and the null handle (R229). */
 TEST(r209_recv_query_invalid_handle)
 {
     DAT_EP_HANDLE ep = plain_ep(&a), none[] = {ep, DAT_HANDLE_NULL, a.pz};
@@ -354,7 +359,7 @@ TEST(r209_recv_query_invalid_handle)
     }
 }
 
-/* Flushed at the latest. */
+/* Every buffer that was counted completes: it is flushed at the latest. */
 TEST(r210_recv_query_buffer_always_completes)
 {
     struct pair pair = plain_pair(4);
@@ -372,7 +377,8 @@ TEST(r210_recv_query_buffer_always_completes)
     EMPTIED(a.recv);
 }
 
-/* Over the mark, not at it, on an ordinary EP (R212, R224); with the form of R213, once (R214). */
+/* The soft watermark of an ordinary EP fires above its value and not at it (R212, R224), with the
+ * event of R213, and once (R214). */
 TEST(r211_hw_soft_fires_above)
 {
     DAT_EP_HANDLE ep = plain_ep(&a);
@@ -387,8 +393,8 @@ TEST(r211_hw_soft_fires_above)
     CHECK(state_of(ep) == DAT_EP_STATE_UNCONNECTED);
 }
 
-/* An SRQ EP holds one buffer at a time: over 0, not over 1; the number is none that says the EP is
- * broken. */
+/* An SRQ EP holds one buffer at a time, so its count exceeds 0 and not 1. The event has a number
+ * that does not claim a broken EP. */
 TEST(r213_hw_soft_event_form)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -410,8 +416,8 @@ TEST(r213_hw_soft_event_form)
     CHECK(connected(pair.server));
 }
 
-/* Also where nobody looks at the receive EVD, but waits for the CNO of the asynchronous one; and
- * once. */
+/* The event comes, once, although no thread looks at the receive EVD: the program waits for the CNO
+ * of the asynchronous EVD. */
 TEST(r211_hw_soft_fires_above_unseen)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -435,7 +441,7 @@ TEST(r211_hw_soft_fires_above_unseen)
     OK(dat_cno_free(cno));
 }
 
-/* The hard one as well. */
+/* The hard watermark also works when no thread looks at the receive EVD. */
 TEST(r215_hw_hard_breaks_connection_unseen)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -447,8 +453,8 @@ TEST(r215_hw_hard_breaks_connection_unseen)
     broken_by_server(&pair);
 }
 
-/* Ordinary EPs, where only completions that nobody looks at tell of the failure: of a receive, or
- * of a request. */
+/* Of ordinary EPs: a failed receive or request breaks the connection although no thread looks at
+ * its completion. */
 TEST(broken_connections_are_told_unseen)
 {
     struct pair pair = plain_pair(2), rnr = plain_pair(0);
@@ -463,7 +469,7 @@ TEST(broken_connections_are_told_unseen)
     SILENT(a.async);
 }
 
-/* The same value again is a new setting. */
+/* Setting the same value again is a new setting. */
 TEST(r214_hw_soft_one_shot)
 {
     DAT_EP_HANDLE ep = plain_ep(&a);
@@ -477,7 +483,8 @@ TEST(r214_hw_soft_one_shot)
     SILENT(a.async);
 }
 
-/* Not at the mark (R216), but over it, with the receives flushed. */
+/* The hard watermark does not fire at its value (R216). Above it, the connection breaks and the
+ * receives are flushed. */
 TEST(r215_hw_hard_breaks_connection)
 {
     struct pair pair = plain_pair(2);
@@ -494,7 +501,8 @@ TEST(r215_hw_hard_breaks_connection)
     }
 }
 
-/* And of an SRQ EP at its first buffer; the SRQ's other EP goes on. */
+/* With hard watermark 0, the connection of an SRQ EP breaks with its first buffer. The SRQ's other
+ * EP keeps working. */
 TEST(r215_hw_hard_breaks_connection_of_an_srq_ep)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 8);
@@ -516,7 +524,8 @@ TEST(r215_hw_hard_breaks_connection_of_an_srq_ep)
     TAKEN(a.recv, other.server, 8);
 }
 
-/* One without the other, hard below soft (R218: during the call). */
+/* Each watermark works without the other, and the hard one may be the lower one (R218: it fires
+ * during the call). */
 TEST(r217_hw_soft_and_hard_independent)
 {
     struct pair pair = plain_pair(1);
@@ -558,7 +567,7 @@ TEST(r219_hw_replace_before_fire)
     broken_by_server(&pair);
 }
 
-/* From the start, and to switch off. */
+/* Both watermarks are off at first, and -1 switches a watermark off. */
 TEST(r220_hw_infinite_is_off)
 {
     struct pair pair = plain_pair(6);
@@ -570,7 +579,8 @@ TEST(r220_hw_infinite_is_off)
     CHECK(connected(pair.server));
 }
 
-/* Exceeded before there is a connection. */
+/* A hard watermark that is exceeded before there is a connection breaks the connection as soon as
+ * it is up. */
 TEST(r223_hw_hard_active_from_establishment)
 {
     DAT_EP_HANDLE ep = plain_ep(&a);
@@ -583,7 +593,7 @@ TEST(r223_hw_hard_active_from_establishment)
     broken_by_server(&pair);
 }
 
-/* Nothing is changed by a refused call, and 0 is a value. */
+/* A refused call changes nothing, and 0 is a legal value. */
 TEST(r225_hw_bad_values)
 {
     struct pair pair = plain_pair(1);
@@ -614,7 +624,7 @@ TEST(r226_hw_null_connect_evd)
     OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
     OK(dat_cr_accept(request(&a, client, qual), ep, 0, NULL));
     NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
-    /* There is no event to wait for. */
+    /* The EP has no connect EVD, so no event tells that it is connected. */
     while (!connected(ep) && now_ms() < end)
         poll(NULL, 0, 1);
     OK(dat_ep_set_watermark(ep, -1, 1));
@@ -624,7 +634,8 @@ TEST(r226_hw_null_connect_evd)
     EMPTIED(a.conn);
 }
 
-/* Set to it both marks are silent, one below they act. */
+/* The watermarks compare with the number of the query: set to that number they do not fire, set to
+ * one less they do. */
 TEST(r228_hw_count_is_recv_query_count)
 {
     struct pair pair = plain_pair(5);

@@ -1,7 +1,7 @@
 /* SRQs through libdat2: life and creation (sections A and B). */
 #include "rig.h"
 
-/* What queries of other objects say about their IA, too. */
+/* Queries of the SRQ, of an EP and of an LMR name the IA to which they belong. */
 TEST(r1_srq_belongs_to_open_ia)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -14,7 +14,7 @@ TEST(r1_srq_belongs_to_open_ia)
     CHECK(param.ia_handle == a.ia);
     OK(dat_lmr_query(a.lmr, DAT_LMR_FIELD_ALL, &lmr));
     CHECK(lmr.ia_handle == a.ia);
-    /* The number that the query gave is one to go on with. */
+    /* The IA handle of a query can be used in other calls. */
     OK(dat_ia_query(look(srq).ia_handle, NULL, 0, NULL, 0, NULL));
 }
 
@@ -31,7 +31,7 @@ TEST(r3_srq_born_operational_and_empty)
     COUNTS(srq, 0, 0);
 }
 
-/* (R153, R159, R162): no call but the creation of the EP names its SRQ. */
+/* Only the creation of an EP names its SRQ (R153, R159, R162). */
 TEST(r4_srq_attach_only_at_ep_create)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -49,7 +49,7 @@ TEST(r4_srq_attach_only_at_ep_create)
     CHECK(param.srq_handle == srq);
 }
 
-/* Three connections, two of them on one EVD (R6, R49). */
+/* Three connections use one SRQ, two of them with one EVD (R6, R49). */
 TEST(r5_srq_shared_by_many_eps)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 6);
@@ -90,7 +90,7 @@ TEST(r7_srq_handle_type_is_srq)
     EXPECT(ERROR(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1), dat_set_consumer_context(srq, context));
 }
 
-/* All calls on a freed SRQ and on none (R28, R47, R70, R106, R126). */
+/* Every call refuses an SRQ that is freed, and the null handle (R28, R47, R70, R106, R126). */
 TEST(r8_srq_stale_handle_rejected)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4), none[] = {srq, DAT_HANDLE_NULL};
@@ -117,7 +117,7 @@ TEST(r8_srq_stale_handle_rejected)
     EXPECT(HANDLE(SRQ), dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
 }
 
-/* The device gives the SRQ up; posting is not refused for it (R66). */
+/* The device reports an error of the SRQ. Posts are not refused because of it (R66). */
 TEST(r9_srq_error_state_reported_async)
 {
     DAT_SRQ_HANDLE srq;
@@ -134,7 +134,7 @@ TEST(r9_srq_error_state_reported_async)
     OK(dat_srq_free(srq));
 }
 
-/* (R44): what the query reports can be used, all of it. */
+/* The whole depth that the query reports can be used (R44). */
 TEST(r10_srq_create_queue_at_least_requested)
 {
     for (int depth = 1; depth <= 64; depth += 21) {
@@ -149,7 +149,7 @@ TEST(r10_srq_create_queue_at_least_requested)
     }
 }
 
-/* (R54) at the limit that the query reports. */
+/* The number of segments that the query reports is the limit (R54). */
 TEST(r11_srq_create_iov_at_least_requested)
 {
     DAT_SRQ_ATTR attr = {4, 3, 0};
@@ -184,7 +184,8 @@ TEST(r12_srq_create_low_watermark_must_be_default)
     refused(4, 1, -1);
 }
 
-/* (R13, R14, R15), and the out handle stays as it was. */
+/* Sizes below 1 and above the limits are refused (R13, R14, R15), and the output handle does not
+ * change. */
 TEST(r13_srq_create_zero_or_negative_depth)
 {
     refused(0, 1, 0);
@@ -198,7 +199,7 @@ TEST(r13_srq_create_zero_or_negative_depth)
     refused(4, INT32_MAX, 0);
 }
 
-/* (R17): no attributes, nowhere to put the handle. */
+/* NULL attributes and a NULL output pointer are refused (R17). */
 TEST(r16_srq_create_null_attr)
 {
     DAT_SRQ_ATTR attr = {4, 1, 0};
@@ -209,8 +210,8 @@ TEST(r16_srq_create_null_attr)
     EXPECT(ARG(3), dat_srq_create(a.ia, a.pz, NULL, NULL));
 }
 
-/* No IA, a number that is none, one that is closed (R19 the same with PZs: none, freed, of another
- * IA, another object). */
+/* The IA is null, not a handle, or closed. The PZ is null, freed, of another IA, or another object
+ * (R19). */
 TEST(r18_srq_create_bad_ia)
 {
     DAT_SRQ_ATTR attr = {4, 1, 0};
@@ -243,7 +244,7 @@ TEST(r19_srq_create_bad_pz)
     CHECK(srq == DAT_HANDLE_NULL);
 }
 
-/* The device has no memory left; afterwards everything is as before (R21). */
+/* The device has no memory left. Afterwards everything is as before (R21). */
 TEST(r20_srq_create_out_of_resources)
 {
     DAT_SRQ_ATTR attr = {4, 1, 0};
@@ -278,7 +279,7 @@ TEST(r21_srq_create_failure_leaks_nothing)
     OK(dat_pz_free(pz));
 }
 
-/* (R259): it says that it has SRQs, and makes one. */
+/* The provider advertises SRQs and creates one (R259). */
 TEST(r22_srq_create_model_not_supported_only_without_srq)
 {
     DAT_PROVIDER_ATTR attr;
@@ -308,7 +309,7 @@ static void *create_some(void *unused)
     return (void *)wrong;
 }
 
-/* SRQs and EPs are made by several threads at once (R156). */
+/* Several threads create SRQs and EPs at once (R156). */
 TEST(r23_srq_create_thread_safe)
 {
     pthread_t threads[4];

@@ -1,7 +1,7 @@
 /* SRQs through libdat2: freeing and queries (sections C and D). */
 #include "rig.h"
 
-/* Whatever state the EP is in, until it is freed (R25, R170). */
+/* An EP keeps the SRQ in use in every state, until the EP is freed (R25, R170). */
 TEST(r24_srq_free_refused_while_ep_attached)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -32,14 +32,14 @@ static void *free_in_vain(void *unused)
     uintptr_t wrong = 0;
 
     (void)unused;
-    /* Not for as long as the other thread takes, which may not get a turn meanwhile: valgrind runs
-     * one thread at a time, and may find this one inside the call whenever it looks. */
+    /* The loop has a time limit of its own. valgrind runs one thread at a time, and whenever it
+     * switches to the other thread, this thread may be inside the call. */
     while (__atomic_load_n(&racing, __ATOMIC_ACQUIRE) && now_ms() < race_ends)
         wrong += dat_srq_free(raced) != STATE(DAT_INVALID_STATE_SRQ_IN_USE);
     return (void *)wrong;
 }
 
-/* A refused call is not seen by other threads. */
+/* A refused free has no effect that another thread could see. */
 TEST(r24_srq_free_refused_while_ep_attached_beside_other_calls)
 {
     pthread_t thread;
@@ -67,7 +67,7 @@ TEST(r24_srq_free_refused_while_ep_attached_beside_other_calls)
     OK(dat_srq_free(raced));
 }
 
-/* No completion for buffers that nobody took, and no writing to their memory (R29). */
+/* Buffers that no message has taken do not complete, and their memory is not written (R29). */
 TEST(r26_srq_free_with_posted_buffers)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -96,7 +96,7 @@ TEST(r27_srq_free_with_unreaped_completions)
     SEND(pair, 8);
     OK(dat_ep_free(pair.server));
     OK(dat_srq_free(srq));
-    /* There still, or gone. */
+    /* The completions may still be in the EVD or not. */
     for (int i = 0; i < 3; i++) {
         DAT_RETURN ret = dat_evd_dequeue(a.recv, &event);
 
@@ -136,7 +136,7 @@ TEST(r31_srq_free_races_with_attach)
 
         raced = srq_of(&a, 4);
         CHECK(pthread_create(&thread, NULL, attach, NULL) == 0);
-        /* Earlier and later in the other's call. */
+        /* From round to round, the free comes at a later moment of the other thread's call. */
         for (volatile int spin = 0; spin < i * 1000; spin++)
             ;
         ret = dat_srq_free(raced);
@@ -154,7 +154,7 @@ TEST(r31_srq_free_races_with_attach)
     printf("the free won %u of 60 races\n", freed);
 }
 
-/* One bit at a time gives that field at least (R45). */
+/* Each single bit of the mask has at least its own field filled in (R45). */
 TEST(r32_srq_query_mask_selects)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -181,7 +181,7 @@ TEST(r32_srq_query_mask_selects)
     CHECK(all.pz_handle == a.pz);
 }
 
-/* Each bit outside of the mask (R34: no bit is fine). */
+/* Each bit outside of the mask is refused. A mask without bits is legal (R34). */
 TEST(r33_srq_query_bad_mask)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -209,7 +209,7 @@ TEST(r35_srq_query_null_param)
     EXPECT(ARG(2), dat_srq_query(srq, 0x100, NULL));
 }
 
-/* The manual's example (R36 to R42, R46, R48, R73). */
+/* The example of the manual page (R36 to R42, R46, R48, R73). */
 TEST(r39_srq_query_example_10_after_post)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);

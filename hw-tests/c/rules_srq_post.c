@@ -26,7 +26,7 @@ TEST(r52_srq_post_zero_length_segment_ignores_rest)
     CHECK(strcmp(a.memory, "not much") == 0);
 }
 
-/* The argument at fault, and nothing is posted (R54, R55, R60). */
+/* The code names the argument that is wrong, and nothing is posted (R54, R55, R60). */
 TEST(r53_srq_post_negative_segments)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -74,8 +74,8 @@ TEST(r56_srq_post_segment_outside_lmr)
     OK(post_at(srq, start, MEMORY));
 }
 
-/* Of another PZ, without the privilege, freed, never there: after a good segment, too, and nothing
- * of it is posted (R58 to R60). */
+/* The LMR of a segment is of another PZ, lacks the privilege, is freed, or never existed. The post
+ * is refused, also if a good segment comes first, and posts nothing (R58 to R60). */
 TEST(r57_srq_post_pz_mismatch)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -105,7 +105,7 @@ TEST(r57_srq_post_pz_mismatch)
     COUNTS(srq, 1, 1);
 }
 
-/* Completions that wait for the consumer count (R62). */
+/* Completions that were not reaped count as well (R62). */
 TEST(r61_srq_post_full)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -122,7 +122,7 @@ TEST(r61_srq_post_full)
     EXPECT(FULL_SRQ, post(srq, 6, 8));
 }
 
-/* All 64 bits of it, zero, and the same twice (R64). */
+/* Cookies have 64 bits, may be zero, and may be equal (R64). */
 TEST(r63_srq_post_cookie_opaque)
 {
     uint64_t cookies[] = {0, UINT64_MAX, UINT64_C(0x0123456789abcdef), 5, 5};
@@ -145,7 +145,7 @@ TEST(r63_srq_post_cookie_opaque)
     }
 }
 
-/* (R65, R67): before there is an EP, and the buffer tells of its completion. */
+/* Buffers can be posted before there is an EP, and their completion notifies (R65, R67). */
 TEST(r67_srq_post_without_any_ep)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -157,7 +157,8 @@ TEST(r67_srq_post_without_any_ep)
     CHECK(TAKEN(a.recv, pair.server, 8).user_cookie.as_64 == 3);
 }
 
-/* (R268): the provider says that the array is the consumer's again at once, and so it is. */
+/* The provider advertises that the array belongs to the consumer again when the call returns, and
+ * this is true (R268). */
 TEST(r68_srq_post_iov_array_ownership)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -179,7 +180,7 @@ enum { POSTERS = 3, POSTS = 400 };
 
 static DAT_SRQ_HANDLE shared;
 
-/* Buffers of this thread's own, as often as there is room. */
+/* Posts this thread's own buffers, each time that there is room. */
 static void *post_many(void *which)
 {
     unsigned first = (uintptr_t)which * POSTS;
@@ -200,8 +201,8 @@ static void *post_many(void *which)
     return (void *)wrong;
 }
 
-/* Several threads post to one SRQ at once, while another reaps and looks: no buffer is lost or
- * comes twice. */
+/* Several threads post to one SRQ at once, while another reaps and queries. No buffer is lost, and
+ * none completes twice. */
 TEST(r71_srq_post_thread_rule)
 {
     static unsigned char came[POSTERS * POSTS];

@@ -1,7 +1,7 @@
 /* SRQs through libdat2: resizing and the low watermark (sections H and I). */
 #include "rig.h"
 
-/* (R44, R105): buffers stay, and there is room for as many as asked. */
+/* Posted buffers stay posted, and as many buffers fit as the new depth says (R44, R105). */
 TEST(r94_srq_resize_grow)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -20,7 +20,7 @@ TEST(r94_srq_resize_grow)
     COUNTS(srq, 0, 0);
 }
 
-/* (R96): any depth from what was asked to what it was. */
+/* The new depth is between the one that was asked for and the old one (R96). */
 TEST(r95_srq_resize_shrink)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 20);
@@ -32,7 +32,7 @@ TEST(r95_srq_resize_shrink)
     COUNTS(srq, 8, 8);
 }
 
-/* Posted and completed, unreaped buffers alike (R98, R99). */
+/* Posted buffers and completions that were not reaped count alike (R98, R99). */
 TEST(r97_srq_resize_below_outstanding)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -54,7 +54,7 @@ TEST(r97_srq_resize_below_outstanding)
     COUNTS(srq, 5, 6);
 }
 
-/* (R101): below it is refused, at it is not. */
+/* A depth below the low watermark is refused, a depth equal to it is not (R101). */
 TEST(r100_srq_resize_below_low_watermark)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -78,7 +78,7 @@ TEST(r102_srq_resize_bad_value)
     CHECK(look(srq).max_recv_dtos >= 10);
 }
 
-/* Neither armed, disarmed nor fired (R107 to R109, R111, R120, R121). */
+/* A resize does not arm, disarm or fire the low watermark (R107 to R109, R111, R120, R121). */
 TEST(r105_srq_resize_leaves_watermark_armed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -98,7 +98,8 @@ TEST(r105_srq_resize_leaves_watermark_armed)
     SILENT(a.async);
 }
 
-/* With fewer than the mark left one event, and no second (R107, R108, R112, R123). */
+/* One event comes when fewer buffers than the watermark are left, and no second one (R107, R108,
+ * R112, R123). */
 TEST(r108_srq_lw_fires_below)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -119,7 +120,7 @@ TEST(r108_srq_lw_fires_below)
     CHECK(connected(pair.server) && look(srq).low_watermark == 3);
 }
 
-/* With too few already there; again at each call (R113). */
+/* With too few buffers available already, each call causes an event (R113). */
 TEST(r110_srq_lw_fires_during_call)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -135,7 +136,7 @@ TEST(r110_srq_lw_fires_during_call)
     SILENT(a.async);
 }
 
-/* The earlier value never fires, the new one does. */
+/* The replaced value never fires; the new value does. */
 TEST(r114_srq_lw_replace_before_fire)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -154,7 +155,7 @@ TEST(r114_srq_lw_replace_before_fire)
     EMPTIED(a.async);
 }
 
-/* (R116): off, and at the depth. */
+/* 0 switches the watermark off, and the depth is a legal value (R116). */
 TEST(r115_srq_lw_zero_never_fires)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 2);
@@ -170,7 +171,7 @@ TEST(r115_srq_lw_zero_never_fires)
     LOW(srq);
 }
 
-/* A refused call leaves value and event as they were (R118, R119). */
+/* A refused call changes neither the value nor what is armed (R118, R119). */
 TEST(r117_srq_lw_above_depth)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -189,7 +190,7 @@ TEST(r117_srq_lw_above_depth)
     LOW(srq);
 }
 
-/* (R124): neither posting nor reaping fires it. */
+/* Neither a post nor a reap fires the watermark (R124). */
 TEST(r122_srq_lw_post_does_not_fire)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
@@ -206,7 +207,7 @@ TEST(r122_srq_lw_post_does_not_fire)
     SILENT(a.async);
 }
 
-/* (R125, R227, R260): all three kinds of watermark are said to be there. */
+/* The provider advertises all three kinds of watermark (R125, R227, R260). */
 TEST(r125_srq_lw_model_not_supported_never)
 {
     DAT_PROVIDER_ATTR attr;

@@ -1,4 +1,4 @@
-/* Service points that provide EPs, requests that are handed on, common service points. */
+/* Service points that provide EPs, requests that are handed off, common service points. */
 #include "check.h"
 #include <dat2/dat_registry.h>
 
@@ -21,7 +21,7 @@ static void establish(struct side *a, struct side *b)
     NEXT(a->conn, DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/* A request at a PSP of the provider's kind, and its EP. */
+/* The request at a PSP that provides EPs, and its EP. */
 static DAT_CR_HANDLE ask(struct side *a, DAT_EP_HANDLE ep, DAT_CONN_QUAL qual, DAT_EP_HANDLE *provided)
 {
     DAT_CR_HANDLE cr = request(a, ep, qual);
@@ -82,7 +82,7 @@ static void provided(struct side *a, struct side *b)
     NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_free(eb));
 
-    /* Rejected, or accepted with another: the EP is gone. */
+    /* If the request is rejected, or accepted with another EP, its EP is gone. */
     eb = client(b);
     cr = ask(a, eb, 45351, &ea);
     OK(dat_cr_reject(cr, 0, NULL));
@@ -98,7 +98,7 @@ static void provided(struct side *a, struct side *b)
     NEXT(b->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_free(eb));
 
-    /* Handed on. */
+    /* A request that is handed off. */
     qual = 0;
     OK(dat_psp_create_any(a->ia, &qual, a->cr, DAT_PSP_CONSUMER_FLAG, &plain));
     eb = client(b);
@@ -120,8 +120,8 @@ static void provided(struct side *a, struct side *b)
     OK(dat_psp_free(psp));
 }
 
-/* A service point of another IA of the same device takes a request as well: the event has that IA's
- * handles. */
+/* A service point of another IA of the same device takes a request, too. Its event has the handles
+ * of that IA. */
 static void elsewhere(struct side *a, struct side *b, char *name)
 {
     struct side other;
@@ -151,7 +151,8 @@ static void elsewhere(struct side *a, struct side *b, char *name)
     OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
     CHECK(param.private_data_size >= 5 && memcmp(param.private_data, "hello", 5) == 0);
     EXPECT(HANDLE(EP), dat_cr_accept(cr, wrong, 0, NULL));
-    /* The request's own buffer may be written to, and goes back as the answer. */
+    /* The program may write to the private data of the request, and send them back as its
+     * answer. */
     ((char *)param.private_data)[0] = 'H';
     OK(dat_cr_accept(cr, ea, 5, param.private_data));
     both_established(&other, ea, b, eb, "Hello");

@@ -1,11 +1,11 @@
-/* Slots that no stock program uses, attributes, and what is declined. */
+/* Slots that no stock program uses, attributes, and calls that the provider declines. */
 #include "check.h"
 #include <dat2/dat_registry.h>
 #include <poll.h>
 
 #define NOT_SUPPORTED (DAT_CLASS_ERROR | DAT_MODEL_NOT_SUPPORTED)
 
-/* Exported by libdat2 and declared in no header that it installs. */
+/* Exported by libdat2, but not declared in any header that it installs. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
 static DAT_EVD_HANDLE called_for;
@@ -27,7 +27,8 @@ static DAT_RETURN post_software(DAT_EVD_HANDLE evd, void *pointer)
     return dat_evd_post_se(evd, &event);
 }
 
-/* Two fills with different garbage have to end the same: every byte was written. */
+/* Every byte is written: two structures that were filled with different garbage are equal
+ * afterwards. */
 static void attributes(struct side *a)
 {
     static DAT_IA_ATTR ia[2];
@@ -38,7 +39,7 @@ static void attributes(struct side *a)
     for (i = 0; i < 2; i++) {
         memset(&ia[i], i ? 0xA5 : 0x5A, sizeof ia[i]);
         memset(&provider[i], i ? 0xA5 : 0x5A, sizeof provider[i]);
-        /* One bit of each is enough. */
+        /* One bit of each mask is enough. */
         OK(dat_ia_query(a->ia, &async, DAT_IA_FIELD_IA_MAX_SRQS, &ia[i],
                         DAT_PROVIDER_FIELD_PROVIDER_SPECIFIC_ATTR, &provider[i]));
     }
@@ -107,7 +108,7 @@ static void events(struct side *a)
     CHECK((param.evd_state & 0xf) == (DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_WAITABLE));
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_CNO_IN_USE, dat_cno_free(cno));
 
-    /* The agent is called, and the CNO remembers. */
+    /* The agent is called, and a later wait for the CNO still returns the EVD. */
     OK(post_software(evd, &evd));
     CHECK(called == 1 && called_for == evd);
     OK(dat_cno_wait(cno, LONG_TIME, &triggered));
@@ -122,7 +123,7 @@ static void events(struct side *a)
     OK(dat_cno_wait(cno, LONG_TIME, NULL));
     OK(dat_evd_dequeue(evd, &event));
 
-    /* Disabled, nothing triggers; enabled again, it does. */
+    /* A disabled EVD does not trigger its CNO. After it is enabled again, it does. */
     OK(dat_evd_disable(evd));
     OK(post_software(evd, NULL));
     EXPECT(DAT_CLASS_ERROR | DAT_TIMEOUT_EXPIRED, dat_cno_wait(cno, 0, &triggered));
@@ -133,7 +134,7 @@ static void events(struct side *a)
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, dat_evd_dequeue(evd, &event));
     EXPECT(ARG(2), dat_evd_dequeue(evd, NULL));
 
-    /* Waiting. */
+    /* An unwaitable EVD. */
     OK(dat_evd_set_unwaitable(evd));
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE, dat_evd_wait(evd, 0, 1, &event, &more));
     OK(dat_evd_clear_unwaitable(evd));
@@ -142,7 +143,7 @@ static void events(struct side *a)
     EXPECT(ARG(3), dat_evd_wait(evd, 0, 0, &event, &more));
     EXPECT(ARG(4), dat_evd_wait(evd, 0, 1, NULL, &more));
 
-    /* Resizing keeps events. */
+    /* A resize keeps the events. */
     for (i = 0; i < 5; i++)
         OK(post_software(evd, (void *)(uintptr_t)i));
     OK(dat_evd_resize(evd, 100));
@@ -203,7 +204,7 @@ static void connections(struct side *a, struct side *b)
     NEXT(b->conn, DAT_CONNECTION_EVENT_ESTABLISHED);
     NEXT(a->conn, DAT_CONNECTION_EVENT_ESTABLISHED);
 
-    /* The second follows the first, and is told no. */
+    /* The second EP duplicates the connection of the first, and is rejected. */
     OK(dat_ep_dup_connect(second, client, LONG_TIME, 2, "hi", DAT_QOS_BEST_EFFORT));
     event = NEXT(a->cr, DAT_CONNECTION_REQUEST_EVENT);
     cr = event.event_data.cr_arrival_event_data.cr_handle;
@@ -214,7 +215,7 @@ static void connections(struct side *a, struct side *b)
     OK(dat_ep_reset(second));
     OK(dat_psp_free(psp));
 
-    /* Data both ways, idle or not. */
+    /* Messages in both directions. The status says whether an EP is idle. */
     memset(a->memory, 0, 256);
     strcpy(b->memory, "from b");
     iov[0] = piece(a, 0, 64);
@@ -242,7 +243,7 @@ static void connections(struct side *a, struct side *b)
     NEXT(a->conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     EXPECT(ARG(2), dat_ep_disconnect(client, 7));
 
-    /* A reserved service point: the request says for which EP. */
+    /* A reserved service point: the request names the EP. */
     OK(dat_rsp_create(a->ia, 45321, third, a->cr, &rsp));
     memset(&rsp_param, 0xA5, sizeof rsp_param);
     OK(dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, &rsp_param));
@@ -299,8 +300,8 @@ static void memory(struct side *a)
     EXPECT(ARG(3), dat_pz_query(a->pz, DAT_PZ_FIELD_ALL, NULL));
 }
 
-/* Slots that libdat2 has no function for are reached through the table, which is the first word of
- * every handle. */
+/* Slots that libdat2 has no function for are called through the table. A pointer to it is the first
+ * word of every handle. */
 static void table(struct side *a)
 {
     const DAT_PROVIDER *provider = *(const DAT_PROVIDER **)a->pz;
@@ -352,7 +353,7 @@ int main(int argc, char **argv)
     table(&a);
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
     OK(dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG));
-    /* A device that is not there. */
+    /* A device that does not exist. */
     CHECK(dat_ia_open("doorbell-none", 8, &async, &none) != DAT_SUCCESS);
     CHECK(async == DAT_HANDLE_NULL);
     return finish();

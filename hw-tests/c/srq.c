@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     EXPECT(DAT_CLASS_ERROR | DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_SRQ, dat_srq_post_recv(srq, 1, iov, cookie));
     COUNTS(srq, 10, 10);
 
-    /* EPs on it. */
+    /* EPs on the SRQ. */
     EXPECT(ARG(7), dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, NULL, &server[0]));
     EXPECT(ARG(8), dat_ep_create_with_srq(a.ia, a.pz, a.recv, a.req, a.conn, srq, &plain, NULL));
     for (i = 0; i < 2; i++) {
@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     OK(dat_ep_recv_query(server[0], &held, NULL));
     CHECK(held == DAT_VALUE_UNKNOWN);
 
-    /* Messages of both take buffers from it. */
+    /* The messages of both connections take buffers from it. */
     for (i = 0; i < 4; i++) {
         sprintf(b.memory, "message %d", i);
         iov[0] = piece(&b, 0, 32);
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
     }
     COUNTS(srq, 6, 6);
 
-    /* Low watermark: at once if fewer are there already, and never twice. */
+    /* The low watermark: an event at once if fewer buffers are available, and never twice. */
     EXPECT(ARG(2), dat_srq_set_lw(srq, -1));
     EXPECT(ARG(2), dat_srq_set_lw(srq, 11));
     OK(dat_srq_set_lw(srq, 7));
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     }
     EXPECT(DAT_CLASS_ERROR | DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_SRQ, dat_srq_post_recv(srq, 1, iov, cookie));
 
-    /* High watermarks: the soft one warns, the hard one breaks the connection. */
+    /* The high watermarks: the soft one causes an event, the hard one breaks the connection. */
     EXPECT(ARG(2), dat_ep_set_watermark(server[0], -2, -1));
     EXPECT(ARG(3), dat_ep_set_watermark(server[0], -1, -2));
     OK(dat_ep_set_watermark(server[0], 0, DAT_WATERMARK_INFINITE));
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     CHECK(event.event_data.asynch_error_event_data.dat_handle == (DAT_HANDLE)server[0]);
     CHECK(event.event_data.asynch_error_event_data.reason == DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT);
 
-    /* The end of both connections, told on both EVDs. */
+    /* Both connections end, and both EVDs get the events. */
     for (i = 0; i < 2; i++) {
         OK(dat_ep_disconnect(client[i], DAT_CLOSE_ABRUPT_FLAG));
         event = NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);

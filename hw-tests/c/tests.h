@@ -20,7 +20,8 @@
 
 #define FULL_SRQ ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ)
 #define TIMEOUT ERROR(DAT_TIMEOUT_EXPIRED, 0)
-/* Of an EVD that takes completions; dtest compares with just that. */
+/* QUEUE_EMPTY of an EVD that takes completions has no class bits: dtest compares with this
+ * value. */
 #define EMPTY DAT_QUEUE_EMPTY
 #define NO_MODEL ERROR(DAT_MODEL_NOT_SUPPORTED, 0)
 
@@ -33,7 +34,7 @@ struct test {
 static struct test *first_test;
 __attribute__((unused)) static struct test **last_test = &first_test;
 static struct side a, b;
-/* As on the command line. */
+/* The names of the IAs, from the command line. */
 static char **ia_names;
 
 #define TEST(test_name)                                                                                          \
@@ -65,8 +66,8 @@ static long long now_ms(void)
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* What a process holds that can be counted from outside; objects of the device where it is the
- * software device. */
+/* What can be counted of a process: descriptors, threads, and the objects of the software device if
+ * it is loaded. */
 #define HELD 8
 static const char *held_names[HELD] = {"descriptors", "threads", "PDs", "MRs", "CQs", "QPs", "SRQs", "address handles"};
 
@@ -84,8 +85,8 @@ static struct holdings holdings(void)
     return h;
 }
 
-/* Threads of the provider: an IA has one, and one that is joined may still take a moment to leave
- * the list. */
+/* Threads of the provider: each IA has one. The kernel may list a thread for a moment after it was
+ * joined. */
 static unsigned provider_threads(void)
 {
     DIR *dir = opendir("/proc/self/task");
@@ -107,7 +108,7 @@ static unsigned provider_threads(void)
     return n;
 }
 
-/* What is held while no IA is open. */
+/* The counts while no IA is open. */
 static struct holdings holdings_at_rest(void)
 {
     long long end = now_ms() + 20000;
@@ -118,7 +119,8 @@ static struct holdings holdings_at_rest(void)
     return holdings();
 }
 
-/* Back to what it was; threads that have ended may take a moment to leave the list. */
+/* Waits until the counts are what they were. The kernel may list a thread for a moment after it has
+ * ended. */
 static void check_holdings(struct holdings before)
 {
     long long end = now_ms() + 20000;
@@ -143,8 +145,8 @@ static void side_close(struct side *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Libraries keep some descriptors from their first use on: librdmacm has the device open from the
- * first connection. */
+/* Libraries keep some descriptors after their first use: librdmacm has the device open from the
+ * first connection on. */
 static void warm_up(void)
 {
     DAT_EP_ATTR attr = ep_attr();
@@ -155,7 +157,7 @@ static void warm_up(void)
     OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &server));
     OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &client));
     join(&a, server, &b, client, 46999);
-    /* They are known by their name. */
+    /* The threads are recognised by their name. */
     CHECK(provider_threads() > 0);
     side_close(&a);
     side_close(&b);
@@ -170,7 +172,7 @@ static int run_tests(int argc, char **argv)
         printf("usage: %s IA IA [TEST...]\n", argv[0]);
         return 2;
     }
-    /* Said before a crash, too. */
+    /* Line buffered, so that lines appear before a crash as well. */
     setvbuf(stdout, NULL, _IOLBF, 0);
     ia_names = argv + 1;
     warm_up();

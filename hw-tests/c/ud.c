@@ -1,5 +1,4 @@
-/* Datagrams through the IB extension: what UD endpoints, their events and their calls look like in
- * C. */
+/* Datagrams through the IB extension: UD endpoints, their events and their calls in C. */
 #include "rig.h"
 #include <dat2/dat_ib_extensions.h>
 #include <arpa/inet.h>
@@ -32,7 +31,7 @@ static DAT_IB_EXTENSION_EVENT_DATA extension(DAT_EVENT *event)
     return data;
 }
 
-/* Side b's endpoint asks at a service of side a's; gives the request. */
+/* Side b's endpoint asks for a destination at a service point of side a. Returns the request. */
 static DAT_CR_HANDLE asked(DAT_EP_HANDLE client, DAT_PSP_HANDLE *psp)
 {
     DAT_CONN_QUAL qual = next_qual();
@@ -54,7 +53,7 @@ struct known {
     const char *data;
 };
 
-/* The next connection event, which says where datagrams of this endpoint go. */
+/* The next connection event, which has the destination of this endpoint's datagrams. */
 static struct known established(struct side *s, DAT_EP_HANDLE ep, DAT_IB_EXT_TYPE type, struct side *peer)
 {
     DAT_EVENT event = NEXT(s->conn, (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_EVENT_ESTABLISHED);
@@ -102,7 +101,7 @@ static DAT_RETURN send_ud(DAT_EP_HANDLE ep, struct side *s, unsigned at, unsigne
     return dat_ib_post_send_ud(ep, 1, &iov, to, as_cookie(at), DAT_COMPLETION_DEFAULT_FLAG);
 }
 
-/* The next completion, of this operation. */
+/* The next completion, which has to be of this operation. */
 static DAT_EVENT done(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, DAT_IB_DTOS operation, DAT_IB_EXT_TYPE type, unsigned at,
                       unsigned length)
 {
@@ -213,7 +212,7 @@ TEST(handles_are_freed_once)
     OK(dat_ib_ud_cm_free(f.client, f.to_server.cm));
     EXPECT(ARG(2), dat_ib_ud_cm_free(f.client, f.to_server.cm));
     EXPECT(ARG(2), dat_ib_ud_cm_free(f.client, f.to_client.cm));
-    /* The address handle is not touched by that. */
+    /* The failed call leaves the address handle unchanged. */
     OK(send_ud(f.client, &b, 0, 8, &f.to_server.ah));
     EXPECT(ARG(2), dat_ib_ud_ah_free(f.server, &f.to_server.ah));
     OK(dat_ib_ud_ah_free(f.client, &f.to_server.ah));
@@ -221,14 +220,14 @@ TEST(handles_are_freed_once)
     EXPECT(ARG(2), dat_ib_ud_ah_free(f.client, &none));
     EXPECT(ARG(2), dat_ib_ud_ah_free(f.client, NULL));
     EXPECT(ARG(4), send_ud(f.client, &b, 0, 8, &f.to_server.ah));
-    /* What is not freed goes with the endpoint; the holdings are counted. */
+    /* Handles that are not freed go with the endpoint; the test's counts show it. */
     OK(dat_ep_free(f.server));
     EXPECT(HANDLE(EP), dat_ib_ud_ah_free(f.server, &f.to_client.ah));
     EXPECT(HANDLE(EP), dat_ib_ud_cm_free(f.server, f.to_client.cm));
     OK(dat_ep_free(f.client));
 }
 
-/* The pointer in an address handle is a number: what it leads to is nobody's business. */
+/* The pointer in an address handle is a number. The provider does not use the memory behind it. */
 TEST(address_handles_that_are_none)
 {
     struct friends f = friends(ud_ep(&a), ud_ep(&b));
@@ -248,7 +247,7 @@ TEST(address_handles_that_are_none)
     ah = f.to_server.ah;
     ah.qpn = 1 << 24;
     EXPECT(ARG(4), send_ud(f.client, &b, 0, 8, &ah));
-    /* Nobody's QP there: the datagram is lost. */
+    /* No QP has this number, so the datagram is lost. */
     ah.qpn = 0xfffffe;
     OK(send_ud(f.client, &b, 0, 8, &ah));
     done(b.req, f.client, DAT_IB_DTO_SEND_UD, DAT_IB_UD_SEND, 0, 8);
@@ -299,7 +298,7 @@ TEST(the_service_type_stays)
     OK(dat_ep_modify(other, DAT_EP_FIELD_EP_ATTR_SERVICE_TYPE, &param));
 }
 
-/* Many events may be taken before the data of the first is looked at. */
+/* A program may take many events before it looks at the private data of the first. */
 TEST(private_data_stays_until_its_cm_handle_is_freed)
 {
     enum { MANY = 8 };

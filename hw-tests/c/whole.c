@@ -1,11 +1,11 @@
-/* What a call writes to the consumer it writes whole, padding and all: two structures that were
- * filled with different garbage are the same afterwards, byte for byte. */
+/* Each call writes the whole structure of its consumer, padding included: two structures that were
+ * filled with different garbage are equal afterwards, byte for byte. */
 #include "rig.h"
 #include <dat2/dat_registry.h>
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
-/* The call fills `*out`. */
+/* The call fills in `*out`. */
 #define WHOLE(type, call)                                                                                        \
     do {                                                                                                         \
         type two_[2], *out = two_;                                                                               \
@@ -69,7 +69,7 @@ TEST(queries_write_every_byte)
     }
 }
 
-/* An event that is like the next one. */
+/* Takes the next event, by a wait or by dequeues. */
 static DAT_RETURN take(DAT_EVD_HANDLE evd, int waits, DAT_EVENT *event)
 {
     DAT_COUNT more;
@@ -102,7 +102,7 @@ TEST(events_are_written_whole)
     OK(dat_evd_post_se(software, &event));
     OK(dat_evd_post_se(software, &event));
     WHOLE(DAT_EVENT, take(software, 1, out));
-    /* The end of a connection comes once at either side. */
+    /* The end of a connection causes one event at either side. */
     OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
     memset(&event, 0x5A, sizeof event);
     OK(take(a.conn, 1, &event));

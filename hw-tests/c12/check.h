@@ -7,7 +7,7 @@
 #define VA_TYPE
 #include "../c/common.h"
 
-/* Everything has gone before. */
+/* All other objects are freed already. */
 static void side_close(struct side *s)
 {
     OK(dat_lmr_free(s->lmr));

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     second = bound(&s, es, rmr, piece(&s, 2048, 64));
     CHECK(first != second);
     write_there(&c, ec, &s, 2048, second);
-    /* Bound to nothing: the rest of the triplet does not matter. */
+    /* Unbinds: the rest of the triplet has no effect. */
     {
         DAT_LMR_TRIPLET nothing = piece(&s, 0, 0);
 

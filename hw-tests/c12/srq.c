@@ -1,5 +1,5 @@
-/* A server with one SRQ under several EPs, and its clients, as the manual pages
- * dat_srq_create(3DAT), dat_srq_query(3DAT) and their neighbours have it: DAT 1.2, -ldat. */
+/* A server with one SRQ under several EPs, and its clients, as the manual pages of
+ * dat_srq_create(3DAT), dat_srq_query(3DAT) and related calls describe them: DAT 1.2, -ldat. */
 #include "check.h"
 
 #include <time.h>
@@ -150,7 +150,7 @@ static void endpoints(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DAT_EP
     CHECK((held == 0 && span == 0) || (held == DAT_VALUE_UNKNOWN && span == DAT_VALUE_UNKNOWN));
 }
 
-/* A message; its receive stays on the server's EVD. */
+/* Sends a message. Its receive stays on the server's EVD. */
 static void send_one(struct side *c, DAT_EP_HANDLE ep, const char *text)
 {
     DAT_LMR_TRIPLET iov = piece(c, 0, (unsigned)strlen(text) + 1);
@@ -166,7 +166,7 @@ static void send_one(struct side *c, DAT_EP_HANDLE ep, const char *text)
     CHECK(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
 }
 
-/* Takes a receive off the EVD; gives its slot. */
+/* Takes a receive off the EVD, and returns its slot. */
 static int receive(struct side *s, DAT_EP_HANDLE ep, const char *text)
 {
     DAT_EVENT event = NEXT(s->recv, DAT_DTO_COMPLETION_EVENT);
@@ -192,7 +192,7 @@ static void counts_of_the_manual(struct side *s, struct side *c, DAT_SRQ_HANDLE 
         post(s, srq, i);
     COUNTS(srq, 3, 3);
     send_one(c, client[0], "a message longer than the first of both segments");
-    /* Nothing tells that it has arrived, short of taking it. */
+    /* Only the count shows that the message has arrived, short of taking it. */
     for (end = time(NULL) + 20; look(srq).available_dto_count != 2 && time(NULL) < end;)
         ;
     COUNTS(srq, 2, 3);
@@ -242,7 +242,7 @@ static void low_watermark(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DA
         send_one(c, client[i], "down");
         slots[i] = receive(s, server[i], "down");
     }
-    /* Below 9 once, and told once. */
+    /* One event when fewer than 9 are available, and no second one. */
     event = NEXT(s->async, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR);
     CHECK(event.event_data.asynch_error_event_data.dat_handle == srq);
     CHECK(event.event_data.asynch_error_event_data.reason == DAT_SRQ_LOW_WATERMARK_EVENT);
@@ -301,7 +301,7 @@ static void high_watermark(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, D
     CHECK(event.event_data.asynch_error_event_data.reason == DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT);
 }
 
-/* A message too long for the buffer ends its connection, and only that. */
+/* A message that is too long for the buffer ends its connection, and nothing else. */
 static void too_long(struct side *s, struct side *c, DAT_SRQ_HANDLE srq, DAT_EP_HANDLE *server, DAT_EP_HANDLE *client)
 {
     DAT_LMR_TRIPLET iov = piece(c, 0, 1024);

@@ -1,5 +1,5 @@
-/* Everything but SRQs that a program of DAT 1.2 does, on any provider: messages, RDMA, CNOs,
- * software events, queries. */
+/* What a program of DAT 1.2 does apart from SRQs, on any provider: messages, RDMA, CNOs, software
+ * events, queries. */
 #include "check.h"
 
 #define QUAL 45620
@@ -29,7 +29,7 @@ static void opening(char *name)
     EXPECT(ARG(1), dat_ia_open(NULL, 8, &async, &ia));
     EXPECT(ARG(3), dat_ia_open(name, 8, NULL, &ia));
     EXPECT(ARG(4), dat_ia_open(name, 8, &async, NULL));
-    /* As Solaris has it. */
+    /* With the prefix RO_AWARE_ of Solaris, the name means the same IA. */
     snprintf(aware, sizeof aware, "RO_AWARE_%s", name);
     OK(dat_ia_open(aware, 8, &async, &ia));
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
@@ -187,7 +187,7 @@ static void rdma(struct side *s, struct side *c, DAT_EP_HANDLE ec)
     OK(dat_ep_post_rdma_read(ec, 1, &iov, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
     event = NEXT(c->req, DAT_DTO_COMPLETION_EVENT);
     CHECK(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
-    /* What was written came back. */
+    /* The bytes that were written come back. */
     CHECK(memcmp(c->memory + 512, c->memory, 32) == 0);
     CHECK(s->memory[4096 + 31] == 'w' && s->memory[4096 + 32] == 0);
     remote.segment_length += UINT64_C(1) << 32;
@@ -197,7 +197,7 @@ static void rdma(struct side *s, struct side *c, DAT_EP_HANDLE ec)
     EXPECT(ARG(3), dat_ep_post_rdma_write(ec, 1, &iov, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* A CNO over an EVD of its own. */
+/* A CNO for an EVD of its own. */
 static void cnos(struct side *s)
 {
     DAT_CNO_HANDLE cno;
@@ -221,7 +221,7 @@ static void cnos(struct side *s)
     OK(dat_cno_free(cno));
 }
 
-/* Nobody takes the call. */
+/* Nothing accepts the request: it is rejected. */
 static void rejection(struct side *s, struct side *c)
 {
     DAT_EP_ATTR attr = ep_attr();

@@ -129,7 +129,7 @@ fn quality_of_service_is_best_effort() {
     }
 }
 
-/// At both ends, for messages and RDMA.
+/// At both ends, for messages and for RDMA.
 fn zero_based_memory_is_named_from_0() {
     let rig = Rig::new();
     assert!(rig.server.ia.attributes().zero_based);
@@ -212,7 +212,7 @@ fn shared_memory_can_be_registered_as_such() {
     drop(lmr);
 }
 
-/// A file of 8 KiB that has no name.
+/// A file of 8 KiB without a name.
 fn tempfile() -> std::fs::File {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
@@ -226,7 +226,7 @@ fn sharing(other: &Evd) -> Ia {
     Ia::open_sharing(&devices().unwrap().0, other, IaSettings::default()).unwrap()
 }
 
-/// Trips the soft watermark of an EP of this IA.
+/// Exceeds the soft watermark of an EP of this IA.
 fn make_news(ia: &Ia) -> (Ep, doorbell::Pz) {
     let pz = doorbell::Pz::create(ia).unwrap();
     let mut ep = Ep::create(ia, &pz, doorbell::EpEvds::default(), None).unwrap();
@@ -248,7 +248,7 @@ fn two_ias_tell_one_evd() {
     second.close(CloseFlags::Graceful).unwrap();
     let (_ep, _pz) = make_news(&first.ia);
     asynchronous(&first.ia);
-    // An EVD made for the stream serves as well.
+    // An EVD that was made for the stream works as well.
     let made = first.evd(EvdFlags::ASYNC);
     let third = sharing(&made);
     let (ep, _pz) = make_news(&third);

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
 fn main() {
-    // Each test has two processes with buffers for messages of a megabyte.
+    // Each test has two processes, with buffers for messages of a megabyte.
     let tests = tests![
         messages_of_all_sizes_come_back,
         messages_come_back_without_an_srq,
@@ -25,7 +25,7 @@ fn main() {
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_doorbell-echo");
 
-/// No run takes longer; status 124 if it does.
+/// The time limit of a run, in seconds; status 124 if it takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn echo(arguments: &[&str]) -> Output {
@@ -62,7 +62,7 @@ fn client(server: &ServerProcess, arguments: &[&str]) -> Output {
     echo(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A client that has begun: its first message has come back. Killed when dropped.
+/// A client whose first message has come back. Killed when dropped.
 struct Begun {
     child: Child,
     progress: Option<BufReader<ChildStderr>>,
@@ -88,7 +88,7 @@ impl Begun {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end: status, standard output, and what else it said on standard error.
+    /// Waits for its end. Returns status, standard output and standard error.
     fn end(mut self) -> (Option<i32>, String, String) {
         let (mut said, mut complained) = (self.child.stdout.take().unwrap(), self.progress.take().unwrap());
         let (done, ended) = std::sync::mpsc::channel();
@@ -96,7 +96,7 @@ impl Begun {
             let (mut out, mut err) = (String::new(), String::new());
             complained.read_to_string(&mut err).unwrap();
             said.read_to_string(&mut out).unwrap();
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if it took too long.
             let _ = done.send((out, err));
         });
         let (out, err) = ended.recv_timeout(LIMIT).expect("the client ends");

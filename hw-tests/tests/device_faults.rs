@@ -55,13 +55,13 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// Descriptors and threads of this process, and what it holds of the devices.
+/// Descriptors and threads of this process, and its objects of the devices.
 #[derive(Debug, PartialEq)]
 struct Holdings {
     fds: usize,
     threads: usize,
-    /// Objects of each kind as `rdma resource show` lists them; `None` where there is no such
-    /// program.
+    /// Objects of each kind, as `rdma resource show` lists them; `None` if this program is not
+    /// installed.
     objects: Option<Vec<(&'static str, usize)>>,
 }
 
@@ -72,8 +72,8 @@ impl Holdings {
     }
 }
 
-/// Threads of the provider: an IA has one, and one that is joined may still take a moment to leave
-/// the list.
+/// Threads of the provider: each IA has one. The kernel may list a thread for a moment after it was
+/// joined.
 fn provider_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     tasks
@@ -83,8 +83,8 @@ fn provider_threads() -> usize {
         .count()
 }
 
-/// One batch for all kinds: each line that comes back is one object, with the kind's own word for
-/// its number.
+/// One batch of commands for all kinds: each line of the output is one object, and begins with the
+/// kind's word for its number.
 fn device_objects() -> Option<Vec<(&'static str, usize)>> {
     const KINDS: [(&str, &str); 6] = [
         ("pd", " pdn "),
@@ -126,13 +126,13 @@ fn leaks_nothing(body: impl FnOnce()) {
             None => {
                 eprintln!("objects of the devices are not counted: `rdma resource show` does not work here");
             }
-            // The count would see what a test left behind.
+            // The counts would include objects that the test left behind.
             Some(objects) => assert!(objects.iter().all(|(_, n)| *n > 0), "{objects:?}"),
         }
         rig.disconnect(&pair);
     });
-    // No IA is open before the body, nor after it. What the kernel clears up behind a call, and
-    // threads that have ended, may take a moment to leave the lists.
+    // No IA is open before the body or after it. The kernel may list objects and threads for a
+    // moment after their end.
     until("no thread of an IA is left", || provider_threads() == 0);
     let before = Holdings::now();
     body();
@@ -166,8 +166,7 @@ impl Drop for Process {
     }
 }
 
-/// An unknown name, address or port: PROVIDER_NOT_FOUND, and the message says which devices there
-/// are.
+/// An unknown name, address or port gives PROVIDER_NOT_FOUND, and the message lists the devices.
 fn unknown_device_is_refused_with_those_found() {
     leaks_nothing(|| {
         let (server, client) = devices().unwrap();
@@ -250,8 +249,8 @@ fn full_srq_is_refused_until_a_completion_is_reaped() {
     });
 }
 
-/// Outside its LMR, of another PZ, without the privilege, of an LMR that is gone: each has its own
-/// error, to an SRQ, to an EP's receives and to its sends alike, and nothing of the post takes
+/// A segment outside of its LMR, of another PZ, without the privilege, or of a freed LMR: each has
+/// its own error, for posts to an SRQ, receives of an EP, and sends. Nothing of the post takes
 /// place.
 fn bad_buffers_are_refused_and_nothing_is_posted() {
     leaks_nothing(|| {
@@ -293,8 +292,8 @@ fn bad_buffers_are_refused_and_nothing_is_posted() {
     });
 }
 
-/// LOCAL_LENGTH at the receiver, an error at the sender, the end of that connection; its neighbour
-/// on the SRQ goes on.
+/// LOCAL_LENGTH at the receiver, an error at the sender, and the end of that connection. The other
+/// EP of the SRQ keeps working.
 fn message_longer_than_the_buffer_ends_that_connection_only() {
     leaks_nothing(|| {
         let rig = Rig::new();
@@ -322,8 +321,8 @@ fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
     }
 }
 
-/// RECEIVER_NOT_READY at the sender when its retries are over, the end of that connection; its
-/// neighbour is served as soon as a buffer is posted.
+/// RECEIVER_NOT_READY at the sender after its retries, and the end of that connection. The other EP
+/// is served when a buffer is posted.
 fn empty_srq_ends_the_connection_when_the_retries_are_over() {
     leaks_nothing(|| {
         let rig = Rig::new();
@@ -358,9 +357,9 @@ fn send_for_ever() {
     }
 }
 
-/// A peer killed in the middle of a message: its endpoint ends with the event, every other endpoint
-/// on the SRQ is served before and after, and every entry of the SRQ comes back, the half-filled
-/// one as flushed at the latest.
+/// A peer is killed in the middle of a message. Its endpoint gets the event of its end, the other
+/// endpoints of the SRQ are served before and after, and every entry of the SRQ comes back, the
+/// half-filled one as flushed at the latest.
 fn killed_peer_ends_its_endpoint_only() {
     leaks_nothing(|| {
         const DEPTH: usize = 8;
@@ -431,7 +430,7 @@ fn killed_peer_ends_its_endpoint_only() {
         });
         cookies.sort_unstable();
         assert_eq!(cookies, (0..DEPTH as u64).collect::<Vec<_>>());
-        // And all of it can be used again.
+        // And all of the SRQ can be used again.
         (0..DEPTH as u64).for_each(|i| post(&mut srq, i));
         assert_eq!(counts(&srq), (DEPTH as Count, DEPTH as Count));
         for pair in &mut others {
@@ -440,7 +439,8 @@ fn killed_peer_ends_its_endpoint_only() {
     });
 }
 
-/// CONN_QUAL_IN_USE, with the qualifier in the message; free again after the first is gone.
+/// CONN_QUAL_IN_USE, with the qualifier in the message. The qualifier is free again when the first
+/// PSP is gone.
 fn psp_on_a_port_in_use_is_refused() {
     leaks_nothing(|| {
         let side = Side::open(&devices().unwrap().0);
@@ -477,7 +477,7 @@ fn connecting_to_nobody_ends_in_an_event() {
             let event = connection(&rig.client.connect);
             assert!(event.ep == ep.id() && kinds.contains(&event.kind), "{address} {qual}: {event:?}");
             assert_eq!(ep.state(), EpState::Disconnected);
-            // It can try again.
+            // The EP can try again.
             ep.reset().unwrap();
             assert_eq!(ep.state(), EpState::Unconnected);
         }
@@ -492,7 +492,7 @@ fn connecting_to_nobody_ends_in_an_event() {
     });
 }
 
-/// The process with a small memlock limit: tells on standard output how registering memory goes.
+/// A process with a small memlock limit. It prints the outcome of registering memory.
 fn register_with_little_memlock() {
     use nix::sys::resource::{Resource, setrlimit};
     setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).unwrap();
@@ -504,8 +504,8 @@ fn register_with_little_memlock() {
     }
 }
 
-/// A process that may lock little memory: INSUFFICIENT_RESOURCES (MEMORY_REGION), and the message
-/// says `ulimit -l`.
+/// A process that may lock little memory gets INSUFFICIENT_RESOURCES (MEMORY_REGION), and the
+/// message says `ulimit -l`.
 fn small_memlock_limit_is_named_with_the_cure() {
     leaks_nothing(|| {
         let mut command = Process::start("locked", "");
@@ -546,14 +546,14 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// Runs ip(8) and gives what it says.
+/// Runs ip(8) and returns its output.
 fn ip(words: &[&str]) -> Result<String, String> {
     let output = Command::new("ip").args(words).output().map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() { Ok(text) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// Puts a network interface back as it was: up, with its addresses and its unicast routes.
+/// Restores a network interface: up, with its addresses and its unicast routes.
 struct Network {
     netdev: String,
     addresses: Vec<String>,
@@ -597,7 +597,7 @@ impl Drop for Network {
     }
 }
 
-/// A port whose interface has no address: INVALID_STATE, and the message says to give it one.
+/// A port whose interface has no address: INVALID_STATE, and the message tells to give it one.
 fn port_without_address_is_refused_with_the_cure() {
     leaks_nothing(|| {
         let (_, client) = devices().unwrap();
@@ -616,7 +616,7 @@ fn port_without_address_is_refused_with_the_cure() {
     });
 }
 
-/// A message gets through.
+/// Sends a message and receives it.
 fn assert_served(rig: &Rig) {
     let mut srq = rig.server.srq(1);
     rig.server.post(&mut srq, 1, 64, 0, 0);
@@ -624,8 +624,8 @@ fn assert_served(rig: &Rig) {
     assert!(rig.deliver(&mut pair, 8).is_success());
 }
 
-/// A port that goes down: an event for those who have it open, INVALID_STATE with the cure for
-/// those who open it; afterwards everything works again.
+/// A port goes down: IAs that are open get an event, and opening an IA gives INVALID_STATE with the
+/// remedy. Afterwards everything works again.
 fn port_going_down_is_told_and_survived() {
     leaks_nothing(|| {
         let (_, client) = devices().unwrap();

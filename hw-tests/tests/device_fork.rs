@@ -45,7 +45,7 @@ fn main() {
     doorbell_hw_tests::run_with_threads(tests, 1).exit();
 }
 
-/// After a fork.
+/// What happened in the child.
 enum Forked {
     Child(UnixStream),
     Parent(libc::pid_t, UnixStream),
@@ -63,7 +63,7 @@ fn fork() -> Forked {
     }
 }
 
-/// Runs the child and never comes back.
+/// Runs the body in the child, reports, and exits.
 fn report(mut to: UnixStream, body: impl FnOnce()) -> ! {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(body));
     let text = match &outcome {
@@ -79,7 +79,7 @@ fn report(mut to: UnixStream, body: impl FnOnce()) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Waits for the child to be done; one that hangs is killed.
+/// Waits for the end of the child, and kills a child that hangs.
 #[track_caller]
 fn done(child: libc::pid_t, mut from: UnixStream) {
     from.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -96,7 +96,7 @@ fn done(child: libc::pid_t, mut from: UnixStream) {
     assert_eq!(text, "done", "in the child");
 }
 
-/// The outcome of a call on an object of the parent's.
+/// The outcome of a call on an object of the parent.
 #[track_caller]
 fn stale<T: std::fmt::Debug>(outcome: Result<T, impl Refusal>) {
     let code = code(outcome) & 0x3fff_0000;

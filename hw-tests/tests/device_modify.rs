@@ -90,7 +90,7 @@ fn connection_events_come_to_the_new_evd() {
     let side = &rig.server;
     let other = evd(side, EvdFlags::CONNECTION);
     let mut ep = side.ep(&EpAttr::default());
-    // Receives do not matter here.
+    // The receive stream has no effect here.
     ep.post_recv(&buffer(side), 5, NONE).unwrap();
     ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
     let mut pair = connect(&rig, ep, &other);
@@ -256,12 +256,13 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     let request = |flags| EpChange { request_completion_flags: Some(flags), ..change() };
     let (_neighbour, mut ep) = (side.ep(&EpAttr::default()), side.ep(&EpAttr::default()));
     for flags in [F::SUPPRESS, F::SOLICITED_WAIT, F::BARRIER_FENCE, always, always | F::EVD_THRESHOLD] {
-        // Next to the other EPs' on one EVD, whose mode is another only if it notifies otherwise.
+        // It shares an EVD with other EPs' streams, whose mode has to be the same only in how it
+        // notifies.
         let told = side.ep(&with(flags)).query().unwrap().attr;
         assert_eq!(told.request_completion_flags, flags);
         ep.modify(request(flags)).unwrap();
         assert_eq!(ep.query().unwrap().attr.request_completion_flags, flags);
-        // More than one event can be waited for.
+        // A wait for more than one event is allowed.
         let wait = side.request.wait(Some(std::time::Duration::ZERO), 2).unwrap_err();
         assert_eq!(wait.error.return_type(), ReturnType::TimeoutExpired);
     }
@@ -520,7 +521,7 @@ fn posted_receives_go_over_to_another_queue() {
         (EpChange { max_recv_dtos: Some(room.max_recv_dtos + 1), ..change() }, &side.recv),
         (EpChange { max_recv_iov: Some(more_segments), ..change() }, &side.recv),
         (EpChange { max_request_dtos: Some(room.max_request_dtos + 1), ..change() }, &side.recv),
-        // Smaller ones that hold what is posted.
+        // Smaller queues that hold the posted receives.
         (
             EpChange { recv: Some(Some(&recv)), max_recv_dtos: Some(3), max_recv_iov: Some(1), ..change() },
             &recv,

@@ -58,8 +58,8 @@ fn rw() -> MemPriv {
     MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
 }
 
-/// A pair and an LMR of the server's without remote privileges: only through an RMR can the client
-/// get there.
+/// A pair, and an LMR of the server without remote privileges: the client can access it through an
+/// RMR only.
 fn pair() -> (Rig, Pair, Lmr) {
     let rig = Rig::new();
     let pair = rig.connect_plain(&EpAttr::default());
@@ -84,7 +84,7 @@ fn bound(side: &Side) -> RmrBindCompletion {
     }
 }
 
-/// Binds through the server's EP and waits for it.
+/// Binds through the server's EP and waits for the completion.
 #[track_caller]
 fn bind(rig: &Rig, pair: &mut Pair, rmr: &mut Rmr, to: RmrBind<'_>) -> u32 {
     let context = rmr.bind(&mut pair.server, to, 7, NONE).unwrap();
@@ -100,7 +100,7 @@ fn remote(at: u64, len: u32, rmr_context: u32) -> RmrTriplet {
     RmrTriplet { virtual_address: at, segment_length: len, rmr_context }
 }
 
-/// The client writes these bytes; gives the status.
+/// The client writes these bytes. Returns the status.
 #[track_caller]
 fn write(rig: &Rig, pair: &mut Pair, bytes: &[u8], to: RmrTriplet) -> DtoStatus {
     rig.client.lmr.write(0, bytes).unwrap();
@@ -108,7 +108,7 @@ fn write(rig: &Rig, pair: &mut Pair, bytes: &[u8], to: RmrTriplet) -> DtoStatus 
     dto(&rig.client.request).status
 }
 
-/// The client reads; gives the status.
+/// The client reads. Returns the status.
 #[track_caller]
 fn read(rig: &Rig, pair: &mut Pair, from: RmrTriplet) -> DtoStatus {
     let into = rig.client.lmr.triplet(4096, from.segment_length as usize);
@@ -264,7 +264,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
     }
 }
 
-/// The event of the invalidating message is still in the EVD.
+/// The event of the invalidating message has not been reaped yet.
 fn an_rmr_that_the_peer_invalidated_is_bound_again() {
     let (rig, mut pair, lmr) = pair();
     let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
@@ -338,18 +338,18 @@ fn binds_that_cannot_be_are_refused() {
     let mut rmr = Rmr::create(&server.pz).unwrap();
     let mut refused = |ep: &mut Ep, to: RmrBind<'_>, flags| code(rmr.bind(ep, to, 0, flags));
     let ep = &mut pair.server;
-    // INVALID_PARAMETER (ARG3): outside the LMR, or another's context.
+    // INVALID_PARAMETER (ARG3): memory outside of the LMR, or the context of another LMR.
     assert_eq!(refused(ep, to(&lmr, 8000, 193), NONE), dat::INVALID_ARG3);
     let other = RmrBind { segment: server.lmr.triplet(0, 8), ..to(&lmr, 0, 8) };
     assert_eq!(refused(ep, other, NONE), dat::INVALID_ARG3);
     // INVALID_PARAMETER (ARG8): flags.
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), dat::INVALID_ARG8);
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), dat::INVALID_ARG8);
-    // PRIVILEGES_VIOLATION: peers could write what this side may not.
+    // PRIVILEGES_VIOLATION: peers could write memory that this side may not write.
     let for_reading = Lmr::create(&server.ia, &server.pz, 64, MemPriv::LOCAL_READ).unwrap();
     assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), dat::PRIVILEGES_RDMA_WRITE);
     let read_only = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&for_reading, 0, 8) };
-    // PROTECTION_VIOLATION: another PZ, of the LMR or of the EP.
+    // PROTECTION_VIOLATION: the PZ of the LMR or of the EP differs.
     let pz = Pz::create(&server.ia).unwrap();
     let elsewhere = Lmr::create(&server.ia, &pz, 64, all_privileges()).unwrap();
     assert_eq!(refused(ep, to(&elsewhere, 0, 8), NONE), dat::PROTECTION_RDMA_WRITE);
@@ -358,9 +358,9 @@ fn binds_that_cannot_be_are_refused() {
     // INVALID_STATE (EP_UNCONNECTED).
     let mut idle = server.ep(&EpAttr::default());
     assert_eq!(refused(&mut idle, to(&lmr, 0, 8), NONE), dat::INVALID_STATE_EP_UNCONNECTED);
-    // None of this had an effect.
+    // None of these calls has an effect.
     bind(&rig, &mut pair, &mut rmr, read_only);
-    // INVALID_HANDLE (EP): of another IA.
+    // INVALID_HANDLE (EP): an EP of another IA.
     assert_eq!(code(rmr.bind(&mut pair.client, to(&lmr, 0, 8), 0, NONE)), dat::INVALID_HANDLE_EP);
 }
 
@@ -396,7 +396,8 @@ fn binds_complete_in_their_turn() {
     for (i, rmr) in rmrs.iter_mut().enumerate() {
         contexts.push(rmr.bind(&mut pair.server, to(&lmr, 64 * i, 64), i as u64, NONE).unwrap());
     }
-    // The context goes to the peer in a Send right behind: by then the bind is done.
+    // The context goes to the peer in a Send that follows the bind, so the bind has been done by
+    // then.
     rig.server.lmr.write(0, &contexts[2].to_ne_bytes()).unwrap();
     pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, NONE).unwrap();
     assert_eq!(dto(&rig.client.recv).length, 4);
@@ -512,17 +513,17 @@ fn reads_into_what_peers_may_not_write_are_refused() {
     let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
     let refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
     let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
-    // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, an RMR
-    // for reading.
+    // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, a
+    // read-only RMR.
     assert_eq!(refused(&mut pair, unbound), dat::PRIVILEGES_WRITE);
     assert_eq!(refused(&mut pair, remote(lmr.address(), 16, lmr.rmr_context())), dat::PRIVILEGES_WRITE);
     let only_read = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&lmr, 0, 64) };
     let context = bind(&rig, &mut pair, &mut rmr, only_read);
     assert_eq!(refused(&mut pair, remote(lmr.address(), 16, context)), dat::PRIVILEGES_WRITE);
-    // Outside the window.
+    // Memory outside of the window.
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
     assert_eq!(refused(&mut pair, remote(lmr.address() + 49, 16, context)), dat::INVALID_ARG3);
-    // LENGTH_ERROR: less room than what is read.
+    // LENGTH_ERROR: the local memory is shorter than the data.
     assert_eq!(refused(&mut pair, remote(lmr.address(), 15, context)), dat::LENGTH_ERROR);
     pair.server.post_rdma_read_to_rmr(remote(lmr.address() + 48, 16, context), 0, from, NONE).unwrap();
     assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);

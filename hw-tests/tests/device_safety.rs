@@ -1,5 +1,5 @@
-//! Attacks by a program without `unsafe` on the memory of pools. Whatever the program keeps,
-//! forges, forgets or drops too early, nobody else may change the bytes of a guard.
+//! Attacks by a program without `unsafe` on the memory of pools. Whatever values the program keeps,
+//! forges, forgets or drops too early: nothing else may change the bytes of a guard.
 //! provider/SOUNDNESS.md has the argument.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::fs;
 use std::mem;
 use std::process::{Command, ExitCode};
 
-/// Set in a process of its own, in which nothing can be deregistered.
+/// Set in a process in which no memory can be deregistered.
 const STUCK: &str = "DOORBELL_SAFETY_STUCK";
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn forged_triplets_reach_no_buffer() {
         let unknown = matches!(outcome, Err(PostError::NoSuchLmr(..) | PostError::OutOfBounds(_)));
         assert!(unknown, "{call} of a forged triplet: {outcome:?}");
     };
-    // The last is where device addresses of pools begin.
+    // The last address is where the device addresses of pools begin.
     for address in [guard.as_ptr().addr() as u64, buf.as_ptr().addr() as u64, 1 << 62] {
         for lmr_context in contexts() {
             let forged = LmrTriplet { virtual_address: address, segment_length: 8, lmr_context };
@@ -99,7 +99,7 @@ fn forged_triplets_reach_no_buffer() {
             assert!(rmr.bind(server, bind, 1, NONE).is_err());
             assert!(rig.server.ia.sync_rdma_read(&[forged]).is_err());
         }
-        // RMR contexts are the device's keys, near those that it has given before.
+        // RMR contexts are keys of the device, near those that it gave before.
         let own = rig.server.lmr.rmr_context();
         for rmr_context in (0..4096).map(|n| own.wrapping_add(n)) {
             let local = RmrTriplet { virtual_address: address, segment_length: 8, rmr_context };
@@ -164,7 +164,7 @@ fn kept_completions_are_good_once() {
         }
         assert_eq!(*guard, [round; SIZE]);
         drop(guard);
-        // The other pool's buffer would be next but one.
+        // The next but one would be a buffer of the other pool.
         drop((mem::replace(&mut srq, rig.server.srq(2)), others));
         pair = {
             rig.disconnect(&pair);
@@ -222,8 +222,8 @@ fn a_stale_work_request_reaches_no_later_pool() {
     let key = first.rmr_context();
     srq.post_recv(&[first.triplet(0, SIZE)], 1).unwrap();
     drop(first);
-    // The key before that one, so that the next is that one again, where a device gives them in a
-    // row.
+    // The key before that one. Where a device gives keys in sequence, the next key is that one
+    // again.
     let before = |key: u32| key & !0xff | (key.wrapping_sub(1) & 0xff);
     let found = (0..512).any(|_| lmr().rmr_context() == before(key));
     let mut pool = RecvPool::new(ia, pz, 1, SIZE).unwrap();
@@ -237,7 +237,7 @@ fn a_stale_work_request_reaches_no_later_pool() {
     assert_eq!(*guard, *b"lent out");
 }
 
-/// Whether all of this memory is mapped, as one piece.
+/// Whether this memory is mapped, as one mapping.
 fn is_mapped(start: usize, len: usize) -> bool {
     let hex = |text| usize::from_str_radix(text, 16).unwrap();
     fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
@@ -246,8 +246,8 @@ fn is_mapped(start: usize, len: usize) -> bool {
     })
 }
 
-/// A pool of 64 MiB and a guard are dropped, and the SRQ that has the other buffers stays: is the
-/// memory there?
+/// Drops a pool of 64 MiB and a guard. The SRQ, which has the other buffers, stays. Checks whether
+/// the memory is still mapped.
 fn memory_of_a_pool_stays_or_goes(stays: bool) {
     const LEN: usize = 64 << 20;
     let rig = Rig::new();
@@ -256,7 +256,7 @@ fn memory_of_a_pool_stays_or_goes(stays: bool) {
     pool.refill(&mut srq).unwrap();
     let mut pair = rig.connect_srq(&srq);
     rig.send_bytes(&mut pair, b"lent out");
-    // The first of the pool's buffers.
+    // The guard has the first buffer of the pool.
     let guard = message(&rig.server, &mut pool);
     let start = guard.as_ptr().addr();
     drop(pool);
@@ -280,8 +280,8 @@ fn memory_that_the_device_keeps_stays_mapped() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// While messages arrive, pool, SRQ, EP and IA go one by one, in each order in which one comes
-/// first or last.
+/// While messages arrive, pool, SRQ, EP and IA are dropped one by one, in each order in which one
+/// of them is first or last.
 fn guards_outlive_everything_in_any_order() {
     for order in [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2], [3, 2, 1, 0], [1, 0, 3, 2]] {
         let rig = Rig::new();
@@ -314,7 +314,7 @@ fn forgotten_objects_take_no_buffer_of_others_along() {
     mem::forget(pool);
     let mut second = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
     assert_eq!(second.refill(&mut srq).unwrap(), 1);
-    // The forgotten pool's other buffer comes first, and its completion is good for nobody.
+    // The forgotten pool's other buffer comes first, and no pool accepts its completion.
     rig.send_bytes(&mut pair, b"one");
     assert!(second.take(&dto(&rig.server.recv)).is_none());
     rig.send_bytes(&mut pair, b"two");
@@ -357,9 +357,9 @@ fn a_panicking_reader_gives_its_buffer_back() {
     }
 }
 
-/// Binds travel as completions with the RMR's number where a pool's stands, and a cookie of the
-/// consumer's. One that nobody sees must not give the buffer with that cookie back to the pool with
-/// that number.
+/// The completion of a bind has the RMR's number where a receive has that of its pool, and a cookie
+/// of the consumer. A bind whose completion is not reaped must not release the pool's buffer with
+/// the same number and cookie.
 fn a_bind_that_nobody_hears_of_frees_no_buffer() {
     const POOLS: usize = 128;
     let rig = Rig::new();
@@ -384,7 +384,7 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
             privileges: MemPriv::REMOTE_READ,
             va_type: VaType::Virtual,
         };
-        // The cookie of the only buffer's first post.
+        // The cookie of the first post of the only buffer.
         rmr.bind(&mut pair.server, bind, 1, NONE).unwrap();
         until("the bind is done", || evds.request.unwrap().query().unwrap().queued == 1);
         pair.server.free().unwrap();
@@ -393,8 +393,8 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
     assert!(pools.iter().all(|pool| pool.posted() == 1));
 }
 
-/// A plain EP tells its receives apart by their order alone. Whatever happens to the EP before and
-/// after connections, no buffer has two owners, and messages are in the guards that they belong to.
+/// A plain EP identifies its receives by their order. Whatever happens to the EP before and after
+/// connections, no buffer has two owners, and each message is in its own guard.
 fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     const BUFFERS: u32 = 4;
     let rig = Rig::new();
@@ -405,7 +405,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     let mut kept = vec![];
     for round in 0..6u8 {
         assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
-        // Nobody listens there, so that everything posted is flushed; then the EP starts anew.
+        // Nothing listens there, so that all posted receives are flushed; then the EP is reset.
         let (psp, nowhere) = doorbell::Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
         drop(psp);
         ep.connect(rig.server.ia.address(), nowhere, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
@@ -417,7 +417,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
             kept.push(flushed);
         }
         assert_eq!(pool.posted(), 0);
-        // Posted before the EP gets another QP, one more than before each time.
+        // The receives are posted before the EP gets another QP, one more in each round.
         assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
         let change = doorbell::EpChange { max_recv_dtos: Some(64 << round), ..doorbell::EpChange::default() };
         ep.modify(change).unwrap();
@@ -429,7 +429,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
             kept.push(dto);
             guards.push((pool.take(&dto).unwrap(), byte));
         }
-        // One of them is returned, and one is kept for some rounds.
+        // One guard is dropped, and one is kept for some rounds.
         guards.remove(0);
         if guards.len() > 2 {
             guards.remove(0);
@@ -449,7 +449,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     }
 }
 
-/// An EVD that is too small loses completions, and the pool gets those buffers back by another way:
+/// An EVD that is too small loses completions. Their buffers return to the pool in another way,
 /// once.
 fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     let rig = Rig::new();
@@ -467,7 +467,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     }
     let mut guards = vec![];
     let mut kept = vec![];
-    // All are harvested at once, and only so many have room.
+    // All completions are harvested at once, and only a part of them fits into the EVD.
     until("all messages are here", || srq.query().unwrap().available == 0);
     assert!(small.query().unwrap().queued <= room);
     while let Ok(event) = small.dequeue() {
@@ -488,8 +488,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     assert!(guards.iter().zip(&before).all(|((guard, _), bytes)| **guard == **bytes));
 }
 
-/// Pieces that are not inside the buffer are refused, however they are made up, and the buffer
-/// comes back as it was.
+/// Pieces that are not inside the buffer are refused, and the buffer comes back unchanged.
 fn pieces_from_elsewhere_are_refused() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);
@@ -513,7 +512,7 @@ fn pieces_from_elsewhere_are_refused() {
         buf = back;
     }
     assert_eq!(*buf, [0xaa; SIZE]);
-    // Of length 0, wherever it is inside, and one twice.
+    // Pieces of length 0 anywhere inside the buffer, and one piece twice.
     pool.send_pieces(&mut pair.client, buf, &[SIZE..SIZE, 0..1, 0..0, 0..1], NONE).unwrap();
     assert!(pool.completed(&dto(&rig.client.request)));
     assert_eq!(*message(&rig.server, &mut received), [0xaa; 2]);
@@ -541,7 +540,7 @@ struct Program {
     pools: Vec<RecvPool>,
     sends: SendPool,
     pair: Pair,
-    /// Guards, and what they held when they came.
+    /// Guards, and the bytes that they had when they came.
     guards: Vec<(RecvBuf, Vec<u8>)>,
     unsent: Option<SendBuf>,
     kept: Vec<DtoCompletion>,
@@ -549,7 +548,7 @@ struct Program {
     received: usize,
 }
 
-/// What the message of this number is.
+/// The contents of the message with this number.
 fn contents(number: u8) -> Vec<u8> {
     (0..=usize::from(number)).map(|i| number.wrapping_mul(31).wrapping_add(i as u8)).collect()
 }
@@ -580,8 +579,8 @@ impl Program {
         RecvPool::new(&self.rig.server.ia, &self.rig.server.pz, 4, SIZE).unwrap()
     }
 
-    /// Sends a message; what is taken next is filled with something else at once, while that one
-    /// may be under way.
+    /// Sends a message. The next buffer from the send pool is overwritten at once; the message may
+    /// still be under way.
     fn send(&mut self) {
         let Some(mut buf) = self.unsent.take().or_else(|| self.sends.take()) else { return };
         self.number = (self.number + 1) % 100;
@@ -596,7 +595,7 @@ impl Program {
         }
     }
 
-    /// Offers the completions that are there to everybody.
+    /// Passes the completions in the EVD to every pool.
     fn reap(&mut self) {
         for evd in [&self.rig.client.request, &self.rig.server.recv] {
             let Ok(event) = evd.dequeue() else { continue };

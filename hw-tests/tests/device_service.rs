@@ -250,7 +250,7 @@ fn a_request_is_not_handed_on_to_nobody() {
     established(&rig, Pair { server, client });
 }
 
-/// The server's device, opened once more under this name.
+/// Opens the server's device once more under this name.
 fn again(rig: &Rig, name: &str) -> Side {
     let again = Side::open(name);
     assert_eq!(again.ia.address(), rig.server.ia.address());
@@ -275,7 +275,7 @@ fn a_request_is_handed_on_to_another_ia() {
     assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
     assert_eq!(arrival.cr.remote(), remote);
     assert_eq!(&arrival.cr.private_data()[..3], b"who");
-    // The request belongs to the other IA now.
+    // The request now belongs to the other IA.
     let wrong = rig.server.ep(&EpAttr::default());
     let refused = arrival.cr.accept(&wrong, &[]).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_HANDLE_EP);
@@ -287,12 +287,12 @@ fn a_request_is_handed_on_to_another_ia() {
     rig.disconnect(&pair);
 }
 
-/// A request that was handed to an EP of another IA, which an RSP has reserved.
+/// A request that was handed to an EP that an RSP of another IA has reserved.
 struct HandedOff {
     other: Side,
     server: Ep,
     client: Ep,
-    /// Where the request arrived.
+    /// The service point at which the request arrived.
     from: (Psp, ConnQual),
     to: (Rsp, ConnQual),
 }

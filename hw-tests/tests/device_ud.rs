@@ -60,7 +60,7 @@ fn ud() -> EpAttr {
     EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() }
 }
 
-/// The next event, which is one about datagrams.
+/// The next event, which has to be about datagrams.
 #[track_caller]
 fn datagram(evd: &Evd) -> DatagramEvent {
     match next(evd).data {
@@ -82,7 +82,7 @@ fn established(evd: &Evd, ep: &Ep, asked: bool) -> AddressHandle {
     }
 }
 
-/// Asks at a service of the server's; gives the request, not answered.
+/// The client asks at a service point of the server. Returns the request, which is not answered.
 #[track_caller]
 fn ask(rig: &Rig, client: &Ep, qual: ConnQual, data: &[u8]) -> CrArrival {
     client.connect(rig.server.ia.address(), qual, Some(LONG), data, Qos::BestEffort).unwrap();
@@ -91,7 +91,7 @@ fn ask(rig: &Rig, client: &Ep, qual: ConnQual, data: &[u8]) -> CrArrival {
     arrival
 }
 
-/// Two resolved EPs: the server's address handle and the client's.
+/// Two EPs that have resolved each other: the server's address handle and the client's.
 struct Known {
     to_server: AddressHandle,
     to_client: AddressHandle,
@@ -106,7 +106,7 @@ fn introduce(rig: &Rig, server: &Ep, client: &Ep) -> Known {
     Known { to_server, to_client }
 }
 
-/// A plain UD EP with receives of 256 bytes from `offset` on, with cookies from 0.
+/// A plain UD EP with posted receives of 256 bytes from `offset` on, with cookies from 0.
 fn receiver(side: &Side, receives: usize, offset: usize) -> Ep {
     let mut ep = side.ep(&ud());
     for i in 0..receives {
@@ -115,7 +115,7 @@ fn receiver(side: &Side, receives: usize, offset: usize) -> Ep {
     ep
 }
 
-/// Sends these bytes and waits for the send's completion.
+/// Sends these bytes and waits for the completion of the send.
 #[track_caller]
 fn send(side: &Side, ep: &mut Ep, to: &AddressHandle, bytes: &[u8]) -> DtoCompletion {
     side.lmr.write(1 << 20, bytes).unwrap();
@@ -126,8 +126,8 @@ fn send(side: &Side, ep: &mut Ep, to: &AddressHandle, bytes: &[u8]) -> DtoComple
     sent
 }
 
-/// The next receive, whose buffer of 256 bytes begins at `offset` plus its cookie's place; gives it
-/// and its payload.
+/// The next receive, whose buffer of 256 bytes is at `offset` plus 256 times its cookie. Returns
+/// the completion and the payload.
 #[track_caller]
 fn received(side: &Side, offset: usize) -> (DtoCompletion, Vec<u8>) {
     let got = dto(&side.recv);
@@ -181,7 +181,7 @@ fn a_datagram_has_its_header_area_in_front() {
     let (mut server, mut client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
     let known = introduce(&rig, &server, &client);
     rig.server.lmr.write(0, &[0xEE; 1024]).unwrap();
-    // The area may be a segment of its own, and lie elsewhere.
+    // The header area may be a segment of its own in other memory.
     let lmr = &rig.server.lmr;
     server.post_recv(&[lmr.triplet(512, GRH_LEN), lmr.triplet(64, 16)], 5, NONE).unwrap();
     send(&rig.client, &mut client, &known.to_server, b"sixteen letters!");
@@ -193,7 +193,7 @@ fn a_datagram_has_its_header_area_in_front() {
     assert!(memory[..64].iter().chain(&memory[80..512]).chain(&memory[552..]).all(|&byte| byte == 0xEE));
 }
 
-/// As many EPs as a parallel program may have send to one EP, which answers each.
+/// Many EPs, as of a parallel program, send to one EP, which answers each.
 fn many_find_out_about_one() {
     const MANY: usize = 12;
     let rig = Rig::new();
@@ -256,8 +256,8 @@ fn one_finds_out_about_many_at_once() {
     }
 }
 
-/// One SRQ, two UD EPs and a connection: each message in the next buffer, the datagrams behind
-/// their header area.
+/// One SRQ serves two UD EPs and a connection: each message is in the next buffer, and datagrams
+/// are behind their header area.
 fn an_srq_serves_connections_and_datagrams() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);
@@ -319,7 +319,7 @@ fn both_services_are_asked_for_at_one_service_point() {
     assert_eq!((first.sp, second.sp), (psp.id(), psp.id()));
     assert_eq!(EventData::ConnectionRequest(first).number(), 0x4_0001);
     assert_eq!(EventData::ConnectionRequest(second).number(), 0x2001);
-    // A second service point is refused, for either.
+    // A second service point at the qualifier is refused, of either kind.
     assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), dat::CONN_QUAL_IN_USE);
     psp.free().unwrap();
     let again = Psp::create(&rig.server.ia, qual, &rig.server.cr).unwrap();
@@ -381,7 +381,8 @@ fn nobody_answers_in_time() {
 fn an_address_that_nobody_has_cannot_be_reached() {
     let rig = Rig::new();
     let client = rig.client.ep(&ud());
-    // On the client's network; the software device has one of its own where nobody answers.
+    // An address of the client's network. The software device has a network of its own where nobody
+    // answers.
     let (nobody, outcome) = match rig.client.ia.address() {
         IpAddr::V4(v4) if !v4.is_loopback() => {
             let [a, b, c, _] = v4.octets();
@@ -401,7 +402,7 @@ fn an_ep_of_the_other_kind_cannot_accept() {
     let client = rig.client.ep(&ud());
     let refused = ask(&rig, &client, qual, b"").cr.accept(&connected, &[]).unwrap_err();
     assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Unconnected));
-    // It is still there.
+    // The service point is still there.
     refused.object.accept(&datagrams, &[]).unwrap();
     established(&rig.client.connect, &client, true);
     established(&rig.server.connect, &datagrams, false);
@@ -419,14 +420,14 @@ fn a_reserved_ep_gets_its_request() {
     let mut reserved = receiver(&rig.server, 2, 0);
     let (rsp, qual) = rig.server.reserve(&reserved);
     assert_eq!(reserved.state(), EpState::Reserved);
-    // It listens for datagrams only.
+    // This service point listens for datagrams only.
     let connected = rig.client.ep(&EpAttr::default());
     connected.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
     expect_connection(&rig.client.connect, &connected, ConnectionEventKind::NonPeerRejected);
     let mut client = rig.client.ep(&ud());
     let arrival = ask(&rig, &client, qual, b"");
     assert_eq!((arrival.sp, reserved.state()), (rsp.id(), EpState::PassiveConnectionPending));
-    // It took one; another is refused.
+    // An RSP takes one request; the next one is refused.
     let other = rig.client.ep(&ud());
     other.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
     assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
@@ -480,7 +481,7 @@ fn a_request_is_handed_on() {
     ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
     let arrival = connection_request(&other);
     assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
-    // Not to a service point for connections.
+    // A datagram request to a service point for connections is refused.
     let connected = rig.server.ep(&EpAttr::default());
     let (_rsp, reserved) = rig.server.reserve(&connected);
     let refused = arrival.cr.hand_off(reserved).unwrap_err();
@@ -508,8 +509,8 @@ fn a_request_is_handed_on_to_another_ia() {
     assert_eq!(received(&other, 0).1, b"over there");
 }
 
-/// A peer that is not Doorbell, or that did not get its answer: the private data of the answer to
-/// these bytes, `None` for a rejection.
+/// Asks as a peer that is not Doorbell, or did not get its answer. Returns the private data of the
+/// answer to these bytes, `None` for a rejection.
 #[track_caller]
 fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
     let channel = EventChannel::create().unwrap();
@@ -539,7 +540,7 @@ fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
     [&header.concat(), data].concat()
 }
 
-/// A peer repeats its request when an answer was lost: it gets the same answer, and the program
+/// A peer repeats its request when the answer was lost. It gets the same answer, and the program
 /// sees one request.
 fn a_request_that_comes_again_is_answered_again() {
     let rig = Rig::new();
@@ -593,7 +594,7 @@ fn address_handles_are_freed_once() {
     assert_eq!(code(client.free_address_handle(&first)), dat::INVALID_ARG2);
     let message = [rig.client.lmr.triplet(0, 8)];
     assert_eq!(code(client.post_send_ud(&message, &first, 0, NONE)), dat::INVALID_ARG4);
-    // The other goes to the same place and is not touched.
+    // The other handle has the same destination and stays.
     send(&rig.client, &mut client, &second, b"second");
     assert_eq!(received(&rig.server, 0).1, b"second");
 }
@@ -603,7 +604,7 @@ fn address_handles_that_nobody_handed_out_are_refused() {
     let (server, mut client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
     let known = introduce(&rig, &server, &client);
     let message = [rig.client.lmr.triplet(0, 8)];
-    // Another IA's, though to its own side.
+    // A handle of another IA, although its destination is on the same side.
     assert_eq!(code(client.post_send_ud(&message, &known.to_client, 0, NONE)), dat::INVALID_ARG4);
     let wide = known.to_server.with_qpn(1 << 24);
     assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), dat::INVALID_ARG4);
@@ -642,7 +643,7 @@ fn a_freed_handle_does_not_affect_posted_sends() {
     assert_eq!(client.state(), EpState::Unconnected);
 }
 
-/// Nobody waits for their completions.
+/// No thread waits for their completions.
 fn datagrams_are_sent_before_their_ep_goes() {
     const MANY: u64 = 16;
     let rig = Rig::new();
@@ -658,7 +659,7 @@ fn datagrams_are_sent_before_their_ep_goes() {
     }
 }
 
-/// The same before their memory is freed.
+/// The sends are done before their memory is freed.
 fn datagrams_are_sent_before_their_memory_goes() {
     const MANY: u64 = 16;
     let rig = Rig::new();
@@ -692,7 +693,7 @@ fn an_ep_goes_while_answers_are_awaited() {
     let first = ask(&rig, &client, qual, b"1");
     let second = ask(&rig, &client, qual, b"2");
     client.free().unwrap();
-    // Nobody waits any more; the server cannot know.
+    // No thread waits any more; the server cannot know that.
     first.cr.accept(&server, &[]).unwrap();
     server.free().unwrap();
     drop(second);
@@ -738,7 +739,7 @@ fn connections_work_is_refused() {
         code(client.connect(rig.server.ia.address(), 1, None, &[0; 57], Qos::BestEffort)),
         dat::INVALID_ARG5
     );
-    // And datagrams through what is for connections.
+    // And for datagram calls on EPs for connections.
     let mut connected = rig.client.ep(&EpAttr::default());
     assert_eq!(
         code(connected.post_send_ud(&message, &known.to_server, 0, NONE)),
@@ -774,7 +775,7 @@ fn completion_flags_are_those_of_sends() {
     let message = [rig.client.lmr.triplet(0, 8)];
     client.post_send_ud(&message, &to, 1, CompletionFlags::SUPPRESS).unwrap();
     client.post_send_ud(&message, &to, 2, NONE).unwrap();
-    // The first made no event.
+    // The first send caused no event.
     assert_eq!(dto(&rig.client.request).cookie, 2);
     until("two have come", || quiet.query().unwrap().queued == 2);
     assert_eq!(code(cno.wait(Some(SHORT))), dat::TIMEOUT_EXPIRED);

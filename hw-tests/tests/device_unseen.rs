@@ -54,7 +54,7 @@ fn post(side: &Side, ep: &mut Ep, receives: usize) {
     }
 }
 
-/// The client sends, and nobody polls for the completion.
+/// The client sends a message. No thread polls for its completion.
 fn send(rig: &Rig, pair: &mut Pair, len: usize) {
     pair.client.post_send(&[rig.client.lmr.triplet(0, len)], 7, NONE).unwrap();
 }
@@ -83,7 +83,7 @@ fn connect_with(
     rig.connect(make(&rig.server, server, attr), make(&rig.client, client, &EpAttr::default()))
 }
 
-/// The completions are where they belong, after the events.
+/// After the events, the completions are in their EVDs.
 fn a_too_long_message_is_reported_at_both_ends() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig);
@@ -99,7 +99,7 @@ fn a_too_long_message_is_reported_at_both_ends() {
     expect_nothing(&rig.client.request);
 }
 
-/// EPs without EVDs for completions, where there is nothing to look at.
+/// EPs without EVDs for completions, so that no thread can look at them.
 fn a_too_long_message_is_reported_without_dto_evds() {
     let rig = Rig::new();
     let mut pair = connect_with(&rig, (None, None), (None, None), &EpAttr::default());
@@ -130,7 +130,7 @@ fn readable(cno: &Cno) {
     assert_eq!(nix::poll::poll(&mut fds, PollTimeout::try_from(LONG).unwrap()), Ok(1));
 }
 
-/// However receives notify, and whether or not requests share their EVD.
+/// In each notification mode of receives, with requests on the same EVD and on another.
 fn a_too_long_message_is_reported_in_every_mode() {
     let rig = Rig::new();
     for recv_completion_flags in
@@ -147,7 +147,7 @@ fn a_too_long_message_is_reported_in_every_mode() {
 }
 
 /// A wait that ends with an event leaves the CQ disarmed, and a wait that times out leaves it
-/// armed; both are followed by a failure.
+/// armed. A failure follows each of them.
 fn a_break_is_told_after_waits_on_the_dto_evds() {
     let rig = Rig::new();
     for in_vain in [false, true] {
@@ -173,7 +173,7 @@ fn a_break_is_told_after_waits_on_the_dto_evds() {
     }
 }
 
-/// A thread has gone to sleep in a wait.
+/// Whether a thread sleeps in a wait.
 fn blocked(evd: &Evd) -> bool {
     evd.counters().unwrap()[EvdCounter::WaitBlocked] > 0
 }
@@ -205,8 +205,8 @@ fn a_request_without_receiver_is_told() {
     assert_eq!(dto(&rig.client.request).status, DtoStatus::ReceiverNotReady);
 }
 
-/// An RDMA Write to memory that the peer does not have. The target has receives posted, or none
-/// that could be flushed.
+/// An RDMA Write to memory that the peer does not have. The target has receives posted, or no
+/// receives that could be flushed.
 fn a_request_without_privilege_is_told() {
     let rig = Rig::new();
     for receives in [4, 0] {
@@ -226,7 +226,7 @@ fn write_to_nowhere(side: &Side, ep: &mut Ep) {
     ep.post_rdma_write(&[side.lmr.triplet(0, 8)], 1, nowhere, NONE).unwrap();
 }
 
-/// The device reports this EP as well: EP_BROKEN comes with it.
+/// The device reports this EP as well, so EP_BROKEN comes with it.
 fn an_srq_ep_whose_request_fails_is_told() {
     let rig = Rig::new();
     let srq = rig.server.srq(4);
@@ -237,8 +237,8 @@ fn an_srq_ep_whose_request_fails_is_told() {
     assert_eq!((event.kind, event.object), (AsyncKind::EpBroken, AsyncObject::Ep(pair.server.id())));
 }
 
-/// A datagram that is too long for a buffer of an SRQ. (rxe drops one that is too long for the EP's
-/// own.)
+/// A datagram that is too long for a buffer of an SRQ. (rxe drops a datagram that is too long for
+/// an EP's own buffer.)
 fn a_datagram_ep_that_fails_is_told() {
     let rig = Rig::new();
     let attr = EpAttr { service_type: ServiceType::Ud, max_message_size: 1024, ..EpAttr::default() };
@@ -270,7 +270,7 @@ fn expect_soft(ia: &Ia, ep: &Ep) {
     assert_eq!(event.reason, reason::EP_SOFT_HIGH_WATERMARK);
 }
 
-/// Once per setting; the receives stay for the consumer, in their order.
+/// The event comes once per setting. The receives stay for the consumer, in their order.
 fn the_soft_watermark_is_told() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);
@@ -314,7 +314,7 @@ fn the_soft_watermark_is_told_through_a_cno() {
     expect_soft(&rig.server.ia, &pair.server);
 }
 
-/// Set before the connection or during it.
+/// The watermark is set before the connection or during it.
 fn the_hard_watermark_is_told_to_both_ends() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
@@ -350,7 +350,8 @@ fn sleeps() -> Vec<(String, u64)> {
     .collect()
 }
 
-/// With everything armed, and after traffic, waits and breaks, the provider's threads stay asleep.
+/// While everything is armed, and after traffic, waits and breaks, the provider's threads stay
+/// asleep.
 fn nothing_wakes_the_provider_while_nothing_happens() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);

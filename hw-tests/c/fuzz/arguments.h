@@ -44,7 +44,7 @@ static DAT_HANDLE any_of(enum kind kind, unsigned flags)
     if (p < 82 && (object = some(kind, rnd(2), 0)))
         return (char *)object->handle + (int)rnd(33) - 16;
     if (p < 92) {
-        /* With the table in front, as libdat2 wants it. */
+        /* The provider's table comes first, where libdat2 looks for it. */
         memcpy(garbage, &table, sizeof table);
         return garbage;
     }
@@ -87,8 +87,8 @@ static uint64_t any_mask(uint64_t all)
     return p < 40 ? all : p < 70 ? next() & all : !nonsense() || p < 80 ? 0 : p < 90 ? UINT64_C(1) << rnd(64) : next();
 }
 
-/* To read from: NULL, garbage wherever it lies, or this structure, at its place or at an odd
- * one. */
+/* An argument that the call reads: NULL, garbage of any alignment, or this structure, in place or
+ * at an odd address. */
 static void *in(const void *sensible, unsigned size)
 {
     unsigned char *at = scratch + 8192;
@@ -103,7 +103,7 @@ static void *in(const void *sensible, unsigned size)
     return at;
 }
 
-/* To write to. */
+/* An argument that the call writes. */
 static void *out(void)
 {
     memset(scratch, 0xA5, 1024);
@@ -124,7 +124,7 @@ static unsigned timeout(void)
     return percent(60) ? 0 : rnd(2000);
 }
 
-/* Of this IA, mostly. */
+/* A context, mostly of this IA. */
 static struct context *context_of(int ours)
 {
     struct context *c = &contexts[0];
@@ -230,8 +230,7 @@ static struct sockaddr *to_whom(void)
     memcpy(other, garbage, sizeof other);
     other[0] = (unsigned char[]){AF_INET, AF_INET6, AF_UNIX, 0, 27}[rnd(5)];
     other[1] = 0;
-    /* Addresses of this host, of nobody, and of any number; a route somewhere else is not looked
-     * for twice. */
+    /* Half of the addresses are this host's, the others garbage. */
     if (percent(50))
         memcpy(other + 4, "\x7f\0\0\1", 4);
     return (struct sockaddr *)(other + rnd(2));

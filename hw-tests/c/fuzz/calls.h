@@ -15,7 +15,7 @@
 #define OF_POST (OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES | OF_MEMORY)
 #define OF_QUERY (OF_HANDLE | OF_ARGUMENT)
 #define OF_FREE (OF_HANDLE | OF_STATE)
-/* The peer of a request has given up. */
+/* The code of a request whose peer has given up. */
 #define OF_GONE T(DAT_ABORT)
 #define OF_CREATE (OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES | OF_MODEL)
 
@@ -41,14 +41,14 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
     return code;
 }
 
-/* A call of a slot on a handle of a kind. */
+/* Calls a slot with a handle of this kind, and checks the code. */
 #define CALL(number, name, kind, handle, types, ...)                                                             \
     (now_calling = #name, is_live = find(handle, kind) != NULL,                                                  \
      judge(number, table->name##_func(__VA_ARGS__), types, is_live, subtype[kind]))
 /* Set by CALL. */
 #define DID(...) (CALL(__VA_ARGS__) == DAT_SUCCESS)
 
-/* The one slot with variable arguments. */
+/* The only slot with variable arguments. */
 static DAT_RETURN extension(DAT_HANDLE handle, int op, ...)
 {
     va_list args;

@@ -1,10 +1,10 @@
-/* What events tell, and calls of several steps: connecting, counters. */
+/* Random looks at events, and calls of several steps: connecting, counters. */
 #ifndef FUZZ_EVENTS_H
 #define FUZZ_EVENTS_H
 
 #include "calls.h"
 
-/* Where datagrams of some UD EP go, as events have told. */
+/* Destinations of datagrams, as events have told them. */
 #define WAYS 64
 static __thread struct way {
     DAT_HANDLE ep;
@@ -18,7 +18,7 @@ static struct way *some_way(void)
     return &ways[rnd(ways_told < WAYS ? ways_told + 1 : WAYS)];
 }
 
-/* Of an EP that may send there, mostly. */
+/* Mostly the handle of an EP that may send there. */
 static DAT_IB_ADDR_HANDLE *address_handle(struct way *way)
 {
     static __thread DAT_IB_ADDR_HANDLE ah;
@@ -54,7 +54,7 @@ static DAT_HANDLE ia_of(DAT_HANDLE handle)
     return NULL;
 }
 
-/* Two EPs of the two IAs that know each other, as far as what there is allows it. */
+/* Connects EPs of the two IAs, as far as the objects at hand allow it. */
 static void connect_two(void)
 {
     DAT_HANDLE ia[2] = {current, NULL}, ep[2], evd, psp, cr;
@@ -105,7 +105,7 @@ static void connect_two(void)
     }
 }
 
-/* Counters: of an EP, an EVD, an IA or anything else. */
+/* Counters of an EP, an EVD, an IA or any other handle. */
 static void counter_call(void *to)
 {
     static const int all[] = {DCNT_IA_ALL_COUNTERS, DCNT_EP_ALL_COUNTERS, DCNT_EVD_ALL_COUNTERS};
@@ -122,7 +122,7 @@ static void counter_call(void *to)
         break;
     case 1:
         now_calling = "print counters";
-        /* Its lines are of no interest, and there are many of them. */
+        /* The call prints many lines, which are not checked. */
         if (percent(10))
             judge(78, extension(h, DAT_IB_PRINT_COUNTERS_OP, n, reset), OF_QUERY, is_counted, DAT_INVALID_HANDLE1);
         break;

@@ -1,9 +1,9 @@
-/* Random numbers, and what the fuzzer believes about the handles that it has seen. */
+/* Random numbers, and what the fuzzer knows about the handles that it has seen. */
 #ifndef FUZZ_OBJECTS_H
 #define FUZZ_OBJECTS_H
 
 static uint64_t seed;
-/* Each thread has its own objects and its own memory; IAs they share. */
+/* Each thread has its own objects and its own memory. The threads share the IAs. */
 static __thread uint64_t state;
 static __thread const char *now_calling = "nothing";
 
@@ -15,7 +15,7 @@ static uint64_t next(void)
     return state * UINT64_C(0x2545F4914F6CDD1D);
 }
 
-/* 0 to n - 1. */
+/* A number from 0 to n - 1. */
 static unsigned rnd(unsigned n)
 {
     return (unsigned)((next() >> 32) % n);
@@ -38,7 +38,7 @@ static void last_words(int sig)
     abort();
 }
 
-/* What this program believes about the handles it has seen. */
+/* What the fuzzer knows about the handles that it has seen. */
 enum kind { IA, PZ, LMR, EVD, EP, SRQ, PSP, RSP, CR, CNO, RMR, CSP, KINDS };
 
 static const DAT_RETURN subtype[KINDS] = {
@@ -51,14 +51,14 @@ struct object {
     DAT_HANDLE handle, ia;
     enum kind kind;
     int live;
-    /* Of an EVD. */
+    /* The flags of an EVD. */
     unsigned flags;
 };
 
 #define MOST 4096
 static __thread struct object objects[MOST];
 static __thread unsigned known;
-/* The IA that this call is about, and how much of the call is nonsense, in percent. */
+/* The IA of the present call, and how much of the call is nonsense, in percent. */
 static __thread DAT_HANDLE current;
 static __thread unsigned noise;
 
@@ -84,8 +84,8 @@ static unsigned count_live(enum kind kind)
     return n;
 }
 
-/* One of this kind; those of the current IA, and EVDs that have all these flags, if there are
- * any. */
+/* An object of this kind, if there is one: preferably of the current IA and, among EVDs, with all
+ * these flags. */
 static struct object *some(enum kind kind, int live, unsigned flags)
 {
     unsigned n = 0, m = 0;

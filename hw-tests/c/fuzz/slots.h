@@ -4,7 +4,7 @@
 
 #include "events.h"
 
-/* Several threads share the IAs: none of them opens or closes any. */
+/* True if several threads share the IAs. Then no thread opens or closes an IA. */
 static int several;
 
 static void one_call(void)
@@ -46,7 +46,7 @@ static void one_call(void)
              any_mask(DAT_PROVIDER_FIELD_ALL), percent(10) ? NULL : (void *)(scratch + 2048));
         break;
     case 2:
-        /* Now and then, or nothing else would happen. */
+        /* An IA is closed seldom, because its objects go with it. */
         h = any_handle(IA);
         if (find(h, IA) && (several || !percent(3)))
             break;
@@ -239,7 +239,7 @@ static void one_call(void)
             died(h, EP);
         break;
     case 37: {
-        /* All of the arena at most: the device never writes anywhere else. */
+        /* At most the whole arena: the device must not write anywhere else. */
         uint64_t length = !nonsense() ? sizeof arena / 2 : percent(50) ? 0 : UINT64_C(1) << (40 + rnd(24));
         DAT_LMR_CONTEXT context;
         DAT_RMR_CONTEXT rmr = 0;
@@ -476,7 +476,7 @@ static void one_call(void)
             break;
         }
         h = any_handle(EP);
-        /* A pointer among these arguments might be taken for somewhere to write to. */
+        /* The provider might take a pointer among these arguments for a place to write to. */
         if (op == DAT_IB_OPEN_QUERY_OP || op == DAT_IB_CLOSE_QUERY_OP || op == DAT_IB_QUERY_COUNTERS_OP)
             break;
         now_calling = "handle_extendedop";

@@ -38,14 +38,14 @@ impl Provider {
     }
 }
 
-/// What each end runs on.
+/// What runs at each end.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     server: Provider,
     client: Provider,
-    /// A data path of Doorbell's.
+    /// The data path of Doorbell.
     path: &'static str,
-    /// Under the libdat2 of provider/dat2, although the system has one.
+    /// Whether it runs under the libdat2 of provider/dat2, although the system has one.
     ours: bool,
 }
 
@@ -71,7 +71,7 @@ impl Ends {
         Running::start_with(program, args, conf, &variables)
     }
 
-    /// For the end of a test's name.
+    /// The end of a test's name.
     fn suffix(&self) -> String {
         let registry = if self.ours { "_under_our_libdat2" } else { "" };
         match (self.server, self.client) {
@@ -109,13 +109,13 @@ pub(crate) fn iterations(n: u32) -> u32 {
 
 type Run = Box<dyn Fn(&Ends) -> Result<(), String> + Send + Sync>;
 
-/// What is run, and where.
+/// A program or a pair of programs, and the combinations in which it runs.
 pub(crate) struct Case {
-    /// The test's name begins with it.
+    /// The first part of the test's name.
     pub(crate) name: String,
-    /// Minutes on rxe.
+    /// The program takes minutes on rxe.
     pub(crate) long: bool,
-    /// Also between Doorbell and libdaplofa, both ways.
+    /// Whether it also runs between Doorbell and libdaplofa, in both directions.
     pub(crate) mixed: bool,
     pub(crate) run: Run,
 }
@@ -124,7 +124,7 @@ pub(crate) struct Case {
 /// it.
 const UNDER_OURS: &[&str] = &["dtest_b_65536", "dtestsrq_c_1", "dtestx", "dapltest_T_sr"];
 
-/// A test for each combination of providers and data paths.
+/// Makes a test for each combination of providers and data paths.
 pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
     use Provider::{Doorbell, Libdaplofa};
     let other = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libdaplofa.so.2").exists();
@@ -165,30 +165,30 @@ fn trial(case: Case, ends: Ends) -> Trial {
     }
 }
 
-/// Messages of programs that hit a race of their own. Such a program is run again, unless runs are
-/// counted.
+/// Output of programs that run into a race of their own. Such a program is run again, unless runs
+/// are counted.
 const RACES: &[Race] = &[
     // dtestx's server tells the client where to connect before it listens there.
     Race { says: "unexpected event, !conn established: 0x4003", rxe: false, libdaplofa: false },
     Race { says: REFUSED_DATAGRAMS, rxe: false, libdaplofa: false },
-    // dapltest's threads say that they are gone before they have freed their memory, from lists
-    // that are freed meanwhile (DT_Thread_Destroy): its server tells of that one piece, and its
-    // heap is broken.
+    // dapltest's threads report their end before they have freed their memory, whose list is freed
+    // meanwhile (DT_Thread_Destroy). The server then reports one block of memory, and its heap is
+    // damaged.
     Race { says: "file: dapl_thread.c, \tMemType:THREAD", rxe: false, libdaplofa: false },
     // rxe copies a packet into memory in any order, and `dtest -W` takes the last byte for the last
-    // that comes.
+    // one that arrives.
     Race { says: "Tx data from server wrong", rxe: true, libdaplofa: false },
     Race { says: "ERR: message len is", rxe: true, libdaplofa: false },
-    // rxe's acknowledgements come late, and libdaplofa does not wait for them: hw-tests/README.md.
+    // rxe acknowledges late, and libdaplofa does not wait for that: see hw-tests/README.md.
     Race { says: "ERROR rdma_write: status=0x1", rxe: true, libdaplofa: true },
     Race { says: "DTO REQ size 0, status 1", rxe: true, libdaplofa: true },
 ];
 
 struct Race {
     says: &'static str,
-    /// On rxe only.
+    /// These happen on rxe only.
     rxe: bool,
-    /// With libdaplofa at one end only.
+    /// These happen only if libdaplofa is at one end.
     libdaplofa: bool,
 }
 

@@ -8,8 +8,8 @@ use crate::{IA, setting};
 const MIX: &str = "-P client RW 4096 1 server RW 2048 4 server RR 1024 1 client RR 2048 1 \
                    client SR 1024 3 -f server SR 256 3 -f";
 
-/// Transactions: name, iterations, threads, endpoints of a thread, the rest, and whether also with
-/// libdaplofa at the other end.
+/// Transactions: name, iterations, threads, endpoints of a thread, other arguments, and whether
+/// they also run with libdaplofa at the other end.
 const TRANSACTIONS: &[(&str, u32, u32, u32, &str, bool)] = &[
     ("sr", 8192, 1, 1, "client SR 4096 server SR 4096", true),
     ("sr_polled", 4096, 1, 1, "-P client SR 256 server SR 256", false),
@@ -42,7 +42,8 @@ const TRANSACTIONS: &[(&str, u32, u32, u32, &str, bool)] = &[
     ("reserved", 1024, 2, 2, "-r client SR 1024 server SR 1024", false),
 ];
 
-/// Performance: name, iterations, the rest, and whether also with libdaplofa at the other end.
+/// Performance: name, iterations, other arguments, and whether it also runs with libdaplofa at the
+/// other end.
 const PERFORMANCE: &[(&str, u32, &str, bool)] = &[
     ("rw_blocking", 4096, "-p 1 -m b RW 4096", true),
     ("rw_segments", 4096, "-m b RW 32768 4", false),
@@ -56,11 +57,11 @@ const PERFORMANCE: &[(&str, u32, &str, bool)] = &[
     ("rr_deep", 8192, "-p 16 -m p RR 4096", false),
 ];
 
-/// Functions: name, cases, how many cases pass, and the failed steps that are known.
+/// Functions: name, cases, how many cases pass, and the steps that are known to fail.
 ///
-/// "PASS" is said after failed steps, too. A length of 0 gives INVALID_PARAMETER, as the pages have
-/// it, and not LENGTH_ERROR; service points that make endpoints, and memory windows, need not be
-/// there. The cases 13 and 15 of queryinfo end within libdat2, whatever the provider.
+/// dapltest prints "PASS" after failed steps as well. A length of 0 gives INVALID_PARAMETER, as the
+/// manual pages say, and not LENGTH_ERROR. Service points that create endpoints, and memory
+/// windows, are optional. Cases 13 and 15 of queryinfo fail inside libdat2, with every provider.
 const FUNCTIONS: &[(&str, &str, usize, &[&str])] = &[
     ("hwconn", "", 4, &[]),
     ("endpoint", "", 3, &[]),
@@ -109,7 +110,7 @@ fn server(ends: &Ends) -> Result<Running, String> {
     Ok(server)
 }
 
-/// The order to end, and what the server then says.
+/// Orders the server to end, and checks what it prints then.
 fn quit(ends: &Ends, server: &mut Running) -> Result<(), String> {
     let mut quit = ends.client("dapltest", &words(&format!("-T Q -s {} -D {IA}", setting().server)));
     let (quit_said, _) = quit.end()?;
@@ -121,13 +122,13 @@ fn quit(ends: &Ends, server: &mut Running) -> Result<(), String> {
     }
 }
 
-/// One test from a client, and the order to end the server.
+/// Runs one test from a client, and then orders the server to end.
 fn client(ends: &Ends, kind: &str, arguments: &str, says: &str) -> Result<(), String> {
     let mut server = server(ends)?;
     let to = format!("-T {kind} -s {} -D {IA} {arguments}", setting().server);
     let mut client = ends.client("dapltest", &words(&to));
     let (said, status) = client.end()?;
-    // Statistics, or that there was too little time for any.
+    // It prints statistics, or that there was too little time for any.
     let measured = said.contains("Stat") || said.contains("completed successfully");
     let complained =
         [&said, &server.said()].iter().any(|said| said.contains("rror") || said.contains("failed"));
@@ -153,7 +154,7 @@ fn functions(ends: &Ends, name: &str, which: &str, passes: usize, known: &[&str]
     }
 }
 
-/// Many objects of every kind, on eight IAs of one device.
+/// Creates many objects of every kind on eight IAs of one device.
 fn limits(ends: &Ends) -> Result<(), String> {
     const MADE: [&str; 11] = [
         "IAs opened: 15",

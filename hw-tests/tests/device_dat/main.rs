@@ -21,14 +21,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The IA's name in both dat.confs.
+/// The name of the IA in both dat.confs.
 const IA: &str = "doorbell-test";
 
-/// Where everything is.
+/// The paths and the address that all tests use.
 struct Setting {
-    /// A folder for the dat.confs.
+    /// The folder with the dat.confs.
     conf: PathBuf,
-    /// The server's address.
+    /// The address of the server.
     server: IpAddr,
 }
 
@@ -37,7 +37,7 @@ static SETTING: OnceLock<Setting> = OnceLock::new();
 fn main() {
     log();
     let mut args = Arguments::from_args();
-    // Programs listen on ports that cannot be chosen.
+    // One pair at a time, because the programs listen on fixed ports.
     args.test_threads = Some(1);
     let no_device = devices().is_none().then_some("no device: set DOORBELL_TEST_DEVICES");
     let no_programs = (!dapltest_exists()).then_some("no uDAPL programs: install dapl2-utils");
@@ -61,12 +61,12 @@ fn ignored_if(missing: Option<&str>, trial: Trial) -> Trial {
     }
 }
 
-/// dapl2-utils is installed.
+/// Whether dapl2-utils is installed.
 fn dapltest_exists() -> bool {
     Path::new("/usr/bin/dapltest").exists()
 }
 
-/// libdoorbell.so as cargo built it for this test: next to the test executable.
+/// libdoorbell.so as cargo built it for this test: in the folder of the test executable.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has an executable");
     let deps = exe.parent().expect("an executable is in a folder");
@@ -75,8 +75,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// Writes the dat.confs once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa
-/// there, and `both` with the IAs `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
+/// Writes the dat.confs, once: `a` and `b` for the two ends, `ofa-a` and `ofa-b` for libdaplofa at
+/// those ends, and `both` with the IAs `doorbell-a`, `doorbell-b`, `ofa-a` and `ofa-b`.
 fn setting() -> &'static Setting {
     SETTING.get_or_init(|| {
         let (a, b) = devices().expect("DOORBELL_TEST_DEVICES names the devices");

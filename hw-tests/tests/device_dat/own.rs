@@ -8,17 +8,17 @@ use libtest_mimic::{Failed, Trial};
 use std::path::Path;
 use std::process::Command;
 
-/// Where the build script put them.
+/// The folder into which the build script compiled the programs.
 pub(crate) const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
-/// What they are called.
+/// The names of the programs.
 const NAMES: &str = env!("DOORBELL_C_NAMES");
-/// Those of DAT 1.2, with libdat.so.1.
+/// The programs of DAT 1.2, which use libdat.so.1.
 const PROGRAMS12: &str = env!("DOORBELL_C12_PROGRAMS");
 const NAMES12: &str = env!("DOORBELL_C12_NAMES");
 
 const VALGRIND: &str = "/usr/bin/valgrind";
-/// Memory errors and lost memory are failures, but for those of other libraries in
-/// `c/valgrind.supp`.
+/// Memory errors and lost memory are failures, except those of other libraries that
+/// `c/valgrind.supp` lists.
 const MEMCHECK: [&str; 6] = [
     "-q",
     "--error-exitcode=99",
@@ -27,18 +27,18 @@ const MEMCHECK: [&str; 6] = [
     "--errors-for-leak-kinds=definite",
     concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/c/valgrind.supp"),
 ];
-/// Those that wait for wall clock time, whose processes are not all under valgrind, whose threads
-/// have to run at once, or whose malloc valgrind replaces with its own.
+/// Programs that do not run under valgrind: they wait for wall clock time, start processes outside
+/// of valgrind, need threads that run at once, or replace malloc, as valgrind does.
 const NOT_UNDER_VALGRIND: &[&str] = &["faults", "no_memory", "refused"];
-/// Those that run once more under the libdat2 of provider/dat2, where there is another:
-/// `DOORBELL_LIBDAT2=ours` runs all under it.
+/// Programs that run once more under the libdat2 of provider/dat2 if the system has another: with
+/// `DOORBELL_LIBDAT2=ours`, all do.
 const UNDER_OURS: &[&str] = &["handles", "service", "srq", "ud", "whole"];
-/// For `LD_LIBRARY_PATH`: whatever is there.
+/// For `LD_LIBRARY_PATH`: the folder of the libdat2 to use.
 const SYSTEM: &str = "";
-/// Those that are called by tests of their own.
+/// Programs that other tests run.
 const SPECIAL: &[&str] = &["opens"];
 
-/// Seconds and seed of the fuzzing: `DOORBELL_FUZZ="600 7"` for a longer one.
+/// Seconds and seed of the fuzzing; `DOORBELL_FUZZ="600 7"` sets them.
 fn fuzzing() -> Vec<String> {
     let words = std::env::var("DOORBELL_FUZZ").unwrap_or_else(|_| "10 1".to_owned());
     words.split_whitespace().map(str::to_owned).collect()
@@ -62,7 +62,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     plain.chain(under_ours).chain([loader]).chain(checked).chain(trials12()).collect()
 }
 
-/// The tests under the libdat2 of provider/dat2 run under that one.
+/// Whether the tests for the libdat2 of provider/dat2 do run under it.
 fn find_our_libdat2() -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join("whole");
     let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", our_libdat2()).output()?;
@@ -72,7 +72,7 @@ fn find_our_libdat2() -> Result<(), Failed> {
     if found { Ok(()) } else { Err(said.into()) }
 }
 
-/// One of them runs on libdaplofa as well, and with it at either end.
+/// One of these programs also runs on libdaplofa, and with libdaplofa at either end.
 fn trials12() -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut add =
@@ -118,8 +118,8 @@ fn paths() -> &'static [&'static str] {
 
 fn no_valgrind() -> Option<&'static str> {
     if std::env::var_os("MLX5_EMU_SESSION").is_none() {
-        // valgrind knows what the software device writes, but not what a kernel and its devices
-        // write.
+        // valgrind sees the writes of the software device, but not those of a kernel and its
+        // devices.
         Some("under valgrind on the software device only")
     } else if !Path::new(VALGRIND).exists() {
         Some("no valgrind: install valgrind")

@@ -8,48 +8,47 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// For one pair of programs; `DOORBELL_PROGRAM_PATIENCE` says otherwise, in seconds.
+/// The time limit of a pair of programs; `DOORBELL_PROGRAM_PATIENCE` sets it, in seconds.
 fn patience() -> Duration {
     static PATIENCE: OnceLock<Duration> = OnceLock::new();
     *PATIENCE.get_or_init(|| match std::env::var("DOORBELL_PROGRAM_PATIENCE") {
         Ok(text) => {
             Duration::from_secs(text.parse().expect("DOORBELL_PROGRAM_PATIENCE is a number of seconds"))
         }
-        // dtest's 4 MiB buffers take minutes where a processor is emulated.
+        // dtest's buffers of 4 MiB take minutes on an emulated processor.
         Err(_) => Duration::from_secs(if is_mlx5() { 240 } else { 600 }),
     })
 }
 
-/// A line of Doorbell's log. The programs that it happens to wait for a request that will never
-/// come.
+/// A line of Doorbell's log. A program that causes it waits for a request that will never come.
 pub(crate) const REFUSED_DATAGRAMS: &str = "nobody takes requests for datagrams there";
 
-/// For `LD_LIBRARY_PATH`: the libdat2 of provider/dat2 in front of the system's.
+/// For `LD_LIBRARY_PATH`: the libdat2 of provider/dat2 before that of the system.
 pub(crate) fn our_libdat2() -> String {
     let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     format!("{}:{others}", env!("DOORBELL_OUR_LIBDAT2"))
 }
 
-/// Whether everything is to run under the libdat2 of provider/dat2: the system had none when this
-/// was built, or `DOORBELL_LIBDAT2=ours`.
+/// Whether everything runs under the libdat2 of provider/dat2: the system had none at build time,
+/// or `DOORBELL_LIBDAT2=ours` is set.
 pub(crate) fn only_ours() -> bool {
     env!("DOORBELL_ONLY_OUR_LIBDAT2") == "true"
         || std::env::var("DOORBELL_LIBDAT2").is_ok_and(|which| which == "ours")
 }
 
-/// Between two looks at something that gives no notice.
+/// The interval between two looks at a state that causes no event.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What shows that the server can be called.
+/// How to tell that a server can be called.
 #[derive(Clone, Copy)]
 pub(crate) enum Ready {
-    /// It says so.
+    /// It prints this.
     Says(&'static str),
-    /// It listens on this TCP port: programs that exchange addresses first.
+    /// It listens on this TCP port, where the programs exchange addresses.
     Tcp(u16),
 }
 
-/// A program that runs; it ends with this value.
+/// A running program; dropping the value kills it.
 pub(crate) struct Running {
     child: Child,
     name: String,
@@ -58,8 +57,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it with this dat.conf and these environment variables; standard output line by line,
-    /// so that its progress can be seen. An empty variable is taken away.
+    /// Starts a program with this dat.conf and these environment variables. Standard output comes
+    /// line by line, so that progress can be seen. An empty variable is removed.
     pub(crate) fn start_with(program: &str, args: &[String], conf: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program).args(args);
@@ -89,7 +88,7 @@ impl Running {
                 while matches!(reader.read_until(b'\n', &mut bytes), Ok(n) if n > 0) {
                     let line = String::from_utf8_lossy(&bytes).into_owned();
                     output.lock().unwrap().push_str(&line);
-                    // Nobody may listen any more.
+                    // The receiver may have gone.
                     let _ = sender.send(line);
                     bytes.clear();
                 }
@@ -98,7 +97,7 @@ impl Running {
         Self { child, name: format!("{program} {}", args.join(" ")), output, lines }
     }
 
-    /// Waits until it can be called.
+    /// Waits until the server can be called.
     ///
     /// # Errors
     /// It ended, or never got there.
@@ -130,13 +129,13 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end; gives what it printed and its status.
+    /// Waits for the end of the program, and returns its output and its status.
     ///
     /// # Errors
     /// It does not end, or can't any more.
     pub(crate) fn end(&mut self) -> Result<(String, ExitStatus), String> {
         let end = Instant::now() + patience();
-        // The threads let go of the channel when the program has closed its output.
+        // The reader threads drop the channel when the program has closed its output.
         while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             if line.contains(REFUSED_DATAGRAMS) {
                 return Err(format!("{} asked nobody:\n{}", self.name, self.said()));
@@ -153,7 +152,7 @@ impl Running {
         }
     }
 
-    /// The same for those who know that it ends.
+    /// The same for a program that is known to end.
     pub(crate) fn finish(&mut self) -> (String, ExitStatus) {
         self.end().unwrap_or_else(|hangs| panic!("{hangs}"))
     }
@@ -170,7 +169,7 @@ impl Drop for Running {
     }
 }
 
-/// State 0A (LISTEN) and this local port in the kernel's tables.
+/// Whether the kernel's tables have this local port in state 0A (LISTEN).
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let table = std::fs::read_to_string(table).unwrap_or_default();
@@ -191,13 +190,13 @@ pub(crate) fn words(text: &str) -> Vec<String> {
 pub(crate) struct Pair {
     pub(crate) program: &'static str,
     pub(crate) ready: Ready,
-    /// What both get.
+    /// Arguments of both.
     pub(crate) args: &'static str,
-    /// What only the server gets.
+    /// Arguments of the server.
     pub(crate) server_args: &'static str,
-    /// What only the client gets.
+    /// Arguments of the client.
     pub(crate) client_args: &'static str,
-    /// What both have to say, all of it.
+    /// What both have to print, all of it.
     pub(crate) says: &'static [&'static str],
 }
 

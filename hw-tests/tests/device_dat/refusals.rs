@@ -50,8 +50,9 @@ pub(crate) fn trials() -> [Trial; 5] {
     ]
 }
 
-/// Opens the IA that is the last word, by way of the words before it, in this environment: the last
-/// code is this one, and the only line of the log has these words. Without the log nothing is said.
+/// Opens the IA of the last word, by way of the words before it, in this environment. The last code
+/// has to be this one, and the only line of the log has to have these words. Without the log,
+/// nothing is printed.
 fn says(words: &[&str], variables: &[(&str, &str)], code: u32, reasons: &[&str]) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join("opens").display().to_string();
     let (ia, before) = words.split_last().expect("an IA is named");

@@ -3,11 +3,11 @@
 use crate::case::Case;
 use crate::pair::{Pair, Ready};
 
-/// On which dtest, dtestcm and dtestx exchange addresses.
+/// The port at which dtest, dtestcm and dtestx exchange addresses.
 const SIDE_CHANNEL: Ready = Ready::Tcp(15_828);
 
-/// The test passes, and what it has counted by then is printed: its attempt or its listener, its
-/// posts, its events.
+/// The lines that a program prints: the test passes, and the counts up to then of its connects,
+/// posts and events.
 const COUNTED: &[&str] = &[
     "immed/atomic test PASSED",
     "DCNT_IA_PZ_CREATE = 1",
@@ -32,8 +32,8 @@ fn pair(program: &'static str, args: &'static str) -> Pair {
         "dtestx" => (SIDE_CHANNEL, "-s", &["immed/atomic test PASSED"]),
         _ => (Ready::Says("server ready"), "", &["Test Complete"]),
     };
-    // With datagrams both ends take the other's address, so the argument does not tell server from
-    // client.
+    // With datagrams, both ends take the other's address, so this argument does not tell server
+    // from client.
     let client_args = if program == "dtestx" && datagrams(args) { "-c" } else { "" };
     Pair { program, ready, args, server_args, client_args, says }
 }
@@ -42,15 +42,15 @@ fn datagrams(args: &str) -> bool {
     args.starts_with("-u") || args.starts_with("-U")
 }
 
-/// The name says how the program is called.
+/// The test's name has the arguments of the program.
 fn name(program: &str, args: &str) -> String {
     let args: Vec<_> = args.split_whitespace().map(|arg| arg.trim_start_matches('-')).collect();
     [&[program], &args[..]].concat().join("_")
 }
 
-/// Program, arguments, and whether also with libdaplofa at the other end.
+/// Program, arguments, and whether it also runs with libdaplofa at the other end.
 const PAIRS: &[(&str, &str, bool)] = &[
-    // 4 MiB, everything.
+    // Messages of 4 MiB, with everything.
     ("dtest", "", false),
     ("dtest", "-b 65536", true),
     ("dtest", "-b 65536 -w", false),
@@ -67,7 +67,7 @@ const PAIRS: &[(&str, &str, bool)] = &[
     ("dtestcm", "-c 1000", false),
     ("dtestsrq", "-c 1", true),
     ("dtestsrq", "-c 2", false),
-    // libdaplofa fails with more than one on rxe: its LAST_WQE_REACHED comes twice there.
+    // libdaplofa fails on rxe with more than one, because it gets LAST_WQE_REACHED twice.
     ("dtestsrq", "-c 10", false),
     ("dtestsrq", "-c 100", false),
     ("dtestsrq", "-B 10 -t 10", false),
@@ -83,12 +83,12 @@ const PAIRS: &[(&str, &str, bool)] = &[
     ("dtestsrq", "-u -c 10 -B 10", false),
     ("dtestsrq", "-u -c 10 -B 10 -S 0", false),
     ("dtestx", "", true),
-    // This many address handles of one endpoint; with -m, one of each of this many endpoints.
+    // As many address handles of one endpoint or, with -m, one of each of as many endpoints.
     ("dtestx", "-u", false),
     ("dtestx", "-u -m", false),
     ("dtestx", "-U 20", false),
     ("dtestx", "-U 10 -m", false),
-    // Counters, queried and printed.
+    // Counters: queried and printed.
     ("dtestx", "-p", false),
     // The attributes of the IB extension.
     ("dtestx", "-q", false),

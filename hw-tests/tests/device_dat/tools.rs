@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// A program of package doorbell, in the folder above the test executable's.
+/// A program of the package doorbell, in the folder above that of the test executable.
 fn tool(name: &str) -> PathBuf {
     let exe = std::env::current_exe().expect("a test has an executable");
     let tool = exe.ancestors().nth(2).expect("cargo has a folder for programs").join(name);
@@ -49,7 +49,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The value of a row.
+/// The value in the row of this name.
 fn row<'a>(said: &'a str, name: &str) -> Option<&'a str> {
     said.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim)
 }
@@ -124,7 +124,7 @@ fn datconf_lines_open_whatever_names_the_device() {
     std::fs::write(setting().conf.join("forms"), &lines).unwrap();
     for line in lines.lines() {
         let ia = line.split(' ').next().expect("a line has a first word");
-        // dat_ia_open, and dat_ia_close.
+        // The codes of dat_ia_open and of dat_ia_close.
         let args = ["-T", "F", "-D", ia, "-f", "hwconn", "case0"].map(str::to_owned);
         let (said, _) = Running::start_with("dapltest", &args, "forms", &[]).finish();
         assert!(said.contains("Result: PASS") && !said.contains("failed in file"), "{line}\n{said}");

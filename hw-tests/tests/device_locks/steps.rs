@@ -8,7 +8,7 @@ use doorbell_hw_tests::{Pair, Rig};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
 
-/// Two threads and the steps that they have come to.
+/// Two threads, and the steps that they have reached.
 #[derive(Default)]
 struct Steps {
     modifier: OnceLock<ThreadId>,
@@ -18,7 +18,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// True if this is the first time.
+    /// Records a step. True if it is reached for the first time.
     fn reach(&self, step: &'static str) -> bool {
         let mut reached = self.reached.lock().unwrap();
         let first = !reached.contains(&step);
@@ -41,10 +41,10 @@ impl Steps {
         assert!(reached.contains(&step), "nobody came to step {step:?}");
     }
 
-    /// The thread that modifies an EP stops where it is about to take `stop` for the first time; it
-    /// is at step "modify" there, and goes on once step `go` is reached. The other thread is the
-    /// one that takes `first` after that; it is at step "other" where it is about to take the EP's
-    /// `control`.
+    /// The thread that modifies an EP is stopped where it is about to take the lock `stop` for the
+    /// first time. It is then at step "modify", and continues when step `go` is reached. The other
+    /// thread is the one that takes the lock `first` after that. It is at step "other" where it is
+    /// about to take the EP's `control`.
     fn place(self: &Arc<Self>, stop: &'static str, go: &'static str, first: &'static str) -> Placed {
         let steps = self.clone();
         before_locks(Some(Arc::new(move |lock| {
@@ -63,7 +63,7 @@ impl Steps {
     }
 }
 
-/// While it lives, threads stop at their places.
+/// While this value lives, the threads stop at these places.
 struct Placed;
 
 impl Drop for Placed {
@@ -72,7 +72,7 @@ impl Drop for Placed {
     }
 }
 
-/// Another thread modifies the EP, so that it takes another QP; it stops where `steps` say.
+/// Another thread modifies the EP so that the EP gets another QP. It stops where `steps` says.
 fn modify(steps: &Arc<Steps>, rig: &Arc<Rig>, mut ep: Ep) -> mpsc::Receiver<(Ep, Result<(), u32>)> {
     let (steps, rig) = (steps.clone(), rig.clone());
     elsewhere(move || {
@@ -90,7 +90,7 @@ fn modify(steps: &Arc<Steps>, rig: &Arc<Rig>, mut ep: Ep) -> mpsc::Receiver<(Ep,
     })
 }
 
-/// Another thread does it.
+/// Runs this on another thread.
 fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
     let (done, outcome) = mpsc::channel();
     std::thread::spawn(move || done.send(what()));
@@ -113,8 +113,8 @@ fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
     (client, connection_request(&rig.server.cr))
 }
 
-/// A thread rejects a request while another modifies the EP of that request, which replaces its QP:
-/// the EP is released with its request.
+/// A thread rejects a request while another replaces the QP of that request's EP: the EP is
+/// released with its request.
 pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
@@ -131,7 +131,8 @@ pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
 }
 
-/// The request is rejected before the other thread has the EP: there is none to modify.
+/// The request is rejected before the other thread has the EP, so the EP is gone and cannot be
+/// modified.
 pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
@@ -149,8 +150,8 @@ pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
 }
 
-/// The request that an EP is reserved for arrives while the EP's QP is replaced: the request gets
-/// the new QP.
+/// The request for which an EP is reserved arrives while the EP's QP is replaced: the request gets
+/// the EP with the new QP.
 pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
     let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });

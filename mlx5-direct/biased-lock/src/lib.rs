@@ -11,10 +11,10 @@
 //!   there is no owner any more, executes a memory barrier in all running threads of the process
 //!   (membarrier(2)), and waits until the owner has left.
 //! - **Shared.** All threads take an ordinary lock: one atomic instruction to enter and one to
-//!   leave; who waits is parked. A thread that enters several times in a row without another thread
-//!   in between becomes the owner. That number is 4 at first, doubles with each revocation, and is
-//!   at most 1,024. So one visit of another thread costs little, and the cost of the revocations
-//!   (some microseconds each) is small against that of the entries between them.
+//!   leave; waiting threads are parked. A thread that enters several times in a row without another
+//!   thread in between becomes the owner. That number is 4 at first, doubles with each revocation,
+//!   and is at most 1,024. So one visit of another thread costs little, and the cost of the
+//!   revocations (some microseconds each) is small against that of the entries between them.
 //!
 //! The lock stays shared where the kernel lacks membarrier or a sandbox forbids it.
 //!
@@ -43,8 +43,8 @@
 //! late store cannot be taken for another thread's. Nor can the owner read its own bias again after
 //! it was revoked: only the owner itself makes it the bias of the lock, by an entry in shared mode.
 //! From shared to biased no fence is needed: the new owner is inside (`open` is 0) when it
-//! publishes its bias, and whoever revokes that bias has taken `slow` after the new owner released
-//! it.
+//! publishes its bias, and a thread that revokes that bias has taken `slow` after the new owner
+//! released it.
 //!
 //! A thread that is inside finds `open == 0` and cannot enter a second time; this includes signal
 //! handlers.

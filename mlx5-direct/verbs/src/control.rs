@@ -517,7 +517,7 @@ fn forget(qp: &'static Qp) {
         clean(qp);
         qp.context.qps.set(qp.number, None);
     }
-    // Whoever found the QP by its number holds the lock of one of its CQs.
+    // A thread that has found the QP by its number holds the lock of one of its CQs.
     qp.cqs().for_each(|cq| drop(cq.state.lock()));
     if let Some(srq) = qp.srq() {
         srq.qps.fetch_sub(1, Relaxed);

@@ -1,8 +1,8 @@
 /* EPs: their attributes and parameters, connections, watermarks. */
 #include "shim.h"
 
-/* The fields that a mask names, into 2.0's 32 bits; false for a value that 1.2 does not define or
- * 2.0 cannot hold. */
+/* Converts the fields that the mask names to the 32-bit fields of 2.0. False for a value that 1.2
+ * does not define or 2.0 cannot hold. */
 static bool ep_attr_to_v2(const DAT_EP_ATTR *from, DAT_EP_PARAM_MASK mask, struct v2_ep_attr *to)
 {
 #define TAKE(bit, field)                                                                                               \
@@ -66,7 +66,7 @@ static void ep_attr_to_v1(const struct v2_ep_attr *from, DAT_EP_PARAM_MASK mask,
 #undef GIVE
 }
 
-/* False for a state that neither interface has. */
+/* False for a state that neither interface defines. */
 static bool ep_state_to_v1(DAT_UINT32 from, DAT_EP_STATE *to)
 {
     if (from == V2_EP_CONNECTED_SINGLE_PATH || from == V2_EP_CONNECTED_MULTI_PATH)
@@ -78,7 +78,7 @@ static bool ep_state_to_v1(DAT_UINT32 from, DAT_EP_STATE *to)
     return true;
 }
 
-/* 2.0 put `comm` before the addresses. */
+/* 2.0 has `comm` before the addresses. */
 static DAT_UINT64 ep_mask_to_v2(DAT_EP_PARAM_MASK mask)
 {
     DAT_UINT64 moved = DAT_EP_FIELD_ALL & ~DAT_EP_FIELD_EP_ATTR_ALL & ~(DAT_EP_FIELD_IA_HANDLE | DAT_EP_FIELD_EP_STATE);
@@ -141,7 +141,7 @@ DAT_RETURN dat_ep_query(DAT_EP_HANDLE ep_handle, DAT_EP_PARAM_MASK ep_param_mask
     return DAT_SUCCESS;
 }
 
-/* Only the fields named by the mask are read. */
+/* Reads only the fields that the mask names. */
 DAT_RETURN dat_ep_modify(DAT_EP_HANDLE ep_handle, DAT_EP_PARAM_MASK ep_param_mask, const DAT_EP_PARAM *ep_param)
 {
     struct v2_ep_param param = {0};
@@ -170,8 +170,8 @@ DAT_RETURN dat_ep_modify(DAT_EP_HANDLE ep_handle, DAT_EP_PARAM_MASK ep_param_mas
     return CALL(dat_ep_modify, ep_handle, ep_mask_to_v2(ep_param_mask), &param);
 }
 
-/* 1.2's MULTIPATH asks for several paths, as 2.0's MULTIPATH_REQUESTED; MULTIPATH_REQUIRED is
- * new. */
+/* MULTIPATH of 1.2 asks for several paths, as MULTIPATH_REQUESTED of 2.0 does. 1.2 has no
+ * MULTIPATH_REQUIRED. */
 DAT_RETURN dat_ep_connect(DAT_EP_HANDLE ep_handle, DAT_IA_ADDRESS_PTR remote_ia_address, DAT_CONN_QUAL remote_conn_qual,
                           DAT_TIMEOUT timeout, DAT_COUNT private_data_size, const DAT_PVOID private_data,
                           DAT_QOS quality_of_service, DAT_CONNECT_FLAGS connect_flags)

@@ -3,7 +3,7 @@
 
 #include "shim.h"
 
-/* For statuses that 1.2 does not have. */
+/* The status for all values that 1.2 does not have. */
 static DAT_DTO_COMPLETION_STATUS status_to_v1(DAT_UINT32 status)
 {
     if (status <= DAT_RMR_OPERATION_FAILED)
@@ -19,8 +19,8 @@ static void dto_to_v1(const struct v2_event *from, DAT_DTO_COMPLETION_EVENT_DATA
     to->transfered_length = from->data.dto.transfered_length;
 }
 
-/* An event that 1.2 has no number for keeps its own, with no data; programs pass over what they do
- * not know. */
+/* An event that 1.2 does not define keeps its number and has no data; programs ignore events that
+ * they do not know. */
 static void event_to_v1(const struct v2_event *from, DAT_EVENT *to)
 {
     memset(to, 0, sizeof *to);
@@ -31,8 +31,8 @@ static void event_to_v1(const struct v2_event *from, DAT_EVENT *to)
         dto_to_v1(from, &to->event_data.dto_completion_event_data);
         break;
     case V2_IB_DTO_EVENT:
-        /* A peer wrote with immediate data, which took a buffer. The program has to get it back;
-         * there is nothing in it. */
+        /* A write with immediate data has taken a buffer. The program gets the buffer back; no data
+         * is in it. */
         to->event_number = DAT_DTO_COMPLETION_EVENT;
         dto_to_v1(from, &to->event_data.dto_completion_event_data);
         if (from->extension.type == V2_IB_WRITE_IMMED_DATA)
@@ -97,7 +97,7 @@ DAT_RETURN dat_evd_dequeue(DAT_EVD_HANDLE evd_handle, DAT_EVENT *event)
     return ret;
 }
 
-/* Only software events are posted. */
+/* Programs can post software events only. */
 DAT_RETURN dat_evd_post_se(DAT_EVD_HANDLE evd_handle, const DAT_EVENT *event)
 {
     struct v2_event posted = {0};
@@ -172,7 +172,7 @@ DAT_RETURN dat_cno_modify_agent(DAT_CNO_HANDLE cno_handle, DAT_OS_WAIT_PROXY_AGE
     return CALL(dat_cno_modify_agent, cno_handle, agent);
 }
 
-/* 2.0's mask has plain numbers in place of bits: all is asked for. */
+/* The mask of 2.0 has consecutive numbers in place of bits, so the call asks for all fields. */
 DAT_RETURN dat_cno_query(DAT_CNO_HANDLE cno_handle, DAT_CNO_PARAM_MASK cno_param_mask, DAT_CNO_PARAM *cno_param)
 {
     struct v2_cno_param param = {0};

@@ -1,10 +1,10 @@
-/* IAs and their attributes; the registry; what every object has. */
+/* IAs and their attributes, the registry, and calls for objects of any kind. */
 #include <string.h>
 
 #include "memory.h"
 #include "shim.h"
 
-/* Raises the number of segments that posts may have to what this IA takes. */
+/* Raises the limit of segments of a post to that of this IA. */
 static void raise_max_segments(const struct v2_ia_attr *attr)
 {
     int most = attr->max_iov_segments_per_dto;
@@ -20,8 +20,8 @@ static void raise_max_segments(const struct v2_ia_attr *attr)
         ;
 }
 
-/* A provider that keeps the array of triplets after a post, instead of copying it, cannot be
- * served: ours is gone by then. */
+/* Refuses a provider that uses the array of triplets after a post instead of copying it: this
+ * library's array is gone by then. */
 static DAT_RETURN admit(DAT_IA_HANDLE ia)
 {
     struct v2_ia_attr attr = {0};
@@ -37,8 +37,8 @@ static DAT_RETURN admit(DAT_IA_HANDLE ia)
     return DAT_SUCCESS;
 }
 
-/* On Solaris this in front of the name says that the program knows relaxed ordering; it is no part
- * of the name. */
+/* On Solaris, this prefix of a name says that the program knows about relaxed ordering. It is not
+ * part of the name. */
 static DAT_NAME_PTR plain_name(DAT_NAME_PTR name)
 {
     static const char aware[] = "RO_AWARE_";
@@ -54,7 +54,7 @@ DAT_RETURN dat_ia_openv(const DAT_NAME_PTR ia_name, DAT_COUNT async_evd_min_qlen
 
     if (dapl_major != DAT_VERSION_MAJOR)
         return DAT_CLASS_ERROR | DAT_PROVIDER_NOT_FOUND | DAT_MAJOR_NOT_FOUND;
-    /* 1.0 and 1.1 have other structures. */
+    /* The structures of 1.0 and 1.1 differ. */
     if (dapl_minor != DAT_VERSION_MINOR)
         return DAT_CLASS_ERROR | DAT_PROVIDER_NOT_FOUND | DAT_MINOR_NOT_FOUND;
     if (ia_name == NULL)
@@ -116,7 +116,7 @@ static void ia_attr_to_v1(const struct v2_ia_attr *from, DAT_IA_ATTR *to)
     to->vendor_attr = from->vendor_attr;
 }
 
-/* What a program of this interface has under it is DAT 1.2. */
+/* The provider appears to the program as one of DAT 1.2. */
 static void provider_attr_to_v1(const struct v2_provider_attr *from, DAT_PROVIDER_ATTR *to)
 {
     memcpy(to->provider_name, from->provider_name, sizeof to->provider_name);
@@ -135,7 +135,7 @@ static void provider_attr_to_v1(const struct v2_provider_attr *from, DAT_PROVIDE
                                                                    : DAT_PSP_CREATES_EP_NEVER;
     to->pz_support = from->pz_support == V2_PZ_SHAREABLE ? DAT_PZ_SHAREABLE : DAT_PZ_UNIQUE;
     to->optimal_buffer_alignment = from->optimal_buffer_alignment;
-    /* The member is const, for programs. */
+    /* The member is declared const. */
     memcpy((char *)to + offsetof(DAT_PROVIDER_ATTR, evd_stream_merging_supported), from->evd_stream_merging_supported,
            sizeof to->evd_stream_merging_supported);
     to->srq_supported = from->srq_supported != 0;
@@ -150,7 +150,7 @@ static void provider_attr_to_v1(const struct v2_provider_attr *from, DAT_PROVIDE
     to->provider_specific_attr = from->provider_specific_attr;
 }
 
-/* 2.0 put three fields before the four at the end, */
+/* 2.0 has three more fields before the last four. */
 static DAT_UINT64 ia_mask_to_v2(DAT_IA_ATTR_MASK mask)
 {
     DAT_UINT64 last = DAT_IA_FIELD_IA_NUM_TRANSPORT_ATTR | DAT_IA_FIELD_IA_TRANSPORT_ATTR |
@@ -159,7 +159,7 @@ static DAT_UINT64 ia_mask_to_v2(DAT_IA_ATTR_MASK mask)
     return (mask & ~last) | (mask & last) << 3;
 }
 
-/* and five before the two. */
+/* 2.0 has five more fields before the last two. */
 static DAT_UINT64 provider_mask_to_v2(DAT_PROVIDER_ATTR_MASK mask)
 {
     DAT_UINT64 last = DAT_PROVIDER_FIELD_NUM_PROVIDER_SPECIFIC_ATTR | DAT_PROVIDER_FIELD_PROVIDER_SPECIFIC_ATTR;
@@ -167,7 +167,8 @@ static DAT_UINT64 provider_mask_to_v2(DAT_PROVIDER_ATTR_MASK mask)
     return (mask & ~last) | (mask & last) << 5;
 }
 
-/* A mask that is not 0 fills all of a structure: programs read counts that they did not ask for. */
+/* A mask that is not 0 fills in the whole structure, because programs read counts that they did not
+ * ask for. */
 DAT_RETURN dat_ia_query(DAT_IA_HANDLE ia_handle, DAT_EVD_HANDLE *async_evd_handle, DAT_IA_ATTR_MASK ia_attr_mask,
                         DAT_IA_ATTR *ia_attr, DAT_PROVIDER_ATTR_MASK provider_attr_mask,
                         DAT_PROVIDER_ATTR *provider_attr)
@@ -204,7 +205,7 @@ DAT_RETURN dat_ia_close(DAT_IA_HANDLE ia_handle, DAT_CLOSE_FLAGS close_flags)
     return ret;
 }
 
-/* Those of DAT 2.0, which dat_ia_openv opens, as what they are here. */
+/* Lists the IAs for DAT 2.0, which dat_ia_openv opens, as IAs for DAT 1.2. */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *entries_returned,
                                        DAT_PROVIDER_INFO *(dat_provider_list[]))
 {
@@ -248,7 +249,7 @@ DAT_RETURN dat_get_handle_type(DAT_HANDLE dat_handle, DAT_HANDLE_TYPE *handle_ty
 
     if (ret != DAT_SUCCESS || handle_type == NULL)
         return ret;
-    /* 1.2 cannot have made an object of another kind. */
+    /* A program of 1.2 cannot have made an object of another kind. */
     if (type > DAT_HANDLE_TYPE_SRQ)
         return DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE1;
     *handle_type = (DAT_HANDLE_TYPE)type;

@@ -35,7 +35,8 @@ static bool look_up(void *library)
             fprintf(stderr, "libdat.so.1: %s has no %s\n", LIBDAT2, functions[i].name);
             return false;
         }
-        /* As POSIX has it for dlsym: an object pointer becomes a function pointer by its bytes. */
+        /* Copied by bytes, because ISO C has no conversion from an object pointer to a function
+         * pointer; POSIX defines the result for dlsym. */
         memcpy((char *)&v2 + functions[i].offset, &address, sizeof address);
     }
     return true;

@@ -16,8 +16,8 @@ struct lmr {
 
 #define BUCKETS 1024
 
-/* By handle; `lock` guards all of them. It is never held while a provider runs that could call
- * back. */
+/* LMRs by handle; `lock` guards all of them. It is never held during a call of a provider that
+ * could call back. */
 static struct lmr *lmrs[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -36,7 +36,8 @@ static void remember(struct lmr *lmr)
     pthread_mutex_unlock(&lock);
 }
 
-/* Takes it out, for its caller to free or to remember again; NULL for one that is not known. */
+/* Takes an LMR out of the table; the caller frees it or puts it back. NULL if the handle is not
+ * known. */
 static struct lmr *take(DAT_LMR_HANDLE handle)
 {
     struct lmr *found = NULL;
@@ -84,7 +85,7 @@ void forget_lmrs_of(DAT_IA_HANDLE ia)
     pthread_mutex_unlock(&lock);
 }
 
-/* What asks for no relaxed ordering gets what 2.0 has anyway; false for what 1.2 does not
+/* Flags that ask for ordering which 2.0 always has are dropped. False for flags that 1.2 does not
  * define. */
 static bool privileges_to_v2(DAT_MEM_PRIV_FLAGS from, DAT_UINT32 *to)
 {
@@ -97,7 +98,7 @@ DAT_RETURN dat_lmr_create(DAT_IA_HANDLE ia_handle, DAT_MEM_TYPE mem_type, DAT_RE
                           DAT_LMR_HANDLE *lmr_handle, DAT_LMR_CONTEXT *lmr_context, DAT_RMR_CONTEXT *rmr_context,
                           DAT_VLEN *registered_size, DAT_VADDR *registered_address)
 {
-    /* 2.0 has va_type seventh. */
+    /* 2.0 has va_type as its seventh argument. */
     static const unsigned char places[11] = {0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9};
     DAT_UINT32 type = mem_type == DAT_MEM_TYPE_SO_VIRTUAL ? DAT_MEM_TYPE_VIRTUAL : (DAT_UINT32)mem_type;
     DAT_UINT32 privileges;
@@ -145,7 +146,7 @@ DAT_RETURN dat_lmr_free(DAT_LMR_HANDLE lmr_handle)
 
 DAT_RETURN dat_lmr_query(DAT_LMR_HANDLE lmr_handle, DAT_LMR_PARAM_MASK lmr_param_mask, DAT_LMR_PARAM *lmr_param)
 {
-    /* 2.0 has VA_TYPE after MEM_PRIV. */
+    /* 2.0 has VA_TYPE behind MEM_PRIV. */
     DAT_UINT32 first = DAT_LMR_FIELD_LMR_CONTEXT - 1;
     DAT_UINT32 mask = ((DAT_UINT32)lmr_param_mask & first) | ((DAT_UINT32)lmr_param_mask & ~first) << 1;
     struct v2_lmr_param param = {0};
@@ -174,7 +175,7 @@ DAT_RETURN dat_lmr_query(DAT_LMR_HANDLE lmr_handle, DAT_LMR_PARAM_MASK lmr_param
     return DAT_SUCCESS;
 }
 
-/* In pieces, since nothing limits the number. */
+/* In several calls, because the number of segments has no limit. */
 static DAT_RETURN sync(DAT_UINT32 (*call)(DAT_IA_HANDLE, const struct v2_lmr_triplet *, DAT_VLEN), DAT_IA_HANDLE ia,
                        const DAT_LMR_TRIPLET *from, DAT_VLEN segments)
 {
@@ -249,7 +250,7 @@ DAT_RETURN dat_rmr_bind(DAT_RMR_HANDLE rmr_handle, const DAT_LMR_TRIPLET *lmr_tr
                         DAT_MEM_PRIV_FLAGS mem_privileges, DAT_EP_HANDLE ep_handle, DAT_RMR_COOKIE user_cookie,
                         DAT_COMPLETION_FLAGS completion_flags, DAT_RMR_CONTEXT *rmr_context)
 {
-    /* 2.0 has the LMR's handle second and va_type fifth. */
+    /* 2.0 has the LMR's handle as its second argument and va_type as its fifth. */
     static const unsigned char places[11] = {0, 1, 2, 2, 3, 0, 4, 5, 6, 7, 0};
     struct v2_lmr_triplet triplet;
     struct v2_rmr_param param = {0};
@@ -266,7 +267,7 @@ DAT_RETURN dat_rmr_bind(DAT_RMR_HANDLE rmr_handle, const DAT_LMR_TRIPLET *lmr_tr
     ret = CALL(dat_rmr_query, rmr_handle, V2_RMR_FIELD_PZ_HANDLE, &param);
     if (ret != DAT_SUCCESS)
         return ret;
-    /* Of length 0: bound to nothing, and the context does not matter. */
+    /* A length of 0 unbinds, and the context has no effect. */
     lmr = with_context(param.pz_handle, lmr_triplet->lmr_context);
     if (lmr == DAT_HANDLE_NULL && lmr_triplet->segment_length != 0)
         return INVALID_ARG(2);

@@ -1,14 +1,14 @@
 /* Posting: sends, receives, RDMA; SRQs. */
 #include "shim.h"
 
-/* A post's own copy of its array of triplets: 2.0 providers are done with it when they return (ia.c
- * sees to that). */
+/* A copy of a post's array of triplets, in the form of 2.0. It lives during the call: providers
+ * copy the array, as ia.c checks. */
 struct iov {
     struct v2_lmr_triplet triplets[MAX_SEGMENTS];
 };
 
-/* 0, or the place after the handle of what is wrong: 1 the number, 2 the array. NULL stays NULL,
- * for the provider to refuse. */
+/* Returns 0, or which argument after the handle is wrong: 1 the number, 2 the array. NULL stays
+ * NULL, so that the provider refuses it. */
 static int iov_to_v2(DAT_COUNT segments, const DAT_LMR_TRIPLET *from, struct iov *iov, struct v2_lmr_triplet **to)
 {
     *to = NULL;
@@ -51,7 +51,7 @@ DAT_RETURN dat_ep_post_recv(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT
     return CALL(dat_ep_post_recv, ep_handle, num_segments, local, user_cookie, completion_flags);
 }
 
-/* False if the length does not fit into 2.0's 32 bits. */
+/* False if the length does not fit into the 32 bits of 2.0. */
 static bool rmr_triplet_to_v2(const DAT_RMR_TRIPLET *from, struct v2_rmr_triplet *to)
 {
     if (from == NULL)
@@ -141,7 +141,7 @@ DAT_RETURN dat_srq_query(DAT_SRQ_HANDLE srq_handle, DAT_SRQ_PARAM_MASK srq_param
     ret = CALL(dat_srq_query, srq_handle, srq_param_mask, srq_param == NULL ? NULL : &param);
     if (ret != DAT_SUCCESS || srq_param == NULL)
         return ret;
-    /* An SRQ that goes down serves as little as a broken one. */
+    /* 1.2 has no state for an SRQ that is being freed, so it gets the error state. */
     if ((srq_param_mask & DAT_SRQ_FIELD_SRQ_STATE) != 0)
         srq_param->srq_state =
             param.srq_state == V2_SRQ_OPERATIONAL ? DAT_SRQ_STATE_OPERATIONAL : DAT_SRQ_STATE_ERROR;

@@ -14,7 +14,7 @@ DAT_RETURN dat_cr_accept(DAT_CR_HANDLE cr_handle, DAT_EP_HANDLE ep_handle, DAT_C
     return CALL(dat_cr_accept, cr_handle, ep_handle, private_data_size, private_data);
 }
 
-/* 2.0's can send private data. */
+/* The function of 2.0 can send private data. */
 DAT_RETURN dat_cr_reject(DAT_CR_HANDLE cr_handle)
 {
     return CALL(dat_cr_reject, cr_handle, 0, NULL);

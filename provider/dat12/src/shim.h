@@ -12,11 +12,12 @@
 
 #include "v2.h"
 
-/* libdat2's functions. Written once, before `v2_loaded` is. */
+/* The functions of libdat2. Written once, before `v2_loaded` is set. */
 extern struct v2_functions v2;
 extern atomic_bool v2_loaded;
 
-/* Loads libdat2; false, and a line on standard error the first time, if that does not work. */
+/* Loads libdat2. If this fails, returns false, and prints a line on standard error the first time.
+ */
 bool v2_load(void);
 
 static inline bool v2_ready(void)
@@ -24,23 +25,24 @@ static inline bool v2_ready(void)
     return atomic_load_explicit(&v2_loaded, memory_order_acquire) || v2_load();
 }
 
-/* Calls a function of libdat2: a 2.0 DAT_RETURN. Without libdat2 there is no provider. */
+/* Calls a function of libdat2 and gives its 2.0 DAT_RETURN. If libdat2 is missing, the code says
+ * that there is no provider. */
 #define V2(function, ...) (v2_ready() ? v2.function(__VA_ARGS__) : DAT_CLASS_ERROR | DAT_PROVIDER_NOT_FOUND)
 
-/* The 1.2 DAT_RETURN for one of 2.0: every value has one. */
+/* Converts a 2.0 DAT_RETURN, whatever its value, to 1.2. */
 DAT_RETURN v1_status(DAT_UINT32 status);
 
-/* The same for a function whose arguments have other places: `places[n]` is the 1.2 place of 2.0's
- * argument n, or 0. */
+/* The same for a function whose arguments have another order: `places[n]` is the place in 1.2 of
+ * argument n of 2.0, or 0. */
 DAT_RETURN v1_status_placed(DAT_UINT32 status, const unsigned char places[11]);
 
-/* Calls, and gives the 1.2 DAT_RETURN. */
+/* Calls a function of libdat2 and gives the 1.2 DAT_RETURN. */
 #define CALL(function, ...) v1_status(V2(function, __VA_ARGS__))
 
-/* Argument n is refused. */
+/* The code for a wrong argument n. */
 #define INVALID_ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_UINT32)(DAT_INVALID_ARG1 + (n)-1))
 
-/* A bit that 1.2 does not define. */
+/* Whether a value has a bit that 1.2 does not define. */
 #define OUTSIDE(value, all) (((DAT_UINT64)(value) & ~(DAT_UINT64)(all)) != 0)
 
 enum {
@@ -48,15 +50,15 @@ enum {
                        DAT_COMPLETION_UNSIGNALLED_FLAG | DAT_COMPLETION_BARRIER_FENCE_FLAG |
                        DAT_COMPLETION_EVD_THRESHOLD_FLAG,
 
-    /* No device takes more segments in one operation. */
+    /* The limit of segments in one operation, for any device. */
     MAX_SEGMENTS = 256,
 };
 
-/* Segments that the IAs opened so far take in one operation: an array that is longer is refused
- * unread. */
+/* The largest number of segments in one operation that the IAs opened so far take. A longer array
+ * is refused before it is read. */
 extern atomic_int max_segments;
 
-/* False if a length does not fit into 2.0's 32 bits. */
+/* False if a length does not fit into the 32 bits of 2.0. */
 static inline bool lmr_triplet_to_v2(const DAT_LMR_TRIPLET *from, struct v2_lmr_triplet *to)
 {
     to->virtual_address = from->virtual_address;

@@ -1,4 +1,4 @@
-/* DAT_RETURN: from 2.0 to 1.2, and its names. */
+/* DAT_RETURN: conversion from 2.0 to 1.2, and the names of codes. */
 #include "shim.h"
 
 static DAT_UINT32 v1_type(DAT_UINT32 type)
@@ -13,13 +13,13 @@ static DAT_UINT32 v1_type(DAT_UINT32 type)
     case V2_TYPE_NOT_IMPLEMENTED:
         return DAT_NOT_IMPLEMENTED;
     default:
-        /* Of kernels and extensions. */
+        /* Codes of kernel providers and extensions. */
         return DAT_INTERNAL_ERROR;
     }
 }
 
-/* 2.0 put INVALID_HANDLE_CSP and INVALID_STATE_SRQ_SHUTDOWN in between; 1.2's SRQs have the state
- * ERROR for the latter. */
+/* 2.0 has INVALID_HANDLE_CSP and INVALID_STATE_SRQ_SHUTDOWN in between. 1.2 has the error state of
+ * the SRQ for the latter. */
 static DAT_UINT32 v1_subtype(DAT_UINT32 subtype)
 {
     if (subtype < V2_SUB_HANDLE_CSP)

@@ -12,7 +12,8 @@ enum {
     V2_MAJOR = 2,
     V2_MINOR = 0,
 
-    /* DAT_RETURN: 1.2 ends at CONN_QUAL_UNAVAILABLE and has other subtypes from 26 on. */
+    /* DAT_RETURN: the types of 1.2 end with CONN_QUAL_UNAVAILABLE, and its subtypes differ from 26
+     * on. */
     V2_TYPE_PORT_IN_USE = 0x00160000,
     V2_TYPE_COMM_NOT_SUPPORTED = 0x00170000,
     V2_TYPE_NOT_IMPLEMENTED = 0x3FFF0000,
@@ -261,7 +262,7 @@ struct v2_event {
     } extension;
 };
 
-/* What is called in libdat2: name and parameters. All give a 2.0 DAT_RETURN. */
+/* The functions of libdat2 that are called: name and parameters. Each returns a 2.0 DAT_RETURN. */
 #define V2_FUNCTIONS(F)                                                                                                \
     F(dat_registry_list_providers, (DAT_COUNT, DAT_COUNT *, DAT_PROVIDER_INFO *[]))                                    \
     F(dat_ia_openv, (DAT_NAME_PTR, DAT_COUNT, DAT_EVD_HANDLE *, DAT_IA_HANDLE *, DAT_UINT32, DAT_UINT32, DAT_BOOLEAN)) \

@@ -1,12 +1,12 @@
-/* A library of DAT 2.0 in a program of DAT 1.2: both get their own functions, though these have the
- * same names. */
+/* A library of DAT 2.0 in a program of DAT 1.2: each gets its own functions, although the names are
+ * the same. */
 #include <netinet/in.h>
 
 #include <dat2/udat.h>
 
 int beside(char *name);
 
-/* 0, or the step that did not work. */
+/* Returns 0, or the step that failed. */
 int beside(char *name)
 {
     DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
@@ -17,7 +17,7 @@ int beside(char *name)
 
     if (dat_ia_open(name, 8, &async, &ia) != DAT_SUCCESS)
         return 1;
-    /* These masks are none of DAT 1.2. */
+    /* DAT 1.2 does not define these masks. */
     if (dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &attr, DAT_PROVIDER_FIELD_ALL, &provider) != DAT_SUCCESS)
         return 2;
     if (provider.dapl_version_major != 2)

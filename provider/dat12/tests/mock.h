@@ -1,12 +1,11 @@
-/* What the mock provider, which sees the headers of libdat2, and the program that tests libdat.so.1
- * with it, which sees those of DAT 1.2, have in common: names, and numbers without a type. Compiled
- * with either. */
+/* Names and numbers for both the mock provider, which includes the headers of libdat2, and the
+ * program that tests libdat.so.1 with it, which includes those of DAT 1.2. Compiles with either. */
 #ifndef MOCK_H
 #define MOCK_H
 
 #include <stdint.h>
 
-/* A field, and the bit of the masks that means it. */
+/* A field, and its bit in the masks. */
 #define EP_ATTR_FIELDS(F)                                                                                              \
     F(service_type, EP_ATTR_SERVICE_TYPE)                                                                              \
     F(max_message_size, EP_ATTR_MAX_MESSAGE_SIZE)                                                                      \
@@ -114,7 +113,7 @@
     F(num_provider_specific_attr, NUM_PROVIDER_SPECIFIC_ATTR)                                                          \
     F(provider_specific_attr, PROVIDER_SPECIFIC_ATTR)
 
-/* The subtypes that both have. */
+/* The subtypes that both versions have. */
 #define SUBTYPES(F)                                                                                                    \
     F(NO_SUBTYPE) F(SUB_INTERRUPTED) F(RESOURCE_MEMORY) F(RESOURCE_DEVICE) F(RESOURCE_TEP) F(RESOURCE_TEVD)            \
     F(RESOURCE_PROTECTION_DOMAIN) F(RESOURCE_MEMORY_REGION) F(RESOURCE_ERROR_HANDLER) F(RESOURCE_CREDITS)              \
@@ -142,44 +141,44 @@
     F(INVALID_ADDRESS_UNSUPPORTED) F(INVALID_ADDRESS_UNREACHABLE) F(INVALID_ADDRESS_MALFORMED) F(NAME_NOT_REGISTERED)  \
     F(MAJOR_NOT_FOUND) F(MINOR_NOT_FOUND) F(THREAD_SAFETY_NOT_FOUND)
 
-/* The types that both have, but for SUCCESS. */
+/* The types that both versions have, except SUCCESS. */
 #define TYPES(F)                                                                                                       \
     F(ABORT) F(CONN_QUAL_IN_USE) F(INSUFFICIENT_RESOURCES) F(INTERNAL_ERROR) F(INVALID_HANDLE) F(INVALID_PARAMETER)    \
     F(INVALID_STATE) F(LENGTH_ERROR) F(MODEL_NOT_SUPPORTED) F(PROVIDER_NOT_FOUND) F(PRIVILEGES_VIOLATION)              \
     F(PROTECTION_VIOLATION) F(QUEUE_EMPTY) F(QUEUE_FULL) F(TIMEOUT_EXPIRED) F(PROVIDER_ALREADY_REGISTERED)             \
     F(PROVIDER_IN_USE) F(INVALID_ADDRESS) F(INTERRUPTED_CALL) F(CONN_QUAL_UNAVAILABLE) F(NOT_IMPLEMENTED)
 
-/* A number in place of a value of any type. */
+/* A value of any type as a number. */
 #define NUMBER(x) ((uint64_t)(uintptr_t)(x))
 
 enum { MOCK_SEGMENTS = 8, MOCK_HANDLES = 16, MOCK_NUMBERS = 64 };
 
 struct mock {
-    /* Handles for every purpose; each call that makes an object gives the last. */
+    /* Handles for every purpose. Each call that creates an object returns the last one. */
     void *handles[MOCK_HANDLES];
-    /* DAT 2.0's numbers of SUBTYPES and TYPES, in order. */
+    /* The numbers of SUBTYPES and TYPES in DAT 2.0, in order. */
     uint32_t subtypes[128], types[32];
 
-    /* What calls give back. */
+    /* The return value of all calls. */
     uint32_t answer;
-    /* Values of fields, in the order of their list: what a query gives, and what a call was
-     * given. */
+    /* Values of fields, in the order of their list: those that a query returns, and those that a
+     * call was given. */
     uint64_t out[MOCK_NUMBERS], in[MOCK_NUMBERS];
-    /* The mask of the last call, and how many fields it named. */
+    /* The mask of the last call, and the number of fields that it named. */
     uint64_t mask;
     unsigned named;
-    /* An event to give: its number, the words of its data, an extension's type; or one that was
-     * posted. */
+    /* The event to return (its number, the words of its data, the type of an extension), or the
+     * event that was posted. */
     uint32_t event, extension;
     uint64_t words[5];
-    /* States that are given, or kinds of handles. */
+    /* The state, or the kind of handle, to return. */
     uint32_t state;
     uint32_t iov_ownership, pz_support;
 
     /* The last call: its name, and its arguments as numbers. */
     const char *name;
     uint64_t arguments[12];
-    /* Its triplets. */
+    /* The triplets of the last call. */
     struct {
         uint64_t address, length, context;
     } local[MOCK_SEGMENTS], remote;

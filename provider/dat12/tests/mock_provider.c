@@ -1,5 +1,5 @@
-/* A DAT 2.0 provider that writes down what it is called with, and gives back what the test says:
- * the other side of libdat.so.1. It sees the headers of libdat2 only. */
+/* A DAT 2.0 provider that records its calls and returns what the test has set, as the other side of
+ * libdat.so.1. It includes the headers of libdat2 only. */
 #include <netinet/in.h>
 
 #define DAT_EXTENSIONS 1
@@ -10,7 +10,7 @@
 
 #include "mock.h"
 
-/* Found by name: libdat2 makes its providers' symbols global. */
+/* The test finds it by name: libdat2 makes the symbols of its providers global. */
 struct mock mock;
 
 static DAT_PROVIDER table;
@@ -121,7 +121,7 @@ static DAT_RETURN get_handle_type(DAT_HANDLE handle, DAT_HANDLE_TYPE *type)
     return CALLED("get_handle_type", N(handle));
 }
 
-/* The next value of `out`, into a field that the mask names. */
+/* Stores the next value of `out` into a field that the mask names. */
 #define GIVE(prefix, field, bit)                                                                                       \
     if ((mask & prefix##bit) != 0) {                                                                                   \
         to->field = (__typeof__(to->field))(uintptr_t)mock.out[i];                                                     \
@@ -163,7 +163,7 @@ static DAT_RETURN ia_query(DAT_IA_HANDLE ia, DAT_EVD_HANDLE *async, DAT_IA_ATTR_
         for (i = 0; i < 36; i++)
             ((DAT_BOOLEAN *)(uintptr_t)to->evd_stream_merging_supported)[i] = i % 7 == 0 ? DAT_TRUE : DAT_FALSE;
     }
-    /* libdat2 asks, too: not the answer of the test. */
+    /* libdat2 calls this as well, so it does not return the answer of the test. */
     return DAT_SUCCESS;
 }
 
@@ -189,7 +189,7 @@ static DAT_RETURN cno_query(DAT_CNO_HANDLE cno, DAT_CNO_PARAM_MASK mask, DAT_CNO
     return CALLED("cno_query", N(cno));
 }
 
-/* What is in the word is what the field is called. */
+/* The fields of an event have the words of its data. */
 static void make_event(DAT_EVENT *event)
 {
     memset(event, 0xA5, sizeof *event);
@@ -452,7 +452,7 @@ static DAT_RETURN rmr_query(DAT_RMR_HANDLE rmr, DAT_RMR_PARAM_MASK mask, DAT_RMR
         RMR_FIELDS(RMR)
     }
     CALLED("rmr_query", N(rmr), mask, param != NULL);
-    /* libdat.so.1 asks before it binds: the answer is for the bind. */
+    /* libdat.so.1 queries before it binds. The answer that the test has set is for the bind. */
     return DAT_SUCCESS;
 }
 
@@ -475,7 +475,7 @@ void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *ia_params)
     int i = 0;
 
     (void)ia_params;
-    /* All slots, then those that are told apart. */
+    /* Fills all slots, then those that have functions of their own. */
     for (void **slot = (void **)&table; slot < (void **)(&table + 1); slot++)
         *slot = (void *)(uintptr_t)none;
     table.device_name = info->ia_name;
@@ -502,7 +502,7 @@ void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *ia_params)
     i = 0;
 #define TYPE(name) mock.types[i++] = DAT_##name;
     TYPES(TYPE)
-    /* How many segments an IA takes is asked when it is opened. */
+    /* libdat.so.1 asks for the largest number of segments when it opens an IA. */
     for (i = 0; i < MOCK_NUMBERS; i++)
         mock.out[i] = 32;
     dat_registry_add_provider(&table, info);

@@ -56,7 +56,7 @@ DAT_LMR_TRIPLET local(uint64_t n)
     return t;
 }
 
-/* Codes by name, and those that only 2.0 has. */
+/* Names of codes, and codes that only 2.0 has. */
 static void codes(void)
 {
     static const DAT_UINT32 subtypes[] = {
@@ -257,8 +257,8 @@ static void the_rest(void)
     SAME(dat_pz_free(H(3)), pz_free, N(H(3)));
 }
 
-/* dat.conf has `mock` for 2.0, and a line for a 1.2 library, which cannot be opened and is not
- * shown. */
+/* dat.conf has the IA `mock` for 2.0, and a line with a library of 1.2, which cannot be opened and
+ * is not listed. */
 static void registry(char *name)
 {
     DAT_PROVIDER_INFO info[4], *list[4] = {&info[0], &info[1], &info[2], &info[3]};
@@ -270,7 +270,7 @@ static void registry(char *name)
     EXPECT(ARG(2), dat_registry_list_providers(4, NULL, list));
 }
 
-/* beside.c, in a library of its own. */
+/* beside.c, as a library. */
 static void beside_dat2(char *name, const char *library)
 {
     void *loaded = dlopen(library, RTLD_NOW);
@@ -311,7 +311,7 @@ int main(int argc, char **argv)
     memory();
     the_rest();
     beside_dat2(argv[1], argv[2]);
-    /* A provider that keeps the triplets of a post. */
+    /* A provider that uses the array of triplets after a post. */
     mock->iov_ownership = DAT_IOV_PROVIDER_NOMOD;
     {
         DAT_IA_HANDLE other = &other;

@@ -1,4 +1,4 @@
-/* What the parts of the test share: checks, and what the provider says it was called with. */
+/* What the files of the test share: checks, and the calls that the provider has recorded. */
 #ifndef MOCK_TEST_H
 #define MOCK_TEST_H
 
@@ -20,12 +20,12 @@ void check(int ok, const char *what, const char *file, int line);
 #define OK(call) EXPECT(DAT_SUCCESS, call)
 #define ARG(n) (DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + (n)-1))
 
-/* The provider was called last, with these arguments. */
+/* The last call of the provider was this one, with these arguments. */
 void said(const char *file, int line, const char *name, int n, const uint64_t *arguments);
 #define SAID(name, ...)                                                                                                \
     said(__FILE__, __LINE__, #name, sizeof((uint64_t[]){__VA_ARGS__}) / 8, (const uint64_t[]){__VA_ARGS__})
 
-/* The call did not get through. */
+/* The call is refused, and the provider is not called. */
 #define REFUSED(code, call)                                                                                            \
     do {                                                                                                               \
         mock->name = "nothing";                                                                                        \
@@ -33,13 +33,14 @@ void said(const char *file, int line, const char *name, int n, const uint64_t *a
         CHECK(strcmp(mock->name, "nothing") == 0);                                                                     \
     } while (0)
 
-/* Every slot of `out` with a number that fits everywhere. */
+/* Fills `out` with numbers that fit into each field. */
 void fill_out(void);
 
-/* A triplet whose fields are all different. */
+/* A triplet whose fields all differ. */
 DAT_LMR_TRIPLET local(uint64_t n);
 
-/* One bit asks for one field; what was not asked for stays. `i` is the field's place in `out`. */
+/* One bit of the mask asks for one field, and the others do not change. `i` is the field's place in
+ * `out`. */
 #define ONE_BIT(query, handle, type, prefix, field, bit)                                                               \
     {                                                                                                                  \
         type param, untouched;                                                                                         \
@@ -53,7 +54,7 @@ DAT_LMR_TRIPLET local(uint64_t n);
         i++;                                                                                                           \
     }
 
-/* The parts. */
+/* The tests of the other files. */
 void ep_queries(void);
 void ep_arguments(void);
 void posts(void);

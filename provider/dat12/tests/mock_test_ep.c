@@ -87,7 +87,7 @@ void ep_arguments(void)
     BAD_ATTR(recv_completion_flags, (DAT_COMPLETION_FLAGS)0x20)
     BAD_ATTR(request_completion_flags, (DAT_COMPLETION_FLAGS)-1)
 
-    /* Only what the mask names is read: the rest is not even valid. */
+    /* The call reads only the fields that the mask names; the others are not valid. */
     i = 0;
 #define MODIFY(field, bit, value)                                                                                      \
     memset((void *)&param, 0xA5, sizeof param);                                                                        \

@@ -16,7 +16,7 @@ void memory(void)
     DAT_RMR_HANDLE rmr;
     int i = 0;
 
-    /* Only of it: the arguments of 2.0 have other places. */
+    /* Only for dat_lmr_create, whose arguments have another order in 2.0. */
     static const DAT_UINT32 created[][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {8, 7}, {9, 8}, {10, 9}};
     static const DAT_UINT32 bound[][2] = {{1, 1}, {3, 2}, {4, 3}, {6, 4}, {7, 5}, {8, 6}, {9, 7}};
 
@@ -79,7 +79,7 @@ void memory(void)
     RMR_FIELDS(RMR_BIT)
     REFUSED(ARG(2), dat_rmr_query(H(10), (DAT_RMR_PARAM_MASK)0x20, &rmr_param));
 
-    /* LMRs of two PZs with the same context: the RMR's PZ says which. */
+    /* LMRs of two PZs have the same context; the RMR's PZ selects one. */
     cookie.as_64 = 0x77;
     piece.lmr_context = 0x5000;
     mock->words[1] = 0x5000;
@@ -104,7 +104,7 @@ void memory(void)
         mock->answer = DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | mock->subtypes[36 + bound[i][0] - 1];
         EXPECT(ARG(bound[i][1]), BIND(&piece, 2, 0));
     }
-    /* A free that is refused leaves the LMR as it was. */
+    /* A refused free leaves the LMR unchanged. */
     mock->answer = DAT_CLASS_ERROR | DAT_INVALID_STATE;
     EXPECT(DAT_CLASS_ERROR | DAT_INVALID_STATE, dat_lmr_free(H(12)));
     mock->answer = DAT_SUCCESS;
@@ -163,7 +163,7 @@ void events(void)
         CHECK(event.event_data.rmr_completion_event_data.user_cookie.as_64 == w[1]);
         CHECK((DAT_UINT32)event.event_data.rmr_completion_event_data.status <= DAT_RMR_OPERATION_FAILED);
     }
-    /* A buffer that immediate data took: empty, if it came with a write. */
+    /* A receive that immediate data took; it is empty if the immediate data came with a write. */
     w[2] = 0;
     for (mock->extension = 0; mock->extension < 6; mock->extension++) {
         GIVEN(0x40000);

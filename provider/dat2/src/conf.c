@@ -21,7 +21,7 @@ static const char *const field_names[] = {
     "library path", "provider version", "IA parameters", "platform parameters",
 };
 
-/* The fields of a line, which are copied to one buffer. */
+/* The fields of a line, copied to one buffer. */
 struct fields {
     const char *rest; /* of the line */
     char *to;         /* in the buffer */
@@ -34,7 +34,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* A field in quotation marks; false where one has no partner. */
+/* Reads a field in quotation marks. False if the closing mark is missing. */
 static bool take_quoted(struct fields *fields)
 {
     const char *from = fields->rest + 1;
@@ -50,7 +50,7 @@ static bool take_quoted(struct fields *fields)
     return true;
 }
 
-/* A word ends with a blank, or with a quotation mark, which is a part of it. */
+/* Reads a word. It ends with a blank, or with a quotation mark, which is part of the word. */
 static void take_word(struct fields *fields)
 {
     const char *from = fields->rest;
@@ -63,7 +63,8 @@ static void take_word(struct fields *fields)
     fields->rest = from;
 }
 
-/* Reads up to one field more than there are to be. False if one has no end. */
+/* Splits a line into its fields, and reads one field more than a line may have. False if a closing
+ * quotation mark is missing. */
 static bool split(struct fields *fields)
 {
     while (fields->count <= FIELDS) {
@@ -84,7 +85,7 @@ static bool split(struct fields *fields)
     return true;
 }
 
-/* Reads a decimal number that ends with `end`, and moves behind that. */
+/* Reads a decimal number that ends with `end`, and moves behind that character. */
 static bool take_number(const char **text, char end, DAT_UINT32 *number)
 {
     char *behind;
@@ -101,7 +102,8 @@ static bool take_number(const char **text, char end, DAT_UINT32 *number)
     return true;
 }
 
-/* `u2.0`: the API of user level programs, or k of the kernel. Without a minor version that is 0. */
+/* Reads the version of an API: `u2.0` for user level programs, `k2.0` for the kernel. A missing
+ * minor version is 0. */
 static bool api_version(const char *text, bool *user, DAT_PROVIDER_INFO *info)
 {
     if (*text != 'u' && *text != 'k')
@@ -113,7 +115,7 @@ static bool api_version(const char *text, bool *user, DAT_PROVIDER_INFO *info)
             take_number(&text, '\0', &info->dapl_version_minor));
 }
 
-/* `name.0.1` */
+/* Reads a provider's version: `name.0.1`. */
 static bool provider_version(const char *text)
 {
     DAT_UINT32 number;
@@ -125,14 +127,14 @@ static bool provider_version(const char *text)
     return take_number(&text, '.', &number) && take_number(&text, '\0', &number);
 }
 
-/* What follows the word does not matter. */
+/* Compares only the beginning of the field with each word. */
 static bool word(const char *text, const char *yes, const char *no, bool *answer)
 {
     *answer = strncmp(text, yes, strlen(yes)) == 0;
     return *answer || strncmp(text, no, strlen(no)) == 0;
 }
 
-/* The first field that is wrong or missing, or FIELDS. */
+/* The index of the first field that is wrong or missing, or FIELDS. */
 static int check(char *const of[FIELDS], DAT_PROVIDER_INFO *info, bool *usable)
 {
     bool user, thread_safe, everybody;
@@ -159,7 +161,7 @@ static int check(char *const of[FIELDS], DAT_PROVIDER_INFO *info, bool *usable)
     return FIELDS;
 }
 
-/* What is wrong; NULL if nothing is. */
+/* Says which field is wrong; NULL if none is. */
 static const char *examine(struct fields *fields, DAT_PROVIDER_INFO *info, bool *usable)
 {
     bool complete = split(fields);
@@ -178,7 +180,7 @@ bool conf_line(const char *line, struct conf_entry *entry, const char **wrong)
     struct fields fields = {.rest = line};
     bool usable = false;
 
-    /* Each field ends with a NUL, also the one too many. */
+    /* Room for the NUL behind each field, also behind one field too many. */
     entry->text = fields.to = malloc(strlen(line) + FIELDS + 1);
     if (entry->text == NULL) {
         *wrong = "no memory";

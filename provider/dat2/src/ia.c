@@ -22,10 +22,11 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slot *chunks[CHUNKS];
 static _Atomic uintptr_t slots; /* a multiple of CHUNK; chunks below it are there */
 
-/* An open provider has said that it has an extension; from then on programs may call any. */
+/* True after an open provider has reported an extension. From then on, programs may call extensions
+ * of any provider. */
 static atomic_bool extensions;
 
-/* The slot with this index, whether it is free or not; NULL if there is none. */
+/* The slot with this index, free or not; NULL if it does not exist. */
 static struct slot *slot_at(uintptr_t index)
 {
     if (index == 0 || index >= atomic_load_explicit(&slots, memory_order_acquire))
@@ -38,7 +39,7 @@ static DAT_IA_HANDLE object_in(const struct slot *slot)
     return slot == NULL ? NULL : atomic_load_explicit(&slot->object, memory_order_acquire);
 }
 
-/* More slots. Called with slots_lock held. */
+/* Allocates more slots. Called with slots_lock held. */
 static bool grow(uintptr_t count)
 {
     struct slot *chunk;
@@ -53,7 +54,7 @@ static bool grow(uintptr_t count)
     return true;
 }
 
-/* The lowest free index; 0 if there is no memory. */
+/* Takes the free slot with the lowest index; returns 0 if there is no memory. */
 static uintptr_t take_slot(DAT_IA_HANDLE object, const struct use *use)
 {
     uintptr_t index = 1;
@@ -73,8 +74,8 @@ static uintptr_t take_slot(DAT_IA_HANDLE object, const struct use *use)
     return index;
 }
 
-/* Frees the slot if the object is still in it. Of several threads that close an IA, one gets the
- * use. */
+/* Frees the slot if it still has this object. Of several threads that close an IA, only one gets
+ * the use. */
 static bool free_slot(uintptr_t index, DAT_IA_HANDLE object, struct use *use)
 {
     struct slot *slot = slot_at(index);
@@ -124,7 +125,7 @@ DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *ia)
     return ERROR_CODE(INVALID_HANDLE, INVALID_HANDLE_IA);
 }
 
-/* What the registry looks for. False if there can be no such name. */
+/* Fills in the entry that the registry compares with. False if no IA can have such a name. */
 static bool look_for(const char *name, DAT_UINT32 major, DAT_UINT32 minor,
                      DAT_BOOLEAN thread_safety, DAT_PROVIDER_INFO *info)
 {
@@ -138,7 +139,7 @@ static bool look_for(const char *name, DAT_UINT32 major, DAT_UINT32 minor,
     return true;
 }
 
-/* Programs may call extensions of a provider that says that it has one. */
+/* Programs may call extensions once a provider reports one. */
 static void note_extensions(DAT_IA_HANDLE object, const DAT_PROVIDER *table)
 {
     DAT_IA_ATTR attr;
@@ -209,7 +210,7 @@ DAT_RETURN dat_ia_close(DAT_IA_HANDLE ia, DAT_CLOSE_FLAGS close_flags)
     return DAT_SUCCESS;
 }
 
-/* The version and the thread safety that an extension's calls by name have. */
+/* The version and the thread safety that extension calls by name ask for. */
 static DAT_RETURN use_named(const char *name, struct use *use)
 {
     DAT_PROVIDER_INFO info;
@@ -221,7 +222,8 @@ static DAT_RETURN use_named(const char *name, struct use *use)
     return registry_use(&info, use);
 }
 
-/* The provider gets the IA's name as handle. What it opens keeps it in use until the close. */
+/* The provider gets the IA's name as its handle. The IA that it opens keeps the library in use
+ * until the close. */
 static DAT_RETURN open_query(const char *name, DAT_EXTENDED_OP op, va_list arguments)
 {
     struct use use;
@@ -236,7 +238,7 @@ static DAT_RETURN open_query(const char *name, DAT_EXTENDED_OP op, va_list argum
     return ret;
 }
 
-/* The handle is the provider's. Its uses are found by the name in its table. */
+/* The handle is the provider's. The name in the provider's table leads to the library's uses. */
 static DAT_RETURN close_query(DAT_HANDLE handle, DAT_EXTENDED_OP op, va_list arguments)
 {
     const DAT_PROVIDER *table;
@@ -250,7 +252,7 @@ static DAT_RETURN close_query(DAT_HANDLE handle, DAT_EXTENDED_OP op, va_list arg
     if (ret != DAT_SUCCESS)
         return ret;
     ret = table->handle_extendedop_func(handle, op, arguments);
-    /* One of them is that of open_query. */
+    /* Ends the use that open_query began. */
     if (ret == DAT_SUCCESS)
         registry_unuse(&use);
     registry_unuse(&use);

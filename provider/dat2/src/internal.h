@@ -15,7 +15,7 @@
 
 /* conf.c */
 
-/* What one line says of an IA that a user level program can open. */
+/* What a line says about an IA that a user level program can open. */
 struct conf_entry {
     DAT_PROVIDER_INFO info;
     const char *library; /* for dlopen */
@@ -30,15 +30,15 @@ bool conf_line(const char *line, struct conf_entry *entry, const char **wrong);
 
 void conf_free(struct conf_entry *entry);
 
-/* Reads the file, and gives the entries to `add` in order. */
+/* Reads the file, and passes the entries to `add` in their order. */
 void conf_read(void (*add)(struct conf_entry *entry));
 
 /* registry.c */
 
-/* Reads dat.conf when called for the first time. False when the library is being unloaded. */
+/* Reads dat.conf at the first call. False while the library is being unloaded. */
 bool registry_ready(void);
 
-/* A provider that is in use: its library is loaded, and its table added. */
+/* A provider in use: its library is loaded, and its table is in the registry. */
 struct use {
     struct library *library; /* NULL if dat.conf has no such IA: somebody else added the table */
     struct table *table;
@@ -57,10 +57,10 @@ void registry_unuse(struct use *use);
 /* The provider's object of an open IA. */
 DAT_RETURN ia_object(DAT_IA_HANDLE ia, DAT_IA_HANDLE *object);
 
-/* The same for an object of any kind. */
+/* The provider's object of a handle of any kind. */
 DAT_RETURN any_object(DAT_HANDLE handle, DAT_HANDLE *object);
 
-/* Nothing is mapped into the first page. */
+/* Whether a handle can be a pointer: the first page of the address space is never mapped. */
 static inline bool is_pointer(DAT_HANDLE handle)
 {
     return (uintptr_t)handle >= 4096;

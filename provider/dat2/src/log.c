@@ -1,6 +1,5 @@
-/* Messages, as the environment asks for them: DAT_DBG_TYPE selects the kinds, DAT_DBG_DEST the
- * places (1: standard output, 2: the system's log). Errors go to standard output unless it says
- * otherwise. */
+/* Messages. The environment selects them: DAT_DBG_TYPE the kinds, DAT_DBG_DEST the places (1:
+ * standard output, 2: the system's log). By default, errors go to standard output. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@ struct library {
     void *loaded; /* by dlopen; NULL without uses */
 };
 
-/* A table that a provider has added. */
+/* A table that a provider has registered. */
 struct table {
     struct table *next;
     DAT_PROVIDER_INFO info;
@@ -42,7 +42,7 @@ static bool same(const DAT_PROVIDER_INFO *a, const DAT_PROVIDER_INFO *b)
            a->dapl_version_minor == b->dapl_version_minor && a->is_thread_safe == b->is_thread_safe;
 }
 
-/* Beginning and end. */
+/* Beginning and end of the list of libraries. */
 
 static void add_library(struct conf_entry *entry)
 {
@@ -71,15 +71,15 @@ bool registry_ready(void)
     return !atomic_load(&ended);
 }
 
-/* dat.conf is read when libdat2 is loaded: what a program sets in its environment afterwards does
- * not count. */
+/* Reads dat.conf when libdat2 is loaded. Later changes of the program's environment have no effect.
+ */
 __attribute__((constructor)) static void load(void)
 {
     registry_ready();
 }
 
-/* Frees what nobody uses: threads of the program may still run when it exits. If one of them, or
- * the provider that calls exit(), is loading a library, nothing is freed. */
+/* Frees what nobody uses, because threads of the program may still run when it exits. Frees nothing
+ * if one of them, or the provider that calls exit(), is loading a library. */
 __attribute__((destructor)) static void unload(void)
 {
     struct library *library, *next;
@@ -136,7 +136,8 @@ static bool open_library(struct library *library)
         log_line(LOG_CONF, "%s has no %s", library->entry.library, DAT_PROVIDER_INIT_FUNC_STR);
         return true;
     }
-    /* As POSIX has it for dlsym: an object pointer becomes a function pointer by its bytes. */
+    /* Copied by bytes, because ISO C has no conversion from an object pointer to a function
+     * pointer; POSIX defines the result for dlsym. */
     memcpy(&init, &address, sizeof init);
     init(&library->entry.info, library->entry.ia_params);
     return true;
@@ -156,7 +157,7 @@ static void close_library(struct library *library)
     library->loaded = NULL;
 }
 
-/* Lines with the same name are tried in order, unless one of them is in use. */
+/* Tries lines with the same name in order, unless one of them is in use. */
 static struct library *use_library(const DAT_PROVIDER_INFO *info)
 {
     struct library *first = find_library(libraries, info), *library;
@@ -206,8 +207,8 @@ DAT_RETURN registry_use(const DAT_PROVIDER_INFO *info, struct use *use)
     pthread_mutex_unlock(&tables_lock);
     if (use->table != NULL)
         return DAT_SUCCESS;
-    /* A library that was loaded stays: it has added no table, and nobody knows what else it has
-     * begun. */
+    /* The library stays loaded: it has registered no table, and may have started threads or
+     * registered callbacks. */
     log_line(LOG_PROGRAM_CALLS, "%s: no provider", info->ia_name);
     return ERROR_CODE(PROVIDER_NOT_FOUND, NAME_NOT_REGISTERED);
 }
@@ -229,7 +230,7 @@ void registry_unuse(struct use *use)
     pthread_mutex_unlock(&libraries_lock);
 }
 
-/* What providers and programs call. */
+/* Calls of providers and programs. */
 
 DAT_RETURN dat_registry_add_provider(const DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *info)
 {
@@ -303,7 +304,7 @@ DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *entri
     *entries_returned = 0;
     pthread_mutex_lock(&libraries_lock);
     for (struct library *library = libraries; library != NULL; library = library->next) {
-        /* An IA with several lines counts once. */
+        /* Several lines for one IA count once. */
         if (find_library(libraries, &library->entry.info) != library)
             continue;
         if (max_to_return != 0 && n >= max_to_return)

@@ -1,9 +1,9 @@
-/* Names of codes. */
+/* The names of codes. */
 #include "internal.h"
 
 #define NAME(name) [DAT_##name] = "DAT_" #name
 
-/* By type, without its zeros. */
+/* Indexed by type, without its trailing zeros. */
 #define TYPE(name) [DAT_##name >> 16] = "DAT_" #name
 
 static const char *const types[] = {
@@ -140,7 +140,7 @@ static const char *const subtypes[] = {
     NAME(THREAD_SAFETY_NOT_FOUND),
 };
 
-/* The name that a table has at this place; NULL if it has none. */
+/* The name at this place of a table; NULL if there is none. */
 #define FIND(table, place) ((place) < sizeof(table) / sizeof *(table) ? (table)[place] : NULL)
 
 DAT_RETURN dat_strerror(DAT_RETURN value, const char **major_message, const char **minor_message)
@@ -153,6 +153,6 @@ DAT_RETURN dat_strerror(DAT_RETURN value, const char **major_message, const char
         major = "DAT_NOT_IMPLEMENTED";
     *major_message = major != NULL ? major : "unknown error";
     *minor_message = minor != NULL ? minor : "unknown minor error";
-    /* Without the bits of an error, as every libdat2 does it. */
+    /* The answer has no error class, as with every libdat2. */
     return major != NULL && minor != NULL ? DAT_SUCCESS : DAT_INVALID_PARAMETER;
 }

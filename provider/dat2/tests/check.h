@@ -1,4 +1,4 @@
-/* Checks that count, and go on after a failure. */
+/* Checks that are counted and continue after a failure. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -17,7 +17,7 @@ static void check(int ok, const char *what, const char *file, int line)
 
 #define CHECK(condition) check(condition, #condition, __FILE__, __LINE__)
 
-/* The last line of a test. */
+/* Prints the last line of a test. */
 static int summary(void)
 {
     printf("%u checks, %u failed%s\n", checks, failures, failures == 0 ? ": all passed" : "");

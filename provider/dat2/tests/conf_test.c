@@ -13,14 +13,14 @@
 #include "../src/internal.h"
 #include "check.h"
 
-/* What begins and ends good lines. */
+/* The beginning and the end of correct lines. */
 #define HEAD "a u2.0 nonthreadsafe default lib.so id.1.2 "
 #define REST " u2.0 nonthreadsafe default lib.so id.1.2 p q"
 
 #define GOOD(line, name, major, minor, thread_safe, library, params) \
     {line, NULL, name, major, minor, thread_safe, library, params, 0}
 #define WRONG(line, field) {line, field, NULL, 0, 0, 0, NULL, NULL, 0}
-/* With these, Debian's libdat2 reads memory behind the text. */
+/* Not for Debian's libdat2, which reads memory behind the text of these lines. */
 #define GOOD_HERE(line, name, major, minor, thread_safe, library, params) \
     {line, NULL, name, major, minor, thread_safe, library, params, 1}
 #define WRONG_HERE(line, field) {line, field, NULL, 0, 0, 0, NULL, NULL, 1}
@@ -34,7 +34,7 @@ static const struct {
     const char *library, *params;
     int only_ours;
 } lines[] = {
-    /* good */
+    /* correct lines */
     GOOD("a" REST, "a", 2, 0, 0, "lib.so", "p"),
     GOOD("a" REST "\n", "a", 2, 0, 0, "lib.so", "p"),
     GOOD("a" REST "\r\n", "a", 2, 0, 0, "lib.so", "p"),
@@ -77,7 +77,7 @@ static const struct {
     WRONG("\n", ""),
     WRONG(" \t \n", ""),
 
-    /* of no use to programs */
+    /* lines that programs cannot use */
     WRONG("a u2.0 nonthreadsafe nondefault lib.so id.1.2 p q", ""),
     WRONG("a k2.0 nonthreadsafe default lib.so id.1.2 p q", ""),
 
@@ -110,7 +110,7 @@ static const struct {
 
 enum { LINES = sizeof lines / sizeof *lines };
 
-/* A line is checked where it stands in the table. */
+/* A failed check names the line of the table. */
 #define AT(n, condition) check(condition, lines[n].line, #condition, n)
 
 static void by_line(void)
@@ -138,7 +138,7 @@ static void by_line(void)
     }
 }
 
-/* A name of 255 characters is the longest. */
+/* A name has 255 characters at most. */
 static void long_names(void)
 {
     for (size_t length = 255; length <= 256; length++) {
@@ -167,7 +167,7 @@ static void add(struct conf_entry *entry)
     conf_free(entry);
 }
 
-/* The messages of a file with wrong lines 2 and 4. */
+/* The messages for a file whose lines 2 and 4 are wrong. */
 static void by_file(void)
 {
     static const char text[] = "first" REST "\n"
@@ -194,12 +194,12 @@ static void by_file(void)
     CHECK(strstr(said, ":5: ") == NULL);
     close(file);
     unlink(path);
-    /* A file that is not there has no IAs, and is no reason for a message. */
+    /* A missing file has no IAs and causes no message. */
     conf_read(add);
     CHECK(added == 2);
 }
 
-/* Through a libdat2. */
+/* The same through a libdat2. */
 
 static void print_list(const char *library)
 {

@@ -1,5 +1,5 @@
-/* What the test and its provider share. The test's program defines it, and the provider's library,
- * which libdat2 loads, refers to it. */
+/* Data that the test and its provider share. The test's program defines it, and the provider's
+ * library, which libdat2 loads, refers to it. */
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-/* A number in place of a value of any type. */
+/* A value of any type as a number. */
 #define N(x) ((uint64_t)(uintptr_t)(x))
 
 enum { FAKE_IAS = 8 };
@@ -23,18 +23,19 @@ struct object {
 extern struct fake {
     pthread_mutex_t lock;
 
-    /* Calls of dat_provider_init and dat_provider_fini, with the last one's name and parameters. */
+    /* How often dat_provider_init and dat_provider_fini were called, and the name and the
+     * parameters of the last call. */
     unsigned inits, finis;
     char name[DAT_NAME_MAX_LENGTH], params[256];
-    /* Whether dat_provider_init adds a table, and what that gave. */
+    /* Whether dat_provider_init registers a table, and the result of that. */
     int silent;
     DAT_RETURN added;
 
-    /* What calls give back, and those of IAs. */
+    /* The return values of all calls, and those of opening and closing an IA. */
     DAT_RETURN answer, open_answer, close_answer;
     DAT_EXTENSION extension;
 
-    /* The last call. */
+    /* The last call of the provider. */
     char call[32];
     uint64_t arguments[12];
     unsigned count;

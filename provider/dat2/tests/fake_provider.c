@@ -1,4 +1,4 @@
-/* A provider that writes down what it is called with, and gives back what the test says. */
+/* A provider that records its calls and returns what the test has set. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static DAT_PROVIDER *table_of(const char *name)
     for (int i = 0; i < FAKE_IAS; i++) {
         if (names[i][0] == '\0') {
             strcpy(names[i], name);
-            /* The program may have added a copy of the first table by this name. */
+            /* The program may have registered a copy of the first table by this name. */
             tables[i] = tables[0];
             tables[i].device_name = names[i];
         }
@@ -68,7 +68,7 @@ static DAT_RETURN ia_query(DAT_IA_HANDLE ia, DAT_EVD_HANDLE *async, DAT_IA_ATTR_
 {
     if (ia_mask != 0)
         ia_attr->extension_supported = fake.extension;
-    /* Other implementations of libdat2 find the table of an IA that is closed by these. */
+    /* By these fields, other implementations of libdat2 find the table of an IA that is closed. */
     if (provider_mask != 0) {
         provider->dapl_version_major = 2;
         provider->dapl_version_minor = 0;
@@ -88,7 +88,7 @@ static DAT_RETURN ia_close(DAT_IA_HANDLE ia, DAT_CLOSE_FLAGS flags)
     return DAT_SUCCESS;
 }
 
-/* An IA that is open for its attributes only. */
+/* An IA that is open for queries of its attributes only. */
 static struct object queried;
 
 static DAT_RETURN handle_extendedop(DAT_HANDLE handle, DAT_EXTENDED_OP op, va_list arguments)

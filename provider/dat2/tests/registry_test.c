@@ -44,7 +44,7 @@ static void life_of_a_provider(void)
     CHECK(is_loaded() && fake.inits == 1 && fake.added == DAT_SUCCESS);
     CHECK(strcmp(fake.name, "fake") == 0 && strcmp(fake.params, "mlx5_0 \"1\"") == 0);
     CHECK(open_ia("fake", &b) == DAT_SUCCESS && fake.inits == 1);
-    /* Another IA in the same library. */
+    /* A second IA in the same library. */
     CHECK(open_ia("other", &c) == DAT_SUCCESS && fake.inits == 2);
     CHECK(strcmp(fake.params, "") == 0);
 
@@ -73,7 +73,7 @@ static void opens_that_fail(void)
     CHECK(open_ia("unknown", &ia) == NO_PROVIDER);
     CHECK(open_ia("fak", &ia) == NO_PROVIDER);
     CHECK(open_ia("no library", &ia) == NO_PROVIDER);
-    /* Another version, and thread safety, make another name. */
+    /* The version and the thread safety belong to the name. */
     CHECK(dat_ia_openv("fake", 8, &async, &ia, 1, 2, DAT_FALSE) == NO_PROVIDER);
     CHECK(dat_ia_openv("fake", 8, &async, &ia, 2, 1, DAT_FALSE) == NO_PROVIDER);
     CHECK(dat_ia_openv("fake", 8, &async, &ia, 2, 0, DAT_TRUE) == NO_PROVIDER);
@@ -85,11 +85,11 @@ static void opens_that_fail(void)
     CHECK(fake.inits == 1 && fake.finis == 1 && !is_loaded());
     fake.open_answer = DAT_SUCCESS;
 
-    /* The first of two lines has no library. */
+    /* The library of the first of two lines does not exist. */
     CHECK(open_ia("second", &ia) == DAT_SUCCESS && strcmp(fake.params, "found") == 0);
     CHECK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS && !is_loaded());
 
-    /* Nothing ends when the provider does not close. */
+    /* If the provider refuses to close an IA, the IA stays open. */
     CHECK(open_ia("fake", &ia) == DAT_SUCCESS);
     fake.close_answer = 0x80070050;
     fake.finis = 0;
@@ -112,7 +112,7 @@ static void handles(void)
     CHECK(dats_get_ia_handle(DAT_HANDLE_NULL, &number) == NO_IA);
     CHECK(dats_get_ia_handle((DAT_IA_HANDLE)100000, &number) == NO_IA);
     CHECK(dats_get_ia_handle(&number, &number) == NO_IA);
-    /* The lowest free number comes first. */
+    /* The lowest free number is given first. */
     CHECK(dat_ia_close(ias[69], DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
     CHECK(dat_ia_close(ias[6], DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
     CHECK(dats_get_ia_handle(ias[6], &object) == NO_IA);
@@ -124,7 +124,7 @@ static void handles(void)
     CHECK(!is_loaded());
 }
 
-/* Every call, with what a provider has to get. */
+/* Each call, with the arguments that the provider has to get. */
 
 #define UNPACK(...) __VA_ARGS__
 #define OBJECT object
@@ -164,7 +164,7 @@ static void calls(void)
 #undef EXPORTED
 #undef TABLE
 
-    /* Through the table, with the provider's handles. */
+    /* The same calls through the table, with the provider's handles. */
 #undef IA
 #define IA ia_raw
 #define EXPORTED(name, kind, parameters, numbers, arguments)
@@ -175,7 +175,7 @@ static void calls(void)
 #undef TABLE
 #undef IA
 
-    /* Handles that are none. */
+    /* Values that are no handles. */
 #define IA ((DAT_IA_HANDLE)none)
 #undef OBJECT
 #define OBJECT ((DAT_HANDLE)none)
@@ -194,7 +194,8 @@ static void calls(void)
 #define SUBTYPE_CNO DAT_INVALID_HANDLE_CNO
 #define SUBTYPE_EVD_REQUEST DAT_INVALID_HANDLE_EVD_REQUEST
 #define SUBTYPE_SRQ DAT_INVALID_HANDLE_SRQ
-    /* NULL; and the numbers of IAs that are not open, at which others crash. */
+    /* NULL, and the numbers of IAs that are not open. Other implementations crash with these
+     * numbers. */
     for (uintptr_t none = 0; none <= (ours ? 70 : 0); none += 7) {
 #include "calls.def"
     }
@@ -253,7 +254,7 @@ static void extension(void)
     fake.answer = DAT_SUCCESS;
     CHECK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS && !is_loaded());
 
-    /* The attributes of an IA that is not open. */
+    /* A query of an IA that is not open. */
     fake.inits = fake.finis = 0;
     CHECK(dat_ib_open_query("fake", &queried, 9, NULL, 0, NULL) == DAT_SUCCESS);
     CHECK(queried != DAT_HANDLE_NULL && fake.inits == 1 && is_loaded());
@@ -271,7 +272,7 @@ static void extension(void)
     CHECK(dat_ib_close_query(DAT_HANDLE_NULL) == NO_IA);
 }
 
-/* A table that does not come from dat.conf. */
+/* A program registers a table that is not in dat.conf. */
 static void providers_of_the_program(void)
 {
     static DAT_PROVIDER own;
@@ -340,7 +341,8 @@ static void names_of_codes(void)
     CHECK(strcmp(major, "DAT_PORT_IN_USE") == 0);
 }
 
-/* Threads open, use and close IAs of two names, so that the library comes and goes. */
+/* Threads open, use and close IAs of two names, so that the library is loaded and unloaded again
+ * and again. */
 
 enum { THREADS = 8, ROUNDS = 300 };
 
@@ -382,7 +384,7 @@ static void threads(void)
     CHECK(!is_loaded());
 }
 
-/* A provider that adds nothing. The last test: the library stays. */
+/* A provider that registers no table. This is the last test, because its library stays loaded. */
 static void silent_provider(void)
 {
     DAT_IA_HANDLE ia;

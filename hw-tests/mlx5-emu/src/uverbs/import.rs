@@ -59,7 +59,7 @@ pub(super) fn create_cq(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
 
 pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     const SQ_SIG_ALL: u32 = 1 << 12;
-    // The device has no multicast, so no multicast packet loops back.
+    // `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`, as in the legacy command.
     const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let domain = find(attrs, 2).or_else(|| find(attrs, 1)).map_or(0, |attr| attr.data as u32);
