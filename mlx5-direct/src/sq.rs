@@ -169,6 +169,20 @@ impl Sq {
         if self.post_one_block(&wr, cookie) { Ok(()) } else { self.post_any(wr, cookie) }
     }
 
+    /// Posts a request of up to four units (one block) if blocks are left in the span that
+    /// [`post`](Self::post) or [`find_span`](Self::find_span) has found, and the request needs no
+    /// fence. Otherwise returns false and posts nothing. Straight-line code without a call.
+    #[inline(always)]
+    pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
+        self.post_one_block(wr, cookie)
+    }
+
+    /// Finds the span of free blocks for [`post_in_span`](Self::post_in_span).
+    #[inline(never)]
+    pub fn find_span(&mut self) {
+        self.aim();
+    }
+
     /// Posts a request of one block, if this needs no other check. Otherwise changes nothing.
     #[inline(always)]
     fn post_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {

@@ -358,7 +358,6 @@ impl QpOwner for EpInner {
 impl crate::fork::Inherit for EpInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
-        self.pair.allow_sends(0);
     }
 }
 
@@ -378,8 +377,11 @@ impl EpInner {
     pub(crate) fn set_state(&self, state: EpState) {
         self.pair.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
-        let takes_sends = state == EpState::Connected && self.live.load(Ordering::Acquire);
-        self.pair.allow_sends(if takes_sends { self.device.attr.max_message_size } else { 0 });
+        if state == EpState::Connected {
+            self.pair.allow_fast_sends();
+        } else {
+            self.pair.stop_fast_sends();
+        }
     }
 
     pub(crate) fn qp(&self) -> Arc<Qp> {

@@ -9,9 +9,13 @@
 //! Posts write to the rings ([`Requests`], [`Receives`]) under the locks of the rings. Completions
 //! are looked up under the lock of the EVD, which is taken before the locks of the rings.
 
+mod ring;
+
+pub(crate) use self::ring::{Request, RequestRing};
+
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, RecvQueue, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
-use crate::device::LkeyCache;
+use crate::device::{LkeyCache, LmrTable};
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, rank};
@@ -19,7 +23,7 @@ use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
 use bitflags::bitflags;
 use rxe_fallback::{Qp, Sge};
 use std::collections::{TryReserveError, VecDeque};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The calls that an EVD makes to the EP of a queue pair, without holding the lock of the EVD.
@@ -44,18 +48,6 @@ bitflags! {
     }
 }
 
-/// A request that is posted and not completed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    pub(crate) info: WrInfo,
-    pub(crate) flags: CompletionFlags,
-    pub(crate) op: DtoOp,
-    pub(crate) length: u32,
-    /// The device has the request. Otherwise the request waits behind requests that the device has,
-    /// and is flushed after them.
-    pub(crate) on_device: bool,
-}
-
 /// A receive posted to an EP without an SRQ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receive {
@@ -70,15 +62,11 @@ pub(crate) struct Receive {
 pub(crate) struct Requests {
     pub(crate) qp: Arc<Qp>,
     pub(crate) queue: SendQueue,
-    pub(crate) ring: VecDeque<Request>,
-    /// The position of the ring's front in the stream of requests.
-    pub(crate) first: u64,
-    pub(crate) capacity: usize,
+    pub(crate) ring: RequestRing,
     pub(crate) max_iov: usize,
-    /// The LMR of the last Send or RDMA Write, which was checked for the EP's PZ.
+    /// The LMR of the last Send, which was checked for the EP's PZ. Holds no LMR unless the EP is
+    /// connected.
     pub(crate) last: LkeyCache,
-    /// The number of completed requests whose events the consumer has not taken.
-    pub(crate) unreaped: usize,
     pub(crate) posted: Posted,
 }
 
@@ -158,13 +146,12 @@ impl Receives {
 }
 
 impl Requests {
-    pub(crate) fn is_full(&self) -> bool {
-        self.room() == 0
-    }
-
-    /// The number of requests that can be posted now.
-    pub(crate) fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.ring.len() + self.unreaped)
+    /// Takes the request that a completion names out of the ring, with all earlier requests. `None`
+    /// if it is not in the ring.
+    #[inline(always)]
+    fn complete(&mut self, named: u64) -> Option<Request> {
+        let position = self.queue.position(named)?;
+        self.ring.take(position)
     }
 }
 
@@ -233,8 +220,8 @@ pub(crate) struct QueuePair {
     datagrams: bool,
     /// The number of the EP's PZ.
     pz: u32,
-    /// The length of the longest Send while the EP is connected; 0 otherwise.
-    longest_send: AtomicU32,
+    /// Whether the EP is connected. Then the requests may remember an LMR.
+    fast_sends: AtomicBool,
     pub(crate) requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
     pub(crate) receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
     owner: OnceLock<Weak<dyn QpOwner>>,
@@ -274,7 +261,7 @@ impl QueuePair {
             request_flags: AtomicU32::new(modes.request.bits()),
             datagrams: hooks.contains(RecvHooks::DATAGRAMS),
             pz,
-            longest_send: AtomicU32::new(0),
+            fast_sends: AtomicBool::new(false),
             requests: BiasedMutex::new(requests),
             receives: BiasedMutex::new(receives),
             owner: OnceLock::new(),
@@ -333,15 +320,25 @@ impl QueuePair {
         CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
     }
 
-    /// Sends of up to this length can be posted to the device; 0: none can.
-    pub(crate) fn allow_sends(&self, longest: u32) {
-        self.longest_send.store(longest, Ordering::Release);
+    /// From now on, Sends can be posted with the LMR of the last Send.
+    pub(crate) fn allow_fast_sends(&self) {
+        self.fast_sends.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the EP is connected and a Send of this length, which is not 0, can be posted.
-    #[inline(always)]
-    pub(crate) fn takes_send(&self, length: u32) -> bool {
-        length <= self.longest_send.load(Ordering::Acquire)
+    /// No Send can be posted with the LMR of the last Send any more.
+    pub(crate) fn stop_fast_sends(&self) {
+        if self.fast_sends.swap(false, Ordering::SeqCst) {
+            self.requests.lock().last.forget();
+        }
+    }
+
+    /// Remembers the LMR of a Send, which was checked, for the next Sends.
+    pub(crate) fn remember(&self, lmrs: &LmrTable, context: u32, longest: u32) {
+        let mut requests = self.requests.lock();
+        // Read under the lock: `stop_fast_sends` forgets the LMR after it has changed the value.
+        if self.fast_sends.load(Ordering::SeqCst) && requests.queue.is_direct() {
+            requests.last.remember(lmrs, context, longest);
+        }
     }
 
     pub(crate) fn set_modes(&self, modes: Modes) {
@@ -389,16 +386,18 @@ impl QueuePair {
                 Some(Completed { dto, credit: Credit::Nothing, notify: failed || !quiet, hooked })
             }
             WrId::Request(named) => {
-                let request = self.request_done(named)?;
+                let mut requests = self.requests.lock();
+                let request = requests.complete(named)?;
                 if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
-                    self.request_reaped();
                     return None;
                 }
+                requests.ring.hold_place();
+                drop(requests);
                 let dto = DtoCompletion::new(DtoFields {
                     ep: self.ep,
                     ep_context: self.context(),
-                    cookie: request.info.cookie,
-                    pool: request.info.pool,
+                    cookie: request.cookie,
+                    pool: request.pool,
                     status: completion.status,
                     length: if failed { 0 } else { request.length },
                     op: request.op,
@@ -468,29 +467,12 @@ impl QueuePair {
 
     /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
-        self.requests.lock().first
-    }
-
-    /// Completes the request that a completion names and all earlier requests. `None` if the
-    /// request is not in the ring.
-    fn request_done(&self, named: u64) -> Option<Request> {
-        let mut requests = self.requests.lock();
-        let seq = requests.queue.position(named)?;
-        let ahead = seq.checked_sub(requests.first)? as usize;
-        if ahead >= requests.ring.len() {
-            return None;
-        }
-        requests.ring.drain(..ahead);
-        let request = requests.ring.pop_front()?;
-        requests.first = seq + 1;
-        requests.unreaped += 1;
-        Some(request)
+        self.requests.lock().ring.first()
     }
 
     /// Releases the place of a completed request whose event was taken or dropped.
     pub(crate) fn request_reaped(&self) {
-        let mut requests = self.requests.lock();
-        requests.unreaped = requests.unreaped.saturating_sub(1);
+        self.requests.lock().ring.free_place();
     }
 
     /// Completes the oldest receive of an EP without an SRQ. `slot` is the slot that the
@@ -541,7 +523,6 @@ impl QueuePair {
     pub(crate) fn forget_pending(&self) {
         let mut requests = self.requests.lock();
         requests.queue.reset();
-        requests.first += requests.ring.len() as u64;
         requests.ring.clear();
         let mut receives = self.receives.lock();
         receives.queue.reset();

@@ -289,6 +289,14 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
         BiasedMutexGuard { guard: self.0.lock(), _held }
     }
 
+    /// The value, if this thread is the owner of the lock and holds no guard. Does not wait.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock_fast(&self) -> Option<BiasedMutexGuard<'_, T>> {
+        let guard = self.0.try_lock_fast()?;
+        Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
+    }
+
     /// Takes the lock even if it is held. For a child after a fork, in which no other thread
     /// exists.
     pub(crate) fn lock_anew(&self) -> BiasedMutexGuard<'_, T> {

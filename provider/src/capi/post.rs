@@ -56,8 +56,8 @@ pub(super) extern "C" fn ep_post_send(
     ep_post_send_slow(ep, count, iov, cookie, flags)
 }
 
-/// Tries the fast path once more with the biased lock of the handle slot, which this thread may come
-/// to own. Then posts with [`request`], which gives the error.
+/// Tries the fast path once more with the locks, which this thread may come to own, and after a look
+/// for room. Then posts with [`request`], which gives the error.
 #[inline(never)]
 fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
     if count == 1
@@ -65,7 +65,7 @@ fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, f
         && let Hot::Ep(pair) = &*guard
         && let Some([segment]) = iov.few(1)
         && let Some(flags) = CompletionFlags::from_bits(flags)
-        && pair.post_send_fast(segment, cookie, flags)
+        && pair.post_send_again(segment, cookie, flags)
     {
         return SUCCESS;
     }

@@ -229,9 +229,6 @@ impl EpInner {
     pub(crate) fn close_if(cell: &EpCell, wanted: impl FnOnce(&Self) -> bool) {
         let closes = cell.with(|ep, _| {
             let closes = wanted(ep) && ep.live.swap(false, Ordering::AcqRel);
-            if closes {
-                ep.pair.allow_sends(0);
-            }
             closes.then(|| ep.clone())
         });
         if let Some(Some(ep)) = closes {

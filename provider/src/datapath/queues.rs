@@ -43,6 +43,10 @@ impl DataPath {
 }
 
 impl SendQueue {
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Self::Direct(_))
+    }
+
     /// Posts one request.
     ///
     /// # Errors
@@ -60,6 +64,13 @@ impl SendQueue {
                 let ud = to.map(|(ah, qpn, qkey)| UdDest { ah, qpn, qkey });
                 qp.post_send(&SendWr { wr_id, op, sges, flags, inline: None, ud })
             }
+        }
+    }
+
+    /// Looks for room for the fast posts of the direct path.
+    pub(crate) fn find_room(&mut self) {
+        if let Self::Direct(queue) = self {
+            queue.find_room();
         }
     }
 

@@ -229,13 +229,15 @@ pub(crate) struct LkeyCache {
     lkey: u32,
     start: u64,
     len: u64,
+    /// The length of the longest segment: `len`, or less.
+    longest: u64,
 }
 
 impl LkeyCache {
     /// A cache that holds no LMR.
     pub(crate) fn none(table: &LmrTable) -> Self {
         // No segment fits into length 0.
-        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0 }
+        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0, longest: 0 }
     }
 
     /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None` if
@@ -245,14 +247,20 @@ impl LkeyCache {
         let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
         let len = u64::from(segment.segment_length);
         let offset = segment.virtual_address.wrapping_sub(self.start);
-        // True for 1 to self.len.
-        let fits = len.wrapping_sub(1) < self.len;
+        // True for 1 to self.longest.
+        let fits = len.wrapping_sub(1) < self.longest;
         (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
             .then_some(self.lkey)
     }
 
-    /// Remembers an LMR that has just passed [`LmrTable::check`].
-    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32) {
+    /// Holds no LMR from now on.
+    pub(crate) fn forget(&mut self) {
+        self.longest = 0;
+    }
+
+    /// Remembers an LMR that has just passed [`LmrTable::check`], for segments of up to `longest`
+    /// bytes.
+    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32, longest: u32) {
         let gone = table.gone.load(Ordering::Acquire);
         let Some(slot) = table.slot(context) else { return };
         // The LMR is alive after `gone` was read, so a later free increments `gone` beyond this
@@ -262,6 +270,7 @@ impl LkeyCache {
         }
         self.start = slot.start.load(Ordering::Relaxed);
         self.len = slot.end.load(Ordering::Relaxed) - self.start;
+        self.longest = self.len.min(longest.into());
         self.lkey = slot.lkey.load(Ordering::Relaxed);
         self.context = context;
         self.gone_then = gone;
@@ -293,7 +302,7 @@ mod tests {
         }
         assert!(!table.covers(&segment));
         let mut last = LkeyCache::none(&table);
-        last.remember(&table, number);
+        last.remember(&table, number, u32::MAX);
         assert_eq!(last.key(&segment), None);
         assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
         table.remove(number);

@@ -10,7 +10,7 @@ use crate::device::{Class, Device, LkeyCache, ReservedTimers};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::memory::{headroom, queue};
 use crate::pz::PzInner;
-use crate::queue_pair::{Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, Request, Requests};
+use crate::queue_pair::{Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, RequestRing, Requests};
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
 use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
@@ -49,7 +49,7 @@ pub(super) struct EpQueues {
     pub(super) sends: SendQueue,
     pub(super) recvs: RecvQueue,
     pub(super) room: Room,
-    requests: VecDeque<Request>,
+    requests: RequestRing,
     receives: VecDeque<Receive>,
     ud: Option<Box<UdState>>,
     timers: ReservedTimers,
@@ -170,7 +170,7 @@ impl EpSpec {
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
             let ud = if ud { Some(Box::new(UdState::new(sends)?)) } else { None };
-            Ok((queues, queue(sends)?, queue(room.recv as usize)?, ud))
+            Ok((queues, RequestRing::new(sends)?, queue(room.recv as usize)?, ud))
         };
         let ((sends, recvs), requests, receives, ud) = memory().inspect_err(|_| undo())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));
@@ -291,11 +291,8 @@ impl EpSpec {
             qp,
             queue: sends,
             ring: requests,
-            first: 0,
-            capacity: attr.max_request_dtos as usize,
             max_iov: attr.max_request_iov as usize,
             last: LkeyCache::none(&self.device.lmrs),
-            unreaped: 0,
             posted: Posted::default(),
         };
         let receives = Receives {

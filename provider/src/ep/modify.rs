@@ -370,7 +370,6 @@ impl EpInner {
         // Threads that still hold this EP find it closed. Service points and requests find the new
         // EP.
         self.live.store(false, Ordering::Release);
-        self.pair.allow_sends(0);
         self.cell.set(&inner);
         Ok(inner)
     }

@@ -6,7 +6,7 @@ use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
-use crate::queue_pair::{Credit, QueuePair, Receive, Request};
+use crate::queue_pair::{Credit, QueuePair, Receive, Request, Requests};
 use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
@@ -150,7 +150,8 @@ impl EpInner {
         if let (RequestKind::Send, [one]) = (kind, iov)
             && one.segment_length > 0
         {
-            self.pair.requests.lock().last.remember(&self.device.lmrs, one.lmr_context);
+            let longest = self.device.attr.max_message_size;
+            self.pair.remember(&self.device.lmrs, one.lmr_context, longest);
         }
         Ok(())
     }
@@ -263,7 +264,7 @@ impl EpInner {
             kind,
             RequestKind::Send | RequestKind::SendInvalidate(_) | RequestKind::WriteImmediate(..)
         );
-        let request = Request { info, flags, op, length: length as u32, on_device: true };
+        let request = Request::new(&info, flags, op, length as u32);
         self.submit(state, request, solicits, segments, |queue, seq, flags| {
             queue.post(&Outgoing { seq, op: verb, sges: &sges[..n], flags, to: None })
         })
@@ -288,7 +289,7 @@ impl EpInner {
         if length > u64::from(self.device.attr.mtu) {
             return Err(PostError::Length);
         }
-        let request = Request { info, flags, op: DtoOp::SendUd, length: length as u32, on_device: true };
+        let request = Request::new(&info, flags, DtoOp::SendUd, length as u32);
         self.submit(state, request, true, segments, |queue, seq, flags| {
             self.post_datagram(queue, seq, sges, flags, (&ah, to.qpn))
         })?;
@@ -311,12 +312,12 @@ impl EpInner {
         if segments > requests.max_iov {
             return Err(too_many(segments, requests.max_iov));
         }
-        if requests.is_full() {
+        if requests.ring.room() == 0 {
             drop(requests);
             // Finished suppressed requests free their places in the ring here.
             let _ = self.request_evd.harvest_now();
             requests = self.pair.requests.lock();
-            if requests.is_full() {
+            if requests.ring.room() == 0 {
                 return Err(PostError::Full(Subtype::ResourceCredits));
             }
         }
@@ -324,14 +325,14 @@ impl EpInner {
             requests.posted.add(request.op, request.length.into());
             if !requests.ring.is_empty() {
                 request.on_device = false;
-                requests.ring.push_back(request);
+                requests.ring.push(request);
                 return Ok(());
             }
-            requests.unreaped += 1;
+            requests.ring.hold_place();
             drop(requests);
             self.request_evd.put_flushed(
                 &self.pair,
-                request.info,
+                request.info(),
                 request.op,
                 Credit::Request(self.pair.clone()),
             );
@@ -342,10 +343,10 @@ impl EpInner {
         let mut flags = SendFlags::SIGNALLED;
         flags.set(SendFlags::SOLICITED, solicits && request.flags.contains(CompletionFlags::SOLICITED_WAIT));
         flags.set(SendFlags::FENCE, request.flags.contains(CompletionFlags::BARRIER_FENCE));
-        let seq = requests.first + requests.ring.len() as u64;
+        let seq = requests.ring.end();
         post(&mut requests.queue, seq, flags).map_err(refused)?;
         requests.posted.add(request.op, request.length.into());
-        requests.ring.push_back(request);
+        requests.ring.push(request);
         Ok(())
     }
 
@@ -365,17 +366,16 @@ impl EpInner {
         }
         loop {
             let mut requests = self.pair.requests.lock();
-            let Some(request) = requests.ring.pop_front() else { break };
-            requests.first += 1;
-            requests.unreaped += 1;
+            let Some(request) = requests.ring.take_first() else { break };
+            requests.ring.hold_place();
             drop(requests);
-            if unsafe_to_lend(&request.info, request.on_device) && request.op != DtoOp::RmrBind {
+            if unsafe_to_lend(&request.info(), request.on_device) && request.op != DtoOp::RmrBind {
                 self.pair.request_reaped();
                 continue;
             }
             self.request_evd.put_flushed(
                 &self.pair,
-                request.info,
+                request.info(),
                 request.op,
                 Credit::Request(self.pair.clone()),
             );
@@ -414,26 +414,39 @@ impl QueuePair {
     #[inline(always)]
     pub(crate) fn post_send_fast(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
         let usual = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT;
+        let Some(mut requests) = self.requests.try_lock_fast() else { return false };
+        usual.contains(flags) && requests.post_send_fast(segment, cookie, flags)
+    }
+
+    /// As [`QueuePair::post_send_fast`], after waiting for other threads and a look for room in the
+    /// send queue.
+    pub(crate) fn post_send_again(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+        let usual = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT;
+        let mut requests = self.requests.lock();
+        requests.queue.find_room();
+        usual.contains(flags) && requests.post_send_fast(segment, cookie, flags)
+    }
+}
+
+impl Requests {
+    /// Posts a Send with these flags, SUPPRESS and SOLICITED_WAIT at most.
+    #[inline(always)]
+    fn post_send_fast(&mut self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+        // There is an LMR only while the EP is connected, and a length only up to the longest.
+        let Some(lkey) = self.last.key(segment) else { return false };
+        let SendQueue::Direct(queue) = &mut self.queue else { return false };
+        if self.ring.room() == 0 {
+            return false;
+        }
         let length = segment.segment_length;
-        if !usual.contains(flags) || !self.takes_send(length) {
-            return false;
-        }
-        let mut locked = self.requests.lock();
-        let requests = &mut *locked;
-        let Some(lkey) = requests.last.key(segment) else { return false };
-        let SendQueue::Direct(queue) = &mut requests.queue else { return false };
-        let ring = requests.ring.len();
-        if ring + requests.unreaped >= requests.capacity {
-            return false;
-        }
         let from = Sge { addr: segment.virtual_address, len: length, lkey };
         let solicited = flags.contains(CompletionFlags::SOLICITED_WAIT);
-        if !queue.post_send(requests.first + ring as u64, from, solicited) {
+        if !queue.post_send(self.ring.end(), from, solicited) {
             return false;
         }
-        requests.posted.add(DtoOp::Send, length.into());
+        self.posted.add(DtoOp::Send, length.into());
         let info = WrInfo { cookie, ..WrInfo::default() };
-        requests.ring.push_back(Request { info, flags, op: DtoOp::Send, length, on_device: true });
+        self.ring.push(Request::new(&info, flags, DtoOp::Send, length));
         true
     }
 }

@@ -47,7 +47,7 @@ impl EpInner {
     }
 
     fn has_room(&self, entries: usize) -> bool {
-        let fits = || self.pair.requests.lock().room() >= entries;
+        let fits = || self.pair.requests.lock().ring.room() >= entries;
         fits() || {
             let _ = self.request_evd.harvest_now();
             fits()
@@ -61,7 +61,7 @@ impl EpInner {
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let request = Request { info, flags, op: DtoOp::RmrBind, length: 0, on_device: true };
+        let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
         self.submit(state, request, false, 0, |queue, seq, flags| {
             let op = match what {
                 WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),

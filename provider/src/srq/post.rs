@@ -124,7 +124,7 @@ impl Srq {
         let mut sges = [Sge::default(); MAX_IOV];
         let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
-            self.last.remember(&inner.device.lmrs, segment.lmr_context);
+            self.last.remember(&inner.device.lmrs, segment.lmr_context, u32::MAX);
         }
         self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }

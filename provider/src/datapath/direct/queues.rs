@@ -45,15 +45,20 @@ impl DirectSends {
         Ok(Self { queue: adopt::send_queue(qp.clone())? })
     }
 
-    /// Posts a Send of one segment, signalled. Returns false without posting if the queue has no
-    /// room.
+    /// Posts a Send of one segment, signalled. Returns false without posting if the queue has to
+    /// look for room first: see [`DirectSends::find_room`].
     #[inline(always)]
     pub(crate) fn post_send(&mut self, seq: u64, from: Sge, solicited: bool) -> bool {
         let mut wr = Wr::send(DataSeg::new(from.addr, from.len, from.lkey)).signalled();
         if solicited {
             wr = wr.solicited();
         }
-        self.queue.post(wr, seq).is_ok()
+        self.queue.post_in_span(&wr, seq)
+    }
+
+    /// Looks for room for [`DirectSends::post_send`].
+    pub(crate) fn find_room(&mut self) {
+        self.queue.find_span();
     }
 
     /// Posts one request.
