@@ -48,8 +48,7 @@ pub(super) extern "C" fn ep_post_send(
         && let Some(owned) = ep.hot_fast()
         && let Hot::Ep(pair) = &*owned
         && let Some([segment]) = iov.few(1)
-        && let Some(flags) = CompletionFlags::from_bits(flags)
-        && pair.post_send_fast(segment, cookie, flags)
+        && pair.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;
     }
@@ -64,8 +63,7 @@ fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, f
         && let Ok(guard) = ep.hot()
         && let Hot::Ep(pair) = &*guard
         && let Some([segment]) = iov.few(1)
-        && let Some(flags) = CompletionFlags::from_bits(flags)
-        && pair.post_send_again(segment, cookie, flags)
+        && pair.post_send_again(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;
     }

@@ -39,7 +39,8 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if let [segment] = iov
-            && self.inner.pair.post_send_fast(segment, cookie, flags)
+            && (self.inner.pair.post_send_fast(segment, cookie, flags)
+                || self.inner.pair.post_send_again(segment, cookie, flags))
         {
             return Ok(());
         }

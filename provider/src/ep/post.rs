@@ -405,33 +405,38 @@ impl EpInner {
 }
 
 impl QueuePair {
-    /// Posts a Send in the common case: the direct path, room in the queue, a connected EP, and one
-    /// segment in the LMR of the last Send. Otherwise returns false without posting; then
-    /// [`EpInner::post_request`] posts, or gives the error.
+    /// Posts a Send in the common case: the direct path, a thread that owns the lock, one segment
+    /// in the LMR of the last Send, no flag but SUPPRESS, and room that is known. Otherwise returns
+    /// false without posting; then [`QueuePair::post_send_again`] may post.
     ///
     /// All checks are made. Calls no code of the program and takes no lock of an object, so a
-    /// caller may hold the guard of a biased lock's fast path.
+    /// caller may hold the guard of a biased lock's fast path. Straight-line code without calls.
     #[inline(always)]
     pub(crate) fn post_send_fast(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
-        let usual = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT;
+        if !CompletionFlags::SUPPRESS.contains(flags) {
+            return false;
+        }
         let Some(mut requests) = self.requests.try_lock_fast() else { return false };
-        usual.contains(flags) && requests.post_send_fast(segment, cookie, flags)
+        requests.post_send(segment, cookie, flags)
     }
 
-    /// As [`QueuePair::post_send_fast`], after waiting for other threads and a look for room in the
-    /// send queue.
+    /// As [`QueuePair::post_send_fast`], but waits for other threads, looks for room in the send
+    /// queue, and takes the flag SOLICITED_WAIT. After false, [`EpInner::post_request`] posts, or
+    /// gives the error.
     pub(crate) fn post_send_again(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
-        let usual = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT;
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
         let mut requests = self.requests.lock();
         requests.queue.find_room();
-        usual.contains(flags) && requests.post_send_fast(segment, cookie, flags)
+        requests.post_send(segment, cookie, flags)
     }
 }
 
 impl Requests {
     /// Posts a Send with these flags, SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
-    fn post_send_fast(&mut self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+    fn post_send(&mut self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
         // There is an LMR only while the EP is connected, and a length only up to the longest.
         let Some(lkey) = self.last.key(segment) else { return false };
         let SendQueue::Direct(queue) = &mut self.queue else { return false };
