@@ -8,12 +8,16 @@
 //!
 //! - `doorbell-sys`, `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the
 //!   example.
-//! - `sideway`: CQs, through its trait `CompletionQueue`: `Cq::from_verbs(cq.cq().as_ptr())`.
-//!   Version 0.4 of sideway creates no SRQs, its QPs cannot receive from an SRQ, and it cannot
-//!   switch scatter to CQE off. So create the SRQ and its QPs with `doorbell-sys` (or
-//!   `rdma-mummy-sys`, whose types sideway uses) in the same context. Do not poll the CQ here if a
-//!   QP has a receive queue of its own that verbs drive: libmlx5 counts receives as completed only
-//!   in `ibv_poll_cq`, so posts fail once the queue was filled.
+//! - `sideway`: QPs and CQs, through its traits `QueuePair` and `CompletionQueue`:
+//!   `Cq::from_verbs(cq.cq().as_ptr())`. Version 0.4 of sideway creates no SRQs, and it cannot switch
+//!   scatter to CQE off. hw-tests/friends/sideway creates the SRQ and its QPs beside sideway, and has
+//!   sideway connect them. Do not poll the CQ here if a QP has a receive queue of its own that verbs
+//!   drive: libmlx5 counts receives as completed only in `ibv_poll_cq`, so posts fail once the queue
+//!   was filled.
+//! - `ibverbs`: version 0.9 gives no raw handles; take `ibverbs-sys`, its bindings, as
+//!   hw-tests/friends/ibverbs does.
+//!
+//! With the feature `tokio`, tasks await the events of an [`EventChannel`]: `AsyncEventChannel`.
 //!
 //! ```no_run
 //! use mlx5_direct::{Completion, Cq, DataSeg, Srq};
@@ -110,6 +114,8 @@
 
 mod be;
 mod dbrec;
+#[cfg(feature = "tokio")]
+mod event_future;
 mod ring;
 mod table;
 mod uar;
@@ -134,6 +140,8 @@ pub use cqe::{
     Syndrome,
 };
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
+#[cfg(feature = "tokio")]
+pub use event_future::AsyncEventChannel;
 pub use qp_table::QpTable;
 pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout};
 pub use rq::Rq;

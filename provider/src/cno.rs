@@ -196,6 +196,10 @@ impl CnoInner {
             self.device.registry.remove(Class::Cno, self.id);
             drop(self.state.lock().unwrap());
             self.changed.notify_all();
+            if let Some(fd) = &self.fd {
+                // Whoever polls the descriptor looks and finds that the CNO is dead.
+                let _ = fd.write(1);
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ mod wait;
 
 use self::queue::{Alert, Batch, Deferred, Pairs, Queue, SlowPath, is_dto};
 pub(crate) use self::queue::{Stream, StreamKind};
+pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};

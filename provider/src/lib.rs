@@ -11,6 +11,9 @@
 //!   service type [`ServiceType::Ud`] exchanges datagrams with any number of other EPs.
 //! - [`Srq`]: a queue of receive buffers that many EPs take from.
 //!
+//! [`EvdListener`] and [`CnoListener`] have a descriptor for event loops; with the feature `tokio`,
+//! tasks await events with `AsyncEvd` and `AsyncCno`.
+//!
 //! [`RecvPool`] and [`SendPool`] manage buffers that either the program or the device can access,
 //! never both at a time.
 //!
@@ -46,6 +49,7 @@ mod event;
 mod event_data;
 mod fork;
 mod ia;
+mod listener;
 mod lmr;
 mod memory;
 pub mod msn;
@@ -75,6 +79,9 @@ pub use event_data::{
     DatagramEventKind, DtoCompletion, DtoFields, RmrBindCompletion, reason,
 };
 pub use ia::Ia;
+#[cfg(feature = "tokio")]
+pub use listener::{AsyncCno, AsyncEvd};
+pub use listener::{CnoListener, EvdListener};
 pub use lmr::Lmr;
 pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
 pub use psp::{Comm, Csp, Psp, Rsp};

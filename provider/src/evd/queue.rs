@@ -408,17 +408,6 @@ impl Deferred {
         self.failed.is_empty() && self.received.is_empty() && self.lost.is_empty() && !self.overflowed
     }
 
-    pub(crate) fn merge(&mut self, other: Self) {
-        if self.is_nothing() {
-            *self = other;
-            return;
-        }
-        self.failed.extend(other.failed);
-        self.received.extend(other.received);
-        self.lost.extend(other.lost);
-        self.overflowed |= other.overflowed;
-    }
-
     /// Reserves memory for the work of one more batch of completions. A list that is empty needs
     /// none.
     pub(crate) fn reserve_batch(&mut self) -> Result<(), TryReserveError> {

@@ -7,10 +7,28 @@ use crate::event_data::{Dequeued, Notice};
 use crate::types::{CompletionFlags, Count, EvdFlags};
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::poll::{PollFd, PollFlags};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// One wait, from [`EvdInner::begin_wait`] on.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    /// How many events have to be queued.
+    threshold: usize,
+    /// An event that notifies has come. Events that were queued before the wait began count,
+    /// whether they notify or not (R246): this is true at first.
+    notified: bool,
+    /// The CQ was armed after the wait had last found nothing.
+    armed: bool,
+    /// When the queue was last seen, its receives notified only when solicited.
+    solicited: bool,
+}
+
+fn bare(error: Error) -> WaitError {
+    WaitError { error, more: 0 }
+}
 
 impl EvdInner {
     /// Queues an event other than a completion, then wakes the waiter or triggers the CNO.
@@ -120,32 +138,77 @@ impl EvdInner {
         timeout: Option<Duration>,
         threshold: Count,
     ) -> Result<(Dequeued, usize), WaitError> {
-        let bare = |error| WaitError { error, more: 0 };
-        self.check().map_err(bare)?;
-        let threshold = self.check_threshold(threshold).map_err(bare)?;
+        let mut wait = self.begin_wait(threshold).map_err(bare)?;
+        let outcome = self.wait_inside(timeout, &mut wait);
+        self.end_wait();
+        outcome.inspect(|(event, _)| self.on_dequeued(event))
+    }
+
+    /// Makes the caller the EVD's only waiter, until [`EvdInner::end_wait`].
+    ///
+    /// # Errors
+    /// As [`crate::Evd::wait`].
+    pub(crate) fn begin_wait(&self, threshold: Count) -> Result<Wait> {
+        self.check()?;
+        let threshold = self.check_threshold(threshold)?;
         if self.waiting.swap(true, Ordering::AcqRel) {
-            let error = Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD");
-            return Err(bare(error));
+            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.queue();
         queue.slow_path |= SlowPath::WAITED;
         queue.counts.waits += 1;
         let has_cno = queue.cno.is_some();
         drop(queue);
-        let watched = if has_cno { self.watch() } else { Ok(false) };
-        let outcome = match watched {
-            Ok(_) => self.wait_inside(timeout, threshold),
-            Err(error) => Err(bare(error)),
-        };
-        if outcome.is_err() {
-            self.queue().slow_path -= SlowPath::WAITED;
+        if has_cno && let Err(error) = self.watch() {
+            self.end_wait();
+            return Err(error);
         }
+        Ok(Wait { threshold, notified: true, armed: false, solicited: false })
+    }
+
+    /// Ends the caller's time as the waiter.
+    pub(crate) fn end_wait(&self) {
+        // Other threads may dequeue as soon as `waiting` is false.
+        let mut queue = self.queue();
+        queue.slow_path -= SlowPath::WAITED;
+        let has_cno = queue.cno.is_some();
+        drop(queue);
         self.waiting.store(false, Ordering::Release);
+        if !self.live.load(Ordering::Acquire) {
+            return;
+        }
         if has_cno && let Err(error) = self.watch() {
             tracing::error!(%error, "could not watch an EVD again");
         }
         self.waited();
-        outcome.inspect(|(event, _)| self.on_dequeued(event))
+    }
+
+    /// The step of a wait that does not block its thread: takes the event that ends the wait, or
+    /// arms the CQ. Without an event, one of [`EvdInner::descriptors`] becomes readable when the
+    /// next step may find one.
+    pub(crate) fn poll_wait(&self, wait: &mut Wait) -> Result<Option<(Dequeued, usize)>, WaitError> {
+        if wait.armed {
+            // EAGAIN: no thread of this process has signalled.
+            let _ = self.wake.read();
+            wait.notified |= self.drain_channel() && wait.solicited;
+            wait.armed = false;
+        }
+        loop {
+            if let Ok(found) = self.take_for(wait).map_err(bare)? {
+                self.on_dequeued(&found.0);
+                return Ok(Some(found));
+            }
+            if wait.armed {
+                self.is_blocked(wait);
+                return Ok(None);
+            }
+            self.arm_for(wait).map_err(bare)?;
+        }
+    }
+
+    /// What a waiter sleeps on: a signal of this process, and an event of the device.
+    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.wake.as_fd(), self.channel.as_ref().map(|channel| channel.as_fd()))
     }
 
     fn check_threshold(&self, threshold: Count) -> Result<usize> {
@@ -170,70 +233,71 @@ impl EvdInner {
     fn wait_inside(
         &self,
         timeout: Option<Duration>,
-        threshold: usize,
+        wait: &mut Wait,
     ) -> Result<(Dequeued, usize), WaitError> {
-        let bare = |error| WaitError { error, more: 0 };
         // A timeout that no `Instant` can represent never expires.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut deferred = Deferred::default();
-        // Events that were queued before the call count, whether they notify or not (R246). The
-        // first looks therefore consider all events.
-        let mut notified = true;
-        let mut armed = false;
-        let outcome = loop {
-            let mut queue = self.queue();
-            if !self.live.load(Ordering::Acquire) {
-                break Err(bare(Error::new(ReturnType::Abort, Subtype::None, "the EVD was freed")));
-            }
-            if !queue.waitable {
-                let sub = Subtype::InvalidStateEvdUnwaitable;
-                break Err(bare(Error::state(sub, "the EVD was made unwaitable")));
-            }
-            match self.harvest(&mut queue) {
-                Ok(found) => deferred.merge(found),
-                Err(error) => break Err(bare(error)),
-            }
-            notified |= std::mem::take(&mut queue.notified);
-            if notified && queue.len() >= threshold {
-                let more = queue.len() - 1;
-                // The queue is not empty: the threshold is at least 1.
-                if let Some(event) = queue.pop() {
-                    queue.slow_path -= SlowPath::WAITED;
-                    queue.counts.polling = false;
-                    break Ok((event, more));
-                }
-            }
-            let more = queue.len();
-            let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
-            drop(queue);
-            self.run_deferred(std::mem::take(&mut deferred));
+        loop {
+            let more = match self.take_for(wait).map_err(bare)? {
+                Ok(found) => return Ok(found),
+                Err(more) => more,
+            };
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over");
-                break Err(WaitError { error, more });
+                return Err(WaitError { error, more });
             }
-            if !armed {
-                // Only a wait that finds nothing arms the CQ. It then looks once more, because
-                // completions that finished before the CQ was armed raise no event.
-                let told = self.drain_channel();
-                notified |= told && solicited;
-                if let Err(error) = self.arm_to_wait(solicited) {
-                    break Err(bare(error));
-                }
-                armed = true;
+            if !wait.armed {
+                self.arm_for(wait).map_err(bare)?;
                 continue;
             }
-            // From here on only an event that notifies ends the wait.
-            notified = false;
-            self.queue().counts.blocked += 1;
-            match self.block(left) {
-                Ok(device) => notified |= device && solicited,
-                Err(error) => break Err(WaitError { error, more }),
-            }
-            armed = false;
-        };
+            self.is_blocked(wait);
+            let device = self.block(left).map_err(|error| WaitError { error, more })?;
+            wait.notified |= device && wait.solicited;
+            wait.armed = false;
+        }
+    }
+
+    /// Takes the oldest event if enough events are queued and one of them notifies. Otherwise
+    /// returns how many are queued.
+    fn take_for(&self, wait: &mut Wait) -> Result<Result<(Dequeued, usize), usize>> {
+        let mut queue = self.queue();
+        if !self.live.load(Ordering::Acquire) {
+            return Err(Error::new(ReturnType::Abort, Subtype::None, "the EVD was freed"));
+        }
+        if !queue.waitable {
+            let sub = Subtype::InvalidStateEvdUnwaitable;
+            return Err(Error::state(sub, "the EVD was made unwaitable"));
+        }
+        let deferred = self.harvest(&mut queue)?;
+        wait.notified |= std::mem::take(&mut queue.notified);
+        let enough = wait.notified && queue.len() >= wait.threshold;
+        // The queue is not empty then: the threshold is at least 1.
+        let event = if enough { queue.pop() } else { None };
+        if event.is_some() {
+            queue.slow_path -= SlowPath::WAITED;
+            queue.counts.polling = false;
+        }
+        let more = queue.len();
+        wait.solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
+        drop(queue);
         self.run_deferred(deferred);
-        outcome
+        Ok(event.map(|event| (event, more)).ok_or(more))
+    }
+
+    /// Arms the CQ for a wait that has found nothing. The wait has to look once more, because
+    /// completions that finished before the CQ was armed raise no event.
+    fn arm_for(&self, wait: &mut Wait) -> Result<()> {
+        wait.notified |= self.drain_channel() && wait.solicited;
+        self.arm_to_wait(wait.solicited)?;
+        wait.armed = true;
+        Ok(())
+    }
+
+    /// From here on only an event that notifies ends the wait.
+    fn is_blocked(&self, wait: &mut Wait) {
+        wait.notified = false;
+        self.queue().counts.blocked += 1;
     }
 
     fn drain_channel(&self) -> bool {

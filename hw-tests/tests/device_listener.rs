@@ -1,0 +1,262 @@
+//! EVDs and CNOs in event loops: when their descriptors are readable, and what a poll then returns.
+
+use doorbell::{
+    Cno, CnoListener, CompletionFlags, EpAttr, EpEvds, Evd, EvdFlags, EvdListener, EventData, ReturnType,
+    Subtype, Waited,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, dat, tests};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+fn main() {
+    doorbell_hw_tests::run(tests![
+        a_message_makes_the_descriptor_readable,
+        events_of_every_stream_make_it_readable,
+        a_poll_without_events_does_not_block,
+        the_listener_is_the_only_waiter,
+        the_cno_is_triggered_only_without_a_wait,
+        a_threshold_is_waited_for,
+        another_threshold_begins_another_wait,
+        unsolicited_messages_end_no_wait,
+        a_freed_evd_aborts_the_wait,
+        an_unwaitable_evd_ends_the_wait,
+        a_cno_makes_its_descriptor_readable,
+        a_freed_cno_makes_its_descriptor_readable,
+        a_cno_without_a_descriptor_has_no_listener,
+    ])
+    .exit();
+}
+
+/// Sleeps until the descriptor is readable; false if the time is over.
+fn readable(fd: &impl AsFd, time: Duration) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::try_from(time).unwrap()).unwrap() > 0
+}
+
+/// Sleeps on the descriptor, never anywhere else, until a poll returns an event.
+#[track_caller]
+fn await_event(listener: &mut EvdListener, threshold: i32) -> Waited {
+    loop {
+        if let Some(waited) = listener.poll(threshold).unwrap() {
+            return waited;
+        }
+        assert!(readable(listener, LONG), "no event");
+    }
+}
+
+/// Polls until the listener waits and its descriptor is not readable.
+#[track_caller]
+fn begin(listener: &mut EvdListener, threshold: i32) {
+    loop {
+        assert!(listener.poll(threshold).unwrap().is_none());
+        if !readable(listener, Duration::ZERO) {
+            return;
+        }
+    }
+}
+
+/// A connection whose server receives on an EVD of its own, 16 buffers of 64 bytes on its SRQ.
+fn receiving(rig: &Rig, cno: Option<&Cno>, flags: CompletionFlags) -> (Evd, Pair) {
+    let server = &rig.server;
+    let mut srq = server.srq(16);
+    server.post(&mut srq, 16, 64, 0, 0);
+    let recv = Evd::create(&server.ia, 64, cno, EvdFlags::DTO).unwrap();
+    let evds = EpEvds { recv: Some(&recv), ..server.evds() };
+    let attr = EpAttr { recv_completion_flags: flags, ..EpAttr::default() };
+    let ep = doorbell::Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &attr).unwrap();
+    let pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    (recv, pair)
+}
+
+fn cookie(waited: &Waited) -> u64 {
+    waited.event.data.dto().unwrap().cookie
+}
+
+fn a_message_makes_the_descriptor_readable() {
+    let rig = Rig::new();
+    let (recv, mut pair) = receiving(&rig, None, CompletionFlags::empty());
+    let mut listener = EvdListener::new(&recv).unwrap();
+    for message in 0..10 {
+        begin(&mut listener, 1);
+        rig.send(&mut pair, 0, 8);
+        assert!(readable(&listener, LONG));
+        assert_eq!(cookie(&await_event(&mut listener, 1)), message);
+    }
+}
+
+/// Also on an EVD without a CQ.
+fn events_of_every_stream_make_it_readable() {
+    let rig = Rig::new();
+    let software = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let mut listener = EvdListener::new(&software).unwrap();
+    begin(&mut listener, 1);
+    software.post_software_event(7).unwrap();
+    assert!(readable(&listener, LONG));
+    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Software(7)));
+
+    let (_recv, pair) = receiving(&rig, None, CompletionFlags::empty());
+    let mut listener = EvdListener::new(&rig.server.connect).unwrap();
+    begin(&mut listener, 1);
+    pair.client.disconnect(doorbell::CloseFlags::Abrupt).unwrap();
+    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Connection(_)));
+}
+
+/// Events that are queued already are returned without a look at the descriptor.
+fn a_poll_without_events_does_not_block() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    evd.post_software_event(1).unwrap();
+    evd.post_software_event(2).unwrap();
+    let mut listener = EvdListener::new(&evd).unwrap();
+    let first = listener.poll(1).unwrap().unwrap();
+    assert!(matches!(first.event.data, EventData::Software(1)));
+    assert_eq!((first.event.evd, first.more), (evd.id(), 1));
+    assert!(matches!(listener.poll(1).unwrap().unwrap().event.data, EventData::Software(2)));
+    assert!(listener.poll(1).unwrap().is_none());
+}
+
+/// While a poll has left a wait, other waits and dequeues are refused (R248); after `cancel`, after
+/// a drop and after an event they are not.
+fn the_listener_is_the_only_waiter() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let refused = |evd: &Evd| {
+        assert_eq!(evd.dequeue().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
+        assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
+        let mut second = EvdListener::new(evd).unwrap();
+        assert_eq!(second.poll(1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
+    };
+    let allowed = |evd: &Evd| {
+        assert_eq!(evd.dequeue().unwrap_err().return_type(), ReturnType::QueueEmpty);
+    };
+    let mut listener = EvdListener::new(&evd).unwrap();
+    allowed(&evd);
+    begin(&mut listener, 1);
+    refused(&evd);
+    listener.cancel();
+    allowed(&evd);
+    begin(&mut listener, 1);
+    refused(&evd);
+    evd.post_software_event(3).unwrap();
+    await_event(&mut listener, 1);
+    allowed(&evd);
+    begin(&mut listener, 1);
+    drop(listener);
+    allowed(&evd);
+}
+
+/// Also R250.
+fn the_cno_is_triggered_only_without_a_wait() {
+    let rig = Rig::new();
+    let cno = Cno::create(&rig.server.ia).unwrap();
+    let (recv, mut pair) = receiving(&rig, Some(&cno), CompletionFlags::empty());
+    let mut listener = EvdListener::new(&recv).unwrap();
+    begin(&mut listener, 1);
+    rig.send(&mut pair, 0, 8);
+    assert_eq!(cookie(&await_event(&mut listener, 1)), 0);
+    let waited = cno.wait(Some(SHORT)).unwrap_err();
+    assert_eq!(waited.return_type(), ReturnType::TimeoutExpired);
+    begin(&mut listener, 1);
+    listener.cancel();
+    rig.send(&mut pair, 0, 8);
+    assert_eq!(cno.wait(Some(LONG)).unwrap(), recv.id());
+    assert_eq!(dto(&recv).cookie, 1);
+}
+
+fn a_threshold_is_waited_for() {
+    let rig = Rig::new();
+    let (recv, mut pair) = receiving(&rig, None, CompletionFlags::empty());
+    let mut listener = EvdListener::new(&recv).unwrap();
+    begin(&mut listener, 3);
+    for messages in 1..3 {
+        rig.send(&mut pair, 0, 8);
+        until("the message is queued", || recv.query().unwrap().queued == messages);
+        assert!(listener.poll(3).unwrap().is_none());
+    }
+    rig.send(&mut pair, 0, 8);
+    let waited = await_event(&mut listener, 3);
+    assert_eq!((cookie(&waited), waited.more), (0, 2));
+}
+
+fn another_threshold_begins_another_wait() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let mut listener = EvdListener::new(&evd).unwrap();
+    begin(&mut listener, 2);
+    evd.post_software_event(1).unwrap();
+    assert!(listener.poll(2).unwrap().is_none());
+    assert!(listener.poll(1).unwrap().is_some());
+    assert_eq!(listener.poll(9999).unwrap_err().error.return_type(), ReturnType::InvalidParameter);
+    // The refused wait has ended.
+    assert_eq!(evd.dequeue().unwrap_err().return_type(), ReturnType::QueueEmpty);
+}
+
+/// Also R234, R235.
+fn unsolicited_messages_end_no_wait() {
+    let rig = Rig::new();
+    let (recv, mut pair) = receiving(&rig, None, CompletionFlags::SOLICITED_WAIT);
+    let mut listener = EvdListener::new(&recv).unwrap();
+    begin(&mut listener, 1);
+    rig.send(&mut pair, 0, 8);
+    until("the message is queued", || recv.query().unwrap().queued == 1);
+    assert!(listener.poll(1).unwrap().is_none());
+    rig.send_with(&mut pair, 0, 8, CompletionFlags::SOLICITED_WAIT);
+    let waited = await_event(&mut listener, 1);
+    assert_eq!((cookie(&waited), waited.more), (0, 1));
+}
+
+fn a_freed_evd_aborts_the_wait() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let mut listener = EvdListener::new(&evd).unwrap();
+    begin(&mut listener, 1);
+    evd.free().unwrap();
+    assert!(readable(&listener, LONG));
+    assert_eq!(listener.poll(1).unwrap_err().error.return_type(), ReturnType::Abort);
+    assert_eq!(listener.poll(1).unwrap_err().error.return_type(), ReturnType::InvalidHandle);
+    assert_eq!(EvdListener::new(&evd).unwrap_err().return_type(), ReturnType::InvalidHandle);
+}
+
+/// Also R249.
+fn an_unwaitable_evd_ends_the_wait() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let mut listener = EvdListener::new(&evd).unwrap();
+    begin(&mut listener, 1);
+    evd.set_unwaitable().unwrap();
+    assert!(readable(&listener, LONG));
+    assert_eq!(listener.poll(1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
+    evd.clear_unwaitable().unwrap();
+    assert!(listener.poll(1).unwrap().is_none());
+}
+
+fn a_cno_makes_its_descriptor_readable() {
+    let rig = Rig::new();
+    let cno = Cno::create_with_fd(&rig.server.ia).unwrap();
+    let (recv, mut pair) = receiving(&rig, Some(&cno), CompletionFlags::empty());
+    let listener = CnoListener::new(&cno).unwrap();
+    assert!(!readable(&listener, Duration::ZERO));
+    assert_eq!(listener.poll().unwrap(), None);
+    rig.send(&mut pair, 0, 8);
+    assert!(readable(&listener, LONG));
+    assert_eq!(listener.poll().unwrap(), Some(recv.id()));
+    assert!(!readable(&listener, Duration::ZERO));
+}
+
+fn a_freed_cno_makes_its_descriptor_readable() {
+    let rig = Rig::new();
+    let cno = Cno::create_with_fd(&rig.server.ia).unwrap();
+    let listener = CnoListener::new(&cno).unwrap();
+    assert!(!readable(&listener, Duration::ZERO));
+    cno.free().unwrap();
+    assert!(readable(&listener, LONG));
+    assert_eq!(listener.poll().unwrap_err().subtype(), Subtype::InvalidStateCnoDead);
+}
+
+fn a_cno_without_a_descriptor_has_no_listener() {
+    let rig = Rig::new();
+    let cno = Cno::create(&rig.server.ia).unwrap();
+    assert_eq!(CnoListener::new(&cno).unwrap_err().return_type(), ReturnType::InvalidParameter);
+}
