@@ -97,6 +97,11 @@ pub(crate) fn memlock() -> bool {
     }
 }
 
+/// Whether the engine is registered with the workers of UCX (`MLX5_EMU_UCX=0`: it is not).
+pub(crate) fn ucx_workers() -> bool {
+    env("MLX5_EMU_UCX").as_deref() != Some("0")
+}
+
 /// `MLX5_EMU_STRICT=1`: complaints make a preloaded program exit with status 86.
 pub(crate) fn strict() -> bool {
     env("MLX5_EMU_STRICT").as_deref() == Some("1")

@@ -143,6 +143,8 @@ pub(crate) struct Device {
     /// Channels with events that did not fit into their socket.
     pub(crate) backlogged: bool,
     pub(crate) messages: u64,
+    /// CQEs written.
+    pub(crate) completions: u64,
     pub(crate) hooked_steps: u64,
     pub(crate) key_variant: u8,
     /// QPs in the error state. The program may still post to their receive rings.
@@ -184,6 +186,7 @@ impl Device {
             scatter: Vec::with_capacity(64),
             backlogged: false,
             messages: 0,
+            completions: 0,
             hooked_steps: 0,
             key_variant: 0,
             in_error: Vec::new(),

@@ -181,10 +181,19 @@ pub(crate) fn timer_set() {
     wake();
 }
 
-/// Notes that the program polls. The helper then need not fetch the program's completions.
+/// Notes that the program polls. The helper then need not fetch the program's completions. Returns
+/// the number of polls so far.
 #[inline]
-pub(crate) fn program_polls() {
-    POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+pub(crate) fn program_polls() -> u64 {
+    let count = polls().wrapping_add(1);
+    POLLS.store(count, Ordering::Relaxed);
+    count
+}
+
+/// How often the program has polled in vain.
+#[inline]
+pub(crate) fn polls() -> u64 {
+    POLLS.load(Ordering::Relaxed)
 }
 
 /// Lets the peers run after `times` polls in a row found nothing. The program has peers in other
@@ -276,7 +285,7 @@ fn run() {
             continue;
         }
         let wakes = WAKES.load(Ordering::SeqCst);
-        let now_polls = POLLS.load(Ordering::Relaxed);
+        let now_polls = self::polls();
         let program_polls = now_polls != polls && mode == Mode::Auto;
         polls = now_polls;
 

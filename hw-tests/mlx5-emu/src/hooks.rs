@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "function tables of libibverbs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
@@ -324,10 +324,46 @@ fn poll_step() {
     });
     crate::helper::program_polls();
     if peers {
-        let times = VAIN_POLLS.load(Ordering::Relaxed).wrapping_add(1);
-        VAIN_POLLS.store(times, Ordering::Relaxed);
-        crate::helper::polled_in_vain(times);
+        polled_in_vain();
     }
+}
+
+/// A driver polls that libmlx5 does not serve, and that told the device so ([`crate::ucx`]).
+///
+/// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine.
+pub(crate) fn driver_polls() {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if !hooked() || !device::exists() {
+        return;
+    }
+    let polls = crate::helper::polls();
+    if LAST.swap(polls, Ordering::Relaxed) != polls {
+        return;
+    }
+    let (mut peers, mut news) = (false, false);
+    guarded(|| {
+        if let Some(mut device) = device::try_lock()
+            && device.contexts.len() > 0
+        {
+            let before = device.completions;
+            device.driver_step();
+            news = device.completions != before;
+            peers = device.net.has_peers();
+        }
+    });
+    LAST.store(crate::helper::program_polls(), Ordering::Relaxed);
+    if news {
+        polled_well();
+    } else if peers {
+        polled_in_vain();
+    }
+}
+
+/// A poll found nothing, and the program has peers in other processes.
+fn polled_in_vain() {
+    let times = VAIN_POLLS.load(Ordering::Relaxed).wrapping_add(1);
+    VAIN_POLLS.store(times, Ordering::Relaxed);
+    crate::helper::polled_in_vain(times);
 }
 
 /// A poll found something.
@@ -476,6 +512,22 @@ impl Device {
     #[inline]
     fn poll_step(&mut self) {
         self.scan_doorbells();
+        self.run_ready();
+        self.background();
+    }
+
+    /// When a driver polls that rings its own doorbells. The pages of its doorbells need no
+    /// watching while it does.
+    fn driver_step(&mut self) {
+        for context in 0..self.contexts.capacity() {
+            if !self.scan_context(context) {
+                continue;
+            }
+            for page in &mut self.contexts[context].uar_pages {
+                page.hooked = true;
+            }
+            self.hooked_steps = self.hooked_steps.wrapping_add(1);
+        }
         self.run_ready();
         self.background();
     }

@@ -36,6 +36,7 @@ mod start;
 pub mod sys;
 mod sysfs;
 pub mod ucma;
+pub mod ucx;
 mod uverbs;
 pub mod vfile;
 mod watch;

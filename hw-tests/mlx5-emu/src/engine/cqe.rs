@@ -150,6 +150,7 @@ impl Device {
             cq.buf.publish_byte(at + 63, op_own);
         }
         cq.pi = cq.pi.wrapping_add(1);
+        self.completions = self.completions.wrapping_add(1);
         if cqe.solicited || cqe.syndrome != 0 {
             cq.solicited_pi = cq.pi;
         }
