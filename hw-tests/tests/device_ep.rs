@@ -35,6 +35,7 @@ fn main() {
         r165_ep_modify_recv_flags,
         r168_ep_reset_states,
         r169_ep_reset_releases_entries,
+        reset_leaves_nothing_of_the_life_before,
         r170_ep_free_detaches,
         r171_ep_free_states,
         r173_ep_get_status_recv_idle,
@@ -730,6 +731,57 @@ fn r169_ep_reset_releases_entries() {
     assert_eq!(code(rig.server.recv.dequeue()), dat::QUEUE_EMPTY);
     rig.server.post(&mut srq, 3, 64, 64, 1);
     assert_eq!(counts(&srq), (4, 4));
+}
+
+/// Two EPs connect and are reset again and again, each time with requests and receives under way,
+/// and with completions that nobody has looked at. Each work request completes once, in its own
+/// life: no completion of an earlier life is taken for it.
+fn reset_leaves_nothing_of_the_life_before() {
+    const BUFFERS: u64 = 3;
+    const TAKEN: u64 = 2;
+    let rig = Rig::patient();
+    // A small queue, so that its positions come round.
+    let attr = EpAttr { max_request_dtos: 8, max_recv_dtos: 8, ..EpAttr::default() };
+    let (mut server, mut client) = (rig.server.ep(&attr), rig.client.ep(&attr));
+    for life in 0..12 {
+        let (from, sends) = (1000 * life, BUFFERS + 1 + life % 4);
+        for n in 0..BUFFERS {
+            let buffer = rig.server.lmr.triplet(64 * n as usize, 64);
+            server.post_recv(&[buffer], from + n, NONE).unwrap();
+        }
+        let unused = rig.client.lmr.triplet(4096, 64);
+        client.post_recv(&[unused], from, NONE).unwrap();
+        let mut pair = rig.connect(server, client);
+        for n in 0..sends {
+            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], from + 100 + n, NONE).unwrap();
+        }
+        // The first completions are dequeued; those behind them may be polled already.
+        for n in 0..TAKEN {
+            let (receive, send) = (dto(&rig.server.recv), dto(&rig.client.request));
+            assert_eq!((receive.cookie, receive.status), (from + n, DtoStatus::Success));
+            assert_eq!((send.cookie, send.status), (from + 100 + n, DtoStatus::Success));
+        }
+        // Only what the server has no buffer for is under way at the end.
+        until("all buffers are used", || pair.server.recv_query().unwrap().buffers == 0);
+        rig.disconnect(&pair);
+        (server, client) = (pair.server, pair.client);
+        client.reset().unwrap();
+        server.reset().unwrap();
+        let rest = |evd: &Evd| -> Vec<_> {
+            std::iter::from_fn(|| evd.dequeue().ok())
+                .map(|event| event.data.dto().map(|dto| (dto.cookie, dto.status)).unwrap())
+                .collect()
+        };
+        let received: Vec<_> = (TAKEN..BUFFERS).map(|n| (from + n, DtoStatus::Success)).collect();
+        assert_eq!(rest(&rig.server.recv), received, "life {life}");
+        assert_eq!(rest(&rig.client.recv), [(from, DtoStatus::Flushed)], "life {life}");
+        let sent = rest(&rig.client.request);
+        let cookies: Vec<_> = sent.iter().map(|(cookie, _)| *cookie).collect();
+        assert_eq!(cookies, (from + 100 + TAKEN..from + 100 + sends).collect::<Vec<_>>(), "life {life}");
+        // The acknowledgement of the last message that found a buffer may come too late.
+        let without_buffer = &sent[(BUFFERS - TAKEN) as usize..];
+        assert!(without_buffer.iter().all(|(_, status)| *status == DtoStatus::Flushed), "{sent:?}");
+    }
 }
 
 /// Freeing the EP detaches it from the SRQ, and its unreaped completions release their entries.

@@ -16,7 +16,10 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, CqeFields, Message, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
+    cqe::{
+        self, Completion, CqeError, CqeFields, Message, PlainCqe, RecvCqe, ScatteredRecv, ScatteredSend,
+        SendCqe,
+    },
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
     uar::Uar,
@@ -107,6 +110,32 @@ impl Cq {
         let send = cqe::decode_send(&entry);
         self.consumer_index = self.consumer_index.wrapping_add(1);
         Some(send)
+    }
+
+    /// The next completion, if it is one of the two that have the least to tell; see [`PlainCqe`].
+    /// Consumes nothing: [`take_peeked`](Self::take_peeked) does. Otherwise returns `None`:
+    /// [`poll`](Self::poll) then returns the entry, if there is one.
+    ///
+    /// A caller that finds the completion's records before it takes the entry can leave an entry
+    /// whose records it does not find to [`poll`](Self::poll).
+    #[inline(always)]
+    pub fn peek_plain(&mut self) -> Option<PlainCqe> {
+        if self.consumer_index == self.release_at {
+            self.release();
+        }
+        let entry = self.cqes.entry(self.consumer_index);
+        let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
+        barrier::from_device();
+        Some(cqe::decode_plain(&entry, kind))
+    }
+
+    /// Consumes the entry that [`peek_plain`](Self::peek_plain) returned last, and returns it to
+    /// the device. Call this once for each such entry, and nothing else of the queue in between.
+    #[inline(always)]
+    pub fn take_peeked(&mut self) {
+        // `released` stays behind: an empty poll then writes the index once more.
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        self.dbrec.release(self.consumer_index);
     }
 
     /// Returns the next completion if it is a finished receive, else the entry's `op_own`.

@@ -482,6 +482,29 @@ impl Completion {
     }
 }
 
+/// A completion with the fewest fields: a request that succeeded, or a Send that arrived in its
+/// posted buffer. See [`Cq::peek_plain`](crate::Cq::peek_plain).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainCqe {
+    /// Which of the two the entry is.
+    pub kind: PlainKind,
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// The slot of the receive, or the number that [`Sq::complete`](crate::Sq::complete) takes.
+    pub wqe_counter: u16,
+    /// The bytes received. Without a meaning for a request.
+    pub byte_count: u32,
+}
+
+/// The kinds of [`PlainCqe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainKind {
+    /// A request succeeded and left no result in the entry.
+    Request,
+    /// A Send without immediate data arrived, with its payload in the posted buffer.
+    Received,
+}
+
 /// An entry that this crate does not handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -584,6 +607,30 @@ fn payload(op_own: u8) -> Option<Payload> {
         1 => Some(Payload::Cqe { wide: false }),
         2 => Some(Payload::Cqe { wide: true }),
         _ => None,
+    }
+}
+
+/// The kind of a plain entry that belongs to software; see [`PlainKind`]. The owner bit of `op_own`
+/// must be 0 if the entry belongs to software, else 1.
+#[inline(always)]
+pub(crate) fn plain_kind(op_own: u8) -> Option<PlainKind> {
+    // Opcode 0 is a request, opcode 2 is a Send. The solicited bit does not matter, and all format
+    // bits are 0.
+    match op_own & !SOLICITED {
+        0 => Some(PlainKind::Request),
+        0x20 => Some(PlainKind::Received),
+        _ => None,
+    }
+}
+
+/// Decodes the entry of this kind.
+#[inline(always)]
+pub(crate) fn decode_plain(cqe: &impl CqeFields, kind: PlainKind) -> PlainCqe {
+    PlainCqe {
+        kind,
+        qpn: cqe.sop_drop_qpn() & QPN_MASK,
+        wqe_counter: cqe.wqe_counter(),
+        byte_count: cqe.byte_count(),
     }
 }
 

@@ -136,8 +136,8 @@ pub mod wr;
 
 pub use cq::{ArmFor, Cq};
 pub use cqe::{
-    Completion, CqeError, ErrorCqe, Message, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend, SendCqe, SendOp,
-    Syndrome,
+    Completion, CqeError, ErrorCqe, Message, PlainCqe, PlainKind, RecvCqe, RecvOp, ScatteredRecv,
+    ScatteredSend, SendCqe, SendOp, Syndrome,
 };
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 #[cfg(feature = "tokio")]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{CqDevice, Entry, Rng};
 use mlx5_direct::{
-    ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, RecvOp, SendOp, Srq, SrqLayout,
-    Syndrome, WqeIndex,
+    ArmFor, Completion, Cq, CqLayout, CqeError, DataSeg, LayoutError, PlainCqe, PlainKind, RecvOp, SendOp,
+    Srq, SrqLayout, Syndrome, WqeIndex,
     cqe::{self, CqeFields, RawCqe},
     teardown::{QpTeardown, TeardownStep},
 };
@@ -108,6 +108,40 @@ fn a_poll_for_receives_takes_them_and_leaves_the_rest() {
     assert!(matches!(poll(&mut cq), Completion::Send(c) if c.qpn == 2));
     assert_eq!(cq.poll_if_receive().map(|c| c.qpn), Some(3));
     assert_eq!(cq.poll_if_receive(), None);
+}
+
+/// Over two laps of the queue: each entry is seen until it is taken, its room comes back at once, and
+/// an entry that is not plain is left to `poll`.
+#[test]
+fn a_plain_entry_is_seen_until_it_is_taken() {
+    let (mut cq, mut device) = queue(8, 64);
+    assert_eq!(cq.peek_plain(), None);
+    for n in 0..40_u16 {
+        for (opcode, low_bits, kind) in [
+            (0, 0, Some(PlainKind::Request)),
+            (2, 0, Some(PlainKind::Received)),
+            (2, 2, Some(PlainKind::Received)),
+            (1, 0, None),
+            (2, 4, None),
+            (3, 0, None),
+            (4, 0, None),
+            (13, 0, None),
+            (14, 0, None),
+        ] {
+            device.push(Entry { opcode, low_bits, qpn: 0xab_cdef, counter: n, bytes: 9, ..Entry::default() });
+            let plain = kind.map(|kind| PlainCqe { kind, qpn: 0xab_cdef, wqe_counter: n, byte_count: 9 });
+            for _ in 0..2 {
+                assert_eq!(cq.peek_plain(), plain, "opcode {opcode}");
+            }
+            if plain.is_some() {
+                cq.take_peeked();
+                assert_eq!(device.room(), 8);
+            } else {
+                poll(&mut cq);
+            }
+            assert_eq!(cq.peek_plain(), None);
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@
 
 mod alert;
 mod counters;
+mod dequeue;
 mod harvest;
 mod queue;
 mod wait;
@@ -21,7 +22,7 @@ pub(crate) use self::queue::{Stream, StreamKind};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Dequeued, Notice, reason};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Notice, reason};
 use crate::memory::{headroom, queue};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
@@ -349,56 +350,6 @@ impl EvdInner {
             device.register(Class::Evd, id.0, &inner, &[IaCounter::EvdCreate])?;
         }
         Ok(inner)
-    }
-
-    /// Takes the oldest event of any kind.
-    ///
-    /// # Errors
-    /// As [`Evd::dequeue`].
-    pub(crate) fn dequeue_slow(&self) -> Result<Dequeued> {
-        self.check()?;
-        if self.waiting.load(Ordering::Acquire) {
-            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
-        }
-        let mut queue = self.queue();
-        let was_empty = queue.len() == 0;
-        let deferred = if !queue.others.is_empty() {
-            self.harvest(&mut queue)?
-        } else if queue.dtos.is_empty() {
-            // One batch is enough: the batch contains the oldest event.
-            self.harvest_batch(&mut queue)?
-        } else {
-            queue.take_deferred()
-        };
-        if !deferred.is_nothing() {
-            drop(queue);
-            self.run_deferred(deferred);
-            queue = self.queue();
-        }
-        let event = queue.pop();
-        queue.counts.dequeued(event.is_some(), was_empty);
-        drop(queue);
-        match event {
-            Some(event) => {
-                self.on_dequeued(&event);
-                Ok(event)
-            }
-            None => Err(empty()),
-        }
-    }
-
-    /// Applies the effects of an event that the consumer has dequeued: a finished RMR bind takes
-    /// effect, and an RMR that a peer has invalidated is no longer bound.
-    #[inline]
-    fn on_dequeued(&self, event: &Dequeued) {
-        let Dequeued::Dto(dto) = event else { return };
-        if let Some(bind) = dto.as_bind() {
-            if let Some(window) = self.device.rkeys.window(bind.rmr.0) {
-                window.bind_done(bind.status == crate::DtoStatus::Success);
-            }
-        } else if let Some(rkey) = dto.invalidated {
-            self.device.rkeys.invalidated(rkey);
-        }
     }
 
     pub(crate) fn read_counts(&self, reset: &[EvdCounter]) -> Counters<EvdCounter> {

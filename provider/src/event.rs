@@ -69,7 +69,8 @@ impl Evd {
     /// # References
     /// dat_evd_dequeue(3DAT).
     pub fn dequeue(&self) -> Result<Event> {
-        match self.inner.dequeue_fast(|dto| Event { evd: self.inner.id, data: EventData::Dto(dto) }) {
+        let event = |dto| Event { evd: self.inner.id, data: EventData::Dto(dto) };
+        match self.inner.dequeue_fast(|success| event(success.into()), event) {
             Polled::Dto(event) => return Ok(event),
             Polled::Empty => return Err(empty()),
             Polled::Slow => {}

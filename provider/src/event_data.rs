@@ -73,6 +73,35 @@ impl DtoCompletion {
     }
 }
 
+/// The event of a success that has no effect when the consumer takes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Success {
+    pub(crate) ep: EpId,
+    pub(crate) ep_context: u64,
+    pub(crate) cookie: u64,
+    pub(crate) pool: u32,
+    pub(crate) length: u32,
+    pub(crate) op: DtoOp,
+}
+
+impl From<Success> for DtoCompletion {
+    #[inline(always)]
+    fn from(success: Success) -> Self {
+        let Success { ep, ep_context, cookie, pool, length, op } = success;
+        Self(DtoFields {
+            ep,
+            ep_context,
+            cookie,
+            pool,
+            status: DtoStatus::Success,
+            length,
+            op,
+            immediate: None,
+            invalidated: None,
+        })
+    }
+}
+
 /// A completed bind of an RMR (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RmrBindCompletion {

@@ -187,6 +187,20 @@ impl Credit {
     }
 }
 
+/// The result of a request that succeeded, for a consumer that takes its event immediately.
+pub(crate) enum Reaped {
+    Event {
+        cookie: u64,
+        pool: u32,
+        op: DtoOp,
+        length: u32,
+    },
+    /// The completion is suppressed, or no such request is posted.
+    Nothing,
+    /// A bind, whose event takes effect when it leaves the EVD.
+    Bind(Completed),
+}
+
 /// The result of a completion.
 #[derive(Debug)]
 pub(crate) struct Completed {
@@ -393,21 +407,27 @@ impl QueuePair {
                 }
                 requests.ring.hold_place();
                 drop(requests);
-                let dto = DtoCompletion::new(DtoFields {
-                    ep: self.ep,
-                    ep_context: self.context(),
-                    cookie: request.cookie,
-                    pool: request.pool,
-                    status: completion.status,
-                    length: if failed { 0 } else { request.length },
-                    op: request.op,
-                    immediate: None,
-                    invalidated: None,
-                });
-                let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
-                Some(Completed { dto, credit: Credit::Request(self.clone()), notify, hooked: false })
+                Some(self.request_event(&request, completion.status))
             }
         }
+    }
+
+    /// Builds the event of a completed request, which keeps the request's place in the ring.
+    fn request_event(self: &Arc<Self>, request: &Request, status: DtoStatus) -> Completed {
+        let failed = status != DtoStatus::Success;
+        let dto = DtoCompletion::new(DtoFields {
+            ep: self.ep,
+            ep_context: self.context(),
+            cookie: request.cookie,
+            pool: request.pool,
+            status,
+            length: if failed { 0 } else { request.length },
+            op: request.op,
+            immediate: None,
+            invalidated: None,
+        });
+        let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
+        Completed { dto, credit: Credit::Request(self.clone()), notify, hooked: false }
     }
 
     /// Builds the event of a completed receive, and counts the message.
@@ -468,6 +488,31 @@ impl QueuePair {
     /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
         self.requests.lock().ring.first()
+    }
+
+    /// Completes a request that succeeded, and releases its place.
+    #[inline(always)]
+    pub(crate) fn reap_request(self: &Arc<Self>, named: u64) -> Reaped {
+        let mut requests = self.requests.lock();
+        let Some(request) = requests.complete(named) else { return Reaped::Nothing };
+        if request.flags.contains(CompletionFlags::SUPPRESS) {
+            return Reaped::Nothing;
+        }
+        if request.op == DtoOp::RmrBind {
+            requests.ring.hold_place();
+            drop(requests);
+            return Reaped::Bind(self.request_event(&request, DtoStatus::Success));
+        }
+        let Request { cookie, pool, op, length, .. } = request;
+        Reaped::Event { cookie, pool, op, length }
+    }
+
+    /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
+    /// slot. Returns its cookie and pool.
+    #[inline(always)]
+    pub(crate) fn reap_receive(&self, slot: u16) -> Option<(u64, u32)> {
+        let receive = self.receive_done(slot)?;
+        Some((receive.info.cookie, receive.info.pool))
     }
 
     /// Releases the place of a completed request whose event was taken or dropped.

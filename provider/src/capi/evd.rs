@@ -3,7 +3,7 @@
 use super::abi::{EvdParam, Event};
 use super::code::{Code, SUCCESS, guard};
 use super::convert::{ia_of, timeout};
-use super::event::{event, write_completion};
+use super::event::{event, write_completion, write_success};
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
@@ -141,7 +141,9 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
         && let Some(owned) = evd.hot_fast()
         && let Hot::Evd(owned) = &*owned
     {
-        match owned.dequeue_fast(|dto| write_completion(evd, &dto, out)) {
+        match owned
+            .dequeue_fast(|success| write_success(evd, &success, out), |dto| write_completion(evd, &dto, out))
+        {
             Polled::Dto(()) => return SUCCESS,
             // Only an EVD that takes completions gives this answer.
             Polled::Empty => return ReturnType::QueueEmpty as u32,
@@ -160,7 +162,10 @@ fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
             && let Ok(shared) = evd.hot()
             && let Hot::Evd(shared) = &*shared
         {
-            match shared.dequeue_fast(|dto| write_completion(evd, &dto, out)) {
+            match shared.dequeue_fast(
+                |success| write_success(evd, &success, out),
+                |dto| write_completion(evd, &dto, out),
+            ) {
                 Polled::Dto(()) => return Ok(()),
                 Polled::Empty => return Err(Code(ReturnType::QueueEmpty as u32)),
                 Polled::Slow => {}

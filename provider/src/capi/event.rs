@@ -9,6 +9,7 @@ use super::objects::{EpObject, IaObject};
 use super::raw::Out;
 use super::service::sp_handle;
 use super::{cr, ep};
+use crate::event_data::Success;
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
 /// The C form of an event of this EVD. All 120 bytes are set.
@@ -59,19 +60,28 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
-/// Writes the event of a DTO for C.
+/// Writes the event of a success for C.
 #[inline(always)]
-pub(super) fn write_completion(evd: Handle, dto: &DtoCompletion, out: Out<abi::Event>) {
-    // In two calls: events without data of the extension are stored without a copy of that data.
-    if dto.op.is_extension() {
-        out.set(completion(evd, dto));
+pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>) {
+    if success.op.is_extension() {
+        write_completion(evd, &(*success).into(), out);
     } else {
-        out.set_fields(&with_extension(evd, dto, DTO, [0; 8]));
+        let Success { ep_context, cookie, length, op, .. } = *success;
+        let data = [ep_context, cookie, two(0, length), op as u64, 0];
+        if tracing::enabled!(tracing::Level::TRACE) {
+            trace_completion(evd, DTO, &data);
+        }
+        out.set_fields(&abi::Event { number: DTO, pad: 0, evd: evd.0, data, extension: [0; 8] });
     }
 }
 
-/// The event of a DTO.
+/// Writes the event of a DTO for C.
 #[inline(never)]
+pub(super) fn write_completion(evd: Handle, dto: &DtoCompletion, out: Out<abi::Event>) {
+    out.set(completion(evd, dto));
+}
+
+/// The event of a DTO.
 fn completion(evd: Handle, dto: &DtoCompletion) -> abi::Event {
     if dto.op.is_extension() {
         with_extension(evd, dto, EXTENSION, ib_data(dto))

@@ -46,6 +46,12 @@ impl Received {
         add(&self.bytes[kind as usize], bytes.into());
     }
 
+    /// Counts a message that a Send without immediate data has brought.
+    #[inline(always)]
+    pub(crate) fn add_plain(&self, bytes: u32) {
+        self.add(ReceivedAs::Plain, bytes);
+    }
+
     /// Continues the counts of another `Received`.
     pub(crate) fn follow(&self, other: &Self) {
         for (to, from) in [(&self.messages, &other.messages), (&self.bytes, &other.bytes)] {

@@ -20,7 +20,7 @@ mod request;
 pub(crate) mod verbs;
 
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
-pub(crate) use self::direct::{DirectCq, evd_of};
+pub(crate) use self::direct::{DirectCqs, evd_of};
 use self::entries::CompletedUpTo;
 pub(crate) use self::queues::{RecvQueue, SendQueue};
 pub(crate) use self::request::Outgoing;
@@ -170,7 +170,7 @@ impl SrqPoster {
 #[derive(Debug)]
 pub(crate) enum CqPath {
     Verbs(verbs::VerbsCq),
-    Direct(direct::DirectCqs),
+    Direct(DirectCqs),
 }
 
 impl CqPath {
@@ -211,14 +211,20 @@ impl CqPath {
         }
     }
 
-    /// The CQs of receives from SRQs, one per SRQ, if they are polled without verbs. The caller
-    /// polls one message at a time. A closure or an enum would move the 40 bytes of a message,
-    /// which costs 40 instructions per dequeue.
+    /// The CQs of the direct path.
     #[inline(always)]
-    pub(crate) fn direct_receives(&mut self) -> Option<&mut [DirectCq]> {
+    pub(crate) fn direct(&mut self) -> Option<&mut DirectCqs> {
         match self {
-            Self::Direct(cqs) => Some(cqs.receive_cqs()),
+            Self::Direct(cqs) => Some(cqs),
             Self::Verbs(_) => None,
+        }
+    }
+
+    /// Removes the completions of this QP, which was reset or destroyed. Calls `removed` for each.
+    /// On the verbs path the library has removed them.
+    pub(crate) fn clean(&mut self, qpn: u32, removed: impl FnMut(&Completion)) {
+        if let Self::Direct(cqs) = self {
+            cqs.clean(qpn, removed);
         }
     }
 
@@ -327,7 +333,7 @@ impl DataPath {
     pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> Result<CqPath> {
         Ok(match self {
             Self::Verbs => CqPath::Verbs(verbs::VerbsCq { cq }),
-            Self::Direct => CqPath::Direct(direct::DirectCqs::new(cq, channel.cloned())?),
+            Self::Direct => CqPath::Direct(DirectCqs::new(cq, channel.cloned())?),
         })
     }
 

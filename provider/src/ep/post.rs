@@ -386,12 +386,16 @@ impl EpInner {
     /// forgets posted receives, so they are posted again. No request was posted.
     pub(crate) fn start_over(&self) -> crate::Result<()> {
         let qp = self.qp();
-        let mut receives = self.pair.receives.lock();
-        qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
-        self.device.to_init(&qp)?;
-        receives.post_preposted_again().map_err(|error| {
-            let text = format!("the receives of an EP could not be posted again: {error}");
-            crate::Error::resources(Subtype::ResourceTep, text)
+        self.recv_evd.while_not_harvested(|clean| {
+            let mut receives = self.pair.receives.lock();
+            qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
+            // A receive that has completed is not taken for the one that is posted in its place.
+            clean(qp.num());
+            self.device.to_init(&qp)?;
+            receives.post_preposted_again().map_err(|error| {
+                let text = format!("the receives of an EP could not be posted again: {error}");
+                crate::Error::resources(Subtype::ResourceTep, text)
+            })
         })
     }
 
@@ -399,8 +403,12 @@ impl EpInner {
     /// completed. The caller must not hold the lock of `control`.
     pub(crate) fn reset_qp(&self) -> crate::Result<()> {
         self.qp().to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
-        self.recv_evd.harvest_now()?;
-        self.request_evd.harvest_now()
+        let harvested = self.recv_evd.harvest_now().and_then(|()| self.request_evd.harvest_now());
+        // Without memory a harvest leaves completions behind.
+        let qpn = self.qp().num();
+        self.recv_evd.clean(qpn);
+        self.request_evd.clean(qpn);
+        harvested
     }
 }
 

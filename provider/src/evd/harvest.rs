@@ -1,11 +1,11 @@
-//! Harvesting: moves completions from the CQ into the EVD's own queue, or passes them straight to
-//! the consumer. [`QueuePair`] decides what a completion means.
+//! Harvesting: moves completions from the CQ into the EVD's own queue. [`QueuePair`] decides what a
+//! completion means.
 
-use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, put};
-use super::{EvdInner, Polled};
+use super::EvdInner;
+use super::queue::{BATCH, Deferred, Queue, Queued, put};
 use crate::Result;
-use crate::datapath::{Completion, CqPath, WrId, WrInfo};
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, DtoFields, reason};
+use crate::datapath::{Completion, WrId, WrInfo};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, reason};
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::types::{DtoOp, DtoStatus, EpId};
@@ -23,6 +23,10 @@ impl EvdInner {
         // Nothing removes an object from an EVD that has been closed.
         if !self.live.load(Ordering::Acquire) {
             return Ok(());
+        }
+        if queue.pairs.get(qpn).is_none() {
+            // A QP that was destroyed may have had the number.
+            self.clean_queue(&mut queue, qpn);
         }
         let pairs = queue.pairs.len() + 1;
         queue.alert.reserve(pairs)?;
@@ -48,12 +52,14 @@ impl EvdInner {
     }
 
     /// Forgets the queue pair, drops the EP's events and releases what those events hold (R172).
-    /// The completions of the queue pair leave the CQ first, since another QP may get its number.
+    /// The completions of the queue pair are harvested first, so that buffers of pools return.
     pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
         if let Err(error) = self.harvest_now() {
             tracing::error!(%error, "could not look at an EVD");
         }
         let mut queue = self.queue();
+        // Without memory a harvest leaves completions behind.
+        self.clean_queue(&mut queue, qpn);
         queue.pairs.remove(qpn);
         queue.alert.mark(qpn, false);
         // Rotates the queue in place: there may be no memory for a second queue.
@@ -65,6 +71,31 @@ impl EvdInner {
                 queue.dtos.push_back(queued);
             }
         }
+    }
+
+    /// Removes the completions of this QP, which was reset, from the CQs and from the polled batch.
+    pub(crate) fn clean(&self, qpn: u32) {
+        self.clean_queue(&mut self.queue(), qpn);
+    }
+
+    /// Calls `reset` while no thread harvests the EVD. `reset` gets a function that does the work of
+    /// [`EvdInner::clean`].
+    pub(crate) fn while_not_harvested<T>(&self, reset: impl FnOnce(&mut dyn FnMut(u32)) -> T) -> T {
+        let mut queue = self.queue();
+        reset(&mut |qpn| self.clean_queue(&mut queue, qpn))
+    }
+
+    fn clean_queue(&self, queue: &mut Queue, qpn: u32) {
+        let Queue { cq: Some(cq), batch, srqs, .. } = queue else { return };
+        let removed = |completion: &Completion| {
+            if let WrId::Srq { srq, .. } = completion.wr_id
+                && let Some(srq) = srqs.get(&srq)
+            {
+                self.give_back(srq, completion);
+            }
+        };
+        batch.clean(qpn, removed);
+        cq.clean(qpn, removed);
     }
 
     /// Forgets a QP number that no EP uses any more. Events of the EP that used the number stay
@@ -121,124 +152,9 @@ impl EvdInner {
         }
     }
 
-    /// Dequeues in the common cases: the next event is a completion without a side effect. Runs no
-    /// code of the consumer but `make`, which builds the consumer's representation of the
-    /// completion, and waits for no thread that does.
-    ///
-    /// A successful receive from a direct SRQ goes straight from the CQ to the consumer. All other
-    /// completions are polled a batch at a time and taken from the batch one by one.
-    #[inline(always)]
-    pub(crate) fn dequeue_fast<T>(&self, make: impl FnOnce(DtoCompletion) -> T) -> Polled<T> {
-        let mut locked = self.queue();
-        let queue = &mut *locked;
-        if queue.slow_path.intersects(SlowPath::ALWAYS) || !queue.others.is_empty() {
-            return Polled::Slow;
-        }
-        let was_empty = queue.dtos.is_empty();
-        if was_empty
-            && !queue.slow_path.contains(SlowPath::REQUESTS)
-            && let Some(receives) = queue.cq.as_mut().and_then(CqPath::direct_receives)
-        {
-            for cq in receives {
-                let Some(message) = cq.next_message() else {
-                    if cq.has_other() {
-                        return Polled::Slow;
-                    }
-                    continue;
-                };
-                if !message.invalidates()
-                    && let Some(pair) = queue.pairs.get(message.qpn())
-                    && !pair.watches_receives()
-                    && let Some((cookie, pool)) = cq.reap(message.entry())
-                {
-                    queue.counts.polled += 1;
-                    pair.received.add(message.counted_as(), message.length());
-                    let dto = DtoCompletion::new(DtoFields {
-                        ep: pair.ep,
-                        ep_context: pair.context(),
-                        cookie,
-                        pool,
-                        status: DtoStatus::Success,
-                        length: message.length(),
-                        op: message.operation(),
-                        immediate: message.immediate(),
-                        invalidated: None,
-                    });
-                    drop(locked);
-                    return Polled::Dto(make(dto));
-                }
-                let completion = cq.translate(&message);
-                self.queue_one(queue, &completion);
-                return Polled::Slow;
-            }
-            queue.counts.not_found += 1;
-            return Polled::Empty;
-        }
-        if was_empty {
-            let polled = self.dequeue_polled(queue);
-            drop(locked);
-            return match polled {
-                Polled::Dto(dto) => Polled::Dto(make(dto)),
-                Polled::Empty => Polled::Empty,
-                Polled::Slow => Polled::Slow,
-            };
-        }
-        if !queue.dtos.front().is_some_and(|queued| is_plain(&queued.dto)) {
-            return Polled::Slow;
-        }
-        let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
-        credit.release(|number| queue.srqs.get(&number));
-        queue.counts.dequeued(true, false);
-        drop(locked);
-        Polled::Dto(make(dto))
-    }
-
-    /// Does the work of [`EvdInner::dequeue_fast`] for requests, receives without an SRQ, and all
-    /// completions of the verbs path. Polls a batch, and leaves what this dequeue does not take for
-    /// the next ones.
-    #[inline(never)]
-    fn dequeue_polled(&self, queue: &mut Queue) -> Polled<DtoCompletion> {
-        if queue.batch.len() == 0 {
-            match self.poll_batch(queue) {
-                Ok(0) => {
-                    queue.counts.dequeued(false, true);
-                    return Polled::Empty;
-                }
-                Ok(_) => {}
-                Err(_) => return Polled::Slow,
-            }
-        }
-        let mut deferred = Deferred::default();
-        while let Some(completion) = queue.batch.pop() {
-            let Some(Ready { dto, credit, notify }) = self.take(queue, &completion, &mut deferred) else {
-                // Suppressed, or of an EP that is gone.
-                continue;
-            };
-            if deferred.is_nothing() && !self.discards && is_plain(&dto) {
-                credit.release(|number| queue.srqs.get(&number));
-                queue.counts.dequeued(true, true);
-                return Polled::Dto(dto);
-            }
-            self.put(queue, dto, credit, notify, &mut deferred);
-            break;
-        }
-        // Tells later dequeues that polling found the queued completion.
-        queue.counts.polling = !queue.dtos.is_empty();
-        queue.defer(deferred);
-        Polled::Slow
-    }
-
-    #[inline(never)]
-    fn queue_one(&self, queue: &mut Queue, completion: &Completion) {
-        let mut deferred = queue.take_deferred();
-        self.harvest_one(queue, completion, &mut deferred);
-        queue.defer(deferred);
-        queue.counts.polling = !queue.dtos.is_empty();
-    }
-
     /// Polls a batch, of which nothing is left. Returns the number of completions.
     #[inline]
-    fn poll_batch(&self, queue: &mut Queue) -> Result<usize> {
+    pub(super) fn poll_batch(&self, queue: &mut Queue) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
         cq.poll(queue.batch.for_poll(), BATCH)?;
         Ok(queue.batch.len())
@@ -263,7 +179,12 @@ impl EvdInner {
 
     /// Does what a completion means, and returns its event. `None` if it has none.
     #[inline]
-    fn take(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) -> Option<Ready> {
+    pub(super) fn take(
+        &self,
+        queue: &mut Queue,
+        completion: &Completion,
+        deferred: &mut Deferred,
+    ) -> Option<Ready> {
         let Some(pair) = queue.pairs.get(completion.qpn) else {
             // The EP is gone: release the entry.
             if let WrId::Srq { srq, .. } = completion.wr_id
@@ -302,7 +223,7 @@ impl EvdInner {
         srq.path.release(entry);
     }
 
-    fn put(
+    pub(super) fn put(
         &self,
         queue: &mut Queue,
         dto: DtoCompletion,
@@ -360,14 +281,8 @@ impl EvdInner {
 }
 
 /// The event of a completion; the fields are those of [`Completed`].
-struct Ready {
-    dto: DtoCompletion,
-    credit: Credit,
-    notify: bool,
-}
-
-/// Whether the event has no effect when the consumer takes it.
-#[inline]
-fn is_plain(dto: &DtoCompletion) -> bool {
-    dto.invalidated.is_none() && dto.op != DtoOp::RmrBind
+pub(super) struct Ready {
+    pub(super) dto: DtoCompletion,
+    pub(super) credit: Credit,
+    pub(super) notify: bool,
 }

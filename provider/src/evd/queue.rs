@@ -130,6 +130,19 @@ impl Batch {
         &mut self.polled
     }
 
+    /// Removes the completions of this QP. Calls `removed` for each.
+    pub(crate) fn clean(&mut self, qpn: u32, removed: impl Fn(&Completion)) {
+        self.polled.drain(..self.next);
+        self.next = 0;
+        self.polled.retain(|completion| {
+            let stays = completion.qpn != qpn;
+            if !stays {
+                removed(completion);
+            }
+            stays
+        });
+    }
+
     /// Takes the oldest completion.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
@@ -249,6 +262,15 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.dtos.len() + self.others.len()
+    }
+
+    /// Whether the next event is in a CQ, and a dequeue may take it from there.
+    #[inline(always)]
+    pub(super) fn is_straight(&self) -> bool {
+        !self.slow_path.intersects(SlowPath::ALWAYS)
+            && self.others.is_empty()
+            && self.dtos.is_empty()
+            && self.batch.len() == 0
     }
 
     /// Changes the length of the queue. On failure the length stays unchanged.

@@ -10,12 +10,11 @@
 use super::adopt::{self, Adopted};
 use super::slots::RingSlots;
 use super::srq::DirectSrq;
-use crate::counters::ReceivedAs;
 use crate::datapath::completion::{Completion, WrId};
 use crate::datapath::verbs::status;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, ErrorCqe, RecvCqe, RecvOp, Syndrome};
+use mlx5_direct::{ArmFor, CqeError, ErrorCqe, PlainCqe, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 use std::sync::Arc;
 
@@ -71,55 +70,6 @@ fn operation(op: RecvOp) -> DtoOp {
         RecvOp::SendImm => DtoOp::ReceiveImmediate,
         RecvOp::SendInval => DtoOp::ReceiveWithInvalidate,
         RecvOp::WriteImm => DtoOp::ReceiveRdmaWriteImmediate,
-    }
-}
-
-/// A message received from an SRQ, in the device's format. Only the fields that are read are
-/// copied.
-#[derive(Debug)]
-pub(crate) struct Message(RecvCqe);
-
-impl Message {
-    #[inline(always)]
-    pub(crate) fn qpn(&self) -> u32 {
-        self.0.qpn
-    }
-
-    /// The SRQ entry of the message's buffer.
-    #[inline(always)]
-    pub(crate) fn entry(&self) -> u32 {
-        self.0.slot.0.into()
-    }
-
-    #[inline(always)]
-    pub(crate) fn length(&self) -> u32 {
-        self.0.byte_count
-    }
-
-    #[inline(always)]
-    pub(crate) fn operation(&self) -> DtoOp {
-        operation(self.0.op)
-    }
-
-    #[inline(always)]
-    pub(crate) fn immediate(&self) -> Option<u32> {
-        self.0.immediate()
-    }
-
-    /// Whether the message has invalidated an rkey of this side.
-    #[inline(always)]
-    pub(crate) fn invalidates(&self) -> bool {
-        self.0.op == RecvOp::SendInval
-    }
-
-    /// The counter that counts the message.
-    #[inline(always)]
-    pub(crate) fn counted_as(&self) -> ReceivedAs {
-        match self.0.op {
-            RecvOp::WriteImm => ReceivedAs::RdmaImmediate,
-            RecvOp::Send | RecvOp::SendInval => ReceivedAs::Plain,
-            RecvOp::SendImm => ReceivedAs::Immediate,
-        }
     }
 }
 
@@ -234,10 +184,46 @@ impl DirectCqs {
         self.receives.iter_mut().filter(|cq| cq.srq == Some(srq)).for_each(|cq| cq.datagrams = true);
     }
 
-    /// The CQs of receives from SRQs.
+    /// The CQ and its next completion, if the completion is plain and comes before those of the
+    /// other CQs. `shared`: QPs use the shared CQs.
+    ///
+    /// `None` if nothing has completed. Also `None` if [`DirectCqs::poll`] has to decide: another
+    /// kind of completion is next, or shared CQs and those of SRQs have completions.
     #[inline(always)]
-    pub(crate) fn receive_cqs(&mut self) -> &mut [DirectCq] {
-        &mut self.receives
+    pub(crate) fn peek(&mut self, shared: bool) -> Option<(&mut DirectCq, PlainCqe)> {
+        if !shared {
+            return peek_first(&mut self.receives);
+        }
+        if self.receives.is_empty() {
+            return peek_first(&mut self.shared);
+        }
+        self.peek_any()
+    }
+
+    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed before
+    /// a message arrived is found before the message.
+    #[inline(never)]
+    fn peek_any(&mut self) -> Option<(&mut DirectCq, PlainCqe)> {
+        let message = self.receives.iter().any(|cq| cq.cq.is_ready());
+        mlx5_direct::barrier::from_device();
+        match (message, self.shared.iter().any(|cq| cq.cq.is_ready())) {
+            (true, false) => peek_first(&mut self.receives),
+            (false, true) => peek_first(&mut self.shared),
+            _ => None,
+        }
+    }
+
+    /// Removes the completions of this QP, which the device writes no more. Calls `removed` for
+    /// each.
+    pub(crate) fn clean(&mut self, qpn: u32, mut removed: impl FnMut(&Completion)) {
+        for cq in self.all() {
+            let srq = cq.srq;
+            cq.cq.clean(qpn, |cqe| {
+                if let Some(completion) = translate(srq, &cqe) {
+                    removed(&completion);
+                }
+            });
+        }
     }
 
     /// Asks for one event on the channel at the next completion, or at the next solicited or failed
@@ -259,38 +245,43 @@ impl DirectCqs {
     }
 }
 
+/// The first of these CQs that has a completion, and the completion if it is plain.
+#[inline(always)]
+fn peek_first(cqs: &mut [DirectCq]) -> Option<(&mut DirectCq, PlainCqe)> {
+    for cq in cqs {
+        if let Some(plain) = cq.cq.peek_plain() {
+            return Some((cq, plain));
+        }
+        if cq.cq.is_ready() {
+            return None;
+        }
+    }
+    None
+}
+
 const CLOSE_BATCH: usize = 8;
 
 impl DirectCq {
-    /// Returns the next completion if it is a message. The CQE returns to the device immediately,
-    /// so the device may use its slot again. The message stays in the device's format, so that
-    /// fields are copied only when they are read.
+    /// Consumes the completion of [`DirectCqs::peek`]. The CQE returns to the device immediately, so
+    /// the device may use it again.
     #[inline(always)]
-    pub(crate) fn next_message(&mut self) -> Option<Message> {
-        let cqe = self.cq.poll_if_receive()?;
-        self.cq.release();
-        Some(Message(cqe))
+    pub(crate) fn take_peeked(&mut self) {
+        self.cq.take_peeked();
     }
 
-    /// Completes and releases the entry of a message of [`DirectCq::next_message`] in one step.
-    /// Returns the buffer's cookie and pool; `None` for an entry that is not posted. The caller
-    /// holds the lock of the EVD.
+    /// Completes and releases the entry of a message from an SRQ in one step. Returns the buffer's
+    /// cookie and pool; `None` for an entry that is not posted, and on a shared CQ. The caller holds
+    /// the lock of the EVD.
     #[inline(always)]
-    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
+    pub(crate) fn reap(&self, entry: u16) -> Option<(u64, u32)> {
         let Returns { slots, alone } = self.returns.as_ref()?;
-        if *alone { slots.reap_alone(entry) } else { slots.reap(entry) }
+        if *alone { slots.reap_alone(entry.into()) } else { slots.reap(entry.into()) }
     }
 
-    /// Whether a completion is ready that [`DirectCq::next_message`] does not take.
+    /// Whether the receives of EPs without an SRQ complete here.
     #[inline(always)]
-    pub(crate) fn has_other(&self) -> bool {
-        self.cq.is_ready()
-    }
-
-    /// Converts the message that [`DirectCq::next_message`] returned last into a completion.
-    #[inline(always)]
-    pub(crate) fn translate(&self, message: &Message) -> Completion {
-        self.with_source(received(self.srq, &message.0))
+    pub(crate) fn is_shared(&self) -> bool {
+        self.returns.is_none()
     }
 
     #[inline(always)]

@@ -23,7 +23,7 @@ mod slots;
 mod srq;
 
 pub(crate) use self::adopt::{create_qp, unsupported_reason};
-pub(crate) use self::cq::{DirectCq, DirectCqs, evd_of};
+pub(crate) use self::cq::{DirectCqs, evd_of};
 pub(crate) use self::queues::{DirectReceives, DirectSends};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
