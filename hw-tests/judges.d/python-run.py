@@ -20,9 +20,7 @@ ON_PURPOSE = {"test_atomic.AtomicTest.test_atomic_invalid_lkey": "UnknownKey"}
 
 # Tests that fail on the software device, and why. A failure counts as skipped. A success counts as
 # passed.
-KNOWN = {
-    "test_rss_traffic.RSSTrafficTest.test_rss_traffic": "no receive work queues (ibv_create_wq), which the test takes for granted",
-}
+KNOWN = {}
 
 emulator = ctypes.CDLL(None)
 emulator.mlx5_emu_control.restype = ctypes.c_int64

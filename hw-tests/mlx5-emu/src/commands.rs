@@ -35,6 +35,11 @@ pub(crate) const CREATE_XSRQ: u32 = 39;
 pub(crate) const OPEN_QP: u32 = 40;
 pub(crate) const CREATE_FLOW: u32 = 50;
 pub(crate) const DESTROY_FLOW: u32 = 51;
+pub(crate) const CREATE_WQ: u32 = 52;
+pub(crate) const MODIFY_WQ: u32 = 53;
+pub(crate) const DESTROY_WQ: u32 = 54;
+pub(crate) const CREATE_RWQ_IND_TBL: u32 = 55;
+pub(crate) const DESTROY_RWQ_IND_TBL: u32 = 56;
 pub(crate) const MODIFY_CQ: u32 = 57;
 
 /// Names, for fault injection by name.

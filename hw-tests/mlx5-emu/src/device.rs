@@ -17,7 +17,7 @@ use crate::events::Channel;
 use crate::faults::Faults;
 use crate::mem::Area;
 use crate::net::Net;
-use crate::objects::{Ah, Cq, Dm, Layout, Mkey, Pd, Qp, Seg, Srq, Xrcd};
+use crate::objects::{Ah, Cq, Dm, IndirectionTable, Layout, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
 use crate::uverbs::Matcher;
 
@@ -33,6 +33,9 @@ pub(crate) const MAX_CQ: usize = 1 << 16;
 pub(crate) const MAX_KEYS: usize = 1 << 20;
 /// PDs of one process.
 pub(crate) const MAX_PD: usize = 1 << 16;
+
+/// Indirection tables of one process.
+pub(crate) const MAX_TABLES: usize = 1 << 12;
 
 /// Kinds of objects behind a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub(crate) enum ObjectKind {
     Mkey,
     ReservedQpns,
     AddressMapping,
+    WorkQueue,
+    IndirectionTable,
 }
 
 /// One open command descriptor.
@@ -126,6 +131,7 @@ pub(crate) struct Device {
     pub(crate) groups: Groups,
     pub(crate) matchers: Slab<Matcher>,
     pub(crate) xrcds: Slab<Xrcd>,
+    pub(crate) tables: Slab<IndirectionTable>,
     pub(crate) channels: Slab<Channel>,
     /// Descriptor of the program's end of each channel.
     pub(crate) channel_fds: HashMap<RawFd, usize>,
@@ -174,6 +180,7 @@ impl Device {
             groups: Groups::default(),
             matchers: Slab::new(1 << 16),
             xrcds: Slab::new(1 << 12),
+            tables: Slab::new(MAX_TABLES),
             channels: Slab::compact(1 << 16),
             channel_fds: HashMap::new(),
             ready: VecDeque::new(),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::rss::Spread;
 use crate::mem::Area;
 use crate::pin::Pin;
 use crate::qp_state::{QpState, QpType};
@@ -202,6 +203,15 @@ pub(crate) struct Ah {
     pub(crate) pd: usize,
 }
 
+/// Work queues that a QP spreads its frames over.
+#[derive(Debug, Default)]
+pub(crate) struct IndirectionTable {
+    /// Indices of the work queues, which are QPs without a send queue; a power of two of them.
+    pub(crate) queues: Vec<usize>,
+    /// QPs that use it.
+    pub(crate) users: u32,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Xrcd {
     /// Device and inode of the file it was opened with.
@@ -329,11 +339,63 @@ pub(crate) struct Qp {
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// Handles open on it (OPEN_QP).
     pub(crate) opens: u32,
+    /// Spreads frames over work queues instead of receiving them.
+    pub(crate) spread: Option<Box<Spread>>,
     /// Buffer and record.
     pub(crate) _pins: Vec<Pin>,
 }
 
 impl Qp {
+    /// A QP in RESET without rings, CQs and doorbell page.
+    pub(crate) fn new(context: usize, kind: QpType) -> Self {
+        Self {
+            qpn: 0,
+            context,
+            pd: None,
+            kind,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            cap: QpCap::default(),
+            user_handle: 0,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: None,
+            uidx: 0,
+            dc_key: 0,
+            sig_all: false,
+            block_own_multicast: false,
+            scatter_recv: 0,
+            scatter_send: 0,
+            sq: None,
+            sq_count: 0,
+            rq: None,
+            rq_count: 0,
+            rq_shift: 0,
+            record: None,
+            uar_page: u32::MAX,
+            sq_next: 0,
+            sq_done: 0,
+            sq_posted: 0,
+            rq_next: 0,
+            rq_posted: 0,
+            blocked: Blocked::No,
+            timer_generation: 0,
+            rnr_left: 0,
+            retry_left: 0,
+            queued: false,
+            comm_est: false,
+            async_events: 0,
+            drained_event: false,
+            send_sn: 0,
+            expect_sn: 0,
+            outstanding: VecDeque::new(),
+            opens: 1,
+            spread: None,
+            _pins: Vec::new(),
+        }
+    }
+
     /// Whether the send record covers the WQE at `at`, which is not executed yet.
     pub(crate) fn covers(&self, at: u16) -> bool {
         self.record.is_none_or(|record| {

@@ -77,6 +77,17 @@ struct DvQp {
 #[link(name = "ibverbs")]
 unsafe extern "C" {
     fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+    fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut Ece) -> i32;
+    fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut Ece) -> i32;
+}
+
+/// ibv_ece.
+#[derive(Default)]
+#[repr(C)]
+struct Ece {
+    vendor: u32,
+    options: u32,
+    comp_mask: u32,
 }
 
 #[link(name = "mlx5")]
@@ -339,6 +350,61 @@ fn reserved_numbers_are_no_qps_and_come_back() {
     let cq = rig.cq(16);
     let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
     assert!(!numbers.contains(&qpn(qp)));
+}
+
+/// Programs that negotiate connection options find none, and the errno for it.
+#[test]
+fn no_enhanced_connection_establishment() {
+    const MELLANOX: u32 = 0x15b3;
+    let mut rig = Rig::new();
+    let cq = rig.cq(16);
+    let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    let mut ece = Ece { options: 1, ..Ece::default() };
+    // SAFETY: live QP, place for the answer.
+    unsafe {
+        assert_eq!(ibv_query_ece(qp, &raw mut ece), 0);
+        assert_eq!((ece.vendor, ece.options), (MELLANOX, 0));
+        ece.options = 1 << 28;
+        assert_eq!(ibv_set_ece(qp, &raw mut ece), libc::EOPNOTSUPP);
+    }
+}
+
+/// A QP number of another process, or of a QP that is no XRC target, cannot be opened.
+#[test]
+fn only_xrc_targets_of_this_process_are_opened_again() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(16);
+    let other = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
+    // SAFETY: live objects; all-zero is a valid attribute structure. The domain and the QPs are
+    // closed once, in reverse order.
+    unsafe {
+        let ops = extended(rig.ctx);
+        let mut attr: ibv_xrcd_init_attr = zeroed();
+        (attr.comp_mask, attr.fd, attr.oflags) = (3, -1, libc::O_CREAT);
+        let xrcd = (*ops).open_xrcd.unwrap()(rig.ctx, &raw mut attr);
+        assert!(!xrcd.is_null());
+        rig.later(move || assert_eq!((*ops).close_xrcd.unwrap()(xrcd), 0));
+        let mut attr: ibv_qp_init_attr_ex = zeroed();
+        (attr.qp_type, attr.comp_mask, attr.xrcd) = (ibv_qp_type::IBV_QPT_XRC_RECV, 2, xrcd);
+        let target = (*ops).create_qp_ex.unwrap()(rig.ctx, &raw mut attr);
+        assert!(!target.is_null());
+        rig.later(move || assert_eq!(ibv_destroy_qp(target), 0));
+        let mut open = |number| {
+            let mut attr: ibv_qp_open_attr = zeroed();
+            (attr.comp_mask, attr.qp_num, attr.xrcd) = (7, number, xrcd);
+            attr.qp_type = ibv_qp_type::IBV_QPT_XRC_RECV;
+            let opened = (*ops).open_qp.unwrap()(rig.ctx, &raw mut attr);
+            if opened.is_null() {
+                return Err(std::io::Error::last_os_error().raw_os_error());
+            }
+            rig.later(move || assert_eq!(ibv_destroy_qp(opened), 0));
+            Ok(qpn(opened))
+        };
+        assert_eq!(open(qpn(target)), Ok(qpn(target)));
+        assert_eq!(open(qpn(other)), Err(Some(libc::EINVAL)));
+        let elsewhere = qpn(target) ^ 1 << 15;
+        assert_eq!(open(elsewhere), Err(Some(libc::EINVAL)));
+    }
 }
 
 /// Posts a masked atomic with these operands on the word at `to`. Returns the old value.

@@ -1,4 +1,4 @@
-//! Raw packet QPs: flow rules deliver Ethernet frames.
+//! Raw packet QPs: flow rules deliver Ethernet frames, also to work queues (RSS).
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -116,4 +116,181 @@ fn frames_without_a_rule_or_a_buffer_are_dropped() {
     let ids: Vec<u64> = poll(cq, 2).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [1, 3]);
     assert_eq!((state(sender), state(one)), (3, 3));
+}
+
+const HASH_SOURCE_IPV4: u64 = 1;
+const HASH_DEST_IPV4: u64 = 2;
+const HASH_SOURCE_IPV6: u64 = 4;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+
+/// Work queues in a table. The first half of them completes to the first CQ.
+struct Queues {
+    cqs: [*mut ibv_cq; 2],
+    queues: Vec<*mut ibv_wq>,
+    table: *mut ibv_rwq_ind_table,
+}
+
+impl Queues {
+    /// Four work queues, ready to receive.
+    fn new(rig: &mut Rig) -> Self {
+        let cqs = [rig.cq(256), rig.cq(256)];
+        let ops = extended(rig.ctx);
+        let mut queues: Vec<_> = (0..4)
+            .map(|i| {
+                // SAFETY: live objects; all-zero is a valid attribute structure. The queue is
+                // destroyed once, after the table.
+                unsafe {
+                    let mut attr: ibv_wq_init_attr = zeroed();
+                    (attr.max_wr, attr.max_sge, attr.pd, attr.cq) = (64, 1, rig.pd, cqs[i / 2]);
+                    let queue = (*ops).create_wq.unwrap()(rig.ctx, &raw mut attr);
+                    assert!(!queue.is_null(), "create_wq: {}", std::io::Error::last_os_error());
+                    rig.later(move || assert_eq!((*ops).destroy_wq.unwrap()(queue), 0));
+                    queue
+                }
+            })
+            .collect();
+        let mut attr =
+            ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 2, ind_tbl: queues.as_mut_ptr(), comp_mask: 0 };
+        // SAFETY: live queues, as many as the size says. The table is destroyed once.
+        let table = unsafe {
+            let table = (*ops).create_rwq_ind_table.unwrap()(rig.ctx, &raw mut attr);
+            assert!(!table.is_null(), "create_rwq_ind_table: {}", std::io::Error::last_os_error());
+            rig.later(move || assert_eq!((*ops).destroy_rwq_ind_table.unwrap()(table), 0));
+            table
+        };
+        let made = Self { cqs, queues, table };
+        for &queue in &made.queues {
+            assert_eq!(made.modify(rig, queue, ibv_wq_state::IBV_WQS_RDY), 0);
+        }
+        made
+    }
+
+    fn modify(&self, rig: &Rig, queue: *mut ibv_wq, state: u32) -> i32 {
+        let mut attr =
+            ibv_wq_attr { attr_mask: 1, wq_state: state, curr_wq_state: 0, flags: 0, flags_mask: 0 };
+        // SAFETY: live queue.
+        unsafe { (*extended(rig.ctx)).modify_wq.unwrap()(queue, &raw mut attr) }
+    }
+
+    /// A raw packet QP that hashes these fields; 0 and an errno if it is refused.
+    fn spread(&self, rig: &mut Rig, fields: u64) -> Result<*mut ibv_qp, i32> {
+        const MASK: u32 = 1 | 1 << 4 | 1 << 5;
+        let mut key: Vec<u8> = (0..40u8).map(|i| i.wrapping_mul(73) ^ 0x5a).collect();
+        // SAFETY: live objects; all-zero is a valid attribute structure. The QP is destroyed once,
+        // before the table.
+        unsafe {
+            let mut attr: ibv_qp_init_attr_ex = zeroed();
+            (attr.qp_type, attr.pd, attr.comp_mask) = (RAW_PACKET, rig.pd, MASK);
+            attr.rwq_ind_tbl = self.table;
+            attr.rx_hash_conf = ibv_rx_hash_conf {
+                rx_hash_function: 1,
+                rx_hash_key_len: 40,
+                rx_hash_key: key.as_mut_ptr(),
+                rx_hash_fields_mask: fields,
+            };
+            let qp = (*extended(rig.ctx)).create_qp_ex.unwrap()(rig.ctx, &raw mut attr);
+            if qp.is_null() {
+                return Err(std::io::Error::last_os_error().raw_os_error().unwrap());
+            }
+            rig.later(move || assert_eq!(ibv_destroy_qp(qp), 0));
+            Ok(qp)
+        }
+    }
+
+    /// Posts a receive to a work queue, with the queue's number as ID.
+    fn post(&self, number: usize, memory: &Memory) {
+        let mut sge = memory.sge(4096 + 64 * number, 64);
+        let mut bad = null_mut();
+        // SAFETY: live queue; the request lives through the call.
+        unsafe {
+            let mut wr: ibv_recv_wr = zeroed();
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (number as u64, &raw mut sge, 1);
+            let queue = self.queues[number];
+            assert_eq!((*queue).post_recv.unwrap()(queue, &raw mut wr, &raw mut bad), 0);
+        }
+    }
+
+    /// The numbers and the statuses of the queues that completed a receive, and the CQ.
+    fn received(&self) -> Vec<(u64, u32, usize)> {
+        let of = |at: usize| poll_all(self.cqs[at]).into_iter().map(move |wc| (wc.wr_id, wc.status, at));
+        of(0).chain(of(1)).collect()
+    }
+}
+
+/// An IPv4 frame of 60 bytes to [`ONE`] from an address that ends with this byte.
+fn ipv4_frame(from: u8) -> Vec<u8> {
+    let mut bytes = vec![0; 60];
+    bytes[..6].copy_from_slice(&ONE);
+    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+    bytes[26..34].copy_from_slice(&[10, 0, 0, from, 10, 0, 1, 1]);
+    bytes
+}
+
+#[test]
+fn frames_are_spread_over_work_queues_by_their_addresses() {
+    let mut rig = Rig::new();
+    let sent = rig.cq(64);
+    let sender = raw_qp(&mut rig, sent);
+    let queues = Queues::new(&mut rig);
+    let spread = queues.spread(&mut rig, HASH_SOURCE_IPV4 | HASH_DEST_IPV4).unwrap();
+    steer(&mut rig, spread, ONE, ALL, 0);
+    let memory = rig.memory(8192);
+    let mut send_from = |from: u8| {
+        (0..4).for_each(|number| queues.post(number, &memory));
+        memory.put(0, &ipv4_frame(from));
+        send(sender, 9, SIGNALED, &[memory.sge(0, 60)]);
+        poll(sent, 1);
+        let received = queues.received();
+        assert_eq!(received.len(), 1, "one queue has the frame: {received:?}");
+        let (number, status, cq) = received[0];
+        assert_eq!((status, cq), (0, number as usize / 2));
+        assert_eq!(memory.get(4096 + 64 * number as usize, 60), ipv4_frame(from));
+        number
+    };
+    let first: Vec<u64> = (0..16).map(&mut send_from).collect();
+    let again: Vec<u64> = (0..16).map(&mut send_from).collect();
+    assert_eq!(first, again, "the same address, the same queue");
+    for number in 0..4 {
+        assert!(first.contains(&number), "queue {number} received nothing: {first:?}");
+    }
+}
+
+#[test]
+fn work_queues_have_states_and_users() {
+    let mut rig = Rig::new();
+    let sent = rig.cq(64);
+    let sender = raw_qp(&mut rig, sent);
+    let queues = Queues::new(&mut rig);
+    // The hash covers no header that the frame has: every frame goes to the first queue.
+    let spread = queues.spread(&mut rig, HASH_SOURCE_IPV6).unwrap();
+    steer(&mut rig, spread, ONE, ALL, 0);
+    let memory = rig.memory(8192);
+    memory.put(0, &ipv4_frame(1));
+    let frame_received = || {
+        send(sender, 9, SIGNALED, &[memory.sge(0, 60)]);
+        poll(sent, 1);
+        queues.received()
+    };
+    queues.post(0, &memory);
+    assert_eq!(frame_received(), [(0, 0, 0)]);
+    assert_eq!(frame_received(), [], "without a receive the frame is dropped");
+    let ops = extended(rig.ctx);
+    // SAFETY: live objects; the calls are refused.
+    unsafe {
+        assert_eq!((*ops).destroy_wq.unwrap()(queues.queues[3]), EBUSY);
+        assert_eq!((*ops).destroy_rwq_ind_table.unwrap()(queues.table), EBUSY);
+    }
+    assert_eq!(queues.spread(&mut rig, HASH_SOURCE_IPV4 | HASH_SOURCE_IPV6), Err(EINVAL));
+    // In the error state receives are flushed; only RESET leads out of it.
+    const FLUSHED: u32 = 5;
+    queues.post(0, &memory);
+    assert_eq!(queues.modify(&rig, queues.queues[0], ibv_wq_state::IBV_WQS_ERR), 0);
+    assert_eq!(frame_received(), [(0, FLUSHED, 0)]);
+    assert_eq!(queues.modify(&rig, queues.queues[0], ibv_wq_state::IBV_WQS_RDY), EINVAL);
+    assert_eq!(queues.modify(&rig, queues.queues[0], ibv_wq_state::IBV_WQS_RESET), 0);
+    assert_eq!(frame_received(), [], "a queue in RESET receives nothing");
+    assert_eq!(queues.modify(&rig, queues.queues[0], ibv_wq_state::IBV_WQS_RDY), 0);
+    queues.post(0, &memory);
+    assert_eq!(frame_received(), [(0, 0, 0)]);
 }

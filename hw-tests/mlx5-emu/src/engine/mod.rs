@@ -8,6 +8,7 @@ pub(crate) mod raw;
 mod remote;
 pub(crate) mod requester;
 pub(crate) mod responder;
+pub(crate) mod rss;
 mod rwqe;
 mod swqe;
 pub(crate) mod timer;

@@ -158,7 +158,14 @@ impl Device {
             .filter_map(|flow| Some((flow.qp?, flow.tag)))
             .collect();
         for (qp, tag) in targets {
-            self.receive_frame(qp, tag, frame);
+            let queue = match self.qps.get(qp).and_then(|qp| qp.spread.as_ref()) {
+                None => qp,
+                Some(spread) => match self.tables.get(spread.table) {
+                    Some(table) => spread.choose(&table.queues, &fields),
+                    None => continue,
+                },
+            };
+            self.receive_frame(queue, tag, frame);
         }
     }
 

@@ -163,7 +163,7 @@ impl Command {
     pub(crate) fn destroys(&self) -> bool {
         use crate::commands::*;
         matches!(
-            self.number,
+            self.number & !EX,
             DEALLOC_PD
                 | DESTROY_AH
                 | DEREG_MR
@@ -172,6 +172,9 @@ impl Command {
                 | DESTROY_QP
                 | DESTROY_SRQ
                 | CLOSE_XRCD
+                | DESTROY_FLOW
+                | DESTROY_WQ
+                | DESTROY_RWQ_IND_TBL
         )
     }
 }

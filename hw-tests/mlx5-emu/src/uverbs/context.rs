@@ -141,6 +141,8 @@ impl Device {
             ObjectKind::Matcher,
             ObjectKind::Mw,
             ObjectKind::Qp,
+            ObjectKind::IndirectionTable,
+            ObjectKind::WorkQueue,
             ObjectKind::Srq,
             ObjectKind::Cq,
             ObjectKind::Mkey,
@@ -154,7 +156,8 @@ impl Device {
         for kind in order {
             for &(_, _, index) in handles.iter().filter(|&&(_, found, _)| found == kind) {
                 match kind {
-                    ObjectKind::Qp => drop(self.put_qp(index)),
+                    ObjectKind::Qp | ObjectKind::WorkQueue => drop(self.put_qp(index)),
+                    ObjectKind::IndirectionTable => drop(self.tables.remove(index)),
                     ObjectKind::Srq => drop(self.remove_srq(index)),
                     ObjectKind::Cq => drop(self.remove_cq(index)),
                     ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Mkey => self.remove_key(index),

@@ -64,14 +64,16 @@ pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
     let word = |id| find(attrs, id).map_or(0, |attr| attr.data as u32);
     let domain = find(attrs, 2).or_else(|| find(attrs, 1)).map_or(0, |attr| attr.data as u32);
     let flags = word(10);
-    if flags & !(SQ_SIG_ALL | BLOCK_MULTICAST_LOOPBACK) != 0 || find(attrs, 6).is_some() {
+    let table = find(attrs, 6);
+    if flags & !(SQ_SIG_ALL | BLOCK_MULTICAST_LOOPBACK) != 0 {
         return Err(sys::errno(libc::EOPNOTSUPP));
     }
     let mut core = Answer::default();
     core.u64(need(attrs, 7)?.data).u32(domain).u32(word(4)).u32(word(5)).u32(word(3));
     core.bytes(&need(attrs, 8)?.input()?);
     core.u8(u8::from(flags & SQ_SIG_ALL != 0)).u8(word(9) as u8).u8(u8::from(find(attrs, 3).is_some()));
-    core.zeros(64 - 47);
+    core.u8(0).u32(u32::from(table.is_some())).u32(flags & BLOCK_MULTICAST_LOOPBACK);
+    core.u32(table.map_or(0, |table| table.data as u32)).u32(0);
     let (handle, answer) = create(file, fd, attrs, CREATE_QP, core.0)?;
     let caps: Vec<u8> = answer[2..7].iter().flat_map(|cap| cap.to_ne_bytes()).collect();
     need(attrs, 13)?.answer(&caps)?;

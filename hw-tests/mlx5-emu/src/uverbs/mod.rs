@@ -15,6 +15,7 @@ mod memory;
 mod native;
 mod qp;
 mod query;
+mod rss;
 mod srq;
 
 use std::io;
@@ -220,6 +221,11 @@ impl Device {
             DESTROY_SRQ => self.cmd_destroy_srq(context, command),
             n if n == EX | CREATE_FLOW => self.cmd_create_flow(context, command),
             n if n == EX | DESTROY_FLOW => self.cmd_destroy_flow(context, command),
+            n if n == EX | CREATE_WQ => self.cmd_create_wq(context, command),
+            n if n == EX | MODIFY_WQ => self.cmd_modify_wq(context, command),
+            n if n == EX | DESTROY_WQ => self.cmd_destroy_wq(context, command),
+            n if n == EX | CREATE_RWQ_IND_TBL => self.cmd_create_table(context, command),
+            n if n == EX | DESTROY_RWQ_IND_TBL => self.cmd_destroy_table(context, command),
             OPEN_XRCD => self.cmd_open_xrcd(context, command),
             CLOSE_XRCD => self.cmd_close_xrcd(context, command),
             ATTACH_MCAST => self.cmd_attach_mcast(context, command, true),

@@ -1,6 +1,5 @@
 //! Queue pairs: creation, transitions, query.
 
-use std::collections::VecDeque;
 use std::io;
 
 use super::command::{Answer, Command, Reader};
@@ -106,8 +105,12 @@ impl Device {
         };
         let (sig_all, raw_type, is_srq) =
             (request.u8(at(52)) != 0, request.u8(at(53)), request.u8(at(54)) != 0);
+        const INDIRECTION_TABLE: u32 = 1;
+        if extended && request.u32(48) == INDIRECTION_TABLE {
+            return self.create_spreading_qp(context, command);
+        }
         if extended && (request.u32(48) != 0 || request.u32(52) & !2 != 0) {
-            // No indirection tables; of the creation flags only the one against multicast loopback.
+            // Of the creation flags only the one against multicast loopback.
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
         const DRIVER_QP: u8 = 0xff;
@@ -169,12 +172,7 @@ impl Device {
         };
         let (scatter_recv, scatter_send) = self.scatter_sizes(kind, flags, sig_all, scq, rcq);
         let qp = Qp {
-            qpn: 0,
-            context,
             pd,
-            kind,
-            state: QpState::Reset,
-            attr: QpAttr::default(),
             cap,
             user_handle,
             send_cq: scq,
@@ -194,33 +192,11 @@ impl Device {
             rq_shift: rings.rq_shift,
             record: rings.record,
             uar_page,
-            sq_next: 0,
-            sq_done: 0,
-            sq_posted: 0,
-            rq_next: 0,
-            rq_posted: 0,
-            blocked: Blocked::No,
-            timer_generation: 0,
-            rnr_left: 0,
-            retry_left: 0,
-            queued: false,
-            comm_est: false,
-            async_events: 0,
-            drained_event: false,
-            send_sn: 0,
-            expect_sn: 0,
-            outstanding: VecDeque::new(),
-            opens: 1,
             _pins: rings.pins,
+            ..Qp::new(context, kind)
         };
-        let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
-        if self.is_reserved(index) {
-            self.qps.remove(index);
-            return Err(sys::errno(libc::ENOMEM));
-        }
-        let qpn = self.net.number_base() | index as u32;
-        self.qps[index].qpn = qpn;
-        self.count_qp_users(index, 1);
+        let index = self.add_qp(qp)?;
+        let qpn = self.qps[index].qpn;
         let pages = &mut self.contexts[context];
         if let Some(slot) = pages.uar_slot(uar_page) {
             pages.uar_pages[slot].qps.push(index);
@@ -244,6 +220,18 @@ impl Device {
         let mut uhw = Answer::default();
         uhw.u32(bfreg).zeros(36);
         command.answer_uhw(&uhw.0)
+    }
+
+    /// Gives a new QP its place and its number.
+    pub(super) fn add_qp(&mut self, qp: Qp) -> io::Result<usize> {
+        let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        if self.is_reserved(index) {
+            self.qps.remove(index);
+            return Err(sys::errno(libc::ENOMEM));
+        }
+        self.qps[index].qpn = self.net.number_base() | index as u32;
+        self.count_qp_users(index, 1);
+        Ok(index)
     }
 
     /// UAR page of a new QP and the register index for the answer.
@@ -307,6 +295,10 @@ impl Device {
         }
         if let Some(xrcd) = xrcd.and_then(|xrcd| self.xrcds.get_mut(xrcd)) {
             xrcd.users = xrcd.users.saturating_add_signed(by);
+        }
+        let table = self.qps[index].spread.as_ref().map(|spread| spread.table);
+        if let Some(table) = table.and_then(|table| self.tables.get_mut(table)) {
+            table.users = table.users.saturating_add_signed(by);
         }
     }
 
@@ -393,6 +385,9 @@ impl Device {
         let request = command.core();
         let index = self.object(context, request.u32(64), ObjectKind::Qp)?;
         let qp = &self.qps[index];
+        if qp.spread.is_some() {
+            return Err(sys::errno(libc::EOPNOTSUPP));
+        }
         // As in the kernel: attributes without meaning for one half of an XRC connection are
         // ignored.
         let attributes = request.u32(68)
@@ -509,7 +504,7 @@ impl Device {
         Ok(())
     }
 
-    fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
+    pub(super) fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
         if to == QpState::Reset {
             // Doorbells of the old connection must not count for the next connection.
             let (context, page) = (self.qps[index].context, self.qps[index].uar_page);

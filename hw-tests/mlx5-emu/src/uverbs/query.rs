@@ -4,8 +4,11 @@ use std::io;
 
 use super::command::{Answer, Command};
 use super::dm::MAX_DM_SIZE;
-use crate::device::{Device, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ};
+use super::rss::MAX_LOG_TABLE;
+use crate::device::{Device, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ, MAX_TABLES};
 use crate::engine::groups::MAX_GROUPS;
+use crate::engine::rss;
+use crate::qp_state::QpType;
 use crate::{clock, gids, sys};
 
 /// Longest message.
@@ -119,8 +122,11 @@ impl Device {
             .u64(u64::MAX) // timestamp_mask
             .u64(clock::KHZ)
             .u64(0) // device_cap_flags_ex
-            .zeros(16) // rss_caps
-            .u32(0) // max_wq_type_rq
+            .u32(1 << QpType::RawPacket as u32) // rss_caps: QP types, tables, their size
+            .u32(MAX_TABLES as u32)
+            .u32(1 << MAX_LOG_TABLE)
+            .u32(0)
+            .u32(MAX_QP as u32) // max_wq_type_rq
             .u32(0) // raw_packet_caps
             .zeros(24) // tm_caps
             .zeros(8) // cq_moderation_caps
@@ -138,7 +144,8 @@ impl Device {
             uhw.u32(0) // comp_mask
                 .u32(command.uhw_out.len as u32)
                 .zeros(8) // tso_caps
-                .zeros(16) // rss_caps
+                .u64(rss::covers::ALL) // rss_caps
+                .u64(rss::TOEPLITZ.into())
                 .u32(MAX_COMPRESSED_CQES)
                 .u32(MINI_CQE_FORMATS)
                 .zeros(16) // packet_pacing_caps
