@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc package arm64 install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc book package deb deb-test arm64 install clean
 
 # An RDMA device of this machine, in place of the software ones.
 DEVICE ?=
@@ -77,9 +77,14 @@ bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the so
 lint: setup ## format and clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p doorbell -p mlx5-direct --features doorbell/tokio,mlx5-direct/tokio -- -D warnings
 
 doc: setup ## the documentation, in target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+book: ## the book, in target/book (installs mdBook in target/tools)
+	[ -x "$(target_dir)/tools/bin/mdbook" ] || cargo install --quiet --locked --no-default-features --root "$(target_dir)/tools" --version 0.4.52 mdbook
+	"$(target_dir)/tools/bin/mdbook" build book --dest-dir "$(abspath $(target_dir))/book"
 
 arm64: ## cross-build for arm64; unit tests of mlx5-direct under qemu-user
 	@.ci/setup.sh arm64
@@ -88,13 +93,23 @@ arm64: ## cross-build for arm64; unit tests of mlx5-direct under qemu-user
 package: setup ## the .crate files, in target/package; built and used by a crate outside the workspace
 	hw-tests/consumer/run --packages
 
-install: ## the provider for libdat2, its tools, doorbell-run with its library, example lines for dat.conf, the man page; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+deb: ## the Debian packages, in target/deb
+	@.ci/setup.sh distro
+	rm -rf "$(target_dir)/deb"
+	mkdir -p "$(target_dir)/deb"
+	DEB_DIR="$(abspath $(target_dir))/deb" CARGO_TARGET_DIR="$(abspath $(target_dir))" DEB_BUILD_OPTIONS=noautodbgsym fakeroot debian/rules clean binary
+
+deb-test: deb ## the packages installed, used on the software device and purged in fresh chroots of Debian 12 and 13 (as root)
+	hw-tests/packages
+
+install: ## the provider for libdat2, its tools, doorbell-run with its library, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	cargo build --release -p doorbell -p doorbell-verbs --lib --bins
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man1" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
 	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
-	install -m 644 provider/dist/doorbell.7 "$(DESTDIR)$(mandir)/man7"
+	install -m 644 provider/dist/doorbell-datconf.1 provider/dist/doorbell-info.1 "$(DESTDIR)$(mandir)/man1"
+	install -m 644 provider/dist/doorbell.7 provider/dist/doorbell-srq.7 "$(DESTDIR)$(mandir)/man7"
 	install -m 755 "$(target_dir)/release/libdoorbell_verbs.so" "$(DESTDIR)$(libdir)/libdoorbell-verbs.so"
 	install -m 755 "$(target_dir)/release/doorbell-run" "$(DESTDIR)$(bindir)"
 	install -m 644 mlx5-direct/verbs/doorbell-run.1 "$(DESTDIR)$(mandir)/man1"
