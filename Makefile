@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test soak judges hw-test bench lint doc book package deb deb-test arm64 install clean
 
-# An RDMA device of this machine, in place of the software ones.
+# An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
 
 # A second one, for make hw-test.
@@ -14,13 +14,13 @@ PART ?=
 # For make judges: some of hw-tests/judges.d; all of them otherwise.
 JUDGE ?=
 
-# Anything: `make bench` takes seconds, not minutes.
+# With any value, `make bench` takes seconds instead of minutes.
 QUICK ?=
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
 
-# Where make install puts things; DESTDIR comes in front of all.
+# The folders of make install. DESTDIR is put in front of each.
 prefix ?= /usr/local
 libdir ?= $(prefix)/lib
 includedir ?= $(prefix)/include

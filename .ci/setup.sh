@@ -2,8 +2,8 @@
 # usage: .ci/setup.sh [LIST...]
 #
 # Makes this machine ready to build and test: a Rust that is new enough, the packages of
-# .ci/packages (and of .ci/packages.LIST), the test machine's kernel. Does nothing, and quickly,
-# where all is there.
+# .ci/packages (and of .ci/packages.LIST), the test machine's kernel. If nothing is missing, it does
+# nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -317,14 +317,14 @@ impl Ring {
     /// The last of the slots from `run_end` on that are in use and linked in sequence, within one
     /// word. A slot up to there can join the run when it is returned, as long as no other slot was
     /// returned before it.
-    pub(crate) fn straight_from(&self, run_end: u32) -> u32 {
+    pub(crate) fn joinable_end_from(&self, run_end: u32) -> u32 {
         let (w, bit) = (word(run_end), run_end % 64);
         let in_use = match bit {
             63 if run_end + 1 < self.window => u64::from(!self.free.contains(run_end + 1)),
             _ => !self.free.words[w] >> bit >> 1,
         };
-        let straight = (in_use & self.sequential[w] >> bit).trailing_ones();
-        (run_end + straight).min(self.window - 1)
+        let joinable = (in_use & self.sequential[w] >> bit).trailing_ones();
+        (run_end + joinable).min(self.window - 1)
     }
 
     /// Changes how many slots may be in use. Returns false, without a change, if `depth` is below

@@ -169,7 +169,7 @@ impl Srq {
     /// straight-line code and handle the other case elsewhere.
     #[inline(always)]
     pub fn post_one_in_run(&mut self, seg: DataSeg, cookie: u64) -> Option<WqeIndex> {
-        let (index, mut slot) = self.wqes.pass_plain()?;
+        let (index, mut slot) = self.wqes.take_fast()?;
         (seg, cookie).fill(&mut slot, true);
         self.dbrec.publish(self.wqes.count_with(index) as u16);
         Some(WqeIndex(index as u16))
@@ -180,7 +180,7 @@ impl Srq {
     /// with a limit of their own that changes rarely: they need not compare with it at each post.
     #[inline(always)]
     pub fn limit_run(&mut self, n: u32) -> u32 {
-        self.wqes.limit_plain(n);
+        self.wqes.limit_fast(n);
         self.plain_run()
     }
 
@@ -435,7 +435,7 @@ impl<M> Srq<M> {
         if !self.ring.put(index, tail, run_end) {
             return Err(NotInUse(slot));
         }
-        self.wqes.end_straight_before(index);
+        self.wqes.end_joinable_before(index);
         Ok(self.wqes.cookie(index).load(Relaxed))
     }
 
@@ -444,7 +444,7 @@ impl<M> Srq<M> {
     #[inline(never)]
     fn complete_behind_run(&mut self, index: u32) -> Option<u64> {
         let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
-        self.wqes.set_straight(self.ring.straight_from(run_end));
+        self.wqes.set_joinable_end(self.ring.joinable_end_from(run_end));
         if let Some(cookie) = self.wqes.join_run(index) {
             self.ring.count_returned();
             return Some(cookie);
@@ -467,7 +467,7 @@ impl<M> Srq<M> {
         let (tail, run_end) = (self.wqes.tail(), self.wqes.run_end());
         let outcome = self.ring.put_word(word, slots, tail, run_end);
         // From now on, no slot joins the run without a new check.
-        self.wqes.set_straight(run_end);
+        self.wqes.set_joinable_end(run_end);
         outcome.map_err(|slot| NotInUse(WqeIndex(slot as u16)))
     }
 

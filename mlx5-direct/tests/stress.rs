@@ -16,7 +16,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, DataSeg, HeapMem, SlotReturner, Srq, SrqLayout, SrqPoster};
 
 mod common;
-use common::{Rng, seen_by_device};
+use common::{Rng, run_three, seen_by_device};
 
 const MESSAGES: u64 = 10_000_000;
 const SLOTS: usize = 1024;
@@ -154,17 +154,6 @@ fn poll(mut cq: Cq, mut returner: SlotReturner, state: &[AtomicU8], failed: &Ato
     assert!(seen.iter().all(|word| *word == u64::MAX), "messages were lost");
 }
 
-/// Tells the other threads to end when a thread panics.
-struct Alarm<'a>(&'a AtomicBool);
-
-impl Drop for Alarm<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.store(true, Relaxed);
-        }
-    }
-}
-
 #[test]
 fn ten_million_messages_between_three_threads_and_none_is_lost() {
     let (layout, ring) = SrqLayout::on_heap(SLOTS as u32, 32).unwrap();
@@ -181,18 +170,9 @@ fn ten_million_messages_between_three_threads_and_none_is_lost() {
         produced: 0,
         next_message: 0,
     };
-    let failed = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let (failed, state) = (&failed, &state);
-        scope.spawn(move || {
-            let _alarm = Alarm(failed);
-            device.run(failed);
-        });
-        scope.spawn(move || {
-            let _alarm = Alarm(failed);
-            poll(Cq::new(cq_layout), returner, state, failed);
-        });
-        let _alarm = Alarm(failed);
-        post(poster, failed);
-    });
+    run_three(
+        |failed| device.run(failed),
+        |failed| poll(Cq::new(cq_layout), returner, &state, failed),
+        |failed| post(poster, failed),
+    );
 }

@@ -19,7 +19,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, HeapMem, Sq, SqLayout, Wr, wr::Inline};
 
 mod common;
-use common::{Rng, seen_by_device};
+use common::{Rng, run_three, seen_by_device};
 
 const BLOCKS: usize = 256;
 const REQUESTS: u32 = 100;
@@ -153,17 +153,6 @@ fn send(mut sq: Sq, counters: &Receiver<u16>, messages: u64, failed: &AtomicBool
     assert_eq!(sq.posted(), 0);
 }
 
-/// Tells the other threads to end when a thread panics.
-struct Alarm<'a>(&'a AtomicBool);
-
-impl Drop for Alarm<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.store(true, Relaxed);
-        }
-    }
-}
-
 #[test]
 fn messages_pass_between_three_threads_and_each_is_released_once() {
     let messages = messages();
@@ -177,20 +166,13 @@ fn messages_pass_between_three_threads_and_each_is_released_once() {
         message: 0,
         produced: 0,
     };
-    let (failed, last) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let (failed, last) = (&failed, &last);
-        scope.spawn(move || {
-            let _alarm = Alarm(failed);
-            device.run(messages, failed);
-        });
-        scope.spawn(move || {
-            let _alarm = Alarm(failed);
-            poll(Cq::new(cq_layout), &counters, last, failed);
-        });
-        let _alarm = Alarm(failed);
-        send(Sq::new(layout), &completed, messages, failed);
-        last.store(true, Relaxed);
-    });
-    assert!(!failed.load(Relaxed));
+    let last = AtomicBool::new(false);
+    run_three(
+        |failed| device.run(messages, failed),
+        |failed| poll(Cq::new(cq_layout), &counters, &last, failed),
+        |failed| {
+            send(Sq::new(layout), &completed, messages, failed);
+            last.store(true, Relaxed);
+        },
+    );
 }

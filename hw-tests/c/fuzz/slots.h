@@ -7,6 +7,24 @@
 /* True if several threads share the IAs. Then no thread opens or closes an IA. */
 static int several;
 
+/* The case of a query, whose mask is `all` or random. */
+#define QUERY(number, name, kind, all)                                                                           \
+    case number:                                                                                                 \
+        h = any_handle(kind);                                                                                    \
+        CALL(number, name, kind, h, OF_QUERY, h, any_mask(all), o);                                              \
+        break;
+
+/* The case of a call that frees an object. A live handle is freed in `share` percent of the calls, so
+ * that objects live long enough. */
+#define FREE(number, name, kind, share)                                                                          \
+    case number:                                                                                                 \
+        h = any_handle(kind);                                                                                    \
+        if ((share) < 100 && find(h, kind) && !percent(share))                                                   \
+            break;                                                                                               \
+        if (DID(number, name, kind, h, OF_FREE, h))                                                              \
+            died(h, kind);                                                                                       \
+        break;
+
 static void one_call(void)
 {
     static DAT_NAME_PTR names[] = {"", "no such IA", "doorbell-none", NULL};
@@ -77,23 +95,13 @@ static void one_call(void)
         h = any_handle(CNO);
         CALL(7, cno_modify_agent, CNO, h, OF_HANDLE | OF_ARGUMENT, h, proxy);
         break;
-    case 8:
-        h = any_handle(CNO);
-        CALL(8, cno_query, CNO, h, OF_QUERY, h, any_mask(7), o);
-        break;
-    case 9:
-        h = any_handle(CNO);
-        if (DID(9, cno_free, CNO, h, OF_FREE, h))
-            died(h, CNO);
-        break;
+    QUERY(8, cno_query, CNO, 7)
+    FREE(9, cno_free, CNO, 100)
     case 10:
         h = any_handle(CNO);
         CALL(10, cno_wait, CNO, h, OF_HANDLE | OF_STATE | T(DAT_TIMEOUT_EXPIRED) | T(DAT_QUEUE_EMPTY), h, timeout(), o);
         break;
-    case 11:
-        h = any_handle(CR);
-        CALL(11, cr_query, CR, h, OF_QUERY, h, any_mask(DAT_CR_FIELD_ALL), o);
-        break;
+    QUERY(11, cr_query, CR, DAT_CR_FIELD_ALL)
     case 12:
         h = any_handle(CR);
         if (DID(12, cr_accept, CR, h, OF_CREATE | OF_GONE, h, or_null(EP),
@@ -124,10 +132,7 @@ static void one_call(void)
         }
         break;
     }
-    case 16:
-        h = any_handle(EVD);
-        CALL(16, evd_query, EVD, h, OF_QUERY, h, any_mask(DAT_EVD_FIELD_ALL), o);
-        break;
+    QUERY(16, evd_query, EVD, DAT_EVD_FIELD_ALL)
     case 17:
         h = any_handle(EVD);
         CALL(17, evd_modify_cno, EVD, h, OF_HANDLE | OF_STATE | OF_ARGUMENT, h, percent(10) ? h : or_null(CNO));
@@ -164,23 +169,14 @@ static void one_call(void)
         if (DID(23, evd_dequeue, EVD, h, OF_HANDLE | OF_ARGUMENT | OF_STATE | T(DAT_QUEUE_EMPTY), h, o2))
             event_taken(o2, ia);
         break;
-    case 24:
-        h = any_handle(EVD);
-        if (find(h, EVD) && !percent(30))
-            break;
-        if (DID(24, evd_free, EVD, h, OF_FREE, h))
-            died(h, EVD);
-        break;
+    FREE(24, evd_free, EVD, 30)
     case 25:
         ia = any_handle(IA);
         if (DID(25, ep_create, IA, ia, OF_CREATE, ia, any_handle(PZ), evd_or_null(0x20), evd_or_null(0x20),
                 evd_or_null(0x40), attributes(), o))
             NEW(EP);
         break;
-    case 26:
-        h = any_handle(EP);
-        CALL(26, ep_query, EP, h, OF_QUERY, h, any_mask(DAT_EP_FIELD_ALL), o);
-        break;
+    QUERY(26, ep_query, EP, DAT_EP_FIELD_ALL)
     case 27: {
         DAT_EP_PARAM param;
 
@@ -231,13 +227,7 @@ static void one_call(void)
         CALL(35, ep_get_status, EP, h, OF_HANDLE, h, o, percent(20) ? NULL : (void *)(scratch + 2048),
              percent(20) ? NULL : (void *)(scratch + 2056));
         break;
-    case 36:
-        h = any_handle(EP);
-        if (find(h, EP) && !percent(30))
-            break;
-        if (DID(36, ep_free, EP, h, OF_FREE, h))
-            died(h, EP);
-        break;
+    FREE(36, ep_free, EP, 30)
     case 37: {
         /* At most the whole arena: the device must not write anywhere else. */
         uint64_t length = !nonsense() ? sizeof arena / 2 : percent(50) ? 0 : UINT64_C(1) << (40 + rnd(24));
@@ -259,83 +249,44 @@ static void one_call(void)
         }
         break;
     }
-    case 38:
-        h = any_handle(LMR);
-        CALL(38, lmr_query, LMR, h, OF_QUERY, h, any_mask(DAT_LMR_FIELD_ALL), o);
-        break;
-    case 39:
-        h = any_handle(LMR);
-        if (find(h, LMR) && !percent(30))
-            break;
-        if (DID(39, lmr_free, LMR, h, OF_FREE, h))
-            died(h, LMR);
-        break;
+    QUERY(38, lmr_query, LMR, DAT_LMR_FIELD_ALL)
+    FREE(39, lmr_free, LMR, 30)
     case 40:
         h = any_handle(PZ);
         ia = ia_of(h);
         if (DID(40, rmr_create, PZ, h, OF_CREATE, h, o))
             NEW(RMR);
         break;
-    case 41:
-        h = any_handle(RMR);
-        CALL(41, rmr_query, RMR, h, OF_QUERY, h, any_mask(DAT_RMR_FIELD_ALL), o);
-        break;
+    QUERY(41, rmr_query, RMR, DAT_RMR_FIELD_ALL)
     case 42:
         h = any_handle(RMR);
         CALL(42, rmr_bind, RMR, h, OF_POST | OF_MODEL, h, any_handle(LMR), segments(), any_flags(0x33), any_flags(0),
              any_handle(EP), rmr_cookie, post_flags(), o);
         break;
-    case 43:
-        h = any_handle(RMR);
-        if (DID(43, rmr_free, RMR, h, OF_FREE, h))
-            died(h, RMR);
-        break;
+    FREE(43, rmr_free, RMR, 100)
     case 44:
         ia = any_handle(IA);
         if (DID(44, psp_create, IA, ia, OF_CREATE | T(DAT_CONN_QUAL_IN_USE) | T(DAT_CONN_QUAL_UNAVAILABLE), ia, qualifier(),
                 any_of(EVD, 0x10), any_flags(0), o))
             NEW(PSP);
         break;
-    case 45:
-        h = any_handle(PSP);
-        CALL(45, psp_query, PSP, h, OF_QUERY, h, any_mask(DAT_PSP_FIELD_ALL), o);
-        break;
-    case 46:
-        h = any_handle(PSP);
-        if (find(h, PSP) && !percent(30))
-            break;
-        if (DID(46, psp_free, PSP, h, OF_FREE, h))
-            died(h, PSP);
-        break;
+    QUERY(45, psp_query, PSP, DAT_PSP_FIELD_ALL)
+    FREE(46, psp_free, PSP, 30)
     case 47:
         ia = any_handle(IA);
         if (DID(47, rsp_create, IA, ia, OF_CREATE | T(DAT_CONN_QUAL_IN_USE) | T(DAT_CONN_QUAL_UNAVAILABLE), ia, qualifier(),
                 any_handle(EP), any_of(EVD, 0x10), o))
             NEW(RSP);
         break;
-    case 48:
-        h = any_handle(RSP);
-        CALL(48, rsp_query, RSP, h, OF_QUERY, h, any_mask(DAT_RSP_FIELD_ALL), o);
-        break;
-    case 49:
-        h = any_handle(RSP);
-        if (DID(49, rsp_free, RSP, h, OF_FREE, h))
-            died(h, RSP);
-        break;
+    QUERY(48, rsp_query, RSP, DAT_RSP_FIELD_ALL)
+    FREE(49, rsp_free, RSP, 100)
     case 50:
         ia = any_handle(IA);
         if (DID(50, pz_create, IA, ia, OF_CREATE, ia, o))
             NEW(PZ);
         break;
-    case 51:
-        h = any_handle(PZ);
-        CALL(51, pz_query, PZ, h, OF_QUERY, h, any_mask(DAT_PZ_FIELD_ALL), o);
-        break;
-    case 52:
-        h = any_handle(PZ);
-        if (DID(52, pz_free, PZ, h, OF_FREE, h))
-            died(h, PZ);
-        break;
+    QUERY(51, pz_query, PZ, DAT_PZ_FIELD_ALL)
+    FREE(52, pz_free, PZ, 100)
     case 53:
         ia = any_handle(IA);
         if (DID(53, psp_create_any, IA, ia, OF_CREATE | T(DAT_CONN_QUAL_UNAVAILABLE), ia,
@@ -385,13 +336,7 @@ static void one_call(void)
             NEW(SRQ);
         break;
     }
-    case 63:
-        h = any_handle(SRQ);
-        if (find(h, SRQ) && !percent(30))
-            break;
-        if (DID(63, srq_free, SRQ, h, OF_FREE, h))
-            died(h, SRQ);
-        break;
+    FREE(63, srq_free, SRQ, 30)
     case 64:
         h = any_handle(SRQ);
         CALL(64, srq_post_recv, SRQ, h, OF_POST, h, some_segments(), segments(), cookie());
@@ -423,15 +368,8 @@ static void one_call(void)
             NEW(CSP);
         break;
     }
-    case 69:
-        h = any_handle(CSP);
-        CALL(69, csp_query, CSP, h, OF_QUERY, h, any_mask(0x1f), o);
-        break;
-    case 70:
-        h = any_handle(CSP);
-        if (DID(70, csp_free, CSP, h, OF_FREE, h))
-            died(h, CSP);
-        break;
+    QUERY(69, csp_query, CSP, 0x1f)
+    FREE(70, csp_free, CSP, 100)
     case 71:
         h = any_handle(EP);
         CALL(71, ep_common_connect, EP, h, OF_CREATE | T(DAT_INVALID_ADDRESS), h, to_whom(), 1 + rnd(200000), any_count(),

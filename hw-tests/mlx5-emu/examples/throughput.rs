@@ -9,11 +9,12 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "../tests/common/other.rs"]
+mod other;
 
 use common::*;
-use std::io::{BufRead, BufReader, Write};
+use other::{Other, line, say};
 use std::mem::zeroed;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -32,12 +33,6 @@ fn cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn line() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line.trim().to_owned()
-}
-
 /// One of the two processes. It sends to the other process and receives from it during `time`.
 fn end(size: usize, time: Duration) {
     let mut rig = Rig::new();
@@ -45,7 +40,7 @@ fn end(size: usize, time: Duration) {
     let qp = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
     let memory = rig.memory(2 * size.max(64));
     to_init(qp);
-    println!("{}", qpn(qp));
+    say(&qpn(qp).to_string());
     to_rtr(qp, line().parse().unwrap());
     to_rts_with(qp, 14, 7, 7);
     let half = memory.len / 2;
@@ -60,7 +55,7 @@ fn end(size: usize, time: Duration) {
         for _ in 0..RECEIVES {
             assert_eq!(ibv_post_srq_recv(srq, &raw mut recv, &mut null_mut()), 0);
         }
-        println!("ready");
+        say("ready");
         line();
         let mut wcs: [ibv_wc; 64] = zeroed();
         let (mut sent, mut flying, mut received) = (0usize, 0usize, 0usize);
@@ -87,7 +82,7 @@ fn end(size: usize, time: Duration) {
             }
             if !stop && now - start > time {
                 stop = true;
-                println!("{sent} {received} {} {}", (now - start).as_secs_f64(), cpu() - cpu_before);
+                say(&format!("{sent} {received} {} {}", (now - start).as_secs_f64(), cpu() - cpu_before));
             }
             if n > 0 {
                 quiet_since = now;
@@ -99,34 +94,10 @@ fn end(size: usize, time: Duration) {
     }
 }
 
-struct End {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl End {
-    fn start(session: &str, size: usize, time: Duration) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["end", &size.to_string(), &time.as_secs_f64().to_string()])
-            .env("MLX5_EMU_SESSION", session)
-            .env("MLX5_EMU_MODE", "auto")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
-    }
-
-    fn says(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn tell(&mut self, text: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{text}").unwrap();
-    }
+/// Starts the process of one end.
+fn start(session: &str, size: usize, time: Duration) -> Other {
+    let arguments = ["end", &size.to_string(), &time.as_secs_f64().to_string()];
+    Other::start(&arguments, &[("MLX5_EMU_SESSION", session), ("MLX5_EMU_MODE", "auto")])
 }
 
 fn main() {
@@ -140,8 +111,8 @@ fn main() {
     let time = Duration::from_secs_f64(args.get(1).and_then(|text| text.parse().ok()).unwrap_or(2.0));
     for size in [48, 4096, 65_536, 1 << 20] {
         let session = format!("throughput-{}-{size}", std::process::id());
-        let mut ends = [0, 1].map(|_| End::start(&session, size, time));
-        let numbers = ends.each_mut().map(End::says);
+        let mut ends = [0, 1].map(|_| start(&session, size, time));
+        let numbers = ends.each_mut().map(Other::says);
         ends[0].tell(&numbers[1]);
         ends[1].tell(&numbers[0]);
         for end in &mut ends {
@@ -160,8 +131,6 @@ fn main() {
                 words[3] / words[1] * 1e6
             );
         }
-        for end in &mut ends {
-            assert!(end.child.wait().unwrap().success());
-        }
+        ends.into_iter().for_each(Other::ends_well);
     }
 }

@@ -1,10 +1,11 @@
 //! Two processes: a ring in shared memory must not lose messages, mix them up or block.
 
 mod common;
+#[path = "common/other.rs"]
+mod other;
 
 use common::*;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use other::{Other, line, say};
 use std::ptr::null_mut;
 
 use ibv_wr_opcode::*;
@@ -73,69 +74,17 @@ fn pattern(i: usize, seed: usize) -> u8 {
     (i.wrapping_mul(31) ^ i >> 9 ^ seed.wrapping_mul(77)) as u8
 }
 
-/// The other process, which runs [`other_process`].
-struct Other {
-    child: Child,
-    output: BufReader<ChildStdout>,
+/// Starts a process that runs this part of [`other_process`].
+fn start(part: &str) -> Other {
+    Other::start(&["--exact", "other_process", "--ignored", "--nocapture"], &[("PROCESSES_PART", part)])
 }
 
-impl Other {
-    fn start(part: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other_process", "--ignored", "--nocapture"])
-            .env("PROCESSES_PART", part)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, output }
-    }
-
-    /// The next line of the other process that is meant for the test.
-    fn says(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process has ended");
-            if let Some(words) = line.trim().strip_prefix("=> ") {
-                return words.to_owned();
-            }
-        }
-    }
-
-    fn tell(&mut self, words: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{words}").unwrap();
-    }
-
-    /// Connects with the other process.
-    fn meet(&mut self) -> (Side, (u32, u64)) {
-        let side = Side::new();
-        self.tell(&side.words());
-        let remote = side.connect(&self.says());
-        (side, remote)
-    }
-
-    fn ends_well(mut self) {
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn say(words: &str) {
-    // On a line of its own: the test harness may have begun a line.
-    println!("\n=> {words}");
-}
-
-fn line() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line.trim().to_owned()
+/// Connects with the other process.
+fn meet(other: &mut Other) -> (Side, (u32, u64)) {
+    let side = Side::new();
+    other.tell(&side.words());
+    let remote = side.connect(&other.says());
+    (side, remote)
 }
 
 #[test]
@@ -187,8 +136,8 @@ fn other_process() {
 
 #[test]
 fn messages_longer_than_a_ring_arrive_whole() {
-    let mut other = Other::start("echo");
-    let (side, (rkey, addr)) = other.meet();
+    let mut other = start("echo");
+    let (side, (rkey, addr)) = meet(&mut other);
     side.fill(0, LONG, 1);
     assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(LONG, LONG as u32)]), 0);
     send(side.qp, 2, SIGNALED, &[side.memory.sge(0, LONG as u32)]);
@@ -206,8 +155,8 @@ fn messages_longer_than_a_ring_arrive_whole() {
 
 #[test]
 fn a_reader_that_looks_late_gets_everything_in_order() {
-    let mut other = Other::start("sleep");
-    let (side, _) = other.meet();
+    let mut other = start("sleep");
+    let (side, _) = meet(&mut other);
     for i in 0..PIECES {
         side.fill(i * PIECE, PIECE, i);
         send(side.qp, i as u64, SIGNALED, &[side.memory.sge(i * PIECE, PIECE as u32)]);
@@ -224,14 +173,13 @@ fn a_reader_that_looks_late_gets_everything_in_order() {
 fn a_peer_that_is_killed_fails_what_waits_for_it() {
     const RETRY_EXC: u32 = 12;
     const FLUSHED: u32 = 5;
-    let mut other = Other::start("die");
-    let (side, _) = other.meet();
+    let mut other = start("die");
+    let (side, _) = meet(&mut other);
     for i in 0..PIECES {
         send(side.qp, i as u64, SIGNALED, &[side.memory.sge(0, PIECE as u32)]);
     }
     assert_eq!(poll_all(side.cq).len(), 0);
-    other.child.kill().unwrap();
-    other.child.wait().unwrap();
+    drop(other);
     let done = side.wait(PIECES);
     assert_eq!((done[0].status, done[0].wr_id), (RETRY_EXC, 0));
     assert!(done[1..].iter().all(|wc| wc.status == FLUSHED), "the rest is flushed");

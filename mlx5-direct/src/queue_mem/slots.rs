@@ -58,17 +58,17 @@ impl Deref for Cookies {
 /// The SRQ's write-only ring of slots, one cookie per slot, and the place of posting: the tail, and
 /// the run of slots behind it that are to be posted next.
 ///
-/// `tail <= run_end <= mask`, `plain_end <= run_end` and `straight <= mask` hold whatever a caller
-/// asks for. So a comparison with one of them is a bounds check.
+/// `tail <= run_end <= mask`, `fast_end <= run_end` and `joinable_end <= mask` hold whatever a
+/// caller asks for. So a comparison with one of them is a bounds check.
 #[derive(Debug)]
 pub(crate) struct WqeMem {
     tail: u32,
     run_end: u32,
     /// While all slots are laid out for one data segment: `run_end`, or an earlier slot if a caller
     /// limits how much of the run is posted. Otherwise 0.
-    plain_end: u32,
+    fast_end: u32,
     /// Slots behind the run up to this slot join the run when they are returned in order.
-    straight: u32,
+    joinable_end: u32,
     /// Running posted count after the tail is posted, minus `tail`. Constant while a run lasts.
     count_base: u32,
     mask: u32,
@@ -101,8 +101,8 @@ impl WqeMem {
         Ok(Self {
             tail: 0,
             run_end: 0,
-            plain_end: 0,
-            straight: 0,
+            fast_end: 0,
+            joinable_end: 0,
             count_base: 1,
             mask: wqe_count - 1,
             stride_bytes,
@@ -171,55 +171,55 @@ impl WqeMem {
         self.tail = tail & self.mask;
         self.count_base = count_after.wrapping_sub(self.tail);
         self.set_run_end((self.tail + run).min(self.mask));
-        self.straight = self.run_end;
+        self.joinable_end = self.run_end;
     }
 
     #[inline(always)]
     fn set_run_end(&mut self, end: u32) {
         self.run_end = end;
-        self.plain_end = end & self.plain_mask;
+        self.fast_end = end & self.plain_mask;
     }
 
-    /// Limits [`WqeMem::pass_plain`] to `n` slots of the run, until the end of the run changes.
+    /// Limits [`WqeMem::take_fast`] to `n` slots of the run, until the end of the run changes.
     #[inline(always)]
-    pub(crate) fn limit_plain(&mut self, n: u32) {
-        self.plain_end = self.tail.saturating_add(n).min(self.run_end) & self.plain_mask;
+    pub(crate) fn limit_fast(&mut self, n: u32) {
+        self.fast_end = self.tail.saturating_add(n).min(self.run_end) & self.plain_mask;
     }
 
-    /// How many slots [`WqeMem::pass_plain`] can still give.
+    /// How many slots [`WqeMem::take_fast`] can still give.
     #[inline(always)]
     pub(crate) fn plain_run(&self) -> u32 {
-        self.plain_end.saturating_sub(self.tail)
+        self.fast_end.saturating_sub(self.tail)
     }
 
     /// Gives up the run.
     pub(crate) fn drop_run(&mut self) {
         self.set_run_end(self.tail);
-        self.straight = self.run_end;
+        self.joinable_end = self.run_end;
     }
 
     /// Adds `slot` to the run if it is right behind the run and may join; returns its cookie then.
     #[inline(always)]
     pub(crate) fn join_run(&mut self, slot: u32) -> Option<u64> {
-        if slot != self.run_end + 1 || slot > self.straight {
+        if slot != self.run_end + 1 || slot > self.joinable_end {
             return None;
         }
         self.set_run_end(slot);
-        // SAFETY: slot <= straight <= mask, and there are `mask + 1` cookies.
+        // SAFETY: slot <= joinable_end <= mask, and there are `mask + 1` cookies.
         Some(unsafe { self.cookies.get_unchecked(slot as usize) }.load(Relaxed))
     }
 
     /// Sets the last slot behind the run that may join it.
-    pub(crate) fn set_straight(&mut self, end: u32) {
-        self.straight = end & self.mask;
+    pub(crate) fn set_joinable_end(&mut self, end: u32) {
+        self.joinable_end = end & self.mask;
     }
 
     /// Records that `slot` was returned to the map: it cannot join the run any more, nor can the
     /// slots behind it.
     #[inline(always)]
-    pub(crate) fn end_straight_before(&mut self, slot: u32) {
-        if slot > self.run_end && slot <= self.straight {
-            self.straight = slot - 1;
+    pub(crate) fn end_joinable_before(&mut self, slot: u32) {
+        if slot > self.run_end && slot <= self.joinable_end {
+            self.joinable_end = slot - 1;
         }
     }
 
@@ -305,13 +305,13 @@ impl WqeMem {
     /// Posts the tail if a run follows it and all slots are laid out for one data segment (the
     /// cheap case). Returns the slot and its index.
     #[inline(always)]
-    pub(crate) fn pass_plain(&mut self) -> Option<(u32, SlotMut<'_>)> {
+    pub(crate) fn take_fast(&mut self) -> Option<(u32, SlotMut<'_>)> {
         let slot = self.tail;
-        if slot >= self.plain_end {
+        if slot >= self.fast_end {
             return None;
         }
         self.tail = slot + 1;
-        // SAFETY: slot < plain_end <= run_end <= mask.
+        // SAFETY: slot < fast_end <= run_end <= mask.
         Some((slot, unsafe { self.slot_unchecked(slot) }))
     }
 

@@ -20,7 +20,7 @@ impl<M> Srq<M> {
     /// Posts one WQE. There are two copies, so that the common case is straight-line code.
     #[inline(always)]
     pub(super) fn post_body<T: Words>(&mut self, body: T, cookie: u64) -> Result<WqeIndex, Full> {
-        let Some((index, mut slot)) = self.wqes.pass_plain() else {
+        let Some((index, mut slot)) = self.wqes.take_fast() else {
             let [first, second] = body.to_words();
             return match self.post_body_elsewhere::<T>(first, second, cookie) {
                 NO_SLOT => Err(Full),

@@ -232,17 +232,24 @@ void registry_unuse(struct use *use)
 
 /* Calls of providers and programs. */
 
-DAT_RETURN dat_registry_add_provider(const DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *info)
+static DAT_RETURN check_registration(const DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *info)
 {
-    struct table **place, *table;
-    DAT_RETURN ret = DAT_SUCCESS;
-
     if (provider == NULL)
         return ERROR_CODE(INVALID_PARAMETER, INVALID_ARG1);
     if (info == NULL)
         return ERROR_CODE(INVALID_PARAMETER, INVALID_ARG2);
     if (!registry_ready())
         return ERROR_CODE(INVALID_STATE, NO_SUBTYPE);
+    return DAT_SUCCESS;
+}
+
+DAT_RETURN dat_registry_add_provider(const DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *info)
+{
+    struct table **place, *table;
+    DAT_RETURN ret = check_registration(provider, info);
+
+    if (ret != DAT_SUCCESS)
+        return ret;
     log_line(LOG_PROVIDER_CALLS, "%s: a provider adds itself, version %u.%u", info->ia_name,
              info->dapl_version_major, info->dapl_version_minor);
     table = calloc(1, sizeof *table);
@@ -265,14 +272,10 @@ DAT_RETURN dat_registry_add_provider(const DAT_PROVIDER *provider, const DAT_PRO
 DAT_RETURN dat_registry_remove_provider(const DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *info)
 {
     struct table **place, *table;
-    DAT_RETURN ret = DAT_SUCCESS;
+    DAT_RETURN ret = check_registration(provider, info);
 
-    if (provider == NULL)
-        return ERROR_CODE(INVALID_PARAMETER, INVALID_ARG1);
-    if (info == NULL)
-        return ERROR_CODE(INVALID_PARAMETER, INVALID_ARG2);
-    if (!registry_ready())
-        return ERROR_CODE(INVALID_STATE, NO_SUBTYPE);
+    if (ret != DAT_SUCCESS)
+        return ret;
     log_line(LOG_PROVIDER_CALLS, "%s: a provider removes itself", info->ia_name);
     pthread_mutex_lock(&tables_lock);
     place = find_table(info);
