@@ -203,4 +203,66 @@ static int no_software_device(const char *test)
     return 1;
 }
 
+static void receives(DAT_EP_HANDLE ep, unsigned from, unsigned count)
+{
+    for (unsigned i = from; i < from + count; i++) {
+        DAT_LMR_TRIPLET iov = piece(&a, i * ROOM, ROOM);
+
+        OK(dat_ep_post_recv(ep, 1, &iov, as_cookie(i), 0));
+    }
+}
+
+/* An ordinary EP of side a, connected, with `count` receives posted. */
+static struct pair plain_pair(unsigned count)
+{
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+
+    attr.max_recv_dtos = 16;
+    OK(dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &ep));
+    receives(ep, 0, count);
+    return joined(ep, plain_ep(&b));
+}
+
+#define HOLDS(ep, n)                                                                                             \
+    do {                                                                                                         \
+        DAT_COUNT held_ = 77, span_ = 77;                                                                        \
+        OK(dat_ep_recv_query(ep, &held_, &span_));                                                               \
+        checks++;                                                                                                \
+        if (held_ != (n) || span_ != (n)) {                                                                      \
+            failures++;                                                                                          \
+            printf("%s:%d: holds %d, span %d, not %d\n", __FILE__, __LINE__, held_, span_, (int)(n));            \
+        }                                                                                                        \
+    } while (0)
+
+#define SOFT(ep) ASYNC(a, WATERMARK, ep, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT)
+
+/* The client gets a Send for which it has no receive, so that a graceful disconnect of the server
+ * waits. */
+static void begin_graceful(struct pair *pair)
+{
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
+
+    OK(dat_ep_post_send(pair->server, 1, &iov, as_cookie(77), 0));
+    OK(dat_ep_disconnect(pair->server, DAT_CLOSE_GRACEFUL_FLAG));
+    CHECK(state_of(pair->server) == DAT_EP_STATE_DISCONNECT_PENDING);
+}
+
+static DAT_EVD_HANDLE evd_of(struct side *s, DAT_EVD_FLAGS flags)
+{
+    DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
+
+    OK(dat_evd_create(s->ia, 16, DAT_HANDLE_NULL, flags, &evd));
+    return evd;
+}
+
+static DAT_EP_PARAM param_of(DAT_EP_HANDLE ep)
+{
+    DAT_EP_PARAM param;
+
+    memset(&param, 0xA5, sizeof param);
+    OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
+    return param;
+}
+
 #endif

@@ -101,9 +101,9 @@ pub struct ProviderAttr {
     /// The scope of RMRs (`DAT_RMR_SCOPE`): 0 one EP's connection, 1 the connections of a PZ, 2
     /// either, as requested.
     pub rmr_scopes: u32,
-    /// The data path of this IA's receives.
+    /// The data path of this IA: of its posts and of their completions.
     pub datapath: &'static str,
-    /// The reason for the choice of that data path.
+    /// Why that data path was chosen.
     pub datapath_reason: String,
 }
 

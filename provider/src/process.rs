@@ -1,21 +1,22 @@
-//! What forks need of the process below safe Rust: handlers around fork(2), and locks whose holders
+//! The parts of fork handling that need `unsafe`: handlers around fork(2), and locks whose holders
 //! exist in the parent only.
 
 #![expect(unsafe_code, reason = "fork handlers, and a lock that is written over in a child")]
 
-/// Has these called around each fork(2): before it, and after it in the parent and in the child.
-/// Gives 0, or an errno.
+/// Registers functions for fork(2): one runs before it, and one each after it in the parent and in
+/// the child. Returns 0, or an errno.
 pub(crate) fn at_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) -> i32 {
     let call = |handler: extern "C" fn()| -> Option<unsafe extern "C" fn()> { Some(handler) };
-    // SAFETY: three functions that take nothing and can be called at any time. libc takes them off
-    // its list when the library that they are in is unloaded.
+    // SAFETY: three functions without arguments, which can be called at any time. libc removes them
+    // when the library that contains them is unloaded.
     unsafe { libc::pthread_atfork(call(before), call(in_parent), call(in_child)) }
 }
 
-/// In the child of a fork, before the fork returns there: nobody holds this lock any more, nor
-/// waits for it. What a thread of the parent was changing under it may be half changed.
+/// For the child of a fork, before the fork returns there: frees this lock, which no thread of the
+/// child holds or waits for. Data that a thread of the parent was changing under the lock may be
+/// half changed.
 pub(crate) fn free_in_child<T>(lock: &biased_lock::BiasedMutex<T>) {
-    // SAFETY: the holders of the lock were threads that this process does not have, and no other
-    // thread uses it.
+    // SAFETY: the holders of the lock were threads of the parent, which this process does not have,
+    // and no other thread uses the lock.
     unsafe { lock.force_unlock() }
 }
