@@ -13,15 +13,21 @@
 //! assert_eq!((small.units(), large.units()), (4, 3));
 //! ```
 
+mod data;
+
+use data::EightBytes;
+pub use data::{Data, Inline, InlineParts};
+pub(crate) use data::{Sges, inline_units};
+
 use doorbell_sys::ibv_sge;
 
 use crate::{
     queue_mem::Units,
     wqe::{
-        DataSeg, SEGMENT_BYTES,
+        DataSeg,
         send::{
-            AtomicSeg, Ctrl, EXTENDED_AV, INLINE_HEADER_BYTES, KlmSeg, MaskedAtomicSeg32, MkeySeg, RaddrSeg,
-            UmrCtrlSeg, XrcSeg, flag, opcode, two,
+            AtomicSeg, Ctrl, EXTENDED_AV, KlmSeg, MaskedAtomicSeg32, MkeySeg, RaddrSeg, UmrCtrlSeg, XrcSeg,
+            flag, opcode, two,
         },
     },
 };
@@ -508,156 +514,5 @@ fn write_key_change(out: &mut Units<'_>, bind: &Bind, qpn: u32) {
     if bound {
         let [first, second] = KlmSeg::new(bind.len as u32, bind.lkey, bind.addr).words();
         out.push_all(&[first, second, 0, 0, 0, 0, 0, 0]);
-    }
-}
-
-/// The data that a request sends, or the memory that it reads into: [`Inline`], [`InlineParts`],
-/// [`DataSeg`], `&[DataSeg]`, or `()` for none.
-pub trait Data: Copy + sealed::Sealed {
-    /// 16-byte units of the data.
-    #[doc(hidden)]
-    fn units(&self) -> usize;
-    /// Writes these units.
-    #[doc(hidden)]
-    fn write(self, out: &mut Units<'_>);
-    /// Inline bytes among them.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn inline_bytes(&self) -> usize {
-        0
-    }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for () {}
-    impl Sealed for super::Inline<'_> {}
-    impl Sealed for super::InlineParts<'_> {}
-    impl Sealed for super::DataSeg {}
-    impl Sealed for &[super::DataSeg] {}
-    impl Sealed for super::Sges<'_> {}
-    impl Sealed for super::EightBytes<'_> {}
-    impl Sealed for crate::dv::InlineSges<'_> {}
-}
-
-/// Bytes that are copied into the WQE: the slice may change as soon as the request is posted. A
-/// reference to an array, whose length the compiler knows, gives the shortest code.
-#[derive(Clone, Copy, Debug)]
-pub struct Inline<'a>(pub &'a [u8]);
-
-/// Several pieces that are copied into the WQE one after the other.
-#[derive(Clone, Copy, Debug)]
-pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
-
-/// A gather list of verbs.
-#[derive(Clone, Copy)]
-pub(crate) struct Sges<'a>(pub(crate) &'a [ibv_sge]);
-
-/// A scatter list of verbs for the result of an atomic: each entry counts as 8 bytes, whatever its
-/// length field says.
-#[derive(Clone, Copy)]
-pub(crate) struct EightBytes<'a>(&'a [ibv_sge]);
-
-impl Data for EightBytes<'_> {
-    fn units(&self) -> usize {
-        Sges(self.0).units()
-    }
-
-    fn write(self, out: &mut Units<'_>) {
-        let used = self.0.iter().filter(|sge| sge.length != 0);
-        used.for_each(|sge| out.push(DataSeg::new(sge.addr, 8, sge.lkey).to_words()));
-    }
-}
-
-/// Units of an inline segment.
-#[inline(always)]
-pub(crate) fn inline_units(bytes: usize) -> usize {
-    // Zero bytes make no segment. A sum that overflows is too long as well.
-    if bytes == 0 { 0 } else { bytes.saturating_add(INLINE_HEADER_BYTES).div_ceil(SEGMENT_BYTES) }
-}
-
-impl Data for () {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        0
-    }
-
-    #[inline(always)]
-    fn write(self, _: &mut Units<'_>) {}
-}
-
-impl Data for Inline<'_> {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        inline_units(self.0.len())
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        out.push_inline(self.0);
-    }
-
-    #[inline(always)]
-    fn inline_bytes(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl Data for InlineParts<'_> {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        inline_units(self.0.iter().fold(0, |n: usize, part| n.saturating_add(part.len())))
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        out.push_inline_parts(self.0.iter().copied());
-    }
-
-    #[inline(always)]
-    fn inline_bytes(&self) -> usize {
-        self.0.iter().map(|part| part.len()).sum()
-    }
-}
-
-impl Data for DataSeg {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        usize::from(self.byte_count() != 0)
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        // The device reads a length of 0 as 2 GiB.
-        if self.byte_count() != 0 {
-            out.push(self.to_words());
-        }
-    }
-}
-
-impl Data for &[DataSeg] {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        self.iter().filter(|seg| seg.byte_count() != 0).count()
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        self.iter().for_each(|seg| seg.write(out));
-    }
-}
-
-impl Data for Sges<'_> {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        self.0.iter().filter(|sge| sge.length != 0).count()
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        self.0
-            .iter()
-            .filter(|sge| sge.length != 0)
-            .for_each(|sge| out.push(DataSeg::from_sge(sge).to_words()));
     }
 }

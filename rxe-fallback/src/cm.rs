@@ -31,8 +31,10 @@ mod blocking;
 mod channel;
 mod event;
 mod id;
+mod param;
 
 pub use blocking::{Connection, Incoming, Listener, Resolved};
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnInfo, DatagramPeer};
-pub use id::{CmId, ConnParam, DATAGRAM_QKEY, MAX_CONNECT_DATA, MAX_RESOLVE_DATA, PortSpace};
+pub use id::{CmId, DATAGRAM_QKEY, MAX_CONNECT_DATA, MAX_RESOLVE_DATA, PortSpace};
+pub use param::ConnParam;

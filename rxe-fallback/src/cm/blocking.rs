@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::channel::EventChannel;
 use super::event::{CmEvent, CmEventKind, ConnInfo};
-use super::id::{CmId, ConnParam};
+use super::id::CmId;
+use super::param::ConnParam;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
 

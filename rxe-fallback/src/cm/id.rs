@@ -12,6 +12,7 @@ use doorbell_sys as sys;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
 use super::channel::EventChannel;
+use super::param::ConnParam;
 use crate::ah::AhAttr;
 use crate::device::{Context, Gid, GidKind, LinkLayer};
 use crate::error::{Error, Result, check_errno};
@@ -41,69 +42,6 @@ pub enum PortSpace {
     Tcp,
     /// Datagrams: resolution of a peer's QP number and address.
     Udp,
-}
-
-/// The parameters of a connect or accept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConnParam<'a> {
-    /// The QP's number.
-    pub qp_num: u32,
-    /// Private data; see [`MAX_CONNECT_DATA`].
-    pub private_data: &'a [u8],
-    /// The number of the peer's RDMA reads and atomics to serve at a time; at most the device's
-    /// `max_qp_rd_atom`.
-    pub responder_resources: u8,
-    /// The number of RDMA reads and atomics to have outstanding; at most the device's
-    /// `max_qp_init_rd_atom`.
-    pub initiator_depth: u8,
-    /// End-to-end flow control; not used with an SRQ.
-    pub flow_control: bool,
-    /// Retries after a timeout, 0 to 7.
-    pub retry_count: u8,
-    /// Retries after "receiver not ready", 0 to 6; 7 is for ever.
-    pub rnr_retry_count: u8,
-    /// Whether the QP takes its receives from an SRQ.
-    pub srq: bool,
-}
-
-impl Default for ConnParam<'_> {
-    fn default() -> Self {
-        Self {
-            qp_num: 0,
-            private_data: &[],
-            responder_resources: 1,
-            initiator_depth: 1,
-            flow_control: true,
-            retry_count: 7,
-            rnr_retry_count: 7,
-            srq: false,
-        }
-    }
-}
-
-impl ConnParam<'_> {
-    /// The defaults for `qp`: its number, and whether it has an SRQ.
-    #[must_use]
-    pub fn for_qp(qp: &Qp) -> Self {
-        Self { qp_num: qp.num(), srq: qp.srq().is_some(), ..Self::default() }
-    }
-
-    fn to_sys(self, verb: &'static str) -> Result<sys::rdma_conn_param> {
-        let len = u8::try_from(self.private_data.len()).map_err(|_| {
-            Error::invalid(verb, format!("{} bytes of private data", self.private_data.len()))
-        })?;
-        Ok(sys::rdma_conn_param {
-            private_data: self.private_data.as_ptr().cast(),
-            private_data_len: len,
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
-            flow_control: u8::from(self.flow_control),
-            retry_count: self.retry_count,
-            rnr_retry_count: self.rnr_retry_count,
-            srq: u8::from(self.srq),
-            qp_num: self.qp_num,
-        })
-    }
 }
 
 /// An rdma_cm identifier, for a QP that the caller owns.
@@ -285,7 +223,7 @@ impl CmId {
         let mut raw_param = param.to_sys(verb)?;
         let (_guard, raw) = self.lock_with_device(verb)?;
         // SAFETY: the id is alive and has a device; the private data lives for the call.
-        check_errno(verb, unsafe { sys::rdma_connect(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
+        check_errno(verb, unsafe { sys::rdma_connect(raw, &mut raw_param) }).map_err(|e| param.hint(e))
     }
 
     /// Accepts a connection request; ends with `Established`. The QP is ready to send by then
@@ -302,7 +240,7 @@ impl CmId {
         let (_guard, raw) = self.lock_with_device(verb)?;
         // SAFETY: the id is alive and has a device; the private data lives for the call. With no QP
         // of librdmacm's in the id, number and SRQ flag are taken from the parameters.
-        check_errno(verb, unsafe { sys::rdma_accept(raw, &mut raw_param) }).map_err(|e| conn_hint(e, param))
+        check_errno(verb, unsafe { sys::rdma_accept(raw, &mut raw_param) }).map_err(|e| param.hint(e))
     }
 
     /// Rejects a connection request.
@@ -574,19 +512,6 @@ fn millis(timeout: Duration) -> i32 {
     i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
 }
 
-fn conn_hint(error: Error, param: &ConnParam<'_>) -> Error {
-    match error.errno() {
-        libc::EINVAL => error.with_detail(format!(
-            "in a state that does not allow it (the peer may have given up), or {} bytes of private data are too many, or \
-             responder resources {} or initiator depth {} too high for the device",
-            param.private_data.len(),
-            param.responder_resources,
-            param.initiator_depth
-        )),
-        _ => error,
-    }
-}
-
 fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let at = ptr::from_ref(storage);
     match i32::from(storage.ss_family) {
@@ -629,14 +554,6 @@ mod tests {
         // SAFETY: plain integers, for which zeroes are valid.
         let storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         assert_eq!(socket_addr(&storage), None);
-    }
-
-    #[test]
-    fn too_long_private_data_is_refused_before_the_call() {
-        let data = [0; 256];
-        let error =
-            ConnParam { private_data: &data, ..ConnParam::default() }.to_sys("rdma_connect").err().unwrap();
-        assert_eq!((error.verb(), error.errno()), ("rdma_connect", libc::EINVAL));
     }
 
     #[test]
