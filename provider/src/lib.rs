@@ -106,6 +106,19 @@ pub mod soundness {}
 #[doc = include_str!("../../README.md")]
 mod readme {}
 
+/// The pages of the book that have programs.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../book/src/rust.md")]
+    mod rust {}
+    #[doc = include_str!("../../book/src/storage.md")]
+    mod storage {}
+    #[doc = include_str!("../../book/src/trading.md")]
+    mod trading {}
+    #[doc = include_str!("../../book/src/event-loops.md")]
+    mod event_loops {}
+}
+
 /// The error of a call that consumes an object. The call did not consume the object, and returns it
 /// with the reason.
 #[derive(Debug, thiserror::Error)]
