@@ -378,9 +378,9 @@ impl EpInner {
         self.pair.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
         self.state.store(state as u8, Ordering::Release);
         if state == EpState::Connected {
-            self.pair.allow_fast_sends();
+            self.pair.allow_fast_requests();
         } else {
-            self.pair.stop_fast_sends();
+            self.pair.stop_fast_requests();
         }
     }
 

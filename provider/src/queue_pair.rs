@@ -64,8 +64,8 @@ pub(crate) struct Requests {
     pub(crate) queue: SendQueue,
     pub(crate) ring: RequestRing,
     pub(crate) max_iov: usize,
-    /// The LMR of the last Send, which was checked for the EP's PZ. Holds no LMR unless the EP is
-    /// connected.
+    /// The LMR of the last request of one segment, which was checked for the EP's PZ. Holds no LMR
+    /// unless the EP is connected.
     pub(crate) last: LkeyCache,
     pub(crate) posted: Posted,
 }
@@ -235,7 +235,7 @@ pub(crate) struct QueuePair {
     /// The number of the EP's PZ.
     pz: u32,
     /// Whether the EP is connected. Then the requests may remember an LMR.
-    fast_sends: AtomicBool,
+    fast_requests: AtomicBool,
     pub(crate) requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
     pub(crate) receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
     owner: OnceLock<Weak<dyn QpOwner>>,
@@ -275,7 +275,7 @@ impl QueuePair {
             request_flags: AtomicU32::new(modes.request.bits()),
             datagrams: hooks.contains(RecvHooks::DATAGRAMS),
             pz,
-            fast_sends: AtomicBool::new(false),
+            fast_requests: AtomicBool::new(false),
             requests: BiasedMutex::new(requests),
             receives: BiasedMutex::new(receives),
             owner: OnceLock::new(),
@@ -334,23 +334,23 @@ impl QueuePair {
         CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
     }
 
-    /// From now on, Sends can be posted with the LMR of the last Send.
-    pub(crate) fn allow_fast_sends(&self) {
-        self.fast_sends.store(true, Ordering::SeqCst);
+    /// From now on, requests can be posted with the LMR of the last request.
+    pub(crate) fn allow_fast_requests(&self) {
+        self.fast_requests.store(true, Ordering::SeqCst);
     }
 
-    /// No Send can be posted with the LMR of the last Send any more.
-    pub(crate) fn stop_fast_sends(&self) {
-        if self.fast_sends.swap(false, Ordering::SeqCst) {
+    /// No request can be posted with the LMR of the last request any more.
+    pub(crate) fn stop_fast_requests(&self) {
+        if self.fast_requests.swap(false, Ordering::SeqCst) {
             self.requests.lock().last.forget();
         }
     }
 
-    /// Remembers the LMR of a Send, which was checked, for the next Sends.
+    /// Remembers the LMR of a request, which was checked, for the next requests.
     pub(crate) fn remember(&self, lmrs: &LmrTable, context: u32, longest: u32) {
         let mut requests = self.requests.lock();
-        // Read under the lock: `stop_fast_sends` forgets the LMR after it has changed the value.
-        if self.fast_sends.load(Ordering::SeqCst) && requests.queue.is_direct() {
+        // Read under the lock: `stop_fast_requests` forgets the LMR after it has changed the value.
+        if self.fast_requests.load(Ordering::SeqCst) {
             requests.last.remember(lmrs, context, longest);
         }
     }

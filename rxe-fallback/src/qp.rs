@@ -260,12 +260,14 @@ impl Qp {
 
     /// What it has room for.
     #[must_use]
+    #[inline]
     pub fn caps(&self) -> &QpCaps {
         &self.inner.caps
     }
 
     /// Its transport.
     #[must_use]
+    #[inline]
     pub fn kind(&self) -> QpKind {
         self.inner.kind
     }
@@ -306,6 +308,7 @@ impl Qp {
         self.raw().cast()
     }
 
+    #[inline]
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
         self.inner.raw.as_ptr()
     }

@@ -134,8 +134,18 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
 pub(super) enum Hot {
     Srq(Srq),
     Evd(Arc<EvdInner>),
-    /// For posts to an EP.
+    /// For posts to an EP on the direct path.
     Ep(Arc<QueuePair>),
+    /// For posts to an EP on the verbs path.
+    EpByVerbs(Arc<QueuePair>),
+}
+
+impl Hot {
+    /// For posts to this EP.
+    pub(super) fn ep(ep: &crate::Ep) -> Self {
+        let pair = ep.inner.pair.clone();
+        if ep.inner.device.path.is_direct() { Self::Ep(pair) } else { Self::EpByVerbs(pair) }
+    }
 }
 
 /// An SRQ that this call uses.

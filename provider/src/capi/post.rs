@@ -34,9 +34,32 @@ pub(super) fn request(
     object.ep.inner.post_request(kind, segments, info(cookie), flags).map_err(|e| Code::post(e, arg))
 }
 
-/// Straight-line code for nearly every Send: one segment in the LMR of the last Send, and a thread
-/// that owns the biased locks of the handle slot and of the EP's requests. [`ep_post_send_slow`]
-/// does everything else.
+/// Posts a request of one segment in the LMR of the EP's last request. Takes no lock but the biased
+/// locks of the handle slot and of the EP's requests, which this thread may come to own. Returns
+/// false without posting in all other cases; then [`request`] posts, or gives the error.
+#[inline(always)]
+fn one_segment(
+    ep: Handle,
+    kind: RequestKind,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> bool {
+    if count == 1
+        && let Some([segment]) = iov.few(1)
+        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
+        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
+    {
+        pair.post_one_segment(kind, segment, cookie, CompletionFlags::from_bits_retain(flags))
+    } else {
+        false
+    }
+}
+
+/// Straight-line code for nearly every Send: one segment in the LMR of the last request, a thread
+/// that owns the biased locks of the handle slot and of the EP's requests, and blocks left in the
+/// span of the send queue. [`ep_post_send_slow`] does everything else.
 pub(super) extern "C" fn ep_post_send(
     ep: Handle,
     count: i32,
@@ -45,9 +68,10 @@ pub(super) extern "C" fn ep_post_send(
     flags: u32,
 ) -> u32 {
     if count == 1
+        && let Some(segments) = iov.some()
         && let Some(owned) = ep.hot_fast()
         && let Hot::Ep(pair) = &*owned
-        && let Some([segment]) = iov.few(1)
+        && let Some(segment) = segments.first()
         && pair.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;
@@ -55,16 +79,9 @@ pub(super) extern "C" fn ep_post_send(
     ep_post_send_slow(ep, count, iov, cookie, flags)
 }
 
-/// Tries the fast path once more with the locks, which this thread may come to own, and after a look
-/// for room. Then posts with [`request`], which gives the error.
 #[inline(never)]
 fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
-    if count == 1
-        && let Ok(guard) = ep.hot()
-        && let Hot::Ep(pair) = &*guard
-        && let Some([segment]) = iov.few(1)
-        && pair.post_send_again(segment, cookie, CompletionFlags::from_bits_retain(flags))
-    {
+    if one_segment(ep, RequestKind::Send, count, iov, cookie, flags) {
         return SUCCESS;
     }
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
@@ -111,6 +128,11 @@ pub(super) extern "C" fn ep_post_rdma_read(
     remote: In<RmrTriplet>,
     flags: u32,
 ) -> u32 {
+    if let Some(remote) = remote.get()
+        && one_segment(ep, RequestKind::Read(remote), count, iov, cookie, flags)
+    {
+        return SUCCESS;
+    }
     guard("dat_ep_post_rdma_read", || {
         ep.get::<EpObject>()?;
         request(ep, RequestKind::Read(remote.need(5)?), count, iov, cookie, flags, 6)
@@ -148,6 +170,11 @@ pub(super) extern "C" fn ep_post_rdma_write(
     remote: In<RmrTriplet>,
     flags: u32,
 ) -> u32 {
+    if let Some(remote) = remote.get()
+        && one_segment(ep, RequestKind::Write(remote), count, iov, cookie, flags)
+    {
+        return SUCCESS;
+    }
     guard("dat_ep_post_rdma_write", || {
         ep.get::<EpObject>()?;
         request(ep, RequestKind::Write(remote.need(5)?), count, iov, cookie, flags, 6)
@@ -159,9 +186,10 @@ pub(super) extern "C" fn ep_post_rdma_write(
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if count == 1
+        && let Some(segments) = iov.some()
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
-        && let Some([segment]) = iov.few(1)
+        && let Some(segment) = segments.first()
         && owned.post_fast(segment, cookie)
     {
         return SUCCESS;

@@ -12,6 +12,7 @@ use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr::NonNull;
 use zerocopy::IntoBytes;
 
 /// A pointer to an argument that is read, or NULL.
@@ -90,7 +91,27 @@ impl In<u8> {
     }
 }
 
+/// A pointer to segments that is not NULL.
+#[derive(Clone, Copy)]
+pub(super) struct Segments(NonNull<LmrTriplet>);
+
+impl Segments {
+    /// The first segment; `None` for a misaligned pointer.
+    #[inline(always)]
+    pub(super) fn first<'a>(self) -> Option<&'a LmrTriplet> {
+        // SAFETY: as in `In::segments`.
+        self.0.as_ptr().is_aligned().then(|| unsafe { self.0.as_ref() })
+    }
+}
+
 impl In<LmrTriplet> {
+    /// The pointer to one segment or more; `None` for NULL. Two steps, so that each is a plain
+    /// branch in the fast functions.
+    #[inline(always)]
+    pub(super) fn some(self) -> Option<Segments> {
+        NonNull::new(self.0.cast_mut()).map(Segments)
+    }
+
     /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count and for NULL
     /// and misaligned pointers.
     #[inline(always)]

@@ -293,6 +293,10 @@ pub(crate) enum DataPath {
 }
 
 impl DataPath {
+    pub(crate) fn is_direct(self) -> bool {
+        matches!(self, Self::Direct)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",

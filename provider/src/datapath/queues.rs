@@ -7,7 +7,7 @@ use super::direct;
 use super::request::Outgoing;
 use super::{DataPath, WrId};
 use crate::Result;
-use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendOp, SendWr, Sge, UdDest};
+use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// The send queue of an EP.
 #[derive(Debug)]
@@ -43,10 +43,6 @@ impl DataPath {
 }
 
 impl SendQueue {
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self, Self::Direct(_))
-    }
-
     /// Posts one request.
     ///
     /// # Errors
@@ -67,10 +63,21 @@ impl SendQueue {
         }
     }
 
-    /// Looks for room for the fast posts of the direct path.
-    pub(crate) fn find_room(&mut self) {
-        if let Self::Direct(queue) = self {
-            queue.find_room();
+    /// Posts a request of one segment to a connected QP: a Send, RDMA Write or RDMA Read, with
+    /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take it.
+    #[inline(always)]
+    pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+        match self {
+            Self::Direct(queue) => {
+                queue.post_one(seq, op, sge, flags) || {
+                    queue.find_room();
+                    queue.post_one(seq, op, sge, flags)
+                }
+            }
+            Self::Verbs(qp) => {
+                let wr_id = WrId::Request(seq).pack();
+                qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags, inline: None, ud: None }).is_ok()
+            }
         }
     }
 

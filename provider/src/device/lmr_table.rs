@@ -217,7 +217,7 @@ impl LmrTable {
     }
 }
 
-/// The LMR of a queue's last post, for a queue with one PZ and one direction. Most buffers lie in
+/// The LMR of a queue's last post, for a queue with one PZ. Most buffers lie in
 /// the LMR of the buffer before and then need no lookup in the table. The cache is out of date as
 /// soon as any LMR of the device is freed.
 #[derive(Debug)]
@@ -231,13 +231,24 @@ pub(crate) struct LkeyCache {
     len: u64,
     /// The length of the longest segment: `len`, or less.
     longest: u64,
+    /// The LMR has LOCAL_WRITE.
+    writable: bool,
 }
 
 impl LkeyCache {
     /// A cache that holds no LMR.
     pub(crate) fn none(table: &LmrTable) -> Self {
         // No segment fits into length 0.
-        Self { gone: table.gone.clone(), gone_then: 0, context: 0, lkey: 0, start: 0, len: 0, longest: 0 }
+        Self {
+            gone: table.gone.clone(),
+            gone_then: 0,
+            context: 0,
+            lkey: 0,
+            start: 0,
+            len: 0,
+            longest: 0,
+            writable: false,
+        }
     }
 
     /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None` if
@@ -251,6 +262,11 @@ impl LkeyCache {
         let fits = len.wrapping_sub(1) < self.longest;
         (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
             .then_some(self.lkey)
+    }
+
+    /// Whether the LMR can be written to. [`LkeyCache::key`] does not check this.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Holds no LMR from now on.
@@ -271,6 +287,7 @@ impl LkeyCache {
         self.start = slot.start.load(Ordering::Relaxed);
         self.len = slot.end.load(Ordering::Relaxed) - self.start;
         self.longest = self.len.min(longest.into());
+        self.writable = slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() != 0;
         self.lkey = slot.lkey.load(Ordering::Relaxed);
         self.context = context;
         self.gone_then = gone;

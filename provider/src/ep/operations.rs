@@ -39,12 +39,11 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if let [segment] = iov
-            && (self.inner.pair.post_send_fast(segment, cookie, flags)
-                || self.inner.pair.post_send_again(segment, cookie, flags))
+            && self.inner.pair.post_send_fast(segment, cookie, flags)
         {
             return Ok(());
         }
-        self.inner.post_request(RequestKind::Send, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+        self.post_request(RequestKind::Send, iov, cookie, flags)
     }
 
     /// Sends a message and invalidates one of the peer's RMR contexts. The context becomes invalid
@@ -85,12 +84,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(
-            RequestKind::Write(remote),
-            iov,
-            WrInfo { cookie, ..WrInfo::default() },
-            flags,
-        )
+        self.post_request(RequestKind::Write(remote), iov, cookie, flags)
     }
 
     /// Writes into the peer's memory and consumes a receive of the peer. The completion of that
@@ -132,7 +126,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(RequestKind::Read(remote), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+        self.post_request(RequestKind::Read(remote), iov, cookie, flags)
     }
 
     /// Reads the peer's memory into local memory. The local memory is named as a peer would name
@@ -195,5 +189,23 @@ impl Ep {
     ) -> Result<(), PostError> {
         let info = WrInfo { cookie, ..WrInfo::default() };
         self.inner.post_request(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
+    }
+
+    /// Posts a request without a look at the table of LMRs if it has one segment in the LMR of the
+    /// request before.
+    #[inline(always)]
+    fn post_request(
+        &mut self,
+        kind: RequestKind,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        if let [segment] = iov
+            && self.inner.pair.post_one_segment(kind, segment, cookie, flags)
+        {
+            return Ok(());
+        }
+        self.inner.post_request(kind, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 }

@@ -147,7 +147,7 @@ impl EpInner {
             self.device.lmrs.check_all(iov, using, sges)
         })?;
         // An empty segment was not checked.
-        if let (RequestKind::Send, [one]) = (kind, iov)
+        if let (RequestKind::Send | RequestKind::Write(_) | RequestKind::Read(_), [one]) = (kind, iov)
             && one.segment_length > 0
         {
             let longest = self.device.attr.max_message_size;
@@ -413,9 +413,10 @@ impl EpInner {
 }
 
 impl QueuePair {
-    /// Posts a Send in the common case: the direct path, a thread that owns the lock, one segment
-    /// in the LMR of the last Send, no flag but SUPPRESS, and room that is known. Otherwise returns
-    /// false without posting; then [`QueuePair::post_send_again`] may post.
+    /// Posts a Send in the most common case: the direct path, a thread that owns the lock, one
+    /// segment in the LMR of the last request, no flag but SUPPRESS, and a span of the queue with
+    /// blocks left. Otherwise returns false without posting; then [`QueuePair::post_one_segment`]
+    /// may post.
     ///
     /// All checks are made. Calls no code of the program and takes no lock of an object, so a
     /// caller may hold the guard of a biased lock's fast path. Straight-line code without calls.
@@ -425,41 +426,80 @@ impl QueuePair {
             return false;
         }
         let Some(mut requests) = self.requests.try_lock_fast() else { return false };
-        requests.post_send(segment, cookie, flags)
+        requests.post_one::<true>(RequestKind::Send, segment, cookie, flags)
     }
 
-    /// As [`QueuePair::post_send_fast`], but waits for other threads, looks for room in the send
-    /// queue, and takes the flag SOLICITED_WAIT. After false, [`EpInner::post_request`] posts, or
-    /// gives the error.
-    pub(crate) fn post_send_again(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment in the LMR of
+    /// the last request, and flags that any EP takes. Otherwise returns false without posting; then
+    /// [`EpInner::post_request`] posts, or gives the error.
+    ///
+    /// Makes all checks, and may be called under a guard, as [`QueuePair::post_send_fast`].
+    #[inline(always)]
+    pub(crate) fn post_one_segment(
+        &self,
+        kind: RequestKind,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
         if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
             return false;
         }
-        let mut requests = self.requests.lock();
-        requests.queue.find_room();
-        requests.post_send(segment, cookie, flags)
+        self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
     }
 }
 
 impl Requests {
-    /// Posts a Send with these flags, SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send, RDMA Write or RDMA Read if the LMR of the last request contains the segment,
+    /// and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    ///
+    /// `IN_SPAN`: only on the direct path, without a look for room, and without SOLICITED_WAIT.
     #[inline(always)]
-    fn post_send(&mut self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
-        // There is an LMR only while the EP is connected, and a length only up to the longest.
+    fn post_one<const IN_SPAN: bool>(
+        &mut self,
+        kind: RequestKind,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        // There is an LMR only while the EP is connected, and a key only up to the length of the
+        // longest message.
         let Some(lkey) = self.last.key(segment) else { return false };
-        let SendQueue::Direct(queue) = &mut self.queue else { return false };
         if self.ring.room() == 0 {
             return false;
         }
-        let length = segment.segment_length;
-        let from = Sge { addr: segment.virtual_address, len: length, lkey };
-        let solicited = flags.contains(CompletionFlags::SOLICITED_WAIT);
-        if !queue.post_send(self.ring.end(), from, solicited) {
+        let mut length = segment.segment_length;
+        let mut send_flags = SendFlags::SIGNALLED;
+        let (op, verb) = match kind {
+            RequestKind::Send => {
+                let solicited = !IN_SPAN && flags.contains(CompletionFlags::SOLICITED_WAIT);
+                send_flags.set(SendFlags::SOLICITED, solicited);
+                (DtoOp::Send, SendOp::Send)
+            }
+            RequestKind::Write(to) if length <= to.segment_length => {
+                (DtoOp::RdmaWrite, SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context })
+            }
+            RequestKind::Read(from)
+                if (1..=length).contains(&from.segment_length) && self.last.is_writable() =>
+            {
+                length = from.segment_length;
+                (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
+            }
+            _ => return false,
+        };
+        let sge = Sge { addr: segment.virtual_address, len: length, lkey };
+        let seq = self.ring.end();
+        let posted = match &mut self.queue {
+            SendQueue::Direct(queue) if IN_SPAN => queue.post_one(seq, verb, sge, send_flags),
+            SendQueue::Verbs(_) if IN_SPAN => false,
+            queue => queue.post_one(seq, verb, sge, send_flags),
+        };
+        if !posted {
             return false;
         }
-        self.posted.add(DtoOp::Send, length.into());
+        self.posted.add(op, length.into());
         let info = WrInfo { cookie, ..WrInfo::default() };
-        self.ring.push(Request::new(&info, flags, DtoOp::Send, length));
+        self.ring.push(Request::new(&info, flags, op, length));
         true
     }
 }

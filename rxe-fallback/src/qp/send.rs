@@ -144,8 +144,18 @@ impl Qp {
     ///
     /// # References
     /// ibv_post_send(3)
+    #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.post_send_list(std::slice::from_ref(wr)).map_err(|stopped| stopped.reason)
+        if wr.inline.is_some() {
+            return self.post_send_list(std::slice::from_ref(wr)).map_err(|stopped| stopped.reason);
+        }
+        self.check(wr)?;
+        let mut raw = to_sys(wr, 0);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP is alive; the request, whose `next` is NULL, and its segments live for the
+        // call, and the verb copies them. The segments' memory is reached through keys only.
+        let returned = unsafe { sys::ibv_post_send(self.raw(), &mut raw, &mut bad) };
+        if returned == 0 { Ok(()) } else { Err(refused(returned)) }
     }
 
     /// Posts sends in order, up to the first that cannot be posted; allocates nothing.
@@ -227,6 +237,7 @@ impl Qp {
         Ok(())
     }
 
+    #[inline(always)]
     fn check(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let caps = self.caps();
         let max = caps.max_send_sge as usize;
@@ -254,6 +265,7 @@ impl Qp {
     }
 }
 
+#[inline(always)]
 fn to_sys(wr: &SendWr<'_>, extra_flags: u32) -> sys::ibv_send_wr {
     use sys::ibv_wr_opcode as op;
     // SAFETY: plain integers and pointers, for which zeroes are valid.

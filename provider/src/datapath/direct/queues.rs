@@ -34,6 +34,20 @@ fn encode<'a>(sges: &[Sge], into: &'a mut [DataSeg]) -> Result<&'a [DataSeg], Re
     Ok(into)
 }
 
+#[inline(always)]
+fn with_flags<D: Data>(mut wr: Wr<D>, flags: SendFlags) -> Wr<D> {
+    if flags.contains(SendFlags::SIGNALLED) {
+        wr = wr.signalled();
+    }
+    if flags.contains(SendFlags::SOLICITED) {
+        wr = wr.solicited();
+    }
+    if flags.contains(SendFlags::FENCE) {
+        wr = wr.fenced();
+    }
+    wr
+}
+
 const NO_SEGMENT: DataSeg = DataSeg::new(0, 0, 0);
 
 impl DirectSends {
@@ -45,18 +59,23 @@ impl DirectSends {
         Ok(Self { queue: adopt::send_queue(qp.clone())? })
     }
 
-    /// Posts a Send of one segment, signalled. Returns false without posting if the queue has to
-    /// look for room first: see [`DirectSends::find_room`].
+    /// Posts a request of one segment: a Send, RDMA Write or RDMA Read, with SIGNALLED and SOLICITED
+    /// at most. Returns false without posting if the queue has to look for room first
+    /// ([`DirectSends::find_room`]).
     #[inline(always)]
-    pub(crate) fn post_send(&mut self, seq: u64, from: Sge, solicited: bool) -> bool {
-        let mut wr = Wr::send(DataSeg::new(from.addr, from.len, from.lkey)).signalled();
-        if solicited {
-            wr = wr.solicited();
-        }
-        self.queue.post_in_span(&wr, seq)
+    pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+        let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
+        let remote = |addr, rkey| Remote { addr, rkey };
+        let wr = match op {
+            SendOp::Send => Wr::send(data),
+            SendOp::Write { remote_addr, rkey } => Wr::write(remote(remote_addr, rkey), data),
+            SendOp::Read { remote_addr, rkey } => Wr::read(remote(remote_addr, rkey), data),
+            _ => return false,
+        };
+        self.queue.post_in_span(&with_flags(wr, flags), seq)
     }
 
-    /// Looks for room for [`DirectSends::post_send`].
+    /// Looks for room for [`DirectSends::post_one`].
     pub(crate) fn find_room(&mut self) {
         self.queue.find_span();
     }
@@ -121,15 +140,7 @@ impl DirectSends {
 
     fn post_wr<D: Data>(&mut self, mut wr: Wr<D>, request: &Outgoing<'_>) -> Result<(), Refusal> {
         let Outgoing { seq, flags, to, .. } = *request;
-        if flags.contains(SendFlags::SIGNALLED) {
-            wr = wr.signalled();
-        }
-        if flags.contains(SendFlags::SOLICITED) {
-            wr = wr.solicited();
-        }
-        if flags.contains(SendFlags::FENCE) {
-            wr = wr.fenced();
-        }
+        wr = with_flags(wr, flags);
         if let Some((ah, qpn, qkey)) = to {
             let path = adopt::path_of(ah).map_err(|_| Refusal::Refused(libc::EINVAL))?;
             wr = wr.to(&path, qpn, qkey);
