@@ -1,9 +1,9 @@
 //! EPs on an SRQ: creation and every other call on them (sections J and K of the rules).
 
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
-    EpChange, EpEvds, EpState, Evd, EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, ServiceType, Srq, SrqAttr,
-    reason,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, Direction, DtoStatus, Ep,
+    EpAttr, EpChange, EpEvds, EpState, Evd, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz, Qos,
+    RecvCounts, RmrTriplet, ServiceType, Srq, SrqAttr, reason,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -39,6 +39,8 @@ fn main() {
         r170_ep_free_detaches,
         r171_ep_free_states,
         r173_ep_get_status_recv_idle,
+        requests_in_the_lmr_of_the_last_are_checked,
+        the_end_of_a_connection_stops_fast_sends,
     ])
     .exit();
 }
@@ -887,4 +889,86 @@ fn r173_ep_get_status_recv_idle() {
     assert_eq!(plain.server.recv_query().unwrap(), RecvCounts { buffers: 1, span: 1 });
     rig.deliver(&mut plain, 8);
     assert!(plain.server.status().unwrap().recv_idle);
+}
+
+/// Two Sends from this LMR, of which the second does not need the table of LMRs.
+#[track_caller]
+fn send_twice(rig: &Rig, pair: &mut Pair, from: LmrTriplet) {
+    for _ in 0..2 {
+        pair.client.post_send(&[from], 5, NONE).unwrap();
+        let done = dto(&rig.client.request);
+        assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, 5, from.segment_length));
+        assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+    }
+}
+
+/// The LMR of the last request is remembered. Requests in it pass the same checks as any other.
+fn requests_in_the_lmr_of_the_last_are_checked() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let side = &rig.client;
+    let lmr = Lmr::create(&side.ia, &side.pz, 4096, MemPriv::LOCAL_READ).unwrap();
+    let local = lmr.triplet(0, 64);
+    send_twice(&rig, &mut pair, local);
+    let peer = |len| RmrTriplet {
+        virtual_address: rig.server.lmr.address() + 8192,
+        segment_length: len,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    let client = &mut pair.client;
+    for beyond in [lmr.address() - 1, lmr.address() + 4096 - 63, u64::MAX - 8] {
+        let segment = LmrTriplet { virtual_address: beyond, ..local };
+        assert_eq!(client.post_send(&[segment], 0, NONE), Err(PostError::OutOfBounds(0)));
+        assert_eq!(client.post_rdma_write(&[segment], 0, peer(64), NONE), Err(PostError::OutOfBounds(0)));
+    }
+    assert_eq!(client.post_send(&[local], 0, CompletionFlags::EVD_THRESHOLD), Ok(()));
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    assert_eq!(client.post_send(&[local], 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
+    assert_eq!(client.post_rdma_write(&[local], 0, peer(63), NONE), Err(PostError::Length));
+    // The LMR does not have LOCAL_WRITE.
+    let refused = Err(PostError::Privilege(0, Direction::Write));
+    assert_eq!(client.post_rdma_read(&[local], 0, peer(64), NONE), refused);
+    let writable = side.lmr.triplet(0, 64);
+    for len in [64, 8] {
+        rig.server.lmr.write(8192, &[len as u8; 64]).unwrap();
+        client.post_rdma_read(&[writable], 0, peer(len), NONE).unwrap();
+        let read = dto(&side.request);
+        assert_eq!((read.status, read.length), (DtoStatus::Success, len));
+    }
+    let mut bytes = [0; 64];
+    side.lmr.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes[7], bytes[8]), (8, 64), "8 bytes are read over 64");
+    assert_eq!(client.post_rdma_read(&[writable], 0, peer(65), NONE), Err(PostError::Length));
+    client.post_rdma_write(&[writable], 0, peer(64), NONE).unwrap();
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    rig.server.lmr.read(8192, &mut bytes).unwrap();
+    assert_eq!((bytes[7], bytes[8]), (8, 64));
+    // A freed LMR is forgotten.
+    client.post_send(&[local], 0, NONE).unwrap();
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    lmr.free().unwrap();
+    assert_eq!(client.post_send(&[local], 0, NONE), Err(PostError::NoSuchLmr(0, Direction::Read)));
+    // As many as the queue holds, and one more.
+    let full = (0..).find_map(|_| client.post_send(&[writable], 0, CompletionFlags::SUPPRESS).err());
+    assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
+}
+
+/// After the end of its connection an EP flushes Sends, and does not give them to the device.
+fn the_end_of_a_connection_stops_fast_sends() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let local = rig.client.lmr.triplet(0, 64);
+    send_twice(&rig, &mut pair, local);
+    rig.disconnect(&pair);
+    pair.client.post_send(&[local], 6, NONE).unwrap();
+    let flushed = dto(&rig.client.request);
+    assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 6));
+    pair.client.reset().unwrap();
+    let refused = pair.client.post_send(&[local], 7, NONE);
+    assert!(matches!(refused, Err(PostError::EpState(_))), "{refused:?}");
+    expect_nothing(&rig.client.request);
 }
