@@ -18,6 +18,12 @@ fn main() {
     let steps = with_dat && cfg!(target_arch = "x86_64");
     let why = if steps { "" } else { " (ignored: no libdat2, package libdapl-dev, or not x86-64)" };
     let locked = format!("calls_of_one_thread_take_few_locked_instructions{why}");
+    let why = match (steps, cfg!(debug_assertions)) {
+        (true, false) => "",
+        (true, true) => " (ignored: not optimised; cargo test --release)",
+        (false, _) => " (ignored: no libdat2, package libdapl-dev, or not x86-64)",
+    };
+    let few = format!("posts_of_one_thread_take_few_instructions{why}");
     let with_dtest = with_dat && doorbell_benches::dtest::available();
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
@@ -26,6 +32,7 @@ fn main() {
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
         Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
+        Trial::test(few, instructions_of_posts).with_ignored_flag(!steps || cfg!(debug_assertions)),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
@@ -121,9 +128,9 @@ fn locked_instructions() -> Result<(), Failed> {
     for (case, most) in [
         (CaseName::DatPost, 0),
         (CaseName::DatReap, 0),
-        (CaseName::DatSend, 7),
-        (CaseName::DatReapSend, 7),
-        (CaseName::DatAnswer, 23),
+        (CaseName::DatSend, 0),
+        (CaseName::DatReapSend, 0),
+        (CaseName::DatAnswer, 0),
     ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
         let (steps, operations) = dat.steps(Subject::Provider, &spec, 1)?;
@@ -144,6 +151,18 @@ fn locked_instructions() -> Result<(), Failed> {
             let (peer, operations) = dat.steps(Subject::Libdaplofa, &spec, 1)?;
             assert!(peer.locked >= u64::from(operations), "libdaplofa: {peer:?}");
         }
+    }
+    Ok(())
+}
+
+/// Limits the instructions of posts on the direct path, with libdat2 and the loop of the C program.
+fn instructions_of_posts() -> Result<(), Failed> {
+    let dat = DatPost::new()?;
+    for (case, most) in [(CaseName::DatPost, 97.0), (CaseName::DatSend, 186.0)] {
+        let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
+        let (steps, operations) = dat.steps(Subject::Provider, &spec, 4)?;
+        let each = steps.instructions as f64 / f64::from(operations);
+        assert!((20.0..=most).contains(&each), "{}: {each} instructions, {most} allowed", case.name());
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! EPs on an SRQ: creation and every other call on them (sections J and K of the rules).
 
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, Direction, DtoStatus, Ep,
-    EpAttr, EpChange, EpEvds, EpState, Evd, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz, Qos,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, Direction, DtoStatus,
+    Ep, EpAttr, EpChange, EpEvds, EpState, Evd, EvdFlags, Lmr, LmrTriplet, MemPriv, PostError, Pz, Qos,
     RecvCounts, RmrTriplet, ServiceType, Srq, SrqAttr, reason,
 };
 use doorbell_hw_tests::dat;

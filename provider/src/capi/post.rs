@@ -9,7 +9,7 @@ use super::convert::completion_flags;
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::EpObject;
-use super::raw::In;
+use super::raw::{In, likely};
 use crate::datapath::WrInfo;
 use crate::ep::RequestKind;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
@@ -67,7 +67,7 @@ pub(super) extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    if count == 1
+    if likely(count == 1)
         && let Some(segments) = iov.some()
         && let Some(owned) = ep.hot_fast()
         && let Hot::Ep(pair) = &*owned
@@ -185,7 +185,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
 /// owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
-    if count == 1
+    if likely(count == 1)
         && let Some(segments) = iov.some()
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned

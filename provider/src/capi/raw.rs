@@ -91,6 +91,20 @@ impl In<u8> {
     }
 }
 
+/// Tells the compiler that the condition is true nearly always, so that the check stays a plain
+/// branch instead of becoming part of a computed condition.
+#[inline(always)]
+pub(super) fn likely(condition: bool) -> bool {
+    if !condition {
+        unlikely();
+    }
+    condition
+}
+
+#[cold]
+#[inline]
+fn unlikely() {}
+
 /// A pointer to segments that is not NULL.
 #[derive(Clone, Copy)]
 pub(super) struct Segments(NonNull<LmrTriplet>);
@@ -99,8 +113,12 @@ impl Segments {
     /// The first segment; `None` for a misaligned pointer.
     #[inline(always)]
     pub(super) fn first<'a>(self) -> Option<&'a LmrTriplet> {
-        // SAFETY: as in `In::segments`.
-        self.0.as_ptr().is_aligned().then(|| unsafe { self.0.as_ref() })
+        if likely(self.0.is_aligned()) {
+            // SAFETY: as in `In::segments`.
+            Some(unsafe { self.0.as_ref() })
+        } else {
+            None
+        }
     }
 }
 
@@ -109,7 +127,8 @@ impl In<LmrTriplet> {
     /// branch in the fast functions.
     #[inline(always)]
     pub(super) fn some(self) -> Option<Segments> {
-        NonNull::new(self.0.cast_mut()).map(Segments)
+        let given = NonNull::new(self.0.cast_mut());
+        if likely(given.is_some()) { given.map(Segments) } else { None }
     }
 
     /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count and for NULL

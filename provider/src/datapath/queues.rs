@@ -74,10 +74,7 @@ impl SendQueue {
                     queue.post_one(seq, op, sge, flags)
                 }
             }
-            Self::Verbs(qp) => {
-                let wr_id = WrId::Request(seq).pack();
-                qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags, inline: None, ud: None }).is_ok()
-            }
+            Self::Verbs(qp) => qp.post_send_one(WrId::Request(seq).pack(), op, sge, flags).is_ok(),
         }
     }
 

@@ -144,11 +144,35 @@ impl Qp {
     ///
     /// # References
     /// ibv_post_send(3)
-    #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if wr.inline.is_some() {
             return self.post_send_list(std::slice::from_ref(wr)).map_err(|stopped| stopped.reason);
         }
+        self.post_plain(wr)
+    }
+
+    /// Posts one send of one segment on a connected QP. The operation is known where this is
+    /// called, so only its own code is compiled there.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    ///
+    /// # References
+    /// ibv_post_send(3)
+    #[inline(always)]
+    pub fn post_send_one(
+        &self,
+        wr_id: u64,
+        op: SendOp<'_>,
+        sge: Sge,
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        self.post_plain(&SendWr { wr_id, sges: &[sge], inline: None, op, flags, ud: None })
+    }
+
+    /// Posts one send without inline data.
+    #[inline(always)]
+    fn post_plain(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.check(wr)?;
         let mut raw = to_sys(wr, 0);
         let mut bad = ptr::null_mut();
