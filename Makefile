@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc book package deb deb-test arm64 install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc book package release deb deb-test arm64 install clean
 
 # An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
@@ -92,6 +92,10 @@ arm64: ## cross-build for arm64; unit tests of mlx5-direct under qemu-user
 
 package: setup ## the .crate files, in target/package; built and used by a crate outside the workspace
 	hw-tests/consumer/run --packages
+
+release: setup ## what a release has to pass before cargo publish; publishes nothing (UPDATE_API=1: writes the lists of the public API anew)
+	@.ci/setup.sh distro
+	UPDATE_API=$(UPDATE_API) hw-tests/release
 
 deb: ## the Debian packages, in target/deb
 	@.ci/setup.sh distro

@@ -290,7 +290,7 @@ impl Context {
             check("ibv_query_port", sys::___ibv_query_port(self.raw(), port, attr.as_mut_ptr()))?;
             attr.assume_init()
         };
-        Ok(PortAttr::from(&attr))
+        Ok(PortAttr::of(&attr))
     }
 
     /// The GIDs of port `port`.
@@ -359,7 +359,7 @@ fn query_device(raw: NonNull<sys::ibv_context>) -> Result<DeviceAttr> {
         check("ibv_query_device", sys::ibv_query_device(raw.as_ptr(), attr.as_mut_ptr()))?;
         attr.assume_init()
     };
-    Ok(DeviceAttr::from(&attr))
+    Ok(DeviceAttr::of(&attr))
 }
 
 /// "There is no X; the devices are ...".

@@ -91,8 +91,8 @@ pub enum AtomicCap {
     Global,
 }
 
-impl From<&sys::ibv_device_attr> for DeviceAttr {
-    fn from(attr: &sys::ibv_device_attr) -> Self {
+impl DeviceAttr {
+    pub(crate) fn of(attr: &sys::ibv_device_attr) -> Self {
         let count = |value: i32| u32::try_from(value).unwrap_or(0);
         let has = |flag: sys::ibv_device_cap_flags| attr.device_cap_flags & flag.0 != 0;
         type Cap = sys::ibv_device_cap_flags;
@@ -228,8 +228,8 @@ impl From<u32> for PortState {
     }
 }
 
-impl From<&sys::ibv_port_attr> for PortAttr {
-    fn from(attr: &sys::ibv_port_attr) -> Self {
+impl PortAttr {
+    pub(crate) fn of(attr: &sys::ibv_port_attr) -> Self {
         Self {
             state: attr.state.into(),
             max_mtu: mtu_bytes(attr.max_mtu),
