@@ -14,6 +14,7 @@ use std::ptr::null_mut;
 const DRIVER_QP: u32 = 0xff;
 const EX_SEND: u64 = 1 << 2;
 const EX_WRITE: u64 = 1 << 0;
+const EX_READ: u64 = 1 << 4;
 const DV_WITH_DC: u64 = 1 << 1;
 const DV_WITH_SEND_OPS: u64 = 1 << 2;
 const DV_MR_INTERLEAVED: u64 = 1 << 0;
@@ -159,10 +160,9 @@ fn target(rig: &mut Rig, cq: *mut ibv_cq, srq: *mut ibv_srq, key: u64) -> *mut i
 /// A DC initiator.
 fn initiator(rig: &mut Rig, cq: *mut ibv_cq) -> *mut ibv_qp {
     let dv = DvInit { comp_mask: DV_WITH_DC, dc_type: DCI, ..DvInit::default() };
-    let qp = create(rig, DRIVER_QP, cq, null_mut(), EX_SEND | EX_WRITE, dv);
+    let qp = create(rig, DRIVER_QP, cq, null_mut(), EX_SEND | EX_WRITE | EX_READ, dv);
     let mut attr = rtr_attr(0);
     (attr.qp_state, attr.port_num, attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 1, 8, 2, 0);
-    attr.max_rd_atomic = 1;
     for (state, mask) in [
         (1, 1 | 1 << 4 | 1 << 5),
         (2, 1 | 1 << 7 | 1 << 8),
@@ -210,6 +210,15 @@ fn an_initiator_reaches_every_target_whose_key_it_knows() {
     });
     assert_eq!((written, poll(sent, 1)[0].status), (0, 0));
     assert_eq!(memory.get(3500, 51), [[6; 50].as_slice(), &[0]].concat());
+    // An initiator that asked for no reads may have one at a time.
+    // SAFETY: a QP with this operation, between wr_start and wr_complete; live objects.
+    let read = post(from, 6, SIGNALED, |ex, dv| unsafe {
+        (*ex).wr_rdma_read.unwrap()(ex, memory.rkey, memory.at(3500));
+        ((*dv).set_dc_addr)(dv, ah, qpn(targets[0].0), targets[0].1);
+        (*ex).wr_set_sge.unwrap()(ex, memory.lkey, memory.at(3700), 50);
+    });
+    assert_eq!((read, poll(sent, 1)[0].status), (0, 0));
+    assert_eq!(memory.get(3700, 50), [6; 50]);
     // A wrong key reaches nobody: the retries run out.
     assert_eq!(post_srq(srq, 9, &[memory.sge(1024, 200)]), 0);
     assert_eq!(send(targets[0].0, 8), 0);
