@@ -6,8 +6,8 @@
 use std::hint::black_box;
 
 use mlx5_direct::{
-    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, Prepared, Sq,
-    SqLayout, Srq, SrqLayout, WqeIndex, Wr, wr::Inline,
+    AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, Field, HeapMem, HeapView, Prepared,
+    Sq, SqLayout, Srq, SrqLayout, WqeIndex, Wr, wr::Inline,
 };
 
 /// Posts the buffers of a list one by one, a record each.
@@ -125,9 +125,9 @@ fn send_batch(sq: &mut Sq, texts: &[([u8; 32], u64)]) -> u32 {
 
 /// Posts a prepared message one by one, with another payload each time.
 #[inline(never)]
-fn send_prepared(sq: &mut Sq, prepared: &mut Prepared, numbers: &[(u64, u64)]) {
+fn send_prepared(sq: &mut Sq, prepared: &mut Prepared, field: Field<8>, numbers: &[(u64, u64)]) {
     for &(number, cookie) in numbers {
-        prepared.payload()[8..16].copy_from_slice(&number.to_ne_bytes());
+        prepared.set(field, number.to_ne_bytes());
         assert!(sq.post_prepared(prepared, cookie).is_ok(), "full");
     }
 }
@@ -211,6 +211,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
         (0..u64::from(batch)).map(|n| (DataSeg::new(0x10_0000 + n * 64, 64, 0x77), n)).collect();
     let numbers: Vec<_> = (0..u64::from(batch)).map(|n| (n * 3, n)).collect();
     let mut prepared = sq.prepare(Wr::send(Inline(&[0; 32])).signalled()).expect("short");
+    let field = prepared.field(8).expect("long enough");
     let mut block = 0u16;
     if case == "echo" {
         any.0.post_batch((0..u64::from(SLOTS) - 1).map(|n| (DataSeg::new(0x1000 + n * 64, 64, 0x77), n)));
@@ -220,7 +221,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
             "send_inline" => send_inline(&mut sq, black_box(&texts)),
             "send_segment" => send_segment(&mut sq, black_box(&segs)),
             "send_batch" => assert_eq!(send_batch(&mut sq, black_box(&texts)), batch),
-            "send_prepared" => send_prepared(&mut sq, &mut prepared, black_box(&numbers)),
+            "send_prepared" => send_prepared(&mut sq, &mut prepared, field, black_box(&numbers)),
             "poll_sends" => {
                 send_inline(&mut sq, &texts);
                 (0..batch as u16).for_each(|n| sent.push(0, 0x0a00_0042, block.wrapping_add(n)));

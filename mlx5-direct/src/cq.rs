@@ -46,12 +46,10 @@ pub enum ArmFor {
 /// ```
 #[derive(Debug)]
 pub struct Cq {
+    /// Stops at the next multiple of the release interval. The end of the queue is such a multiple,
+    /// so `lap` is right until then.
     cqes: CqeMem,
-    consumer_index: u32,
     released: u32,
-    /// Next multiple of the release interval. The end of the queue is such a multiple, so `lap` is
-    /// right until then.
-    release_at: u32,
     lap: u8,
     dbrec: CqDbRec,
     uar: Uar,
@@ -63,18 +61,8 @@ impl Cq {
     /// Takes over a checked CQ from which nothing was polled yet.
     pub fn new(layout: CqLayout) -> Self {
         let CqLayout { cqes, dbrec, uar, cqn } = layout;
-        let mut cq = Self {
-            cqes,
-            consumer_index: 0,
-            released: 0,
-            release_at: 0,
-            lap: 0,
-            dbrec,
-            uar,
-            cqn,
-            arm_sequence: 0,
-        };
-        cq.start_interval();
+        let mut cq = Self { cqes, released: 0, lap: 0, dbrec, uar, cqn, arm_sequence: 0 };
+        cq.start_interval(0);
         cq
     }
 
@@ -97,18 +85,17 @@ impl Cq {
     /// then returns the entry, if there is one. Costs half as much as `poll`.
     #[inline(always)]
     pub fn poll_if_send(&mut self) -> Option<SendCqe> {
-        if self.consumer_index == self.release_at {
-            self.release();
-        }
-        let entry = self.cqes.entry(self.consumer_index);
+        let entry = match self.cqes.next() {
+            Some(entry) => entry,
+            None => {
+                self.release();
+                self.cqes.entry(self.released)
+            }
+        };
         // `op_own` of such an entry has opcode 0 and no flags, so only the owner bit is left to
         // compare.
-        if entry.op_own() != self.lap {
-            return None;
-        }
-        barrier::from_device();
-        let send = cqe::decode_send(&entry);
-        self.consumer_index = self.consumer_index.wrapping_add(1);
+        let send = cqe::decode_send(&entry, entry.counter_if(self.lap)?);
+        self.cqes.pass(entry);
         Some(send)
     }
 
@@ -120,10 +107,13 @@ impl Cq {
     /// whose records it does not find to [`poll`](Self::poll).
     #[inline(always)]
     pub fn peek_plain(&mut self) -> Option<PlainCqe> {
-        if self.consumer_index == self.release_at {
-            self.release();
-        }
-        let entry = self.cqes.entry(self.consumer_index);
+        let entry = match self.cqes.next() {
+            Some(entry) => entry,
+            None => {
+                self.release();
+                self.cqes.entry(self.released)
+            }
+        };
         let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
         barrier::from_device();
         Some(cqe::decode_plain(&entry, kind))
@@ -134,8 +124,8 @@ impl Cq {
     #[inline(always)]
     pub fn take_peeked(&mut self) {
         // `released` stays behind: an empty poll then writes the index once more.
-        self.consumer_index = self.consumer_index.wrapping_add(1);
-        self.dbrec.release(self.consumer_index);
+        self.cqes.pass_next();
+        self.dbrec.release(self.cqes.index());
     }
 
     /// Returns the next completion if it is a finished receive, else the entry's `op_own`.
@@ -143,12 +133,15 @@ impl Cq {
     fn poll_receive(&mut self) -> Result<RecvCqe, u8> {
         // The index is written here and not after decoding: the last entry must stay readable for
         // `copy_scattered` until the next poll.
-        if self.consumer_index == self.release_at {
-            self.release();
-        }
-        let entry = self.cqes.entry(self.consumer_index);
+        let entry = match self.cqes.next() {
+            Some(entry) => entry,
+            None => {
+                self.release();
+                self.cqes.entry(self.released)
+            }
+        };
         let receive = cqe::decode_receive(&entry, entry.receive(self.lap)?);
-        self.consumer_index = self.consumer_index.wrapping_add(1);
+        self.cqes.pass(entry);
         Ok(receive)
     }
 
@@ -159,7 +152,7 @@ impl Cq {
         if self.cqes.is_ready(op_own, self.lap) {
             return self.poll_other(op_own).map(Some);
         }
-        if self.consumer_index != self.released {
+        if self.cqes.has_moved() {
             self.release();
         }
         Ok(None)
@@ -179,14 +172,15 @@ impl Cq {
     #[inline(never)]
     fn poll_other(&mut self, op_own: u8) -> Result<Completion, CqeError> {
         barrier::from_device();
-        let mut decoded = cqe::decode_other(&self.cqes.entry(self.consumer_index), op_own);
+        let entry = self.cqes.entry(self.cqes.index());
+        let mut decoded = cqe::decode_other(&entry, op_own);
         match &mut decoded {
-            Ok(Completion::RecvScattered(scattered)) => scattered.index = self.consumer_index,
-            Ok(Completion::SendScattered(scattered)) => scattered.index = self.consumer_index,
+            Ok(Completion::RecvScattered(scattered)) => scattered.index = self.cqes.index(),
+            Ok(Completion::SendScattered(scattered)) => scattered.index = self.cqes.index(),
             _ => {}
         }
         if !matches!(decoded, Err(CqeError::Compressed | CqeError::Resized)) {
-            self.consumer_index = self.consumer_index.wrapping_add(1);
+            self.cqes.pass(entry);
         }
         decoded
     }
@@ -204,17 +198,16 @@ impl Cq {
     pub fn poll_each(&mut self, max: u32, mut each: impl FnMut(Completion)) -> Result<u32, CqeError> {
         let mut polled = 0;
         while polled < max {
-            if self.consumer_index == self.release_at {
+            if self.cqes.next().is_none() {
                 self.release();
             }
-            let most = self.release_at.wrapping_sub(self.consumer_index).min(max - polled);
             let mut other = None;
-            for entry in self.cqes.entries(self.consumer_index, most) {
+            for (entry, behind) in self.cqes.entries(max - polled) {
                 match entry.receive(self.lap) {
                     Ok(op_own) => {
                         let receive = cqe::decode_receive(&entry, op_own);
-                        // The index advances before the call of `each`, because `each` may panic.
-                        self.consumer_index = self.consumer_index.wrapping_add(1);
+                        // The queue advances before the call of `each`, because `each` may panic.
+                        self.cqes.pass_to(behind);
                         polled += 1;
                         each(Completion::Recv(receive));
                     }
@@ -256,7 +249,7 @@ impl Cq {
     /// the next poll. Returns the bytes copied: the length of the message, limited by the length of
     /// `into`. Returns 0 after another poll, or if the entry claims more bytes than it has.
     pub fn copy_scattered(&self, scattered: &ScatteredRecv, into: &mut [u8]) -> usize {
-        if scattered.index != self.consumer_index.wrapping_sub(1) {
+        if scattered.index != self.cqes.index().wrapping_sub(1) {
             return 0;
         }
         let len = into.len().min(scattered.receive.byte_count as usize);
@@ -268,7 +261,7 @@ impl Cq {
     /// bytes copied: the length of the result, limited by the length of `into`. Returns 0 after
     /// another poll.
     pub fn copy_result(&self, scattered: &ScatteredSend, into: &mut [u8]) -> usize {
-        if scattered.index != self.consumer_index.wrapping_sub(1) {
+        if scattered.index != self.cqes.index().wrapping_sub(1) {
             return 0;
         }
         let len = into.len().min(scattered.byte_count() as usize);
@@ -279,14 +272,14 @@ impl Cq {
     /// datagrams need this number: a connected QP knows its peer. So [`RecvCqe`] does not have it.
     /// Valid until the next poll or [`clean`](Self::clean).
     pub fn source_qpn(&self) -> u32 {
-        self.cqes.entry(self.consumer_index.wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
+        self.cqes.entry(self.cqes.index().wrapping_sub(1)).flags_rqpn() & 0x00ff_ffff
     }
 
     /// What the last polled entry says about its message, if the entry was of a message. Valid
     /// until the next poll.
     #[inline]
     pub fn message(&self) -> Message {
-        Message::decode(&self.cqes.entry(self.consumer_index.wrapping_sub(1)))
+        Message::decode(&self.cqes.entry(self.cqes.index().wrapping_sub(1)))
     }
 
     /// Whether [`poll`](Self::poll) would find an entry.
@@ -317,7 +310,7 @@ impl Cq {
     /// A payload or result that is in an entry is lost: poll until the queue is empty first if you
     /// need it.
     pub fn clean(&mut self, qpn: u32, mut removed: impl FnMut(Completion)) -> u32 {
-        let first = self.consumer_index;
+        let first = self.cqes.index();
         let at = |n: u32| first.wrapping_add(n);
         let mut waiting = 0;
         while let Some(op_own) = (waiting <= self.cqes.mask()).then(|| self.peek(waiting)).flatten() {
@@ -338,8 +331,7 @@ impl Cq {
             }
         }
         if gone > 0 {
-            self.consumer_index = at(gone);
-            self.release();
+            self.release_to(at(gone));
         }
         gone
     }
@@ -350,7 +342,7 @@ impl Cq {
 
     /// `op_own` of the n-th waiting entry.
     fn peek(&self, n: u32) -> Option<u8> {
-        let index = self.consumer_index.wrapping_add(n);
+        let index = self.cqes.index().wrapping_add(n);
         self.cqes.ready(index, self.cqes.lap(index)).map(|(_, op_own)| op_own)
     }
 
@@ -365,7 +357,7 @@ impl Cq {
             ArmFor::Any => 0,
             ArmFor::Solicited => SOLICITED_ONLY,
         };
-        let request = (self.arm_sequence & 3) << 28 | command | self.consumer_index & 0x00ff_ffff;
+        let request = (self.arm_sequence & 3) << 28 | command | self.cqes.index() & 0x00ff_ffff;
         self.dbrec.request_event(request);
         self.uar.arm_cq(request, self.cqn);
     }
@@ -409,14 +401,19 @@ impl Cq {
     /// three quarters of the entries: polled entries that are not released still count as occupied.
     #[inline(never)]
     pub fn release(&mut self) {
-        self.dbrec.release(self.consumer_index);
-        self.released = self.consumer_index;
-        self.start_interval();
+        self.release_to(self.cqes.index());
     }
 
-    fn start_interval(&mut self) {
+    /// Continues with entry `index`, and returns all before it to the device.
+    fn release_to(&mut self, index: u32) {
+        self.dbrec.release(index);
+        self.released = index;
+        self.start_interval(index);
+    }
+
+    fn start_interval(&mut self, index: u32) {
         let interval = (self.cqe_count() / 4).max(1);
-        self.release_at = (self.consumer_index | (interval - 1)).wrapping_add(1);
-        self.lap = self.cqes.lap(self.consumer_index);
+        self.cqes.start_at(index, (index | (interval - 1)).wrapping_add(1));
+        self.lap = self.cqes.lap(index);
     }
 }

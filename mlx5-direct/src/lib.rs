@@ -146,7 +146,7 @@ pub use qp_table::QpTable;
 pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout};
 pub use rq::Rq;
 pub use split::{SlotReturner, SrqPoster};
-pub use sq::{Chain, NotPosted, Prepared, Released, SendBatchError, SendError, Sq};
+pub use sq::{Chain, Field, NotPosted, PayloadError, Prepared, Released, SendBatchError, SendError, Sq};
 pub use srq::{
     AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, RebindError, Srq,
 };

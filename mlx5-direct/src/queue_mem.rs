@@ -18,19 +18,23 @@ use crate::{
 
 mod entries;
 mod heap;
+mod image;
 mod qp;
 mod receives;
 mod sends;
 mod slots;
+mod units;
 
 pub(crate) use entries::CqeMem;
 pub use heap::{HeapMem, HeapView};
+pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
 pub(crate) use receives::RqMem;
-pub use sends::Units;
-pub(crate) use sends::{Posted, SqMem, WqeImage};
+pub(crate) use sends::{Posted, REQUEST, REQUEST_SHIFT, SqMem, Step};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
+pub(crate) use units::Unit;
+pub use units::{Registers, Target, Units};
 
 /// Keeps heap-backed queues alive; `None` if the memory belongs to a verbs object.
 pub(crate) type Keep = Option<Arc<HeapMem>>;
@@ -333,8 +337,8 @@ impl CqLayout {
         let page = aligned(parts.uar, 8, "CQ register page")?;
         // SAFETY: inside the first entry, which has 64 or 128 bytes.
         let fields = unsafe { base.add(parts.cqe_bytes as usize - 64) };
-        let cqes =
-            CqeMem { fields, mask: parts.cqe_count - 1, cqe_bytes: parts.cqe_bytes, _keep: keep.clone() };
+        // SAFETY: valid by the caller's contract, sizes checked above.
+        let cqes = unsafe { CqeMem::new(fields, parts.cqe_count, parts.cqe_bytes, keep.clone()) };
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
         let (dbrec, uar) = unsafe { (CqDbRec::new(words.cast(), keep.clone()), Uar::new(page, keep)) };
         Ok(Self { cqes, dbrec, uar, cqn: parts.cqn })

@@ -32,7 +32,9 @@
 
 use crate::{
     dbrec::CounterDbRec,
-    queue_mem::{Posted, SqCaps, SqLayout, SqMem, Transport},
+    queue_mem::{
+        Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Step, Target, Transport,
+    },
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         DataSeg,
@@ -48,11 +50,7 @@ mod prepared;
 
 pub use chain::Chain;
 pub use list::{WrError, WrListError};
-pub use prepared::{PayloadError, Prepared};
-
-/// The value that one request adds to a position.
-const REQUEST: u64 = 1 << REQUEST_SHIFT;
-const REQUEST_SHIFT: u32 = 16;
+pub use prepared::{Field, PayloadError, Prepared};
 
 /// The block of a position.
 #[inline(always)]
@@ -114,8 +112,7 @@ pub struct Released {
 /// ```
 #[derive(Debug)]
 pub struct Sq {
-    /// Position of the next request.
-    at: u64,
+    ring: SqMem,
     /// Position behind the last released request.
     done: u64,
     /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
@@ -128,7 +125,6 @@ pub struct Sq {
     fence_due: u8,
     /// Blocks that a request may take.
     max_blocks: u32,
-    ring: SqMem,
     dbrec: CounterDbRec,
     register: SendRegister,
     transport: Transport,
@@ -141,19 +137,19 @@ impl Sq {
         let max_blocks = layout.block_count() / layout.caps.max_requests;
         let SqLayout { ring, dbrec, register, qpn, caps, transport } = layout;
         let mut sq = Self {
-            at: 0,
+            ring,
             done: 0,
             open: u32::MAX,
             qpn_word: u64::from(qpn) << 8,
             base_flags: if caps.signal_all { flags_word(flag::CQ_UPDATE) } else { 0 },
             fence_due: 0,
             max_blocks,
-            ring,
             dbrec,
             register,
             transport,
             caps,
         };
+        sq.ring.set_common(qpn, sq.base_flags);
         sq.aim();
         sq
     }
@@ -190,15 +186,19 @@ impl Sq {
         if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
             return false;
         }
-        let (at, qpn) = (self.at, self.qpn());
-        let ctrl = self.ctrl_words(wr, units, block(at));
-        let Some(mut place) = self.ring.next_block(&self.register) else { return false };
-        let mut out = place.units();
-        out.push(ctrl);
-        wr.write_body(&mut out, qpn);
-        let after = at.wrapping_add(REQUEST + 1);
-        self.at = after;
-        place.ring(Posted { cookie, after }, &mut self.dbrec, &mut self.register);
+        let qpn = self.qpn();
+        let ctrl = wr.ctrl(units).words(0, 0);
+        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let Some(mut place) = self.ring.next_block(Step::ONE_BLOCK, cookie, register) else { return false };
+        let ctrl = place.ctrl(ctrl);
+        if D::IN_REGISTERS {
+            let mut wqe = Registers::new(ctrl);
+            wr.load_body(&mut wqe, qpn);
+            place.ring_registers(&wqe, dbrec, register);
+        } else {
+            wr.write_body(&mut place.body(), qpn);
+            place.ring_written(ctrl, dbrec, register);
+        }
         true
     }
 
@@ -208,7 +208,38 @@ impl Sq {
     /// [`complete`](Self::complete) does not count: what it releases is found here, as soon as the
     /// requests counted before are used up.
     fn aim(&mut self) {
-        self.ring.aim(block(self.at), self.free() & self.open);
+        self.stay_near();
+        self.ring.aim(self.free() & self.open);
+    }
+
+    /// Takes the position back before it can overflow, after 2^46 requests. So a larger position is
+    /// always a later one. Call this only while nothing refers to a position.
+    #[inline(always)]
+    fn stay_near(&mut self) {
+        /// As far from 0 as from an overflow, or nearly so.
+        const FAR: u64 = 1 << 62;
+        if self.at() >= FAR {
+            self.take_positions_back();
+        }
+    }
+
+    /// Takes the position back, and with it the records of outstanding requests.
+    #[cold]
+    #[inline(never)]
+    fn take_positions_back(&mut self) {
+        // Whole requests, so that the numbers of blocks stay.
+        let back = self.done & !(REQUEST - 1);
+        for block in 0..=self.ring.mask() {
+            let mut request = *self.ring.posted(block);
+            if request.after > self.done {
+                request.after -= back;
+            } else {
+                request = Posted::default();
+            }
+            self.ring.set_posted(block, request);
+        }
+        self.done -= back;
+        self.ring.set_position(self.at() - back);
     }
 
     /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
@@ -216,11 +247,11 @@ impl Sq {
     #[cold]
     #[inline(never)]
     fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
-        let first = self.at;
         self.aim();
         if self.post_one_block(&wr, cookie) {
             return Ok(());
         }
+        let first = self.at();
         let outcome = self.write(wr, cookie);
         if outcome.is_ok() {
             self.publish(first, block(first));
@@ -241,7 +272,7 @@ impl Sq {
         if self.free() == 0 {
             return Err(SendError::Full);
         }
-        let block = block(self.at);
+        let block = block(self.at());
         let fence = if wr.is_fenced() { flag::FENCE } else { self.fence_due };
         self.set_fence_due(if wr.changes_key() { flag::SMALL_FENCE } else { 0 });
         let [first, second] = self.ctrl_words(&wr, units, block);
@@ -251,9 +282,9 @@ impl Sq {
             out.push(ctrl);
             wr.write_body(out, qpn);
         });
-        let after = self.at.wrapping_add(REQUEST + u64::from(blocks));
+        let after = self.at().wrapping_add(REQUEST + u64::from(blocks));
         self.ring.set_posted(block, Posted { cookie, after });
-        self.at = after;
+        self.ring.set_position(after);
         Ok(())
     }
 
@@ -272,10 +303,10 @@ impl Sq {
     /// Goes back to position `at`. Nothing from there on was published.
     fn take_back(&mut self, at: u64, fence_due: u8) {
         // No completion may name a request that was taken back.
-        for n in 0..block(self.at.wrapping_sub(at)) {
+        for n in 0..block(self.at().wrapping_sub(at)) {
             self.ring.set_posted(block(at).wrapping_add(n), Posted::default());
         }
-        self.at = at;
+        self.ring.set_position(at);
         self.set_fence_due(fence_due);
         self.aim();
     }
@@ -284,20 +315,28 @@ impl Sq {
     /// `last` is the first block of the last request.
     #[inline(always)]
     fn publish(&mut self, first: u64, last: u32) {
-        let blocks = block(self.at.wrapping_sub(first));
-        let one = self.at.wrapping_sub(first) >> REQUEST_SHIFT == 1;
-        self.dbrec.publish(self.at as u16);
-        // BlueFlame does not pay for a WQE that is only a control segment.
-        if one
-            && blocks * BLOCK_BYTES as u32 <= BLUEFLAME_BYTES
-            && self.register.takes_blueflame()
-            && self.ring.units_of(last) > 1
-        {
-            self.register.begin();
-            self.ring.blueflame(last, blocks, &mut self.register);
-            self.register.end();
+        /// The position behind one request of the most blocks that a register takes.
+        const ONE: u64 = REQUEST + (BLUEFLAME_BYTES as usize / BLOCK_BYTES) as u64;
+        self.dbrec.publish(self.at() as u16);
+        let behind = self.at().wrapping_sub(first);
+        if behind <= ONE && self.register.takes_blueflame() {
+            self.blueflame(last, block(behind));
         } else {
             self.register.doorbell(self.ring.first_word(last));
+        }
+    }
+
+    /// Rings with one request, which has several blocks or was posted in a way for several requests.
+    #[cold]
+    #[inline(never)]
+    fn blueflame(&mut self, first: u32, blocks: u32) {
+        // BlueFlame does not pay for a WQE that is only a control segment.
+        if self.ring.units_of(first) > 1 {
+            self.register.begin();
+            self.ring.blueflame(first, blocks, &mut self.register);
+            self.register.end();
+        } else {
+            self.register.doorbell(self.ring.first_word(first));
         }
     }
 
@@ -310,14 +349,15 @@ impl Sq {
     /// [`NotPosted`]; nothing changes.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Result<Released, NotPosted> {
-        let request = self.ring.posted(wqe_counter.into());
-        let (ahead, outstanding) = (request.after.wrapping_sub(self.done), self.at.wrapping_sub(self.done));
-        if ahead.wrapping_sub(1) >= outstanding {
+        let request = *self.ring.posted(wqe_counter.into());
+        // No request was recorded with a position beyond the queue's, and those that were taken back
+        // are not recorded any more, so what is behind the last released request is outstanding.
+        if request.after <= self.done {
             return Err(NotPosted(wqe_counter));
         }
-        let (cookie, requests) = (request.cookie, (ahead >> REQUEST_SHIFT) as u32);
+        let requests = (request.after.wrapping_sub(self.done) >> REQUEST_SHIFT) as u32;
         self.done = request.after;
-        Ok(Released { cookie, requests })
+        Ok(Released { cookie: request.cookie, requests })
     }
 
     /// As [`complete`](Self::complete), and passes the cookie of every request that it releases to
@@ -377,6 +417,12 @@ impl Sq {
         })
     }
 
+    /// Position of the next request.
+    #[inline(always)]
+    fn at(&self) -> u64 {
+        self.ring.position()
+    }
+
     /// Requests from the last released one to this position.
     #[inline(always)]
     fn requests_until(&self, position: u64) -> u32 {
@@ -386,7 +432,7 @@ impl Sq {
     /// Requests posted and not released.
     #[inline(always)]
     pub fn posted(&self) -> u32 {
-        self.requests_until(self.at)
+        self.requests_until(self.at())
     }
 
     /// Requests that can be posted now.
@@ -438,8 +484,57 @@ impl Sq {
         for block in 0..=self.ring.mask() {
             self.ring.set_posted(block, Posted::default());
         }
-        (self.at, self.done) = (0, 0);
+        self.done = 0;
+        self.ring.set_position(0);
         self.take_back(0, 0);
         self.dbrec.publish(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wr::Inline;
+
+    /// Moves position and records on, as if that many requests more had been posted and released.
+    fn go_far(sq: &mut Sq, requests: u64) {
+        let far = requests << REQUEST_SHIFT;
+        for block in 0..=sq.ring.mask() {
+            let Posted { cookie, after } = *sq.ring.posted(block);
+            if after > sq.done {
+                sq.ring.set_posted(block, Posted { cookie, after: after + far });
+            }
+        }
+        sq.done += far;
+        sq.ring.set_position(sq.at() + far);
+    }
+
+    #[test]
+    fn a_position_that_would_overflow_is_taken_back_with_the_outstanding_requests() {
+        let (layout, _device) = SqLayout::on_heap(16, 4).expect("layout");
+        let mut sq = Sq::new(layout);
+        let text = |n: u64| Wr::send(Inline(if n.is_multiple_of(2) { &[1; 20] } else { &[2; 80] }));
+        // Far enough for an overflow a few requests later, if the position were not taken back.
+        (0..3).for_each(|n| sq.post(text(n), n).expect("room"));
+        sq.complete(0).expect("the first request");
+        go_far(&mut sq, (1 << 48) - 4);
+        for (oldest, n) in (1..).zip(3..40u64) {
+            match n % 3 {
+                0 => assert_eq!(sq.post(text(n), n), Ok(())),
+                1 => assert_eq!(sq.post_batch([(text(n), n)]), Ok(1)),
+                _ => {
+                    let mut chain = sq.chain();
+                    chain.push(text(n), n).expect("room");
+                    assert_eq!(chain.ring(), 1);
+                }
+            }
+            let expected: Vec<u64> = (oldest..=n).collect();
+            let outstanding: Vec<_> = sq.outstanding().collect();
+            assert_eq!(outstanding.iter().map(|(_, cookie)| *cookie).collect::<Vec<_>>(), expected);
+            let first = outstanding[0].0;
+            assert_eq!(sq.complete(first), Ok(Released { cookie: oldest, requests: 1 }));
+            assert_eq!(sq.complete(first), Err(NotPosted(first)), "a second completion of a request");
+        }
+        assert!(sq.at() < 1 << 32, "the position was not taken back");
     }
 }

@@ -10,11 +10,14 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use crate::{barrier, queue_mem::Keep};
+use crate::{
+    barrier,
+    queue_mem::{Keep, Unit},
+};
 
 /// Offset of the CQ doorbell register in the page (`MLX5_CQ_DOORBELL`), in bytes.
 pub(crate) const CQ_DOORBELL_OFFSET: usize = 0x20;
@@ -55,27 +58,20 @@ type Wide = core::arch::x86_64::__m256i;
 #[cfg(not(all(target_arch = "x86_64", target_feature = "avx", not(miri))))]
 type Wide = Unit;
 
-/// A unit of a WQE in one register.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) type Unit = core::arch::x86_64::__m128i;
-/// A unit of a WQE in one register.
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-pub(crate) type Unit = u128;
-
 /// Bytes of one half of a BlueFlame register; the other half follows it.
 pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 
 /// How queues use a send register.
 #[derive(Debug)]
 struct RegisterUse {
-    /// What a BlueFlame copy takes from the number of requests that may be posted without any other
-    /// check: 1, or [`DOORBELLS_ONLY`] from the moment on in which several queues have the
-    /// register, or if the register has no BlueFlame.
-    price: AtomicU32,
+    /// What a BlueFlame copy adds to the position that a queue compares with its limit: 0, or
+    /// [`DOORBELLS_ONLY`] from the moment on in which several queues have the register, or if the
+    /// register has no BlueFlame.
+    surcharge: AtomicU64,
 }
 
-/// More than any number of requests, so that no request can pay it.
-const DOORBELLS_ONLY: u32 = u32::MAX;
+/// No limit is so far away.
+const DOORBELLS_ONLY: u64 = 1 << 62;
 
 /// Every send register of the process that queues of this crate use, by address.
 static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
@@ -85,11 +81,11 @@ fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
     let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
     registers.retain(|_, user| user.strong_count() > 0);
     if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
-        user.price.store(DOORBELLS_ONLY, Relaxed);
+        user.surcharge.store(DOORBELLS_ONLY, Relaxed);
         return user;
     }
-    let price = if doorbell_only { DOORBELLS_ONLY } else { 1 };
-    let user = Arc::new(RegisterUse { price: AtomicU32::new(price) });
+    let surcharge = if doorbell_only { DOORBELLS_ONLY } else { 0 };
+    let user = Arc::new(RegisterUse { surcharge: AtomicU64::new(surcharge) });
     registers.insert(address, Arc::downgrade(&user));
     user
 }
@@ -129,19 +125,19 @@ impl SendRegister {
     /// Whether BlueFlame may be used now.
     #[inline(always)]
     pub(crate) fn takes_blueflame(&self) -> bool {
-        self.price() == 1
+        self.surcharge() == 0
     }
 
-    /// What a BlueFlame copy takes from the number of requests that may be posted without any other
-    /// check: 1, or `u32::MAX` if the register takes doorbells only.
+    /// What a BlueFlame copy adds to the position that a queue compares with its limit: 0, or 2^62
+    /// if the register takes doorbells only.
     #[inline(always)]
-    pub(crate) fn price(&self) -> u32 {
-        self.user.price.load(Relaxed)
+    pub(crate) fn surcharge(&self) -> u64 {
+        self.user.surcharge.load(Relaxed)
     }
 
     /// From now on, every queue that has the register rings it by doorbells only.
     pub(crate) fn stop_blueflame(&self) {
-        self.user.price.store(DOORBELLS_ONLY, Relaxed);
+        self.user.surcharge.store(DOORBELLS_ONLY, Relaxed);
     }
 
     /// Call this before a ring: the record, and earlier stores to the register, become visible
@@ -183,16 +179,24 @@ impl SendRegister {
         self.end();
     }
 
-    /// Rings with the WQE of one block at `block`: flush, copy, and change of the half.
+    /// Rings with a WQE of one block whose first unit is in a register and whose others are in
+    /// memory: flush, copy, and change of the half.
     ///
     /// # Safety
     ///
-    /// As [`copy_block`](Self::copy_block).
+    /// `body` is 16-byte aligned and valid for reads. The register has BlueFlame.
     #[inline(always)]
-    pub(crate) unsafe fn ring_block(&mut self, block: *const u8) {
+    pub(crate) unsafe fn ring_block(&mut self, ctrl: Unit, body: *const [Unit; 3]) {
+        // The units are read between the stores, so that two registers do.
         self.begin();
-        // SAFETY: passed on to the caller.
-        unsafe { self.copy_block(0, block) };
+        let to = self.half.as_ptr().cast::<Unit>();
+        // SAFETY: inside the half, aligned as it is; `body` is valid by contract.
+        unsafe {
+            to.write_volatile(ctrl);
+            for n in 0..3 {
+                to.add(n + 1).write_volatile(body.cast::<Unit>().add(n).read());
+            }
+        }
         self.end();
     }
 

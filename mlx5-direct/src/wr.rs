@@ -22,7 +22,7 @@ pub(crate) use data::{Sges, inline_units};
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    queue_mem::Units,
+    queue_mem::{Registers, Target, Units},
     wqe::{
         DataSeg,
         send::{
@@ -407,6 +407,21 @@ impl<D: Data> Wr<D> {
     /// Writes the units after the control segment.
     #[inline(always)]
     pub(crate) fn write_body(self, out: &mut Units<'_>, qpn: u32) {
+        self.write_head(out, qpn);
+        self.data.write(out);
+    }
+
+    /// As [`write_body`](Self::write_body), to registers of the processor. Only if
+    /// [`Data::IN_REGISTERS`].
+    #[inline(always)]
+    pub(crate) fn load_body(self, out: &mut Registers, qpn: u32) {
+        self.write_head(out, qpn);
+        self.data.load(out);
+    }
+
+    /// Writes the units between control segment and data.
+    #[inline(always)]
+    fn write_head(&self, out: &mut impl Target, qpn: u32) {
         match self.dest {
             Dest::Connected => {}
             Dest::Datagram([a, b, c, d, e, f]) => {
@@ -435,12 +450,11 @@ impl<D: Data> Wr<D> {
             Op::LocalInval(_) => write_key_change(out, &Bind::UNBOUND, qpn),
             Op::Bind(bind) => write_key_change(out, &bind, qpn),
         }
-        self.data.write(out);
     }
 }
 
 #[inline(always)]
-fn write_masked(out: &mut Units<'_>, masked: Masked) {
+fn write_masked(out: &mut impl Target, masked: Masked) {
     let words32 = |words: [u32; 4]| MaskedAtomicSeg32(words.map(crate::be::Be32::new)).words();
     match masked {
         Masked::CompareSwap32 { compare, compare_mask, swap, swap_mask } => {
@@ -474,7 +488,7 @@ pub(crate) fn is_bind(units: usize, flags: u8, variant: u8) -> bool {
 /// rdma-core `providers/mlx5/qp.c`: `set_bind_wr`; `mlx5dv.h`: `MLX5_WQE_UMR_CTRL_*`,
 /// `MLX5_WQE_MKEY_CONTEXT_*`.
 #[inline(never)]
-fn write_key_change(out: &mut Units<'_>, bind: &Bind, qpn: u32) {
+fn write_key_change(out: &mut impl Target, bind: &Bind, qpn: u32) {
     const INLINE_OFFSET: u8 = 1 << 7 | 1 << 4;
     const CHECK_FREE: u8 = 1 << 5;
     const CHECK_QPN: u8 = 1 << 3;

@@ -123,13 +123,13 @@ pub(crate) fn decode_plain(cqe: &impl CqeFields, kind: PlainKind) -> PlainCqe {
 
 /// Decodes the entry of a send-queue operation that succeeded.
 #[inline(always)]
-pub(crate) fn decode_send(cqe: &impl CqeFields) -> SendCqe {
+pub(crate) fn decode_send(cqe: &impl CqeFields, wqe_counter: u16) -> SendCqe {
     let sop_qpn = cqe.sop_drop_qpn();
     SendCqe {
         op: SendOp::from_opcode((sop_qpn >> 24) as u8),
         qpn: sop_qpn & QPN_MASK,
         srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
-        wqe_counter: cqe.wqe_counter(),
+        wqe_counter,
         byte_count: cqe.byte_count(),
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completio
                     }
                 });
             }
-            let send = decode_send(cqe);
+            let send = decode_send(cqe, cqe.wqe_counter());
             Ok(match payload {
                 Payload::Buffer => Completion::Send(send),
                 Payload::Cqe { wide } => Completion::SendScattered(ScatteredSend { send, wide, index: 0 }),

@@ -1,6 +1,6 @@
 //! The CQ's entries: the device writes them, software reads them after the ownership test.
 
-use core::{marker::PhantomData, mem::offset_of, ptr::NonNull};
+use core::{cell::Cell, marker::PhantomData, mem::offset_of, ptr::NonNull};
 
 use super::Keep;
 use crate::{
@@ -18,13 +18,106 @@ pub(crate) struct CqeMem {
     pub(super) fields: NonNull<u8>,
     pub(super) mask: u32,
     pub(super) cqe_bytes: u32,
-    pub(super) _keep: Keep,
+    /// log2 of `cqe_bytes`.
+    shift: u32,
+    /// The fields of the next entry to poll.
+    next: Cell<*const u8>,
+    /// `next` after the last [`start_at`](Self::start_at).
+    start: *const u8,
+    /// The fields of the entry at `stop_index`: a whole number of entries behind `next`, and not
+    /// beyond the end of the queue.
+    stop: *const u8,
+    stop_index: u32,
+    _keep: Keep,
 }
 
 // SAFETY: plain memory without thread affinity; writes need `&mut self`.
 unsafe impl Send for CqeMem {}
 
 impl CqeMem {
+    /// # Safety
+    ///
+    /// `fields` are the last 64 bytes of entry 0. While the value lives, the `cqe_count` entries of
+    /// `cqe_bytes` bytes are valid for reads and writes. The count is a power of two.
+    pub(super) unsafe fn new(fields: NonNull<u8>, cqe_count: u32, cqe_bytes: u32, keep: Keep) -> Self {
+        let first = fields.as_ptr().cast_const();
+        Self {
+            fields,
+            mask: cqe_count - 1,
+            cqe_bytes,
+            shift: cqe_bytes.ilog2(),
+            next: Cell::new(first),
+            start: first,
+            stop: first,
+            stop_index: 0,
+            _keep: keep,
+        }
+    }
+
+    /// The number of the next entry to poll.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        let ahead = self.stop.addr().wrapping_sub(self.next.get().addr());
+        self.stop_index.wrapping_sub((ahead >> self.shift) as u32)
+    }
+
+    /// Continues with entry `index`, up to entry `stop_index`, or to the end of the queue if that is
+    /// before.
+    pub(crate) fn start_at(&mut self, index: u32, stop_index: u32) {
+        let room = self.mask + 1 - (index & self.mask);
+        let len = stop_index.wrapping_sub(index).min(room);
+        self.start = self.entry(index).fields;
+        self.next.set(self.start);
+        // The address may be behind the last entry.
+        self.stop = self.start.wrapping_add(len as usize * self.cqe_bytes as usize);
+        self.stop_index = index.wrapping_add(len);
+    }
+
+    /// Whether entries were passed since the last [`start_at`](Self::start_at).
+    #[inline(always)]
+    pub(crate) fn has_moved(&self) -> bool {
+        self.next.get() != self.start
+    }
+
+    /// The next entry, without an ownership test; `None` if the stop is reached.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<CqeRef<'_>> {
+        let fields = self.next.get();
+        (fields < self.stop).then_some(CqeRef { fields, _mem: PhantomData })
+    }
+
+    /// The next `n` entries, not beyond the stop, without an ownership test; each with the entry
+    /// behind it.
+    #[inline(always)]
+    pub(crate) fn entries(&self, n: u32) -> impl Iterator<Item = (CqeRef<'_>, Behind)> {
+        let (first, bytes) = (self.next.get(), self.cqe_bytes as usize);
+        let room = self.stop.addr().saturating_sub(first.addr()) >> self.shift;
+        // The addition wraps, since the address behind the last entry is computed as well.
+        (0..n.min(room as u32)).scan(first, move |at, _| {
+            let cqe = CqeRef { fields: *at, _mem: PhantomData };
+            *at = at.wrapping_add(bytes);
+            Some((cqe, Behind(*at)))
+        })
+    }
+
+    /// Goes to the entry behind this one.
+    #[inline(always)]
+    pub(crate) fn pass(&self, entry: CqeRef<'_>) {
+        self.pass_to(Behind(entry.fields.wrapping_add(self.cqe_bytes as usize)));
+    }
+
+    /// Goes to the entry behind the next.
+    #[inline(always)]
+    pub(crate) fn pass_next(&self) {
+        self.pass(CqeRef { fields: self.next.get(), _mem: PhantomData });
+    }
+
+    /// Goes to this entry.
+    #[inline(always)]
+    pub(crate) fn pass_to(&self, behind: Behind) {
+        self.next.set(behind.0);
+    }
+
     pub(crate) fn mask(&self) -> u32 {
         self.mask
     }
@@ -52,22 +145,6 @@ impl CqeMem {
     #[inline(always)]
     pub(crate) fn is_ready(&self, op_own: u8, lap: u8) -> bool {
         (op_own ^ lap) & 1 == 0 && op_own < 0xf0
-    }
-
-    /// Up to `n` entries from `first` on, not beyond the end of the queue, without an ownership
-    /// test.
-    #[inline(always)]
-    pub(crate) fn entries(&self, first: u32, n: u32) -> impl Iterator<Item = CqeRef<'_>> {
-        let room = self.mask + 1 - (first & self.mask);
-        let first = self.entry(first).fields;
-        let bytes = self.cqe_bytes as usize;
-        // In bounds, since at most `room` entries from the first one on are made. The addition
-        // wraps, since the address behind the last entry is computed as well.
-        (0..n.min(room)).scan(first, move |at, _| {
-            let cqe = CqeRef { fields: *at, _mem: PhantomData };
-            *at = at.wrapping_add(bytes);
-            Some(cqe)
-        })
     }
 
     /// The entry at `index`, without an ownership test.
@@ -117,6 +194,10 @@ impl CqeMem {
     }
 }
 
+/// The address of the entry behind an entry of the queue, or behind the last one.
+#[derive(Clone, Copy)]
+pub(crate) struct Behind(*const u8);
+
 /// A completion queue entry in place.
 #[derive(Clone, Copy)]
 pub(crate) struct CqeRef<'a> {
@@ -136,6 +217,22 @@ impl CqeRef<'_> {
         }
         barrier::from_device();
         Ok(op_own)
+    }
+}
+
+impl CqeRef<'_> {
+    /// The counter of an entry whose `op_own` is exactly this. One read gets both, so no barrier is
+    /// needed between the test and the counter. Other fields need one, which is contained.
+    #[inline(always)]
+    pub(crate) fn counter_if(&self, op_own: u8) -> Option<u16> {
+        let last = self.fields.wrapping_add(offset_of!(RawCqe, wqe_counter)).cast::<u32>();
+        // SAFETY: the last four of the 64 bytes that `entry` checked, which are 64-byte aligned.
+        let last = u32::from_be(unsafe { last.read_volatile() });
+        if last as u8 != op_own {
+            return None;
+        }
+        barrier::from_device();
+        Some((last >> 16) as u16)
     }
 }
 

@@ -8,36 +8,71 @@
 use core::{marker::PhantomData, ptr::NonNull};
 use std::collections::TryReserveError;
 
-use super::Keep;
+use super::{
+    Keep, WqeImage,
+    units::{Registers, Unit, Units, or_units, unit},
+};
 use crate::{
     dbrec::CounterDbRec,
     table::table,
-    uar::{SendRegister, Unit},
+    uar::SendRegister,
     wqe::{
         SEGMENT_BYTES,
-        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, InlineHeader, MAX_UNITS, flags_word},
+        send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS},
     },
 };
+
+/// The value that one request adds to a position of the queue: see [`Sq`](crate::Sq).
+pub(crate) const REQUEST: u64 = 1 << REQUEST_SHIFT;
+pub(crate) const REQUEST_SHIFT: u32 = 16;
 
 /// The record of a request, stored at the number of its first block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     pub(crate) cookie: u64,
-    /// Position of the queue behind the request: see [`Sq`](crate::Sq).
+    /// Position of the queue behind the request.
     pub(crate) after: u64,
 }
 
-/// The send queue's ring, and the record of each request. The ring is write-only, except for the
-/// copies of BlueFlame.
+/// What a request adds to the position if it is posted without any other check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step(u64);
+
+impl Step {
+    /// The request has one block.
+    pub(crate) const ONE_BLOCK: Self = Self(REQUEST + 1);
+    /// The request needs another check. No limit is so far away.
+    pub(crate) const CHECKED: Self = Self(1 << 61);
+}
+
+/// The control segment of the next request, without what the request itself says.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(16))]
+struct NextCtrl {
+    opmod: u8,
+    /// Number of the request's block, in the device's byte order.
+    block: [u8; 2],
+    opcode: u8,
+    /// QP number and, of the request, the number of units.
+    qpn_units: [u8; 4],
+    /// Flags of every request of the queue, in memory order.
+    flags: u64,
+}
+
+/// The send queue's ring, its position, and the record of each request. The ring is write-only,
+/// except for the copies of BlueFlame.
 #[derive(Debug)]
 pub(crate) struct SqMem {
-    /// Memory of the next request of one block, if `left` is not 0.
-    next: *mut u8,
-    /// Record of the same request.
-    next_posted: *mut Posted,
-    /// Requests of one block that may be posted without any other check. As many blocks of the
-    /// ring, from `next` on, and as many records, from `next_posted` on, follow each other.
-    left: u32,
+    /// Position of the next request.
+    at: u64,
+    /// Requests of one block may be posted up to this position without any other check. Their
+    /// blocks follow each other in the ring, and their records in the table.
+    limit: u64,
+    /// The block with running number `n` is at `blocks + 64 * n`, from `at` to `limit`.
+    blocks: *mut u8,
+    /// The record of that block is `records[n]`.
+    records: *mut Posted,
+    next_ctrl: NextCtrl,
     mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
@@ -61,8 +96,36 @@ impl SqMem {
         keep: Keep,
     ) -> Result<Self, TryReserveError> {
         let posted = table(block_count as usize, |_| Posted::default())?;
-        let (next, next_posted) = (base.as_ptr(), core::ptr::null_mut());
-        Ok(Self { next, next_posted, left: 0, mask: block_count - 1, base, posted, _keep: keep })
+        Ok(Self {
+            at: 0,
+            limit: 0,
+            blocks: base.as_ptr(),
+            records: core::ptr::null_mut(),
+            next_ctrl: NextCtrl::default(),
+            mask: block_count - 1,
+            base,
+            posted,
+            _keep: keep,
+        })
+    }
+
+    /// Sets what the control segments of all requests have in common.
+    pub(crate) fn set_common(&mut self, qpn: u32, flags: u64) {
+        self.next_ctrl.qpn_units = (qpn << 8).to_be_bytes();
+        self.next_ctrl.flags = flags;
+    }
+
+    /// Position of the next request.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// Goes to another position. From now on until the next [`aim`](Self::aim), every request needs
+    /// a check.
+    #[inline(always)]
+    pub(crate) fn set_position(&mut self, at: u64) {
+        (self.at, self.limit) = (at, at);
     }
 
     pub(crate) fn mask(&self) -> u32 {
@@ -89,50 +152,76 @@ impl SqMem {
         unsafe { *self.posted.get_unchecked_mut((block & self.mask) as usize) = posted };
     }
 
-    /// Sets the place of the next request of one block. At most `most` requests may be posted
-    /// without any other check, and none beyond the end of the ring.
+    /// Lets at most `most` requests of one block, and none beyond the end of the ring, be posted
+    /// without any other check.
     #[inline]
-    pub(crate) fn aim(&mut self, block: u32, most: u32) {
-        let BlocksMut { memory, posted } = self.span(block, most);
-        let posted = posted.into_slice();
-        (self.left, self.next_posted, self.next) = (posted.len() as u32, posted.as_mut_ptr(), memory);
+    pub(crate) fn aim(&mut self, most: u32) {
+        let number = usize::from(self.at as u16);
+        let (first, len) = self.span_at(number as u32, most);
+        // Pointers to block and record 0 of a lap that starts with number 0. They wrap, since they
+        // may be outside the allocations; the numbers up to `limit` bring them back.
+        let lap = number.wrapping_sub(first);
+        self.blocks = self.base.as_ptr().wrapping_sub(lap.wrapping_mul(BLOCK_BYTES));
+        self.records = self.posted.as_mut_ptr().wrapping_sub(lap);
+        self.limit = self.at.wrapping_add(len as u64 * Step::ONE_BLOCK.0);
+        self.next_ctrl.block = (self.at as u16).to_be_bytes();
     }
 
-    /// The place of the next request of one block is not known until the next [`aim`](Self::aim).
+    /// From now on until the next [`aim`](Self::aim), every request needs a check.
     #[inline(always)]
     pub(crate) fn forget_next(&mut self) {
-        self.left = 0;
+        self.limit = self.at;
     }
 
-    /// Takes the place of the next request of one block, if one may be posted without any other
-    /// check. Call [`aim`](Self::aim) after `None`, and after writing requests in any other way.
+    /// Takes the place of the next request, and records its cookie, if the request has one block
+    /// and may be posted without any other check. Otherwise changes nothing.
     #[inline(always)]
-    pub(crate) fn next_block(&mut self, register: &SendRegister) -> Option<OneBlock<'_>> {
-        // The price is 1, or more than any `left`.
-        let (left, none) = self.left.overflowing_sub(register.price());
-        self.left = left;
-        if none {
-            self.left = 0;
+    pub(crate) fn next_block(
+        &mut self,
+        step: Step,
+        cookie: u64,
+        register: &SendRegister,
+    ) -> Option<OneBlock<'_>> {
+        let at = self.at;
+        // One sum for three checks: a request of more blocks and a register without BlueFlame bring
+        // the position beyond any limit.
+        let after = at.wrapping_add(register.surcharge()).wrapping_add(step.0);
+        if self.limit.wrapping_sub(after).cast_signed() < 0 {
             return None;
         }
-        let (wqe, posted) = (self.next, self.next_posted);
-        // The additions wrap, since the addresses behind the last ones are computed as well.
-        self.next = wqe.wrapping_add(BLOCK_BYTES);
-        self.next_posted = posted.wrapping_add(1);
-        Some(OneBlock { wqe, posted, _memory: PhantomData })
+        self.at = after;
+        // In units of 8 bytes, since an address has room for the factors 2 and 8.
+        let offset = opaque(usize::from(at as u16) * 8);
+        let wqe = self.blocks.wrapping_byte_add(offset * 8);
+        let posted = self.records.wrapping_byte_add(offset * 2);
+        // SAFETY: all 16 bytes of the struct are initialised, and it is aligned to 16.
+        let ctrl = unsafe { (&raw const self.next_ctrl).cast::<Unit>().read() };
+        self.next_ctrl.block = (after as u16).to_be_bytes();
+        // SAFETY: the sum was within the limit, so the step was one block, and the request's number
+        // is one of those for which `aim` has set the pointers.
+        unsafe { *posted = Posted { cookie, after } };
+        Some(OneBlock { wqe, ctrl, count: after as u16, _memory: PhantomData })
     }
 
-    /// Neighbouring blocks from `block` on, not beyond the end of the ring and at most `most`:
-    /// their number and their memory.
+    /// The index of the block with this number, and how many blocks follow each other from there
+    /// on, not beyond the end of the ring and at most `most`.
     #[inline(always)]
-    pub(crate) fn span(&mut self, block: u32, most: u32) -> BlocksMut<'_> {
-        let first = (block & self.mask) as usize;
-        let len = (self.posted.len() - first).min(most as usize);
+    fn span_at(&self, number: u32, most: u32) -> (usize, usize) {
+        let first = (number & self.mask) as usize;
+        (first, (self.posted.len() - first).min(most as usize))
+    }
+
+    /// Neighbouring blocks from the position on, not beyond the end of the ring and at most `most`.
+    #[inline(always)]
+    pub(crate) fn span(&mut self, most: u32) -> BlocksMut<'_> {
+        let (first, len) = self.span_at(u32::from(self.at as u16), most);
         // SAFETY: first + len is at most the number of blocks, and of entries of the table.
-        let (memory, posted) = unsafe {
-            (self.base.as_ptr().add(first * BLOCK_BYTES), self.posted.get_unchecked_mut(first..first + len))
+        let (blocks, records) = unsafe {
+            let end = first + len;
+            (self.base.as_ptr().add(end * BLOCK_BYTES), self.posted.as_mut_ptr().add(end))
         };
-        BlocksMut { memory, posted: posted.iter_mut() }
+        let offset = -((len * size_of::<Posted>()) as isize);
+        BlocksMut { blocks, records, offset, _memory: PhantomData }
     }
 
     /// Calls the writer of a WQE of `units` units at `block`. The WQE has at most [`MAX_UNITS`]
@@ -141,13 +230,12 @@ impl SqMem {
     pub(crate) fn write(&mut self, block: u32, units: usize, body: impl FnOnce(&mut Units<'_>)) {
         let room = (self.mask + 1 - (block & self.mask)) as usize * BLOCK_UNITS;
         if units <= room {
-            let mut out = Units { at: self.at(block), left: units, _memory: PhantomData };
-            return body(&mut out);
+            // SAFETY: the units are inside the ring, aligned as it is; exclusive through `&mut self`.
+            return body(&mut unsafe { Units::new(self.at(block), units) });
         }
         let mut beside = [[0u64; 2]; MAX_UNITS];
-        let mut out =
-            Units { at: beside.as_mut_ptr().cast(), left: units.min(MAX_UNITS), _memory: PhantomData };
-        body(&mut out);
+        // SAFETY: inside the array, aligned for its words; nobody else uses it.
+        body(&mut unsafe { Units::new(beside.as_mut_ptr().cast(), units.min(MAX_UNITS)) });
         self.write_wrapped(block, &beside[..units.min(MAX_UNITS)]);
     }
 
@@ -197,46 +285,69 @@ impl SqMem {
 pub(crate) struct OneBlock<'a> {
     /// A block of the ring.
     wqe: *mut u8,
-    /// Its record.
-    posted: *mut Posted,
+    /// The control segment, without what the request itself says.
+    ctrl: Unit,
+    /// The count of the doorbell record.
+    count: u16,
     _memory: PhantomData<&'a mut SqMem>,
 }
 
 impl OneBlock<'_> {
-    /// Room for the WQE.
+    /// The control segment, with what the request itself says.
     #[inline(always)]
-    pub(crate) fn units(&mut self) -> Units<'_> {
-        Units { at: self.wqe, left: BLOCK_UNITS, _memory: PhantomData }
+    pub(crate) fn ctrl(&self, ctrl: [u64; 2]) -> Unit {
+        or_units(self.ctrl, unit(ctrl))
     }
 
-    /// Hands the WQE to the device: barrier, record, flush, BlueFlame.
+    /// Room for the units behind the control segment, to be written before
+    /// [`ring_written`](Self::ring_written).
     #[inline(always)]
-    pub(crate) fn ring(self, posted: Posted, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
-        // SAFETY: an entry of the table; exclusive through the borrow of the ring.
-        unsafe { *self.posted = posted };
-        dbrec.publish(posted.after as u16);
-        // SAFETY: a whole block of the ring, which is 64-byte aligned.
-        unsafe { register.ring_block(self.wqe) };
+    pub(crate) fn body(&mut self) -> Units<'_> {
+        // SAFETY: the last three of four units of a block of the ring, which is 64-byte aligned;
+        // exclusive through the borrow of the ring.
+        unsafe { Units::new(self.wqe.add(SEGMENT_BYTES), BLOCK_UNITS - 1) }
     }
 
-    /// Writes a prepared WQE with this first word, and hands it to the device.
+    /// Writes the control segment, and hands the WQE to the device: barrier, record, flush,
+    /// BlueFlame. The body is copied from the ring.
     #[inline(always)]
-    pub(crate) fn ring_image(
+    pub(crate) fn ring_written(self, ctrl: Unit, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+        // SAFETY: the first unit of a block of the ring, which is 64-byte aligned; exclusive through
+        // the borrow of the ring.
+        unsafe { self.wqe.cast::<Unit>().write(ctrl) };
+        dbrec.publish(self.count);
+        // SAFETY: the other units of the block; and `next_block` has checked that the register has
+        // BlueFlame.
+        unsafe { register.ring_block(ctrl, self.wqe.add(SEGMENT_BYTES).cast()) };
+    }
+
+    /// Writes a WQE that is in registers of the processor, and hands it to the device.
+    #[inline(always)]
+    pub(crate) fn ring_registers(
         self,
-        image: &WqeImage,
-        word: u64,
-        posted: Posted,
+        wqe: &Registers,
         dbrec: &mut CounterDbRec,
         register: &mut SendRegister,
     ) {
-        let units = image.first_block(word);
-        // SAFETY: four units of the block, aligned as the ring is, and an entry of the table;
-        // exclusive through the borrow of the ring.
-        unsafe {
-            self.wqe.cast::<[Unit; 4]>().write(units);
-            *self.posted = posted;
+        for (n, unit) in wqe.units().iter().enumerate() {
+            // SAFETY: one of four units of a block of the ring, which is 64-byte aligned; exclusive
+            // through the borrow of the ring.
+            unsafe { self.wqe.cast::<Unit>().add(n).write(*unit) };
         }
-        dbrec.publish(posted.after as u16);
+        dbrec.publish(self.count);
+        // SAFETY: `next_block` has checked that the register has BlueFlame.
+        unsafe { register.ring_units(wqe.block()) };
+    }
+
+    /// Writes a prepared WQE, and hands it to the device.
+    #[inline(always)]
+    pub(crate) fn ring_image(self, image: &WqeImage, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+        let mut units = image.first_block();
+        units[0] = or_units(units[0], self.ctrl);
+        // SAFETY: four units of a block of the ring, which is 64-byte aligned; exclusive through the
+        // borrow of the ring.
+        unsafe { self.wqe.cast::<[Unit; 4]>().write(units) };
+        dbrec.publish(self.count);
         // SAFETY: `next_block` has checked that the register has BlueFlame.
         unsafe { register.ring_units(&units) };
     }
@@ -244,9 +355,13 @@ impl OneBlock<'_> {
 
 /// Neighbouring blocks of the ring, for WQEs of one block each.
 pub(crate) struct BlocksMut<'a> {
-    memory: *mut u8,
-    /// One record for each block of `memory` that is left.
-    posted: core::slice::IterMut<'a, Posted>,
+    /// The address behind the last block.
+    blocks: *mut u8,
+    /// The address behind the last record; there is one for each block.
+    records: *mut Posted,
+    /// Offset of the next record from there, in bytes: negative, or 0 behind the last one.
+    offset: isize,
+    _memory: PhantomData<&'a mut SqMem>,
 }
 
 impl<'a> Iterator for BlocksMut<'a> {
@@ -254,192 +369,35 @@ impl<'a> Iterator for BlocksMut<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        let posted = self.posted.next()?;
-        let at = self.memory;
-        // The addition wraps, since the address behind the last block is computed as well.
-        self.memory = at.wrapping_add(BLOCK_BYTES);
-        Some((Units { at, left: BLOCK_UNITS, _memory: PhantomData }, posted))
-    }
-}
-
-/// Units of a WQE that is being written, from front to back. Writes beyond them are left out.
-#[derive(Debug)]
-pub struct Units<'a> {
-    at: *mut u8,
-    /// Units that are valid for writes from `at` on.
-    left: usize,
-    _memory: PhantomData<&'a mut [u64; 2]>,
-}
-
-impl Units<'_> {
-    /// Writes the next unit, in memory order.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, [first, second]: [u64; 2]) {
-        if self.left == 0 {
-            return;
+        if self.offset == 0 {
+            return None;
         }
-        let at = self.at.cast::<u64>();
-        // SAFETY: one more unit is valid for writes, aligned as blocks and the buffer outside the
-        // ring are.
+        let offset = opaque(self.offset.cast_unsigned()).cast_signed();
+        self.offset = offset + size_of::<Posted>() as isize;
+        // A block has the size of four records.
+        const { assert!(BLOCK_BYTES == 4 * size_of::<Posted>()) };
+        // SAFETY: at least one record before the end, so a block of the ring and an entry of the
+        // table; each is given out once.
         unsafe {
-            at.write(first);
-            at.add(1).write(second);
+            let wqe = Units::new(self.blocks.offset(offset * 4), BLOCK_UNITS);
+            Some((wqe, &mut *self.records.byte_offset(offset)))
         }
-        self.skip(1);
-    }
-
-    /// Writes several units, in memory order.
-    pub(crate) fn push_all(&mut self, words: &[u64]) {
-        for pair in words.chunks_exact(2) {
-            self.push([pair[0], pair[1]]);
-        }
-    }
-
-    #[inline(always)]
-    fn skip(&mut self, units: usize) {
-        // The addition wraps, since the address behind the last unit is computed as well.
-        self.at = self.at.wrapping_add(units * SEGMENT_BYTES);
-        self.left -= units;
-    }
-
-    /// Writes an inline segment, or nothing if there are no bytes. The padding keeps the ring's old
-    /// bytes.
-    #[inline(always)]
-    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
-        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
-        if bytes.is_empty() || units > self.left {
-            return;
-        }
-        // SAFETY: `units` units are valid for writes, and hold header and bytes.
-        unsafe {
-            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
-            self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        }
-        self.skip(units);
-    }
-
-    /// Writes an inline segment of several pieces, one after the other.
-    #[inline(always)]
-    pub(crate) fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
-        let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
-        let mut total = 0;
-        for part in parts {
-            if part.len() > room - total {
-                return;
-            }
-            // SAFETY: that many bytes are left behind the header and the earlier pieces.
-            unsafe {
-                let to = self.at.add(INLINE_HEADER_BYTES + total);
-                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
-            }
-            total += part.len();
-        }
-        if total == 0 {
-            return;
-        }
-        // SAFETY: there was room for a piece, so there is room for the header before it.
-        unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
-        self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
     }
 }
 
-/// A WQE of up to four blocks outside the ring, without QP number and block number.
-#[derive(Clone, Debug)]
-#[repr(C, align(64))]
-pub(crate) struct WqeImage {
-    units: [[u64; 2]; WqeImage::UNITS],
-    /// Where the inline bytes are, and how many: inside `units`.
-    inline_at: usize,
-    inline_len: usize,
-}
-
-impl WqeImage {
-    /// Maximum number of units.
-    pub(crate) const UNITS: usize = 4 * BLOCK_UNITS;
-
-    pub(crate) fn new() -> Self {
-        Self { units: [[0; 2]; Self::UNITS], inline_at: 0, inline_len: 0 }
-    }
-
-    /// Calls the writer of the WQE, which has `inline_len` inline bytes behind `head` units.
-    pub(crate) fn write(
-        &mut self,
-        units: usize,
-        (head, inline_len): (usize, usize),
-        body: impl FnOnce(&mut Units<'_>),
-    ) {
-        let left = units.min(Self::UNITS);
-        body(&mut Units { at: self.units.as_mut_ptr().cast(), left, _memory: PhantomData });
-        self.set_inline_place(head, inline_len);
-    }
-
-    fn set_inline_place(&mut self, head: usize, inline_len: usize) {
-        let inline_at = head * SEGMENT_BYTES + INLINE_HEADER_BYTES;
-        assert!(inline_len == 0 || inline_at + inline_len <= size_of_val(&self.units));
-        (self.inline_at, self.inline_len) = if inline_len > 0 { (inline_at, inline_len) } else { (0, 0) };
-    }
-
-    /// The units of the first block. The bits of `word`, in memory order, are added to the first 8
-    /// bytes.
-    #[inline(always)]
-    pub(crate) fn first_block(&self, word: u64) -> [Unit; 4] {
-        // SAFETY: four of the units of the image, which is 64-byte aligned; any bytes are valid.
-        let mut units = unsafe { self.units.as_ptr().cast::<[Unit; 4]>().read() };
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use core::arch::x86_64::{_mm_cvtsi64_si128, _mm_or_si128};
-            // SAFETY: every x86-64 processor has SSE2.
-            units[0] = unsafe { _mm_or_si128(units[0], _mm_cvtsi64_si128(word.cast_signed())) };
-        }
-        #[cfg(any(not(target_arch = "x86_64"), miri))]
-        {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&word.to_ne_bytes());
-            units[0] |= Unit::from_ne_bytes(bytes);
-        }
-        units
-    }
-
-    /// The control segment with QP number and block number filled in and these flags added.
-    pub(crate) fn ctrl_words(&self, qpn_word: u64, block: u16, flags: u8) -> [u64; 2] {
-        let [first, second] = self.units[0];
-        [first | (qpn_word | u64::from(block) << 40).to_be(), second | flags_word(flags)]
-    }
-
-    /// Words of the units `first..end`.
-    pub(crate) fn words(&self, first: usize, end: usize) -> &[u64] {
-        self.units[first..end].as_flattened()
-    }
-
-    /// Changes a unit behind the control segment.
-    pub(crate) fn set_unit(&mut self, unit: usize, words: [u64; 2]) {
-        self.units[unit] = words;
-    }
-
-    /// The inline bytes; none if the WQE has segments.
-    #[inline(always)]
-    pub(crate) fn inline_bytes(&mut self) -> &mut [u8] {
-        // SAFETY: inside `units`, as `set_inline_place` has checked; any bytes are valid integers;
-        // exclusive through `&mut self`.
+/// The same value, of which the compiler knows nothing: it keeps the value in one register instead
+/// of a register for each multiple.
+#[inline(always)]
+fn opaque(value: usize) -> usize {
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+    {
+        let mut value = value;
+        // SAFETY: there is no instruction.
         unsafe {
-            let first = self.units.as_mut_ptr().cast::<u8>().add(self.inline_at);
-            core::slice::from_raw_parts_mut(first, self.inline_len)
-        }
+            core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
+        };
+        value
     }
-
-    /// Whether the WQE has inline bytes.
-    pub(crate) fn is_inline(&self) -> bool {
-        self.inline_len > 0
-    }
-
-    /// Replaces the inline segment at `unit`, and sets the size of the WQE to `units`.
-    pub(crate) fn set_inline(&mut self, unit: usize, bytes: &[u8], units: usize) {
-        self.set_inline_place(unit, bytes.len());
-        let left = Self::UNITS - unit;
-        let at = self.units[unit..].as_mut_ptr().cast();
-        Units { at, left, _memory: PhantomData }.push_inline(bytes);
-        let size = MAX_UNITS as u64;
-        let first = &mut self.units[0][0];
-        *first = (u64::from_be(*first) & !size | units as u64 & size).to_be();
-    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    value
 }

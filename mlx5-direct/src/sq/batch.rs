@@ -1,21 +1,11 @@
 //! Many requests with one barrier, one record and one doorbell.
 
-use super::{REQUEST, REQUEST_SHIFT, SendBatchError, SendError, Sq, block};
+use super::{REQUEST_SHIFT, SendBatchError, SendError, Sq, block};
 use crate::{
-    queue_mem::Posted,
+    queue_mem::{Posted, REQUEST, Target},
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},
 };
-
-/// Why a run of one-block requests ended.
-enum End<D> {
-    /// The end of the ring, or no more room in the queue.
-    Span,
-    /// No more requests.
-    Requests,
-    /// A request that takes more than one block, or carries or causes a fence.
-    Other(Wr<D>, u64),
-}
 
 impl Sq {
     /// Posts requests with one barrier, one record and one doorbell for all; returns how many.
@@ -32,34 +22,24 @@ impl Sq {
         &mut self,
         wrs: impl IntoIterator<Item = (Wr<D>, u64)>,
     ) -> Result<u32, SendBatchError> {
-        let mut wrs = wrs.into_iter();
-        let first = self.at;
-        let mut last = block(first);
+        let mut wrs = wrs.into_iter().fuse();
+        self.stay_near();
+        let first = self.at();
+        let mut last = first;
         let error = loop {
-            let (written, end);
-            (written, end, wrs) = self.write_span(wrs);
-            if written {
-                last = block(self.at.wrapping_sub(1));
-            }
-            let other = match end {
-                End::Requests => break None,
-                End::Other(wr, cookie) => Some((wr, cookie)),
-                // At the end of the ring, in a full queue or before a fence: post one request the
-                // general way, if there is one.
-                End::Span => wrs.next(),
-            };
-            let Some((wr, cookie)) = other else { break None };
-            let start = block(self.at);
-            if let Err(error) = self.write(wr, cookie) {
+            // At the end of the ring, in a full queue or before a fence: post one request the
+            // general way.
+            let other = self.write_span(&mut wrs, &mut last);
+            let Some((wr, cookie)) = other.or_else(|| wrs.next()) else { break None };
+            let start = self.at();
+            if let Err(error) = self.write_apart(wr, cookie) {
                 break Some(error);
             }
             last = start;
         };
-        let posted = (self.at.wrapping_sub(first) >> REQUEST_SHIFT) as u32;
+        let posted = (self.at().wrapping_sub(first) >> REQUEST_SHIFT) as u32;
         if posted > 0 {
-            self.publish(first, last);
-            // The next single request finds its place.
-            self.ring.forget_next();
+            self.publish(first, block(last));
         }
         match error {
             None => Ok(posted),
@@ -67,40 +47,47 @@ impl Sq {
         }
     }
 
+    /// As [`write`](Self::write), outside the loop over requests of one block.
+    #[inline(never)]
+    fn write_apart<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        self.write(wr, cookie)
+    }
+
     /// Writes one-block requests into neighbouring blocks, while there are such blocks and such
-    /// requests.
+    /// requests. Sets `last` to the block of the last one. Returns the next request, if there is
+    /// one.
     #[inline(always)]
-    fn write_span<D: Data, I: Iterator<Item = (Wr<D>, u64)>>(&mut self, mut wrs: I) -> (bool, End<D>, I) {
+    fn write_span<D: Data>(
+        &mut self,
+        wrs: &mut impl Iterator<Item = (Wr<D>, u64)>,
+        last: &mut u64,
+    ) -> Option<(Wr<D>, u64)> {
         /// Adds one block to the first word of a control segment. The sum does not carry within a
         /// span: the block number wraps at the end of the ring at the earliest.
         const NEXT_BLOCK: u64 = 1 << 40;
-        let (flags, qpn, mut after) = (self.base_flags, self.qpn(), self.at);
-        let most = self.free() & self.open;
-        let mut word = self.qpn_word | u64::from(block(self.at)) << 40;
-        let mut end = End::Span;
-        for (mut out, posted) in self.ring.span(block(self.at), most) {
-            let Some((wr, cookie)) = wrs.next() else {
-                end = End::Requests;
-                break;
-            };
+        let (flags, qpn, first) = (self.base_flags, self.qpn(), self.at());
+        let mut after = first;
+        let mut other = None;
+        let mut word = self.qpn_word | u64::from(block(first)) << 40;
+        for (mut out, posted) in self.ring.span(self.free() & self.open) {
+            let Some((wr, cookie)) = wrs.next() else { break };
             let units = wr.units();
             if units > BLOCK_UNITS || wr.is_fenced() || wr.changes_key() {
-                end = End::Other(wr, cookie);
+                other = Some((wr, cookie));
                 break;
             }
-            let [first, second] = wr.ctrl(units).words(word, 0);
-            out.push([first, second | flags]);
+            let [start, second] = wr.ctrl(units).words(word, 0);
+            out.push([start, second | flags]);
             wr.write_body(&mut out, qpn);
             after = after.wrapping_add(REQUEST + 1);
             *posted = Posted { cookie, after };
             word = word.wrapping_add(NEXT_BLOCK);
         }
-        // Hidden from the compiler, which would count requests and blocks in further registers to
-        // compute what follows.
-        let after = core::hint::black_box(after);
-        let written = after != self.at;
-        self.at = after;
-        (written, end, wrs)
+        if after != first {
+            *last = after.wrapping_sub(1);
+            self.ring.set_position(after);
+        }
+        other
     }
 
     /// As [`post_batch`](Self::post_batch), but a full queue is no error: posts as many requests as

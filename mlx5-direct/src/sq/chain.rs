@@ -31,7 +31,7 @@ impl Sq {
     /// Starts a chain: requests of any types that are rung with one doorbell.
     #[inline(always)]
     pub fn chain(&mut self) -> Chain<'_> {
-        let (at, fence_due) = (self.at, self.fence_due);
+        let (at, fence_due) = (self.at(), self.fence_due);
         // A chain that is leaked leaves its requests written, so the place of the next request is
         // not known until the end of the chain.
         self.ring.forget_next();
@@ -47,7 +47,7 @@ impl Chain<'_> {
     /// [`SendError`]; the chain does not change.
     #[inline(always)]
     pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
-        let at = self.sq.at;
+        let at = self.sq.at();
         self.sq.write(wr, cookie)?;
         self.last = at;
         Ok(())
@@ -55,7 +55,7 @@ impl Chain<'_> {
 
     /// The number of requests in the chain.
     pub fn len(&self) -> u32 {
-        (self.sq.at.wrapping_sub(self.first) >> REQUEST_SHIFT) as u32
+        (self.sq.at().wrapping_sub(self.first) >> REQUEST_SHIFT) as u32
     }
 
     /// Whether the chain has no requests.

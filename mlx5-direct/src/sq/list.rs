@@ -79,16 +79,16 @@ impl Sq {
     /// `bad_wr`). [`WrError::errno`] is the value that `ibv_post_send` returns. A refused request
     /// changes nothing; a fence that was pending is still pending.
     pub fn post_send_wrs(&mut self, wrs: SendWrs<'_>) -> Result<u32, WrListError> {
-        let (first, mut last, mut refused) = (self.at, block(self.at), None);
+        let (first, mut last, mut refused) = (self.at(), block(self.at()), None);
         for wr in wrs {
-            let start = block(self.at);
+            let start = block(self.at());
             if let Err(error) = self.write_verbs(&wr) {
                 refused = Some(error);
                 break;
             }
             last = start;
         }
-        let posted = (self.at.wrapping_sub(first) >> REQUEST_SHIFT) as u32;
+        let posted = (self.at().wrapping_sub(first) >> REQUEST_SHIFT) as u32;
         if posted > 0 {
             self.publish(first, last);
             self.aim();

@@ -1,8 +1,8 @@
 //! A WQE that is built once and posted often.
 
-use super::{REQUEST, SendError, Sq, block};
+use super::{SendError, Sq, block};
 use crate::{
-    queue_mem::{Posted, WqeImage},
+    queue_mem::{Place, Posted, REQUEST, Step, Target, WqeImage},
     wqe::{
         DataSeg,
         send::{BLOCK_UNITS, flag, flags_word},
@@ -24,8 +24,9 @@ pub struct PayloadError;
 /// let (layout, _device) = SqLayout::on_heap(64, 16)?;
 /// let mut sq = Sq::new(layout);
 /// let mut order = sq.prepare(Wr::send(Inline(&[0; 32])).signalled())?;
+/// let field = order.field(8)?;
 /// for price in 100..110u64 {
-///     order.payload()[8..16].copy_from_slice(&price.to_be_bytes());
+///     order.set(field, price.to_be_bytes());
 ///     sq.post_prepared(&order, price)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -36,8 +37,19 @@ pub struct Prepared {
     /// Units before the data.
     head: usize,
     units: usize,
+    /// Whether the request has one block.
+    step: Step,
     fenced: bool,
 }
+
+/// The step of a prepared request of this size.
+fn step(units: usize) -> Step {
+    if units <= BLOCK_UNITS { Step::ONE_BLOCK } else { Step::CHECKED }
+}
+
+/// Some bytes of the payload of a [`Prepared`] request. [`Prepared::field`] makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<const N: usize>(Place<N>);
 
 impl Sq {
     /// Builds the WQE of a request for this queue, which [`post_prepared`](Self::post_prepared)
@@ -56,14 +68,14 @@ impl Sq {
         let (head, fenced) = (units - wr.data_units(), wr.is_fenced());
         let fence = if fenced { flag::FENCE } else { 0 };
         let [first, second] = wr.ctrl(units).words(0, 0);
-        let ctrl = [first, second | self.base_flags | flags_word(fence)];
+        let ctrl = [first, second | flags_word(fence)];
         let (qpn, inline) = (self.qpn(), wr.inline_bytes());
         let mut image = WqeImage::new();
         image.write(units, (head, inline), |out| {
             out.push(ctrl);
             wr.write_body(out, qpn);
         });
-        Ok(Prepared { image, head, units, fenced })
+        Ok(Prepared { image, head, units, step: step(units), fenced })
     }
 
     /// Posts a prepared request in its present form.
@@ -82,16 +94,9 @@ impl Sq {
     /// As `post_one_block`, with a prepared request.
     #[inline(always)]
     fn post_prepared_block(&mut self, prepared: &Prepared, cookie: u64) -> bool {
-        if prepared.units > BLOCK_UNITS {
-            return false;
-        }
-        let at = self.at;
-        let word = (self.qpn_word | u64::from(block(at)) << 40).to_be();
-        let Some(place) = self.ring.next_block(&self.register) else { return false };
-        let after = at.wrapping_add(REQUEST + 1);
-        self.at = after;
-        let posted = Posted { cookie, after };
-        place.ring_image(&prepared.image, word, posted, &mut self.dbrec, &mut self.register);
+        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let Some(place) = self.ring.next_block(prepared.step, cookie, register) else { return false };
+        place.ring_image(&prepared.image, dbrec, register);
         true
     }
 
@@ -109,16 +114,19 @@ impl Sq {
         if self.free() == 0 {
             return Err(SendError::Full);
         }
-        let (first, block) = (self.at, block(self.at));
+        let (first, block) = (self.at(), block(self.at()));
         let fence = if prepared.fenced { 0 } else { self.fence_due };
         self.set_fence_due(0);
-        let ctrl = prepared.image.ctrl_words(self.qpn_word, block as u16, fence);
+        let [start, second] = prepared.image.ctrl_words();
+        let number = (self.qpn_word | u64::from(block as u16) << 40).to_be();
+        let ctrl = [start | number, second | self.base_flags | flags_word(fence)];
         self.ring.write(block, prepared.units, |out| {
             out.push(ctrl);
             out.push_all(prepared.image.words(1, prepared.units));
         });
-        self.at = first.wrapping_add(REQUEST + blocks as u64);
-        self.ring.set_posted(block, Posted { cookie, after: self.at });
+        let after = first.wrapping_add(REQUEST + blocks as u64);
+        self.ring.set_posted(block, Posted { cookie, after });
+        self.ring.set_position(after);
         self.publish(first, block);
         self.aim();
         Ok(())
@@ -130,6 +138,23 @@ impl Prepared {
     #[inline(always)]
     pub fn payload(&mut self) -> &mut [u8] {
         self.image.inline_bytes()
+    }
+
+    /// The place of `N` payload bytes from `offset` on, for [`set`](Self::set).
+    ///
+    /// # Errors
+    ///
+    /// [`PayloadError`] if the inline payload has no such bytes.
+    pub fn field<const N: usize>(&self, offset: usize) -> Result<Field<N>, PayloadError> {
+        self.image.place(offset).map(Field).ok_or(PayloadError)
+    }
+
+    /// Replaces the bytes of a field. This is shorter than a change of [`payload`](Self::payload),
+    /// since the place was checked before. A field of another request, or of an earlier payload of
+    /// another length, is at the same distance from the start of the WQE.
+    #[inline(always)]
+    pub fn set<const N: usize>(&mut self, field: Field<N>, bytes: [u8; N]) {
+        self.image.set(field.0, bytes);
     }
 
     /// Replaces the inline payload. The new payload may have any length that fits the blocks of the
@@ -146,6 +171,7 @@ impl Prepared {
             return Err(PayloadError);
         }
         self.units = self.head + (bytes.len() + 4).div_ceil(16);
+        self.step = step(self.units);
         self.image.set_inline(self.head, bytes, self.units);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    queue_mem::Units,
+    queue_mem::{Registers, Target, Units},
     wqe::{DataSeg, SEGMENT_BYTES, send::INLINE_HEADER_BYTES},
 };
 
@@ -16,6 +16,13 @@ pub trait Data: Copy + sealed::Sealed {
     /// Writes these units.
     #[doc(hidden)]
     fn write(self, out: &mut Units<'_>);
+    /// Whether [`load`](Self::load) has the units.
+    #[doc(hidden)]
+    const IN_REGISTERS: bool = false;
+    /// Puts these units into registers of the processor.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn load(self, _: &mut Registers) {}
     /// Inline bytes among them.
     #[doc(hidden)]
     #[inline(always)]
@@ -80,6 +87,8 @@ impl Data for () {
 
     #[inline(always)]
     fn write(self, _: &mut Units<'_>) {}
+
+    const IN_REGISTERS: bool = true;
 }
 
 impl Data for Inline<'_> {
@@ -125,6 +134,15 @@ impl Data for DataSeg {
     #[inline(always)]
     fn write(self, out: &mut Units<'_>) {
         // The device reads a length of 0 as 2 GiB.
+        if self.byte_count() != 0 {
+            out.push(self.to_words());
+        }
+    }
+
+    const IN_REGISTERS: bool = true;
+
+    #[inline(always)]
+    fn load(self, out: &mut Registers) {
         if self.byte_count() != 0 {
             out.push(self.to_words());
         }

@@ -1,90 +1,75 @@
 # The functions of examples/probe.rs that use a send queue, rustc 1.95.0, release. BLESS=1 cargo test rewrites this file.
 
 send_inline:
-    push %rbp
     push %r15
     push %r14
-    push %r13
     push %r12
     push %rbx
     sub $0x88,%rsp
     test %rdx,%rdx
-    je line88
+    je line73
     shl $0x3,%rdx
     lea (%rdx,%rdx,4),%r15
-    lea 0x48(%rsp),%r12
-    xorps %xmm2,%xmm2
     mov %rsp,%rbx
-    movabs $0xa00000004,%r13
-    nopw 0x0(%rax,%rax,1)
+    movaps placed(%rip),%xmm3
+    nopl 0x0(%rax)
     mov 0x20(%rsi),%rdx
-    mov 0x8(%rdi),%r9
-    mov 0x30(%rdi),%rax
-    mov 0x40(%rdi),%rcx
+    mov 0x38(%rdi),%rax
+    mov 0x88(%rdi),%rcx
+    mov 0x10(%rcx),%rcx
+    add %rax,%rcx
+    add $0x10001,%rcx
+    cmp %rcx,0x40(%rdi)
+    js line55
+    mov %rcx,0x38(%rdi)
+    movzwl %ax,%eax
+    shl $0x3,%eax
     mov 0x48(%rdi),%r8
-    mov 0x80(%rdi),%r10d
-    mov 0x10(%r9),%r9d
-    sub %r9d,%r10d
-    mov %r10d,0x80(%rdi)
-    jb line68
-    movzwl %ax,%r9d
-    shl $0x28,%r9
-    or %rcx,%r9
-    add %r13,%r9
-    bswap %r9
-    or $0x8000000,%r8
-    mov 0x68(%rdi),%rcx
-    mov 0x70(%rdi),%r10
-    lea 0x40(%rcx),%r11
-    mov %r11,0x68(%rdi)
-    lea 0x10(%r10),%r11
-    mov %r11,0x70(%rdi)
-    mov %r9,(%rcx)
-    mov %r8,0x8(%rcx)
-    movl $0x20000080,0x10(%rcx)
-    movups (%rsi),%xmm0
-    movups 0x10(%rsi),%xmm1
-    movups %xmm0,0x14(%rcx)
-    movups %xmm1,0x24(%rcx)
-    add $0x10001,%rax
-    mov %rax,0x30(%rdi)
-    mov %rdx,(%r10)
-    mov %rax,0x8(%r10)
-    mov 0x20(%rdi),%rdx
-    rol $0x8,%ax
-    mov %ax,0x2(%rdx)
+    mov 0x50(%rdi),%r9
+    movaps 0x20(%rdi),%xmm0
+    orps %xmm3,%xmm0
+    mov %ecx,%r10d
+    rol $0x8,%r10w
+    mov %r10w,0x21(%rdi)
+    mov %rdx,(%r9,%rax,2)
+    mov %rcx,0x8(%r9,%rax,2)
+    movl $0x20000080,0x10(%r8,%rax,8)
+    movups (%rsi),%xmm1
+    movups 0x10(%rsi),%xmm2
+    movups %xmm1,0x14(%r8,%rax,8)
+    movups %xmm2,0x24(%r8,%rax,8)
+    movaps %xmm0,(%r8,%rax,8)
+    mov 0x70(%rdi),%rcx
+    mov %r10w,0x2(%rcx)
     sfence
-    mov (%rdi),%rax
-    movaps (%rcx),%xmm0
-    movaps %xmm0,(%rax)
-    movaps 0x10(%rcx),%xmm0
-    movaps %xmm0,0x10(%rax)
-    movaps 0x20(%rcx),%xmm0
-    movaps %xmm0,0x20(%rax)
-    movaps 0x30(%rcx),%xmm0
-    movaps %xmm0,0x30(%rax)
-    xor $0x100,%rax
-    mov %rax,(%rdi)
+    mov 0x80(%rdi),%rcx
+    movaps %xmm0,(%rcx)
+    movaps 0x10(%r8,%rax,8),%xmm0
+    movaps %xmm0,0x10(%rcx)
+    movaps 0x20(%r8,%rax,8),%xmm0
+    movaps %xmm0,0x20(%rcx)
+    movaps 0x30(%r8,%rax,8),%xmm0
+    movaps %xmm0,0x30(%rcx)
+    xor $0x100,%rcx
+    mov %rcx,0x80(%rdi)
     add $0x28,%rsi
     add $0xffffffffffffffd8,%r15
-    jne line16
-    jmp line88
-    movl $0x0,0x80(%rdi)
+    jne line12
+    jmp line73
     movl $0x0,(%rsp)
     movl $0x4,0x38(%rsp)
-    movups %xmm2,(%r12)
     mov %rsi,0x70(%rsp)
     movq $0x20,0x78(%rsp)
     movw $0x800,0x80(%rsp)
     mov %rdi,%r14
-    mov %rsi,%rbp
+    mov %rsi,%r12
     mov %rbx,%rsi
     call <mlx5_direct::sq::Sq::post_any>
-    xorps %xmm2,%xmm2
+    movaps placed(%rip),%xmm3
     mov %r14,%rdi
-    mov %rbp,%rsi
+    mov %r12,%rsi
     cmp $0x2,%al
-    je line64
+    je line51
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
@@ -92,98 +77,78 @@ send_inline:
     add $0x88,%rsp
     pop %rbx
     pop %r12
-    pop %r13
     pop %r14
     pop %r15
-    pop %rbp
     ret
 
 send_segment:
-    push %rbp
     push %r15
     push %r14
-    push %r13
     push %r12
     push %rbx
     sub $0x88,%rsp
     test %rdx,%rdx
-    je line89
+    je line71
     lea (%rdx,%rdx,2),%rax
     lea (%rsi,%rax,8),%r15
-    lea 0x48(%rsp),%r12
-    xorps %xmm1,%xmm1
     mov %rsp,%rbx
-    movabs $0xa00000002,%r13
-    nopw 0x0(%rax,%rax,1)
-    mov (%rsi),%rcx
-    mov 0x8(%rsi),%rax
+    movaps placed(%rip),%xmm2
+    xorps %xmm3,%xmm3
+    nopl 0x0(%rax)
+    movdqu (%rsi),%xmm0
     mov 0x10(%rsi),%rdx
-    test %ecx,%ecx
-    je line70
-    mov 0x8(%rdi),%r11
-    mov 0x30(%rdi),%r8
-    mov 0x40(%rdi),%r10
-    mov 0x48(%rdi),%r9
-    mov 0x80(%rdi),%ebp
-    mov 0x10(%r11),%r11d
-    sub %r11d,%ebp
-    mov %ebp,0x80(%rdi)
-    jb line69
-    or $0x8000000,%r9
-    movzwl %r8w,%r11d
-    shl $0x28,%r11
-    or %r10,%r11
-    add %r13,%r11
-    bswap %r11
-    mov 0x68(%rdi),%r10
-    mov 0x70(%rdi),%r14
-    lea 0x40(%r10),%rbp
-    mov %rbp,0x68(%rdi)
-    lea 0x10(%r14),%rbp
-    mov %rbp,0x70(%rdi)
-    mov %r11,(%r10)
-    mov %r9,0x8(%r10)
-    mov %rcx,0x10(%r10)
-    mov %rax,0x18(%r10)
-    add $0x10001,%r8
-    mov %r8,0x30(%rdi)
-    mov %rdx,(%r14)
-    mov %r8,0x8(%r14)
-    mov 0x20(%rdi),%rax
-    rol $0x8,%r8w
-    mov %r8w,0x2(%rax)
+    movd %xmm0,%eax
+    test %eax,%eax
+    je line53
+    mov 0x38(%rdi),%rcx
+    mov 0x88(%rdi),%rax
+    mov 0x10(%rax),%rax
+    add %rcx,%rax
+    add $0x10001,%rax
+    cmp %rax,0x40(%rdi)
+    js line53
+    mov %rax,0x38(%rdi)
+    movzwl %cx,%ecx
+    shl $0x3,%ecx
+    mov 0x48(%rdi),%r8
+    mov 0x50(%rdi),%r9
+    movaps 0x20(%rdi),%xmm1
+    orps %xmm2,%xmm1
+    mov %eax,%r10d
+    rol $0x8,%r10w
+    mov %r10w,0x21(%rdi)
+    mov %rdx,(%r9,%rcx,2)
+    mov %rax,0x8(%r9,%rcx,2)
+    movaps %xmm1,(%r8,%rcx,8)
+    movdqa %xmm0,0x10(%r8,%rcx,8)
+    mov 0x70(%rdi),%rax
+    mov %r10w,0x2(%rax)
     sfence
-    mov (%rdi),%rax
-    movaps (%r10),%xmm0
-    movaps %xmm0,(%rax)
-    movaps 0x10(%r10),%xmm0
-    movaps %xmm0,0x10(%rax)
-    movaps 0x20(%r10),%xmm0
-    movaps %xmm0,0x20(%rax)
-    movaps 0x30(%r10),%xmm0
-    movaps %xmm0,0x30(%rax)
+    mov 0x80(%rdi),%rax
+    movaps %xmm1,(%rax)
+    movdqa %xmm0,0x10(%rax)
+    movaps %xmm3,0x20(%rax)
+    movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,(%rdi)
+    mov %rax,0x80(%rdi)
     add $0x18,%rsi
     cmp %r15,%rsi
-    jne line16
-    jmp line89
-    movl $0x0,0x80(%rdi)
+    jne line13
+    jmp line71
     movl $0x0,(%rsp)
     movl $0x4,0x38(%rsp)
-    movups %xmm1,(%r12)
-    mov %rcx,0x70(%rsp)
-    mov %rax,0x78(%rsp)
+    movdqu %xmm0,0x70(%rsp)
     movw $0x800,0x80(%rsp)
     mov %rdi,%r14
-    mov %rsi,%rbp
+    mov %rsi,%r12
     mov %rbx,%rsi
     call <mlx5_direct::sq::Sq::post_any>
-    xorps %xmm1,%xmm1
+    xorps %xmm3,%xmm3
+    movaps placed(%rip),%xmm2
     mov %r14,%rdi
-    mov %rbp,%rsi
+    mov %r12,%rsi
     cmp $0x2,%al
-    je line65
+    je line49
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
@@ -191,10 +156,8 @@ send_segment:
     add $0x88,%rsp
     pop %rbx
     pop %r12
-    pop %r13
     pop %r14
     pop %r15
-    pop %rbp
     ret
 
 send_prepared:
@@ -205,79 +168,66 @@ send_prepared:
     push %r12
     push %rbx
     push %rax
-    test %rcx,%rcx
-    je line84
-    mov %rcx,%rbx
+    test %r8,%r8
+    je line71
+    mov %r8,%rbx
+    mov %rcx,%r14
+    mov %rdx,%r15
+    mov %rsi,%r12
+    mov %rdi,%r13
     shl $0x4,%rbx
-    xor %r12d,%r12d
-    mov placed(%rip),%r13
-    data16 cs nopw 0x0(%rax,%rax,1)
-    mov 0x108(%rsi),%rax
-    cmp $0xf,%rax
-    jbe line92
-    mov 0x8(%rdx,%r12,1),%rax
-    mov 0x100(%rsi),%rcx
-    mov (%rdx,%r12,1),%r8
-    mov %r8,0x8(%rsi,%rcx,1)
-    cmpq $0x4,0x148(%rsi)
-    ja line70
-    mov 0x8(%rdi),%r9
-    mov 0x30(%rdi),%rcx
-    mov 0x40(%rdi),%r8
-    mov 0x80(%rdi),%r10d
-    mov 0x10(%r9),%r9d
-    sub %r9d,%r10d
-    mov %r10d,0x80(%rdi)
-    jb line69
-    mov 0x68(%rdi),%r9
-    mov 0x70(%rdi),%r10
-    lea 0x40(%r9),%r11
-    mov %r11,0x68(%rdi)
-    lea 0x10(%r10),%r11
-    mov %r11,0x70(%rdi)
-    movzwl %cx,%r11d
-    shl $0x28,%r11
-    or %r8,%r11
-    bswap %r11
-    add $0x10001,%rcx
-    mov %rcx,0x30(%rdi)
-    movaps 0x10(%rsi),%xmm0
-    movaps 0x20(%rsi),%xmm1
-    movaps 0x30(%rsi),%xmm2
-    movq %r11,%xmm3
-    por (%rsi),%xmm3
-    movdqa %xmm3,(%r9)
-    movaps %xmm0,0x10(%r9)
-    movaps %xmm1,0x20(%r9)
-    movaps %xmm2,0x30(%r9)
-    mov %rax,(%r10)
-    mov %rcx,0x8(%r10)
-    mov 0x20(%rdi),%rax
-    rol $0x8,%cx
-    mov %cx,0x2(%rax)
+    add %rcx,%rbx
+    mov placed(%rip),%rbp
+    data16 data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
+    mov (%r14),%rax
+    mov 0x8(%r14),%rdx
+    mov %rax,(%r12,%r15,1)
+    mov 0x38(%r13),%rcx
+    mov 0x88(%r13),%rax
+    mov 0x150(%r12),%rsi
+    add %rcx,%rsi
+    mov 0x10(%rax),%rax
+    add %rsi,%rax
+    cmp %rax,0x40(%r13)
+    js line62
+    mov %rax,0x38(%r13)
+    movzwl %cx,%ecx
+    shl $0x3,%ecx
+    mov 0x48(%r13),%rsi
+    mov 0x50(%r13),%rdi
+    movaps 0x20(%r13),%xmm0
+    mov %eax,%r8d
+    rol $0x8,%r8w
+    mov %r8w,0x21(%r13)
+    mov %rdx,(%rdi,%rcx,2)
+    mov %rax,0x8(%rdi,%rcx,2)
+    movaps 0x10(%r12),%xmm1
+    movaps 0x20(%r12),%xmm2
+    movaps 0x30(%r12),%xmm3
+    orps (%r12),%xmm0
+    movaps %xmm0,(%rsi,%rcx,8)
+    movaps %xmm1,0x10(%rsi,%rcx,8)
+    movaps %xmm2,0x20(%rsi,%rcx,8)
+    movaps %xmm3,0x30(%rsi,%rcx,8)
+    mov 0x70(%r13),%rax
+    mov %r8w,0x2(%rax)
     sfence
-    mov (%rdi),%rax
-    movdqa %xmm3,(%rax)
-    movaps %xmm0,0x10(%rax)
-    movaps %xmm1,0x20(%rax)
-    movaps %xmm2,0x30(%rax)
+    mov 0x80(%r13),%rax
+    movaps %xmm0,(%rax)
+    movaps %xmm1,0x10(%rax)
+    movaps %xmm2,0x20(%rax)
+    movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,(%rdi)
-    add $0x10,%r12
-    cmp %r12,%rbx
-    jne line14
-    jmp line84
-    movl $0x0,0x80(%rdi)
-    mov %rdi,%r14
-    mov %rsi,%r15
-    mov %rdx,%rbp
-    mov %rax,%rdx
-    call *%r13
-    mov %r14,%rdi
-    mov %r15,%rsi
-    mov %rbp,%rdx
+    mov %rax,0x80(%r13)
+    add $0x10,%r14
+    cmp %rbx,%r14
+    jne line18
+    jmp line71
+    mov %r13,%rdi
+    mov %r12,%rsi
+    call *%rbp
     cmp $0x2,%al
-    je line65
+    je line58
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
@@ -290,11 +240,6 @@ send_prepared:
     pop %r15
     pop %rbp
     ret
-    lea placed(%rip),%rcx
-    mov $0x8,%edi
-    mov $0x10,%esi
-    mov %rax,%rdx
-    call *placed(%rip)
 
 poll_sends:
     push %rbp
@@ -303,68 +248,58 @@ poll_sends:
     push %r13
     push %r12
     push %rbx
-    sub $0x18,%rsp
+    push %rax
     test %edx,%edx
-    je line65
+    je line55
     mov %edx,%ebx
+    mov %rsi,%rbp
     mov %rdi,%r12
-    mov 0x58(%rsi),%rbp
-    mov 0x84(%rsi),%r13d
-    mov 0x30(%rsi),%r11
-    mov 0x38(%rsi),%r14
-    mov 0x38(%rdi),%eax
-    xor %r15d,%r15d
-    mov %rsi,0x8(%rsp)
+    mov 0x10(%rsi),%r15
+    mov 0x60(%rsi),%edi
+    mov 0xa0(%rsi),%r13
+    mov 0x8(%r12),%rax
+    xor %r14d,%r14d
+    mov %edi,0x4(%rsp)
     jmp line27
-    nopl 0x0(%rax,%rax,1)
-    add %rbp,%rcx
+    nopw 0x0(%rax,%rax,1)
+    add %r15,%rcx
     mov (%rcx),%rcx
-    mov %rdx,0x38(%rsi)
-    mov %rdx,%r14
-    add %rcx,%r15
+    mov %rdx,0xa0(%rbp)
+    mov %rdx,%r13
+    add %rcx,%r14
     dec %ebx
-    je line66
-    cmp 0x40(%r12),%eax
-    jne line37
+    je line56
+    cmp 0x18(%r12),%rax
+    jb line37
     mov %r12,%rdi
-    mov %r14,0x10(%rsp)
-    mov %r11,%r14
     call *placed(%rip)
-    mov %r14,%r11
-    mov 0x10(%rsp),%r14
-    mov 0x8(%rsp),%rsi
-    mov 0x38(%r12),%eax
-    and 0x10(%r12),%eax
-    mov 0x14(%r12),%ecx
-    imul %rax,%rcx
-    mov (%r12),%rax
-    movzbl 0x3f(%rax,%rcx,1),%edx
-    cmp 0x4c(%r12),%dl
-    jne line66
-    movzwl 0x3c(%rax,%rcx,1),%ecx
-    rol $0x8,%cx
-    mov 0x38(%r12),%eax
-    inc %eax
-    mov %eax,0x38(%r12)
-    movzwl %cx,%ecx
-    and %r13d,%ecx
+    mov 0x4(%rsp),%edi
+    mov 0x28(%r12),%ecx
+    and 0x58(%r12),%ecx
+    mov 0x2c(%r12),%eax
+    imul %rcx,%rax
+    add (%r12),%rax
+    mov 0x3c(%rax),%ecx
+    bswap %ecx
+    cmp %cl,0x64(%r12)
+    jne line56
+    shr $0x10,%ecx
+    and %edi,%ecx
+    mov 0x2c(%r12),%edx
+    add %rdx,%rax
+    mov %rax,0x8(%r12)
     shl $0x4,%ecx
-    mov 0x8(%rbp,%rcx,1),%rdx
-    mov %r11,%r8
-    sub %r14,%r8
-    mov %r14,%rdi
-    not %rdi
-    add %rdx,%rdi
-    cmp %r8,%rdi
-    jb line20
+    mov 0x8(%r15,%rcx,1),%rdx
+    cmp %r13,%rdx
+    ja line20
     xor %ecx,%ecx
-    add %rcx,%r15
+    add %rcx,%r14
     dec %ebx
     jne line27
-    jmp line66
-    xor %r15d,%r15d
-    mov %r15,%rax
-    add $0x18,%rsp
+    jmp line56
+    xor %r14d,%r14d
+    mov %r14,%rax
+    add $0x8,%rsp
     pop %rbx
     pop %r12
     pop %r13

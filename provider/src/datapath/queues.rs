@@ -11,6 +11,7 @@ use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, 
 
 /// The send queue of an EP.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a Send finds the queue's state without a pointer")]
 pub(crate) enum SendQueue {
     Verbs(Qp),
     Direct(direct::DirectSends),

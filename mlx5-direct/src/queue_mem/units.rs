@@ -1,0 +1,170 @@
+//! Writing the 16-byte units of a WQE.
+
+use core::marker::PhantomData;
+
+use crate::wqe::{
+    SEGMENT_BYTES,
+    send::{BLOCK_UNITS, INLINE_HEADER_BYTES, InlineHeader},
+};
+
+/// A unit of a WQE in one register of the processor, in memory order.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) type Unit = core::arch::x86_64::__m128i;
+/// A unit of a WQE in one register of the processor, in memory order.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(crate) type Unit = u128;
+
+/// A unit of two words in memory order.
+#[inline(always)]
+pub(crate) const fn unit(words: [u64; 2]) -> Unit {
+    // SAFETY: both types have 16 bytes, and all values of them are valid.
+    unsafe { core::mem::transmute(words) }
+}
+
+/// The bits of both units.
+#[inline(always)]
+pub(crate) fn or_units(a: Unit, b: Unit) -> Unit {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has SSE2.
+    return unsafe { core::arch::x86_64::_mm_or_si128(a, b) };
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    return a | b;
+}
+
+/// Where the units of a WQE go: to memory ([`Units`]) or to registers of the processor
+/// ([`Registers`]).
+pub trait Target {
+    /// Appends a unit, in memory order.
+    #[doc(hidden)]
+    fn push(&mut self, words: [u64; 2]);
+
+    /// Appends several units, in memory order.
+    #[doc(hidden)]
+    fn push_all(&mut self, words: &[u64]) {
+        for pair in words.chunks_exact(2) {
+            self.push([pair[0], pair[1]]);
+        }
+    }
+}
+
+/// Units of a WQE of one block, in registers of the processor. Units beyond the block are left out.
+#[derive(Debug)]
+pub struct Registers {
+    block: [Unit; BLOCK_UNITS],
+    len: usize,
+}
+
+impl Registers {
+    /// The first unit.
+    #[inline(always)]
+    pub(crate) fn new(first: Unit) -> Self {
+        let none = unit([0; 2]);
+        Self { block: [first, none, none, none], len: 1 }
+    }
+
+    /// The units so far.
+    #[inline(always)]
+    pub(crate) fn units(&self) -> &[Unit] {
+        &self.block[..self.len]
+    }
+
+    /// The whole block.
+    #[inline(always)]
+    pub(crate) fn block(&self) -> &[Unit; BLOCK_UNITS] {
+        &self.block
+    }
+}
+
+impl Target for Registers {
+    #[inline(always)]
+    fn push(&mut self, words: [u64; 2]) {
+        if self.len < BLOCK_UNITS {
+            self.block[self.len] = unit(words);
+            self.len += 1;
+        }
+    }
+}
+
+/// Units of a WQE that is being written, from front to back. Writes beyond them are left out.
+#[derive(Debug)]
+pub struct Units<'a> {
+    at: *mut u8,
+    /// Units that are valid for writes from `at` on.
+    left: usize,
+    _memory: PhantomData<&'a mut [u64; 2]>,
+}
+
+impl Target for Units<'_> {
+    #[inline(always)]
+    fn push(&mut self, [first, second]: [u64; 2]) {
+        if self.left == 0 {
+            return;
+        }
+        let at = self.at.cast::<u64>();
+        // SAFETY: one more unit is valid for writes, aligned as blocks and the buffer outside the
+        // ring are.
+        unsafe {
+            at.write(first);
+            at.add(1).write(second);
+        }
+        self.skip(1);
+    }
+}
+
+impl Units<'_> {
+    /// # Safety
+    ///
+    /// `left` units from `at` on are valid for writes, and used by nobody else, while the value
+    /// lives. `at` is 8-byte aligned.
+    #[inline(always)]
+    pub(super) unsafe fn new(at: *mut u8, left: usize) -> Self {
+        Self { at, left, _memory: PhantomData }
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, units: usize) {
+        // The addition wraps, since the address behind the last unit is computed as well.
+        self.at = self.at.wrapping_add(units * SEGMENT_BYTES);
+        self.left -= units;
+    }
+
+    /// Writes an inline segment, or nothing if there are no bytes. The padding keeps the ring's old
+    /// bytes.
+    #[inline(always)]
+    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        if bytes.is_empty() || units > self.left {
+            return;
+        }
+        // SAFETY: `units` units are valid for writes, and hold header and bytes.
+        unsafe {
+            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+            self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.skip(units);
+    }
+
+    /// Writes an inline segment of several pieces, one after the other.
+    #[inline(always)]
+    pub(crate) fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
+        let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
+        let mut total = 0;
+        for part in parts {
+            if part.len() > room - total {
+                return;
+            }
+            // SAFETY: that many bytes are left behind the header and the earlier pieces.
+            unsafe {
+                let to = self.at.add(INLINE_HEADER_BYTES + total);
+                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            }
+            total += part.len();
+        }
+        if total == 0 {
+            return;
+        }
+        // SAFETY: there was room for a piece, so there is room for the header before it.
+        unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
+        self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
+    }
+}
