@@ -16,7 +16,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, DataSeg, HeapMem, SlotReturner, Srq, SrqLayout, SrqPoster};
 
 mod common;
-use common::{Rng, run_three, seen_by_device};
+use common::{Rng, seen_by_device, threads::run_three};
 
 const MESSAGES: u64 = 10_000_000;
 const SLOTS: usize = 1024;

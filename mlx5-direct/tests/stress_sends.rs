@@ -19,7 +19,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, HeapMem, Sq, SqLayout, Wr, wr::Inline};
 
 mod common;
-use common::{Rng, run_three, seen_by_device};
+use common::{Rng, seen_by_device, threads::run_three};
 
 const BLOCKS: usize = 256;
 const REQUESTS: u32 = 100;

@@ -5,19 +5,14 @@
 //! the tests detect a wrong layout.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    thread,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use mlx5_direct::{
     AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, PostError, Sq, SqLayout,
     Srq, SrqLayout, Wr, wr::Inline,
 };
+
+pub(crate) mod threads;
 
 /// Queue memory as the devices here see it.
 #[expect(unsafe_code, reason = "the tests stand in for a device")]
@@ -25,38 +20,6 @@ pub(crate) fn seen_by_device(view: HeapView) -> Arc<HeapMem> {
     // SAFETY: a device here runs on the queue's thread, or it reads only WQEs that the record
     // covers and hands each entry over by its last byte, after a fence.
     unsafe { view.device() }
-}
-
-/// Runs a device and a poller on threads of their own, and a poster on this thread. If one of them
-/// panics, the others see `true` in their argument and have to end.
-pub(crate) fn run_three(
-    device: impl FnOnce(&AtomicBool) + Send,
-    poller: impl FnOnce(&AtomicBool) + Send,
-    poster: impl FnOnce(&AtomicBool),
-) {
-    struct Alarm<'a>(&'a AtomicBool);
-
-    impl Drop for Alarm<'_> {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                self.0.store(true, Relaxed);
-            }
-        }
-    }
-
-    let failed = &AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _alarm = Alarm(failed);
-            device(failed);
-        });
-        scope.spawn(|| {
-            let _alarm = Alarm(failed);
-            poller(failed);
-        });
-        let _alarm = Alarm(failed);
-        poster(failed);
-    });
 }
 
 /// Address, length, lkey.
