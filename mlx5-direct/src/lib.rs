@@ -9,11 +9,11 @@
 //! - `doorbell-sys`, `rdma-sys`, or bindings of your own to libibverbs: SRQs and CQs, as in the
 //!   example.
 //! - `sideway`: QPs and CQs, through its traits `QueuePair` and `CompletionQueue`:
-//!   `Cq::from_verbs(cq.cq().as_ptr())`. Version 0.4 of sideway creates no SRQs, and it cannot switch
-//!   scatter to CQE off. hw-tests/friends/sideway creates the SRQ and its QPs beside sideway, and has
-//!   sideway connect them. Do not poll the CQ here if a QP has a receive queue of its own that verbs
-//!   drive: libmlx5 counts receives as completed only in `ibv_poll_cq`, so posts fail once the queue
-//!   was filled.
+//!   `Cq::from_verbs(cq.cq().as_ptr())`. Version 0.4 of sideway creates no SRQs, and it cannot
+//!   switch scatter to CQE off. hw-tests/friends/sideway creates the SRQ and its QPs beside
+//!   sideway, and has sideway connect them. Do not poll the CQ here if a QP has a receive queue of
+//!   its own that verbs drive: libmlx5 counts receives as completed only in `ibv_poll_cq`, so posts
+//!   fail once the queue was filled.
 //! - `ibverbs`: version 0.9 gives no raw handles; take `ibverbs-sys`, its bindings, as
 //!   hw-tests/friends/ibverbs does.
 //!

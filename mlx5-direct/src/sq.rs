@@ -326,7 +326,8 @@ impl Sq {
         }
     }
 
-    /// Rings with one request, which has several blocks or was posted in a way for several requests.
+    /// Rings with one request, which has several blocks or was posted in a way for several
+    /// requests.
     #[cold]
     #[inline(never)]
     fn blueflame(&mut self, first: u32, blocks: u32) {
@@ -350,8 +351,9 @@ impl Sq {
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Result<Released, NotPosted> {
         let request = *self.ring.posted(wqe_counter.into());
-        // No request was recorded with a position beyond the queue's, and those that were taken back
-        // are not recorded any more, so what is behind the last released request is outstanding.
+        // No request was recorded with a position beyond the queue's, and those that were taken
+        // back are not recorded any more, so what is behind the last released request is
+        // outstanding.
         if request.after <= self.done {
             return Err(NotPosted(wqe_counter));
         }

@@ -110,8 +110,8 @@ fn a_poll_for_receives_takes_them_and_leaves_the_rest() {
     assert_eq!(cq.poll_if_receive(), None);
 }
 
-/// Over two laps of the queue: each entry is seen until it is taken, its room comes back at once, and
-/// an entry that is not plain is left to `poll`.
+/// Over two laps of the queue: each entry is seen until it is taken, its room comes back at once,
+/// and an entry that is not plain is left to `poll`.
 #[test]
 fn a_plain_entry_is_seen_until_it_is_taken() {
     let (mut cq, mut device) = queue(8, 64);

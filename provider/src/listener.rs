@@ -32,8 +32,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 /// ```
 ///
 /// A poll that finds no event begins a wait, with the rules of [`Evd::wait`]: until a later poll
-/// returns an event or an error, or [`EvdListener::cancel`] or a drop ends the wait, the listener is
-/// the EVD's only waiter (R248), the CNO is not triggered (R250), and the CQ is armed.
+/// returns an event or an error, or [`EvdListener::cancel`] or a drop ends the wait, the listener
+/// is the EVD's only waiter (R248), the CNO is not triggered (R250), and the CQ is armed.
 #[derive(Debug)]
 pub struct EvdListener {
     evd: Evd,
@@ -85,8 +85,8 @@ impl EvdListener {
         Ok(outcome?.map(|(taken, more)| Waited { event: event(taken), more }))
     }
 
-    /// Ends the wait that the last poll has left, if it has: other threads may dequeue and wait, and
-    /// the CNO is triggered again. No event is lost.
+    /// Ends the wait that the last poll has left, if it has: other threads may dequeue and wait,
+    /// and the CNO is triggered again. No event is lost.
     pub fn cancel(&mut self) {
         if self.wait.take().is_some() {
             self.evd.inner.end_wait();

@@ -1,5 +1,5 @@
-//! Prints the public API of a crate from the JSON that rustdoc has written, one item a line. Blanket
-//! and auto traits are left out.
+//! Prints the public API of a crate from the JSON that rustdoc has written, one item a line.
+//! Blanket and auto traits are left out.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let json = std::env::args().nth(1).ok_or("usage: api FILE.json")?;

@@ -1,8 +1,8 @@
 //! UCX: the engine runs in the program's progress loop.
 //!
 //! The transports rc_mlx5 and ud_mlx5 of UCX ring doorbells and read CQs themselves, so no hook on
-//! libmlx5 runs the engine. Such a program polls all the time, and the helper thread needs a core of
-//! its own to serve it. But every program of UCX polls through a worker, and a worker calls any
+//! libmlx5 runs the engine. Such a program polls all the time, and the helper thread needs a core
+//! of its own to serve it. But every program of UCX polls through a worker, and a worker calls any
 //! function that is registered with it. This module therefore stands in front of the two public
 //! functions that create and destroy a worker, and registers the engine with each new one.
 #![expect(unsafe_code, reason = "C entry points with raw pointers, functions of libuct")]
@@ -101,7 +101,8 @@ pub unsafe extern "C" fn uct_worker_destroy(worker: *mut c_void) {
     if let Some(mut id) = id
         && let Some(unregister) = of_libuct!(c"uct_worker_progress_unregister_safe" as Unregister)
     {
-        // SAFETY: the worker lives until the call below, and the number is of a registration with it.
+        // SAFETY: the worker lives until the call below, and the number is of a registration with
+        // it.
         unsafe { unregister(worker, &raw mut id) };
     }
     if let Some(destroy) = of_libuct!(c"uct_worker_destroy" as Destroy) {

@@ -1,5 +1,5 @@
-//! Programs of UCX: the engine runs in the progress loop of a worker. A small library in C stands for
-//! libuct.
+//! Programs of UCX: the engine runs in the progress loop of a worker. A small library in C stands
+//! for libuct.
 #![expect(unsafe_code, reason = "raw verbs calls, functions of a loaded library")]
 
 mod common;

@@ -61,8 +61,8 @@ impl CqeMem {
         self.stop_index.wrapping_sub((ahead >> self.shift) as u32)
     }
 
-    /// Continues with entry `index`, up to entry `stop_index`, or to the end of the queue if that is
-    /// before.
+    /// Continues with entry `index`, up to entry `stop_index`, or to the end of the queue if that
+    /// is before.
     pub(crate) fn start_at(&mut self, index: u32, stop_index: u32) {
         let room = self.mask + 1 - (index & self.mask);
         let len = stop_index.wrapping_sub(index).min(room);

@@ -230,7 +230,8 @@ impl SqMem {
     pub(crate) fn write(&mut self, block: u32, units: usize, body: impl FnOnce(&mut Units<'_>)) {
         let room = (self.mask + 1 - (block & self.mask)) as usize * BLOCK_UNITS;
         if units <= room {
-            // SAFETY: the units are inside the ring, aligned as it is; exclusive through `&mut self`.
+            // SAFETY: the units are inside the ring, aligned as it is; exclusive through `&mut
+            // self`.
             return body(&mut unsafe { Units::new(self.at(block), units) });
         }
         let mut beside = [[0u64; 2]; MAX_UNITS];
@@ -312,8 +313,8 @@ impl OneBlock<'_> {
     /// BlueFlame. The body is copied from the ring.
     #[inline(always)]
     pub(crate) fn ring_written(self, ctrl: Unit, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
-        // SAFETY: the first unit of a block of the ring, which is 64-byte aligned; exclusive through
-        // the borrow of the ring.
+        // SAFETY: the first unit of a block of the ring, which is 64-byte aligned; exclusive
+        // through the borrow of the ring.
         unsafe { self.wqe.cast::<Unit>().write(ctrl) };
         dbrec.publish(self.count);
         // SAFETY: the other units of the block; and `next_block` has checked that the register has
@@ -344,8 +345,8 @@ impl OneBlock<'_> {
     pub(crate) fn ring_image(self, image: &WqeImage, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
         let mut units = image.first_block();
         units[0] = or_units(units[0], self.ctrl);
-        // SAFETY: four units of a block of the ring, which is 64-byte aligned; exclusive through the
-        // borrow of the ring.
+        // SAFETY: four units of a block of the ring, which is 64-byte aligned; exclusive through
+        // the borrow of the ring.
         unsafe { self.wqe.cast::<[Unit; 4]>().write(units) };
         dbrec.publish(self.count);
         // SAFETY: `next_block` has checked that the register has BlueFlame.

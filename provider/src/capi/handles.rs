@@ -249,9 +249,9 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
-    /// What the data path uses of this object, on the fast path: the slot is in the first chunk, and
-    /// this thread owns the biased lock of the slot. Under the guard, a call runs no code of the
-    /// consumer (an agent of a CNO), which may use the handle again.
+    /// What the data path uses of this object, on the fast path: the slot is in the first chunk,
+    /// and this thread owns the biased lock of the slot. Under the guard, a call runs no code of
+    /// the consumer (an agent of a CNO), which may use the handle again.
     #[inline(always)]
     pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
         at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast()
@@ -275,7 +275,8 @@ impl Handle {
         }
     }
 
-    /// Stores what the data path uses of the object in the object's slot, in place of what is there.
+    /// Stores what the data path uses of the object in the object's slot, in place of what is
+    /// there.
     pub(super) fn put_hot(self, hot: Hot) {
         if let Some(slot) = self.slot() {
             slot.hot.put(Box::new(hot));

@@ -65,7 +65,8 @@ impl SendQueue {
     }
 
     /// Posts a request of one segment to a connected QP: a Send, RDMA Write or RDMA Read, with
-    /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take it.
+    /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take
+    /// it.
     #[inline(always)]
     pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
         match self {

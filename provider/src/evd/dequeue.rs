@@ -63,8 +63,8 @@ impl Queue {
 }
 
 impl Queue {
-    /// Queues a completion that [`Queue::next_success`] has taken off its CQ. The queue is empty, so
-    /// it has room.
+    /// Queues a completion that [`Queue::next_success`] has taken off its CQ. The queue is empty,
+    /// so it has room.
     #[cold]
     fn keep(&mut self, completed: Completed) {
         let Completed { dto, credit, notify, .. } = completed;
@@ -92,8 +92,8 @@ impl EvdInner {
         self.dequeue_batch(queue, any)
     }
 
-    /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Polls a
-    /// batch, and leaves what this dequeue does not take for the next ones.
+    /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Polls
+    /// a batch, and leaves what this dequeue does not take for the next ones.
     #[inline(never)]
     fn dequeue_batch<T>(
         &self,

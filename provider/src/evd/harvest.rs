@@ -78,8 +78,8 @@ impl EvdInner {
         self.clean_queue(&mut self.queue(), qpn);
     }
 
-    /// Calls `reset` while no thread harvests the EVD. `reset` gets a function that does the work of
-    /// [`EvdInner::clean`].
+    /// Calls `reset` while no thread harvests the EVD. `reset` gets a function that does the work
+    /// of [`EvdInner::clean`].
     pub(crate) fn while_not_harvested<T>(&self, reset: impl FnOnce(&mut dyn FnMut(u32)) -> T) -> T {
         let mut queue = self.queue();
         reset(&mut |qpn| self.clean_queue(&mut queue, qpn))

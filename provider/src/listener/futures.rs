@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Registers a listener with the current runtime. `AsyncFd::register` of newer versions of tokio
-/// would be `unsafe`, because it cannot know what is true of listeners: a listener has the same open
-/// descriptor as long as it lives.
+/// would be `unsafe`, because it cannot know what is true of listeners: a listener has the same
+/// open descriptor as long as it lives.
 #[allow(deprecated, reason = "for all versions 1 of tokio")]
 fn register<T: AsRawFd>(listener: T) -> Result<AsyncFd<T>> {
     AsyncFd::with_interest(listener, Interest::READABLE).map_err(of_runtime)

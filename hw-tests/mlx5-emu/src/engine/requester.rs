@@ -298,7 +298,8 @@ impl Device {
             QpType::Uc => !op.reads(),
             _ => true,
         };
-        // The card keeps the logarithm of the number, so an initiator with 0 has one read at a time.
+        // The card keeps the logarithm of the number, so an initiator with 0 has one read at a
+        // time.
         let may_read = qp.attr.max_rd_atomic > 0 || kind == QpType::Dci;
         if !allowed || op.reads() && !may_read {
             return Outcome::Failed(syndrome::LOCAL_QP_OP);

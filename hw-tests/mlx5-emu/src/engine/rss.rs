@@ -1,4 +1,5 @@
-//! Spreading frames over work queues (RSS): a hash of a frame's addresses and ports selects the queue.
+//! Spreading frames over work queues (RSS): a hash of a frame's addresses and ports selects the
+//! queue.
 
 use super::raw::{FIELDS, field};
 

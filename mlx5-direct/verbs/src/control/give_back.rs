@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "verbs objects go back to libmlx5")]
-//! Giving objects back to libmlx5: those that the program wants to drive itself, and those that share
-//! a CQ or an SRQ with a queue that cannot be taken over.
+//! Giving objects back to libmlx5: those that the program wants to drive itself, and those that
+//! share a CQ or an SRQ with a queue that cannot be taken over.
 //!
 //! The control lock is held during all of this.
 

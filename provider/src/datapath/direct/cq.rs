@@ -200,8 +200,8 @@ impl DirectCqs {
         self.peek_any()
     }
 
-    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed before
-    /// a message arrived is found before the message.
+    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed
+    /// before a message arrived is found before the message.
     #[inline(never)]
     fn peek_any(&mut self) -> Option<(&mut DirectCq, PlainCqe)> {
         let message = self.receives.iter().any(|cq| cq.cq.is_ready());
@@ -262,16 +262,16 @@ fn peek_first(cqs: &mut [DirectCq]) -> Option<(&mut DirectCq, PlainCqe)> {
 const CLOSE_BATCH: usize = 8;
 
 impl DirectCq {
-    /// Consumes the completion of [`DirectCqs::peek`]. The CQE returns to the device immediately, so
-    /// the device may use it again.
+    /// Consumes the completion of [`DirectCqs::peek`]. The CQE returns to the device immediately,
+    /// so the device may use it again.
     #[inline(always)]
     pub(crate) fn take_peeked(&mut self) {
         self.cq.take_peeked();
     }
 
     /// Completes and releases the entry of a message from an SRQ in one step. Returns the buffer's
-    /// cookie and pool; `None` for an entry that is not posted, and on a shared CQ. The caller holds
-    /// the lock of the EVD.
+    /// cookie and pool; `None` for an entry that is not posted, and on a shared CQ. The caller
+    /// holds the lock of the EVD.
     #[inline(always)]
     pub(crate) fn reap(&self, entry: u16) -> Option<(u64, u32)> {
         let Returns { slots, alone } = self.returns.as_ref()?;

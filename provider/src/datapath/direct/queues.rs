@@ -1,7 +1,7 @@
 //! Send queues, and receive queues of EPs without an SRQ, on the direct path.
 //!
-//! The lock of the EP's requests, or that of its receives, gives one thread at a time the queue. The
-//! cookie of a request in the queue is its position in the EP's stream of requests.
+//! The lock of the EP's requests, or that of its receives, gives one thread at a time the queue.
+//! The cookie of a request in the queue is its position in the EP's stream of requests.
 
 use super::adopt::{self, Adopted};
 use crate::Result;
@@ -59,8 +59,8 @@ impl DirectSends {
         Ok(Self { queue: adopt::send_queue(qp.clone())? })
     }
 
-    /// Posts a request of one segment: a Send, RDMA Write or RDMA Read, with SIGNALLED and SOLICITED
-    /// at most. Returns false without posting if the queue has to look for room first
+    /// Posts a request of one segment: a Send, RDMA Write or RDMA Read, with SIGNALLED and
+    /// SOLICITED at most. Returns false without posting if the queue has to look for room first
     /// ([`DirectSends::find_room`]).
     #[inline(always)]
     pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
