@@ -9,7 +9,7 @@ use common::seen_by_device;
 use mlx5_direct::{
     DataSeg, HeapMem, Released, SendBatchError, SendError, Sq, SqLayout, Wr,
     queue_mem::SqCaps,
-    wr::{Bind, Inline, InlineParts, Remote},
+    wr::{Bind, Inline, InlineParts, Masked, Remote},
 };
 use proptest::prelude::*;
 
@@ -521,4 +521,22 @@ fn a_wqe_has_63_units_at_most() {
     session.apply(&Op::Post(Request::send(62 * 16 - 4, true, false)));
     session.apply(&Op::Post(Request::send(62 * 16 - 3, true, false)));
     assert_eq!(session.outstanding.len(), 2);
+}
+
+#[test]
+fn masked_atomics_of_four_bytes_have_their_operands_in_one_unit() {
+    let (layout, view) = SqLayout::on_heap(16, 4).expect("layout");
+    // SAFETY: there is one thread.
+    #[expect(unsafe_code, reason = "this stands in for a device")]
+    let mem = unsafe { view.device() };
+    let mut sq = Sq::new(layout);
+    let result = DataSeg::new(0x5000, 4, 0x77);
+    let swap = Masked::CompareSwap32 { compare: 1, compare_mask: 2, swap: 3, swap_mask: 4 };
+    sq.post(Wr::masked_atomic(TO, swap, result), 1).expect("room");
+    sq.post(Wr::masked_atomic(TO, Masked::FetchAdd32 { add: 5, boundary: 6 }, result), 2).expect("room");
+    let words = |block: usize| -> Vec<u32> { (0..16).map(|n| mem.load_be32(block * 64 + n * 4)).collect() };
+    let tail = [4, 0x77, 0, 0x5000];
+    let head = |first: u32| [first, QPN << 8 | 4, 0, 0, 0x1122_3344, 0x5566_7788, 0x99aa_bbcc, 0];
+    assert_eq!(words(0), [&head(0x0800_0014)[..], &[3, 1, 4, 2], &tail].concat());
+    assert_eq!(words(1), [&head(0x0800_0115)[..], &[5, 6, 0, 0], &tail].concat());
 }
