@@ -53,7 +53,9 @@ static void one_call(void)
             DAT_SUCCESS) {
             ia = written(o);
             born(ia, IA, ia);
-            if (async != (DAT_HANDLE)1)
+            /* The new IA's own. An EVD of another IA, which this one shares, ends with that IA, and so do
+             * the requests that it reports. */
+            if (async != (DAT_HANDLE)1 && !find(async, EVD))
                 born(async, EVD, ia);
         }
         break;
