@@ -188,24 +188,6 @@ static long mappings(void)
     return lines;
 }
 
-static void print_descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    struct dirent *entry;
-
-    while (dir && (entry = readdir(dir))) {
-        char path[300], target[300];
-        ssize_t n;
-
-        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
-        n = readlink(path, target, sizeof target - 1);
-        if (n > 0)
-            printf("descriptor %s: %.*s\n", entry->d_name, (int)n, target);
-    }
-    if (dir)
-        closedir(dir);
-}
-
 /* Memory and mappings while no IA is open, life after life. Both may go up and down, and grow at
  * first: the provider keeps dead handles (98,304 at most) and answers to datagram peers (for 70 s,
  * 16,384 at most). So the smallest value of each block of lives is compared with that of the first
@@ -273,7 +255,6 @@ int main(int argc, char **argv)
         if (failures > 0) {
             printf("failed in the life with seed %llu (%s, %s)\n", (unsigned long long)seed,
                    several ? "three threads" : "one thread", seed % 3 == 2 ? "with faults" : "without faults");
-            print_descriptors();
         }
     } while (now_ms() < end && failures == 0);
     for (unsigned i = 0; i < 79; i++) {

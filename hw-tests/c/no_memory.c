@@ -380,6 +380,25 @@ static int is_for_no_memory(const struct call *call, enum place place, DAT_RETUR
     return DAT_GET_TYPE(ret) == DAT_INSUFFICIENT_RESOURCES;
 }
 
+/* Nothing is left of the attempt. An ended connection may hold its QP for a moment longer, so there
+ * may be less than before. */
+static void nothing_more_than(struct holdings before)
+{
+    long long end = now_ms() + 20000;
+    struct holdings h;
+    int more;
+
+    do {
+        h = holdings();
+        more = 0;
+        for (int i = 0; i < HELD; i++)
+            more |= h.n[i] > before.n[i];
+    } while (more && now_ms() < end && poll(NULL, 0, 1) == 0);
+    if (more)
+        check_holdings(before);
+    CHECK(!more);
+}
+
 /* Makes the call once for each of its allocations in this place, which fails then. */
 static void with_each_failure(const struct call *call, enum place place, int needs)
 {
@@ -392,7 +411,8 @@ static void with_each_failure(const struct call *call, enum place place, int nee
     OK(call->make());
     call->undo();
     for (n = 0;; n++) {
-        struct holdings before;
+        struct holdings at_first = holdings(), before;
+        unsigned failures_so_far = failures;
         DAT_RETURN ret;
         int failed;
 
@@ -414,6 +434,9 @@ static void with_each_failure(const struct call *call, enum place place, int nee
             OK(call->make());
         }
         call->undo();
+        nothing_more_than(at_first);
+        if (failures > failures_so_far)
+            printf("%s, allocation %u in place %d, answer 0x%x: failed\n", call->name, n, place, ret);
         if (!failed || failures > failures_before + 5)
             break;
     }

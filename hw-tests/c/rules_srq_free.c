@@ -249,6 +249,26 @@ TEST(r43_srq_query_reap_by_wait_or_dequeue)
     COUNTS(srq, 2, 2);
 }
 
+/* Also when the EP's requests complete on another EVD than its receives. */
+TEST(freed_srqs_leave_the_device)
+{
+    long before = emu("count srq");
+
+    if (no_software_device("freed_srqs_leave_the_device"))
+        return;
+    for (int connected = 0; connected < 2; connected++) {
+        DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+        DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
+
+        CHECK(emu("count srq") == before + 1);
+        if (connected)
+            joined(ep, plain_ep(&b));
+        OK(dat_ep_free(ep));
+        OK(dat_srq_free(srq));
+        CHECK(emu("count srq") == before);
+    }
+}
+
 int main(int argc, char **argv)
 {
     return run_tests(argc, argv);

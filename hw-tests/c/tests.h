@@ -119,6 +119,25 @@ static struct holdings holdings_at_rest(void)
     return holdings();
 }
 
+/* What each descriptor of this process stands for. */
+static void print_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir))) {
+        char path[300], target[300];
+        ssize_t n;
+
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        n = readlink(path, target, sizeof target - 1);
+        if (n > 0)
+            printf("descriptor %s: %.*s\n", entry->d_name, (int)n, target);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 /* Waits until the counts are what they were. The kernel may list a thread for a moment after it has
  * ended. */
 static void check_holdings(struct holdings before)
@@ -135,6 +154,8 @@ static void check_holdings(struct holdings before)
             printf("left behind: %ld %s, where there were %ld\n", h.n[i], held_names[i], before.n[i]);
         CHECK(h.n[i] == before.n[i]);
     }
+    if (h.n[0] != before.n[0])
+        print_descriptors();
 }
 
 static void side_close(struct side *s)

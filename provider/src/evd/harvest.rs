@@ -34,7 +34,8 @@ impl EvdInner {
         if receives {
             queue.alert.mark(qpn, pair.is_marked());
         }
-        if let Some(srq) = &pair.srq {
+        // Only receives hold entries, and only the receive EVD forgets the SRQ later.
+        if receives && let Some(srq) = &pair.srq {
             put(&mut queue.srqs, srq.number, srq)?;
             if let (true, Some(cq)) = (pair.is_ud(), &mut queue.cq) {
                 cq.expect_datagrams(srq.number);
