@@ -164,8 +164,7 @@ pub enum LayoutError {
 pub struct SrqLayout {
     pub(crate) wqes: WqeMem,
     pub(crate) dbrec: CounterDbRec,
-    /// SRQ number, or 0 if the library did not report it.
-    pub srqn: u32,
+    pub(crate) srqn: u32,
 }
 
 /// The description of a ring for [`SrqLayout::from_raw_parts`].
@@ -262,8 +261,7 @@ pub struct CqLayout {
     pub(crate) cqes: CqeMem,
     pub(crate) dbrec: CqDbRec,
     pub(crate) uar: Uar,
-    /// CQ number.
-    pub cqn: u32,
+    pub(crate) cqn: u32,
 }
 
 /// The description of a CQ for [`CqLayout::from_raw_parts`].

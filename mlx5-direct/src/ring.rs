@@ -293,7 +293,7 @@ impl Ring {
     /// first such slot and changes nothing.
     #[inline]
     pub(crate) fn put_word(&mut self, at: u32, slots: u64, tail: u32, run_end: u32) -> Result<u32, u32> {
-        let first = at * 64;
+        let first = at.saturating_mul(64);
         let w = word(first);
         // The tail and the slots of the run.
         let ahead = |slot: u32| {
@@ -302,7 +302,7 @@ impl Ring {
         let reserved = ahead(tail) & !ahead(run_end + 1);
         let refused = slots & (self.free.words[w] | reserved | ahead(self.window));
         if refused != 0 {
-            return Err(first + refused.trailing_zeros() % 64);
+            return Err(first.saturating_add(refused.trailing_zeros()));
         }
         let before = self.free.words[w];
         self.free.words[w] = before | slots;

@@ -43,12 +43,9 @@ pub struct SqLayout {
     pub(crate) ring: SqMem,
     pub(crate) dbrec: CounterDbRec,
     pub(crate) register: SendRegister,
-    /// QP number, 24 bits.
-    pub qpn: u32,
-    /// The capacities of the queue.
-    pub caps: SqCaps,
-    /// How requests name their peers.
-    pub transport: Transport,
+    pub(crate) qpn: u32,
+    pub(crate) caps: SqCaps,
+    pub(crate) transport: Transport,
 }
 
 /// The description of a send queue for [`SqLayout::from_raw_parts`].
@@ -188,10 +185,8 @@ fn check_blocks(block_count: u32, caps: &SqCaps) -> Result<(), LayoutError> {
 pub struct RqLayout {
     pub(crate) ring: RqMem,
     pub(crate) dbrec: CounterDbRec,
-    /// QP number, 24 bits.
-    pub qpn: u32,
-    /// Receives that may be posted at a time.
-    pub max_requests: u32,
+    pub(crate) qpn: u32,
+    pub(crate) max_requests: u32,
 }
 
 /// The description of a receive queue for [`RqLayout::from_raw_parts`].

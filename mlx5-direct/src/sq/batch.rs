@@ -14,6 +14,9 @@ impl Sq {
     /// block to block, up to the end of the ring. Each takes about 20 instructions if the compiler
     /// knows its shape.
     ///
+    /// If the iterator panics, requests that it gave may count as posted
+    /// ([`outstanding`](Self::outstanding) names them). The next post hands them to the device.
+    ///
     /// # Errors
     ///
     /// [`SendBatchError`] with the number of requests posted before the one that failed.

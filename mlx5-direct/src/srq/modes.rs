@@ -86,6 +86,11 @@ impl Srq<Bound> {
     ) -> Result<(), DepthError> {
         let before = self.ring.window();
         self.change_depth(depth)?;
+        // If `buffer` panics, the remaining slots have no buffer.
+        for slot in before..self.ring.window() {
+            let none: &[DataSeg] = &[];
+            (none, 0).fill(&mut self.wqes.slot(slot), false);
+        }
         self.bind_from(before, buffer);
         Ok(())
     }
