@@ -396,7 +396,6 @@ static void nothing_more_than(struct holdings before)
     } while (more && now_ms() < end && poll(NULL, 0, 1) == 0);
     if (more)
         check_holdings(before);
-    CHECK(!more);
 }
 
 /* Makes the call once for each of its allocations in this place, which fails then. */
@@ -429,7 +428,7 @@ static void with_each_failure(const struct call *call, enum place place, int nee
                 printf("%s, allocation %u in place %d: 0x%x\n", call->name, n, place, ret);
             CHECK(failed);
             CHECK(is_for_no_memory(call, place, ret));
-            check_holdings(before);
+            nothing_more_than(before);
             refused++;
             OK(call->make());
         }
