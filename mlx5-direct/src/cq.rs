@@ -17,8 +17,8 @@
 use crate::{
     barrier,
     cqe::{
-        self, Completion, CqeError, CqeFields, Message, PlainCqe, RecvCqe, ScatteredRecv, ScatteredSend,
-        SendCqe,
+        self, Completion, CqeError, CqeFields, Message, PlainCqe, PlainKind, RecvCqe, ScatteredRecv,
+        ScatteredSend, SendCqe,
     },
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem},
@@ -107,16 +107,35 @@ impl Cq {
     /// whose records it does not find to [`poll`](Self::poll).
     #[inline(always)]
     pub fn peek_plain(&mut self) -> Option<PlainCqe> {
-        let entry = match self.cqes.next() {
-            Some(entry) => entry,
-            None => {
-                self.release();
-                self.cqes.entry(self.released)
-            }
-        };
-        let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
+        let (entry, lap) = self.peek_entry();
+        let kind = cqe::plain_kind(entry.op_own() ^ lap)?;
         barrier::from_device();
         Some(cqe::decode_plain(&entry, kind))
+    }
+
+    /// As [`peek_plain`](Self::peek_plain), for entries of one kind.
+    #[inline(always)]
+    pub fn peek_plain_of(&mut self, kind: PlainKind) -> Option<PlainCqe> {
+        let (entry, lap) = self.peek_entry();
+        if !cqe::is_plain_of(entry.op_own() ^ lap, kind) {
+            return None;
+        }
+        barrier::from_device();
+        Some(cqe::decode_plain(&entry, kind))
+    }
+
+    /// The next entry, and the value of its owner bit if it belongs to software.
+    #[inline(always)]
+    fn peek_entry(&mut self) -> (impl CqeFields + use<'_>, u8) {
+        if self.cqes.next().is_none() {
+            self.release();
+        }
+        let lap = self.lap;
+        let entry = match self.cqes.next() {
+            Some(entry) => entry,
+            None => self.cqes.entry(self.released),
+        };
+        (entry, lap)
     }
 
     /// Consumes the entry that [`peek_plain`](Self::peek_plain) returned last, and returns it to

@@ -132,6 +132,9 @@ fn a_plain_entry_is_seen_until_it_is_taken() {
             let plain = kind.map(|kind| PlainCqe { kind, qpn: 0xab_cdef, wqe_counter: n, byte_count: 9 });
             for _ in 0..2 {
                 assert_eq!(cq.peek_plain(), plain, "opcode {opcode}");
+                for of in [PlainKind::Request, PlainKind::Received] {
+                    assert_eq!(cq.peek_plain_of(of), plain.filter(|plain| plain.kind == of));
+                }
             }
             if plain.is_some() {
                 cq.take_peeked();

@@ -18,7 +18,7 @@ mod queue;
 mod wait;
 
 use self::queue::{Alert, Batch, Deferred, Pairs, Queue, SlowPath, is_dto};
-pub(crate) use self::queue::{Stream, StreamKind};
+pub(crate) use self::queue::{Stream, StreamKind, Take};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};

@@ -1,8 +1,8 @@
 //! Events as the consumer gets them from [`Evd::dequeue`] and [`Evd::wait`].
 
-use crate::evd::{Polled, WaitError, empty};
+use crate::evd::{Polled, Take, WaitError, empty};
 use crate::event_data::{
-    AsyncEvent, ConnectionEvent, DatagramEvent, Dequeued, DtoCompletion, Notice, RmrBindCompletion,
+    AsyncEvent, ConnectionEvent, DatagramEvent, Dequeued, DtoCompletion, Notice, RmrBindCompletion, Success,
 };
 use crate::types::{ConnQual, Count, EvdId, ServiceType, SpId};
 use crate::{Cr, Ep, Evd, Result};
@@ -59,6 +59,24 @@ pub struct Waited {
     pub more: usize,
 }
 
+/// Takes completions of this EVD as [`Event`]s.
+#[derive(Clone, Copy)]
+struct OfEvd(EvdId);
+
+impl Take for OfEvd {
+    type Event = Event;
+
+    #[inline(always)]
+    fn success(self, success: Success) -> Event {
+        self.any(success.into())
+    }
+
+    #[inline(always)]
+    fn any(self, dto: DtoCompletion) -> Event {
+        Event { evd: self.0, data: EventData::Dto(dto) }
+    }
+}
+
 impl Evd {
     /// Takes the oldest event, whatever its notification mode (R251).
     ///
@@ -69,8 +87,7 @@ impl Evd {
     /// # References
     /// dat_evd_dequeue(3DAT).
     pub fn dequeue(&self) -> Result<Event> {
-        let event = |dto| Event { evd: self.inner.id, data: EventData::Dto(dto) };
-        match self.inner.dequeue_fast(|success| event(success.into()), event) {
+        match self.inner.dequeue_fast(OfEvd(self.inner.id)) {
             Polled::Dto(event) => return Ok(event),
             Polled::Empty => return Err(empty()),
             Polled::Slow => {}

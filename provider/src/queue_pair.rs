@@ -189,12 +189,8 @@ impl Credit {
 
 /// The result of a request that succeeded, for a consumer that takes its event immediately.
 pub(crate) enum Reaped {
-    Event {
-        cookie: u64,
-        pool: u32,
-        op: DtoOp,
-        length: u32,
-    },
+    /// The request has an event without an effect.
+    Event(Request),
     /// The completion is suppressed, or no such request is posted.
     Nothing,
     /// A bind, whose event takes effect when it leaves the EVD.
@@ -491,7 +487,6 @@ impl QueuePair {
     }
 
     /// Completes a request that succeeded, and releases its place.
-    #[inline(always)]
     pub(crate) fn reap_request(self: &Arc<Self>, named: u64) -> Reaped {
         let mut requests = self.requests.lock();
         let Some(request) = requests.complete(named) else { return Reaped::Nothing };
@@ -503,8 +498,24 @@ impl QueuePair {
             drop(requests);
             return Reaped::Bind(self.request_event(&request, DtoStatus::Success));
         }
-        let Request { cookie, pool, op, length, .. } = request;
-        Reaped::Event { cookie, pool, op, length }
+        Reaped::Event(request)
+    }
+
+    /// Completes a request that succeeded, and releases its place, if the oldest request has an
+    /// event without an effect; otherwise `None`, and nothing has changed. All requests are
+    /// signalled, so their completions name the oldest.
+    #[inline(always)]
+    pub(crate) fn reap_plain_request(&self, named: u64) -> Option<Request> {
+        let mut requests = self.requests.lock();
+        if requests.ring.has_plain_event() { requests.complete(named) } else { None }
+    }
+
+    /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the
+    /// requests; otherwise `None`, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn reap_plain_request_fast(&self, named: u64) -> Option<Request> {
+        let mut requests = self.requests.try_lock_fast()?;
+        if requests.ring.has_plain_event() { requests.complete(named) } else { None }
     }
 
     /// Completes the oldest receive of an EP without an SRQ, which the completion names by its

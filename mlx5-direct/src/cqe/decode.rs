@@ -110,6 +110,16 @@ pub(crate) fn plain_kind(op_own: u8) -> Option<PlainKind> {
     }
 }
 
+/// Whether [`plain_kind`] is this kind.
+#[inline(always)]
+pub(crate) fn is_plain_of(op_own: u8, kind: PlainKind) -> bool {
+    let opcode = match kind {
+        PlainKind::Request => 0,
+        PlainKind::Received => 0x20,
+    };
+    op_own & !SOLICITED == opcode
+}
+
 /// Decodes the entry of this kind.
 #[inline(always)]
 pub(crate) fn decode_plain(cqe: &impl CqeFields, kind: PlainKind) -> PlainCqe {

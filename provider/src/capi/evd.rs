@@ -8,8 +8,9 @@ use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use crate::evd::Polled;
-use crate::{CompletionFlags, Evd, EvdFlags, EventData, ReturnType};
+use crate::evd::{Polled, Take};
+use crate::event_data::Success;
+use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
 /// operation.
@@ -133,17 +134,37 @@ pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
     })
 }
 
+/// Writes completions of this EVD to the program's event.
+#[derive(Clone, Copy)]
+struct ToC {
+    evd: Handle,
+    out: Out<Event>,
+}
+
+impl Take for ToC {
+    type Event = ();
+
+    #[inline(always)]
+    fn success(self, success: Success) {
+        write_success(self.evd, &success, self.out);
+    }
+
+    #[inline(always)]
+    fn any(self, dto: DtoCompletion) {
+        write_completion(self.evd, &dto, self.out);
+    }
+}
+
 /// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that
 /// poll (dtest -p) compare with that value. Other EVDs answer with the bit.
 pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
-    // The fast path contains nothing that can panic, so it needs no guard.
+    // The fast path contains nothing that can panic, so it needs no guard. It writes no trace.
     if !out.is_null()
+        && !tracing::enabled!(tracing::Level::TRACE)
         && let Some(owned) = evd.hot_fast()
         && let Hot::Evd(owned) = &*owned
     {
-        match owned
-            .dequeue_fast(|success| write_success(evd, &success, out), |dto| write_completion(evd, &dto, out))
-        {
+        match owned.dequeue_fast(ToC { evd, out }) {
             Polled::Dto(()) => return SUCCESS,
             // Only an EVD that takes completions gives this answer.
             Polled::Empty => return ReturnType::QueueEmpty as u32,
@@ -162,10 +183,7 @@ fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
             && let Ok(shared) = evd.hot()
             && let Hot::Evd(shared) = &*shared
         {
-            match shared.dequeue_fast(
-                |success| write_success(evd, &success, out),
-                |dto| write_completion(evd, &dto, out),
-            ) {
+            match shared.dequeue_rest(ToC { evd, out }) {
                 Polled::Dto(()) => return Ok(()),
                 Polled::Empty => return Err(Code(ReturnType::QueueEmpty as u32)),
                 Polled::Slow => {}

@@ -60,7 +60,7 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
-/// Writes the event of a success for C.
+/// Writes the event of a success for C, without a trace.
 #[inline(always)]
 pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>) {
     if success.op.is_extension() {
@@ -68,9 +68,6 @@ pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>
     } else {
         let Success { ep_context, cookie, length, op, .. } = *success;
         let data = [ep_context, cookie, two(0, length), op as u64, 0];
-        if tracing::enabled!(tracing::Level::TRACE) {
-            trace_completion(evd, DTO, &data);
-        }
         out.set_fields(&abi::Event { number: DTO, pad: 0, evd: evd.0, data, extension: [0; 8] });
     }
 }

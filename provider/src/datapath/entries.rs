@@ -158,6 +158,13 @@ impl SrqEntries {
     #[inline]
     pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         let entry = self.entry(entry)?;
+        self.completed(entry, ep)?;
+        Some(entry.info())
+    }
+
+    /// Counts the completion of an entry. `None` for an entry that is not posted.
+    #[inline(always)]
+    fn completed(&self, entry: &Entry, ep: Option<&CompletedUpTo>) -> Option<()> {
         let post = entry.state.load(Acquire);
         if post >= COMPLETED {
             return None;
@@ -174,16 +181,21 @@ impl SrqEntries {
                 self.completed_up_to.fetch_max(post + 1, Relaxed);
             }
         }
-        Some(entry.info())
+        Some(())
     }
 
     /// Frees an entry whose completion was reaped or dropped.
     #[inline]
     pub(crate) fn release(&self, number: u32) {
         let Some(entry) = self.entry(number) else { return };
-        if entry.state.load(Relaxed) != COMPLETED {
-            return;
+        if entry.state.load(Relaxed) == COMPLETED {
+            self.free(entry, number);
         }
+    }
+
+    /// Puts a completed entry on the list of returned entries.
+    #[inline(always)]
+    fn free(&self, entry: &Entry, number: u32) {
         entry.state.store(FREE, Relaxed);
         let mut returned = self.returned.load(Relaxed);
         loop {
@@ -194,6 +206,17 @@ impl SrqEntries {
                 Err(now) => returned = now,
             }
         }
+    }
+
+    /// Does the work of [`SrqEntries::complete`] and [`SrqEntries::release`] in one step, for a
+    /// completion that is reaped immediately. Returns its cookie and pool.
+    #[inline]
+    pub(crate) fn reap(&self, number: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+        let entry = self.entry(number)?;
+        self.completed(entry, Some(ep))?;
+        let info = (entry.cookie.load(Relaxed), entry.pool.load(Relaxed));
+        self.free(entry, number);
+        Some(info)
     }
 
     /// The number of posts so far.

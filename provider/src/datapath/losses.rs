@@ -98,10 +98,16 @@ impl LostEntries {
         true
     }
 
+    /// Whether [`LostEntries::next`] may find an entry.
+    #[inline]
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.has_suspects.load(Relaxed)
+    }
+
     /// The next entry known to be lost with an ended EP. The entry counts as completed from now on.
     #[inline]
     pub(crate) fn next(&self, entries: &SrqEntries) -> Option<Lost> {
-        if self.has_suspects.load(Relaxed) { self.search(entries) } else { None }
+        if self.has_suspects() { self.search(entries) } else { None }
     }
 
     #[inline(never)]

@@ -71,6 +71,18 @@ impl SrqPath {
         }
     }
 
+    /// Does the work of [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a completion
+    /// that is reaped immediately. Returns the buffer's cookie and pool. `None` for an entry that is
+    /// not posted, and while [`SrqPath::next_lost`] has to be called after each completion.
+    #[inline]
+    pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+        match self {
+            Self::Verbs(srq) if srq.has_suspects() => None,
+            Self::Verbs(srq) => srq.reap(entry, ep),
+            Self::Direct(srq) => srq.reap(entry),
+        }
+    }
+
     /// Whether the device completes every buffer that it has taken from the SRQ, even when a QP
     /// fails.
     pub(crate) fn completes_all(&self) -> bool {

@@ -63,6 +63,11 @@ impl VerbsSrq {
     }
 
     #[inline]
+    pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+        self.entries.reap(entry, ep)
+    }
+
+    #[inline]
     pub(crate) fn release(&self, entry: u32) {
         self.entries.release(entry);
     }
@@ -73,6 +78,11 @@ impl VerbsSrq {
 
     pub(crate) fn ep_drained(&self, ep: u64) -> bool {
         self.losses.ep_drained(&self.entries, ep)
+    }
+
+    #[inline]
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.losses.has_suspects()
     }
 
     #[inline]

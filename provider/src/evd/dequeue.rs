@@ -1,49 +1,115 @@
 //! Dequeues: how a consumer takes the oldest event without waiting.
 //!
 //! Three functions, from the common case to the rest. [`EvdInner::dequeue_fast`] passes a plain
-//! success straight from a CQ of the direct path to the consumer. What it does not take, it leaves
-//! to [`EvdInner::dequeue_batch`], which takes queued completions, and polls completions a batch at
-//! a time. Neither runs code of the consumer but the function that builds the consumer's
-//! representation of the event, and neither waits for a thread that runs such code.
-//! [`EvdInner::dequeue_slow`] takes events of all kinds.
+//! success of the direct path straight from its CQ to the consumer: a message from an SRQ, on an EVD
+//! that takes nothing else, or a request. What it does not take, it leaves to
+//! [`EvdInner::dequeue_rest`], which does the same for all EVDs of the direct path, takes queued
+//! completions, and polls other completions a batch at a time. Neither runs code of the consumer but
+//! the function that builds the consumer's representation of the event, and neither waits for a
+//! thread that runs such code. [`EvdInner::dequeue_slow`] takes events of all kinds.
 
 use super::harvest::Ready;
-use super::queue::{Deferred, Queue, Queued, SlowPath};
+use super::queue::{Deferred, Queue, Queued, SlowPath, Take};
 use super::{EvdInner, Polled, empty};
-use crate::datapath::CqPath;
+use crate::datapath::{Completion, CqPath, WrId};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
-use crate::queue_pair::{Completed, Reaped};
-use crate::sync::BiasedMutexGuard;
+use crate::queue_pair::{Completed, QueuePair, Reaped, Request};
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, Subtype};
 use mlx5_direct::PlainKind;
 use std::sync::atomic::Ordering;
 
-impl Queue {
-    /// Takes the next completion straight off its CQ, if it is a plain success of the direct path.
-    /// `None` if there is none, or if a batch has to be polled.
+impl QueuePair {
+    /// The event of a message that a Send without immediate data has brought.
     #[inline(always)]
+    fn message(&self, (cookie, pool): (u64, u32), length: u32) -> Success {
+        self.received.add_plain(length);
+        Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op: DtoOp::Receive }
+    }
+
+    /// The event of a request.
+    #[inline(always)]
+    fn request(&self, request: &Request) -> Success {
+        let Request { cookie, pool, length, op, .. } = *request;
+        Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op }
+    }
+}
+
+impl Queue {
+    /// Takes a plain message straight off the CQ of the EVD's only SRQ. `None` if another kind of
+    /// completion is next, or nothing: then nothing has changed.
+    #[inline(always)]
+    fn next_message(&mut self) -> Option<Success> {
+        let cq = self.cq.as_mut()?.direct()?.only_of_srqs()?;
+        let plain = cq.peek_only(PlainKind::Received)?;
+        let pair = self.pairs.get_near(plain.qpn)?;
+        if pair.watches_receives() {
+            return None;
+        }
+        let buffer = cq.reap_fast(plain.wqe_counter)?;
+        let success = pair.message(buffer, plain.byte_count);
+        cq.take_peeked();
+        self.counts.polled += 1;
+        Some(success)
+    }
+
+    /// Takes a request that succeeded straight off the CQ, on an EVD without SRQs. `None` as for
+    /// [`Queue::next_message`].
+    #[inline(always)]
+    fn next_request(&mut self) -> Option<Success> {
+        let cq = self.cq.as_mut()?.direct()?.only_shared()?;
+        let plain = cq.peek_only(PlainKind::Request)?;
+        let pair = self.pairs.get_near(plain.qpn)?;
+        let request = pair.reap_plain_request_fast(plain.wqe_counter.into())?;
+        cq.take_peeked();
+        self.counts.polled += 1;
+        Some(pair.request(&request))
+    }
+
+    /// Takes the next completion of the polled batch, if it is a success without an effect. `None`
+    /// if it is another, or if the batch is empty: then nothing has changed.
+    fn next_of_batch(&mut self) -> Option<Success> {
+        let completion = self.batch.front()?;
+        let Completion { wr_id, qpn, status, op, length, immediate, invalidated, .. } = *completion;
+        if status != DtoStatus::Success || immediate.is_some() || invalidated.is_some() {
+            return None;
+        }
+        let pair = self.pairs.get(qpn)?;
+        let success = match wr_id {
+            WrId::Request(named) => pair.request(&pair.reap_plain_request(named)?),
+            _ if op != DtoOp::Receive || pair.watches_receives() => return None,
+            WrId::Recv(slot) => pair.message(pair.reap_receive(slot)?, length),
+            WrId::Srq { entry, .. } => {
+                pair.message(pair.srq.as_ref()?.path.reap(entry, &pair.completed_up_to)?, length)
+            }
+        };
+        self.batch.skip();
+        self.counts.dequeued(true, true);
+        Some(success)
+    }
+
+    /// Takes the next completion straight off its CQ, if it is a plain success of the direct path.
+    /// `None` if there is none, if a batch has to be polled, or if a completion was queued.
     fn next_success(&mut self) -> Option<Success> {
         let shared = self.slow_path.contains(SlowPath::REQUESTS);
         let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
         loop {
             let (cq, plain) = cqs.peek(shared)?;
             let pair = self.pairs.get(plain.qpn)?;
-            let (cookie, pool, length, op) = match plain.kind {
+            let success = match plain.kind {
                 PlainKind::Received => {
                     if pair.watches_receives() {
                         return None;
                     }
-                    let (cookie, pool) = if cq.is_shared() {
+                    let buffer = if cq.is_shared() {
                         pair.reap_receive(plain.wqe_counter)?
                     } else {
                         cq.reap(plain.wqe_counter)?
                     };
-                    pair.received.add_plain(plain.byte_count);
-                    (cookie, pool, plain.byte_count, DtoOp::Receive)
+                    pair.message(buffer, plain.byte_count)
                 }
                 PlainKind::Request => match pair.reap_request(plain.wqe_counter.into()) {
-                    Reaped::Event { cookie, pool, op, length } => (cookie, pool, length, op),
+                    Reaped::Event(request) => pair.request(&request),
                     Reaped::Nothing => {
                         cq.take_peeked();
                         continue;
@@ -57,18 +123,15 @@ impl Queue {
             };
             cq.take_peeked();
             self.counts.polled += 1;
-            return Some(Success { ep: pair.ep, ep_context: pair.context(), cookie, pool, length, op });
+            return Some(success);
         }
     }
-}
 
-impl Queue {
-    /// Queues a completion that [`Queue::next_success`] has taken off its CQ. The queue is empty,
-    /// so it has room.
+    /// Queues a completion that was taken off its CQ. The queue is empty, so it has room.
     #[cold]
     fn keep(&mut self, completed: Completed) {
         let Completed { dto, credit, notify, .. } = completed;
-        self.dtos.push_back(Queued { dto, credit });
+        self.push_dto(Queued { dto, credit });
         self.notified |= notify;
         self.counts.polling = true;
     }
@@ -76,39 +139,52 @@ impl Queue {
 
 impl EvdInner {
     /// Dequeues in the common cases: the next event is a completion without a side effect.
-    /// `success` and `any` build the consumer's representation of the completion.
     #[inline(always)]
-    pub(crate) fn dequeue_fast<T>(
-        &self,
-        success: impl FnOnce(Success) -> T,
-        any: impl FnOnce(DtoCompletion) -> T,
-    ) -> Polled<T> {
-        let mut queue = self.queue();
-        if queue.is_straight()
-            && let Some(next) = queue.next_success()
-        {
-            return Polled::Dto(success(next));
+    pub(crate) fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
+        if let Some(mut queue) = self.queue.try_lock_fast() {
+            // Each case builds the event where it has the fields in registers.
+            if queue.slow_path.is_empty() {
+                if let Some(success) = queue.next_message() {
+                    return Polled::Dto(take.success(success));
+                }
+            } else if queue.slow_path == SlowPath::REQUESTS
+                && let Some(success) = queue.next_request()
+            {
+                return Polled::Dto(take.success(success));
+            } else if queue.has_batch_only()
+                && let Some(success) = queue.next_of_batch()
+            {
+                return Polled::Dto(take.success(success));
+            }
         }
-        self.dequeue_batch(queue, any)
+        self.dequeue_rest(take)
     }
 
-    /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Polls
-    /// a batch, and leaves what this dequeue does not take for the next ones.
+    /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Leaves
+    /// completions of a polled batch that this dequeue does not take for the next ones.
     #[inline(never)]
-    fn dequeue_batch<T>(
-        &self,
-        mut locked: BiasedMutexGuard<'_, Queue>,
-        make: impl FnOnce(DtoCompletion) -> T,
-    ) -> Polled<T> {
+    pub(crate) fn dequeue_rest<T: Take>(&self, take: T) -> Polled<T::Event> {
+        let mut locked = self.queue();
         let queue = &mut *locked;
         if queue.slow_path.intersects(SlowPath::ALWAYS) || !queue.others.is_empty() {
             return Polled::Slow;
         }
         if queue.dtos.is_empty() {
-            let polled = self.dequeue_polled(queue);
+            let success = if queue.batch.len() > 0 {
+                queue.next_of_batch()
+            } else {
+                // The next dequeue may be fast again.
+                queue.slow_path -= SlowPath::QUEUED;
+                queue.next_success()
+            };
+            let polled = match success {
+                Some(success) => return Polled::Dto(take.success(success)),
+                None if queue.dtos.is_empty() => self.dequeue_polled(queue),
+                None => Polled::Slow,
+            };
             drop(locked);
             return match polled {
-                Polled::Dto(dto) => Polled::Dto(make(dto)),
+                Polled::Dto(dto) => Polled::Dto(take.any(dto)),
                 Polled::Empty => Polled::Empty,
                 Polled::Slow => Polled::Slow,
             };
@@ -120,7 +196,7 @@ impl EvdInner {
         credit.release(|number| queue.srqs.get(&number));
         queue.counts.dequeued(true, false);
         drop(locked);
-        Polled::Dto(make(dto))
+        Polled::Dto(take.any(dto))
     }
 
     /// Takes the next completion of the polled batch; polls a batch if none is left.
@@ -134,6 +210,9 @@ impl EvdInner {
                 }
                 Ok(_) => {}
                 Err(_) => return Polled::Slow,
+            }
+            if let Some(success) = queue.next_of_batch() {
+                return Polled::Dto(success.into());
             }
         }
         let mut deferred = Deferred::default();

@@ -2,7 +2,7 @@
 //! completion means.
 
 use super::EvdInner;
-use super::queue::{BATCH, Deferred, Queue, Queued, put};
+use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, put};
 use crate::Result;
 use crate::datapath::{Completion, WrId, WrInfo};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, reason};
@@ -158,7 +158,11 @@ impl EvdInner {
     pub(super) fn poll_batch(&self, queue: &mut Queue) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
         cq.poll(queue.batch.for_poll(), BATCH)?;
-        Ok(queue.batch.len())
+        let polled = queue.batch.len();
+        if polled > 0 {
+            queue.slow_path |= SlowPath::QUEUED;
+        }
+        Ok(polled)
     }
 
     /// Harvests one batch. A result below [`BATCH`] says that no completion is left.
@@ -238,7 +242,7 @@ impl EvdInner {
             Queued { dto, credit }.abandon(&self.device, &queue.srqs);
             deferred.overflowed = true;
         } else {
-            queue.dtos.push_back(Queued { dto, credit });
+            queue.push_dto(Queued { dto, credit });
             queue.notified |= notify;
         }
     }

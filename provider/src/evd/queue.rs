@@ -9,7 +9,7 @@ use crate::cno::CnoInner;
 use crate::counters::EvdCounts;
 use crate::datapath::{Completion, CqPath, Lost};
 use crate::device::Device;
-use crate::event_data::{Dequeued, DtoCompletion, Notice};
+use crate::event_data::{Dequeued, DtoCompletion, Notice, Success};
 use crate::memory::{list, table};
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
@@ -52,6 +52,16 @@ pub(crate) struct Queue {
     pub(super) deferred: Deferred,
 }
 
+/// What a consumer makes of a completion.
+pub(crate) trait Take: Copy {
+    /// The consumer's representation of an event.
+    type Event;
+    /// Builds the event of a success.
+    fn success(self, success: Success) -> Self::Event;
+    /// Builds the event of any completion.
+    fn any(self, dto: DtoCompletion) -> Self::Event;
+}
+
 bitflags::bitflags! {
     /// Why a dequeue may need more than the fast path.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +75,8 @@ bitflags::bitflags! {
         const NO_DTOS = 8;
         /// `Queue::deferred` holds work.
         const DEFERRED = 16;
+        /// Events may be queued, or completions be left of a polled batch.
+        const QUEUED = 32;
         /// What rules out the fast path.
         const ALWAYS =
             Self::WAITED.bits() | Self::CLOSED.bits() | Self::NO_DTOS.bits() | Self::DEFERRED.bits();
@@ -143,6 +155,18 @@ impl Batch {
         });
     }
 
+    /// The oldest completion.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Completion> {
+        self.polled.get(self.next)
+    }
+
+    /// Takes the completion of [`Batch::front`].
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        self.next += 1;
+    }
+
     /// Takes the oldest completion.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
@@ -156,11 +180,17 @@ impl Batch {
 /// bits finds most of them without a hash.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
-    near: Box<[Near]>,
+    /// `None` until the first pair comes.
+    near: Option<Box<[Near; NEAR]>>,
     all: Numbered<QueuePair>,
 }
 
-type Near = Option<(u32, Arc<QueuePair>)>;
+/// A place of the small table.
+#[derive(Debug, Default)]
+struct Near {
+    qpn: u32,
+    pair: Option<Arc<QueuePair>>,
+}
 
 /// Places of the small table.
 const NEAR: usize = 64;
@@ -169,10 +199,14 @@ impl Pairs {
     /// The queue pair with this number.
     #[inline(always)]
     pub(crate) fn get(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
-        match self.near.get(qpn as usize % NEAR) {
-            Some(Some((near, pair))) if *near == qpn => Some(pair),
-            _ => self.get_far(qpn),
-        }
+        self.get_near(qpn).or_else(|| self.get_far(qpn))
+    }
+
+    /// The queue pair with this number, if it is in the small table.
+    #[inline(always)]
+    pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+        let place = &self.near.as_ref()?[qpn as usize % NEAR];
+        place.pair.as_ref().filter(|_| place.qpn == qpn)
     }
 
     #[inline(never)]
@@ -189,27 +223,31 @@ impl Pairs {
     /// # Errors
     /// No memory. A number that is assigned already needs none.
     pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<QueuePair>) -> Result<(), TryReserveError> {
-        if self.near.is_empty() {
-            self.near = table(NEAR, |_| None)?;
+        if self.near.is_none() {
+            self.near = table(NEAR, |_| Near::default())?.try_into().ok();
         }
         put(&mut self.all, qpn, pair)?;
-        if let Some(place) = self.near.get_mut(qpn as usize % NEAR)
-            && place.as_ref().is_none_or(|(near, _)| *near == qpn)
-        {
-            *place = Some((qpn, pair.clone()));
+        if let Some(near) = &mut self.near {
+            let place = &mut near[qpn as usize % NEAR];
+            if place.pair.is_none() || place.qpn == qpn {
+                *place = Near { qpn, pair: Some(pair.clone()) };
+            }
         }
         Ok(())
     }
 
     pub(crate) fn remove(&mut self, qpn: u32) {
         self.all.remove(&qpn);
-        if let Some(place) = self.near.get_mut(qpn as usize % NEAR) {
-            place.take_if(|(near, _)| *near == qpn);
+        if let Some(near) = &mut self.near {
+            let place = &mut near[qpn as usize % NEAR];
+            if place.qpn == qpn {
+                place.pair = None;
+            }
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.near.fill(None);
+        self.near = None;
         self.all.clear();
     }
 }
@@ -264,13 +302,24 @@ impl Queue {
         self.dtos.len() + self.others.len()
     }
 
-    /// Whether the next event is in a CQ, and a dequeue may take it from there.
+    /// Whether completions may be left of a polled batch, and nothing else comes before them.
     #[inline(always)]
-    pub(super) fn is_straight(&self) -> bool {
-        !self.slow_path.intersects(SlowPath::ALWAYS)
+    pub(super) fn has_batch_only(&self) -> bool {
+        SlowPath::REQUESTS.union(SlowPath::QUEUED).contains(self.slow_path)
             && self.others.is_empty()
             && self.dtos.is_empty()
-            && self.batch.len() == 0
+    }
+
+    /// Adds a completion to the queue, which has room for it.
+    pub(super) fn push_dto(&mut self, queued: Queued) {
+        self.dtos.push_back(queued);
+        self.slow_path |= SlowPath::QUEUED;
+    }
+
+    /// Adds an event other than a completion. The caller has reserved memory for it.
+    pub(super) fn push_notice(&mut self, event: Notice) {
+        self.others.push_back(event);
+        self.slow_path |= SlowPath::QUEUED;
     }
 
     /// Changes the length of the queue. On failure the length stays unchanged.

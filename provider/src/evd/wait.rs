@@ -43,7 +43,7 @@ impl EvdInner {
             return;
         }
         queue.counts.connection += u64::from(matches!(event, Notice::Connection(_) | Notice::Datagram(_)));
-        queue.others.push_back(event);
+        queue.push_notice(event);
         queue.notified = true;
         let cno = queue.cno_if_enabled();
         drop(queue);

@@ -102,6 +102,16 @@ impl RequestRing {
         (!self.is_empty()).then(|| &self.entries[self.first as usize & mask])
     }
 
+    /// Whether the oldest request has an event without an effect: it is not suppressed, and no bind.
+    /// Without a meaning if the ring is empty.
+    #[inline(always)]
+    pub(crate) fn has_plain_event(&self) -> bool {
+        let mask = self.entries.len().wrapping_sub(1);
+        self.entries.get(self.first as usize & mask).is_some_and(|oldest| {
+            oldest.op != DtoOp::RmrBind && !oldest.flags.contains(CompletionFlags::SUPPRESS)
+        })
+    }
+
     /// Adds a request. The caller has checked that there is a place.
     #[inline(always)]
     pub(crate) fn push(&mut self, request: Request) {

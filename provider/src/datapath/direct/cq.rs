@@ -14,7 +14,7 @@ use crate::datapath::completion::{Completion, WrId};
 use crate::datapath::verbs::status;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, ErrorCqe, PlainCqe, RecvCqe, RecvOp, Syndrome};
+use mlx5_direct::{ArmFor, CqeError, ErrorCqe, PlainCqe, PlainKind, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 use std::sync::Arc;
 
@@ -200,8 +200,20 @@ impl DirectCqs {
         self.peek_any()
     }
 
-    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed
-    /// before a message arrived is found before the message.
+    /// The CQ of the EVD's only SRQ. `None` if it has none or several.
+    #[inline(always)]
+    pub(crate) fn only_of_srqs(&mut self) -> Option<&mut DirectCq> {
+        only(&mut self.receives)
+    }
+
+    /// The shared CQ of an EVD that has no other CQ.
+    #[inline(always)]
+    pub(crate) fn only_shared(&mut self) -> Option<&mut DirectCq> {
+        if self.receives.is_empty() { only(&mut self.shared) } else { None }
+    }
+
+    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed before
+    /// a message arrived is found before the message.
     #[inline(never)]
     fn peek_any(&mut self) -> Option<(&mut DirectCq, PlainCqe)> {
         let message = self.receives.iter().any(|cq| cq.cq.is_ready());
@@ -245,6 +257,14 @@ impl DirectCqs {
     }
 }
 
+#[inline(always)]
+fn only(cqs: &mut [DirectCq]) -> Option<&mut DirectCq> {
+    match cqs {
+        [only] => Some(only),
+        _ => None,
+    }
+}
+
 /// The first of these CQs that has a completion, and the completion if it is plain.
 #[inline(always)]
 fn peek_first(cqs: &mut [DirectCq]) -> Option<(&mut DirectCq, PlainCqe)> {
@@ -262,8 +282,14 @@ fn peek_first(cqs: &mut [DirectCq]) -> Option<(&mut DirectCq, PlainCqe)> {
 const CLOSE_BATCH: usize = 8;
 
 impl DirectCq {
-    /// Consumes the completion of [`DirectCqs::peek`]. The CQE returns to the device immediately,
-    /// so the device may use it again.
+    /// The next completion, if it is plain and of this kind.
+    #[inline(always)]
+    pub(crate) fn peek_only(&mut self, kind: PlainKind) -> Option<PlainCqe> {
+        self.cq.peek_plain_of(kind)
+    }
+
+    /// Consumes the completion of [`DirectCqs::peek`] or [`DirectCq::peek_only`]. The CQE returns to
+    /// the device immediately, so the device may use it again.
     #[inline(always)]
     pub(crate) fn take_peeked(&mut self) {
         self.cq.take_peeked();
@@ -276,6 +302,16 @@ impl DirectCq {
     pub(crate) fn reap(&self, entry: u16) -> Option<(u64, u32)> {
         let Returns { slots, alone } = self.returns.as_ref()?;
         if *alone { slots.reap_alone(entry.into()) } else { slots.reap(entry.into()) }
+    }
+
+    /// Does the work of [`DirectCq::reap`] in the common case: the CQ has the map that takes plain
+    /// stores, and a slot of the same word has returned last. `None` without a change otherwise.
+    #[inline(always)]
+    pub(crate) fn reap_fast(&self, entry: u16) -> Option<(u64, u32)> {
+        match &self.returns {
+            Some(Returns { slots, alone: true }) => slots.reap_in_word(entry.into()),
+            _ => None,
+        }
     }
 
     /// Whether the receives of EPs without an SRQ complete here.

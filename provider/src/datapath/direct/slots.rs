@@ -11,9 +11,9 @@
 //! There are two maps of returned slots. Any thread may set bits of the shared map
 //! ([`RingSlots::release`], [`RingSlots::reap`]), with atomic read-modify-write instructions. One
 //! CQ may have a map of its own ([`RingSlots::claim`], [`RingSlots::reap_alone`]), which takes
-//! plain stores, because only one thread at a time polls a CQ. This map consists of two arrays with
-//! one writer each: a bit of `given` changes when the CQ's slot returns, a bit of `taken` when the
-//! poster takes the slot, and a slot has returned where the two differ.
+//! plain stores, because only one thread at a time polls a CQ. This map consists of two words
+//! with one writer each: a bit of `given` changes when the CQ's slot returns, a bit of `taken` when
+//! the poster takes the slot, and a slot has returned where the two differ.
 //!
 //! The mark or the bit reveals a device that completes a slot twice. A completion of a slot that
 //! was not posted is accepted here; the ring refuses the slot when the poster takes it back.
@@ -41,9 +41,9 @@ pub(super) struct RingSlots {
     marks: Box<[AtomicU64]>,
     /// Written by the poster before the slot is posted.
     cookies: Cookies,
-    /// `returned` has one bit per returned slot. `returned_words` has one bit per word of
-    /// `returned` that may be nonzero.
-    returned: Box<[AtomicU64]>,
+    /// The slots, 64 a word.
+    words: Box<[Word]>,
+    /// One bit per word in which a slot may have returned.
     returned_words: Box<[AtomicU64]>,
     /// High half: slots released so far, modulo 2^32. Low half: slots completed and not released.
     /// One load reads both.
@@ -51,19 +51,39 @@ pub(super) struct RingSlots {
     alone: Alone,
 }
 
-/// The returned slots of the CQ that has a map of its own.
+/// Which of 64 slots have returned: one bit per slot in each map. The maps of a word are together,
+/// so that a reaper finds them by one look-up.
+#[derive(Debug)]
+struct Word {
+    /// The map that all threads share: the returned slots.
+    returned: AtomicU64,
+    /// The map of the CQ that has one of its own, which writes `given`. The poster writes `taken`.
+    given: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Word {
+    fn new() -> Self {
+        Self { returned: AtomicU64::new(0), given: AtomicU64::new(0), taken: AtomicU64::new(0) }
+    }
+
+    /// The slots that have returned through the map of the CQ.
+    #[inline(always)]
+    fn returned_alone(&self) -> u64 {
+        self.given.load(Relaxed) ^ self.taken.load(Relaxed)
+    }
+}
+
+/// The CQ that has a map of its own.
 #[derive(Debug)]
 struct Alone {
-    /// A CQ has the map. It alone writes `given`, `current` and `released`.
+    /// A CQ has the map. It alone writes `Word::given`, `current` and `released`.
     claimed: AtomicBool,
-    given: Box<[AtomicU64]>,
-    /// The word of `given` that changed last. Every other word where a slot has returned has its
+    /// The word whose `given` changed last. Every other word where a slot has returned has its
     /// bit in `returned_words`.
     current: AtomicU32,
     /// Slots released so far, modulo 2^32.
     released: AtomicU32,
-    /// Written by the poster.
-    taken: Box<[AtomicU64]>,
 }
 
 /// The number of slots released so far, and of slots not reaped now.
@@ -84,15 +104,13 @@ impl RingSlots {
         let words = cookies.len().div_ceil(BITS as usize);
         Ok(Self {
             marks: zeroes(cookies.len())?,
-            returned: zeroes(words)?,
+            words: table(words, |_| Word::new())?,
             returned_words: zeroes(words.div_ceil(BITS as usize))?,
             counts: AtomicU64::new(0),
             alone: Alone {
                 claimed: AtomicBool::new(false),
-                given: zeroes(words)?,
                 current: AtomicU32::new(0),
                 released: AtomicU32::new(0),
-                taken: zeroes(words)?,
             },
             cookies,
         })
@@ -112,8 +130,8 @@ impl RingSlots {
     pub(super) fn complete(&self, slot: u32) -> Option<(u64, u32)> {
         let mark = self.marks.get(slot as usize)?;
         let was = mark.load(Acquire);
-        let word = (slot / BITS) as usize;
-        let returned = self.returned.get(word)?.load(Relaxed) | self.alone.returned(word)?;
+        let word = self.words.get((slot / BITS) as usize)?;
+        let returned = word.returned.load(Relaxed) | word.returned_alone();
         if was == COMPLETED || returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
@@ -145,18 +163,29 @@ impl RingSlots {
     /// one thread at a time; the caller's lock orders these threads.
     #[inline(always)]
     pub(super) fn reap_alone(&self, slot: u32) -> Option<(u64, u32)> {
-        let info = self.completes_unmarked(slot)?;
-        let (word, bit) = (slot / BITS, 1 << (slot % BITS));
-        let given = self.alone.given.get(word as usize)?;
-        let before = given.load(Relaxed);
-        let returned = before ^ self.alone.taken.get(word as usize)?.load(Relaxed);
-        if (returned | self.returned.get(word as usize)?.load(Relaxed)) & bit != 0 {
-            return None;
-        }
-        if self.alone.current.load(Relaxed) != word {
+        let word = slot / BITS;
+        if self.alone.current.load(Relaxed) != word && (word as usize) < self.words.len() {
             self.change_word(word);
         }
-        given.store(before ^ bit, Release);
+        self.reap_in_word(slot)
+    }
+
+    /// Does the work of [`RingSlots::reap_alone`] for a slot of the word that changed last. `None`
+    /// for a slot of another word, too.
+    #[inline(always)]
+    pub(super) fn reap_in_word(&self, slot: u32) -> Option<(u64, u32)> {
+        if self.alone.current.load(Relaxed) != slot / BITS {
+            return None;
+        }
+        let info = self.completes_unmarked(slot)?;
+        let bit = 1 << (slot % BITS);
+        let word = self.words.get((slot / BITS) as usize)?;
+        let before = word.given.load(Relaxed);
+        let returned = (before ^ word.taken.load(Relaxed)) | word.returned.load(Relaxed);
+        if returned & bit != 0 {
+            return None;
+        }
+        word.given.store(before ^ bit, Release);
         self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
         Some(info)
     }
@@ -200,20 +229,20 @@ impl RingSlots {
     /// Returns false without a change for a slot that has already returned.
     #[inline(always)]
     fn give_back(&self, slot: u32, counted: u64) -> bool {
-        let word = (slot / BITS) as usize;
-        let Some(bits) = self.returned.get(word) else { return false };
+        let at = (slot / BITS) as usize;
+        let Some(word) = self.words.get(at) else { return false };
         let bit = 1 << (slot % BITS);
-        if self.alone.returned(word).is_none_or(|returned| returned & bit != 0) {
+        if word.returned_alone() & bit != 0 {
             return false;
         }
-        let before = bits.fetch_or(bit, Release);
+        let before = word.returned.fetch_or(bit, Release);
         if before & bit != 0 {
             return false;
         }
         if before == 0
-            && let Some(words) = self.returned_words.get(word / BITS as usize)
+            && let Some(words) = self.returned_words.get(at / BITS as usize)
         {
-            words.fetch_or(1 << (word as u32 % BITS), Release);
+            words.fetch_or(1 << (at as u32 % BITS), Release);
         }
         self.counts.fetch_add(counted, Release);
         true
@@ -243,13 +272,12 @@ impl RingSlots {
     /// Takes the returned slots of this word from both maps. `None` if there is none.
     #[inline]
     fn take_word(&self, word: u32) -> Option<u64> {
-        let given = self.alone.given.get(word as usize)?.load(Acquire);
-        let taken = self.alone.taken.get(word as usize)?;
+        let Word { returned: shared, given, taken } = self.words.get(word as usize)?;
+        let given = given.load(Acquire);
         let mut bits = given ^ taken.load(Relaxed);
         if bits != 0 {
             taken.store(given, Release);
         }
-        let shared = self.returned.get(word as usize)?;
         if shared.load(Relaxed) != 0 {
             bits |= shared.swap(0, Acquire);
         }
@@ -295,14 +323,6 @@ impl RingSlots {
         let both = self.counts.load(Acquire);
         let released = ((both >> 32) as u32).wrapping_add(self.alone.released.load(Acquire));
         Counts { released, unreaped: both as u32 }
-    }
-}
-
-impl Alone {
-    /// The slots of this word that have returned.
-    #[inline]
-    fn returned(&self, word: usize) -> Option<u64> {
-        Some(self.given.get(word)?.load(Relaxed) ^ self.taken.get(word)?.load(Relaxed))
     }
 }
 
