@@ -106,6 +106,27 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
     aims
 }
 
+/// The aims of the preloaded library, behind the calls of verbs.
+fn verbs_aims() -> Vec<(&'static str, Spec, Figure)> {
+    use Figure::*;
+    let spec = |case, batch, depth| Spec { case, batch, segments: 1, depth };
+    let lock = Subject::Libmlx5Lock;
+    let (post, list) = (spec(CaseName::Post, 1, 1023), spec(CaseName::Post, 32, 1023));
+    let (poll, send) = (spec(CaseName::Poll, 16, 1023), spec(CaseName::Send, 1, 128));
+    vec![
+        ("ibv_post_srq_recv", post, Instructions(40.0)),
+        ("ibv_post_srq_recv", post, Locked(0.0)),
+        ("ibv_post_srq_recv", post, Faster(lock, 2.5)),
+        ("ibv_post_srq_recv, a list", list, Faster(lock, 2.0)),
+        // A quarter of libmlx5's 272 for a single completion.
+        ("ibv_poll_cq of receives", poll, Instructions(68.0)),
+        ("ibv_poll_cq of receives", poll, Locked(0.0)),
+        ("ibv_post_send, inline", send, Instructions(80.0)),
+        ("ibv_post_send, inline", send, Locked(0.0)),
+        ("ibv_post_send, inline", send, Faster(lock, 2.0)),
+    ]
+}
+
 /// The aims that these rows can decide, each with `met` or `missed`.
 ///
 /// `searches` says whether libmlx5 is a version that searches to keep the ring's order (48 and
@@ -116,6 +137,8 @@ pub fn to_table(rows: &[Row], searches: bool) -> Table {
         let runners = runners(spec).iter().filter(move |subject| applies(**subject, figure));
         runners.map(move |subject| (what, *subject, spec, figure))
     });
+    let of_verbs = verbs_aims().into_iter();
+    let wanted = wanted.chain(of_verbs.map(|(what, spec, figure)| (what, Subject::Verbs, spec, figure)));
     for (what, subject, spec, figure) in wanted {
         let Some(row) = find(rows, subject, spec) else { continue };
         let call = f64::from(spec.batch);

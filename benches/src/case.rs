@@ -3,6 +3,9 @@
 /// Calls in a sample of a case whose calls are too short to time one by one.
 pub const GROUP: u32 = 32;
 
+/// Runs of a case under the instruction counter.
+pub const COUNTED_RUNS: u32 = 200;
+
 /// A case to measure, on queues of its own.
 pub trait Case {
     /// Operations in one sample.
@@ -32,6 +35,26 @@ pub fn counted(case: &mut dyn Case, runs: u32) {
     for _ in 0..runs {
         case.prepare();
         measured(case);
+    }
+}
+
+/// As [`counted`], for a program that counts by single steps between breakpoint traps. Only for a
+/// process that such a program started.
+#[expect(unsafe_code, reason = "breakpoint traps")]
+pub fn trapped(case: &mut dyn Case, runs: u32) {
+    let trap = || {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instruction changes nothing; the program that traces this process goes on
+        // behind it.
+        unsafe {
+            core::arch::asm!("int3");
+        }
+    };
+    for _ in 0..runs {
+        case.prepare();
+        trap();
+        measured(case);
+        trap();
     }
 }
 

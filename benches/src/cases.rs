@@ -126,8 +126,8 @@ impl<P: Path> Case for Bench<P> {
                 self.path.queues().deliver(&self.slots);
             }
             // Cases of sends have a bench of their own.
-            EmptyPoll | Send | SendGather | SendPrepared | ReapSend | DatPost | DatPostCrowd | DatReap
-            | DatMessage | DatSend | DatReapSend | DatAnswer => {}
+            EmptyPoll | Send | SendGather | SendPrepared | ReapSend | Message | DatPost | DatPostCrowd
+            | DatReap | DatMessage | DatSend | DatReapSend | DatAnswer => {}
         }
     }
 
@@ -157,8 +157,8 @@ impl<P: Path> Case for Bench<P> {
             Poll => (0..calls).for_each(|_| self.path.poll(batch)),
             PollFree if batch == 1 => (0..GROUP).for_each(|_| self.path.poll_and_free_one()),
             PollFree => (0..calls).for_each(|_| self.path.poll_and_free(batch)),
-            EmptyPoll | Send | SendGather | SendPrepared | ReapSend | DatPost | DatPostCrowd | DatReap
-            | DatMessage | DatSend | DatReapSend | DatAnswer => {
+            EmptyPoll | Send | SendGather | SendPrepared | ReapSend | Message | DatPost | DatPostCrowd
+            | DatReap | DatMessage | DatSend | DatReapSend | DatAnswer => {
                 (0..GROUP).for_each(|_| self.path.poll_empty());
             }
         }

@@ -23,6 +23,39 @@ pub struct DatPost {
     folder: tempfile::TempDir,
     device: PathBuf,
     provider: PathBuf,
+    stepper: Option<Stepper>,
+}
+
+/// The compiled program that counts by single steps.
+#[derive(Debug)]
+pub struct Stepper {
+    folder: tempfile::TempDir,
+}
+
+impl Stepper {
+    /// Compiles the program, which is for x86-64 only.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the compiler.
+    pub fn new() -> Result<Self> {
+        let this = Self { folder: tempfile::tempdir()? };
+        compile("steps.c", &this.program(), &[])?;
+        Ok(this)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("steps")
+    }
+
+    /// What a program executes between its breakpoint traps.
+    ///
+    /// # Errors
+    ///
+    /// As [`count::steps`].
+    pub fn steps(&self, command: &Command) -> Result<Steps> {
+        count::steps(&self.program(), command)
+    }
 }
 
 impl DatPost {
@@ -34,12 +67,14 @@ impl DatPost {
     /// of this workspace.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let this = Self { device: library("libmlx5_emu.so")?, provider: library("libdoorbell.so")?, folder };
+        let this = Self {
+            device: library("libmlx5_emu.so")?,
+            provider: library("libdoorbell.so")?,
+            stepper: if cfg!(target_arch = "x86_64") { Some(Stepper::new()?) } else { None },
+            folder,
+        };
         compile("dat_post.c", &this.program(), &["-ldat2"])
             .context("cannot compile against libdat2 (package libdapl-dev)")?;
-        if cfg!(target_arch = "x86_64") {
-            compile("steps.c", &this.steps_program(), &[])?;
-        }
         // The software device is below the loopback interface.
         let address = match device::named() {
             Some(name) => doorbell::Ia::open(name)?.address().to_string(),
@@ -57,10 +92,6 @@ impl DatPost {
 
     fn program(&self) -> PathBuf {
         self.folder.path().join("dat_post")
-    }
-
-    fn steps_program(&self) -> PathBuf {
-        self.folder.path().join("steps")
     }
 
     fn conf(&self) -> PathBuf {
@@ -143,14 +174,12 @@ impl DatPost {
     ///
     /// As [`count::steps`]; always on processors other than x86-64.
     pub fn steps(&self, subject: Subject, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
-        if !cfg!(target_arch = "x86_64") {
-            bail!("single steps are counted on x86-64 only");
-        }
+        let stepper = self.stepper.as_ref().context("single steps are counted on x86-64 only")?;
         // A single step takes microseconds, so the groups are small.
         const GROUP: u32 = 16;
         let mut command = self.command(subject, spec, GROUP, 0, groups as usize);
         command.env("DAT_POST_TRAPS", "1");
-        Ok((count::steps(&self.steps_program(), &command)?, groups * GROUP))
+        Ok((stepper.steps(&command)?, groups * GROUP))
     }
 }
 
@@ -181,10 +210,15 @@ fn session() -> String {
 }
 
 /// A library that was built with this program.
-fn library(name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// A text that names the packages to build.
+pub fn library(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folders = program.ancestors().skip(1).take(2);
     let found = folders.flat_map(|f| [f.join(name), f.join("deps").join(name)]).find(|path| path.exists());
-    found
-        .with_context(|| format!("no {name} near {}: build doorbell and mlx5-emu as well", program.display()))
+    found.with_context(|| {
+        format!("no {name} near {}: build doorbell, mlx5-emu and doorbell-verbs as well", program.display())
+    })
 }

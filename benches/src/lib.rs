@@ -38,7 +38,9 @@ pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
 pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
     Ok(match subject {
         _ if spec.case.sends() => sends::path(subject, spec),
-        Subject::Libmlx5Lock | Subject::Libmlx5Nolock => cases::on(*spec, libmlx5::Libmlx5::new(spec)),
+        Subject::Libmlx5Lock | Subject::Libmlx5Nolock | Subject::Verbs => {
+            cases::on(*spec, libmlx5::Libmlx5::new(spec))
+        }
         Subject::Mlx5Direct => direct::path(spec),
         Subject::Provider | Subject::ProviderVerbs => Box::new(provider::Provider::new(spec)?),
         Subject::Libdaplofa => anyhow::bail!("libdaplofa is measured by a C program"),

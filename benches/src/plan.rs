@@ -31,6 +31,9 @@ pub enum CaseName {
     SendPrepared,
     /// Polls the completions of sends, and releases their requests.
     ReapSend,
+    /// A message of 32 bytes through verbs: the poll of a receive, the post of a new buffer, a send,
+    /// and the poll of a send's completion.
+    Message,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
     /// As `DatPost`, with 10,000 more endpoints on the SRQ.
@@ -71,6 +74,7 @@ impl CaseName {
             Self::SendGather => "send-gather",
             Self::SendPrepared => "send-prepared",
             Self::ReapSend => "reap-send",
+            Self::Message => "message",
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
             Self::DatReap => "dat-reap",
@@ -83,7 +87,7 @@ impl CaseName {
 
     /// Whether the case uses the send queue of a QP, not through libdat2.
     pub fn sends(self) -> bool {
-        matches!(self, Self::Send | Self::SendGather | Self::SendPrepared | Self::ReapSend)
+        matches!(self, Self::Send | Self::SendGather | Self::SendPrepared | Self::ReapSend | Self::Message)
     }
 
     /// Whether the case goes through libdat2.
@@ -105,6 +109,8 @@ pub enum Subject {
     Libmlx5Lock,
     /// libmlx5 started with `MLX5_SINGLE_THREADED=1`.
     Libmlx5Nolock,
+    /// The calls of verbs with the preloaded library of doorbell-verbs.
+    Verbs,
     /// The crate mlx5-direct.
     Mlx5Direct,
     /// The crate doorbell: its Rust API, or libdoorbell.so under libdat2.
@@ -117,9 +123,10 @@ pub enum Subject {
 
 impl Subject {
     /// All subjects, in the order of the table.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Libmlx5Lock,
         Self::Libmlx5Nolock,
+        Self::Verbs,
         Self::Mlx5Direct,
         Self::Provider,
         Self::ProviderVerbs,
@@ -131,6 +138,7 @@ impl Subject {
         match self {
             Self::Libmlx5Lock => "libmlx5-lock",
             Self::Libmlx5Nolock => "libmlx5-nolock",
+            Self::Verbs => "verbs",
             Self::Mlx5Direct => "mlx5-direct",
             Self::Provider => "provider",
             Self::ProviderVerbs => "provider-verbs",
@@ -156,10 +164,15 @@ impl Subject {
     pub fn does(self, spec: &Spec) -> bool {
         use CaseName::*;
         match self {
-            Self::Mlx5Direct => !spec.case.through_libdat(),
+            Self::Mlx5Direct => !spec.case.through_libdat() && spec.case != Message,
             // Verbs have no prepared requests.
             Self::Libmlx5Lock | Self::Libmlx5Nolock => {
                 !spec.case.through_libdat() && spec.case != SendPrepared
+            }
+            // Slots that keep their buffers, or their lengths, are no calls of verbs.
+            Self::Verbs => {
+                !spec.case.through_libdat()
+                    && !matches!(spec.case, PostEncoded | PostAddress | Repost | SendPrepared)
             }
             Self::Provider | Self::ProviderVerbs => match spec.case {
                 Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
@@ -216,7 +229,7 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         plan.extend(batches.iter().map(|&batch| spec(case, batch, 1, 1023)));
     }
     plan.push(spec(EmptyPoll, 1, 1, 1023));
-    let sends = [(Send, 1), (Send, 32), (SendGather, 1), (SendPrepared, 1), (ReapSend, 1)];
+    let sends = [(Send, 1), (Send, 32), (SendGather, 1), (SendPrepared, 1), (ReapSend, 1), (Message, 1)];
     plan.extend(sends.map(|(case, batch)| spec(case, batch, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };

@@ -26,13 +26,16 @@ pub trait Sends {
     fn post(&mut self, ends: &Ends);
     /// Takes the completions of `GROUP` messages, all of them signalled.
     fn reap(&mut self, ends: &Ends) -> u64;
+    /// For each of `GROUP` messages that have arrived: polls the receive, posts its buffer again,
+    /// sends one, and polls the completion of an earlier send.
+    fn messages(&mut self, queues: &Queues, ends: &Ends);
 }
 
 struct Bench<S> {
     queues: Queues,
     ends: Ends,
     sends: S,
-    reap: bool,
+    case: CaseName,
     /// The last sample's messages are not completed yet.
     posted: bool,
 }
@@ -42,7 +45,7 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
     let (queues, ends) = Queues::for_sends(2 * GROUP);
     let texts: Texts = (0..GROUP).map(|n| [n as u8; TEXT]).collect();
     let sge = ibv_sge { length: 64, ..queues.sge(0) };
-    let reap = spec.case == CaseName::ReapSend;
+    let case = spec.case;
     if subject == Subject::Mlx5Direct {
         // SAFETY: the queues live as long as the process and nobody else drives the QP's send queue
         // and its CQ; the buffers are leaked and never accessed.
@@ -58,11 +61,11 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
             _ => Way::Batch,
         };
         let sends = Direct { sq, cq, texts, way };
-        return Box::new(Bench { queues, ends, sends, reap, posted: false });
+        return Box::new(Bench { queues, ends, sends, case, posted: false });
     }
     let gather = (spec.case == CaseName::SendGather).then_some(sge);
     let sends = Libmlx5::new(texts, gather, spec);
-    Box::new(Bench { queues, ends, sends, reap, posted: false })
+    Box::new(Bench { queues, ends, sends, case, posted: false })
 }
 
 /// The case with a data path that does nothing.
@@ -95,22 +98,33 @@ impl<S: Sends> Case for Bench<S> {
     }
 
     fn prepare(&mut self) {
-        if self.posted {
-            self.queues.settle(GROUP);
-            black_box(self.sends.reap(&self.ends));
+        match self.case {
+            CaseName::Message => {
+                if !self.posted {
+                    self.sends.post(&self.ends);
+                }
+                self.queues.carry(GROUP);
+            }
+            CaseName::ReapSend => {
+                self.sends.post(&self.ends);
+                self.queues.settle(GROUP);
+            }
+            _ if self.posted => {
+                self.queues.settle(GROUP);
+                black_box(self.sends.reap(&self.ends));
+            }
+            _ => {}
         }
-        if self.reap {
-            self.sends.post(&self.ends);
-            self.queues.settle(GROUP);
-        }
-        self.posted = !self.reap;
+        self.posted = true;
     }
 
     fn run(&mut self) {
-        if self.reap {
-            black_box(self.sends.reap(&self.ends));
-        } else {
-            self.sends.post(&self.ends);
+        match self.case {
+            CaseName::Message => self.sends.messages(&self.queues, &self.ends),
+            CaseName::ReapSend => {
+                black_box(self.sends.reap(&self.ends));
+            }
+            _ => self.sends.post(&self.ends),
         }
     }
 }
@@ -171,6 +185,10 @@ impl Sends for Direct {
         }
         sum
     }
+
+    fn messages(&mut self, _: &Queues, _: &Ends) {
+        unreachable!("the case is one of verbs");
+    }
 }
 
 /// `ibv_post_send` with prepared requests, and `ibv_poll_cq`.
@@ -202,28 +220,52 @@ impl Libmlx5 {
     }
 }
 
+impl Libmlx5 {
+    /// The number of a completion, which the function waits for.
+    #[inline(always)]
+    fn poll(cq: *mut ibv_cq) -> u64 {
+        // SAFETY: a live CQ of the case, and room for one completion.
+        unsafe {
+            let mut wc: ibv_wc = zeroed();
+            while ibv_poll_cq(cq, 1, &mut wc) == 0 {}
+            wc.wr_id
+        }
+    }
+
+    /// Posts a request, or the list that it begins.
+    #[inline(always)]
+    fn send(wr: &mut ibv_send_wr, ends: &Ends) {
+        // SAFETY: a live QP; the requests, their lists and texts live in the caller.
+        let rc = unsafe { ibv_post_send(ends.from, wr, &mut null_mut()) };
+        assert_eq!(rc, 0, "ibv_post_send");
+    }
+}
+
 impl Sends for Libmlx5 {
     #[inline(always)]
     fn post(&mut self, ends: &Ends) {
         let calls = if self.chained { 1 } else { GROUP as usize };
-        for wr in &mut self.wrs[..calls] {
-            // SAFETY: a live QP; the requests, their lists and texts live in `self`.
-            let rc = unsafe { ibv_post_send(ends.from, wr, &mut null_mut()) };
-            assert_eq!(rc, 0, "ibv_post_send");
-        }
+        self.wrs[..calls].iter_mut().for_each(|wr| Self::send(wr, ends));
     }
 
     #[inline(always)]
     fn reap(&mut self, ends: &Ends) -> u64 {
-        let mut sum = 0;
-        for _ in 0..GROUP {
-            // SAFETY: a live CQ and room for one completion.
-            unsafe {
-                let mut wc: ibv_wc = zeroed();
-                while ibv_poll_cq(ends.cq, 1, &mut wc) == 0 {}
-                sum += wc.wr_id;
-            }
+        (0..GROUP).map(|_| Self::poll(ends.cq)).sum()
+    }
+
+    #[inline(always)]
+    fn messages(&mut self, queues: &Queues, ends: &Ends) {
+        let mut sge = queues.sge(0);
+        // SAFETY: integers and pointers only, for which zero is a value.
+        let mut receive: ibv_recv_wr = unsafe { zeroed() };
+        (receive.sg_list, receive.num_sge) = (&raw mut sge, 1);
+        for wr in &mut self.wrs {
+            receive.wr_id = Self::poll(queues.cq());
+            // SAFETY: a live SRQ; request and list live through the call.
+            let rc = unsafe { ibv_post_srq_recv(queues.srq(), &mut receive, &mut null_mut()) };
+            assert_eq!(rc, 0, "ibv_post_srq_recv");
+            Self::send(wr, ends);
+            black_box(Self::poll(ends.cq));
         }
-        sum
     }
 }

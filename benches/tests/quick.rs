@@ -105,6 +105,7 @@ fn whole(with_dat: bool) -> Result<(), Failed> {
             assert!(has(case, subject), "{case} of {subject}");
         }
     }
+    assert!(has("post", "verbs") && has("poll", "verbs") && has("message", "verbs"));
     assert!(has("post", "provider") && has("post+free", "provider") && has("poll", "provider"));
     Ok(())
 }

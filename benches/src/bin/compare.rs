@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use doorbell_benches::{
     aims, build, build_empty,
-    case::counted,
+    case::{COUNTED_RUNS, counted, trapped},
     chart, count,
-    dat::DatPost,
+    dat::{DatPost, Stepper, library},
     device, dtest, libmlx5,
     plan::{Spec, Subject, plan},
     report,
@@ -25,7 +25,7 @@ struct Args {
     /// Only cases whose name contains this; dtest's latencies are the case `dtest`.
     #[arg(long, default_value = "")]
     only: String,
-    /// Only this subject: libmlx5-lock, libmlx5-nolock, mlx5-direct, provider or libdaplofa.
+    /// Only this subject: libmlx5-lock, libmlx5-nolock, verbs, mlx5-direct, provider or libdaplofa.
     #[arg(long, value_parser = subject)]
     subject: Option<Subject>,
     /// Rounds over all cases and subjects; each figure is the median of its rounds.
@@ -50,6 +50,9 @@ struct Args {
     /// In a separate process: run these cases of the plan for an instruction counter.
     #[arg(long, value_name = "N", hide = true, num_args = 1..)]
     count: Vec<usize>,
+    /// In a separate process: run the n-th case of the plan with breakpoint traps around each group.
+    #[arg(long, value_name = "N", hide = true)]
+    trap: Option<usize>,
     /// With --count or --time: use a data path that does nothing.
     #[arg(long, hide = true)]
     empty: bool,
@@ -62,8 +65,8 @@ fn subject(name: &str) -> Result<Subject, String> {
     })
 }
 
-/// Runs of a case under the instruction counter.
-const COUNTED_RUNS: u32 = 200;
+/// Runs of a case by single steps.
+const TRAPPED_RUNS: u32 = 4;
 
 impl Args {
     fn effort(&self) -> Effort {
@@ -86,6 +89,9 @@ fn main() -> Result<()> {
     }
     if !args.count.is_empty() {
         return count_here(&args);
+    }
+    if let Some(n) = args.trap {
+        return trap_here(&args, n);
     }
     measure(&args)
 }
@@ -117,6 +123,21 @@ fn count_here(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Runs one case of one subject for a program that counts by single steps.
+fn trap_here(args: &Args, n: usize) -> Result<()> {
+    let subject = args.subject.context("--trap needs --subject")?;
+    let spec = *plan(args.quick).get(n).context("no such case")?;
+    let mut case = build(subject, &spec)?;
+    // Work that happens only once, and the first entries of locks.
+    for _ in 0..4 {
+        case.prepare();
+        case.run();
+    }
+    trapped(case.as_mut(), TRAPPED_RUNS);
+    std::mem::forget(case);
+    Ok(())
+}
+
 /// A case of the plan and a subject that takes part.
 #[derive(Clone, Copy)]
 struct Job {
@@ -137,6 +158,7 @@ fn measure(args: &Args) -> Result<()> {
         doorbell::Ia::open(name)?;
     }
     let dat = DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
+    let verbs = library("libdoorbell_verbs.so").map_err(|e| println!("the subject verbs is left out: {e:#}"));
     let mut jobs = vec![];
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
         let wanted = spec.case.name().contains(&args.only) && (!spec.case.through_libdat() || dat.is_some());
@@ -144,6 +166,7 @@ fn measure(args: &Args) -> Result<()> {
         let possible = device::named().is_none() || !spec.case.is_random();
         let wanted = wanted && possible;
         let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
+        let subjects = subjects.filter(|s| *s != Subject::Verbs || verbs.is_ok());
         jobs.extend(subjects.filter(|s| wanted && s.does(&spec)).map(|subject| Job { index, spec, subject }));
     }
     let with_dtest = "dtest".contains(&args.only) && args.subject.is_none();
@@ -174,6 +197,9 @@ fn measure(args: &Args) -> Result<()> {
         eprintln!("counting instructions");
         if !args.quick && count::available() {
             count_queues(&jobs, &mut counts)?;
+        }
+        if !args.quick && cfg!(target_arch = "x86_64") {
+            count_locked(&jobs, &mut counts)?;
         }
         if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
             let groups = if args.quick { 1 } else { 16 };
@@ -224,6 +250,9 @@ fn again(subject: Subject) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--subject", subject.name()]).envs(subject.environment().iter().copied());
     command.args(device::named().map(|name| ["--device", name]).into_iter().flatten());
+    if subject == Subject::Verbs {
+        command.env("LD_PRELOAD", library("libdoorbell_verbs.so")?);
+    }
     Ok(command)
 }
 
@@ -275,6 +304,18 @@ fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
             let operations = operations(&jobs[n].spec);
             counts[n].instructions = Some((all - around) / f64::from(operations * COUNTED_RUNS));
         }
+    }
+    Ok(())
+}
+
+/// Locked instructions per operation of the jobs that do not use libdat2, by single steps.
+fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
+    let stepper = Stepper::new()?;
+    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| !job.through_libdat()) {
+        let mut command = again(job.subject)?;
+        command.args(["--trap", &job.index.to_string()]);
+        let operations = operations(&job.spec) * TRAPPED_RUNS;
+        count.locked = Some(stepper.steps(&command)?.locked as f64 / f64::from(operations));
     }
     Ok(())
 }
