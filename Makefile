@@ -63,15 +63,15 @@ test: setup ## all tests; those on devices on rxe and on the software mlx5 devic
 soak: setup ## the long forms of tests: minutes to hours (PART=fuzz: one of hw-tests/soak.d)
 	hw-tests/soak $(PART)
 
-judges: ## test suites and programs of other projects on the software mlx5 device (JUDGE=ucx: one of hw-tests/judges.d)
+judges: ## test suites and programs of other projects on the software mlx5 device (JUDGE=ucx: one of hw-tests/judges.d; LIBRARY=1: under doorbell-run)
 	@.ci/setup.sh judges
-	hw-tests/judges $(JUDGE)
+	$(if $(LIBRARY),LIBRARY=1) hw-tests/judges $(JUDGE)
 
 hw-test: setup ## everything on an mlx5 device of this machine, in one report (DEVICE=mlx5_0, PEER=mlx5_1: a second one that it reaches)
 	QUICK=$(QUICK) hw-tests/hw-test $(DEVICE) $(PEER)
 
 bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
-	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches
+	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs
 	"$(target_dir)/release/compare" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
 
 lint: setup ## format and clippy
@@ -106,8 +106,8 @@ deb: ## the Debian packages, in target/deb
 deb-test: deb ## the packages installed, used on the software device and purged in fresh chroots of Debian 12 and 13 (as root)
 	hw-tests/packages
 
-install: ## the provider for libdat2, its tools, doorbell-run with its library, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
-	cargo build --release -p doorbell -p doorbell-verbs --lib --bins
+install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+	cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man1" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
@@ -117,6 +117,10 @@ install: ## the provider for libdat2, its tools, doorbell-run with its library, 
 	install -m 755 "$(target_dir)/release/libdoorbell_verbs.so" "$(DESTDIR)$(libdir)/libdoorbell-verbs.so"
 	install -m 755 "$(target_dir)/release/doorbell-run" "$(DESTDIR)$(bindir)"
 	install -m 644 mlx5-direct/verbs/doorbell-run.1 "$(DESTDIR)$(mandir)/man1"
+	install -d "$(DESTDIR)$(includedir)/doorbell" "$(DESTDIR)$(libdir)/pkgconfig"
+	install -m 755 "$(target_dir)/release/libmlx5_direct_c.so" "$(DESTDIR)$(libdir)/libmlx5-direct.so"
+	install -m 644 mlx5-direct/c/include/doorbell/direct.h "$(DESTDIR)$(includedir)/doorbell"
+	sed -e 's|@libdir@|$(libdir)|' -e 's|@includedir@|$(includedir)|' mlx5-direct/c/mlx5-direct.pc.in >"$(DESTDIR)$(libdir)/pkgconfig/mlx5-direct.pc"
 	sed 's|@LIBRARY@|$(libdir)/libdoorbell.so.2|' provider/dist/dat.conf >"$(DESTDIR)$(datadir)/doorbell/dat.conf"
 	$(dat12) install DESTDIR="$(DESTDIR)" prefix="$(prefix)" libdir="$(libdir)" includedir="$(includedir)"
 ifeq ($(DAT2),1)

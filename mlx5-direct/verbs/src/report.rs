@@ -1,7 +1,8 @@
 //! What was taken over and what not: counts, and one line for each object that was left.
 //!
 //! `DOORBELL_LOG=info` (or `debug`, `trace`) prints a line for each object as it is created.
-//! `DOORBELL_VERBS_STATS=1` prints the counts when the process exits. Both go to stderr.
+//! `DOORBELL_VERBS_STATS=1` prints the counts when the process exits. Both go to stderr. If the
+//! value of `DOORBELL_VERBS_STATS` is an absolute path, the counts are appended to that file.
 
 use std::{
     fmt,
@@ -51,11 +52,14 @@ fn logs() -> bool {
 }
 
 fn line(text: fmt::Arguments<'_>) {
-    use std::io::Write as _;
+    write(&mut std::io::stderr().lock(), text);
+}
+
+fn write(to: &mut impl std::io::Write, text: fmt::Arguments<'_>) {
     // One call, so that lines of several processes do not mix.
     let line = format!("doorbell-verbs[{}]: {text}\n", std::process::id());
     // A program may have closed its stderr, so the result is not used.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    let _ = to.write_all(line.as_bytes());
 }
 
 /// An object was taken over.
@@ -87,7 +91,9 @@ pub(crate) fn refused(what: &str, why: &dyn fmt::Display) {
 
 /// Prints the counts, if `DOORBELL_VERBS_STATS` asks for them.
 pub(crate) fn print_at_exit() {
-    if !set("DOORBELL_VERBS_STATS", &["1"]) {
+    let Some(to) = std::env::var_os("DOORBELL_VERBS_STATS") else { return };
+    let file = std::path::Path::new(&to);
+    if to != "1" && !file.is_absolute() {
         return;
     }
     let counts = NAMES.iter().enumerate().map(|(n, name)| {
@@ -95,5 +101,10 @@ pub(crate) fn print_at_exit() {
         format!("{taken} of {} {name}", taken + left)
     });
     let counts: Vec<_> = counts.collect();
-    line(format_args!("taken over: {}; refused: {}", counts.join(", "), COUNTS.refused.load(Relaxed)));
+    let counts = format!("taken over: {}; refused: {}", counts.join(", "), COUNTS.refused.load(Relaxed));
+    if to == "1" {
+        line(format_args!("{counts}"));
+    } else if let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(file) {
+        write(&mut file, format_args!("{counts}"));
+    }
 }
