@@ -1,7 +1,7 @@
 //! ARCHITECTURE.md and README.md name files and functions: each has to exist.
 //!
 //! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src, and
-//! `FILE::NAME` or `FILE::TYPE::FIELD` is a name that occurs in that file. The table of locks has
+//! `FILE::NAME` or `FILE::TYPE::FIELD` is a name that this file defines. The table of locks has
 //! the levels and the names of provider/src/sync.rs.
 
 use std::fs;
@@ -48,18 +48,29 @@ fn find(path: &str) -> Option<PathBuf> {
     [root().join(path), root().join("provider/src").join(path)].into_iter().find(|path| path.exists())
 }
 
-/// Whether this identifier occurs as a word of its own.
-fn occurs(text: &str, name: &str) -> bool {
+/// Whether the file defines this name: as an item, as a field at the start of a line, or as an item
+/// of C. Comments and uses of the name do not count.
+fn defines(text: &str, name: &str) -> bool {
+    const ITEMS: [&str; 9] =
+        ["fn", "struct", "enum", "static", "const", "trait", "type", "macro_rules!", "#define"];
     let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.match_indices(name)
-        .any(|(at, _)| !text[..at].ends_with(in_word) && !text[at + name.len()..].starts_with(in_word))
+    text.lines().map(str::trim_start).filter(|line| !line.starts_with("//")).any(|line| {
+        line.match_indices(name).any(|(at, _)| {
+            let (before, after) = (line[..at].trim_end(), &line[at + name.len()..]);
+            let whole = !line[..at].ends_with(in_word) && !after.starts_with(in_word);
+            let item = ITEMS.iter().any(|item| before.ends_with(item));
+            let field = (before.is_empty() || before.starts_with("pub") && !before.contains(' '))
+                && after.starts_with(": ");
+            whole && (item || field)
+        })
+    })
 }
 
 /// What is wrong with this reference.
 fn problem(reference: &Reference<'_>) -> Option<String> {
     let Some(file) = find(reference.path) else { return Some(format!("no file {}", reference.path)) };
     let text = fs::read_to_string(file).unwrap_or_default();
-    let missing = reference.name?.split("::").find(|name| !occurs(&text, name))?;
+    let missing = reference.name?.split("::").find(|name| !defines(&text, name))?;
     Some(format!("no {missing} in {}", reference.path))
 }
 
@@ -117,5 +128,14 @@ fn broken_references_are_noticed() {
         code_spans(spans).into_iter().filter_map(reference).filter_map(|found| problem(&found)).collect();
     let expected = ["no file gone.rs", "no no_such_function in srq.rs", "no file provider/nowhere/"];
     assert_eq!(problems, expected);
-    assert!(!occurs("fn post_recv_quick() {}", "post_recv") && occurs("fn post_recv() {}", "post_recv"));
+    for (text, is_defined) in [
+        ("fn post_recv() {}", true),
+        ("    pub(crate) post_recv: u32,", true),
+        ("fn post_recv_quick() {}", false),
+        ("// fn post_recv() {}", false),
+        ("self.post_recv();", false),
+        ("take(post_recv: u32)", false),
+    ] {
+        assert_eq!(defines(text, "post_recv"), is_defined, "{text}");
+    }
 }

@@ -19,13 +19,14 @@ use doorbell_benches::{
 /// Measures the data paths on queues of the software device, or of a real one.
 #[derive(Parser)]
 struct Args {
-    /// Few shapes, short samples, no instruction counts: under a minute.
+    /// Few shapes, short samples, instruction counts only of cases through libdat2: under a minute.
     #[arg(long)]
     quick: bool,
     /// Only cases whose name contains this; dtest's latencies are the case `dtest`.
     #[arg(long, default_value = "")]
     only: String,
-    /// Only this subject: libmlx5-lock, libmlx5-nolock, verbs, mlx5-direct, provider or libdaplofa.
+    /// Only this subject: libmlx5-lock, libmlx5-nolock, verbs, mlx5-direct, provider,
+    /// provider-verbs or libdaplofa.
     #[arg(long, value_parser = subject)]
     subject: Option<Subject>,
     /// Rounds over all cases and subjects; each figure is the median of its rounds.
@@ -50,7 +51,8 @@ struct Args {
     /// In a separate process: run these cases of the plan for an instruction counter.
     #[arg(long, value_name = "N", hide = true, num_args = 1..)]
     count: Vec<usize>,
-    /// In a separate process: run the n-th case of the plan with breakpoint traps around each group.
+    /// In a separate process: run the n-th case of the plan with a breakpoint trap at each end of
+    /// each group.
     #[arg(long, value_name = "N", hide = true)]
     trap: Option<usize>,
     /// With --count or --time: use a data path that does nothing.
