@@ -3,7 +3,7 @@
 //!
 //! Posting to an SRQ stores to no register. Arming a CQ does: one 8-byte store at offset 0x20.
 //! Posting to a send queue does as well: it rings a [`SendRegister`]. The page may be mapped
-//! write-combining, so there are flushes before and after the stores.
+//! write-combining, so there is a flush before each ring, and one behind all but BlueFlame copies.
 
 use core::ptr::NonNull;
 use std::{

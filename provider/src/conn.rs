@@ -5,7 +5,7 @@
 //! | this one | the consumer's calls |
 //! | `setup` | from the call or the request until the connection is up, or has failed |
 //! | `end` | disconnects, failures, reset and free |
-//!  `drain` | how the device completes the work requests of an ended connection |
+//! | `drain` | how the device completes the work requests of an ended connection |
 //!
 //! Calls of the consumer and events of the connection manager (on the progress thread) take the
 //! lock of [`Control`](crate::ep::Control). The thread that moves the EP into a state also creates

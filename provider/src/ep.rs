@@ -334,7 +334,7 @@ impl Source for EpInner {
             Timer::LateAcksExpired(attempt) => self.late_acks_expired(attempt),
             Timer::FinishRequests => {
                 if let Err(error) = self.request_evd.harvest_now() {
-                    tracing::error!(%error, "could not look at an EVD");
+                    tracing::error!(%error, "cannot harvest an EVD");
                 }
                 self.finish_graceful();
             }

@@ -80,7 +80,8 @@ impl Ia {
             if descriptors_left() >= DESCRIPTORS {
                 return error;
             }
-            // Libraries then find no devices or addresses, and report that there are none.
+            // Without descriptors, libraries find no devices or addresses, and report that there
+            // are none.
             let text = format!(
                 "an IA needs about {DESCRIPTORS} file descriptors, and fewer are left: raise the limit with \
                  \"ulimit -n\" ({error})"
@@ -183,8 +184,8 @@ impl Ia {
     }
 
     /// Closes the IA. A graceful close succeeds only if no object is left (R273). An abrupt close
-    /// ends and frees all objects: EPs first, then SRQs, then PZs (R274). Objects that the consumer
-    /// still holds are then stale (R275).
+    /// ends and frees all objects: service points first, then EPs, SRQs, EVDs, RMRs, LMRs, PZs and
+    /// CNOs (R274). Objects that the consumer still holds are then stale (R275).
     ///
     /// # Errors
     /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left. The error returns the IA.
@@ -204,9 +205,10 @@ impl Ia {
     pub(crate) fn can_close(&self, how: CloseFlags) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleIa, "IA")?;
         match self.what_is_left() {
-            Some(left) if how == CloseFlags::Graceful => {
-                Err(Error::state(Subtype::InvalidStateIaInUse, format!("still there: {left}")))
-            }
+            Some(left) if how == CloseFlags::Graceful => Err(Error::state(
+                Subtype::InvalidStateIaInUse,
+                format!("objects of this IA are left: {left}"),
+            )),
             _ => Ok(()),
         }
     }

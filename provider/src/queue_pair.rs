@@ -221,7 +221,8 @@ pub(crate) struct QueuePair {
     pub(crate) srq: Option<Arc<SharedRecv>>,
     /// Counts of received messages. Written under the lock of the receive EVD.
     pub(crate) received: Received,
-    /// The EP's part of the entry table of the SRQ.
+    /// The youngest post to the SRQ that this EP has completed; used to find lost buffers (verbs
+    /// path).
     pub(crate) completed_up_to: Arc<CompletedUpTo>,
     /// [`RecvHooks`].
     hooks: AtomicU8,

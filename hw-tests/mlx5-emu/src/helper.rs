@@ -98,7 +98,7 @@ impl Spin {
     }
 }
 
-/// The action or the request of [`Spin::wait`].
+/// What the caller of [`Spin::wait`] does next.
 enum SpinWait {
     /// It is time for another look.
     Looked,
@@ -190,7 +190,7 @@ pub(crate) fn program_polls() -> u64 {
     count
 }
 
-/// How often the program has polled in vain.
+/// The number of calls of [`program_polls`] so far.
 #[inline]
 pub(crate) fn polls() -> u64 {
     POLLS.load(Ordering::Relaxed)

@@ -16,7 +16,8 @@
 //! A call that changes or takes away an object write-locks the slot. No call waits for other
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
-//! refused. Posting to an SRQ, dequeuing from an EVD and most Sends take a [`BiasedLock`] only.
+//! refused. Posting to an SRQ, dequeuing from an EVD, and most Sends, RDMA Writes and RDMA Reads
+//! take a [`BiasedLock`] only.
 
 use super::code::Code;
 use super::handle::Handle;
@@ -58,7 +59,7 @@ pub(super) struct HandleSlot {
     present: AtomicU32,
     /// The process that created the object.
     process: AtomicU32,
-    /// What calls on the data path use of the object.
+    /// The part of the object that posts and dequeues use.
     hot: BiasedLock<Hot>,
     /// The consumer's context (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
@@ -129,7 +130,7 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
     chunk.get(address.wrapping_sub(chunk.as_ptr() as usize) / SLOT_SIZE)
 }
 
-/// What calls on the data path use of an object.
+/// The part of an object that posts and dequeues use, under the biased lock of the slot.
 #[expect(clippy::large_enum_variant, reason = "always boxed; another box would cost posts a load")]
 pub(super) enum Hot {
     Srq(Srq),
@@ -249,19 +250,21 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
-    /// What the data path uses of this object, on the fast path: the slot is in the first chunk,
-    /// and this thread owns the biased lock of the slot. Under the guard, a call runs no code of
-    /// the consumer (an agent of a CNO), which may use the handle again.
+    /// The part of this object that posts and dequeues use, on the fast path: the slot is in the
+    /// first chunk, and this thread owns the biased lock of the slot. Under the guard, a call runs
+    /// no code of the consumer (an agent of a CNO), which may use the handle again.
     #[inline(always)]
     pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
         at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast()
     }
 
     /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code
-    /// of the consumer runs under the guard.
+    /// of the consumer runs under the guard, except in calls of [`Handle::srq`]: these may run an
+    /// agent, which gets INVALID_STATE for calls on the same SRQ.
     pub(super) fn hot(self) -> Result<Guard<'static, Hot>, LockError> {
         let guard = self.slot().ok_or(LockError::Empty)?.hot.lock()?;
-        // The object may have gone, and its slot may have another one, while this thread waited.
+        // The object may have been freed, and its slot may have another one, while this thread
+        // waited.
         self.slot().map(|_| guard).ok_or(LockError::Empty)
     }
 
@@ -275,8 +278,8 @@ impl Handle {
         }
     }
 
-    /// Stores what the data path uses of the object in the object's slot, in place of what is
-    /// there.
+    /// Stores the part that posts and dequeues use in the object's slot, in place of the part that
+    /// is there.
     pub(super) fn put_hot(self, hot: Hot) {
         if let Some(slot) = self.slot() {
             slot.hot.put(Box::new(hot));

@@ -53,7 +53,7 @@ pub(super) extern "C" fn ia_open(
 pub(super) enum AsyncEvents {
     /// To an EVD that the provider creates.
     New,
-    /// To another open of the IA; this one has no asynchronous EVD.
+    /// To an EVD that has no handle: the program looks at the asynchronous EVD of another open.
     Elsewhere,
     /// To this EVD.
     To(Handle),

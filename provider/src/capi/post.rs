@@ -1,8 +1,9 @@
 //! The entry points that post. None allocates memory.
 //!
 //! `dat_srq_post_recv` takes only the biased lock of the SRQ's handle slot. Posts to an EP take the
-//! handle slot's read lock, then the locks of the EP's rings; a fast Send takes the biased lock of
-//! the handle slot instead.
+//! handle slot's read lock, then the locks of the EP's rings. A Send, RDMA Write or RDMA Read of
+//! one segment takes the biased lock of the handle slot instead, if the LMR is that of the last
+//! request.
 
 use super::code::{Code, SUCCESS, guard};
 use super::convert::completion_flags;

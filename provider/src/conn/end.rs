@@ -139,9 +139,9 @@ impl EpInner {
         }
     }
 
-    /// Ends a connection; every end passes through this function. Moves the QP to error, tells the
-    /// peer, and pushes one event. For an SRQ EP, also pushes the asynchronous event that stock
-    /// programs wait for (R192).
+    /// Ends a connection; every end passes through this function, except that by a free
+    /// ([`EpInner::end_and_detach`]). Moves the QP to error, tells the peer, and pushes one event.
+    /// For an SRQ EP, also pushes the asynchronous event that stock programs wait for (R192).
     fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
         let mut control = self.control.lock().unwrap();
         if !matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {

@@ -1,15 +1,15 @@
 //! The interface between DAT objects and the data path.
 //!
-//! All queues of an IA use the same path. The path is standard verbs
-//! ([`verbs`]), or, on mlx5, queue memory that this provider reads and writes itself ([`direct`]).
-//! The choice is made once per IA and is logged. `DOORBELL_DATAPATH=auto|direct|verbs` forces or
-//! refuses a path.
+//! All queues of an IA use the same path. The path is standard verbs ([`verbs`]), or, on mlx5,
+//! queue memory that this provider reads and writes itself ([`direct`]). The choice is made once
+//! per IA and is logged. `DOORBELL_DATAPATH=auto|direct|verbs` forces or refuses a path.
 //!
 //! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
 //! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
-//! above do not depend on the path, except the functions that post to an SRQ (`Srq::post_fast`,
-//! `Srq::post_from_last_lmr`, `Srq::post_pool`) and that take a message off an EVD
-//! (`EvdInner::dequeue_fast`).
+//! above do not depend on the path, except the fast functions: those that post to an SRQ
+//! (`Srq::post_fast`, `Srq::post_from_last_lmr`, `Srq::post_pool`), that post a Send
+//! (`QueuePair::post_send_fast`, and the handle slots, which store the path of an EP for it), and
+//! that take a completion off an EVD (`EvdInner::dequeue_fast`, `Queue::next_success`).
 
 pub(crate) mod completion;
 pub(crate) mod direct;
@@ -61,8 +61,9 @@ impl SrqPath {
     }
 
     /// Completes the entry that a completion names and returns its info. `None` for an entry that
-    /// is not posted. `ep` is the EP's part of the entry table, if the EP still exists. The caller
-    /// holds the lock of the EP's receive EVD.
+    /// is not posted. `ep` is the record of the youngest post that the EP has completed, if the EP
+    /// still exists; it serves to find lost buffers (verbs path). The caller holds the lock of the
+    /// EP's receive EVD.
     #[inline]
     pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
         match self {
@@ -71,9 +72,10 @@ impl SrqPath {
         }
     }
 
-    /// Does the work of [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a completion
-    /// that is reaped immediately. Returns the buffer's cookie and pool. `None` for an entry that is
-    /// not posted, and while [`SrqPath::next_lost`] has to be called after each completion.
+    /// Does the work of [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a
+    /// completion that is reaped immediately. Returns the buffer's cookie and pool. `None` for an
+    /// entry that is not posted, and while [`SrqPath::next_lost`] has to be called after each
+    /// completion.
     #[inline]
     pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
         match self {

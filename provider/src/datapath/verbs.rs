@@ -1,8 +1,8 @@
-//! The portable path: standard verbs on any device.
+//! The verbs path: standard verbs on any device.
 //!
-//! A [`SrqEntries`] keeps the state of each buffer. The ID of a work request is its entry, so
-//! completions may come in any order (R93). Posting takes no lock of this crate; the driver takes
-//! its own lock.
+//! A [`SrqEntries`] keeps the state of each buffer. The ID of a work request names the SRQ and
+//! the entry, so completions may come in any order (R93). Posting takes no lock of this crate; the
+//! driver takes its own lock.
 
 use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
 use super::losses::LostEntries;

@@ -13,8 +13,8 @@ pub(crate) trait CmHandler: Send + Sync {
     /// progress thread.
     fn on_cm(self: Arc<Self>, event: &mut CmEvent);
 
-    /// Whether the CM id resolves the address of datagrams (SIDR). The caller then counts the
-    /// outcome.
+    /// Whether the handler is a UD EP, which resolves addresses of datagrams (SIDR) and counts the
+    /// outcome itself.
     fn is_ud(&self) -> bool {
         false
     }

@@ -217,9 +217,9 @@ impl LmrTable {
     }
 }
 
-/// The LMR of a queue's last post, for a queue with one PZ. Most buffers lie in
-/// the LMR of the buffer before and then need no lookup in the table. The cache is out of date as
-/// soon as any LMR of the device is freed.
+/// The LMR of a queue's last post, for a queue with one PZ. Most buffers lie in the LMR of the
+/// buffer before and then need no lookup in the table. The cache is out of date as soon as any LMR
+/// of the device is freed.
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
     gone: Arc<AtomicU64>,

@@ -3,8 +3,8 @@
 //! The reactor does not depend on the objects. A descriptor or a timer leads to a [`Source`]; the
 //! device's own descriptors lead to the device. Connection events, device events, time-outs and the
 //! ends of connections are handled on this thread. A receive does not need the thread, because the
-//! thread that dequeues polls the CQ. The progress thread polls a CQ in three cases: the EVD's
-//! completion channel raised an event, an EVD's CQ is armed again, or a connection is draining.
+//! thread that dequeues polls the CQ. ARCHITECTURE.md (Threads) lists the cases in which the
+//! progress thread polls a CQ.
 
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::{Error, Result, ReturnType, Subtype};

@@ -22,7 +22,8 @@ pub(crate) struct Control {
     hard: Count,
     /// The device has reported that an SRQ EP takes no more buffers.
     pub(crate) last_wqe: bool,
-    /// The connection has ended, and every completion has been harvested.
+    /// No completion of an earlier connection is awaited: there was none, all were harvested, or
+    /// the time for them is over.
     pub(crate) drained: bool,
     /// The number of the connection attempt that the peer has ended.
     pub(crate) left: u64,

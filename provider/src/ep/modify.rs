@@ -142,7 +142,7 @@ impl EpInner {
     fn modify(self: &Arc<Self>, change: &EpChange<'_>) -> Result<Option<Arc<Self>>> {
         self.check()?;
         if change.srq.is_some() {
-            return Err(Error::arg(2, "the SRQ of an EP cannot be changed: make another EP"));
+            return Err(Error::arg(2, "the SRQ of an EP cannot be changed: create another EP"));
         }
         if change.srq_soft_hw.is_some() {
             return Err(Error::arg(2, "the soft high watermark is changed with set_watermark"));
@@ -168,7 +168,7 @@ impl EpInner {
         let connect = change.connect.map(|evd| connect_evd(&self.device, evd, on_srq)).transpose()?;
         let old = self.attr.lock().unwrap().clone();
         if change.service_type.is_some_and(|service_type| service_type != old.service_type) {
-            return Err(Error::arg(3, "the service type of an EP cannot be changed: make another EP"));
+            return Err(Error::arg(3, "the service type of an EP cannot be changed: create another EP"));
         }
         let new = change.apply(&old);
         check_flags(new.recv_completion_flags, true, 2)?;
@@ -327,7 +327,7 @@ impl EpInner {
         });
         let queues = queues.inspect_err(|_| {
             if let Err(error) = self.change_connect_evd(before.as_ref()) {
-                tracing::error!(%error, ep = self.id.0, "an EP lost its connect EVD");
+                tracing::error!(%error, ep = self.id.0, "cannot restore the connect EVD of an EP");
             }
         })?;
         // Remove the EP's own streams once: the new streams may be on the same EVDs.
@@ -353,7 +353,7 @@ impl EpInner {
         let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
         let made = spec.assemble(self.id, queues, control, state, self.cell.clone());
         let inner = made.unwrap_or_else(|(inner, error)| {
-            tracing::error!(%error, ep = self.id.0, "an EP made anew is not found");
+            tracing::error!(%error, ep = self.id.0, "a recreated EP is missing from a table");
             inner
         });
         let mut receives = self.pair.receives.lock();

@@ -273,7 +273,7 @@ impl EpInner {
     /// The rest of [`EpInner::post_request`] for a datagram.
     #[expect(
         clippy::too_many_arguments,
-        reason = "one call, taken apart so that other requests stay as short as they were"
+        reason = "one caller; a function of its own keeps the code of other requests short"
     )]
     fn post_request_ud(
         self: &Arc<Self>,
@@ -389,7 +389,8 @@ impl EpInner {
         self.recv_evd.while_not_harvested(|clean| {
             let mut receives = self.pair.receives.lock();
             qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
-            // A receive that has completed is not taken for the one that is posted in its place.
+            // Removes completions of the old receives: none may be taken for a receive that is
+            // posted again.
             clean(qp.num());
             self.device.to_init(&qp)?;
             receives.post_preposted_again().map_err(|error| {

@@ -111,14 +111,14 @@ impl EvdInner {
         match self.watch() {
             Ok(true) => self.look(),
             Ok(false) => {}
-            Err(error) => tracing::error!(%error, "could not watch an EVD"),
+            Err(error) => tracing::error!(%error, "cannot arm or watch an EVD"),
         }
     }
 
     /// Harvests, so that completions cause their events on other EVDs.
     pub(super) fn look(&self) {
         if let Err(error) = self.harvest_now() {
-            tracing::error!(%error, "could not look at an EVD");
+            tracing::error!(%error, "cannot harvest an EVD");
         }
     }
 

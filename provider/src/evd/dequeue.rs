@@ -1,12 +1,12 @@
 //! Dequeues: how a consumer takes the oldest event without waiting.
 //!
 //! Three functions, from the common case to the rest. [`EvdInner::dequeue_fast`] passes a plain
-//! success of the direct path straight from its CQ to the consumer: a message from an SRQ, on an EVD
-//! that takes nothing else, or a request. What it does not take, it leaves to
-//! [`EvdInner::dequeue_rest`], which does the same for all EVDs of the direct path, takes queued
-//! completions, and polls other completions a batch at a time. Neither runs code of the consumer but
-//! the function that builds the consumer's representation of the event, and neither waits for a
-//! thread that runs such code. [`EvdInner::dequeue_slow`] takes events of all kinds.
+//! success of the direct path straight from its CQ to the consumer: a message from an SRQ, on an
+//! EVD that takes nothing else, or a request. [`EvdInner::dequeue_rest`] does the same for all EVDs
+//! of the direct path, takes queued completions, and polls other completions a batch at a time.
+//! These two functions run no code of the consumer, except the function that builds the consumer's
+//! representation of the event, and wait for no thread that runs code of the consumer.
+//! [`EvdInner::dequeue_slow`] takes events of all kinds.
 
 use super::harvest::Ready;
 use super::queue::{Deferred, Queue, Queued, SlowPath, Take};

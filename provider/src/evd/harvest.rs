@@ -46,7 +46,7 @@ impl EvdInner {
             queue.alert.expect_failures();
             drop(queue);
             if let Err(error) = self.watch() {
-                tracing::error!(%error, "could not watch an EVD");
+                tracing::error!(%error, "cannot arm or watch an EVD");
             }
         }
         Ok(())
@@ -56,7 +56,7 @@ impl EvdInner {
     /// The completions of the queue pair are harvested first, so that buffers of pools return.
     pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
         if let Err(error) = self.harvest_now() {
-            tracing::error!(%error, "could not look at an EVD");
+            tracing::error!(%error, "cannot harvest an EVD");
         }
         let mut queue = self.queue();
         // Without memory a harvest leaves completions behind.
@@ -182,7 +182,7 @@ impl EvdInner {
         }
     }
 
-    /// Does what a completion means, and returns its event. `None` if it has none.
+    /// Applies a completion to its queue pair, and returns its event. `None` if it has none.
     #[inline]
     pub(super) fn take(
         &self,
@@ -248,7 +248,8 @@ impl EvdInner {
     }
 
     /// Queues a completion that no device generates: for a buffer that was lost with its EP (R174),
-    /// or for a work request posted after the connection had ended.
+    /// or for a work request posted after the connection had ended, or that the device has
+    /// forgotten.
     pub(crate) fn put_flushed(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
         let dto = pair.flushed(info, op);
         let mut deferred = Deferred::default();

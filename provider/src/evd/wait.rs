@@ -79,7 +79,7 @@ impl EvdInner {
         let deferred = match self.harvest(&mut queue) {
             Ok(after) => after,
             Err(error) => {
-                tracing::error!(%error, "could not look at an EVD");
+                tracing::error!(%error, "cannot harvest an EVD");
                 return None;
             }
         };
@@ -126,7 +126,7 @@ impl EvdInner {
             return self.rearm_later();
         };
         if let Err(error) = self.watch() {
-            tracing::error!(%error, "could not arm a CQ");
+            tracing::error!(%error, "cannot arm a CQ");
         }
         if (told && solicited) || self.cno_with_news().is_some() {
             cno.trigger(self.id);
@@ -178,7 +178,7 @@ impl EvdInner {
             return;
         }
         if has_cno && let Err(error) = self.watch() {
-            tracing::error!(%error, "could not watch an EVD again");
+            tracing::error!(%error, "cannot arm or watch an EVD after a wait");
         }
         self.waited();
     }
@@ -244,7 +244,7 @@ impl EvdInner {
             };
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the time is over");
+                let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the timeout has expired");
                 return Err(WaitError { error, more });
             }
             if !wait.armed {
@@ -328,7 +328,11 @@ impl EvdInner {
         match nix::poll::ppoll(&mut fds, left.map(Into::into), None) {
             Ok(_) => {}
             Err(nix::errno::Errno::EINTR) => {
-                return Err(Error::new(ReturnType::InterruptedCall, Subtype::None, "a signal came"));
+                return Err(Error::new(
+                    ReturnType::InterruptedCall,
+                    Subtype::None,
+                    "a signal interrupted the wait",
+                ));
             }
             Err(errno) => {
                 let text = format!("ppoll: {errno}");

@@ -40,7 +40,7 @@ impl Request {
         Self { cookie, pool, length, flags, op, on_device: true }
     }
 
-    /// What its event tells of the buffer.
+    /// What the event of the request says about the buffer.
     pub(crate) fn info(&self) -> WrInfo {
         WrInfo { cookie: self.cookie, pool: self.pool, ..WrInfo::default() }
     }
@@ -55,7 +55,7 @@ pub(crate) struct RequestRing {
     first: u64,
     /// The position of the next request.
     end: u64,
-    /// The position at which there is no place.
+    /// The first position for which there is no place.
     limit: u64,
 }
 
@@ -102,8 +102,8 @@ impl RequestRing {
         (!self.is_empty()).then(|| &self.entries[self.first as usize & mask])
     }
 
-    /// Whether the oldest request has an event without an effect: it is not suppressed, and no bind.
-    /// Without a meaning if the ring is empty.
+    /// Whether the oldest request has an event without an effect: the request is not suppressed and
+    /// is not a bind. The answer has no meaning if the ring is empty.
     #[inline(always)]
     pub(crate) fn has_plain_event(&self) -> bool {
         let mask = self.entries.len().wrapping_sub(1);

@@ -104,7 +104,8 @@ impl DirectCqs {
         let most = self.context.attributes().max_cqe;
         self.shared.try_reserve(1)?;
         let made = self.make(None, largest.saturating_mul(2).min(most).max(entries))?;
-        // No QP uses a CQ that has lent nothing. If one lives on that did, it keeps the verbs CQ.
+        // Drops shared CQs of which no QP has entries. A QP that repaid its entries and still
+        // exists keeps the verbs CQ alive.
         self.shared.retain(|cq| cq.lent > 0);
         let verbs = made.cq.verbs().clone();
         self.shared.push(DirectCq { lent: entries, ..made });
@@ -212,8 +213,8 @@ impl DirectCqs {
         if self.receives.is_empty() { only(&mut self.shared) } else { None }
     }
 
-    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. What completed before
-    /// a message arrived is found before the message.
+    /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. Completions that
+    /// came before a message are found before the message.
     #[inline(never)]
     fn peek_any(&mut self) -> Option<(&mut DirectCq, PlainCqe)> {
         let message = self.receives.iter().any(|cq| cq.cq.is_ready());
@@ -288,8 +289,8 @@ impl DirectCq {
         self.cq.peek_plain_of(kind)
     }
 
-    /// Consumes the completion of [`DirectCqs::peek`] or [`DirectCq::peek_only`]. The CQE returns to
-    /// the device immediately, so the device may use it again.
+    /// Consumes the completion of [`DirectCqs::peek`] or [`DirectCq::peek_only`]. The CQE returns
+    /// to the device immediately, so the device may use it again.
     #[inline(always)]
     pub(crate) fn take_peeked(&mut self) {
         self.cq.take_peeked();

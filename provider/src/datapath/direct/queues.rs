@@ -1,7 +1,8 @@
 //! Send queues, and receive queues of EPs without an SRQ, on the direct path.
 //!
-//! The lock of the EP's requests, or that of its receives, gives one thread at a time the queue.
-//! The cookie of a request in the queue is its position in the EP's stream of requests.
+//! Only the holder of the lock of the EP's requests uses the send queue, and only the holder of the
+//! lock of its receives uses the receive queue. The cookie of a request in the queue is its
+//! position in the EP's stream of requests.
 
 use super::adopt::{self, Adopted};
 use crate::Result;
@@ -82,7 +83,7 @@ impl DirectSends {
 
     /// Posts one request.
     pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
-        // One segment is the common case, and does not pay for clearing room for all.
+        // One segment is the common case, so only one segment is cleared.
         if request.sges.len() <= 1 {
             self.post_from(request, &mut [NO_SEGMENT])
         } else {
@@ -121,7 +122,8 @@ impl DirectSends {
         }
     }
 
-    /// Binds a window. The device gives no window of type 1 a new key, so this gives it the next.
+    /// Binds a window. The device does not choose the new key of a window of type 1, so this
+    /// function chooses the next key.
     fn bind(&mut self, bind: &BindMw<'_>, request: &Outgoing<'_>) -> Result<(), Refusal> {
         if bind.len > MAX_BIND_BYTES {
             return Err(Refusal::Refused(libc::EOPNOTSUPP));

@@ -98,7 +98,7 @@ impl DirectPoster {
     /// without posting.
     #[inline(always)]
     pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
-        // The run is no longer than the room: see `reserved`.
+        // The contiguous span is no longer than the room: see `reserved`.
         self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
     }
 
@@ -179,7 +179,7 @@ impl DirectPoster {
     /// Handles a change of the slots that the ring has reserved for the next posts.
     fn reserved(&mut self) {
         if self.far && self.ring.plain_run() > 1 {
-            // The prefetched lines have the time of that many posts to arrive.
+            // The prefetched cache lines arrive during the next `FAR_RUN` posts.
             self.ring.prefetch(FAR_RUN..2 * FAR_RUN);
         }
         let room = self.room();
@@ -216,7 +216,7 @@ impl DirectPoster {
     /// from `start`. Returns the word's index.
     fn reclaim(&mut self, start: u32) -> Option<u32> {
         let (word, bits) = self.slots.take_returned(start, self.words)?;
-        // A single slot may extend the ring's current run; then no search is needed.
+        // A single slot may extend the ring's current span; then no search is needed.
         if bits.is_power_of_two()
             && self.ring.complete(WqeIndex((word * u64::BITS + bits.trailing_zeros()) as u16)).is_ok()
         {
@@ -230,7 +230,7 @@ impl DirectPoster {
 
     #[cold]
     fn reclaim_one_by_one(&mut self, word: u32, bits: u64, error: mlx5_direct::NotInUse) {
-        tracing::error!(%error, srq = self.srq, "a slot came back that was not posted: is the device well?");
+        tracing::error!(%error, srq = self.srq, "a slot came back that was not posted: the device may be faulty");
         let slots = (0..u64::BITS).filter(|bit| bits >> bit & 1 == 1);
         for slot in slots.map(|bit| WqeIndex((word * u64::BITS + bit) as u16)) {
             let refused = self.ring.complete(slot).is_err();
