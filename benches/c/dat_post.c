@@ -309,8 +309,8 @@ static void post_answer_buffers(void)
 }
 
 /*
- * Messages take the group's buffers out of the SRQ; their completions wait. A software device in the
- * mode `stepped` does not see sends that go past libmlx5, so it gets the order to look.
+ * Messages take the group's buffers out of the SRQ; their completions wait. A software device in
+ * the mode `stepped` does not see sends that go past libmlx5, so it gets the order to look.
  */
 static void deliver(void)
 {

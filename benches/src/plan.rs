@@ -31,8 +31,8 @@ pub enum CaseName {
     SendPrepared,
     /// Polls the completions of sends, and releases their requests.
     ReapSend,
-    /// A message of 32 bytes through verbs: the poll of a receive, the post of a new buffer, a send,
-    /// and the poll of a send's completion.
+    /// A message of 32 bytes through verbs: the poll of a receive, the post of a new buffer, a
+    /// send, and the poll of a send's completion.
     Message,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,

@@ -122,8 +122,8 @@ fn dat_post() -> Result<(), Failed> {
 }
 
 /// Limits the instructions of one thread's calls on the direct path, and allows no locked one in an
-/// operation. On some processors (AMD EPYC of family 25) a locked instruction costs as much as twenty
-/// others, which a count of all instructions does not show.
+/// operation. On some processors (AMD EPYC of family 25) a locked instruction costs as much as
+/// twenty others, which a count of all instructions does not show.
 fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for (case, most) in [

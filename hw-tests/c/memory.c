@@ -20,7 +20,7 @@ static void kinds(struct side *a)
     CHECK(provider.lmr_mem_types_supported == (DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL));
     CHECK(a->attr.zb_supported == DAT_TRUE);
 
-    /* Shared memory: the provider copies all 40 bytes of the cookie, and a query returns the copy. */
+    /* Shared memory: the provider copies all 40 bytes of the cookie; a query returns the copy. */
     memset(cookie, 'c', sizeof cookie);
     memset(&region, 0, sizeof region);
     region.for_shared_memory.virtual_address = shared;

@@ -1,5 +1,6 @@
 /*
- * Point-to-point messages of many sizes, collectives and one-sided operations between all ranks, every byte checked.
+ * Point-to-point messages of many sizes, collectives and one-sided operations between all ranks.
+ * The program checks every byte.
  * The last line of rank 0: "mpi: all checked".
  */
 #include <mpi.h>

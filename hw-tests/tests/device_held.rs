@@ -85,8 +85,8 @@ fn late_completion_returns_the_buffer_of_a_freed_ep() {
 /// A device reports when an SRQ EP has taken its last buffer. Until then, for a bounded time, a
 /// buffer that an ended EP may have taken is not declared lost: its completion may still come.
 fn late_completion_before_the_last_wqe_event_is_no_flush() {
-    /// Many times what the EP's end takes once all is in, and a part of what is waited for the
-    /// device.
+    /// Much longer than an EP takes to end once its last completion has come, and shorter than the
+    /// provider waits for the device.
     const PART: Duration = Duration::from_millis(100);
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);

@@ -603,8 +603,8 @@ fn a_send_that_waits_keeps_its_bytes_whatever_becomes_of_its_ep() {
     }
 }
 
-/// An EP is disconnected with sends under way, reset and connected again, several times. Completions
-/// of its earlier lives are kept and offered again.
+/// An EP is disconnected with sends under way, reset and connected again, several times. The
+/// program keeps completions of the earlier connections and passes them to the pool again.
 fn sends_before_a_reset_free_no_later_buffer() {
     let (rig, mut srq, Pair { server, mut client }, mut sends) = with_waiting_sends();
     let mut last = server;

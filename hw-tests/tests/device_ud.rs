@@ -534,7 +534,7 @@ fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) 
     Some((event.datagrams.unwrap_or_else(|| panic!("{event:?}")).qp_num, event.private_data))
 }
 
-/// A request as provider/src/datagram/ask.rs lays it out.
+/// A request in the layout of provider/src/ud/sidr.rs.
 fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
     let header = [&b"DBUD"[..], &[1, data.len() as u8, 0, 0], &qpn.to_be_bytes(), &number.to_be_bytes()];
     [&header.concat(), data].concat()

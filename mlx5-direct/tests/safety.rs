@@ -52,8 +52,8 @@ mod attacks {
         }
     }
 
-    /// Posts and completes requests until each block of the ring has an old one, and the queue knows
-    /// the place of the next.
+    /// Posts and completes requests until each block of the ring has an old request, and the queue
+    /// knows the place of the next request.
     fn fill_with_old_requests(sq: &mut Sq) {
         for n in 0..BLOCKS + 1 {
             post(sq, 1000 + u64::from(n));

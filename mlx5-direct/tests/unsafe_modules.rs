@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// For this crate and the provider, single modules. For the other packages, folders: most of
-/// rxe-fallback is verbs calls, doorbell-verbs and mlx5-direct-c are functions that C programs call, and
-/// mlx5-emu stands in for a kernel.
+/// Where unsafe code may be. For this crate and the provider, single modules. For the other
+/// packages, folders: most of rxe-fallback is verbs calls, doorbell-verbs and mlx5-direct-c are
+/// functions that C programs call, and mlx5-emu stands in for a kernel.
 const MAY: [&str; 25] = [
     "mlx5-direct/src/queue_mem.rs",
     "mlx5-direct/src/dbrec.rs",

@@ -14,8 +14,8 @@ static int several;
         CALL(number, name, kind, h, OF_QUERY, h, any_mask(all), o);                                              \
         break;
 
-/* The case of a call that frees an object. A live handle is freed in `share` percent of the calls, so
- * that objects live long enough. */
+/* The case of a call that frees an object. A live handle is freed in `share` percent of the calls,
+ * so that objects live long enough. */
 #define FREE(number, name, kind, share)                                                                          \
     case number:                                                                                                 \
         h = any_handle(kind);                                                                                    \
@@ -53,8 +53,8 @@ static void one_call(void)
             DAT_SUCCESS) {
             ia = written(o);
             born(ia, IA, ia);
-            /* The new IA's own. An EVD of another IA, which this one shares, ends with that IA, and so do
-             * the requests that it reports. */
+            /* The new IA's own EVD. If the new IA shares an EVD of another IA, that EVD ends with
+             * the other IA, and so do the requests that the EVD reports. */
             if (async != (DAT_HANDLE)1 && !find(async, EVD))
                 born(async, EVD, ia);
         }

@@ -192,7 +192,7 @@ fn r58_srq_post_invalid_lmr() {
     let was_good = other.triplet(0, 64);
     srq.post_recv(&[was_good], 0).unwrap();
     other.free().unwrap();
-    // Slots of the LMR table are used again; contexts are not.
+    // Entries of the LMR table are used again; contexts are not.
     let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
     let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
     let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };

@@ -202,7 +202,7 @@ pub unsafe extern "C" fn doorbell_cq_poll(cq: &mut DirectCq, into: *mut CComplet
     let DirectCq { cq, last } = cq;
     let mut polled = 0;
     let outcome = cq.poll_each(count, |completion| {
-        // SAFETY: `poll_each` passes at most `count` completions, and the array has as many entries.
+        // SAFETY: `poll_each` passes at most `count` completions; the array has as many entries.
         unsafe { into.add(polled).write(CCompletion::of(&completion)) };
         polled += 1;
         *last = match completion {

@@ -137,8 +137,8 @@ impl Sq {
     /// device reads and writes the memory that requests name. Until a request is released, its
     /// memory stays registered, and others neither write nor free it (for reads and atomics, they
     /// do not read it either).
-    /// [`Sq::reset`] is called only while the QP is in RESET, and [`Sq::complete`] only with numbers
-    /// of polled completions.
+    /// [`Sq::reset`] is called only while the QP is in RESET, and [`Sq::complete`] only with
+    /// numbers of polled completions.
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         unsafe { SqLayout::from_verbs(qp) }.map(Self::new)
@@ -196,8 +196,8 @@ impl Rq {
     /// the result. From now on nothing is posted to its receive queue through verbs, and its
     /// receive CQ is not polled through verbs. The device writes into posted buffers: each buffer
     /// stays registered, and others neither read, write nor free it, until its completion.
-    /// [`Rq::reset`] is called only while the QP is in RESET, and [`Rq::complete`] only with numbers
-    /// of polled completions.
+    /// [`Rq::reset`] is called only while the QP is in RESET, and [`Rq::complete`] only with
+    /// numbers of polled completions.
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
         unsafe { RqLayout::from_verbs(qp) }.map(Self::new)

@@ -2,9 +2,9 @@
  * Shared receive queues, completion queues and send queues of mlx5 devices, driven without libmlx5.
  *
  * A program creates its objects by verbs, as always, and takes queues over before their first use.
- * From then on it posts and polls by the functions here, and not by verbs. One thread at a time uses
- * an object of this header; there are no locks. An SRQ, a CQ and a send queue are three objects,
- * which three threads may use. Close an object before its verbs object is destroyed.
+ * From then on it posts and polls by the functions here, and not by verbs. One thread at a time
+ * uses an object of this header; there are no locks. An SRQ, a CQ and a send queue are three
+ * objects, which three threads may use. Close an object before its verbs object is destroyed.
  *
  * Functions that can fail return 0 or an error number, as verbs do. The crate mlx5-direct documents
  * which queues can be taken over; EOPNOTSUPP says that a queue cannot.

@@ -67,7 +67,7 @@ typedef enum dat_completion_flags {
     DAT_COMPLETION_SOLICITED_WAIT_FLAG = 0x02,  /* the sender says which receives wake the waiter */
     DAT_COMPLETION_UNSIGNALLED_FLAG = 0x04,     /* an event that wakes nobody */
     DAT_COMPLETION_BARRIER_FENCE_FLAG = 0x08,   /* starts after earlier RDMA reads */
-    DAT_COMPLETION_EVD_THRESHOLD_FLAG = 0x10    /* of an EP's receives: the waiter's threshold counts */
+    DAT_COMPLETION_EVD_THRESHOLD_FLAG = 0x10    /* of receives: the waiter's threshold counts */
 } DAT_COMPLETION_FLAGS;
 
 typedef enum dat_qos {

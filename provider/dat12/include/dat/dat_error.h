@@ -1,6 +1,7 @@
-/* DAT 1.2: what calls give back.
+/* DAT 1.2: the return values of calls.
  *
- * A DAT_RETURN is a class (bits 31 and 30), a type (29 to 16) and a subtype (15 to 0). Success is 0. */
+ * A DAT_RETURN is a class (bits 31 and 30), a type (29 to 16) and a subtype (15 to 0). Success is
+ * 0. */
 #ifndef _DAT_ERROR_H_
 #define _DAT_ERROR_H_
 
@@ -33,7 +34,7 @@ typedef enum dat_return_type {
     DAT_LENGTH_ERROR = 0x00080000,                /* a buffer is too small for the data */
     DAT_MODEL_NOT_SUPPORTED = 0x00090000,
     DAT_PROVIDER_NOT_FOUND = 0x000A0000,
-    DAT_PRIVILEGES_VIOLATION = 0x000B0000,        /* an LMR that is gone, or without the privilege */
+    DAT_PRIVILEGES_VIOLATION = 0x000B0000,        /* an LMR that is freed or lacks the privilege */
     DAT_PROTECTION_VIOLATION = 0x000C0000,        /* an LMR of another PZ */
     DAT_QUEUE_EMPTY = 0x000D0000,
     DAT_QUEUE_FULL = 0x000E0000,

@@ -1,4 +1,5 @@
-/* DAT 1.2, user level: what programs include. The functions are in libdat.so.1, on top of libdat2 (DAT 2.0). */
+/* DAT 1.2, user level: what programs include. The functions are in libdat.so.1, on top of libdat2
+ * (DAT 2.0). */
 #ifndef _UDAT_H_
 #define _UDAT_H_
 
@@ -9,7 +10,8 @@
 extern "C" {
 #endif
 
-/* How a region for an LMR is described. SO_VIRTUAL, strongly ordered, is Solaris'; here VIRTUAL is that already. */
+/* How a region for an LMR is described. SO_VIRTUAL (strongly ordered) comes from Solaris; here
+ * VIRTUAL is strongly ordered already. */
 typedef enum dat_mem_type {
     DAT_MEM_TYPE_VIRTUAL = 0x00,
     DAT_MEM_TYPE_LMR = 0x01,
@@ -132,8 +134,8 @@ typedef enum dat_pz_support {
     DAT_PZ_SHAREABLE
 } DAT_PZ_SUPPORT;
 
-/* Rows and columns of evd_stream_merging_supported: software events, connection requests, DTOs, connections, RMR binds,
- * asynchronous errors. */
+/* Rows and columns of evd_stream_merging_supported: software events, connection requests, DTOs,
+ * connections, RMR binds, asynchronous errors. */
 struct dat_provider_attr {
     char provider_name[DAT_NAME_MAX_LENGTH];
     DAT_UINT32 provider_version_major;

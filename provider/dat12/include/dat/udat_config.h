@@ -5,7 +5,8 @@
 #define DAT_VERSION_MAJOR 1
 #define DAT_VERSION_MINOR 2
 
-/* The lines that libdat2 opens say nonthreadsafe in dat.conf; define it as DAT_TRUE before the include to ask for others. */
+/* libdat2 opens lines of dat.conf that say nonthreadsafe. Define DAT_THREADSAFE as DAT_TRUE before
+ * the include to ask for lines that say threadsafe. */
 #ifndef DAT_THREADSAFE
 #define DAT_THREADSAFE DAT_FALSE
 #endif

@@ -386,7 +386,7 @@ static inline DAT_RETURN dat_strerror_ext_status(IN DAT_IB_STATUS value, OUT con
     dat_extension_op((DAT_HANDLE)(dat_handle), DAT_IB_STOP_COUNTERS_OP, \
         (DAT_IA_COUNTER_TYPE)(type))
 
-/* Opens an IA for its attributes only. The handle is good for dat_ib_close_query and nothing else. */
+/* Opens an IA for its attributes only. Only dat_ib_close_query takes the handle. */
 #define dat_ib_open_query(name, ia_handle, ia_mask, ia_attr, prov_mask, prov_attr) \
     dat_extension_op(DAT_HANDLE_NULL, DAT_IB_OPEN_QUERY_OP, (const DAT_NAME_PTR)(name), \
         (DAT_HANDLE *)(ia_handle), (DAT_IA_ATTR_MASK)(ia_mask), (DAT_IA_ATTR *)(ia_attr), \

@@ -29,8 +29,8 @@ extern DAT_RETURN dat_registry_add_provider(IN const DAT_PROVIDER *provider,
 extern DAT_RETURN dat_registry_remove_provider(IN const DAT_PROVIDER *provider,
                                                IN const DAT_PROVIDER_INFO *info);
 
-/* A provider knows its IAs as objects, a program as numbers: gives one for the other. INVALID_HANDLE
- * while the IA is being opened. */
+/* A provider knows its IAs as objects, a program as numbers: returns one for the other.
+ * INVALID_HANDLE while the IA is being opened. */
 extern DAT_RETURN dats_get_ia_handle(IN DAT_IA_HANDLE handle, OUT DAT_IA_HANDLE *other);
 
 /* Whether two IAs are ways to the same peers. libdat2 does not have the function. */
