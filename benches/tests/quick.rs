@@ -23,7 +23,7 @@ fn main() {
         (true, true) => " (ignored: not optimised; cargo test --release)",
         (false, _) => " (ignored: no libdat2, package libdapl-dev, or not x86-64)",
     };
-    let few = format!("posts_of_one_thread_take_few_instructions{why}");
+    let few = format!("calls_of_one_thread_take_few_instructions{why}");
     let with_dtest = with_dat && doorbell_benches::dtest::available();
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
@@ -32,7 +32,7 @@ fn main() {
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
         Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
-        Trial::test(few, instructions_of_posts).with_ignored_flag(!steps || cfg!(debug_assertions)),
+        Trial::test(few, instructions_of_calls).with_ignored_flag(!steps || cfg!(debug_assertions)),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
@@ -121,18 +121,14 @@ fn dat_post() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Limits the instructions of one thread's calls on the direct path, and allows no locked one in an
-/// operation. On some processors (AMD EPYC of family 25) a locked instruction costs as much as
-/// twenty others, which a count of all instructions does not show.
+/// Allows no locked instruction in an operation of one thread on the direct path. On some processors
+/// (AMD EPYC of family 25) a locked instruction costs as much as twenty others, which a count of all
+/// instructions does not show.
 fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
-    for (case, most) in [
-        (CaseName::DatPost, 115),
-        (CaseName::DatReap, 230),
-        (CaseName::DatSend, 230),
-        (CaseName::DatReapSend, 250),
-        (CaseName::DatAnswer, 780),
-    ] {
+    for case in
+        [CaseName::DatPost, CaseName::DatReap, CaseName::DatSend, CaseName::DatReapSend, CaseName::DatAnswer]
+    {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
         let (steps, operations) = dat.steps(Subject::Provider, &spec, 1)?;
         // Some locked instructions happen once per run: symbol lookups, the return of a batch of
@@ -144,10 +140,6 @@ fn locked_instructions() -> Result<(), Failed> {
             "{name}: nothing was stepped through: {steps:?}"
         );
         assert!(steps.locked <= allowed, "{name}: {steps:?} in {operations} operations");
-        assert!(
-            steps.instructions <= u64::from(most * operations),
-            "{name}: {steps:?} in {operations} operations, {most} allowed in each"
-        );
         // libdaplofa takes two in a post: if none were found there, none could be found anywhere.
         if case == CaseName::DatPost {
             let (peer, operations) = dat.steps(Subject::Libdaplofa, &spec, 1)?;
@@ -157,10 +149,17 @@ fn locked_instructions() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Limits the instructions of posts on the direct path, with libdat2 and the loop of the C program.
-fn instructions_of_posts() -> Result<(), Failed> {
+/// Limits the instructions of one thread's calls on the direct path, with libdat2 and the loop of the
+/// C program.
+fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
-    for (case, most) in [(CaseName::DatPost, 97.0), (CaseName::DatSend, 186.0)] {
+    for (case, most) in [
+        (CaseName::DatPost, 97.0),
+        (CaseName::DatReap, 230.0),
+        (CaseName::DatSend, 186.0),
+        (CaseName::DatReapSend, 250.0),
+        (CaseName::DatAnswer, 780.0),
+    ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
         let (steps, operations) = dat.steps(Subject::Provider, &spec, 4)?;
         let each = steps.instructions as f64 / f64::from(operations);

@@ -430,6 +430,81 @@ TEST(agent_may_call_anything)
     NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
+/* What an agent does with the events of its EVD: it ends another connection, or sets the low
+ * watermark again. */
+static DAT_EP_HANDLE agent_ends;
+static DAT_SRQ_HANDLE agent_sets;
+static DAT_RETURN agent_answer;
+static unsigned agent_acted;
+
+static void acting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+
+    (void)data;
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS) {
+        if (agent_ends != DAT_HANDLE_NULL)
+            agent_answer = dat_ep_disconnect(agent_ends, DAT_CLOSE_ABRUPT_FLAG);
+        else
+            agent_answer = dat_srq_set_lw(agent_sets, 1);
+        agent_ends = DAT_HANDLE_NULL;
+        __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* No lock of the provider is held while an agent runs: when a connection ends, the agent ends the
+ * next one, whose events call the agent again. */
+TEST(agent_may_end_another_connection)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, acting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair first = pair_on(srq), second = pair_on(srq);
+    DAT_CNO_HANDLE cno;
+
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.conn, cno));
+    agent_acted = 0;
+    agent_answer = 77;
+    agent_sets = srq;
+    agent_ends = second.server;
+    OK(dat_ep_disconnect(first.client, DAT_CLOSE_ABRUPT_FLAG));
+    until(&agent_acted, 2);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    CHECK(state_of(second.server) == DAT_EP_STATE_DISCONNECTED);
+    for (int i = 0; i < 2; i++)
+        NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_evd_modify_cno(a.conn, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+}
+
+/* An agent that learns of the low watermark may set it again. */
+TEST(agent_may_set_the_low_watermark_again)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, acting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair pair = pair_on(srq);
+    DAT_CNO_HANDLE cno;
+
+    fill(srq, 0, 4);
+    OK(dat_srq_set_lw(srq, 3));
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.async, cno));
+    agent_acted = 0;
+    agent_answer = 77;
+    agent_sets = srq;
+    agent_ends = DAT_HANDLE_NULL;
+    SEND(pair, 8);
+    SEND(pair, 8);
+    until(&agent_acted, 1);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    SEND(pair, 8);
+    SEND(pair, 8);
+    until(&agent_acted, 2);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+}
+
 static int closing;
 static unsigned while_closing;
 

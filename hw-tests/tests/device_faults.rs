@@ -4,8 +4,8 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr,
-    EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, PostError, Psp, Pz, Qos, ReturnType, Srq, SrqAttr,
-    reason,
+    EpState, Evd, EvdFlags, EventData, Ia, Lmr, MemPriv, PostError, Psp, Pz, Qos, ReturnType, Rsp, Srq,
+    SrqAttr, reason,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -451,6 +451,9 @@ fn psp_on_a_port_in_use_is_refused() {
         first.free().unwrap();
         Psp::create(&side.ia, qual, &side.cr).unwrap();
         assert_eq!(Psp::create(&side.ia, 0, &side.cr).unwrap_err().code(), dat::INVALID_ARG2);
+        let ep = side.ep(&EpAttr::default());
+        assert_eq!(Rsp::create(&side.ia, 0, &ep, &side.cr).unwrap_err().code(), dat::INVALID_ARG2);
+        assert_eq!(ep.state(), EpState::Unconnected);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::device::{Class, Device, Member};
 use crate::memory::headroom;
-use crate::sync::{Condvar, Mutex, rank};
+use crate::sync::{Condvar, Mutex, check_none_held, rank};
 use crate::types::{EvdId, next_id};
 use crate::{Error, Refused, Result, ReturnType, Subtype};
 use nix::sys::eventfd::EventFd;
@@ -156,6 +156,7 @@ impl CnoInner {
         }
     }
 
+    /// Triggers the CNO. Its agent runs here, and may make any call: the caller holds no lock.
     pub(crate) fn trigger(&self, evd: EvdId) {
         let mut state = self.state.lock().unwrap();
         state.triggered = Some(evd);
@@ -170,6 +171,7 @@ impl CnoInner {
         if let Some(upcall) = upcall
             && self.device.check().is_ok()
         {
+            check_none_held();
             upcall(evd);
         }
     }

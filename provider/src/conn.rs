@@ -189,9 +189,13 @@ impl EpInner {
 
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
         if let Some(evd) = self.connect_evd() {
-            let ep_context = self.pair.context();
-            evd.push(Notice::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data }));
+            evd.push(self.notice_of(kind, private_data));
         }
+    }
+
+    fn notice_of(&self, kind: ConnectionEventKind, private_data: Vec<u8>) -> Notice {
+        let ep_context = self.pair.context();
+        Notice::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data })
     }
 }
 

@@ -458,8 +458,14 @@ impl Source for EvdInner {
 }
 
 impl AsyncSink for EvdInner {
-    fn push_async(&self, event: AsyncEvent) {
-        self.push(Notice::Async(event));
+    fn put_async(&self, event: AsyncEvent) {
+        if let Some(event) = self.put_notice(Notice::Async(event)) {
+            self.lose(event);
+        }
+    }
+
+    fn announce_async(&self) {
+        self.announce_notice(None);
     }
 }
 

@@ -103,9 +103,7 @@ impl Psp {
     }
 
     fn listen(ia: &Ia, qual: Option<ConnQual>, evd: &Evd, policy: RequestPolicy) -> Result<(Self, ConnQual)> {
-        if qual == Some(0) {
-            return Err(Error::arg(2, "0 is not a connection qualifier: use Psp::create_any for a free one"));
-        }
+        check_qualifier(qual)?;
         let at = ListenAt::Qualifier(qual);
         let inner = ServicePoint::listen(ia, at, &evd.inner, policy, None)?;
         let qual = inner.qual;
@@ -139,6 +137,14 @@ impl Psp {
     }
 }
 
+/// Whether a service point can listen at this qualifier; `None` is any.
+fn check_qualifier(qual: Option<ConnQual>) -> Result<()> {
+    if qual == Some(0) {
+        return Err(Error::arg(2, "0 is not a connection qualifier: use Psp::create_any for a free one"));
+    }
+    Ok(())
+}
+
 impl Drop for Psp {
     fn drop(&mut self) {
         self.inner.close();
@@ -154,6 +160,7 @@ impl Rsp {
     /// # References
     /// dat_rsp_create(3DAT).
     pub fn create(ia: &Ia, qual: ConnQual, ep: &Ep, evd: &Evd) -> Result<Self> {
+        check_qualifier(Some(qual))?;
         ep.inner.check()?;
         let control = ep.inner.control.lock().unwrap();
         let state = ep.inner.state();

@@ -60,6 +60,17 @@ pub(crate) mod rank {
     }
 }
 
+/// Checks in debug builds that the thread holds no lock of this module, except those of handles. Code
+/// of the program, which may make any call, runs after this check.
+///
+/// # Panics
+/// In a debug build, if the thread holds another lock.
+#[track_caller]
+pub(crate) fn check_none_held() {
+    #[cfg(debug_assertions)]
+    held::check_none();
+}
+
 /// Records that this thread holds a lock. Dropping the value ends the record.
 #[derive(Debug)]
 struct Held {
@@ -90,6 +101,17 @@ mod held {
         static RANKS: Cell<u32> = const { Cell::new(0) };
         /// Locks of rank [`rank::HANDLE`] that the thread holds.
         static HANDLES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Panics if the thread holds a lock other than those of handles.
+    #[track_caller]
+    pub(super) fn check_none() {
+        let held = RANKS.get() & !(1 << rank::HANDLE);
+        assert!(
+            held == 0 || std::thread::panicking(),
+            "lock order: code of the program would run while the thread holds {}",
+            rank::name((31 - held.leading_zeros().min(31)) as u8),
+        );
     }
 
     impl Held {

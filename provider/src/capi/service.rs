@@ -138,9 +138,6 @@ pub(super) extern "C" fn rsp_create(
         let reserved = ep.get::<EpObject>()?;
         let to = cr_evd(evd)?;
         out.need(5)?;
-        if conn_qual == 0 {
-            return Err(Code::arg(2));
-        }
         let naming = naming();
         let rsp = Rsp::create(&object.ia, conn_qual, &reserved.ep, &to)?;
         let id = rsp.id();

@@ -154,7 +154,7 @@ impl EpInner {
         self.set_state(EpState::Disconnected);
         let cm = control.cm.take();
         let answer = control.left == self.attempt();
-        // Events are pushed after the lock is released. `in_order` below keeps the events of one
+        // Events are queued after the lock is released. `in_order` below keeps the events of one
         // EP's end in the same order on both EVDs.
         drop(control);
         if let Some((token, id)) = cm {
@@ -169,23 +169,38 @@ impl EpInner {
         if kind == ConnectionEventKind::Broken {
             self.device.count(IaCounter::CmErrReset);
         }
-        self.device.in_order(|| {
-            self.event(kind, Vec::new());
-            if self.srq.is_some() {
-                self.tell_broken();
+        let breaks = self.srq.is_some();
+        let connect_evd = self.connect_evd();
+        let lost = self.device.in_order(|| {
+            let event = self.notice_of(kind, Vec::new());
+            let lost = connect_evd.as_ref().and_then(|evd| evd.put_notice(event));
+            if breaks {
+                self.device.put_async(self.broken());
             }
+            lost
         });
+        // An agent of either EVD may end another connection, so it runs outside `in_order`.
+        if let Some(evd) = connect_evd {
+            evd.announce_notice(lost);
+        }
+        if breaks {
+            self.device.announce_async();
+        }
         self.recheck_notification();
         self.drain_soon();
     }
 
     pub(crate) fn tell_broken(&self) {
-        self.device.push_async(AsyncEvent {
+        self.device.push_async(self.broken());
+    }
+
+    fn broken(&self) -> AsyncEvent {
+        AsyncEvent {
             kind: AsyncKind::EpBroken,
             object: AsyncObject::Ep(self.id),
             context: self.pair.context(),
             reason: reason::EP_TRANSFER_TO_ERROR,
-        });
+        }
     }
 
     /// The device reports that an SRQ EP has taken its last buffer.

@@ -39,7 +39,11 @@ use std::sync::{Arc, Weak};
 
 /// The receiver of an IA's asynchronous events.
 pub(crate) trait AsyncSink: Send + Sync {
-    fn push_async(&self, event: AsyncEvent);
+    /// Queues the event. The caller may hold locks.
+    fn put_async(&self, event: AsyncEvent);
+
+    /// Tells the program of a queued event. An agent may run here: the caller holds no lock.
+    fn announce_async(&self);
 }
 
 pub(crate) struct Device {
@@ -163,17 +167,34 @@ impl Device {
     }
 
     pub(crate) fn push_async(&self, event: AsyncEvent) {
-        let sink = self.async_sink.lock().unwrap().clone();
-        if let Some(sink) = sink {
-            sink.push_async(event);
+        self.put_async(event);
+        self.announce_async();
+    }
+
+    /// Queues an asynchronous event. The caller may hold locks, and calls
+    /// [`Device::announce_async`] once it holds none.
+    pub(crate) fn put_async(&self, event: AsyncEvent) {
+        if let Some(sink) = self.async_sink() {
+            sink.put_async(event);
         }
     }
 
-    /// Runs `push`, which queues events of one cause on two EVDs. All threads queue them in the
-    /// same order (R192).
-    pub(crate) fn in_order(&self, push: impl FnOnce()) {
+    /// Tells the program of an event of [`Device::put_async`].
+    pub(crate) fn announce_async(&self) {
+        if let Some(sink) = self.async_sink() {
+            sink.announce_async();
+        }
+    }
+
+    fn async_sink(&self) -> Option<Arc<dyn AsyncSink>> {
+        self.async_sink.lock().unwrap().clone()
+    }
+
+    /// Runs `put`, which queues events of one cause on two EVDs and announces neither. All threads
+    /// queue them in the same order (R192).
+    pub(crate) fn in_order<T>(&self, put: impl FnOnce() -> T) -> T {
         let _order = self.order.lock().unwrap();
-        push();
+        put()
     }
 
     /// Waits until the device has read the buffers of datagrams under way. Called before memory is

@@ -31,29 +31,46 @@ fn bare(error: Error) -> WaitError {
 }
 
 impl EvdInner {
-    /// Queues an event other than a completion, then wakes the waiter or triggers the CNO.
+    /// Queues an event other than a completion, then wakes the waiter or triggers the CNO. An agent
+    /// of the CNO runs here: the caller holds no lock.
     pub(crate) fn push(&self, event: Notice) {
+        let lost = self.put_notice(event);
+        self.announce_notice(lost);
+    }
+
+    /// Queues an event other than a completion. The caller may hold locks, and calls
+    /// [`EvdInner::announce_notice`] with the result once it holds none.
+    #[must_use = "what is returned goes to `announce_notice`"]
+    pub(crate) fn put_notice(&self, event: Notice) -> Option<Notice> {
         let mut queue = self.queue();
         if !self.live.load(Ordering::Acquire) {
-            return;
+            return None;
         }
         if queue.others.try_reserve(1).is_err() {
-            drop(queue);
-            self.lose(event);
-            return;
+            return Some(event);
         }
         queue.counts.connection += u64::from(matches!(event, Notice::Connection(_) | Notice::Datagram(_)));
         queue.push_notice(event);
         queue.notified = true;
-        let cno = queue.cno_if_enabled();
-        drop(queue);
-        self.announce(cno);
+        None
+    }
+
+    /// Wakes the waiter or triggers the CNO after [`EvdInner::put_notice`]. `lost`: the event for
+    /// which there was no memory.
+    pub(crate) fn announce_notice(&self, lost: Option<Notice>) {
+        if let Some(event) = lost {
+            return self.lose(event);
+        }
+        if self.live.load(Ordering::Acquire) {
+            let cno = self.queue().cno_if_enabled();
+            self.announce(cno);
+        }
     }
 
     /// Handles an event for which there is no memory: the EVD overflows. A lost connection request
     /// is rejected.
     #[cold]
-    fn lose(&self, event: Notice) {
+    pub(super) fn lose(&self, event: Notice) {
         tracing::error!(?event, evd = ?self.id, "no memory for an event");
         drop(event);
         // An asynchronous EVD without memory cannot report its own overflow.

@@ -12,15 +12,22 @@ use crate::event_data::reason;
 impl SrqInner {
     pub(super) fn arm_low(&self, value: u32, poster: &SrqPoster) -> Result<()> {
         let mut low = self.low.lock().unwrap();
+        let mut fired = false;
         if low.armed && self.recv.path.armed_limit()? == 0 {
             // The event of the former setting was raised first and is being delivered, so it
             // counts.
             low.armed = false;
+            fired = true;
+        }
+        let armed = self.recv.path.arm_limit(value);
+        if armed.is_ok() {
+            *low = LowWatermark { value, armed: value > 0 };
+        }
+        drop(low);
+        if fired {
             self.push_low_event();
         }
-        self.recv.path.arm_limit(value)?;
-        *low = LowWatermark { value, armed: value > 0 };
-        drop(low);
+        armed?;
         if value == 0 {
             return Ok(());
         }
@@ -28,10 +35,12 @@ impl SrqInner {
         let mut low = self.low.lock().unwrap();
         if low.armed && poster.counts().available < value {
             low.armed = false;
-            self.push_low_event();
             // If the device raises its event all the same, `armed` is false and the event is
             // ignored.
-            self.recv.path.arm_limit(0)?;
+            let disarmed = self.recv.path.arm_limit(0);
+            drop(low);
+            self.push_low_event();
+            disarmed?;
         }
         Ok(())
     }
@@ -46,11 +55,14 @@ impl SrqInner {
             Ok(_) => return,
             Err(error) => tracing::warn!(%error, srq = self.id.0, "cannot tell which low watermark fired"),
         }
-        if std::mem::take(&mut low.armed) {
+        let fired = std::mem::take(&mut low.armed);
+        drop(low);
+        if fired {
             self.push_low_event();
         }
     }
 
+    /// Tells the program. An agent may run here, so the caller does not hold the lock of `low`.
     fn push_low_event(&self) {
         self.notice(reason::SRQ_LOW_WATERMARK);
     }
