@@ -37,13 +37,13 @@ type Chunk = [LmrEntry];
 /// All LMRs of an IA, by context.
 pub(crate) struct LmrTable {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
-    free: Mutex<{ rank::TABLE }, FreeSlots>,
+    free: Mutex<{ rank::TABLE }, FreeEntries>,
     /// Incremented after each LMR that is freed.
     gone: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct FreeSlots {
+struct FreeEntries {
     /// Freed entries, by index, with the generation that the next LMR gets.
     list: std::collections::VecDeque<(u32, u32)>,
     next: u32,
@@ -60,7 +60,7 @@ impl LmrTable {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             chunks: table(CHUNKS, |_| OnceLock::new())?,
-            free: Mutex::new(FreeSlots { list: std::collections::VecDeque::new(), next: 0 }),
+            free: Mutex::new(FreeEntries { list: std::collections::VecDeque::new(), next: 0 }),
             gone: Arc::default(),
         })
     }
@@ -75,7 +75,7 @@ impl LmrTable {
         Ok(self.chunks[n].get_or_init(|| made))
     }
 
-    fn slot(&self, context: u32) -> Option<&LmrEntry> {
+    fn entry(&self, context: u32) -> Option<&LmrEntry> {
         let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
         self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
     }
@@ -88,31 +88,31 @@ impl LmrTable {
             return Ok(None);
         }
         let direction = using.direction;
-        let slot = self.slot(segment.lmr_context).ok_or(PostError::NoSuchLmr(n, direction))?;
-        if segment.lmr_context == 0 || slot.context.load(Ordering::Acquire) != segment.lmr_context {
+        let entry = self.entry(segment.lmr_context).ok_or(PostError::NoSuchLmr(n, direction))?;
+        if segment.lmr_context == 0 || entry.context.load(Ordering::Acquire) != segment.lmr_context {
             return Err(PostError::NoSuchLmr(n, direction));
         }
         if direction == Direction::Write
-            && slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() == 0
+            && entry.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() == 0
         {
             return Err(PostError::Privilege(n, direction));
         }
-        if slot.pz.load(Ordering::Relaxed) != using.pz {
+        if entry.pz.load(Ordering::Relaxed) != using.pz {
             return Err(PostError::ProtectionZone(n, direction));
         }
         let end = segment
             .virtual_address
             .checked_add(u64::from(segment.segment_length))
             .ok_or(PostError::OutOfBounds(n))?;
-        if segment.virtual_address < slot.start.load(Ordering::Relaxed)
-            || end > slot.end.load(Ordering::Relaxed)
+        if segment.virtual_address < entry.start.load(Ordering::Relaxed)
+            || end > entry.end.load(Ordering::Relaxed)
         {
             return Err(PostError::OutOfBounds(n));
         }
         Ok(Some(Sge {
             addr: segment.virtual_address,
             len: segment.segment_length,
-            lkey: slot.lkey.load(Ordering::Relaxed),
+            lkey: entry.lkey.load(Ordering::Relaxed),
         }))
     }
 
@@ -137,49 +137,49 @@ impl LmrTable {
 
     /// Whether the segment names a live LMR and lies within its bounds.
     pub(crate) fn covers(&self, segment: &LmrTriplet) -> bool {
-        let Some(slot) = self.slot(segment.lmr_context) else { return false };
-        let live = segment.lmr_context != 0 && slot.context.load(Ordering::Acquire) == segment.lmr_context;
+        let Some(entry) = self.entry(segment.lmr_context) else { return false };
+        let live = segment.lmr_context != 0 && entry.context.load(Ordering::Acquire) == segment.lmr_context;
         let end = u128::from(segment.virtual_address) + u128::from(segment.segment_length);
-        live && segment.virtual_address >= slot.start.load(Ordering::Relaxed)
-            && end <= u128::from(slot.end.load(Ordering::Relaxed))
+        live && segment.virtual_address >= entry.start.load(Ordering::Relaxed)
+            && end <= u128::from(entry.end.load(Ordering::Relaxed))
     }
 
     /// Whether all these contexts name live LMRs or pool memory, in this PZ if one is given. A
     /// context of 0 is ignored.
     pub(crate) fn are_live(&self, contexts: &[u32], pz: Option<u32>) -> bool {
-        let live = |slot: &LmrEntry, context| {
-            [&slot.context, &slot.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
+        let live = |entry: &LmrEntry, context| {
+            [&entry.context, &entry.pool_memory].iter().any(|c| c.load(Ordering::Acquire) == context)
         };
-        let fits = |slot: &LmrEntry| pz.is_none_or(|pz| slot.pz.load(Ordering::Relaxed) == pz);
+        let fits = |entry: &LmrEntry| pz.is_none_or(|pz| entry.pz.load(Ordering::Relaxed) == pz);
         contexts
             .iter()
             .filter(|&&context| context != 0)
-            .all(|&context| self.slot(context).is_some_and(|slot| live(slot, context) && fits(slot)))
+            .all(|&context| self.entry(context).is_some_and(|entry| live(entry, context) && fits(entry)))
     }
 
     /// Adds an LMR and returns its context. `base` is the address of the LMR's first byte in
     /// segments.
     pub(crate) fn insert(&self, mr: &Mr, base: u64, pz: u32, privileges: MemPriv) -> Result<u32> {
-        let (context, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
-        slot.lkey.store(mr.lkey(), Ordering::Relaxed);
-        slot.pz.store(pz, Ordering::Relaxed);
-        slot.privileges.store(privileges.bits(), Ordering::Relaxed);
-        slot.start.store(base, Ordering::Relaxed);
-        slot.end.store(base + mr.len() as u64, Ordering::Relaxed);
-        slot.context.store(context, Ordering::Release);
+        let (context, entry) = self.take_entry(&mut self.free.lock().unwrap())?;
+        entry.lkey.store(mr.lkey(), Ordering::Relaxed);
+        entry.pz.store(pz, Ordering::Relaxed);
+        entry.privileges.store(privileges.bits(), Ordering::Relaxed);
+        entry.start.store(base, Ordering::Relaxed);
+        entry.end.store(base + mr.len() as u64, Ordering::Relaxed);
+        entry.context.store(context, Ordering::Release);
         Ok(context)
     }
 
     /// Adds the memory of a pool, which no post finds. The lkey and the bounds are not written: a
     /// post that races with the free of the entry's former LMR must not find those of the pool.
     pub(crate) fn insert_pool_memory(&self, pz: u32) -> Result<u32> {
-        let (number, slot) = self.take_slot(&mut self.free.lock().unwrap())?;
-        slot.pz.store(pz, Ordering::Relaxed);
-        slot.pool_memory.store(number, Ordering::Release);
+        let (number, entry) = self.take_entry(&mut self.free.lock().unwrap())?;
+        entry.pz.store(pz, Ordering::Relaxed);
+        entry.pool_memory.store(number, Ordering::Release);
         Ok(number)
     }
 
-    fn take_slot(&self, free: &mut FreeSlots) -> Result<(u32, &LmrEntry)> {
+    fn take_entry(&self, free: &mut FreeEntries) -> Result<(u32, &LmrEntry)> {
         // Room for every entry, so that freeing an LMR needs no memory.
         let all = free.next as usize + 1;
         let given_back = free.list.len();
@@ -206,9 +206,9 @@ impl LmrTable {
 
     pub(crate) fn remove(&self, context: u32) {
         let mut free = self.free.lock().unwrap();
-        if let Some(slot) = self.slot(context) {
-            slot.context.store(0, Ordering::Release);
-            slot.pool_memory.store(0, Ordering::Release);
+        if let Some(entry) = self.entry(context) {
+            entry.context.store(0, Ordering::Release);
+            entry.pool_memory.store(0, Ordering::Release);
         }
         // Incremented after the entry is dead: `LkeyCache::remember` relies on this order.
         self.gone.fetch_add(1, Ordering::Release);
@@ -278,17 +278,17 @@ impl LkeyCache {
     /// bytes.
     pub(crate) fn remember(&mut self, table: &LmrTable, context: u32, longest: u32) {
         let gone = table.gone.load(Ordering::Acquire);
-        let Some(slot) = table.slot(context) else { return };
+        let Some(entry) = table.entry(context) else { return };
         // The LMR is alive after `gone` was read, so a later free increments `gone` beyond this
         // value.
-        if slot.context.load(Ordering::Acquire) != context {
+        if entry.context.load(Ordering::Acquire) != context {
             return;
         }
-        self.start = slot.start.load(Ordering::Relaxed);
-        self.len = slot.end.load(Ordering::Relaxed) - self.start;
+        self.start = entry.start.load(Ordering::Relaxed);
+        self.len = entry.end.load(Ordering::Relaxed) - self.start;
         self.longest = self.len.min(longest.into());
-        self.writable = slot.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() != 0;
-        self.lkey = slot.lkey.load(Ordering::Relaxed);
+        self.writable = entry.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() != 0;
+        self.lkey = entry.lkey.load(Ordering::Relaxed);
         self.context = context;
         self.gone_then = gone;
     }
