@@ -227,8 +227,8 @@ fn a_stale_work_request_reaches_no_later_pool() {
     let key = first.rmr_context();
     srq.post_recv(&[first.triplet(0, SIZE)], 1).unwrap();
     drop(first);
-    // The key before that one. Where a device gives keys in sequence, the next key is that one
-    // again.
+    // Registers memory until its key is the one before the key of the freed LMR. Where a device
+    // gives keys in sequence, the key after it is that of the freed LMR again.
     let before = |key: u32| key & !0xff | (key.wrapping_sub(1) & 0xff);
     let found = (0..512).any(|_| lmr().rmr_context() == before(key));
     let mut pool = RecvPool::new(ia, pz, 1, SIZE).unwrap();

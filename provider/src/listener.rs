@@ -131,7 +131,7 @@ impl CnoListener {
     pub fn new(cno: &Cno) -> Result<Self> {
         match cno.fd() {
             Some(_) => Ok(Self { cno: cno.clone() }),
-            None => Err(Error::arg(1, "the CNO was made without a descriptor")),
+            None => Err(Error::arg(1, "the CNO was created without a descriptor")),
         }
     }
 

@@ -21,7 +21,7 @@ fn patience() -> Duration {
 }
 
 /// A line of Doorbell's log. A program that causes it waits for a request that will never come.
-pub(crate) const REFUSED_DATAGRAMS: &str = "nobody takes requests for datagrams there";
+pub(crate) const REFUSED_DATAGRAMS: &str = "no service point takes datagram requests there";
 
 /// For `LD_LIBRARY_PATH`: the libdat2 of provider/dat2 before that of the system.
 pub(crate) fn our_libdat2() -> String {
@@ -100,7 +100,7 @@ impl Running {
     /// Waits until the server can be called.
     ///
     /// # Errors
-    /// It ended, or never got there.
+    /// The program ended, or was not ready in time.
     pub(crate) fn await_ready(&mut self, ready: Ready) -> Result<(), String> {
         let end = Instant::now() + patience();
         match ready {
@@ -132,7 +132,8 @@ impl Running {
     /// Waits for the end of the program, and returns its output and its status.
     ///
     /// # Errors
-    /// It does not end, or can't any more.
+    /// The program did not end in time, or has printed that it gave up a request and will wait for
+    /// ever.
     pub(crate) fn end(&mut self) -> Result<(String, ExitStatus), String> {
         let end = Instant::now() + patience();
         // The reader threads drop the channel when the program has closed its output.

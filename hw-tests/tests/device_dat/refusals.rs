@@ -1,13 +1,13 @@
 //! The log when an IA cannot be opened or used: one line, with the reason and the remedy.
 
 use crate::own::{PROGRAMS, trial};
-use crate::pair::Running;
+use crate::pair::{REFUSED_DATAGRAMS, Running};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
 
-pub(crate) fn trials() -> [Trial; 5] {
+pub(crate) fn trials() -> [Trial; 6] {
     let software = std::env::var_os("MLX5_EMU_SESSION").is_some();
     let here = |other| (!software).then_some(other);
     [
@@ -47,6 +47,14 @@ pub(crate) fn trials() -> [Trial; 5] {
                 says(&limit, &faults, dat::RESOURCE_MEMORY_REGION, &["ulimit -l", "64 KiB"])
             },
         ),
+        // Runs of programs are repeated after this line, so it has to be the provider's.
+        trial("line_of_a_refused_datagram_request_is_the_providers".to_owned(), None, || {
+            let source = include_str!("../../../provider/src/ud/resolve.rs");
+            source
+                .contains(REFUSED_DATAGRAMS)
+                .then_some(())
+                .ok_or_else(|| format!("the provider does not log {REFUSED_DATAGRAMS:?}").into())
+        }),
     ]
 }
 

@@ -203,7 +203,7 @@ fn a_suspect_is_dropped_after_one_lap() {
     assert_eq!(table.next_lost().map(|lost| (lost.ep, lost.info.cookie)), Some((3, 0)));
 }
 
-/// An EP that ended before a buffer was posted cannot have taken that one.
+/// An EP that ended before a buffer was posted cannot have taken that buffer.
 #[test]
 fn an_ep_that_ended_before_a_post_is_innocent() {
     let (mut table, mut entries) = Table::posted(4);
