@@ -121,9 +121,9 @@ fn dat_post() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Allows no locked instruction in an operation of one thread on the direct path. On some processors
-/// (AMD EPYC of family 25) a locked instruction costs as much as twenty others, which a count of all
-/// instructions does not show.
+/// Allows no locked instruction in an operation of one thread on the direct path. On some
+/// processors (AMD EPYC of family 25) a locked instruction costs as much as twenty others, which a
+/// count of all instructions does not show.
 fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for case in
@@ -149,8 +149,8 @@ fn locked_instructions() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Limits the instructions of one thread's calls on the direct path, with libdat2 and the loop of the
-/// C program.
+/// Limits the instructions of one thread's calls on the direct path, with libdat2 and the loop of
+/// the C program.
 fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for (case, most) in [

@@ -60,8 +60,8 @@ pub(crate) mod rank {
     }
 }
 
-/// Checks in debug builds that the thread holds no lock of this module, except those of handles. Code
-/// of the program, which may make any call, runs after this check.
+/// Checks in debug builds that the thread holds no lock of this module, except those of handles.
+/// Code of the program, which may make any call, runs after this check.
 ///
 /// # Panics
 /// In a debug build, if the thread holds another lock.

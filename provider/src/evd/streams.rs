@@ -2,8 +2,8 @@
 //! that they need.
 //!
 //! Streams join with [`EvdInner::attach`] and leave with [`EvdInner::detach`] or
-//! [`EvdInner::detach_one`]. A caller that adds streams of completions checks the sharing rules with
-//! [`EvdInner::may_feed`] first. Each function here takes the queue's lock.
+//! [`EvdInner::detach_one`]. A caller that adds streams of completions checks the sharing rules
+//! with [`EvdInner::may_feed`] first. Each function here takes the queue's lock.
 
 use super::EvdInner;
 use super::queue::{Queue, SlowPath, Stream, StreamKind, is_dto};
