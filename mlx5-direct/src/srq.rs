@@ -178,6 +178,33 @@ impl Srq {
         Some(WqeIndex(index as u16))
     }
 
+    /// Posts one buffer with the data segments that `encode` makes of `list`, but only if no search
+    /// for the next free slot is needed, the segments fit into a slot, and `encode` accepts all of
+    /// them. Otherwise returns `None`, and nothing was posted. For callers that check each segment:
+    /// it is read once, and goes straight into the slot.
+    #[inline(always)]
+    pub fn post_list_in_run<T>(
+        &mut self,
+        list: &[T],
+        encode: impl FnMut(&T) -> Option<DataSeg>,
+        cookie: u64,
+    ) -> Option<WqeIndex> {
+        if self.wqes.run() == 0 {
+            return None;
+        }
+        // Also if a segment is refused: the slot may have lost its terminator by then.
+        self.lay_out_for_any();
+        let index = self.wqes.tail();
+        let mut slot = self.wqes.slot(index);
+        if !slot.write_accepted(list, encode) {
+            return None;
+        }
+        slot.set_cookie(cookie);
+        self.wqes.pass(1);
+        self.publish();
+        Some(WqeIndex(index as u16))
+    }
+
     /// Limits [`post_one_in_run`](Self::post_one_in_run) to `n` more receives, until another post
     /// has to search or a slot is returned. Returns how many receives it will post. For callers
     /// with a limit of their own that changes rarely: they need not compare with it at each post.

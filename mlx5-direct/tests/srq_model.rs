@@ -244,6 +244,34 @@ fn more_segments_than_fit_are_refused_and_fewer_are_terminated() {
     }
 }
 
+#[test]
+fn a_list_in_the_run_is_posted_whole_or_not_at_all() {
+    let (layout, mem) = SrqLayout::on_heap(16, 64).unwrap();
+    let mut device = common::Device::new(mem, 16, 64);
+    let mut srq = Srq::new(layout, 10).unwrap();
+    let one = DataSeg::new(9, 10, 20);
+    let encode = |&n: &u64| (n < 100).then(|| DataSeg::new(n, 10, 20));
+    assert_eq!(srq.post_list_in_run(&[1, 2], encode, 0), None, "nobody has searched yet");
+    srq.post_one(one, 0).unwrap();
+    device.take().unwrap();
+    for refused in [&[1, 2, 100][..], &[100], &[1, 2, 3, 4]] {
+        assert_eq!(srq.post_list_in_run(refused, encode, 1), None);
+        assert_eq!((srq.count(), device.record()), (1, 1));
+    }
+    srq.post_one(one, 1).unwrap();
+    assert_eq!(device.take().unwrap().segs, [(9, 10, 20)], "nothing is left of the refused list");
+    for (n, list) in (2..).zip([&[1, 2, 3][..], &[1, 2], &[], &[1], &[3, 4]]) {
+        let slot = srq.post_list_in_run(list, encode, n).unwrap();
+        assert_eq!((slot, srq.cookie(slot)), (WqeIndex(n as u16), Ok(n)));
+        let seen = list.iter().map(|&addr| (addr, 10, 20)).collect::<Vec<_>>();
+        assert_eq!(device.take().unwrap().segs, seen);
+    }
+    // The last slots of the run: a link follows the tail, which a post in the run does not write.
+    while srq.post_list_in_run(&[5, 6], encode, 0).is_some() {}
+    assert_eq!((srq.next_slots(), srq.posted()), (10..=10, 10));
+    srq.check();
+}
+
 /// The error gives the index of the request that is verbs' `bad_wr`.
 #[test]
 #[expect(unsafe_code, reason = "a chain of work requests is made of pointers")]

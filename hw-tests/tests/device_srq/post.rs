@@ -230,15 +230,24 @@ fn r60_srq_post_any_bad_segment_fails_all() {
     let good = |i: usize| lmr.triplet(i * 64, 64);
     let dead = LmrTriplet { lmr_context: 0, ..good(0) };
     let outside = lmr.triplet(lmr.len(), 64);
-    for (segments, code) in [
-        ([dead, good(1), good(2)], dat::PRIVILEGES_WRITE),
-        ([good(0), dead, good(2)], dat::PRIVILEGES_WRITE),
-        ([good(0), good(1), dead], dat::PRIVILEGES_WRITE),
-        ([good(0), outside, dead], dat::INVALID_ARG3),
-        ([good(0), dead, outside], dat::PRIVILEGES_WRITE),
-    ] {
-        assert_eq!(post_refused(srq.post_recv(&segments, 13)), code);
-        assert_eq!(counts(&srq), (0, 0));
+    // On a fresh SRQ, and again when the provider has seen good posts in this LMR.
+    for posted in [0, 2] {
+        for n in 0..posted {
+            srq.post_recv(&[good(10), good(11), good(12)], n as u64).unwrap();
+        }
+        for (segments, code) in [
+            ([dead, good(1), good(2)], dat::PRIVILEGES_WRITE),
+            ([good(0), dead, good(2)], dat::PRIVILEGES_WRITE),
+            ([good(0), good(1), dead], dat::PRIVILEGES_WRITE),
+            ([good(0), outside, dead], dat::INVALID_ARG3),
+            ([good(0), dead, outside], dat::PRIVILEGES_WRITE),
+        ] {
+            assert_eq!(post_refused(srq.post_recv(&segments, 13)), code);
+            assert_eq!(counts(&srq), (posted, posted));
+        }
+    }
+    for n in 0..2 {
+        assert_eq!(rig.deliver(&mut pair, 192).cookie, n);
     }
     lmr.write(0, &[0x55; 192]).unwrap();
     srq.post_recv(&[lmr.triplet(4096, 192)], 1).unwrap();

@@ -420,6 +420,32 @@ impl SlotMut<'_> {
         }
     }
 
+    /// Writes the data segments that `encode` makes of `list`, and the terminator if there are fewer
+    /// than fit. Returns false if `encode` refuses one, or if they do not fit; then the slot may hold
+    /// some of them.
+    #[inline(always)]
+    pub(crate) fn write_accepted<T>(
+        &mut self,
+        list: &[T],
+        mut encode: impl FnMut(&T) -> Option<DataSeg>,
+    ) -> bool {
+        let room = wqe::max_segments(self.stride_bytes) as usize;
+        let used = list.len();
+        if used > room {
+            return false;
+        }
+        for (n, from) in list.iter().enumerate() {
+            let Some(seg) = encode(from) else { return false };
+            // SAFETY: n < used <= room segments fit after the next segment.
+            unsafe { self.write_segment(n, seg) };
+        }
+        if used < room {
+            // SAFETY: used < room, so one more segment fits.
+            unsafe { self.write_segment(used, DataSeg::TERMINATOR) };
+        }
+        true
+    }
+
     /// # Safety
     ///
     /// `n` is below the number of data segments that fit into the stride.

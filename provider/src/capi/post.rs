@@ -186,12 +186,28 @@ pub(super) extern "C" fn ep_post_rdma_write(
 /// owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
-    if likely(count == 1)
-        && let Some(segments) = iov.some()
+    if likely(count == 1) {
+        if let Some(segments) = iov.some()
+            && let Some(mut owned) = srq.hot_fast()
+            && let Hot::Srq(owned) = &mut *owned
+            && let Some(segment) = segments.first()
+            && owned.post_fast(segment, cookie)
+        {
+            return SUCCESS;
+        }
+        return srq_post_recv_slow(srq, count, iov, cookie);
+    }
+    srq_post_recv_several(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv`], for two or more segments in the LMR of the last post. A function of its
+/// own, because the slow function saves registers that this one does not need.
+#[inline(never)]
+fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if let Some(segments) = iov.few(count)
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
-        && let Some(segment) = segments.first()
-        && owned.post_fast(segment, cookie)
+        && owned.post_several_fast(segments, cookie)
     {
         return SUCCESS;
     }

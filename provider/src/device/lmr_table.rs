@@ -225,14 +225,34 @@ pub(crate) struct LkeyCache {
     gone: Arc<AtomicU64>,
     /// The value of `gone` while this LMR was alive.
     gone_then: u64,
+    lmr: CachedLmr,
+    /// The LMR has LOCAL_WRITE.
+    writable: bool,
+}
+
+/// The bounds and the lkey of an LMR that passed the checks of a post.
+#[derive(Debug)]
+struct CachedLmr {
     context: u32,
     lkey: u32,
     start: u64,
     len: u64,
     /// The length of the longest segment: `len`, or less.
     longest: u64,
-    /// The LMR has LOCAL_WRITE.
-    writable: bool,
+}
+
+impl CachedLmr {
+    /// The lkey for a segment of one byte or more in this LMR; `None` for any other segment, or if
+    /// the LMR is not `alive`.
+    #[inline(always)]
+    fn key(&self, segment: &LmrTriplet, alive: bool) -> Option<u32> {
+        let len = u64::from(segment.segment_length);
+        let offset = segment.virtual_address.wrapping_sub(self.start);
+        // True for 1 to self.longest.
+        let fits = len.wrapping_sub(1) < self.longest;
+        (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
+            .then_some(self.lkey)
+    }
 }
 
 impl LkeyCache {
@@ -242,11 +262,7 @@ impl LkeyCache {
         Self {
             gone: table.gone.clone(),
             gone_then: 0,
-            context: 0,
-            lkey: 0,
-            start: 0,
-            len: 0,
-            longest: 0,
+            lmr: CachedLmr { context: 0, lkey: 0, start: 0, len: 0, longest: 0 },
             writable: false,
         }
     }
@@ -255,13 +271,20 @@ impl LkeyCache {
     /// the cache cannot tell; then the table has to be asked.
     #[inline(always)]
     pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
-        let alive = self.gone.load(Ordering::Acquire) == self.gone_then;
-        let len = u64::from(segment.segment_length);
-        let offset = segment.virtual_address.wrapping_sub(self.start);
-        // True for 1 to self.longest.
-        let fits = len.wrapping_sub(1) < self.longest;
-        (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
-            .then_some(self.lkey)
+        self.lmr.key(segment, self.is_alive())
+    }
+
+    /// Whether no LMR was freed since this one was remembered.
+    #[inline(always)]
+    fn is_alive(&self) -> bool {
+        self.gone.load(Ordering::Acquire) == self.gone_then
+    }
+
+    /// As [`LkeyCache::key`], for the segments of one post: whether the LMR is alive is looked up
+    /// only once. `None` if the cache cannot tell.
+    #[inline(always)]
+    pub(crate) fn keys(&self) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
+        self.is_alive().then_some(|segment: &LmrTriplet| self.lmr.key(segment, true))
     }
 
     /// Whether the LMR can be written to. [`LkeyCache::key`] does not check this.
@@ -271,7 +294,7 @@ impl LkeyCache {
 
     /// Holds no LMR from now on.
     pub(crate) fn forget(&mut self) {
-        self.longest = 0;
+        self.lmr.longest = 0;
     }
 
     /// Remembers an LMR that has just passed [`LmrTable::check`], for segments of up to `longest`
@@ -284,12 +307,11 @@ impl LkeyCache {
         if entry.context.load(Ordering::Acquire) != context {
             return;
         }
-        self.start = entry.start.load(Ordering::Relaxed);
-        self.len = entry.end.load(Ordering::Relaxed) - self.start;
-        self.longest = self.len.min(longest.into());
+        let start = entry.start.load(Ordering::Relaxed);
+        let len = entry.end.load(Ordering::Relaxed) - start;
+        let lkey = entry.lkey.load(Ordering::Relaxed);
+        self.lmr = CachedLmr { context, lkey, start, len, longest: len.min(longest.into()) };
         self.writable = entry.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() != 0;
-        self.lkey = entry.lkey.load(Ordering::Relaxed);
-        self.context = context;
         self.gone_then = gone;
     }
 }

@@ -73,6 +73,16 @@ impl Srq {
         poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
     }
 
+    /// As [`Srq::post_fast`], for two or more segments, and on either path.
+    #[inline(always)]
+    pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+        let (last, max_iov) = (&self.last, self.inner.max_iov);
+        match &mut self.poster {
+            SrqPoster::Direct(poster) => post_several_in_run(poster, last, max_iov, iov, cookie),
+            SrqPoster::Verbs(poster) => post_few_by_verbs(poster, last, max_iov, iov, cookie),
+        }
+    }
+
     /// Posts any number of segments on either path, and says why a post is refused.
     #[inline(never)]
     pub(crate) fn post_slow(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
@@ -143,6 +153,27 @@ impl Srq {
     }
 }
 
+/// Posts one or more segments if the LMR `last` contains them, the next slot is known and the SRQ
+/// has room. Otherwise returns false without posting.
+#[inline(always)]
+fn post_several_in_run(
+    poster: &mut DirectPoster,
+    last: &LkeyCache,
+    max_iov: u32,
+    iov: &[LmrTriplet],
+    cookie: u64,
+) -> bool {
+    let Some(key) = last.keys() else { return false };
+    // Without a segment, no LMR shows that the SRQ is alive.
+    if iov.is_empty() || iov.len() > max_iov as usize {
+        return false;
+    }
+    let encode = |from: &LmrTriplet| {
+        key(from).map(|lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey))
+    };
+    poster.post_list_in_run(iov, encode, cookie)
+}
+
 /// Posts two or more segments of the LMR `last`, without a look at the LMR table. Otherwise returns
 /// false without posting.
 #[inline(never)]
@@ -153,6 +184,9 @@ fn post_few(
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
+    if post_several_in_run(poster, last, max_iov, iov, cookie) {
+        return true;
+    }
     let mut segments = [DataSeg::new(0, 0, 0); FEW];
     let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
     let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };

@@ -117,6 +117,18 @@ impl DirectPoster {
         self.room() > 0 && self.post_with(pool, |ring| ring.post_one(segment, cookie)).is_ok()
     }
 
+    /// Posts the segments that `encode` makes of `list`, of no pool, if the next slot is known, the
+    /// SRQ has room and `encode` accepts all segments. Otherwise returns false without posting.
+    #[inline(always)]
+    pub(crate) fn post_list_in_run<T>(
+        &mut self,
+        list: &[T],
+        encode: impl FnMut(&T) -> Option<DataSeg>,
+        cookie: u64,
+    ) -> bool {
+        self.room() > 0 && self.ring.post_list_in_run(list, encode, cookie).is_some()
+    }
+
     /// Posts any number of segments.
     pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         let mut encoded = [DataSeg::new(0, 0, 0); MAX_IOV];
