@@ -155,8 +155,8 @@ fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     for (case, segments, most) in [
         (CaseName::DatPost, 1, 97.0),
-        (CaseName::DatPost, 2, 208.0),
-        (CaseName::DatPost, 4, 254.0),
+        (CaseName::DatPost, 2, 203.0),
+        (CaseName::DatPost, 4, 251.0),
         (CaseName::DatReap, 1, 230.0),
         (CaseName::DatSend, 1, 186.0),
         (CaseName::DatReapSend, 1, 250.0),
