@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(raw: *mut ibv_cq, solicited_only: 
         direct.arm(if solicited_only == 0 { ArmFor::Any } else { ArmFor::Solicited });
         return 0;
     }
-    // SAFETY: a live CQ of a patched context. A CQ that is not taken over yet has an index of 0
-    // here as well as in libmlx5.
+    // SAFETY: a live CQ of a patched context. Nothing was polled from a CQ that is not taken
+    // over yet, so that the consumer index of libmlx5, 0, is right.
     unsafe { (Context::of((*raw).context).req_notify_cq)(raw, solicited_only) }
 }

@@ -72,7 +72,7 @@ fn is_unused(qp: &Qp) -> bool {
     qp.state.load(Relaxed) < SENDS_FROM && !posted
 }
 
-/// Gives back a QP and everything that hangs together with it: the QPs on its CQs and on its SRQ.
+/// Gives back a QP and everything that shares a CQ or an SRQ with it.
 fn give_back(first: &'static Qp) -> Result<(), &'static str> {
     let (mut qps, mut cqs, mut srqs) = (vec![first], Vec::<&'static Cq>::new(), Vec::<&'static Srq>::new());
     let all = first.context.qps.all();
@@ -96,7 +96,7 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
         }
     }
     if !qps.iter().all(|qp| is_unused(qp)) || cqs.iter().any(|cq| cq.state.lock().polled) {
-        return Err("queues that hang together with it are in use");
+        return Err("queues that share its CQ or SRQ are in use");
     }
     for qp in qps {
         QPS.remove(qp.raw.get());
