@@ -177,15 +177,18 @@ impl CrInner {
 
     /// Answers the request. Only one answer at a time is possible, and only one can succeed. A
     /// second answer waits for the first, and then finds the request gone or unchanged.
-    pub(crate) fn answer(&self, how: impl FnOnce() -> Result<()>) -> Result<()> {
+    ///
+    /// `how` announces no event, since an agent may answer requests: the caller does, with what
+    /// `how` returned.
+    pub(crate) fn answer<T>(&self, how: impl FnOnce() -> Result<T>) -> Result<T> {
         self.device.check_inherited(Subtype::InvalidHandleCr, "CR")?;
         let mut answered = self.answered.lock().unwrap();
         if *answered {
             return Err(Error::handle(Subtype::InvalidHandleCr, "CR (it has been answered)"));
         }
-        how()?;
+        let outcome = how()?;
         *answered = true;
-        Ok(())
+        Ok(outcome)
     }
 
     pub(crate) fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {

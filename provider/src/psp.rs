@@ -285,11 +285,9 @@ impl Cr {
 
 impl CrInner {
     pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
-        self.answer(|| {
-            let (sp, arrival) =
-                self.pass_on(|request| ServicePoint::take_anywhere(&self.device, to, request))?;
-            sp.announce(arrival);
-            Ok(())
-        })
+        let (sp, arrival) =
+            self.answer(|| self.pass_on(|request| ServicePoint::take_anywhere(&self.device, to, request)))?;
+        sp.announce(arrival);
+        Ok(())
     }
 }
