@@ -371,9 +371,11 @@ impl RmrInner {
         };
         let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
         if ep.state() == EpState::Disconnected {
-            // A flushed request changes nothing.
+            // A flushed request changes nothing. Its event may call an agent, which may use the RMR.
+            let rkey = state.rkey;
+            drop(state);
             ep.post_window(WindowRequest::Nothing, info, flags).map_err(refused)?;
-            return Ok(state.rkey);
+            return Ok(rkey);
         }
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
         if state.last.id.is_some() && !(through_here && state.last.is_sound()) {
