@@ -2,7 +2,7 @@
 
 use crate::*;
 use doorbell::{
-    CompletionFlags, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, Pz, Srq, SrqAttr, Subtype,
+    CompletionFlags, Count, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, Pz, Srq, SrqAttr, Subtype,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -184,23 +184,27 @@ fn r57_srq_post_pz_mismatch() {
     side.post(&mut srq, 1, 64, 0, 0);
 }
 
-/// A context that names no LMR, or none any more, is refused.
+/// A context that names no LMR, or none any more, is refused, also when it is that of the last post.
 fn r58_srq_post_invalid_lmr() {
     let side = server();
-    let mut srq = side.srq(4);
-    let other = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
-    let was_good = other.triplet(0, 64);
-    srq.post_recv(&[was_good], 0).unwrap();
-    other.free().unwrap();
-    // Entries of the LMR table are used again; contexts are not.
-    let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
-    let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
-    let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
-    let all_ones = LmrTriplet { lmr_context: u32::MAX, ..side.lmr.triplet(0, 64) };
-    for bad in [was_good, beyond, none, all_ones] {
-        assert_eq!(post_refused(srq.post_recv(&[bad], 0)), dat::PRIVILEGES_WRITE, "{bad:?}");
+    let mut srq = srq_with_iov(&side, 4, 2);
+    for segments in 1..=2 {
+        let other = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+        let was_good = other.triplet(0, 64);
+        srq.post_recv(&[was_good; 2][..segments], 0).unwrap();
+        other.free().unwrap();
+        // Entries of the LMR table are used again; contexts are not.
+        let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+        let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
+        let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
+        let all_ones = LmrTriplet { lmr_context: u32::MAX, ..side.lmr.triplet(0, 64) };
+        for bad in [was_good, beyond, none, all_ones] {
+            let outcome = srq.post_recv(&[bad; 2][..segments], 0);
+            assert_eq!(post_refused(outcome), dat::PRIVILEGES_WRITE, "{segments} of {bad:?}");
+        }
+        let posted = segments as Count;
+        assert_eq!(counts(&srq), (posted, posted));
     }
-    assert_eq!(counts(&srq), (1, 1));
 }
 
 /// A buffer needs the privilege local write; no other privilege replaces it.
