@@ -1,8 +1,9 @@
 //! Posts of receive buffers to an SRQ.
 //!
 //! [`Srq::post_fast`] is the fast function: one segment, in the LMR of the last post, on the direct
-//! path. [`Srq::post_slow`] covers all other posts and gives the errors. Both end in the poster
-//! (`datapath/`), which writes the WQE and the doorbell record.
+//! path. [`Srq::post_several_fast`] does the same for several segments. [`Srq::post_slow`] covers all
+//! other posts and gives the errors. All end in the poster (`datapath/`), which writes the WQE and
+//! the doorbell record.
 //!
 //! The thread that posts owns the [`SrqPoster`]. Threads that reap return entries to it without a
 //! lock.
@@ -73,7 +74,7 @@ impl Srq {
         poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
     }
 
-    /// As [`Srq::post_fast`], for two or more segments, and on either path.
+    /// As [`Srq::post_fast`], for any number of segments, and on either path.
     #[inline(always)]
     pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let (last, max_iov) = (&self.last, self.inner.max_iov);
@@ -91,8 +92,8 @@ impl Srq {
         })
     }
 
-    /// Posts up to [`FEW`] segments if the LMR of the last post contains them. Otherwise, or if the
-    /// SRQ is full, returns false without posting.
+    /// Posts segments if the LMR of the last post contains them. Otherwise, or if the SRQ is full,
+    /// returns false without posting. It may also return false for more than [`FEW`] segments.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
@@ -174,8 +175,8 @@ fn post_several_in_run(
     poster.post_list_in_run(iov, encode, cookie)
 }
 
-/// Posts two or more segments of the LMR `last`, without a look at the LMR table. Otherwise returns
-/// false without posting.
+/// Posts two or more segments if they lie in the LMR `last`. Otherwise returns false without
+/// posting. If the next slot is not known, returns false also for more than [`FEW`] segments.
 #[inline(never)]
 fn post_few(
     poster: &mut DirectPoster,
@@ -213,7 +214,7 @@ fn post_few_by_verbs(
     poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
 }
 
-/// The largest number of segments that [`Srq::post_from_last_lmr`] posts.
+/// The largest number of segments that [`few`] converts.
 const FEW: usize = 8;
 
 /// Converts segments that all lie in the LMR `last` into the device's form. `None` if a segment
