@@ -24,39 +24,11 @@
 #include "../../hw-tests/c/emu.h"
 #include <sched.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-#include <arpa/inet.h>
-#include <dat2/udat.h>
+#include "dat.h"
 
-enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, QUALIFIER = 7781, WAIT_US = 10 * 1000 * 1000 };
-
-static void ok(DAT_RETURN code, const char *call)
-{
-	const char *major = "", *minor = "";
-
-	if (DAT_GET_TYPE(code) == DAT_SUCCESS)
-		return;
-	dat_strerror(code, &major, &minor);
-	fprintf(stderr, "%s: %s %s (0x%x)\n", call, major, minor, code);
-	exit(1);
-}
-
-static DAT_EVENT expect(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const char *what)
-{
-	DAT_EVENT event;
-	DAT_COUNT more;
-
-	ok(dat_evd_wait(evd, WAIT_US, 1, &event, &more), what);
-	if (event.event_number != number) {
-		fprintf(stderr, "%s: event 0x%x instead of 0x%x\n", what, event.event_number, number);
-		exit(1);
-	}
-	return event;
-}
+enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, QUALIFIER = 7781 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -70,17 +42,10 @@ static int segments, depth, group, endpoints, traps, warm;
 static void make_memory(void)
 {
 	static char memory[(MOST_GROUP + 2) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
-	DAT_REGION_DESCRIPTION region = { .for_va = memory };
-	DAT_LMR_HANDLE lmr;
 	DAT_LMR_CONTEXT context;
-	DAT_RMR_CONTEXT remote;
-	DAT_VLEN length;
-	DAT_VADDR address;
 	int i, k;
 
-	ok(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, pz,
-			  DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG, DAT_VA_TYPE_VA, &lmr,
-			  &context, &remote, &length, &address), "dat_lmr_create");
+	context = register_memory(ia, pz, memory, sizeof memory);
 	for (i = 0; i < MOST_GROUP; i++) {
 		for (k = 0; k < MOST_SEGMENTS; k++) {
 			targets[i][k].virtual_address = (DAT_VADDR)(uintptr_t)(memory + (i * MOST_SEGMENTS + k) * MESSAGE);
@@ -144,14 +109,6 @@ static void join(void)
 	ok(dat_cr_accept(request.event_data.cr_arrival_event_data.cr_handle, server, 0, NULL), "dat_cr_accept");
 	expect(connections[1], DAT_CONNECTION_EVENT_ESTABLISHED, "the client's connection");
 	expect(connections[0], DAT_CONNECTION_EVENT_ESTABLISHED, "the server's connection");
-}
-
-static void good(const DAT_EVENT *event)
-{
-	if (event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS) {
-		fprintf(stderr, "a message failed: %d\n", event->event_data.dto_completion_event_data.status);
-		exit(1);
-	}
 }
 
 static inline __attribute__((always_inline)) void post(int i)
@@ -271,7 +228,6 @@ static void finish_sends(void)
 	post_all();
 }
 
-static long long now(void);
 
 /*
  * Gives the device time to write the completions of sends whose messages have arrived. If the time
@@ -365,20 +321,29 @@ static long long timed(void (*part)(void))
 	return now() - before;
 }
 
-static long long now(void)
-{
-	struct timespec t;
+static const struct mode *mode = modes;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
+/* Returns the nanoseconds of the timed parts. */
+static long long one_group(void)
+{
+	long long took;
+
+	mode->bring();
+	mode->before();
+	took = timed(mode->timed);
+	if (mode->timed_too) {
+		mode->between();
+		took += timed(mode->timed_too);
+	}
+	mode->after();
+	return took;
 }
 
 int main(int argc, char **argv)
 {
 	DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
-	long long start, took, limit;
-	long least, samples = 0;
-	const struct mode *mode = modes;
+	long long limit;
+	long least;
 
 	if (argc != 9) {
 		fprintf(stderr, "usage: %s IA post|reap|both|send|reap-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
@@ -408,23 +373,7 @@ int main(int argc, char **argv)
 	join();
 
 	mode->first();
-	start = now();
-	while (samples < least || now() - start < limit) {
-		mode->bring();
-		mode->before();
-		took = timed(mode->timed);
-		if (mode->timed_too) {
-			mode->between();
-			took += timed(mode->timed_too);
-		}
-		mode->after();
-		if (warm) {
-			printf("%lld\n", took);
-			samples++;
-		}
-		warm = warm || (now() - start) * 10 >= limit;
-	}
-	fflush(stdout);
+	sample(one_group, limit, least, &warm);
 	/* The queues go with the process. */
 	_exit(0);
 }

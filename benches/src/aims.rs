@@ -35,9 +35,10 @@ fn runners(spec: Spec) -> &'static [Subject] {
 }
 
 /// Whether a subject has this aim. The provider on standard verbs has one aim only: it is no slower
-/// than libdaplofa.
-fn applies(subject: Subject, figure: Figure) -> bool {
+/// than libdaplofa. With several threads, no subject has another.
+fn applies(subject: Subject, spec: Spec, figure: Figure) -> bool {
     match figure {
+        _ if spec.case.threads().is_some() => true,
         Figure::Faster(Subject::Libdaplofa, times) => (subject == Subject::ProviderVerbs) == (times == 1.0),
         _ => subject != Subject::ProviderVerbs,
     }
@@ -80,6 +81,25 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
         ("empty poll", empty, Nanoseconds(3.0)),
         ("empty poll", empty, Faster(lock, 3.5)),
     ]);
+    let send = |case, batch| spec(case, batch, 128);
+    for (what, spec, instructions, times) in [
+        ("one send, inline", send(CaseName::Send, 1), 45.0, Some(3.0)),
+        ("one send, one segment", send(CaseName::SendGather, 1), 40.0, None),
+        ("one send, prepared", send(CaseName::SendPrepared, 1), 30.0, None),
+        ("batch of sends, inline", send(CaseName::Send, 32), 22.0, Some(5.0)),
+        ("poll of a send", send(CaseName::ReapSend, 1), 25.0, Some(8.0)),
+        ("a whole message", send(CaseName::Message, 1), 130.0, Some(6.0)),
+        ("a whole message, in its buffer", send(CaseName::MessageInBuffer, 1), 130.0, Some(6.0)),
+    ] {
+        aims.push((what, spec, Instructions(instructions)));
+        aims.extend(times.map(|times| (what, spec, Faster(lock, times))));
+    }
+    aims.extend([
+        ("one send, against ibv_wr_*", send(CaseName::SendWr, 1), Faster(lock, 3.0)),
+        ("batch of sends, against ibv_wr_*", send(CaseName::SendWr, 32), Faster(lock, 5.0)),
+    ]);
+    let four = Spec { segments: 4, ..spec(CaseName::DatPost, 1, 1023) };
+    aims.push(("dat_srq_post_recv of four segments", four, Faster(Subject::Libdaplofa, 2.0)));
     for (what, case, instructions, times) in [
         ("dat_srq_post_recv", CaseName::DatPost, None, 4.0),
         ("dat_evd_dequeue of a receive", CaseName::DatReap, Some(120.0), 4.0),
@@ -94,6 +114,13 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
             (what, spec, Faster(Subject::Libdaplofa, times)),
             (what, spec, Faster(Subject::Libdaplofa, 1.0)),
         ]);
+    }
+    for (what, case) in [
+        ("one thread posts and sends", CaseName::DatThread),
+        ("two threads post and send", CaseName::DatTwoThreads),
+        ("four threads post and send", CaseName::DatFourThreads),
+    ] {
+        aims.push((what, spec(case, 1, 1023), Faster(Subject::Libdaplofa, 1.0)));
     }
     for (depth, times) in [(1023, 2.5), (4095, 8.0), (32_767, 50.0)] {
         let random = spec(CaseName::RandomCompletion, 32, depth);
@@ -134,7 +161,7 @@ fn verbs_aims() -> Vec<(&'static str, Spec, Figure)> {
 pub fn to_table(rows: &[Row], searches: bool) -> Table {
     let mut table = table(&["aim", "subject", "batch", "depth", "measure", "aim", "measured", ""], 2);
     let wanted = aims().into_iter().flat_map(|(what, spec, figure)| {
-        let runners = runners(spec).iter().filter(move |subject| applies(**subject, figure));
+        let runners = runners(spec).iter().filter(move |subject| applies(**subject, spec, figure));
         runners.map(move |subject| (what, *subject, spec, figure))
     });
     let of_verbs = verbs_aims().into_iter();

@@ -21,6 +21,11 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x7a, 0x5c, 0x3e),
 ];
 
+/// The subjects that have a bar in a group, in the order of [`COLOURS`].
+fn subjects() -> impl Iterator<Item = (usize, Subject)> {
+    Subject::ALL.into_iter().filter(|subject| *subject != Subject::Ucx).enumerate()
+}
+
 /// Groups of bars: a label, and a case with one segment at depth 1023.
 fn groups() -> Vec<(&'static str, Spec)> {
     let spec = |case, batch| Spec { case, batch, segments: 1, depth: 1023 };
@@ -56,7 +61,7 @@ fn svg(rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
         .enumerate()
         .flat_map(|(group, (_, spec))| {
             let bar = move |(n, subject)| Some((group, n, find(rows, subject, *spec)?.timing.mean));
-            Subject::ALL.into_iter().enumerate().filter_map(bar)
+            subjects().filter_map(bar)
         })
         .collect();
     let most = bars.iter().map(|bar| bar.2).fold(1.0, f64::max);
@@ -74,7 +79,7 @@ fn svg(rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
         chart.configure_mesh().disable_x_mesh().x_labels(0).y_desc("ns (logarithmic)").draw()?;
         // A group is one unit wide: six bars and a gap.
         let left = |group: usize, n: usize| group as f64 + 0.08 + n as f64 * 0.145;
-        for (n, subject) in Subject::ALL.into_iter().enumerate() {
+        for (n, subject) in subjects() {
             let own = bars.iter().filter(|bar| bar.1 == n);
             let style = COLOURS[n].filled();
             chart

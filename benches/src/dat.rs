@@ -1,4 +1,5 @@
-//! The data path calls of a C program through libdat2, with any provider: runs `c/dat_post.c`.
+//! The data path calls of C programs through libdat2, with any provider: runs `c/dat_post.c` and
+//! `c/dat_threads.c`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,7 +18,7 @@ use crate::{
     sample::{Effort, Timing, clock_cost},
 };
 
-/// The compiled program, a dat.conf with both providers, and the device to preload.
+/// The compiled programs, a dat.conf with both providers, and the device to preload.
 #[derive(Debug)]
 pub struct DatPost {
     folder: tempfile::TempDir,
@@ -25,6 +26,9 @@ pub struct DatPost {
     provider: PathBuf,
     stepper: Option<Stepper>,
 }
+
+/// Operations of each thread in a sample of several threads.
+const EACH: u32 = 64;
 
 /// The compiled program that counts by single steps.
 #[derive(Debug)]
@@ -59,7 +63,7 @@ impl Stepper {
 }
 
 impl DatPost {
-    /// Compiles the program against the installed libdat2.
+    /// Compiles the programs against the installed libdat2.
     ///
     /// # Errors
     ///
@@ -75,6 +79,7 @@ impl DatPost {
         };
         compile("dat_post.c", &this.program(), &["-ldat2"])
             .context("cannot compile against libdat2 (package libdapl-dev)")?;
+        compile("dat_threads.c", &this.threads(), &["-ldat2", "-lpthread"])?;
         // The software device is below the loopback interface.
         let address = match device::named() {
             Some(name) => doorbell::Ia::open(name)?.address().to_string(),
@@ -94,13 +99,18 @@ impl DatPost {
         self.folder.path().join("dat_post")
     }
 
+    /// The program of several threads.
+    fn threads(&self) -> PathBuf {
+        self.folder.path().join("dat_threads")
+    }
+
     fn conf(&self) -> PathBuf {
         self.folder.path().join("dat.conf")
     }
 
     /// Operations of a sample: enough to warm the caches, and no more than an SRQ holds.
     fn group(spec: &Spec) -> u32 {
-        spec.depth.min(256)
+        spec.case.threads().map_or(spec.depth.min(256), |threads| threads * EACH)
     }
 
     /// Environment variables for DAT programs that the shell starts: the provider's dat.conf and
@@ -123,7 +133,8 @@ impl DatPost {
     /// only when the program sends or polls. For a case whose timed part sends, the device has a
     /// thread of its own instead.
     fn command(&self, subject: Subject, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
-        let mut command = Command::new(self.program());
+        let threads = spec.case.threads();
+        let mut command = Command::new(threads.map_or(self.program(), |_| self.threads()));
         let (mode, endpoints) = match spec.case {
             CaseName::DatReap => ("reap", 0),
             CaseName::DatMessage => ("both", 0),
@@ -133,10 +144,14 @@ impl DatPost {
             CaseName::DatAnswer => ("answer", 0),
             _ => ("post", 0),
         };
+        command.arg(ia(subject));
+        match threads {
+            Some(threads) => command.args([threads, spec.depth, EACH].map(|n| n.to_string())),
+            None => {
+                command.arg(mode).args([spec.segments, spec.depth, group, endpoints].map(|n| n.to_string()))
+            }
+        };
         command
-            .arg(ia(subject))
-            .arg(mode)
-            .args([spec.segments, spec.depth, group, endpoints].map(|n| n.to_string()))
             .args([millis.to_string(), samples.to_string()])
             .env("DAT_OVERRIDE", self.conf())
             .envs(subject.environment().iter().copied());
@@ -155,16 +170,11 @@ impl DatPost {
     ///
     /// The error that the program printed.
     pub fn time(&self, subject: Subject, spec: &Spec, effort: Effort) -> Result<Timing> {
-        let mut command =
-            self.command(subject, spec, Self::group(spec), effort.time.as_millis(), effort.samples);
-        let output = command.output()?;
-        if !output.status.success() {
-            bail!("{} of {}: {}", spec.case.name(), subject.name(), String::from_utf8_lossy(&output.stderr));
-        }
-        let clock = clock_cost().as_nanos() as u64;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let samples = text.lines().map(|line| Ok(line.parse::<u64>()?.saturating_sub(clock)));
-        Ok(Timing::of(samples.collect::<Result<_>>()?, Self::group(spec)))
+        // Threads that take turns on few cores take milliseconds for a sample.
+        let samples = if spec.case.threads().is_some() { effort.samples / 10 } else { effort.samples };
+        let mut command = self.command(subject, spec, Self::group(spec), effort.time.as_millis(), samples);
+        self::samples(&mut command, Self::group(spec))
+            .with_context(|| format!("{} of {}", spec.case.name(), subject.name()))
     }
 
     /// Counts what a case of a subject executes in `groups` groups of operations. Also returns the
@@ -172,7 +182,7 @@ impl DatPost {
     ///
     /// # Errors
     ///
-    /// As [`count::steps`]; always on processors other than x86-64.
+    /// As [`count::steps`]; always on processors other than x86-64, and for several threads.
     pub fn steps(&self, subject: Subject, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
         let stepper = self.stepper.as_ref().context("single steps are counted on x86-64 only")?;
         // A single step takes microseconds, so the groups are small.
@@ -183,8 +193,28 @@ impl DatPost {
     }
 }
 
+/// Runs a program that prints the nanoseconds of each of its groups of `group` operations.
+///
+/// # Errors
+///
+/// The error that the program printed.
+pub fn samples(command: &mut Command, group: u32) -> Result<Timing> {
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let clock = clock_cost().as_nanos() as u64;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let samples = text.lines().map(|line| Ok(line.parse::<u64>()?.saturating_sub(clock)));
+    Ok(Timing::of(samples.collect::<Result<_>>()?, group))
+}
+
 /// Compiles a program of `benches/c`.
-fn compile(source: &str, program: &Path, libraries: &[&str]) -> Result<()> {
+///
+/// # Errors
+///
+/// The errors of the compiler.
+pub fn compile(source: &str, program: &Path, libraries: &[&str]) -> Result<()> {
     let output = Command::new("cc")
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
         .arg(program)
@@ -204,7 +234,7 @@ fn ia(subject: Subject) -> &'static str {
 }
 
 /// Names a fabric that nobody else uses.
-fn session() -> String {
+pub fn session() -> String {
     static RUN: AtomicU32 = AtomicU32::new(0);
     format!("bench-{}-{}", std::process::id(), RUN.fetch_add(1, Ordering::Relaxed))
 }

@@ -21,6 +21,7 @@ pub mod queues;
 pub mod report;
 pub mod sample;
 pub mod sends;
+pub mod uct;
 
 use case::Case;
 use plan::{Spec, Subject};
@@ -43,6 +44,8 @@ pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
         }
         Subject::Mlx5Direct => direct::path(spec),
         Subject::Provider | Subject::ProviderVerbs => Box::new(provider::Provider::new(spec)?),
-        Subject::Libdaplofa => anyhow::bail!("libdaplofa is measured by a C program"),
+        Subject::Libdaplofa | Subject::Ucx => {
+            anyhow::bail!("{} is measured by a C program", subject.name())
+        }
     })
 }

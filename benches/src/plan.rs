@@ -29,11 +29,27 @@ pub enum CaseName {
     SendGather,
     /// As `Send`, with a prepared request whose payload changes.
     SendPrepared,
+    /// As `Send`, by `ibv_wr_*`; a batch between one `ibv_wr_start` and `ibv_wr_complete`.
+    SendWr,
+    /// As `Send`, with a fence for stores behind each post, unless the post ends with one anyway.
+    SendFenced,
     /// Polls the completions of sends, and releases their requests.
     ReapSend,
     /// A message of 32 bytes through verbs: the poll of a receive, the post of a new buffer, a
     /// send, and the poll of a send's completion.
     Message,
+    /// `Ep::post_send` of the crate doorbell, 64 bytes.
+    EpSend,
+    /// An RDMA Write and a Send, of 64 bytes each, by two posts.
+    EpPair,
+    /// The same by one `Ep::chain`.
+    EpChain,
+    /// `SendPool::send` of 32 bytes, and the `SendPool::take` before it.
+    PoolSend,
+    /// `Ep::post_recv` to an EP without an SRQ.
+    EpRecv,
+    /// As `Message`, with messages that arrive in their buffers.
+    MessageInBuffer,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
     /// As `DatPost`, with 10,000 more endpoints on the SRQ.
@@ -49,6 +65,12 @@ pub enum CaseName {
     /// A message and its answer: the dequeue of the receive, the post of a new buffer, a send, and
     /// the dequeue of that send.
     DatAnswer,
+    /// `dat_srq_post_recv` and `dat_ep_post_send` in turn, by one thread.
+    DatThread,
+    /// As `DatThread`, by two threads: to one SRQ, and each by an endpoint of its own.
+    DatTwoThreads,
+    /// As `DatTwoThreads`, by four threads.
+    DatFourThreads,
 }
 
 impl CaseName {
@@ -73,8 +95,16 @@ impl CaseName {
             Self::Send => "send",
             Self::SendGather => "send-gather",
             Self::SendPrepared => "send-prepared",
+            Self::SendWr => "send-wr",
+            Self::SendFenced => "send-fenced",
             Self::ReapSend => "reap-send",
             Self::Message => "message",
+            Self::MessageInBuffer => "message-in-buffer",
+            Self::EpSend => "ep-send",
+            Self::EpPair => "ep-write-send",
+            Self::EpChain => "ep-chain",
+            Self::PoolSend => "pool-send",
+            Self::EpRecv => "ep-recv",
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
             Self::DatReap => "dat-reap",
@@ -82,12 +112,26 @@ impl CaseName {
             Self::DatSend => "dat-send",
             Self::DatReapSend => "dat-reap-send",
             Self::DatAnswer => "dat-answer",
+            Self::DatThread => "dat-threads-1",
+            Self::DatTwoThreads => "dat-threads-2",
+            Self::DatFourThreads => "dat-threads-4",
         }
     }
 
     /// Whether the case uses the send queue of a QP, not through libdat2.
     pub fn sends(self) -> bool {
-        matches!(self, Self::Send | Self::SendGather | Self::SendPrepared | Self::ReapSend | Self::Message)
+        use CaseName::*;
+        matches!(self, Send | SendGather | SendPrepared | SendWr | SendFenced | ReapSend) || self.is_message()
+    }
+
+    /// Whether the case is a whole message, not through libdat2.
+    pub fn is_message(self) -> bool {
+        matches!(self, Self::Message | Self::MessageInBuffer)
+    }
+
+    /// Whether the case is about calls that only the crate doorbell has.
+    pub fn of_provider(self) -> bool {
+        matches!(self, Self::EpSend | Self::EpPair | Self::EpChain | Self::PoolSend | Self::EpRecv)
     }
 
     /// Whether the case goes through libdat2.
@@ -98,7 +142,17 @@ impl CaseName {
 
     /// Whether the measured part contains sends through libdat2.
     pub fn sends_by_dat(self) -> bool {
-        matches!(self, Self::DatSend | Self::DatReapSend | Self::DatAnswer)
+        matches!(self, Self::DatSend | Self::DatReapSend | Self::DatAnswer) || self.threads().is_some()
+    }
+
+    /// How many threads the case has, if it compares numbers of threads.
+    pub fn threads(self) -> Option<u32> {
+        match self {
+            Self::DatThread => Some(1),
+            Self::DatTwoThreads => Some(2),
+            Self::DatFourThreads => Some(4),
+            _ => None,
+        }
     }
 }
 
@@ -113,6 +167,8 @@ pub enum Subject {
     Verbs,
     /// The crate mlx5-direct.
     Mlx5Direct,
+    /// UCX's transport rc_mlx5.
+    Ucx,
     /// The crate doorbell: its Rust API, or libdoorbell.so under libdat2.
     Provider,
     /// The crate doorbell on standard verbs.
@@ -123,11 +179,12 @@ pub enum Subject {
 
 impl Subject {
     /// All subjects, in the order of the table.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Libmlx5Lock,
         Self::Libmlx5Nolock,
         Self::Verbs,
         Self::Mlx5Direct,
+        Self::Ucx,
         Self::Provider,
         Self::ProviderVerbs,
         Self::Libdaplofa,
@@ -140,6 +197,7 @@ impl Subject {
             Self::Libmlx5Nolock => "libmlx5-nolock",
             Self::Verbs => "verbs",
             Self::Mlx5Direct => "mlx5-direct",
+            Self::Ucx => "ucx",
             Self::Provider => "provider",
             Self::ProviderVerbs => "provider-verbs",
             Self::Libdaplofa => "libdaplofa",
@@ -163,8 +221,13 @@ impl Subject {
     /// Whether the subject takes part in a case.
     pub fn does(self, spec: &Spec) -> bool {
         use CaseName::*;
+        if spec.case.of_provider() {
+            return matches!(self, Self::Provider | Self::ProviderVerbs);
+        }
         match self {
-            Self::Mlx5Direct => !spec.case.through_libdat() && spec.case != Message,
+            Self::Mlx5Direct => !spec.case.through_libdat(),
+            // UCX makes its queue pairs so that messages arrive in their entries.
+            Self::Ucx => matches!((spec.case, spec.batch), (Send | Message, 1)),
             // Verbs have no prepared requests.
             Self::Libmlx5Lock | Self::Libmlx5Nolock => {
                 !spec.case.through_libdat() && spec.case != SendPrepared
@@ -175,7 +238,9 @@ impl Subject {
                     && !matches!(spec.case, PostEncoded | PostAddress | Repost | SendPrepared)
             }
             Self::Provider | Self::ProviderVerbs => match spec.case {
-                Post | PostFree | Poll | EmptyPoll => spec.batch == 1,
+                Post | PostFree | EmptyPoll => spec.batch == 1,
+                // `Evd::dequeue`, and `Evd::drain` for batches.
+                Poll => true,
                 case => case.through_libdat(),
             },
             // libdaplofa does not put an endpoint without EVDs on its SRQ.
@@ -225,19 +290,23 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         }
     }
     for case in [Poll, PollFree] {
-        let batches: &[u32] = if quick { &[1] } else { &[1, 16, 32] };
+        let batches: &[u32] = if quick { &[1, 32] } else { &[1, 16, 32] };
         plan.extend(batches.iter().map(|&batch| spec(case, batch, 1, 1023)));
     }
     plan.push(spec(EmptyPoll, 1, 1, 1023));
-    let sends = [(Send, 1), (Send, 32), (SendGather, 1), (SendPrepared, 1), (ReapSend, 1), (Message, 1)];
-    plan.extend(sends.map(|(case, batch)| spec(case, batch, 1, 128)));
+    for case in [Send, SendGather, SendPrepared, SendWr, SendFenced, ReapSend, Message, MessageInBuffer] {
+        plan.push(spec(case, 1, 1, 128));
+    }
+    plan.extend([Send, SendWr].map(|case| spec(case, 32, 1, 128)));
+    plan.extend([EpSend, EpPair, EpChain, PoolSend, EpRecv].map(|case| spec(case, 1, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));
     }
     plan.extend([DatReap, DatMessage, DatSend, DatReapSend, DatAnswer].map(|case| spec(case, 1, 1, 1023)));
+    plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 1023)));
     if !quick {
-        plan.push(spec(DatPostCrowd, 1, 1, 1023));
+        plan.extend([DatTwoThreads, DatPostCrowd].map(|case| spec(case, 1, 1, 1023)));
     }
     plan
 }

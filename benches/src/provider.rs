@@ -6,8 +6,8 @@ use std::{
 };
 
 use doorbell::{
-    CompletionFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
-    Qos, Srq, SrqAttr,
+    ChainRequest, CompletionFlags, DtoOp, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, EventData, Ia, Lmr,
+    LmrTriplet, MemPriv, Psp, Pz, Qos, RmrTriplet, SendPool, Srq, SrqAttr,
 };
 
 use crate::{
@@ -25,12 +25,20 @@ pub struct Provider {
     spec: Spec,
     srq: Srq,
     client: Ep,
-    _server: Ep,
+    server: Ep,
     received: Evd,
     sent: Evd,
+    /// Completions of the client's receives and of the server's requests.
+    unused: Evd,
+    pool: SendPool,
+    /// Memory of the server for RDMA Writes.
+    target: RmrTriplet,
     /// One buffer per call.
     buffers: Vec<Vec<LmrTriplet>>,
     source: LmrTriplet,
+    /// What a drain takes.
+    events: Vec<Option<Event>>,
+    /// Posted in the last sample: buffers, or requests.
     outstanding: u32,
     data_path: &'static str,
     _rest: (Lmr, Pz, Ia),
@@ -68,11 +76,12 @@ impl Provider {
             &ia,
             &pz,
             (GROUP as usize + 1) * segments * MESSAGE,
-            MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE,
+            MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE,
         )?;
         let attr = SrqAttr { max_recv_iov: spec.segments as i32, ..SrqAttr::depth(spec.depth as i32) };
         let srq = Srq::create(&ia, &pz, attr)?;
-        let attr = EpAttr { max_request_dtos: 2 * GROUP as i32, ..EpAttr::default() };
+        let attr =
+            EpAttr { max_request_dtos: 2 * GROUP as i32, max_recv_dtos: GROUP as i32, ..EpAttr::default() };
         let evds = EpEvds { recv: Some(&received), request: Some(&unused), connect: Some(&connections[0]) };
         let server = Ep::create_with_srq(&ia, &pz, evds, &srq, &attr)?;
         let evds = EpEvds { recv: Some(&unused), request: Some(&sent), connect: Some(&connections[1]) };
@@ -91,14 +100,23 @@ impl Provider {
 
         let triplet = |n: usize, k: usize| lmr.triplet((n * segments + k) * MESSAGE, MESSAGE);
         let buffers = (0..GROUP as usize).map(|n| (0..segments).map(|k| triplet(n, k)).collect()).collect();
+        let target = RmrTriplet {
+            virtual_address: lmr.address(),
+            segment_length: MESSAGE as u32,
+            rmr_context: lmr.rmr_context(),
+        };
         let mut this = Self {
             spec: *spec,
             client,
-            _server: server,
+            server,
             received,
             sent,
+            unused,
+            pool: SendPool::new(&ia, &pz, GROUP, MESSAGE)?,
+            target,
             buffers,
             source: triplet(GROUP as usize, 0),
+            events: (0..spec.batch).map(|_| None).collect(),
             outstanding: 0,
             data_path: ia.provider_attributes().datapath,
             srq,
@@ -107,7 +125,59 @@ impl Provider {
         if spec.case == CaseName::PostFree {
             while this.srq.post_recv(&this.buffers[0], 0).is_ok() {}
         }
+        if spec.case.of_provider() {
+            (0..GROUP).for_each(|call| this.post(call));
+        }
         Ok(this)
+    }
+
+    /// Reaps what the last sample of a case that sends has caused, and posts the buffers again.
+    fn finish_sends(&mut self) {
+        for _ in 0..std::mem::take(&mut self.outstanding) {
+            let event = until("the completion of a request", || self.sent.dequeue().ok());
+            let EventData::Dto(dto) = event.data else { panic!("{event:?} instead of a completion") };
+            assert!(dto.is_success());
+            self.pool.completed(&dto);
+            if dto.op == DtoOp::Send {
+                until("a message", || self.received.dequeue().ok());
+                self.srq.post_recv(&self.buffers[0], 0).expect("a receive");
+            }
+        }
+    }
+
+    /// Messages take the buffers that the last sample has posted to the client.
+    fn use_receives(&mut self) {
+        for _ in 0..std::mem::take(&mut self.outstanding) {
+            self.server.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
+            for _ in 0..2 {
+                until("the completions of a message", || self.unused.dequeue().ok());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write_and_send(&mut self) {
+        let (source, none) = (black_box(self.source), CompletionFlags::empty());
+        let written = self.client.post_rdma_write(&[source], 0, self.target, none);
+        let sent = self.client.post_send(&[source], 0, none);
+        assert!(written.is_ok() && sent.is_ok(), "a request was refused");
+    }
+
+    #[inline(always)]
+    fn chain(&mut self) {
+        let (source, none) = (black_box(self.source), CompletionFlags::empty());
+        let posted = self.client.chain(&[
+            ChainRequest::rdma_write(&[source], 0, self.target, none),
+            ChainRequest::send(&[source], 0, none),
+        ]);
+        assert!(posted.is_ok(), "a chain was refused");
+    }
+
+    #[inline(always)]
+    fn send_from_pool(&mut self) {
+        let buf = self.pool.take().expect("a free buffer");
+        let sent = self.pool.send(&mut self.client, buf, 32, CompletionFlags::empty());
+        assert!(sent.is_ok(), "a send was refused");
     }
 
     /// Messages take buffers out of the SRQ. The completions of the receives wait; those of the
@@ -128,10 +198,15 @@ impl Provider {
 
     #[inline(always)]
     fn reap(&mut self) {
-        let event = self.received.dequeue().expect("a receive");
-        let EventData::Dto(dto) = event.data else { panic!("{event:?} instead of a receive") };
-        assert!(dto.is_success());
-        black_box(dto.cookie);
+        use_cookie(&self.received.dequeue().expect("a receive"));
+    }
+
+    /// Reaps as many completions as `events` has places.
+    #[inline(always)]
+    fn drain(&mut self) {
+        let n = self.received.drain(&mut self.events).expect("receives");
+        assert_eq!(n, self.events.len());
+        self.events.iter().flatten().for_each(use_cookie);
     }
 
     #[inline(always)]
@@ -139,6 +214,13 @@ impl Provider {
         let posted = self.srq.post_recv(black_box(&self.buffers[call as usize]), u64::from(call));
         assert!(posted.is_ok(), "the SRQ is full");
     }
+}
+
+#[inline(always)]
+fn use_cookie(event: &Event) {
+    let EventData::Dto(dto) = &event.data else { panic!("{event:?} instead of a receive") };
+    assert!(dto.is_success());
+    black_box(dto.cookie);
 }
 
 impl Case for Provider {
@@ -158,6 +240,8 @@ impl Case for Provider {
                 self.deliver();
             }
             CaseName::PostFree => self.deliver(),
+            CaseName::EpRecv => self.use_receives(),
+            case if case.of_provider() => self.finish_sends(),
             _ => {}
         }
     }
@@ -172,7 +256,37 @@ impl Case for Provider {
                 self.reap();
                 self.post(call);
             }),
+            CaseName::Poll if self.spec.batch > 1 => {
+                (0..GROUP / self.spec.batch).for_each(|_| self.drain());
+            }
             CaseName::Poll => (0..GROUP).for_each(|_| self.reap()),
+            CaseName::EpSend => {
+                for _ in 0..GROUP {
+                    let sent = self.client.post_send(&[black_box(self.source)], 0, CompletionFlags::empty());
+                    assert!(sent.is_ok(), "a send was refused");
+                }
+                self.outstanding = GROUP;
+            }
+            CaseName::EpPair => {
+                (0..GROUP).for_each(|_| self.write_and_send());
+                self.outstanding = 2 * GROUP;
+            }
+            CaseName::EpChain => {
+                (0..GROUP).for_each(|_| self.chain());
+                self.outstanding = 2 * GROUP;
+            }
+            CaseName::PoolSend => {
+                (0..GROUP).for_each(|_| self.send_from_pool());
+                self.outstanding = GROUP;
+            }
+            CaseName::EpRecv => {
+                for call in 0..GROUP {
+                    let buffer = black_box(&self.buffers[call as usize]);
+                    let posted = self.client.post_recv(buffer, 0, CompletionFlags::empty());
+                    assert!(posted.is_ok(), "a receive was refused");
+                }
+                self.outstanding = GROUP;
+            }
             _ => (0..GROUP).for_each(|_| {
                 black_box(self.received.dequeue().is_err());
             }),

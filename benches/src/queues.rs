@@ -16,7 +16,7 @@ use std::{
     ptr::null_mut,
 };
 
-use crate::device;
+use crate::{device, plan::CaseName};
 
 use doorbell_sys::*;
 use mlx5_direct::dv::abi;
@@ -92,12 +92,22 @@ impl Queues {
         queues
     }
 
-    /// Queues with `receives` buffers posted, and a QP that sends to them. Receives go through
-    /// verbs.
-    pub fn for_sends(receives: u32) -> (Self, Ends) {
+    /// Queues for a case of sends, with `receives` buffers posted through verbs, and a QP that
+    /// sends to them.
+    pub fn for_sends(receives: u32, case: CaseName) -> (Self, Ends) {
+        let in_buffer = case == CaseName::MessageInBuffer;
+        if in_buffer {
+            // SAFETY: a case is made before its process has other threads than the device's, which
+            // read no variable.
+            unsafe { std::env::set_var("MLX5_SCATTER_TO_CQE", "0") };
+        }
         let (mut queues, context, pd) = Self::create(SENDS, 1);
         // SAFETY: the queues were made a moment ago.
-        let Sender { qp, cq } = unsafe { queues.sender(context, pd) };
+        let Sender { qp, cq } = unsafe { queues.sender(context, pd, case == CaseName::SendWr) };
+        if in_buffer {
+            // SAFETY: as above.
+            unsafe { std::env::remove_var("MLX5_SCATTER_TO_CQE") };
+        }
         queues.post_receives(receives);
         (queues, Ends { from: qp, cq })
     }
@@ -141,7 +151,7 @@ impl Queues {
         let (mut queues, context, pd) = Self::create(depth, segments);
         // SAFETY: the queues were made a moment ago.
         unsafe {
-            let sender = queues.sender(context, pd);
+            let sender = queues.sender(context, pd, false);
             if device::named().is_some() {
                 queues.sender = Some(sender);
             } else {
@@ -196,7 +206,7 @@ impl Queues {
     /// # Safety
     ///
     /// The arguments are live objects of the queues.
-    unsafe fn sender(&self, context: *mut ibv_context, pd: *mut ibv_pd) -> Sender {
+    unsafe fn sender(&self, context: *mut ibv_context, pd: *mut ibv_pd, extended: bool) -> Sender {
         // SAFETY: live objects by contract; attributes that each call reads are set.
         unsafe {
             let cq = some(ibv_create_cq(context, SENDS as c_int, null_mut(), null_mut(), 0), "ibv_create_cq");
@@ -206,7 +216,11 @@ impl Queues {
                 (init.cap.max_send_wr, init.cap.max_send_sge) = (SENDS, 1);
                 init.cap.max_inline_data = 32;
                 init.qp_type = ibv_qp_type::IBV_QPT_RC;
-                some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
+                if extended {
+                    some(create_extended(context, pd, &init), "ibv_create_qp_ex")
+                } else {
+                    some(ibv_create_qp(pd, &mut init), "ibv_create_qp")
+                }
             });
             let path = LocalPath::find(context);
             path.connect(from, (*to).qp_num);
@@ -364,6 +378,31 @@ impl Requests {
     pub fn get(&mut self, n: u32) -> *mut ibv_recv_wr {
         let n = if self.chained { 0 } else { n };
         &mut self.wrs[n as usize]
+    }
+}
+
+/// A QP that takes sends by `ibv_wr_send`, by `ibv_create_qp_ex`.
+///
+/// # Safety
+///
+/// Live objects.
+unsafe fn create_extended(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    const PD: u32 = 1;
+    const SEND_OPS_FLAGS: u32 = 1 << 6;
+    const WITH_SEND: u64 = 1 << 3;
+    // SAFETY: every context that libibverbs opens is the last field of a verbs_context, which has
+    // this function in front of the context; plain attributes, for which zero is a value.
+    unsafe {
+        let table = context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
+        let mut attr: ibv_qp_init_attr_ex = zeroed();
+        (attr.send_cq, attr.recv_cq, attr.srq, attr.cap) = (init.send_cq, init.recv_cq, init.srq, init.cap);
+        (attr.qp_type, attr.pd) = (init.qp_type, pd);
+        (attr.comp_mask, attr.send_ops_flags) = (PD | SEND_OPS_FLAGS, WITH_SEND);
+        (*table).create_qp_ex.expect("ibv_create_qp_ex")(context, &mut attr)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{hint::black_box, mem::zeroed, ptr::null_mut};
 
 use doorbell_sys::*;
-use mlx5_direct::{Cq, DataSeg, Prepared, Sq, Wr, wr::Inline};
+use mlx5_direct::{Completion, Cq, DataSeg, Prepared, Sq, Srq, WqeIndex, Wr, wr::Inline};
 
 use crate::{
     case::{Case, GROUP},
@@ -42,11 +42,14 @@ struct Bench<S> {
 
 /// The case of a subject.
 pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
-    let (queues, ends) = Queues::for_sends(2 * GROUP);
+    let direct = subject == Subject::Mlx5Direct;
+    let message = direct && spec.case.is_message();
+    let receives = if message { 0 } else { 2 * GROUP };
+    let (queues, ends) = Queues::for_sends(receives, spec.case);
     let texts: Texts = (0..GROUP).map(|n| [n as u8; TEXT]).collect();
     let sge = ibv_sge { length: 64, ..queues.sge(0) };
     let case = spec.case;
-    if subject == Subject::Mlx5Direct {
+    if direct {
         // SAFETY: the queues live as long as the process and nobody else drives the QP's send queue
         // and its CQ; the buffers are leaked and never accessed.
         let (sq, cq) = unsafe { (Sq::from_verbs(ends.from), Cq::from_verbs(ends.cq)) };
@@ -57,10 +60,13 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
                 let prepared = sq.prepare(Wr::send(Inline(&[0; TEXT])).signalled());
                 Way::Prepared(Box::new(prepared.expect("a short request")))
             }
+            (CaseName::SendFenced, _) => Way::Fenced,
             (_, 1) => Way::Inline,
+            (CaseName::SendWr, _) => Way::Chain,
             _ => Way::Batch,
         };
-        let sends = Direct { sq, cq, texts, way };
+        let receives = message.then(|| Receives::new(&queues));
+        let sends = Direct { sq, cq, texts, way, receives };
         return Box::new(Bench { queues, ends, sends, case, posted: false });
     }
     let gather = (spec.case == CaseName::SendGather).then_some(sge);
@@ -99,7 +105,7 @@ impl<S: Sends> Case for Bench<S> {
 
     fn prepare(&mut self) {
         match self.case {
-            CaseName::Message => {
+            case if case.is_message() => {
                 if !self.posted {
                     self.sends.post(&self.ends);
                 }
@@ -120,7 +126,7 @@ impl<S: Sends> Case for Bench<S> {
 
     fn run(&mut self) {
         match self.case {
-            CaseName::Message => self.sends.messages(&self.queues, &self.ends),
+            case if case.is_message() => self.sends.messages(&self.queues, &self.ends),
             CaseName::ReapSend => {
                 black_box(self.sends.reap(&self.ends));
             }
@@ -129,10 +135,14 @@ impl<S: Sends> Case for Bench<S> {
     }
 }
 
-/// What mlx5-direct posts.
+/// How mlx5-direct posts.
 enum Way {
     Inline,
+    /// Each post with a fence behind it.
+    Fenced,
     Batch,
+    /// As a batch, with a call for each request.
+    Chain,
     Gather(DataSeg),
     Prepared(Box<Prepared>),
 }
@@ -142,6 +152,60 @@ struct Direct {
     cq: Cq,
     texts: Texts,
     way: Way,
+    /// For messages.
+    receives: Option<Receives>,
+}
+
+/// An SRQ and the CQ of its receives, driven by mlx5-direct.
+struct Receives {
+    srq: Srq,
+    cq: Cq,
+}
+
+impl Receives {
+    /// Takes the queues over, and posts the buffers of two groups.
+    fn new(queues: &Queues) -> Self {
+        // SAFETY: the queues live as long as the process and nobody else posts to or polls them;
+        // the buffers are leaked and never accessed.
+        let (srq, cq) = unsafe { (Srq::from_verbs(queues.srq(), None), Cq::from_verbs(queues.cq())) };
+        let (mut srq, cq) = (srq.expect("an SRQ"), cq.expect("a CQ"));
+        let buffer = |n| (DataSeg::new(queues.address(n), 4096, queues.lkey()), u64::from(n));
+        assert_eq!(srq.post_batch((0..2 * GROUP).map(buffer)), 2 * GROUP);
+        Self { srq, cq }
+    }
+}
+
+/// Waits until the processor has sent out its write-combined stores.
+#[inline(always)]
+fn fence() {
+    // SAFETY: instructions that change neither memory nor registers.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("sfence", options(nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+}
+
+/// Takes the next completion of a receive, of whatever kind; a message in its entry goes to `text`.
+#[inline(never)]
+fn take_receive(cq: &mut Cq, text: &mut [u8; TEXT]) -> Option<WqeIndex> {
+    let completion = cq.poll().expect("a known entry")?;
+    if let Completion::RecvScattered(scattered) = completion {
+        assert_eq!(cq.copy_scattered(&scattered, text), TEXT);
+    }
+    Some(completion.slot().expect("a receive"))
+}
+
+/// The number of the request whose completion comes next.
+#[inline(always)]
+fn reap_one(cq: &mut Cq, sq: &mut Sq) -> u64 {
+    let send = loop {
+        if let Some(send) = cq.poll_if_send() {
+            break send;
+        }
+    };
+    sq.complete(send.wqe_counter).map_or(0, |released| released.cookie)
 }
 
 impl Sends for Direct {
@@ -153,6 +217,19 @@ impl Sends for Direct {
                 for (text, cookie) in texts {
                     assert!(self.sq.post(Wr::send(Inline(text)).signalled(), cookie).is_ok(), "full");
                 }
+            }
+            Way::Fenced => {
+                for (text, cookie) in texts {
+                    assert!(self.sq.post(Wr::send(Inline(text)).signalled(), cookie).is_ok(), "full");
+                    fence();
+                }
+            }
+            Way::Chain => {
+                let mut chain = self.sq.chain();
+                for (text, cookie) in texts {
+                    assert!(chain.push(Wr::send(Inline(text)).signalled(), cookie).is_ok(), "full");
+                }
+                assert_eq!(chain.ring(), GROUP);
             }
             Way::Batch => {
                 let wrs = texts.map(|(text, cookie)| (Wr::send(Inline(text)).signalled(), cookie));
@@ -174,29 +251,40 @@ impl Sends for Direct {
 
     #[inline(always)]
     fn reap(&mut self, _: &Ends) -> u64 {
-        let mut sum = 0;
-        for _ in 0..GROUP {
-            let send = loop {
-                if let Some(send) = self.cq.poll_if_send() {
-                    break send;
-                }
-            };
-            sum += self.sq.complete(send.wqe_counter).map_or(0, |released| released.cookie);
-        }
-        sum
+        (0..GROUP).map(|_| reap_one(&mut self.cq, &mut self.sq)).sum()
     }
 
-    fn messages(&mut self, _: &Queues, _: &Ends) {
-        unreachable!("the case is one of verbs");
+    #[inline(always)]
+    fn messages(&mut self, queues: &Queues, _: &Ends) {
+        let Some(Receives { srq, cq }) = &mut self.receives else { unreachable!("no receives") };
+        for (text, cookie) in self.texts.iter().zip(0..) {
+            let mut received = [0; TEXT];
+            let slot = loop {
+                if let Some(receive) = cq.poll_if_receive() {
+                    break receive.slot;
+                }
+                if let Some(slot) = take_receive(cq, &mut received) {
+                    break slot;
+                }
+            };
+            black_box(&received);
+            let buffer = srq.complete(slot).expect("in use");
+            let posted =
+                srq.post_one(DataSeg::new(queues.address(buffer as u32), 4096, queues.lkey()), buffer);
+            assert!(posted.is_ok(), "the SRQ is full");
+            assert!(self.sq.post(Wr::send(Inline(text)).signalled(), cookie).is_ok(), "full");
+            black_box(reap_one(&mut self.cq, &mut self.sq));
+        }
     }
 }
 
-/// `ibv_post_send` with prepared requests, and `ibv_poll_cq`.
+/// `ibv_post_send` with prepared requests, or `ibv_wr_send` with texts; and `ibv_poll_cq`.
 struct Libmlx5 {
     wrs: Vec<ibv_send_wr>,
     chained: bool,
+    extended: bool,
     _sges: Vec<ibv_sge>,
-    _texts: Texts,
+    texts: Texts,
 }
 
 impl Libmlx5 {
@@ -216,7 +304,7 @@ impl Libmlx5 {
                 wr.next = first.wrapping_add(n + 1);
             }
         }
-        Self { wrs, chained, _sges: sges, _texts: texts }
+        Self { wrs, chained, extended: spec.case == CaseName::SendWr, _sges: sges, texts }
     }
 }
 
@@ -239,11 +327,47 @@ impl Libmlx5 {
         let rc = unsafe { ibv_post_send(ends.from, wr, &mut null_mut()) };
         assert_eq!(rc, 0, "ibv_post_send");
     }
+
+    /// Posts the texts by `ibv_wr_*`: each alone, or all between one start and one completion.
+    #[inline(always)]
+    fn send_extended(&mut self, ends: &Ends) {
+        let (qp, flags) = (ends.from.cast::<ibv_qp_ex>(), ibv_send_flags::IBV_SEND_SIGNALED.0);
+        // SAFETY: a live QP, made by `ibv_create_qp_ex` for these operations, so that libmlx5 has
+        // set their functions; a setter follows each operation.
+        unsafe {
+            // As the inline functions of verbs.h: a load of the function, and the call.
+            macro_rules! call {
+                ($function:ident($($argument:expr),*)) => {
+                    (*qp).$function.unwrap_unchecked()(qp, $($argument),*)
+                };
+            }
+            if self.chained {
+                call!(wr_start());
+            }
+            for (text, id) in self.texts.iter_mut().zip(0..) {
+                if !self.chained {
+                    call!(wr_start());
+                }
+                ((*qp).wr_id, (*qp).wr_flags) = (id, flags);
+                call!(wr_send());
+                call!(wr_set_inline_data(text.as_mut_ptr().cast(), TEXT));
+                if !self.chained {
+                    assert_eq!(call!(wr_complete()), 0, "ibv_wr_complete");
+                }
+            }
+            if self.chained {
+                assert_eq!(call!(wr_complete()), 0, "ibv_wr_complete");
+            }
+        }
+    }
 }
 
 impl Sends for Libmlx5 {
     #[inline(always)]
     fn post(&mut self, ends: &Ends) {
+        if self.extended {
+            return self.send_extended(ends);
+        }
         let calls = if self.chained { 1 } else { GROUP as usize };
         self.wrs[..calls].iter_mut().for_each(|wr| Self::send(wr, ends));
     }

@@ -11,9 +11,13 @@
 #define DAT_EXTENSIONS 1
 #include <dat2/udat.h>
 #include <dat2/dat_ib_extensions.h>
+#include <dat2/dat_registry.h>
 
 #define VA_TYPE DAT_VA_TYPE_VA,
 #include "common.h"
+
+/* The table of the provider, for entries that libdat2 has no function for. */
+#define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
 static DAT_EP_ATTR ep_attr(void)
 {

@@ -1,5 +1,5 @@
 /* Counters of the IB extension: legal handles and numbers, where results go, resets, the printed
- * form, and counters of the port. tests/device_counters.rs checks most values; this program checks
+ * form, and counters of the port. tests/device_counters/ checks most values; this program checks
  * a few of each kind. */
 #include "rig.h"
 #include <sys/stat.h>

@@ -1,9 +1,5 @@
 /* RMRs, Sends that invalidate, and RDMA Reads into RMRs, through C. */
 #include "check.h"
-#include <dat2/dat_registry.h>
-
-/* For slots that libdat2 has no function for. */
-#define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
 static DAT_RMR_TRIPLET there(struct side *s, unsigned offset, unsigned length, DAT_RMR_CONTEXT context)
 {

@@ -1,8 +1,5 @@
 /* Service points that provide EPs, requests that are handed off, common service points. */
 #include "check.h"
-#include <dat2/dat_registry.h>
-
-#define TABLE(handle) (*(const DAT_PROVIDER **)(handle))
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 

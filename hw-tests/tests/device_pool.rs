@@ -27,6 +27,8 @@ fn main() {
         send_buffers_come_back_from_a_freed_ep,
         a_refused_send_gives_the_buffer_back,
         pieces_are_sent_in_their_order,
+        sends_of_all_sizes_arrive_whole,
+        each_send_of_a_pool_is_checked,
     ])
     .exit();
 }
@@ -358,4 +360,71 @@ fn pieces_are_sent_in_their_order() {
     pool.send_pieces(&mut pair.client, buf, &[20..25, 8..9, 4..4, 0..5], NONE).unwrap();
     assert_eq!(*message(&rig.server, &mut received), *b"hello world");
     assert!(pool.completed(&dto(&rig.client.request)));
+}
+
+/// Hundreds of messages of every size, from two pools in turn, with and without flags.
+fn sends_of_all_sizes_arrive_whole() {
+    let rig = Rig::new();
+    let (mut srq, mut received, mut pair) = rig.pooled(4);
+    let mut pools = [0; 2].map(|_| SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap());
+    for n in 0..2 * SIZE {
+        let (pool, len) = (&mut pools[n / 50 % 2], n % (SIZE + 1));
+        let mut buf = pool.take().unwrap();
+        let bytes: Vec<u8> = (0..len).map(|byte| (byte + n) as u8).collect();
+        buf[..len].copy_from_slice(&bytes);
+        let flags = if n % 7 == 3 { CompletionFlags::SOLICITED_WAIT } else { NONE };
+        pool.send(&mut pair.client, buf, len, flags).unwrap();
+        assert_eq!(*message(&rig.server, &mut received), *bytes, "message {n}");
+        let sent = dto(&rig.client.request);
+        assert_eq!((sent.status, sent.length as usize), (DtoStatus::Success, len));
+        assert!(pool.completed(&sent) && !pool.completed(&sent));
+        received.refill(&mut srq).unwrap();
+    }
+}
+
+/// After a Send from a pool, later ones are still checked: from a pool in another PZ or of another
+/// IA, with flags that the EP does not take, after the end of the connection, and of the IA.
+fn each_send_of_a_pool_is_checked() {
+    let rig = Rig::new();
+    let elsewhere = doorbell::Pz::create(&rig.client.ia).unwrap();
+    let (mut srq, mut received, mut pair) = rig.pooled(8);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    let mut outside = SendPool::new(&rig.client.ia, &elsewhere, 1, SIZE).unwrap();
+    let mut foreign = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
+    let send = |pool: &mut SendPool, ep: &mut doorbell::Ep, len, flags| {
+        let buf = pool.take().unwrap();
+        pool.send(ep, buf, len, flags).map_err(|(_, error)| error)
+    };
+    let client = &mut pair.client;
+    for _ in 0..3 {
+        send(&mut pool, client, 8, NONE).unwrap();
+        assert!(pool.completed(&dto(&rig.client.request)));
+        drop(message(&rig.server, &mut received));
+        let refused = send(&mut outside, client, 8, NONE);
+        assert!(matches!(refused, Err(PostError::ProtectionZone(..))), "{refused:?}");
+        let refused = send(&mut foreign, client, 8, NONE);
+        assert!(matches!(refused, Err(PostError::NoSuchLmr(..))), "{refused:?}");
+        assert_eq!(send(&mut pool, client, 8, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
+        assert_eq!(send(&mut pool, client, SIZE + 1, NONE), Err(PostError::OutOfBounds(0)));
+    }
+    received.refill(&mut srq).unwrap();
+    rig.disconnect(&pair);
+    send(&mut pool, &mut pair.client, 8, NONE).unwrap();
+    let flushed = dto(&rig.client.request);
+    assert_eq!(flushed.status, DtoStatus::Flushed);
+    assert!(pool.completed(&flushed));
+    pair.client.reset().unwrap();
+    let refused = send(&mut pool, &mut pair.client, 8, NONE);
+    assert!(matches!(refused, Err(PostError::EpState(_))), "{refused:?}");
+    let mut pair = rig.connect_srq(&srq);
+    for _ in 0..2 {
+        send(&mut pool, &mut pair.client, 8, NONE).unwrap();
+        assert!(pool.completed(&dto(&rig.client.request)));
+    }
+    let buf = pool.take().unwrap();
+    let Rig { server, client } = rig;
+    client.ia.close(CloseFlags::Abrupt).unwrap();
+    let (_buf, error) = pool.send(&mut pair.client, buf, 8, NONE).unwrap_err();
+    assert!(matches!(error, PostError::Stale(_)), "{error}");
+    drop((server, pair, received));
 }

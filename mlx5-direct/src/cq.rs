@@ -1,9 +1,10 @@
 //! Polling a completion queue and arming it for events.
 //!
 //! The device writes entries. The CQ reads them and returns them to the device through the consumer
-//! index in the doorbell record. The CQ writes the index rarely: after a quarter of the queue, when
-//! a poll finds nothing, and before arming. Until then, polled entries still count as occupied for
-//! the device. Whether the index is written in time depends on how many receives can be posted:
+//! index in the doorbell record. The CQ writes the index rarely: after a quarter of the queue (or
+//! fewer entries: [`Cq::hold_back`]), when a poll finds nothing, and before arming. Until then,
+//! polled entries still count as occupied for the device. Whether the index is written in time
+//! depends on how many receives can be posted:
 //!
 //! | CQ entries | what to do |
 //! |---|---|
@@ -21,7 +22,7 @@ use crate::{
         ScatteredSend, SendCqe,
     },
     dbrec::CqDbRec,
-    queue_mem::{CqLayout, CqeMem},
+    queue_mem::{CqLayout, CqeMem, CqeRef},
     uar::Uar,
 };
 
@@ -50,6 +51,10 @@ pub struct Cq {
     /// so `lap` is right until then.
     cqes: CqeMem,
     released: u32,
+    /// The release interval, a power of two of entries.
+    interval: u32,
+    /// [`Peeked::take`] returns each entry to the device.
+    returns_each: bool,
     lap: u8,
     dbrec: CqDbRec,
     uar: Uar,
@@ -61,9 +66,32 @@ impl Cq {
     /// Takes over a checked CQ from which nothing was polled yet.
     pub fn new(layout: CqLayout) -> Self {
         let CqLayout { cqes, dbrec, uar, cqn } = layout;
-        let mut cq = Self { cqes, released: 0, lap: 0, dbrec, uar, cqn, arm_sequence: 0 };
+        let interval = quarter(cqes.mask() + 1);
+        let mut cq = Self {
+            cqes,
+            released: 0,
+            interval,
+            returns_each: true,
+            lap: 0,
+            dbrec,
+            uar,
+            cqn,
+            arm_sequence: 0,
+        };
         cq.start_interval(0);
         cq
+    }
+
+    /// Sets how many entries may be polled and not returned to the device, besides those that the
+    /// device can need at a time. [`Peeked::take`] then returns several entries at once; with fewer
+    /// than 8, which is the initial state, it returns each. The release interval becomes no longer
+    /// than this. Returns all entries polled so far.
+    pub fn hold_back(&mut self, most: u32) {
+        const FEW: u32 = 8;
+        let quarter = quarter(self.cqe_count());
+        self.returns_each = most < FEW;
+        self.interval = if self.returns_each { quarter } else { quarter.min(1 << most.ilog2()) };
+        self.release();
     }
 
     /// The next completion, if there is one.
@@ -100,33 +128,105 @@ impl Cq {
     }
 
     /// The next completion, if it is one of the two that have the least to tell; see [`PlainCqe`].
-    /// Consumes nothing: [`take_peeked`](Self::take_peeked) does. Otherwise returns `None`:
-    /// [`poll`](Self::poll) then returns the entry, if there is one.
+    /// Consumes nothing: [`Peeked::take`] does. Otherwise returns `None`: [`poll`](Self::poll) then
+    /// returns the entry, if there is one.
     ///
     /// A caller that finds the completion's records before it takes the entry can leave an entry
     /// whose records it does not find to [`poll`](Self::poll).
     #[inline(always)]
-    pub fn peek_plain(&mut self) -> Option<PlainCqe> {
+    pub fn peek_plain(&mut self) -> Option<Peeked<'_>> {
         let (entry, lap) = self.peek_entry();
         let kind = cqe::plain_kind(entry.op_own() ^ lap)?;
         barrier::from_device();
-        Some(cqe::decode_plain(&entry, kind))
+        let cqe = cqe::decode_plain(&entry, kind);
+        Some(Peeked { cq: self, cqe })
     }
 
-    /// As [`peek_plain`](Self::peek_plain), for entries of one kind.
+    /// As [`peek_plain`](Self::peek_plain), for entries of one kind. `None` also at the end of a
+    /// release interval, which `peek_plain` and [`poll`](Self::poll) begin anew. Straight-line code
+    /// without a call.
     #[inline(always)]
-    pub fn peek_plain_of(&mut self, kind: PlainKind) -> Option<PlainCqe> {
-        let (entry, lap) = self.peek_entry();
-        if !cqe::is_plain_of(entry.op_own() ^ lap, kind) {
+    pub fn peek_plain_of(&mut self, kind: PlainKind) -> Option<Peeked<'_>> {
+        let entry = self.cqes.next()?;
+        if !cqe::is_plain_of(entry.op_own() ^ self.lap, kind) {
             return None;
         }
         barrier::from_device();
-        Some(cqe::decode_plain(&entry, kind))
+        let cqe = cqe::decode_plain(&entry, kind);
+        Some(Peeked { cq: self, cqe })
+    }
+
+    /// The next entry in place, if it is one of the two kinds that have the least to tell; see
+    /// [`PlainCqe`]. Consumes nothing: [`PlainEntry::take`] does.
+    ///
+    /// Entries that were taken go back to the device with the next
+    /// [`publish_index`](Self::publish_index), or as those of [`poll`](Self::poll).
+    #[inline(always)]
+    pub fn plain_entry(&mut self) -> Option<PlainEntry<'_>> {
+        if self.cqes.next().is_none() {
+            self.release();
+        }
+        let entry = self.cqes.next()?;
+        let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
+        barrier::from_device();
+        Some(PlainEntry { mem: &self.cqes, entry, kind })
+    }
+
+    /// As [`plain_entry`](Self::plain_entry), for entries of one kind.
+    #[inline(always)]
+    pub fn plain_entry_of(&mut self, kind: PlainKind) -> Option<PlainEntry<'_>> {
+        if self.cqes.next().is_none() {
+            self.release();
+        }
+        let entry = self.cqes.next()?;
+        if !cqe::is_plain_of(entry.op_own() ^ self.lap, kind) {
+            return None;
+        }
+        barrier::from_device();
+        Some(PlainEntry { mem: &self.cqes, entry, kind })
+    }
+
+    /// The next entry in place, if it is a Send without immediate data whose payload, of at most 32
+    /// bytes, is in the entry and not in the posted buffer; and the bytes, of which the first
+    /// [`PlainEntry::byte_count`] count. Consumes nothing: [`PlainEntry::take`] does.
+    #[inline(always)]
+    pub fn short_entry(&mut self) -> Option<(PlainEntry<'_>, [u8; 32])> {
+        if self.cqes.next().is_none() {
+            self.release();
+        }
+        let entry = self.cqes.next()?;
+        if !cqe::is_short_send(entry.op_own() ^ self.lap) {
+            return None;
+        }
+        barrier::from_device();
+        let payload = entry.first_bytes();
+        let entry = PlainEntry { mem: &self.cqes, entry, kind: PlainKind::Received };
+        (entry.byte_count() <= 32).then_some((entry, payload))
+    }
+
+    /// Whether the next entry was handed over, as [`is_ready`](Self::is_ready). A few instructions.
+    #[inline(always)]
+    pub fn is_next_ready(&mut self) -> bool {
+        let (entry, lap) = self.peek_entry();
+        let op_own = entry.op_own();
+        (op_own ^ lap) & 1 == 0 && op_own < 0xf0
+    }
+
+    /// Returns all polled entries to the device now. Shorter than [`release`](Self::release); an
+    /// empty poll writes the index once more.
+    #[inline(always)]
+    pub fn publish_index(&mut self) {
+        self.dbrec.release(self.cqes.index());
+    }
+
+    /// The device's clock when the last polled entry was written. Valid until the next poll.
+    pub fn timestamp(&self) -> u64 {
+        self.cqes.entry(self.cqes.index().wrapping_sub(1)).timestamp()
     }
 
     /// The next entry, and the value of its owner bit if it belongs to software.
     #[inline(always)]
-    fn peek_entry(&mut self) -> (impl CqeFields + use<'_>, u8) {
+    fn peek_entry(&mut self) -> (CqeRef<'_>, u8) {
         if self.cqes.next().is_none() {
             self.release();
         }
@@ -136,15 +236,6 @@ impl Cq {
             None => self.cqes.entry(self.released),
         };
         (entry, lap)
-    }
-
-    /// Consumes the entry that [`peek_plain`](Self::peek_plain) returned last, and returns it to
-    /// the device. Call this once for each such entry, and nothing else of the queue in between.
-    #[inline(always)]
-    pub fn take_peeked(&mut self) {
-        // `released` stays behind: an empty poll then writes the index once more.
-        self.cqes.pass_next();
-        self.dbrec.release(self.cqes.index());
     }
 
     /// Returns the next completion if it is a finished receive, else the entry's `op_own`.
@@ -414,9 +505,98 @@ impl Cq {
     }
 
     fn start_interval(&mut self, index: u32) {
-        let interval = (self.cqe_count() / 4).max(1);
-        self.cqes.start_at(index, (index | (interval - 1)).wrapping_add(1));
+        self.cqes.start_at(index, (index | (self.interval - 1)).wrapping_add(1));
         self.lap = self.cqes.lap(index);
+    }
+}
+
+/// A plain entry in place, from [`Cq::plain_entry`]: each field is read when it is asked for.
+#[expect(missing_debug_implementations, reason = "a view of queue memory")]
+pub struct PlainEntry<'a> {
+    mem: &'a CqeMem,
+    entry: CqeRef<'a>,
+    kind: PlainKind,
+}
+
+impl PlainEntry<'_> {
+    /// Consumes the entry.
+    #[inline(always)]
+    pub fn take(self) {
+        self.mem.pass(self.entry);
+    }
+
+    /// Which of the two kinds the entry is.
+    #[inline(always)]
+    pub fn kind(&self) -> PlainKind {
+        self.kind
+    }
+
+    /// QP number, 24 bits, and in the upper 8 bits the opcode of a request.
+    #[inline(always)]
+    pub fn opcode_qpn(&self) -> u32 {
+        self.entry.sop_drop_qpn()
+    }
+
+    /// QP number, 24 bits.
+    #[inline(always)]
+    pub fn qpn(&self) -> u32 {
+        self.opcode_qpn() & 0x00ff_ffff
+    }
+
+    /// The slot of the receive, or the number that [`Sq::complete`](crate::Sq::complete) takes.
+    #[inline(always)]
+    pub fn wqe_counter(&self) -> u16 {
+        self.entry.wqe_counter()
+    }
+
+    /// The bytes received.
+    #[inline(always)]
+    pub fn byte_count(&self) -> u32 {
+        self.entry.byte_count()
+    }
+
+    /// What the entry of a receive says about its message.
+    #[inline(always)]
+    pub fn message(&self) -> Message {
+        Message::decode(&self.entry)
+    }
+}
+
+/// A quarter of the entries of a CQ.
+fn quarter(cqe_count: u32) -> u32 {
+    (cqe_count / 4).max(1)
+}
+
+/// An entry of [`Cq::peek_plain`] that is not consumed yet.
+#[derive(Debug)]
+pub struct Peeked<'a> {
+    cq: &'a mut Cq,
+    cqe: PlainCqe,
+}
+
+impl Peeked<'_> {
+    /// What the entry says.
+    #[inline(always)]
+    pub fn cqe(&self) -> PlainCqe {
+        self.cqe
+    }
+
+    /// As [`PlainCqe::byte_count`], read now: a caller that needs the value late keeps it in no
+    /// register meanwhile.
+    #[inline(always)]
+    pub fn byte_count(&self) -> u32 {
+        self.cq.cqes.at_next().byte_count()
+    }
+
+    /// Consumes the entry, and returns it to the device, unless the CQ may
+    /// [hold it back](Cq::hold_back).
+    #[inline(always)]
+    pub fn take(self) {
+        self.cq.cqes.pass_next();
+        if self.cq.returns_each {
+            // `released` stays behind: an empty poll then writes the index once more.
+            self.cq.dbrec.release(self.cq.cqes.index());
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod decode;
 pub use decode::decode;
 pub(crate) use decode::{
     decode_other, decode_plain, decode_receive, decode_send, is_plain_of, is_plain_receive, is_responder,
-    plain_kind,
+    is_short_send, plain_kind,
 };
 
 use core::mem::{offset_of, size_of};
@@ -184,6 +184,7 @@ pub struct Message {
 }
 
 impl Message {
+    #[inline(always)]
     pub(crate) fn decode(cqe: &impl CqeFields) -> Self {
         let flags = cqe.flags_rqpn();
         Self {

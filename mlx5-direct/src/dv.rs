@@ -28,11 +28,13 @@ use crate::{
     cq::Cq,
     queue_mem::{CqLayout, CqParts, LayoutError, SrqLayout, SrqParts},
     srq::{DepthError, Srq},
+    wqe::DataSeg,
 };
 
 mod qp;
 mod send_wrs;
 
+pub(crate) use send_wrs::OnlySend;
 pub use send_wrs::{InlineSges, SendWr, SendWrs};
 
 /// The structs of `infiniband/mlx5dv.h`, each followed by room for fields that newer versions add.
@@ -560,10 +562,32 @@ impl<'a> RecvWrs<'a> {
         Self { next: first.cast(), _chain: PhantomData }
     }
 
-    /// Drops the rest of the requests.
+    /// The only segment and the cookie of the next request. `None` if there is no request, or if
+    /// the request has another number of segments; the request then stays the next one.
     #[inline(always)]
-    pub(crate) fn end(&mut self) {
-        self.next = core::ptr::null();
+    pub(crate) fn next_single(&mut self) -> Option<(DataSeg, u64)> {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        if wr.num_sge != 1 {
+            return None;
+        }
+        self.next = wr.next;
+        // SAFETY: one valid entry, by the contract of `new`.
+        Some((DataSeg::from_sge(unsafe { &*wr.sg_list }), wr.wr_id))
+    }
+
+    /// The segment and the cookie of a chain of one request with one segment.
+    #[inline(always)]
+    pub(crate) fn only_single(&self) -> Option<(DataSeg, u64)> {
+        let mut rest = self.clone();
+        let single = rest.next_single()?;
+        rest.is_empty().then_some(single)
+    }
+
+    /// Whether no request is left.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.next.is_null()
     }
 }
 

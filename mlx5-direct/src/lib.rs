@@ -134,7 +134,7 @@ pub mod teardown;
 pub mod wqe;
 pub mod wr;
 
-pub use cq::{ArmFor, Cq};
+pub use cq::{ArmFor, Cq, Peeked, PlainEntry};
 pub use cqe::{
     Completion, CqeError, ErrorCqe, Message, PlainCqe, PlainKind, RecvCqe, RecvOp, ScatteredRecv,
     ScatteredSend, SendCqe, SendOp, Syndrome,

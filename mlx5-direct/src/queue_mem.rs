@@ -25,7 +25,7 @@ mod sends;
 mod slots;
 mod units;
 
-pub(crate) use entries::CqeMem;
+pub(crate) use entries::{CqeMem, CqeRef};
 pub use heap::{HeapMem, HeapView};
 pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};

@@ -131,6 +131,53 @@ pub(crate) struct Walk {
     runs: bool,
 }
 
+/// Takes free slots of one word, in order. Each is linked to by the one before it, whatever the
+/// link said. The drop of this value records what was taken: once for all slots of the word.
+#[derive(Debug)]
+pub(crate) struct Singles<'a> {
+    ring: &'a mut Ring,
+    w: usize,
+    /// The slots that can be taken, and those of them that are left.
+    all: u64,
+    left: u64,
+    /// The tail that links to the first slot.
+    tail: u32,
+}
+
+impl Singles<'_> {
+    /// The next slot; `None` if all slots of the word were taken.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<u32> {
+        let next = self.w as u32 * 64 + self.left.trailing_zeros() % 64;
+        (self.left != 0).then_some(next)
+    }
+
+    #[inline(always)]
+    pub(crate) fn take_next(&mut self) {
+        self.left &= self.left.wrapping_sub(1);
+    }
+}
+
+impl Drop for Singles<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let Self { w, tail, .. } = *self;
+        let taken = self.all ^ self.left;
+        if taken == 0 {
+            return;
+        }
+        let first = w as u32 * 64 + taken.trailing_zeros() % 64;
+        let ring = &mut *self.ring;
+        let links = &mut ring.sequential[word(tail)];
+        *links = *links & !(1 << (tail % 64)) | u64::from(first == tail + 1) << (tail % 64);
+        // The last slot is the new tail: its link stays as it is.
+        let linked = taken ^ 1 << (63 - taken.leading_zeros() % 64);
+        let links = &mut ring.sequential[w % WORDS];
+        *links = *links & !linked | linked & taken >> 1;
+        ring.free.set_word(w % WORDS, ring.free.words[w % WORDS] & !taken);
+    }
+}
+
 /// Records which slots are free and which links are in sequence, and counts the slots in each
 /// state. Does not touch queue memory: the caller writes WQEs and links.
 #[derive(Debug)]
@@ -200,9 +247,10 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn walk(&self, tail: u32) -> Walk {
         let w = word(tail);
-        let mut walk = self.enter(w, above(self.free.words[w], tail as usize));
-        self.next(&mut walk);
-        walk
+        match above(self.free.words[w], tail as usize) {
+            0 => self.enter_after(w),
+            bits => self.enter(w, bits),
+        }
     }
 
     /// Takes slots of the whole words behind word `w`, whose last slot was taken last. The slots
@@ -224,13 +272,17 @@ impl Ring {
         run
     }
 
-    /// Goes on to the next word that has free slots, if this word has no more.
+    /// Goes on to the next word that has free slots, after all slots of this one were taken. There
+    /// must be one.
     #[inline(always)]
-    pub(crate) fn next(&self, walk: &mut Walk) {
-        if walk.bits == 0 {
-            let w = self.free.next_word(walk.w);
-            *walk = self.enter(w, self.free.words[w]);
-        }
+    pub(crate) fn next_word(&self, walk: Walk) -> Walk {
+        self.enter_after(walk.w)
+    }
+
+    #[inline(always)]
+    fn enter_after(&self, w: usize) -> Walk {
+        let w = self.free.next_word(w);
+        self.enter(w, self.free.words[w])
     }
 
     #[inline(always)]
@@ -243,27 +295,29 @@ impl Ring {
     }
 
     /// Takes the next free slot, and up to `most` free neighbours that follow it and are linked in
-    /// sequence. Records that `tail` links to the slot. Without `RUN`, takes no neighbours.
+    /// sequence. Records that `tail` links to the slot.
     #[inline(always)]
-    pub(crate) fn step<const RUN: bool>(&mut self, walk: &mut Walk, tail: u32, most: u32) -> Step {
-        let Walk { w, bits, .. } = *walk;
+    pub(crate) fn step(&mut self, walk: Walk, tail: u32, most: u32) -> Step {
+        let Walk { w, bits, .. } = walk;
         let bit = bits.trailing_zeros() % 64;
         let next = w as u32 * 64 + bit;
-        let (mut run, mut left) = (0, bits & bits.wrapping_sub(1));
-        if RUN {
-            run = (bits >> bit >> 1 & self.sequential[w] >> bit).trailing_ones().min(most);
-            // At most 63 bits above `bit`.
-            left &= u64::MAX << (run % 64) << bit << 1;
-            if bit + run == 63 {
-                run += self.take_words(w, most - run);
-            }
+        let mut run = (bits >> bit >> 1 & self.sequential[w] >> bit).trailing_ones().min(most);
+        // At most 63 bits above `bit`.
+        let left = bits & bits.wrapping_sub(1) & u64::MAX << (run % 64) << bit << 1;
+        if bit + run == 63 {
+            run += self.take_words(w, most - run);
         }
-        walk.bits = left;
         self.free.set_word(w, self.free.words[w] & !(bits ^ left));
         let links = &mut self.sequential[word(tail)];
         let (before, in_sequence) = (*links, next == tail + 1);
         *links = before & !(1 << (tail % 64)) | u64::from(in_sequence) << (tail % 64);
         Step { next, run, relink: !in_sequence || before >> (tail % 64) & 1 == 0 }
+    }
+
+    /// Begins to take the free slots of the walk's word one by one. `tail` will link to the first.
+    #[inline(always)]
+    pub(crate) fn singles(&mut self, walk: Walk, tail: u32) -> Singles<'_> {
+        Singles { ring: self, w: walk.w, all: walk.bits, left: walk.bits, tail }
     }
 
     /// Whether `slot` is in use. The slot must be outside `tail..=run_end`.
@@ -384,8 +438,8 @@ mod tests {
             let (mut tail, mut run_end, mut count) = (0, 0, 0);
             for _ in 0..random() % 100 {
                 let step = |ring: &mut Ring| {
-                    let mut walk = ring.walk(tail);
-                    ring.step::<true>(&mut walk, tail, ring.room(count) - 1)
+                    let walk = ring.walk(tail);
+                    ring.step(walk, tail, ring.room(count) - 1)
                 };
                 let Step { next, run, .. } = step(&mut one);
                 assert_eq!((next, run), {
@@ -430,15 +484,18 @@ mod tests {
             let mut links: Vec<u32> = (1..128).chain([0]).collect();
             let mut tail = 0;
             let mut take = |ring: &mut Ring, tail: &mut u32, n: u32| {
-                let mut walk = ring.walk(*tail);
-                for _ in 0..n {
-                    ring.next(&mut walk);
-                    let step = ring.step::<false>(&mut walk, *tail, 0);
-                    if step.relink {
-                        links[*tail as usize] = step.next;
+                let mut taken = 0;
+                while taken < n {
+                    let walk = ring.walk(*tail);
+                    let mut singles = ring.singles(walk, *tail);
+                    while let Some(next) = singles.next()
+                        && taken < n
+                    {
+                        singles.take_next();
+                        links[*tail as usize] = next;
+                        *tail = next;
+                        taken += 1;
                     }
-                    assert_eq!(links[*tail as usize], step.next, "a link that was not written");
-                    *tail = step.next;
                 }
             };
             take(&mut ring, &mut tail, 127);

@@ -37,8 +37,8 @@ use crate::{
     },
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
-        DataSeg,
-        send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS, flag, flags_word, opcode},
+        DataSeg, SEGMENT_BYTES,
+        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS, flag, flags_word, opcode},
     },
     wr::{Data, Wr},
 };
@@ -57,6 +57,9 @@ pub use prepared::{Field, PayloadError, Prepared};
 fn block(position: u64) -> u32 {
     u32::from(position as u16)
 }
+
+/// Inline bytes that fit into one block behind a control segment.
+const SHORT_INLINE: u32 = ((BLOCK_UNITS - 1) * SEGMENT_BYTES - INLINE_HEADER_BYTES) as u32;
 
 /// Why a request was not posted. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +128,8 @@ pub struct Sq {
     fence_due: u8,
     /// Blocks that a request may take.
     max_blocks: u32,
+    /// Inline bytes that a Send of one block may have; 0 if requests name their peer.
+    most_short_inline: u32,
     dbrec: CounterDbRec,
     register: SendRegister,
     transport: Transport,
@@ -135,6 +140,10 @@ impl Sq {
     /// Takes over a checked send queue.
     pub fn new(layout: SqLayout) -> Self {
         let max_blocks = layout.block_count() / layout.caps.max_requests;
+        let most_short_inline = match layout.transport {
+            Transport::Connected => layout.caps.max_inline.min(SHORT_INLINE),
+            Transport::Datagram | Transport::Xrc => 0,
+        };
         let SqLayout { ring, dbrec, register, qpn, caps, transport } = layout;
         let mut sq = Self {
             ring,
@@ -144,6 +153,7 @@ impl Sq {
             base_flags: if caps.signal_all { flags_word(flag::CQ_UPDATE) } else { 0 },
             fence_due: 0,
             max_blocks,
+            most_short_inline,
             dbrec,
             register,
             transport,
@@ -362,6 +372,19 @@ impl Sq {
         Ok(Released { cookie: request.cookie, requests })
     }
 
+    /// As [`complete`](Self::complete), if the request has this cookie. Otherwise returns false,
+    /// and nothing changes. For a caller that knows which request is next: all it has to learn is
+    /// that the completion names it.
+    #[inline(always)]
+    pub fn complete_if(&mut self, wqe_counter: u16, cookie: u64) -> bool {
+        let request = *self.ring.posted(wqe_counter.into());
+        if request.after <= self.done || request.cookie != cookie {
+            return false;
+        }
+        self.done = request.after;
+        true
+    }
+
     /// As [`complete`](Self::complete), and passes the cookie of every request that it releases to
     /// `each`, oldest first. The last cookie is that of the completed request.
     ///
@@ -509,6 +532,23 @@ mod tests {
         }
         sq.done += far;
         sq.ring.set_position(sq.at() + far);
+    }
+
+    #[test]
+    fn a_completion_releases_only_the_expected_request() {
+        let (layout, _device) = SqLayout::on_heap(16, 4).expect("layout");
+        let mut sq = Sq::new(layout);
+        for cookie in [7, 8] {
+            sq.post(Wr::send(Inline(b"one")).signalled(), cookie).expect("room");
+        }
+        assert!(
+            !sq.complete_if(0, 8) && !sq.complete_if(1, 7) && !sq.complete_if(5, 7) && !sq.complete_if(5, 0)
+        );
+        assert_eq!(sq.posted(), 2);
+        assert!(sq.complete_if(0, 7));
+        assert!(!sq.complete_if(0, 7), "a second completion of a request");
+        assert!(sq.complete_if(1, 8));
+        assert_eq!(sq.posted(), 0);
     }
 
     #[test]

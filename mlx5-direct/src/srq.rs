@@ -277,15 +277,37 @@ impl Srq {
     /// [`BatchError`] with the number of receives posted before the one that failed, which is
     /// verbs' `bad_wr`.
     pub fn post_recv_wrs(&mut self, wrs: RecvWrs<'_>) -> Result<u32, BatchError> {
-        self.lay_out_for_any();
+        let (posted, Singles(wrs)) = self.batch(Singles(wrs));
+        if wrs.is_empty() { Ok(posted) } else { self.post_other_wrs(wrs, posted) }
+    }
+
+    /// Posts a chain of one verbs work request with one segment, but only if no search for the next
+    /// free slot is needed. Otherwise returns false, and nothing was written. Straight-line code.
+    #[inline(always)]
+    pub fn post_recv_wr_in_run(&mut self, wrs: &RecvWrs<'_>) -> bool {
+        match wrs.only_single() {
+            Some((seg, cookie)) => self.post_one_in_run(seg, cookie).is_some(),
+            None => false,
+        }
+    }
+
+    /// The rest of a chain of which `before` requests were posted, from one on that has not one
+    /// segment or finds no room.
+    #[inline(never)]
+    fn post_other_wrs(&mut self, wrs: RecvWrs<'_>, before: u32) -> Result<u32, BatchError> {
         let most = self.wqes.max_segments() as usize;
-        let (posted, Fitting { mut wrs, too_long, .. }) = self.batch(Fitting { wrs, most, too_long: false });
-        let error = match too_long {
-            true => PostError::TooManySegments,
-            false if self.room() == 0 && wrs.next().is_some() => PostError::Full,
-            false => return Ok(posted),
-        };
-        Err(BatchError { posted, error })
+        if self.room() > 0 {
+            self.lay_out_for_any();
+        }
+        let (posted, Fitting { wrs, .. }) = self.batch(Fitting { wrs, most });
+        let posted = before + posted;
+        match wrs.clone().next() {
+            None => Ok(posted),
+            Some(wr) if wr.segments.len() > most => {
+                Err(BatchError { posted, error: PostError::TooManySegments })
+            }
+            Some(_) => Err(BatchError { posted, error: PostError::Full }),
+        }
     }
 
     /// Fixes length and lkey of every buffer, so that a post writes only an address.
@@ -314,11 +336,22 @@ impl Srq {
     }
 }
 
+/// The work requests before the first that has not exactly one segment.
+struct Singles<'a>(RecvWrs<'a>);
+
+impl Iterator for Singles<'_> {
+    type Item = (DataSeg, u64);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next_single()
+    }
+}
+
 /// The work requests before the first that has more segments than a slot holds.
 struct Fitting<'a> {
     wrs: RecvWrs<'a>,
     most: usize,
-    too_long: bool,
 }
 
 impl<'a> Iterator for Fitting<'a> {
@@ -326,13 +359,12 @@ impl<'a> Iterator for Fitting<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        let wr = self.wrs.next()?;
+        let mut rest = self.wrs.clone();
+        let wr = rest.next()?;
         if wr.segments.len() > self.most {
-            self.too_long = true;
-            // A batch may call the iterator once more after its end.
-            self.wrs.end();
             return None;
         }
+        self.wrs = rest;
         Some((wr.segments, wr.wr_id))
     }
 }

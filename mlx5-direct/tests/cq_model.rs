@@ -86,6 +86,7 @@ fn an_entry_decodes_alike_in_bytes_and_in_a_queue() {
 #[test]
 fn an_entry_in_bytes_has_the_fields_of_the_format() {
     let cqe = RawCqe::from_bytes(&std::array::from_fn(|at| at as u8));
+    assert_eq!((cqe.ml_path(), cqe.slid()), (0x11, 0x1617));
     assert_eq!(cqe.flags_rqpn(), 0x1819_1a1b);
     assert_eq!(cqe.srqn_uidx(), 0x2021_2223);
     assert_eq!(cqe.imm_inval_pkey(), 0x2425_2627);
@@ -115,7 +116,7 @@ fn a_poll_for_receives_takes_them_and_leaves_the_rest() {
 #[test]
 fn a_plain_entry_is_seen_until_it_is_taken() {
     let (mut cq, mut device) = queue(8, 64);
-    assert_eq!(cq.peek_plain(), None);
+    assert!(cq.peek_plain().is_none());
     for n in 0..40_u16 {
         for (opcode, low_bits, kind) in [
             (0, 0, Some(PlainKind::Request)),
@@ -131,19 +132,63 @@ fn a_plain_entry_is_seen_until_it_is_taken() {
             device.push(Entry { opcode, low_bits, qpn: 0xab_cdef, counter: n, bytes: 9, ..Entry::default() });
             let plain = kind.map(|kind| PlainCqe { kind, qpn: 0xab_cdef, wqe_counter: n, byte_count: 9 });
             for _ in 0..2 {
-                assert_eq!(cq.peek_plain(), plain, "opcode {opcode}");
+                assert_eq!(cq.peek_plain().map(|next| next.cqe()), plain, "opcode {opcode}");
                 for of in [PlainKind::Request, PlainKind::Received] {
-                    assert_eq!(cq.peek_plain_of(of), plain.filter(|plain| plain.kind == of));
+                    assert_eq!(
+                        cq.peek_plain_of(of).map(|next| next.cqe()),
+                        plain.filter(|plain| plain.kind == of)
+                    );
+                    assert_eq!(
+                        cq.plain_entry_of(of).map(|entry| entry.kind()),
+                        kind.filter(|kind| *kind == of)
+                    );
                 }
+                assert!(cq.is_next_ready());
+                let in_place = cq.plain_entry().map(|e| PlainCqe {
+                    kind: e.kind(),
+                    qpn: e.qpn(),
+                    wqe_counter: e.wqe_counter(),
+                    byte_count: e.byte_count(),
+                });
+                assert_eq!(in_place, plain);
             }
-            if plain.is_some() {
-                cq.take_peeked();
+            if n.is_multiple_of(2)
+                && let Some(entry) = cq.plain_entry()
+            {
+                entry.take();
+                cq.publish_index();
+                assert_eq!(device.room(), 8);
+            } else if let Some(next) = cq.peek_plain() {
+                next.take();
                 assert_eq!(device.room(), 8);
             } else {
                 poll(&mut cq);
             }
-            assert_eq!(cq.peek_plain(), None);
+            assert!(cq.peek_plain().is_none() && cq.plain_entry().is_none() && !cq.is_next_ready());
         }
+    }
+}
+
+/// A CQ with entries to spare returns several at once, and never holds more back than it may.
+#[test]
+fn entries_are_held_back_up_to_the_limit() {
+    for (most, held) in [(0, 0), (7, 0), (8, 8), (20, 16), (64, 16)] {
+        let (mut cq, mut device) = queue(64, 64);
+        cq.hold_back(most);
+        let mut longest = 0;
+        for n in 0..300_u16 {
+            device.push(Entry { opcode: 2, counter: n, ..Entry::default() });
+            if cq.peek_plain_of(PlainKind::Received).is_none() {
+                // An interval has ended.
+                assert_eq!(cq.peek_plain().map(|next| next.cqe().wqe_counter), Some(n));
+                assert_eq!(device.room(), 63);
+            }
+            cq.peek_plain_of(PlainKind::Received).expect("an entry").take();
+            longest = longest.max(64 - device.room());
+        }
+        assert_eq!(longest, held, "{most} entries to spare");
+        cq.hold_back(0);
+        assert_eq!(device.room(), 64);
     }
 }
 
@@ -229,6 +274,12 @@ fn a_scattered_payload_can_be_copied_until_the_next_poll() {
                 Entry { opcode: 2, low_bits: format, bytes: len as u32, counter: 9, ..Entry::default() };
             device.push(fields);
             assert_eq!(cq.poll_if_receive(), None, "not in its buffer");
+            let short = cq.short_entry().map(|(e, bytes)| (e.wqe_counter(), e.byte_count(), bytes));
+            assert_eq!(short.is_some(), !wide && len <= 32);
+            if let Some((counter, count, bytes)) = short {
+                assert_eq!((counter, count), (9, len as u32));
+                assert!((0..len).all(|n| bytes[n] == n as u8 ^ lap));
+            }
             let got = poll(&mut cq);
             assert_eq!(got.slot(), Some(WqeIndex(9)));
             let Completion::RecvScattered(c) = got else { panic!("{got:?}") };
@@ -589,4 +640,46 @@ fn teardown_does_not_wait_for_an_event_that_never_comes() {
     let expired = start + Duration::from_millis(50);
     let step = teardown.advance(&mut cq, expired, |_| seen += 1);
     assert_eq!((step, seen), (Ok(TeardownStep::Destroy { event_seen: false }), 1));
+}
+
+#[test]
+fn a_poll_for_sends_takes_them_and_leaves_the_rest() {
+    let (mut cq, mut device) = queue(4, 64);
+    for lap in 0..3u16 {
+        assert_eq!(cq.poll_if_send(), None, "no entry");
+        for (opcode, counter) in [(0, 7), (2, 8), (0, 9), (13, 10)] {
+            device.push(Entry { opcode, qpn: 5, counter: counter + lap, ..Entry::default() });
+        }
+        let counter = |cqe: Option<mlx5_direct::SendCqe>| cqe.map(|cqe| (cqe.qpn, cqe.wqe_counter));
+        assert_eq!(counter(cq.poll_if_send()), Some((5, 7 + lap)));
+        assert_eq!(cq.poll_if_send(), None, "a receive");
+        assert!(matches!(poll(&mut cq), Completion::Recv(_)));
+        assert_eq!(counter(cq.poll_if_send()), Some((5, 9 + lap)));
+        assert_eq!(cq.poll_if_send(), None, "an error");
+        assert!(matches!(poll(&mut cq), Completion::SendError(_)));
+    }
+}
+
+/// Bytes 16 to 39 of an entry, at the offsets of the format.
+#[test]
+fn the_entry_of_a_message_tells_its_sender_and_path() {
+    let (mut cq, mut device) = queue(4, 64);
+    let tell = |cq: &mut Cq, device: &mut CqDevice, path: u8, slid: u16, flags: u32, imm: u32| {
+        let at = device.next_fields();
+        device.mem().store_u8(at + 17, path);
+        device.mem().store_be16(at + 22, slid);
+        device.mem().store_be32(at + 24, flags);
+        device.push(Entry { opcode: 2, imm, ..Entry::default() });
+        poll(cq);
+        cq.message()
+    };
+    let message = tell(&mut cq, &mut device, 0xff, 0x1234, 0xf5ab_cdef, 0x0102_0304);
+    assert_eq!((message.source_qpn, message.grh, message.service_level), (0xab_cdef, true, 5));
+    assert_eq!((message.source_lid, message.path_bits, message.imm_inval_pkey), (0x1234, 0x7f, 0x0102_0304));
+    // Bits 28 and 29 say what kind of GRH there is; the two above them mean something else.
+    for (flags, grh) in [(0x1000_0000, true), (0x2000_0000, true), (0xc000_0000, false)] {
+        let message = tell(&mut cq, &mut device, 0x80, 0, flags, 0);
+        assert_eq!((message.grh, message.source_qpn, message.service_level), (grh, 0, 0));
+        assert_eq!((message.source_lid, message.path_bits), (0, 0));
+    }
 }

@@ -13,6 +13,8 @@ mod ends;
 mod example;
 #[path = "common/opcodes.rs"]
 mod opcodes;
+#[path = "common/send_queues.rs"]
+mod send_queues;
 #[path = "common/sends.rs"]
 mod sends;
 #[path = "common/twins.rs"]
@@ -77,10 +79,10 @@ fn main() {
         trial("send_wqes_completions_and_memory_equal_those_of_ibv_post_send", sends::twins),
         trial("refused_work_requests_are_those_that_ibv_post_send_refuses", sends::refusals),
         trial("datagrams_equal_those_of_libmlx5_and_arrive_behind_40_bytes", sends::datagrams),
-        trial("one_cq_serves_sends_and_receives_of_two_qps", sends::both_ways),
-        trial("results_of_reads_and_atomics_come_out_of_their_entries", sends::scattered_results),
-        trial("an_error_releases_and_flushes_in_order_and_reset_starts_over", sends::errors_and_reset),
-        trial("windows_are_bound_and_invalidated_with_the_wqes_of_libmlx5", sends::windows),
+        trial("one_cq_serves_sends_and_receives_of_two_qps", send_queues::both_ways),
+        trial("results_of_reads_and_atomics_come_out_of_their_entries", send_queues::scattered_results),
+        trial("an_error_releases_and_flushes_in_order_and_reset_starts_over", send_queues::errors_and_reset),
+        trial("windows_are_bound_and_invalidated_with_the_wqes_of_libmlx5", send_queues::windows),
         trial("uc_requests_have_the_wqes_of_libmlx5_and_arrive", opcodes::unreliable),
         trial("xrc_requests_reach_the_srq_that_they_name", opcodes::xrc),
         trial("masked_atomics_and_nops_are_executed", opcodes::masked_atomics_and_nops),
@@ -89,7 +91,7 @@ fn main() {
         trial("a_queue_of_one_block_a_request_refuses_longer_ones", opcodes::one_block_queues),
         trial("entries_of_128_bytes_are_polled", opcodes::wide_entries),
         trial("a_qp_that_is_reset_or_destroyed_leaves_no_completion_behind", ends::cleaned),
-        trial("queues_that_share_a_register_ring_doorbells", sends::shared_registers),
+        trial("queues_that_share_a_register_ring_doorbells", send_queues::shared_registers),
     ];
     libtest_mimic::run(&args, trials).exit();
 }

@@ -510,6 +510,25 @@ fn the_count_of_blocks_passes_16_bits() {
     }
 }
 
+/// Two pieces of inline data whose seam is at each byte around the end of the ring.
+#[test]
+fn pieces_of_inline_data_meet_the_end_of_the_ring_at_each_byte() {
+    let (blocks, len) = (8, 150);
+    for seam in 0..=len {
+        // Three blocks, of which one, two or all are in front of the end.
+        for first in blocks - 3..blocks {
+            let mut session = Session::new(blocks, blocks / 4, 256, true);
+            for _ in 0..first {
+                session.apply(&Op::Post(Request { kind: Kind::Nop, signalled: true, fenced: false }));
+                session.apply(&Op::Complete(0));
+            }
+            let kind = Kind::SendParts(seam, len - seam);
+            session.apply(&Op::Post(Request { kind, signalled: true, fenced: false }));
+            assert_eq!(session.outstanding.len(), 1);
+        }
+    }
+}
+
 /// The size field of a WQE has six bits.
 #[test]
 fn a_wqe_has_63_units_at_most() {
@@ -539,4 +558,36 @@ fn masked_atomics_of_four_bytes_have_their_operands_in_one_unit() {
     let head = |first: u32| [first, QPN << 8 | 4, 0, 0, 0x1122_3344, 0x5566_7788, 0x99aa_bbcc, 0];
     assert_eq!(words(0), [&head(0x0800_0014)[..], &[3, 1, 4, 2], &tail].concat());
     assert_eq!(words(1), [&head(0x0800_0115)[..], &[5, 6, 0, 0], &tail].concat());
+}
+
+#[test]
+fn masked_atomics_of_eight_bytes_have_an_operand_and_a_mask_in_each_unit() {
+    let (layout, view) = SqLayout::on_heap(16, 4).expect("layout");
+    // SAFETY: there is one thread.
+    #[expect(unsafe_code, reason = "this stands in for a device")]
+    let mem = unsafe { view.device() };
+    let mut sq = Sq::new(layout);
+    let result = DataSeg::new(0x5000, 8, 0x77);
+    let swap = Masked::CompareSwap64 { compare: 1, compare_mask: 2, swap: 3, swap_mask: 4 };
+    sq.post(Wr::masked_atomic(TO, swap, result), 1).expect("room");
+    sq.post(Wr::masked_atomic(TO, Masked::FetchAdd64 { add: 5, boundary: 6 }, result), 2).expect("room");
+    let words = |from: usize, to: usize| -> Vec<u32> { (from..to).map(|n| mem.load_be32(n * 4)).collect() };
+    let to = [0x1122_3344, 0x5566_7788, 0x99aa_bbcc, 0];
+    let tail = [8, 0x77, 0, 0x5000];
+    let swapped = [&[0x0900_0014, QPN << 8 | 5, 0, 0][..], &to, &[0, 3, 0, 1], &[0, 4, 0, 2], &tail].concat();
+    assert_eq!(words(0, 20), swapped);
+    let added = [&[0x0900_0215, QPN << 8 | 4, 0, 0][..], &to, &[0, 5, 0, 6], &tail].concat();
+    assert_eq!(words(32, 48), added);
+}
+
+#[test]
+fn a_queue_told_to_stop_uses_no_blueflame() {
+    let (layout, _view) = SqLayout::on_heap(16, 4).expect("layout");
+    let mut sq = Sq::new(layout);
+    assert!(sq.uses_blueflame());
+    sq.stop_blueflame();
+    assert!(!sq.uses_blueflame());
+    let caps = SqCaps { max_requests: 4, max_segments: 4, max_inline: 44, signal_all: false };
+    let (layout, _view) = SqLayout::on_heap_with(16, 0, caps).expect("layout");
+    assert!(!Sq::new(layout).uses_blueflame(), "the register has none");
 }

@@ -16,7 +16,7 @@ use doorbell_sys::{
     ibv_sge, ibv_wr_opcode::*,
 };
 use mlx5_direct::{
-    BatchError, DataSeg, HeapMem, PostError, RecvWrs, Rq, RqLayout, SendWrs, Sq, SqLayout,
+    BatchError, DataSeg, HeapMem, PostError, RecvWrs, Rq, RqLayout, SendWrs, Sq, SqLayout, Srq, SrqLayout,
     sq::{WrError, WrListError},
     wr::{Bind, Data, Inline, Remote, Wr},
 };
@@ -223,6 +223,156 @@ fn a_list_of_receives_ends_at_the_first_that_is_refused() {
             assert!(rq.segments(first as u16 + n as u16).eq(expected));
         }
     }
+}
+
+/// The short way for a list of one Send writes the same request, or none.
+#[test]
+fn one_short_send_leaves_the_queue_as_a_post_does() {
+    let text: Vec<u8> = (1..=60).collect();
+    let (signalled, solicited) = (ibv_send_flags::IBV_SEND_SIGNALED, ibv_send_flags::IBV_SEND_SOLICITED);
+    let fence = ibv_send_flags::IBV_SEND_FENCE;
+    let most = queue().0.caps().max_inline as usize;
+    assert!(most >= 44);
+    for length in 0..=60_usize {
+        for inline in [true, false].into_iter().filter(|inline| !inline || length <= most) {
+            for flags in [&[][..], &[signalled], &[signalled, solicited], &[fence]] {
+                let mut all = flags.to_vec();
+                let addr = if inline { text.as_ptr().expose_provenance() as u64 } else { 0x9000 };
+                all.extend(inline.then_some(ibv_send_flags::IBV_SEND_INLINE));
+                let mut sges = [sge(addr, length as u32)];
+                let wr = request(IBV_WR_SEND, &all, &mut sges);
+                let ((mut short, short_mem), (mut long, long_mem)) = (queue(), queue());
+                let mut posted = 0;
+                // Around the ring more than once.
+                for n in 0..3 * BLOCKS {
+                    // SAFETY: the request lives until the end of the call, with all that it names.
+                    let list = || unsafe { SendWrs::new(&raw const wr) };
+                    if short.post_send_wr_in_span(&list()) {
+                        posted += 1;
+                    } else {
+                        assert_eq!(short.post_send_wrs(list()), Ok(1));
+                    }
+                    assert_eq!(long.post_send_wrs(list()), Ok(1));
+                    assert_eq!(contents(&short_mem), contents(&long_mem), "request {n} of {length} bytes");
+                    let (first, _) = short.outstanding().next().unwrap();
+                    assert_eq!(short.complete(first), long.complete(first));
+                }
+                let fits = length > 0 && (!inline || length <= 44) && flags != [fence];
+                assert_eq!(posted > BLOCKS, fits, "{length} bytes, inline {inline}: {posted} the short way");
+                assert!(fits || posted == 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_short_way_takes_one_plain_send_only() {
+    let (mut sq, mem) = queue();
+    sq.find_span();
+    let before = contents(&mem);
+    let mut two = [sge(0x1000, 8), sge(0x2000, 8)];
+    let mut one = [sge(0x1000, 8)];
+    let mut behind = request(IBV_WR_SEND, &[], &mut one);
+    let mut list = request(IBV_WR_SEND, &[], &mut one);
+    list.next = &raw mut behind;
+    let others = [
+        list,
+        request(IBV_WR_SEND, &[], &mut two),
+        request(IBV_WR_SEND, &[], &mut []),
+        request(IBV_WR_RDMA_WRITE, &[], &mut one),
+        request(IBV_WR_SEND_WITH_IMM, &[], &mut one),
+        request(IBV_WR_LOCAL_INV, &[], &mut one),
+    ];
+    for wr in &others {
+        // SAFETY: the request lives until the end of the call, with all that it names.
+        assert!(!sq.post_send_wr_in_span(&unsafe { SendWrs::new(wr) }), "opcode {}", wr.opcode);
+    }
+    // SAFETY: null is an empty list.
+    assert!(!sq.post_send_wr_in_span(&unsafe { SendWrs::new(null::<ibv_send_wr>()) }));
+    assert_eq!((contents(&mem), sq.posted()), (before, 0));
+    // SAFETY: as above.
+    assert!(sq.post_send_wr_in_span(&unsafe { SendWrs::new(&raw const behind) }));
+}
+
+/// Requests of one segment and others in one list; and which error a full SRQ gives.
+#[test]
+fn a_list_to_an_srq_ends_at_the_first_that_is_refused() {
+    for (room, lengths, outcome) in [
+        (7, &[1, 1, 1][..], Ok(3)),
+        (7, &[1, 2, 0, 1, 3], Ok(5)),
+        (7, &[1, 4, 1], Err((1, PostError::TooManySegments))),
+        (7, &[4], Err((0, PostError::TooManySegments))),
+        (2, &[1, 1, 1], Err((2, PostError::Full))),
+        (2, &[1, 2, 2], Err((2, PostError::Full))),
+        (0, &[1], Err((0, PostError::Full))),
+        (0, &[2], Err((0, PostError::Full))),
+        // Verbs count the segments before they look for room.
+        (0, &[4], Err((0, PostError::TooManySegments))),
+        (2, &[1, 1, 4], Err((2, PostError::TooManySegments))),
+    ] {
+        let (layout, _view) = SrqLayout::on_heap(8, 64).unwrap();
+        let mut srq = Srq::new(layout, 7).unwrap();
+        assert_eq!(srq.max_segments(), 3);
+        while srq.free() > room {
+            srq.post_one(DataSeg::new(1, 2, 3), 4).unwrap();
+        }
+        let mut sges = [sge(0x1000, 1), sge(0x2000, 2), sge(0x3000, 3), sge(0x4000, 4)];
+        let sg_list = sges.as_mut_ptr();
+        let wr = |(n, num_sge): (usize, &i32)| ibv_recv_wr {
+            wr_id: 100 + n as u64,
+            next: null_mut(),
+            sg_list,
+            num_sge: *num_sge,
+        };
+        let mut list: Vec<_> = lengths.iter().enumerate().map(wr).collect();
+        for n in 1..list.len() {
+            list[n - 1].next = &raw mut list[n];
+        }
+        let before: Vec<_> = srq.in_use().map(|(slot, _)| slot).collect();
+        // SAFETY: the requests live until the end of the call, with all that they name.
+        let got = srq.post_recv_wrs(unsafe { RecvWrs::new(list.as_ptr()) });
+        assert_eq!(
+            got,
+            outcome.map_err(|(posted, error)| BatchError { posted, error }),
+            "{room} {lengths:?}"
+        );
+        let new: Vec<_> = srq.in_use().filter(|(slot, _)| !before.contains(slot)).collect();
+        let posted = got.unwrap_or_else(|error| error.posted) as usize;
+        assert_eq!(new.len(), posted);
+        for (slot, cookie) in new {
+            let length = lengths[cookie as usize - 100] as usize;
+            let expected = sges[..length].iter().map(|s| DataSeg::new(s.addr, s.length, s.lkey));
+            assert!(srq.segments(slot).eq(expected), "receive {cookie} of {lengths:?}");
+        }
+        srq.check();
+    }
+}
+
+#[test]
+fn one_receive_is_posted_the_short_way_while_the_run_lasts() {
+    let (layout, _view) = SrqLayout::on_heap(8, 64).unwrap();
+    let mut srq = Srq::new(layout, 7).unwrap();
+    let mut sges = [sge(0x1000, 1), sge(0x2000, 2)];
+    let sg_list = sges.as_mut_ptr();
+    let wr = |num_sge, next| ibv_recv_wr { wr_id: 5, next, sg_list, num_sge };
+    let (one, two) = (wr(1, null_mut()), wr(2, null_mut()));
+    let list = wr(1, (&raw const one).cast_mut());
+    // SAFETY: the requests live until the end of the call, with all that they name.
+    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
+    // The first post finds the run.
+    assert!(!short(&one));
+    srq.post_one(DataSeg::new(1, 2, 3), 4).unwrap();
+    // SAFETY: as above.
+    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
+    assert!(!short(&two) && !short(&list));
+    assert_eq!((0..9).filter(|_| short(&one)).count(), 6);
+    assert_eq!((srq.posted(), srq.free()), (7, 0));
+    assert!(
+        srq.in_use()
+            .skip(1)
+            .all(|(slot, cookie)| { cookie == 5 && srq.segments(slot).eq([DataSeg::new(0x1000, 1, 0x77)]) })
+    );
+    srq.check();
 }
 
 /// What a program reads back from a posted request.

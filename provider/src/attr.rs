@@ -132,9 +132,11 @@ pub struct EpAttr {
     pub max_recv_iov: Count,
     /// The smallest number of segments of a request that the EP must support.
     pub max_request_iov: Count,
-    /// The number of concurrent RDMA Reads that this EP answers.
+    /// The number of concurrent RDMA Reads that this EP answers, up to
+    /// [`IaAttr::max_rdma_read_per_ep_in`]. A connection has the smaller number of both sides.
     pub max_rdma_read_in: Count,
-    /// The number of concurrent RDMA Reads that this EP requests.
+    /// The number of concurrent RDMA Reads that this EP requests, up to
+    /// [`IaAttr::max_rdma_read_per_ep_out`]. Further Reads wait in the device.
     pub max_rdma_read_out: Count,
     /// Initial soft high watermark; -1 turns it off (R147).
     pub srq_soft_hw: Count,
@@ -142,6 +144,69 @@ pub struct EpAttr {
     pub max_rdma_read_iov: Count,
     /// The number of segments of an RDMA Write.
     pub max_rdma_write_iov: Count,
+    /// How the EP's connection retries. DAT has no such attribute.
+    pub retry: RetryAttr,
+    /// The largest length of inline data that the EP must support, in bytes:
+    /// [`Ep::post_send_inline`](crate::Ep::post_send_inline). Larger entries in the send queue may
+    /// take more memory. DAT has no such attribute.
+    pub max_inline: Count,
+}
+
+/// How a connection deals with a peer that does not answer, or that has no receive posted. Each EP
+/// may have values of its own; `None` stands for the value that it would have without them.
+///
+/// ```
+/// use doorbell::{EpAttr, RetryAttr};
+///
+/// // A message that finds no receive posted breaks the connection at once.
+/// let retry = RetryAttr { rnr_retry: Some(0), ..RetryAttr::default() };
+/// let attr = EpAttr { retry, ..EpAttr::default() };
+/// # assert_eq!(attr.retry.timeout, None);
+/// ```
+///
+/// # References
+/// ibv_modify_qp(3): `rnr_retry`, `min_rnr_timer`, `retry_cnt` and `timeout`. rdma_connect(3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetryAttr {
+    /// How often this EP repeats a request if the peer has no receive posted: 0 to 6 times; 7
+    /// repeats without end. `None`: as often as the peer asked for when the connection was set up,
+    /// which is [`IaSettings::rnr_retry`](crate::IaSettings::rnr_retry) of a peer with this
+    /// provider.
+    pub rnr_retry: Option<u8>,
+    /// How long the peer waits before it repeats a request for which this EP had no receive posted:
+    /// a code, 0 to 31. 1 is 0.01 ms, 12 is 0.64 ms, 26 is 81.92 ms, 31 is 491.52 ms, and 0 is
+    /// 655.36 ms. `None`: [`IaSettings::rnr_timer`](crate::IaSettings::rnr_timer).
+    pub rnr_timer: Option<u8>,
+    /// How often this EP repeats a request that the peer has not acknowledged: 0 to 7 times.
+    /// `None`: as often as the connecting side asked for, which is 7 times with this provider.
+    pub retry_count: Option<u8>,
+    /// How long this EP waits for an acknowledgement: 4.096 microseconds times 2 to this power, 1
+    /// to 31; 0 waits without end. Devices may wait longer. `None`: what rdma_cm computes for the
+    /// route.
+    pub timeout: Option<u8>,
+}
+
+/// How the device treats a connection at this moment ([`Ep::connection`](crate::Ep::connection)).
+/// [`RetryAttr`] explains the values. Devices may round numbers of RDMA Reads up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionAttr {
+    /// As [`RetryAttr::rnr_retry`].
+    pub rnr_retry: u8,
+    /// As [`RetryAttr::rnr_timer`].
+    pub rnr_timer: u8,
+    /// As [`RetryAttr::retry_count`].
+    pub retry_count: u8,
+    /// As [`RetryAttr::timeout`].
+    pub timeout: u8,
+    /// The number of concurrent RDMA Reads that the EP answers: the smaller of its own
+    /// [`EpAttr::max_rdma_read_in`] and the number that the peer requests at most.
+    pub rdma_reads_in: u8,
+    /// The number of concurrent RDMA Reads that the EP requests: the smaller of its own
+    /// [`EpAttr::max_rdma_read_out`] and the number that the peer answers.
+    pub rdma_reads_out: u8,
+    /// The largest payload of a packet, in bytes.
+    pub mtu: u32,
 }
 
 impl Default for EpAttr {
@@ -164,6 +229,8 @@ impl Default for EpAttr {
             srq_soft_hw: WATERMARK_INFINITE,
             max_rdma_read_iov: 1,
             max_rdma_write_iov: 1,
+            retry: RetryAttr::default(),
+            max_inline: 0,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! and with events. A modify may replace the [`EpInner`]; [`EpCell`] always refers to the present
 //! one.
 
+mod by_verbs;
+mod chain;
 mod checks;
 mod control;
 mod counters;
@@ -16,6 +18,8 @@ mod post;
 mod request;
 mod window;
 
+pub(crate) use chain::PoolSend;
+pub use chain::{ChainError, ChainRequest};
 pub(crate) use control::Control;
 pub use modify::EpChange;
 pub(crate) use request::RequestKind;
@@ -32,7 +36,7 @@ use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, EpState, WATERMARK_INFINITE};
 use crate::ud::state::UdState;
-use crate::{EpAttr, Error, Evd, Result, SrqId, Subtype};
+use crate::{ConnectionAttr, EpAttr, Error, Evd, Result, RetryAttr, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -216,6 +220,25 @@ impl Ep {
         })
     }
 
+    /// Returns the attributes with which the device drives the connection: its retries, and the
+    /// numbers of RDMA Reads that both sides have agreed on.
+    ///
+    /// # Errors
+    /// INVALID_STATE unless a connection is up or about to be confirmed; INVALID_HANDLE after the
+    /// IA was closed.
+    ///
+    /// # References
+    /// ibv_query_qp(3).
+    pub fn connection(&self) -> Result<ConnectionAttr> {
+        let inner = &self.inner;
+        inner.check()?;
+        let state = inner.state();
+        if !matches!(state, EpState::Connected | EpState::CompletionPending | EpState::DisconnectPending) {
+            return Err(Error::state(state.subtype(), "the EP has no connection"));
+        }
+        inner.device.connection(&inner.qp()).map_err(|e| Error::verb(Subtype::ResourceTep, e))
+    }
+
     /// Returns the state, and whether receives or requests are in progress.
     ///
     /// # Errors
@@ -276,6 +299,7 @@ impl Ep {
         self.inner.recv_evd.harvest_now()?;
         let mut control = self.inner.control.lock().unwrap();
         control.set_marks(soft, hard);
+        self.inner.pair.receives.lock().forget();
         self.inner.watch_marks(&control);
         drop(control);
         if self.inner.is_ud() || !self.inner.state().is_before_connection() {
@@ -414,6 +438,10 @@ impl EpInner {
     /// The protection domain of the EP's QP.
     pub(crate) fn pd(&self) -> Pd {
         self.pz.lock().unwrap().pd.clone()
+    }
+
+    pub(crate) fn retry(&self) -> RetryAttr {
+        self.attr.lock().unwrap().retry
     }
 
     pub(crate) fn rdma_reads(&self) -> (u8, u8) {

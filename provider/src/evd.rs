@@ -18,10 +18,11 @@ mod queue;
 mod streams;
 mod wait;
 
-use self::queue::{Alert, Batch, Deferred, Pairs, Queue, SlowPath, is_dto};
-pub(crate) use self::queue::{Stream, StreamKind, Take};
+use self::queue::{Alert, Batch, Deferred, Pairs, SlowPath, is_dto};
+pub(crate) use self::queue::{Queue, Stream, StreamKind, Take, TakeMany};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
+use crate::datapath::{CqPath, DirectCqs};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Notice, reason};
 use crate::memory::{headroom, queue};
@@ -87,7 +88,7 @@ pub(crate) struct EvdInner {
     /// The waiting thread has armed the CQ for itself.
     interrupted: AtomicBool,
     wake: EventFd,
-    queue: BiasedMutex<{ rank::QUEUE }, Queue>,
+    pub(crate) queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
     _timers: ReservedTimers,
 }
@@ -297,7 +298,7 @@ impl EvdInner {
         let id = EvdId(next_id());
         let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
-        let channel = with_cq.then(|| CompChannel::create(&device.context)).transpose().map_err(no_evd)?;
+        let channel = with_cq.then(|| device.path.channel(&device.context)).transpose().map_err(no_evd)?;
         let cq = with_cq
             .then(|| Cq::create(&device.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
@@ -318,7 +319,7 @@ impl EvdInner {
             interrupted: AtomicBool::new(false),
             wake,
             _timers: timers,
-            queue: BiasedMutex::new(Queue {
+            queue: BiasedMutex::with_doors(Queue {
                 cq,
                 slow_path: SlowPath::of_new(flags, discards),
                 batch: Batch::new()?,
@@ -355,6 +356,8 @@ impl EvdInner {
     pub(crate) fn read_counts(&self, reset: &[EvdCounter]) -> Counters<EvdCounter> {
         let mut queue = self.queue();
         let has_cq = queue.cq.is_some();
+        let polled = queue.cq.as_mut().and_then(CqPath::direct).map_or(0, DirectCqs::take_polled);
+        queue.counts.polled += polled;
         queue.counts.read(has_cq, reset)
     }
 

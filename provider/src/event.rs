@@ -1,11 +1,11 @@
 //! Events as the consumer gets them from [`Evd::dequeue`] and [`Evd::wait`].
 
-use crate::evd::{Polled, Take, WaitError, empty};
+use crate::evd::{Polled, Take, TakeMany, WaitError, empty};
 use crate::event_data::{
     AsyncEvent, ConnectionEvent, DatagramEvent, Dequeued, DtoCompletion, Notice, RmrBindCompletion, Success,
 };
 use crate::types::{ConnQual, Count, EvdId, ServiceType, SpId};
-use crate::{Cr, Ep, Evd, Result};
+use crate::{Cr, Ep, Evd, Result, ReturnType};
 use std::time::Duration;
 
 /// One event (`DAT_EVENT`).
@@ -77,6 +77,13 @@ impl Take for OfEvd {
     }
 }
 
+impl TakeMany for OfEvd {
+    #[inline(always)]
+    fn is_free(place: &Option<Event>) -> bool {
+        matches!(place, None | Some(Event { data: EventData::Dto(_), .. }))
+    }
+}
+
 impl Evd {
     /// Takes the oldest event, whatever its notification mode (R251).
     ///
@@ -93,6 +100,60 @@ impl Evd {
             Polled::Slow => {}
         }
         Ok(Event { evd: self.inner.id, data: EventData::from(self.inner.dequeue_slow()?) })
+    }
+
+    /// Takes the oldest events, in order, until `into` is full or no event is left. Returns how
+    /// many were taken: they are in the first places of `into`, and all other places are `None`.
+    ///
+    /// The effect is that of as many calls of [`Evd::dequeue`]: the same events in the same order,
+    /// with the same effects and counters. A drain locks the EVD once for many events, so that each
+    /// costs less. Other threads that use the EVD wait meanwhile.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn reap(evd: &Evd) -> Result<()> {
+    /// let mut events = [const { None }; 32];
+    /// let n = evd.drain(&mut events)?;
+    /// for event in events[..n].iter_mut().filter_map(Option::take) {
+    ///     println!("{:?}", event.data);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Evd::dequeue`], if no event was taken; but no event is no error. After an error behind
+    /// other events, the next call has the error.
+    ///
+    /// # References
+    /// dat_evd_dequeue(3DAT), R248, R251.
+    pub fn drain(&self, into: &mut [Option<Event>]) -> Result<usize> {
+        let take = OfEvd(self.inner.id);
+        let (mut taken, mut outcome) = (0, Ok(()));
+        while taken < into.len() {
+            taken += self.inner.drain_fast(take, &mut into[taken..]);
+            let Some(place) = into.get_mut(taken) else { break };
+            // Here and not under the lock of the EVD: what an old event holds may need other locks.
+            *place = None;
+            let event = match self.inner.dequeue_rest(take) {
+                Polled::Dto(event) => event,
+                Polled::Empty => break,
+                Polled::Slow => match self.inner.dequeue_slow() {
+                    Ok(event) => Event { evd: self.inner.id, data: EventData::from(event) },
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                },
+            };
+            *place = Some(event);
+            taken += 1;
+        }
+        into.iter_mut().skip(taken).for_each(|place| *place = None);
+        match outcome {
+            Err(error) if taken == 0 && error.return_type() != ReturnType::QueueEmpty => Err(error),
+            _ => Ok(taken),
+        }
     }
 
     /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the

@@ -65,12 +65,12 @@ mod sync;
 mod types;
 mod ud;
 
-pub use attr::{EpAttr, IaAttr, ProviderAttr, SrqAttr};
+pub use attr::{ConnectionAttr, EpAttr, IaAttr, ProviderAttr, RetryAttr, SrqAttr};
 pub use cno::Cno;
 pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
 pub use device::IaSettings;
-pub use ep::{Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
+pub use ep::{ChainError, ChainRequest, Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError};
 pub use event::{CrArrival, Event, EventData, Waited};

@@ -387,11 +387,21 @@ impl PoolMemory {
         if !Arc::ptr_eq(&inner.pz, pz) {
             return Err(PostError::ProtectionZone(n, direction));
         }
-        let fits = offset.checked_add(len).is_some_and(|end| end <= inner.len);
-        match u32::try_from(len) {
-            Ok(len) if fits => Ok(Sge { addr: self.first + offset as u64, len, lkey: self.lkey }),
-            _ => Err(PostError::OutOfBounds(n)),
-        }
+        self.part((offset, len)).ok_or(PostError::OutOfBounds(n))
+    }
+
+    /// As [`PoolMemory::segment`], for a queue for which that was called before. `None` if the
+    /// memory was freed since, or the bytes do not lie inside.
+    #[inline(always)]
+    pub(crate) fn live_segment(&self, bytes: (usize, usize)) -> Option<Sge> {
+        self.lmr.inner.is_live().then(|| self.part(bytes))?
+    }
+
+    /// The segment of these bytes, if they lie inside.
+    #[inline(always)]
+    fn part(&self, (offset, len): (usize, usize)) -> Option<Sge> {
+        offset.checked_add(len).filter(|end| *end <= self.lmr.inner.len)?;
+        Some(Sge { addr: self.first + offset as u64, len: u32::try_from(len).ok()?, lkey: self.lkey })
     }
 
     /// The number of its entry, for [`LmrTable::are_live`](crate::device::LmrTable::are_live).

@@ -21,7 +21,7 @@
 //! ([`headroom`]). If that fails, the call fails; if it succeeds, the memory is left to the small
 //! allocations of the same call.
 //!
-//! hw-tests/tests/device_memory.rs (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2
+//! hw-tests/tests/device_memory/ (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2
 //! KiB and more, one after the other, in every call that creates something.
 
 use crate::{Error, Result, Subtype};

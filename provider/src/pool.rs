@@ -252,7 +252,8 @@ impl Buffer {
         // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the
         // mapping; zeroed at first. Not written meanwhile because the buffer is out: the buffer has
         // no other guard, no queue of a device has held the buffer since its completion came, and
-        // only the pool can post it.
+        // only the pool can post it. Or a send pool is posting the buffer: then this value is with
+        // the pool, and devices only read its memory.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 

@@ -57,6 +57,15 @@ pub(crate) struct Receive {
     pub(crate) on_device: bool,
 }
 
+/// The pool of the last post to a queue, which was checked for the queue's PZ.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastPool {
+    /// The number of the pool, which no other pool has.
+    pub(crate) number: u32,
+    /// The length of the longest segment; 0 if there is no pool.
+    pub(crate) longest: u32,
+}
+
 /// The ring of posted requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -67,6 +76,8 @@ pub(crate) struct Requests {
     /// The LMR of the last request of one segment, which was checked for the EP's PZ. Holds no LMR
     /// unless the EP is connected.
     pub(crate) last: LkeyCache,
+    /// The same for pools.
+    pub(crate) last_pool: LastPool,
     pub(crate) posted: Posted,
 }
 
@@ -77,6 +88,11 @@ pub(crate) struct Receives {
     pub(crate) ring: VecDeque<Receive>,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
+    /// The LMR of the last receive of one segment, which was checked for the EP's PZ. Holds no LMR
+    /// unless the EP is connected and has no high watermark.
+    pub(crate) last: LkeyCache,
+    /// The same for pools.
+    pub(crate) last_pool: LastPool,
     /// The number of receives posted so far. `bytes` is the sum of their lengths.
     pub(crate) posts: u64,
     pub(crate) bytes: u64,
@@ -139,6 +155,12 @@ impl Receives {
         self.preposted.counts.len().saturating_sub(self.ring.len())
     }
 
+    /// Holds no LMR and no pool from now on.
+    pub(crate) fn forget(&mut self) {
+        self.last.forget();
+        self.last_pool = LastPool::default();
+    }
+
     pub(crate) fn count(&mut self, sges: &[Sge]) {
         self.posts += 1;
         self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
@@ -152,6 +174,19 @@ impl Requests {
     fn complete(&mut self, named: u64) -> Option<Request> {
         let position = self.queue.position(named)?;
         self.ring.take(position)
+    }
+
+    /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
+    /// of the direct path names. Otherwise returns `None`, and nothing has changed.
+    #[inline(always)]
+    fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
+        let request = *self.ring.plain_front()?;
+        // What is posted to the queue is in the ring. So if the oldest is posted, there is one.
+        if !self.queue.complete_if(counter, self.ring.first()) {
+            return None;
+        }
+        self.ring.pass_first();
+        Some(request)
     }
 }
 
@@ -273,7 +308,7 @@ impl QueuePair {
             datagrams: hooks.contains(RecvHooks::DATAGRAMS),
             pz,
             fast_requests: AtomicBool::new(false),
-            requests: BiasedMutex::new(requests),
+            requests: BiasedMutex::with_doors(requests),
             receives: BiasedMutex::new(receives),
             owner: OnceLock::new(),
         }
@@ -295,6 +330,11 @@ impl QueuePair {
 
     pub(crate) fn qp(&self) -> Arc<Qp> {
         self.requests.lock().qp.clone()
+    }
+
+    /// The number of the EP's PZ.
+    pub(crate) fn pz(&self) -> u32 {
+        self.pz
     }
 
     pub(crate) fn is_ud(&self) -> bool {
@@ -331,15 +371,28 @@ impl QueuePair {
         CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
     }
 
-    /// From now on, requests can be posted with the LMR of the last request.
+    /// From now on, requests can be posted with the LMR or the pool of the last request.
     pub(crate) fn allow_fast_requests(&self) {
         self.fast_requests.store(true, Ordering::SeqCst);
     }
 
-    /// No request can be posted with the LMR of the last request any more.
+    /// No request and no receive can be posted with the LMR or the pool of the last one any more.
     pub(crate) fn stop_fast_requests(&self) {
         if self.fast_requests.swap(false, Ordering::SeqCst) {
-            self.requests.lock().last.forget();
+            let mut requests = self.requests.lock();
+            requests.last.forget();
+            requests.last_pool = LastPool::default();
+            drop(requests);
+            self.receives.lock().forget();
+        }
+    }
+
+    /// Remembers the pool of a Send, which was checked, for the next Sends.
+    pub(crate) fn remember_pool(&self, pool: LastPool) {
+        let mut requests = self.requests.lock();
+        // Read under the lock, as in `remember`.
+        if self.fast_requests.load(Ordering::SeqCst) {
+            requests.last_pool = pool;
         }
     }
 
@@ -399,7 +452,7 @@ impl QueuePair {
             WrId::Request(named) => {
                 let mut requests = self.requests.lock();
                 let request = requests.complete(named)?;
-                if !failed && request.flags.contains(CompletionFlags::SUPPRESS) {
+                if !failed && request.flags().contains(CompletionFlags::SUPPRESS) {
                     return None;
                 }
                 requests.ring.hold_place();
@@ -423,7 +476,7 @@ impl QueuePair {
             immediate: None,
             invalidated: None,
         });
-        let notify = failed || !request.flags.contains(CompletionFlags::UNSIGNALLED);
+        let notify = failed || !request.flags().contains(CompletionFlags::UNSIGNALLED);
         Completed { dto, credit: Credit::Request(self.clone()), notify, hooked: false }
     }
 
@@ -491,7 +544,7 @@ impl QueuePair {
     pub(crate) fn reap_request(self: &Arc<Self>, named: u64) -> Reaped {
         let mut requests = self.requests.lock();
         let Some(request) = requests.complete(named) else { return Reaped::Nothing };
-        if request.flags.contains(CompletionFlags::SUPPRESS) {
+        if request.flags().contains(CompletionFlags::SUPPRESS) {
             return Reaped::Nothing;
         }
         if request.op == DtoOp::RmrBind {
@@ -508,15 +561,29 @@ impl QueuePair {
     #[inline(always)]
     pub(crate) fn reap_plain_request(&self, named: u64) -> Option<Request> {
         let mut requests = self.requests.lock();
-        if requests.ring.has_plain_event() { requests.complete(named) } else { None }
+        requests.ring.plain_front()?;
+        requests.complete(named)
+    }
+
+    /// Does the work of [`QueuePair::reap_plain_request`] on the direct path, if this thread owns
+    /// the lock of the requests, and the completion names the oldest; otherwise `None`, and nothing
+    /// has changed.
+    #[inline(always)]
+    pub(crate) fn reap_plain_request_fast(&self, counter: u16) -> Option<Request> {
+        // Without a common drop of the guard, no test is left of whether there is a request.
+        let mut requests = self.requests.try_lock_fast()?;
+        let request = requests.complete_oldest(counter)?;
+        drop(requests);
+        Some(request)
     }
 
     /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the
     /// requests; otherwise `None`, and nothing has changed.
     #[inline(always)]
-    pub(crate) fn reap_plain_request_fast(&self, named: u64) -> Option<Request> {
+    pub(crate) fn reap_plain_request_by_verbs(&self, position: u64) -> Option<Request> {
         let mut requests = self.requests.try_lock_fast()?;
-        if requests.ring.has_plain_event() { requests.complete(named) } else { None }
+        requests.ring.plain_front()?;
+        requests.complete(position)
     }
 
     /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
@@ -552,7 +619,7 @@ impl QueuePair {
 
     /// Whether the device has completed all requests.
     pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().ring.front().is_none_or(|request| !request.on_device)
+        self.requests.lock().ring.front().is_none_or(|request| !request.is_on_device())
     }
 
     /// The counts of work requests posted so far.

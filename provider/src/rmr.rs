@@ -128,6 +128,25 @@ impl Last {
     }
 }
 
+/// Why a bind was not posted.
+enum BindError {
+    /// The request ring has too few places.
+    Full,
+    Other(Error),
+}
+
+impl From<Error> for BindError {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<PostError> for BindError {
+    fn from(error: PostError) -> Self {
+        if matches!(error, PostError::Full(_)) { Self::Full } else { Self::Other(refused(error)) }
+    }
+}
+
 /// A binding that was posted and not invalidated since.
 #[derive(Debug)]
 struct Bound {
@@ -364,35 +383,68 @@ impl RmrInner {
         if ep.pz_number() != self.pz.number {
             return Err(outside_pz("EP", to.privileges));
         }
-        let mut state = self.state.lock().unwrap();
-        let target = match to.lmr {
+        let lmr = match to.lmr {
             Some(lmr) if to.segment.segment_length > 0 => Some((lmr, self.target(lmr, &to)?)),
             _ => None,
         };
         let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
-        if ep.state() == EpState::Disconnected {
-            // A flushed request changes nothing. Its event may call an agent, which may use the RMR.
-            let rkey = state.rkey;
-            drop(state);
-            ep.post_window(WindowRequest::Nothing, info, flags).map_err(refused)?;
+        // Harvests and the event of a flushed bind can call an agent, which may use this RMR or
+        // free an EP: no lock is held then.
+        if ep.takes_window_requests(flags).map_err(refused)? == EpState::Disconnected {
+            // A flushed bind changes nothing.
+            let rkey = self.state.lock().unwrap().rkey;
+            ep.flush_bind(info, flags).map_err(refused)?;
             return Ok(rkey);
         }
+        let mut harvested_for = None;
+        let mut made_room = false;
+        loop {
+            let mut state = self.state.lock().unwrap();
+            if self.scope == RmrScope::Ep && state.bound.is_some() && harvested_for != Some(state.rkey) {
+                // The peer may have invalidated this rkey.
+                harvested_for = Some(state.rkey);
+                drop(state);
+                ep.recv_evd.harvest_now()?;
+                continue;
+            }
+            match self.post_bind(&mut state, ep, &to, lmr.as_ref(), info, flags) {
+                Ok(rkey) => return Ok(rkey),
+                Err(BindError::Full) if !made_room => {}
+                Err(BindError::Full) => return Err(PostError::Full(Subtype::ResourceCredits).into()),
+                Err(BindError::Other(error)) => return Err(error),
+            }
+            drop(state);
+            // Finished suppressed requests free their places in the ring here.
+            let _ = ep.request_evd.harvest_now();
+            made_room = true;
+        }
+    }
+
+    /// Posts a bind to this LMR, or an unbind, on the device, and notes what it will change. The
+    /// receive EVD was harvested after the RMR was last bound.
+    fn post_bind(
+        &self,
+        state: &mut State,
+        ep: &Arc<EpInner>,
+        to: &Target<'_>,
+        lmr: Option<&(&Arc<LmrInner>, rxe_fallback::Mr)>,
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<u32, BindError> {
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
         if state.last.id.is_some() && !(through_here && state.last.is_sound()) {
             // The window cannot be bound through this EP, or its rkey is uncertain: take a new
             // window.
-            self.renew(&mut state)?;
+            self.renew(state)?;
         }
-        if self.scope == RmrScope::Ep && state.bound.is_some() {
-            // The peer may have invalidated the rkey. A second invalidation is an error, and
-            // crashes a kernel with rxe.
-            ep.recv_evd.harvest_now()?;
-            if self.device.rkeys.find(state.rkey).is_none() {
-                state.bound = None;
-            }
+        if self.scope == RmrScope::Ep && state.bound.is_some() && self.device.rkeys.find(state.rkey).is_none()
+        {
+            // The peer has invalidated the rkey. A second invalidation is an error, and crashes a
+            // kernel with rxe.
+            state.bound = None;
         }
-        let Some(window) = state.window.clone() else { return Err(freed()) };
-        let bind = target.as_ref().map(|(_, mr)| BindMw {
+        let Some(window) = state.window.clone() else { return Err(freed().into()) };
+        let bind = lmr.map(|(_, mr)| BindMw {
             mw: &window,
             mr,
             addr: to.segment.virtual_address,
@@ -402,7 +454,7 @@ impl RmrInner {
         });
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
-        let posted = match (self.scope, &bind, &state.bound) {
+        match (self.scope, &bind, &state.bound) {
             (_, None, None) => ep.post_window(WindowRequest::Nothing, info, flags),
             (RmrScope::Pz, Some(bind), _) => ep.post_window(WindowRequest::Type1(bind), info, flags),
             (RmrScope::Pz, None, Some(bound)) => {
@@ -414,8 +466,7 @@ impl RmrInner {
             (RmrScope::Ep, None, Some(_)) => {
                 ep.post_window(WindowRequest::Invalidate(state.rkey), info, flags)
             }
-        };
-        posted.map_err(refused)?;
+        }?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));
         self.device.rkeys.remove(state.rkey);
         state.rkey = match self.scope {
@@ -425,7 +476,7 @@ impl RmrInner {
                 bind.rkey
             }),
         };
-        state.bound = target.map(|(lmr, _)| {
+        state.bound = lmr.map(|&(lmr, _)| {
             lmr.windows.fetch_add(1, Ordering::AcqRel);
             Bound { lmr: lmr.clone(), segment: to.segment, privileges: to.privileges, va_type: to.va_type }
         });

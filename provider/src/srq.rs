@@ -207,7 +207,10 @@ impl Srq {
             let text = format!("the EPs' receive queues have no room for {depth} entries: {e}");
             Error::resources(Subtype::ResourceMemory, text)
         })?;
-        self.poster.resize(&inner.recv.path, depth)
+        self.poster.resize(&inner.recv.path, depth)?;
+        // For an EVD that another thread has attached since, with the former depth.
+        let _ = inner.eps.lock().unwrap().make_room(&inner.recv, depth);
+        Ok(())
     }
 
     /// Arms one event for the first time that fewer than `value` buffers are available. 0 disarms

@@ -60,8 +60,12 @@ pub(crate) mod rank {
     }
 }
 
-/// Logs an error in debug builds if the thread holds a lock of this module, except those of handles.
+/// Checks in debug builds that the thread holds no lock of this module, except those of handles.
 /// Code of the program, which may make any call, runs after this check.
+///
+/// # Panics
+/// In a debug build, if the thread holds another lock.
+#[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn check_none_held() {
     #[cfg(debug_assertions)]
     held::check_none();
@@ -99,13 +103,15 @@ mod held {
         static HANDLES: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Logs an error if the thread holds a lock other than those of handles.
+    /// Panics if the thread holds a lock other than those of handles.
+    #[track_caller]
     pub(super) fn check_none() {
         let held = RANKS.get() & !(1 << rank::HANDLE);
-        if held != 0 {
-            let lock = rank::name((31 - held.leading_zeros()) as u8);
-            tracing::error!(lock, "a defect of Doorbell: code of the program runs under a lock");
-        }
+        assert!(
+            held == 0 || std::thread::panicking(),
+            "lock order: code of the program would run while the thread holds {}",
+            rank::name((31 - held.leading_zeros()) as u8),
+        );
     }
 
     impl Held {
@@ -298,6 +304,16 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
         Self(mutex)
     }
 
+    /// As [`BiasedMutex::new`], for a mutex that can open a [`Door`].
+    pub(crate) fn with_doors(value: T) -> Self {
+        Self(biased_lock::BiasedMutex::with_doors(value))
+    }
+
+    /// Closes the door, and waits until no other thread is inside that has entered by it.
+    pub(crate) fn close_door(&self) {
+        self.0.close_door();
+    }
+
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock(&self) -> BiasedMutexGuard<'_, T> {
@@ -313,11 +329,65 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
         Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
     }
 
+    /// The lock behind the rank, for its door.
+    pub(crate) fn inner(&self) -> &biased_lock::BiasedMutex<T> {
+        &self.0
+    }
+
     /// Takes the lock even if it is held. For a child after a fork, in which no other thread
     /// exists.
     pub(crate) fn lock_anew(&self) -> BiasedMutexGuard<'_, T> {
         crate::process::free_in_child(&self.0);
         BiasedMutexGuard { guard: self.0.lock(), _held: Held::unchecked(RANK) }
+    }
+}
+
+/// A [`biased_lock::Door`] of a mutex with this rank.
+#[derive(Debug)]
+pub(crate) struct Door<const RANK: u8, T>(biased_lock::Door<T>);
+
+impl<const RANK: u8, T> Door<RANK, T> {
+    /// The door behind the rank.
+    pub(crate) fn inner(&'static self) -> &'static biased_lock::Door<T> {
+        &self.0
+    }
+
+    /// A door that no mutex has opened. All its bytes are zero.
+    pub(crate) const fn new() -> Self {
+        Self(biased_lock::Door::new())
+    }
+
+    /// The value of the mutex, if the door is open, this thread is the owner of the mutex and
+    /// holds no guard. Does not wait.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock_fast(&'static self) -> Option<DoorGuard<T>> {
+        let guard = self.0.try_lock_fast()?;
+        Some(DoorGuard { guard, _held: Held::checked(RANK) })
+    }
+}
+
+/// Access to the data of a [`BiasedMutex`] by its [`Door`]. One pointer, so that functions pass it
+/// on in a register.
+#[derive(Debug)]
+pub(crate) struct DoorGuard<T> {
+    guard: biased_lock::OwnerGuard<T>,
+    _held: Held,
+}
+
+impl<T> Deref for DoorGuard<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for DoorGuard<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
     }
 }
 
@@ -444,6 +514,25 @@ mod tests {
         assert!(!allowed(|| drop(Outer::default().lock())));
         drop(second);
         assert!(allowed(|| drop(Outer::default().lock())));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn code_of_the_program_runs_under_no_lock_but_a_handles() {
+        let (inner, table, handle) = (Inner::default(), Table::default(), Handle::default());
+        let queue = BiasedMutex::<{ rank::QUEUE }, u8>::new(0);
+        let _handle = handle.read();
+        assert!(allowed(check_none_held));
+        let held = inner.lock();
+        assert!(!allowed(check_none_held));
+        drop(held);
+        let held = queue.lock();
+        assert!(!allowed(check_none_held));
+        drop(held);
+        let held = table.write();
+        assert!(!allowed(check_none_held));
+        drop(held);
+        assert!(allowed(check_none_held));
     }
 
     #[test]

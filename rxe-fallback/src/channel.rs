@@ -3,6 +3,10 @@
 //! Each event is acknowledged as soon as it is read. ibv_ack_cq_events(3) suggests batches because
 //! each call takes a mutex; an uncontended mutex costs little compared with the read(2) that
 //! fetched the event, and destroying a CQ then never waits for unacknowledged events.
+//!
+//! `ibv_get_cq_event` tells the driver of each event, since the driver has to count the events of a
+//! CQ that it arms. A CQ whose memory somebody else polls and arms needs none of that:
+//! [`CompChannel::create_without_driver`].
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::ffi::c_void;
@@ -25,6 +29,8 @@ pub struct CompChannel {
 struct ChannelInner {
     raw: NonNull<sys::ibv_comp_channel>,
     context: Context,
+    /// The driver learns of the events.
+    tells_driver: bool,
 }
 
 // SAFETY: ibv_get_cq_event reads a descriptor and may be called by any thread; the struct's fields
@@ -43,10 +49,24 @@ impl CompChannel {
     /// # References
     /// ibv_create_comp_channel(3)
     pub fn create(context: &Context) -> Result<Self> {
+        Self::open(context, true)
+    }
+
+    /// As [`CompChannel::create`], for CQs that the driver neither arms nor polls: no function of
+    /// the driver runs for their events. On such a channel a CQ that is armed through verbs misses
+    /// events.
+    ///
+    /// # Errors
+    /// As [`CompChannel::create`].
+    pub fn create_without_driver(context: &Context) -> Result<Self> {
+        Self::open(context, false)
+    }
+
+    fn open(context: &Context, tells_driver: bool) -> Result<Self> {
         // SAFETY: the context is open for as long as `context` lives.
         let raw = unsafe { sys::ibv_create_comp_channel(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
-        let channel = Self { inner: Arc::new(ChannelInner { raw, context: context.clone() }) };
+        let channel = Self { inner: Arc::new(ChannelInner { raw, context: context.clone(), tells_driver }) };
         crate::set_nonblocking(channel.as_fd())?;
         Ok(channel)
     }
@@ -59,21 +79,40 @@ impl CompChannel {
     /// # References
     /// ibv_get_cq_event(3)
     pub fn next_event(&self) -> Result<Option<u64>> {
-        let mut cq = ptr::null_mut();
-        let mut token = ptr::null_mut();
+        let event = if self.inner.tells_driver { self.get_event() } else { self.read_event() };
+        let cq = match event {
+            Ok(cq) => cq,
+            Err(error) if matches!(error.errno(), libc::EAGAIN | libc::EINTR) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // SAFETY: the CQ is alive: ibv_destroy_cq waits until each event read was acknowledged,
+        // which happens here once, after the token was read.
+        let token = unsafe {
+            let token = (*cq).cq_context;
+            sys::ibv_ack_cq_events(cq, 1);
+            token
+        };
+        Ok(Some(crate::token_from(token)))
+    }
+
+    fn get_event(&self) -> Result<*mut sys::ibv_cq> {
+        let (mut cq, mut token) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive; both places are written before a 0 is returned.
         let returned = unsafe { sys::ibv_get_cq_event(self.raw(), &mut cq, &mut token) };
-        if returned != 0 {
-            let error = Error::last("ibv_get_cq_event");
-            return match error.errno() {
-                libc::EAGAIN | libc::EINTR => Ok(None),
-                _ => Err(error),
-            };
+        if returned == 0 { Ok(cq) } else { Err(Error::last("ibv_get_cq_event")) }
+    }
+
+    /// As `ibv_get_cq_event`, but the driver does not learn of the event. The kernel's event is the
+    /// 64-bit handle that libibverbs gave to the CQ at its creation: the address of its `ibv_cq`.
+    fn read_event(&self) -> Result<*mut sys::ibv_cq> {
+        let mut handle = [0; size_of::<u64>()];
+        match nix::unistd::read(self.as_fd(), &mut handle) {
+            Ok(n) if n == handle.len() => {
+                Ok(ptr::with_exposed_provenance_mut(u64::from_ne_bytes(handle) as usize))
+            }
+            Ok(_) => Err(Error::new("read of a completion channel", libc::EIO)),
+            Err(errno) => Err(Error::new("read of a completion channel", errno as i32)),
         }
-        // SAFETY: the CQ is alive: ibv_destroy_cq waits until each event read was acknowledged,
-        // which happens here once.
-        unsafe { sys::ibv_ack_cq_events(cq, 1) };
-        Ok(Some(crate::token_from(token)))
     }
 
     /// The device of the channel.

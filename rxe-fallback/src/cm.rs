@@ -37,4 +37,4 @@ pub use blocking::{Connection, Incoming, Listener, Resolved};
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind, ConnInfo, DatagramPeer};
 pub use id::{CmId, DATAGRAM_QKEY, MAX_CONNECT_DATA, MAX_RESOLVE_DATA, PortSpace};
-pub use param::ConnParam;
+pub use param::{ConnParam, OwnAttr};

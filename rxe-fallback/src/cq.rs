@@ -14,8 +14,10 @@ use crate::device::Context;
 use crate::error::{Error, Result, check, memlock_hint};
 
 mod completion;
+mod polled;
 
 pub use completion::{Completion, WcOpcode, WcStatus};
+pub use polled::{Plain, Polled};
 
 /// A completion queue; cheap to clone.
 #[derive(Debug, Clone)]

@@ -21,8 +21,8 @@ mod gid;
 mod selector;
 
 pub use async_event::{AsyncEvent, AsyncKind, AsyncObject};
-pub(crate) use attr::mtu_code;
 pub use attr::{AtomicCap, DeviceAttr, LinkLayer, PortAttr, PortState};
+pub(crate) use attr::{mtu_bytes, mtu_code};
 pub use gid::{Gid, GidEntry, GidKind};
 pub use selector::Selector;
 

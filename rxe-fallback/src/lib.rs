@@ -63,7 +63,7 @@ pub use doorbell_sys as sys;
 pub use ah::{Ah, AhAttr};
 pub use channel::CompChannel;
 pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, DatagramPeer, EventChannel, PortSpace};
-pub use cq::{Completion, Cq, WcOpcode, WcStatus};
+pub use cq::{Completion, Cq, Plain, Polled, WcOpcode, WcStatus};
 pub use device::{
     AsyncEvent, AsyncKind, AsyncObject, AtomicCap, Context, DeviceAttr, DeviceInfo, Gid, GidEntry, GidKind,
     LinkLayer, NodeType, PortAttr, PortState, Selector, Transport, devices,

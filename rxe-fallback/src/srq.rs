@@ -143,6 +143,19 @@ impl Srq {
         if sges.len() > max {
             return Err(PostError::TooManySegments { given: sges.len(), max });
         }
+        self.post_raw(wr_id, sges)
+    }
+
+    /// Posts one receive without a look at the SRQ: the device library refuses too many segments.
+    /// On an SRQ for UD, a GRH area must be left in front of the message.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] or [`PostError::Refused`]; nothing was posted.
+    ///
+    /// # References
+    /// ibv_post_srq_recv(3)
+    #[inline(always)]
+    pub fn post_raw(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let sg_list = sges.as_ptr().cast_mut().cast();
         let mut wr =
             sys::ibv_recv_wr { wr_id, next: std::ptr::null_mut(), sg_list, num_sge: sges.len() as i32 };

@@ -185,6 +185,7 @@ pub(crate) fn index_in_chain(base: usize, bad: usize, size: usize, len: usize) -
     if index < len { index } else { 0 }
 }
 
+#[cold]
 pub(crate) fn refused(returned: i32) -> PostError {
     PostError::from_verb(returned)
 }

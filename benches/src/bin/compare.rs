@@ -14,6 +14,7 @@ use doorbell_benches::{
     report,
     report::Row,
     sample::{self, Effort, Timing},
+    uct::Uct,
 };
 
 /// Measures the data paths on queues of the software device, or of a real one.
@@ -25,7 +26,7 @@ struct Args {
     /// Only cases whose name contains this; dtest's latencies are the case `dtest`.
     #[arg(long, default_value = "")]
     only: String,
-    /// Only this subject: libmlx5-lock, libmlx5-nolock, verbs, mlx5-direct, provider,
+    /// Only this subject: libmlx5-lock, libmlx5-nolock, verbs, mlx5-direct, ucx, provider,
     /// provider-verbs or libdaplofa.
     #[arg(long, value_parser = subject)]
     subject: Option<Subject>,
@@ -152,6 +153,11 @@ impl Job {
     fn through_libdat(&self) -> bool {
         self.spec.case.through_libdat()
     }
+
+    /// Whether this program runs the case, and not a program in C.
+    fn is_here(&self) -> bool {
+        !self.through_libdat() && self.subject != Subject::Ucx
+    }
 }
 
 fn measure(args: &Args) -> Result<()> {
@@ -160,6 +166,7 @@ fn measure(args: &Args) -> Result<()> {
         doorbell::Ia::open(name)?;
     }
     let dat = DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
+    let uct = Uct::new().map_err(|e| println!("the subject ucx is left out: {e:#}")).ok();
     let verbs = library("libdoorbell_verbs.so").map_err(|e| println!("the subject verbs is left out: {e:#}"));
     let mut jobs = vec![];
     for (index, spec) in plan(args.quick).into_iter().enumerate() {
@@ -169,6 +176,7 @@ fn measure(args: &Args) -> Result<()> {
         let wanted = wanted && possible;
         let subjects = Subject::ALL.into_iter().filter(|s| args.subject.is_none_or(|only| only == *s));
         let subjects = subjects.filter(|s| *s != Subject::Verbs || verbs.is_ok());
+        let subjects = subjects.filter(|s| *s != Subject::Ucx || uct.is_some());
         jobs.extend(subjects.filter(|s| wanted && s.does(&spec)).map(|subject| Job { index, spec, subject }));
     }
     let with_dtest = "dtest".contains(&args.only) && args.subject.is_none();
@@ -184,8 +192,9 @@ fn measure(args: &Args) -> Result<()> {
     for round in 1..=args.rounds() {
         eprintln!("round {round} of {}: {} measurements", args.rounds(), jobs.len());
         for (job, timings) in jobs.iter().zip(&mut timings) {
-            let timing = match &dat {
-                Some(dat) if job.through_libdat() => dat.time(job.subject, &job.spec, args.effort())?,
+            let timing = match (&dat, &uct) {
+                (Some(dat), _) if job.through_libdat() => dat.time(job.subject, &job.spec, args.effort())?,
+                (_, Some(uct)) if job.subject == Subject::Ucx => uct.time(&job.spec, args.effort())?,
                 _ => time_elsewhere(args, *job, &mut data_path)?,
             };
             timings.push(timing);
@@ -206,6 +215,10 @@ fn measure(args: &Args) -> Result<()> {
         if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
             let groups = if args.quick { 1 } else { 16 };
             count_dat(&jobs, dat, groups, &mut counts)?;
+        }
+        if let Some(uct) = uct.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
+            let groups = if args.quick { 1 } else { 16 };
+            count_uct(&jobs, uct, groups, &mut counts)?;
         }
     }
     let rows: Vec<Row> = jobs
@@ -291,12 +304,20 @@ struct Count {
     locked: Option<f64>,
 }
 
-/// Instructions per operation of the jobs that do not use libdat2: one run under callgrind per
+impl Count {
+    /// What was stepped through, in this number of operations.
+    fn of((steps, operations): (count::Steps, u32)) -> Self {
+        let per_operation = |n: u64| Some(n as f64 / f64::from(operations));
+        Self { instructions: per_operation(steps.instructions), locked: per_operation(steps.locked) }
+    }
+}
+
+/// Instructions per operation of the jobs that run in this program: one run under callgrind per
 /// subject.
 fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     for subject in Subject::ALL {
         let own: Vec<usize> =
-            (0..jobs.len()).filter(|n| jobs[*n].subject == subject && !jobs[*n].through_libdat()).collect();
+            (0..jobs.len()).filter(|n| jobs[*n].subject == subject && jobs[*n].is_here()).collect();
         if own.is_empty() {
             continue;
         }
@@ -310,10 +331,10 @@ fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     Ok(())
 }
 
-/// Locked instructions per operation of the jobs that do not use libdat2, by single steps.
+/// Locked instructions per operation of the jobs that run in this program, by single steps.
 fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     let stepper = Stepper::new()?;
-    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| !job.through_libdat()) {
+    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.is_here()) {
         let mut command = again(job.subject)?;
         command.args(["--trap", &job.index.to_string()]);
         let operations = operations(&job.spec) * TRAPPED_RUNS;
@@ -325,11 +346,17 @@ fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
 /// Instructions and locked instructions per operation of the jobs that go through libdat2, counted
 /// by single steps in `groups` groups of operations.
 fn count_dat(jobs: &[Job], dat: &DatPost, groups: u32, counts: &mut [Count]) -> Result<()> {
-    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.through_libdat()) {
-        let (steps, operations) = dat.steps(job.subject, &job.spec, groups)?;
-        let per_operation = |n: u64| Some(n as f64 / f64::from(operations));
-        *count =
-            Count { instructions: per_operation(steps.instructions), locked: per_operation(steps.locked) };
+    let counted = |job: &Job| job.through_libdat() && job.spec.case.threads().is_none();
+    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| counted(job)) {
+        *count = Count::of(dat.steps(job.subject, &job.spec, groups)?);
+    }
+    Ok(())
+}
+
+/// As [`count_dat`], of the jobs of UCX.
+fn count_uct(jobs: &[Job], uct: &Uct, groups: u32, counts: &mut [Count]) -> Result<()> {
+    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.subject == Subject::Ucx) {
+        *count = Count::of(uct.steps(&job.spec, groups)?);
     }
     Ok(())
 }

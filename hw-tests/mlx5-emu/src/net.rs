@@ -17,7 +17,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, QPN_INDEX_BITS};
-use crate::engine::responder::{Datagram, Op, Payload, Reply, Request};
+use crate::engine::datagram::Datagram;
+use crate::engine::responder::{Op, Payload, Reply, Request};
 use crate::mem;
 use crate::qp_state::QpType;
 use crate::ring::{CAPACITY, Ring};

@@ -220,6 +220,23 @@ fn local_protection_errors_name_the_request_and_flush_the_rest() {
 }
 
 #[test]
+fn only_the_bytes_that_arrive_must_lie_inside_the_region_of_a_receive() {
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
+    let (a, _) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    let mut beyond = memory.sge(4000, 96);
+    beyond.length = 4096;
+    post_srq(srq, 1, &[beyond]);
+    send(a, 2, SIGNALED, &[memory.sge(0, 96)]);
+    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
+    post_srq(srq, 3, &[beyond]);
+    send(a, 4, SIGNALED, &[memory.sge(0, 97)]);
+    let wcs = poll(cq, 2);
+    assert_eq!(wcs.iter().find(|wc| wc.wr_id == 3).unwrap().status, LOC_PROT);
+}
+
+#[test]
 fn error_flushes_both_queues_and_reset_empties_them() {
     let mut rig = Rig::new();
     let cq = rig.cq(64);

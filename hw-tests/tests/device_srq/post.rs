@@ -184,7 +184,8 @@ fn r57_srq_post_pz_mismatch() {
     side.post(&mut srq, 1, 64, 0, 0);
 }
 
-/// A context that names no LMR, or none any more, is refused, also when it is that of the last post.
+/// A context that names no LMR, or none any more, is refused, also when it is that of the last
+/// post.
 fn r58_srq_post_invalid_lmr() {
     let side = server();
     let mut srq = srq_with_iov(&side, 4, 2);

@@ -49,12 +49,21 @@
 //! A thread that is inside finds `open == 0` and cannot enter a second time; this includes signal
 //! handlers.
 //!
+//! A mutex may have a [`Door`]: a second word, which may outlive the mutex, and in which the owner
+//! finds its bias as well. The owner reads the bias there, twice as above. The word has the bias of
+//! an owner only while the lock has: a thread that revokes the bias, or closes the door, removes
+//! the bias from both words before the heavy fence. So the proof is the same for either word. A
+//! thread may have read the word, and then read `open`, when the mutex is gone; so a mutex that may
+//! have a door never frees a bias, but keeps it for another lock of the same thread. A mutex that
+//! is dropped closes its door, and thereby waits for an owner that has entered by it.
+//!
 //! The value's memory is visible to the next user: each user leaves with a release store (of `open`
 //! or of `slow`), which the next user reads with acquire before it enters; an owner that enters
 //! again by the fast path was the last user.
 //!
 //! `tests/model.rs` explores the protocol with loom and says what the model covers.
 
+mod door;
 mod lock;
 mod mutex;
 mod new;
@@ -63,7 +72,8 @@ mod raw;
 #[cfg(test)]
 mod tests;
 
+pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
 pub use self::platform::{SharedLocks, hold_shared_locks};
-pub use self::raw::Guard;
+pub use self::raw::{Guard, OwnerGuard};

@@ -24,9 +24,14 @@ pub enum LockError {
     Reentrant,
 }
 
-/// Objects come and go in one place, so biases are used again.
-fn new_bias(thread: usize) -> &'static Bias {
-    reuse_bias(thread).and_then(|bias| bias.downcast_ref()).unwrap_or_else(|| Bias::allocate(thread))
+/// A bias that another lock has kept. For locks that keep theirs.
+pub(super) fn reuse(thread: usize) -> Option<&'static Bias> {
+    reuse_bias(thread)?.downcast_ref()
+}
+
+/// Keeps biases for [`reuse`].
+pub(super) fn keep(biases: &mut dyn Iterator<Item = &'static Bias>) {
+    keep_biases(&mut biases.map(|bias| (bias.thread(), bias as _)));
 }
 
 impl<T: Send> BiasedLock<T> {
@@ -45,10 +50,7 @@ impl<T: Send> BiasedLock<T> {
     /// Waits until no other thread uses the object and takes it out. Returns `None`, and leaves the
     /// object where it is, if this thread holds a guard.
     pub fn take(&self) -> Option<Box<T>> {
-        let _slow = self
-            .raw
-            .exclude(new_bias, |unused| keep_biases(&mut unused.map(|bias| (bias.thread(), bias as _))))
-            .ok()?;
+        let _slow = self.raw.exclude(reuse, |unused| keep(unused)).ok()?;
         let object = self.object.swap(std::ptr::null_mut(), Ordering::SeqCst);
         // SAFETY: `put` made the pointer from a box. The swap gave it to this call alone, and no
         // thread is inside.
@@ -87,7 +89,7 @@ impl<T: Send> BiasedLock<T> {
             return Err(LockError::Empty);
         }
         // The object stays: `take` needs the ordinary lock, and then waits for the owner.
-        Ok(Guard::new(object, self.raw.enter(slow, new_bias)))
+        Ok(Guard::new(object, self.raw.enter(slow, reuse, None)))
     }
 
     /// Whether the lock is in shared mode.
@@ -99,7 +101,7 @@ impl<T: Send> BiasedLock<T> {
 
 impl<T> Drop for BiasedLock<T> {
     fn drop(&mut self) {
-        keep_biases(&mut self.raw.biases().map(|bias| (bias.thread(), bias as _)));
+        keep(&mut self.raw.biases());
         let object = self.object.swap(std::ptr::null_mut(), Ordering::Relaxed);
         if !object.is_null() {
             // SAFETY: `put` made the pointer from a box, and nobody else has this lock any more.

@@ -3,13 +3,21 @@
 #![expect(unsafe_code, reason = "a value that a protocol of atomics protects")]
 
 // tests/model.rs includes this file with a platform of its own.
-use super::raw::{Bias, Guard, Raw};
+use super::door::Door;
+use super::lock::{keep, reuse};
+use super::platform::AtomicPtr;
+use super::raw::{Bias, Guard, Raw, Reuse, SecondWord, no_reuse};
 use std::cell::UnsafeCell;
+use std::sync::atomic::Ordering;
 
 /// A mutex whose owner locks it without an atomic read-modify-write instruction. The crate's
 /// documentation says which thread is the owner.
 pub struct BiasedMutex<T> {
     raw: Raw,
+    /// The biases are not freed with the mutex, but kept for other locks: see [`Door`].
+    keeps_biases: bool,
+    /// The word of the door, or NULL. Changes under the ordinary lock.
+    door: AtomicPtr<AtomicPtr<Bias>>,
     value: UnsafeCell<T>,
 }
 
@@ -19,14 +27,89 @@ unsafe impl<T: Send> Sync for BiasedMutex<T> {}
 
 impl<T> BiasedMutex<T> {
     /// A mutex in this state; the initial one is NULL and 0.
-    pub(super) const fn from_parts(raw: Raw, value: T) -> Self {
-        Self { raw, value: UnsafeCell::new(value) }
+    pub(super) const fn from_parts(
+        raw: Raw,
+        door: AtomicPtr<AtomicPtr<Bias>>,
+        keeps_biases: bool,
+        value: T,
+    ) -> Self {
+        Self { raw, keeps_biases, door, value: UnsafeCell::new(value) }
+    }
+
+    fn reuse(&self) -> Reuse {
+        if self.keeps_biases { reuse } else { no_reuse }
+    }
+
+    /// The word of the door, if there is one. Under the ordinary lock.
+    fn second_word(&self) -> Option<SecondWord> {
+        // SAFETY: NULL, or the word of a door that lives for ever.
+        let word = unsafe { self.door.load(Ordering::Relaxed).as_ref() }?;
+        Some(SecondWord { word, value: self.value.get().cast() })
     }
 
     /// Allocates what the locks need until a third thread becomes the owner. For a new mutex that
     /// is locked where nothing may be allocated.
     pub fn reserve(&mut self) {
-        self.raw.reserve(2, Bias::allocate);
+        self.raw.reserve(2, self.reuse());
+    }
+
+    /// From now on, the owner can enter by this door as well. Without an effect on a mutex that was
+    /// not made by [`BiasedMutex::with_doors`]. A mutex has one door at a time: an earlier one is
+    /// closed.
+    ///
+    /// # Safety
+    ///
+    /// The mutex is not moved from now on, and it is dropped before its memory is used for anything
+    /// else.
+    ///
+    /// # Panics
+    /// If this thread holds a guard of this mutex.
+    pub unsafe fn open_door(&self, door: &'static Door<T>)
+    where
+        T: Send,
+    {
+        if !self.keeps_biases {
+            return;
+        }
+        let slow = self.raw.hold();
+        assert!(slow.is_ok(), "a thread opens the door of a mutex that it holds");
+        self.forget_door();
+        let word = door.word();
+        self.door.store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+        self.raw.show_in(SecondWord { word, value: self.value.get().cast() });
+    }
+
+    /// Closes the door. Waits until no other thread is inside that has entered by it.
+    ///
+    /// # Panics
+    /// If this thread holds a guard of this mutex.
+    pub fn close_door(&self) {
+        assert!(self.has_closed_door(), "a thread closes the door of a mutex that it holds");
+    }
+
+    /// Closes the door. False if this thread holds a guard.
+    fn has_closed_door(&self) -> bool {
+        let slow = self.raw.hold();
+        if slow.is_ok() {
+            self.forget_door();
+        }
+        slow.is_ok()
+    }
+
+    /// Closes the door. Under the ordinary lock, and not from inside.
+    fn forget_door(&self) {
+        if let Some(second) = self.second_word() {
+            self.raw.hide_in(self.reuse(), second);
+            self.door.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the door of a mutex that nobody else refers to, but threads that have entered by it.
+    fn shut(&mut self) {
+        if !self.door.load(Ordering::Relaxed).is_null() && !self.has_closed_door() {
+            // The guard of this thread, which came through the door, would outlive the value.
+            std::process::abort();
+        }
     }
 
     /// The value, if this thread is the owner and holds no guard.
@@ -54,7 +137,8 @@ impl<T> BiasedMutex<T> {
     fn lock_slow(&self) -> Guard<'_, T> {
         let slow = self.raw.hold();
         assert!(slow.is_ok(), "a thread locks a mutex that it holds");
-        let entered = slow.map(|slow| self.raw.enter(slow, Bias::allocate));
+        // The door is looked up under the ordinary lock.
+        let entered = slow.map(|slow| self.raw.enter(slow, self.reuse(), self.second_word()));
         match entered {
             Ok(entered) => Guard::new(self.value.get(), entered),
             Err(_) => unreachable!("refused above"),
@@ -63,16 +147,21 @@ impl<T> BiasedMutex<T> {
 
     /// The value, which nobody else uses.
     pub fn get_mut(&mut self) -> &mut T {
+        self.shut();
         self.value.get_mut()
     }
 
-    /// Makes the lock free.
+    /// Makes the lock free, and closes its door without waiting.
     ///
     /// # Safety
     /// No other thread uses the mutex, and no guard of it is dropped later. So it is in the child
     /// of a fork, where the guards belonged to threads that do not exist; what such a thread was
     /// changing may be half changed.
     pub unsafe fn force_unlock(&self) {
+        if let Some(second) = self.second_word() {
+            second.hide();
+            self.door.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
         self.raw.forget();
     }
 
@@ -91,6 +180,11 @@ impl<T> std::fmt::Debug for BiasedMutex<T> {
 
 impl<T> Drop for BiasedMutex<T> {
     fn drop(&mut self) {
+        self.shut();
+        if self.keeps_biases {
+            keep(&mut self.raw.biases());
+            return;
+        }
         let biases: Vec<*mut Bias> = self.raw.biases().map(Bias::address).collect();
         for bias in biases {
             // SAFETY: `Bias::allocate` made it from a box, for this lock alone, which nobody uses

@@ -7,6 +7,7 @@ use super::platform::{
     AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence,
     light_fence, park, pause, thread_id, unpark_one,
 };
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
@@ -28,13 +29,20 @@ pub(super) struct Bias {
     last: AtomicUsize,
     streak: AtomicU32,
     needed: AtomicU32,
+    /// The value of a mutex with a [`Door`](super::door::Door).
+    value: AtomicPtr<()>,
 }
 
 /// No thread's ID: those are even.
 const SPARE: usize = 1;
 
-/// Gives an unused bias of a thread, or makes one.
-pub(super) type NewBias = fn(usize) -> &'static Bias;
+/// Gives an unused bias of this thread, if there is one and the lock may use it.
+pub(super) type Reuse = fn(usize) -> Option<&'static Bias>;
+
+/// For a lock that frees its biases.
+pub(super) fn no_reuse(_: usize) -> Option<&'static Bias> {
+    None
+}
 
 impl Bias {
     /// A new bias of this thread, in no lock.
@@ -47,6 +55,7 @@ impl Bias {
             last: AtomicUsize::new(0),
             streak: AtomicU32::new(0),
             needed: AtomicU32::new(0),
+            value: AtomicPtr::new(std::ptr::null_mut()),
         }))
     }
 
@@ -54,6 +63,12 @@ impl Bias {
     #[inline(always)]
     pub(super) fn thread(&self) -> usize {
         self.thread.load(Ordering::Relaxed)
+    }
+
+    /// The value of the mutex, if the bias was found in a door.
+    #[inline(always)]
+    pub(super) fn value(&self) -> *mut () {
+        self.value.load(Ordering::Relaxed)
     }
 
     pub(super) fn address(&self) -> *mut Self {
@@ -123,36 +138,68 @@ const PARKED: usize = 1;
 #[derive(Debug)]
 pub(super) struct Reentrant;
 
+/// A word outside of the lock where the owner, and nobody else, finds its bias as well.
+#[derive(Clone, Copy)]
+pub(super) struct SecondWord {
+    pub(super) word: &'static AtomicPtr<Bias>,
+    /// The value that the lock protects.
+    pub(super) value: *mut (),
+}
+
+impl SecondWord {
+    /// Puts the owner's bias there. Under `slow`.
+    fn show(self, own: &Bias) {
+        own.value.store(self.value, Ordering::Relaxed);
+        self.word.store(own.address(), Ordering::SeqCst);
+    }
+
+    /// Removes the owner's bias, if it is there. Under `slow`.
+    pub(super) fn hide(self) {
+        self.word.store(std::ptr::null_mut(), Ordering::SeqCst);
+    }
+}
+
+/// Enters the lock whose bias is in this word, if this thread is the owner and outside. Tests run
+/// `between` after the first look at the word and before the store of `open`.
+#[inline(always)]
+pub(super) fn try_enter_by(word: &AtomicPtr<Bias>, between: impl FnOnce()) -> Option<Owner> {
+    let bias = word.load(Ordering::Acquire);
+    let own = deref(bias)?;
+    let thread = thread_id();
+    if own.open.load(Ordering::Relaxed) != thread {
+        return None;
+    }
+    between();
+    own.open.store(0, Ordering::Relaxed);
+    light_fence();
+    let entered = Owner(own);
+    (word.load(Ordering::SeqCst) == bias).then_some(entered)
+}
+
 impl Raw {
     /// A lock in this state; the initial one is NULL and 0.
     pub(super) const fn from_parts(bias: AtomicPtr<Bias>, slow: AtomicUsize) -> Self {
         Self { bias, slow }
     }
 
-    /// Enters if this thread is the owner and outside. Tests run `between` after the first look at
-    /// the bias and before the store of `open`.
+    /// Enters if this thread is the owner and outside; see [`try_enter_by`].
     #[inline(always)]
     pub(super) fn try_enter(&self, between: impl FnOnce()) -> Option<Entered<'_>> {
-        let bias = self.bias.load(Ordering::Acquire);
-        let own = deref(bias)?;
-        let thread = thread_id();
-        if own.open.load(Ordering::Relaxed) != thread {
-            return None;
-        }
-        between();
-        own.open.store(0, Ordering::Relaxed);
-        light_fence();
-        let entered = Entered::Owner(own);
-        (self.bias.load(Ordering::SeqCst) == bias).then_some(entered)
+        try_enter_by(&self.bias, between).map(Entered::Owner)
     }
 
     /// Waits until no other thread is inside, and enters.
-    pub(super) fn enter<'a>(&'a self, slow: SlowGuard<'a>, new: NewBias) -> Entered<'a> {
+    pub(super) fn enter<'a>(
+        &'a self,
+        slow: SlowGuard<'a>,
+        reuse: Reuse,
+        second: Option<SecondWord>,
+    ) -> Entered<'a> {
         let thread = thread_id();
         match deref(self.bias.load(Ordering::Relaxed)) {
             Some(own) if own.thread() == thread => {
                 own.open.store(0, Ordering::Relaxed);
-                return Entered::Owner(own);
+                return Entered::Owner(Owner(own));
             }
             Some(shared) if shared.thread() == 0 => {
                 if !shared.makes_owner(thread) {
@@ -160,44 +207,52 @@ impl Raw {
                 }
             }
             Some(_) => {
-                self.revoke(new);
+                self.revoke(reuse, second);
                 return Entered::Shared(slow);
             }
             None if has_heavy_fence() => {}
             None => {
-                self.bias.store(self.bias_of(0, new).address(), Ordering::SeqCst);
+                self.bias.store(self.bias_of(0, reuse).address(), Ordering::SeqCst);
                 return Entered::Shared(slow);
             }
         }
         // This thread becomes the owner. It is inside before others see its bias.
-        let own = self.bias_of(thread, new);
+        let own = self.bias_of(thread, reuse);
         own.open.store(0, Ordering::Relaxed);
         self.bias.store(own.address(), Ordering::SeqCst);
-        Entered::Owner(own)
+        if let Some(second) = second {
+            second.show(own);
+        }
+        Entered::Owner(Owner(own))
     }
 
     /// The bias of this thread in this lock's ring; a new one if there is none. Under `slow`.
-    fn bias_of(&self, thread: usize, new: NewBias) -> &'static Bias {
+    fn bias_of(&self, thread: usize, reuse: Reuse) -> &'static Bias {
         let current = deref(self.bias.load(Ordering::Relaxed));
         let of = |thread| current.and_then(|bias| bias.ring().find(|bias| bias.thread() == thread));
         if let Some(bias) = of(thread) {
             return bias;
         }
+        if let Some(unused) = reuse(thread) {
+            self.link(unused, current);
+            return unused;
+        }
         if let Some(spare) = of(SPARE) {
             spare.thread.store(thread, Ordering::Relaxed);
             return spare;
         }
-        let bias = new(thread);
+        let bias = Bias::allocate(thread);
         self.link(bias, current);
         bias
     }
 
     /// Makes the biases for the first owners, of which `owners` can follow each other. Then their
     /// entries allocate nothing. For a new lock, which no other thread uses.
-    pub(super) fn reserve(&self, owners: usize, new: NewBias) {
-        let shared = self.bias_of(0, new);
+    pub(super) fn reserve(&self, owners: usize, reuse: Reuse) {
+        let shared = self.bias_of(0, reuse);
         self.bias.store(shared.address(), Ordering::Release);
-        (0..owners).for_each(|_| self.link(new(SPARE), Some(shared)));
+        let spare = || reuse(SPARE).unwrap_or_else(|| Bias::allocate(SPARE));
+        (0..owners).for_each(|_| self.link(spare(), Some(shared)));
     }
 
     /// Puts a new bias into the ring behind `current`.
@@ -215,15 +270,34 @@ impl Raw {
 
     /// Takes the bias from its owner and waits until the owner is outside. Under `slow`, and not
     /// from inside.
-    fn revoke(&self, new: NewBias) {
+    fn revoke(&self, reuse: Reuse, second: Option<SecondWord>) {
         let Some(last) = deref(self.bias.load(Ordering::Relaxed)) else { return };
         if last.thread() != 0 {
-            let shared = self.bias_of(0, new);
+            let shared = self.bias_of(0, reuse);
             shared.begin_sharing();
             self.bias.store(shared.address(), Ordering::SeqCst);
+            if let Some(second) = second {
+                second.hide();
+            }
             if last.thread() != thread_id() {
                 last.wait_until_left();
             }
+        }
+    }
+
+    /// From now on, the owner finds its bias in this word as well. Under `slow`.
+    pub(super) fn show_in(&self, second: SecondWord) {
+        if let Some(own) = deref(self.bias.load(Ordering::Relaxed)).filter(|bias| bias.thread() != 0) {
+            second.show(own);
+        }
+    }
+
+    /// From now on, the owner does not find its bias in this word. Waits until no other thread is
+    /// inside that has found it there. Under `slow`, and not from inside.
+    pub(super) fn hide_in(&self, reuse: Reuse, second: SecondWord) {
+        match deref(self.bias.load(Ordering::Relaxed)) {
+            Some(own) if own.thread() == thread_id() => second.hide(),
+            _ => self.revoke(reuse, Some(second)),
         }
     }
 
@@ -231,11 +305,11 @@ impl Raw {
     /// lock, which then begins anew.
     pub(super) fn exclude(
         &self,
-        new: NewBias,
+        reuse: Reuse,
         unused: impl FnOnce(&mut dyn Iterator<Item = &'static Bias>),
     ) -> Result<SlowGuard<'_>, Reentrant> {
         let slow = self.hold()?;
-        self.revoke(new);
+        self.revoke(reuse, None);
         if let Some(last) = deref(self.bias.load(Ordering::Relaxed)) {
             self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
             unused(&mut last.ring());
@@ -351,19 +425,57 @@ fn release_parked(slow: &AtomicUsize) {
     });
 }
 
+/// The owner's right to use the value, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Owner(&'static Bias);
+
+impl Drop for Owner {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.open.store(self.0.thread(), Ordering::Release);
+    }
+}
+
 /// The right to use the value, until this is dropped.
 #[derive(Debug)]
 pub(super) enum Entered<'a> {
-    Owner(&'a Bias),
+    Owner(#[expect(dead_code, reason = "for its drop")] Owner),
     Shared(#[expect(dead_code, reason = "for its drop")] SlowGuard<'a>),
 }
 
-impl Drop for Entered<'_> {
+/// Exclusive access to the value of a mutex for its owner, which came through a
+/// [`Door`](super::Door), until the guard is dropped. Stays on its thread.
+#[derive(Debug)]
+pub struct OwnerGuard<T> {
+    owner: Owner,
+    _value: PhantomData<*mut T>,
+}
+
+impl<T> OwnerGuard<T> {
+    /// `owner` was found in a door of a mutex with such a value.
     #[inline(always)]
-    fn drop(&mut self) {
-        if let Self::Owner(own) = self {
-            own.open.store(own.thread(), Ordering::Release);
-        }
+    pub(super) fn new(owner: Owner) -> Self {
+        Self { owner, _value: PhantomData }
+    }
+}
+
+impl<T> Deref for OwnerGuard<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: as in `deref_mut`.
+        unsafe { &*self.owner.0.value().cast::<T>() }
+    }
+}
+
+impl<T> DerefMut for OwnerGuard<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the value of the mutex, which is not dropped and not moved while its owner is
+        // inside: `BiasedMutex::open_door` demands that, and the drop of a mutex closes its door.
+        // Exclusive as in `Guard::deref_mut`.
+        unsafe { &mut *self.owner.0.value().cast::<T>() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The locks on the processor's own atomics, under load.
 
 use super::platform::{FIRST_STREAK, LONGEST_STREAK};
-use super::{BiasedLock, BiasedMutex, LockError};
+use super::{BiasedLock, BiasedMutex, Door, LockError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -118,6 +118,113 @@ fn mutex_with_a_reserve_has_its_first_owner_at_once() {
     visit(&mutex);
     (0..FIRST_STREAK).for_each(|_| drop(mutex.lock()));
     assert_eq!(mutex.try_lock_fast().as_deref(), Some(&1));
+}
+
+/// A mutex with a door that is open.
+fn with_door<T: Send>(value: T) -> (Box<BiasedMutex<T>>, &'static Door<T>) {
+    let (mutex, door) = (Box::new(BiasedMutex::with_doors(value)), Box::leak(Box::new(Door::new())));
+    assert!(door.try_lock_fast().is_none(), "there is no mutex");
+    #[expect(unsafe_code, reason = "the door of a mutex")]
+    // SAFETY: the mutex stays in its box until it is dropped.
+    unsafe {
+        mutex.open_door(door);
+    };
+    (mutex, door)
+}
+
+#[test]
+fn owner_enters_by_the_door_and_nobody_else() {
+    let (mutex, door) = with_door(0);
+    assert!(door.try_lock_fast().is_none(), "there is no owner");
+    drop(mutex.lock());
+    let inside = door.try_lock_fast().unwrap();
+    assert!(door.try_lock_fast().is_none() && mutex.try_lock_fast().is_none());
+    drop(inside);
+    let inside = mutex.lock();
+    assert!(door.try_lock_fast().is_none());
+    drop(inside);
+    *door.try_lock_fast().unwrap() += 1;
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(door.try_lock_fast().is_none(), "another thread owns it"));
+    });
+    visit(&mutex);
+    assert!(door.try_lock_fast().is_none(), "the lock is shared");
+    (0..FIRST_STREAK).for_each(|_| drop(mutex.lock()));
+    assert_eq!(door.try_lock_fast().as_deref(), Some(&2));
+    mutex.close_door();
+    assert!(door.try_lock_fast().is_none() && mutex.try_lock_fast().is_some());
+    // Another door, of a mutex that has its owner already.
+    let other = Box::leak(Box::new(Door::new()));
+    #[expect(unsafe_code, reason = "the door of a mutex")]
+    // SAFETY: as in `with_door`.
+    unsafe {
+        mutex.open_door(other);
+    };
+    assert_eq!(other.try_lock_fast().as_deref(), Some(&2));
+    #[expect(unsafe_code, reason = "the door of a mutex")]
+    // SAFETY: as in `with_door`.
+    unsafe {
+        mutex.open_door(door);
+    };
+    assert!(other.try_lock_fast().is_none() && door.try_lock_fast().is_some());
+    drop(mutex);
+    assert!(door.try_lock_fast().is_none(), "the mutex is gone");
+}
+
+#[test]
+#[should_panic(expected = "a mutex that it holds")]
+fn a_door_is_not_closed_from_inside() {
+    let (mutex, door) = with_door(0);
+    drop(mutex.lock());
+    let _inside = door.try_lock_fast().unwrap();
+    mutex.close_door();
+}
+
+/// One thread enters by the door all the time; another drops the mutex and makes a new one. No
+/// thread uses a value that is gone, and no use is lost.
+#[test]
+fn no_value_is_used_after_its_mutex() {
+    const ROUNDS: u64 = 500;
+    struct Value(u64, &'static AtomicU64);
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.1.fetch_add(self.0, Ordering::SeqCst);
+            self.0 = u64::MAX / 2;
+        }
+    }
+    static USES: AtomicU64 = AtomicU64::new(0);
+    static DOOR: Door<Value> = Door::new();
+    let (current, ended) = (std::sync::Mutex::new(None::<Box<BiasedMutex<Value>>>), AtomicBool::new(false));
+    let mut entered = 0_u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                let mutex = Box::new(BiasedMutex::with_doors(Value(0, &USES)));
+                #[expect(unsafe_code, reason = "the door of a mutex")]
+                // SAFETY: the mutex stays in its box until it is dropped.
+                unsafe {
+                    mutex.open_door(&DOOR);
+                };
+                *current.lock().unwrap() = Some(mutex);
+                std::thread::yield_now();
+                drop(current.lock().unwrap().take());
+            }
+            ended.store(true, Ordering::Release);
+        });
+        while !ended.load(Ordering::Acquire) {
+            if let Some(mut value) = DOOR.try_lock_fast() {
+                assert!(value.0 < u64::MAX / 2, "used after it was dropped");
+                value.0 += 1;
+                entered += 1;
+            } else if let Some(mutex) = &*current.lock().unwrap() {
+                // Becomes the owner.
+                mutex.lock().0 += 1;
+                entered += 1;
+            }
+        }
+    });
+    assert_eq!(USES.load(Ordering::SeqCst), entered);
+    assert!(entered > 0);
 }
 
 /// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it

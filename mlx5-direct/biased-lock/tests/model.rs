@@ -1,11 +1,12 @@
-//! The biased locks (src/raw.rs, src/lock.rs and src/mutex.rs, the files themselves), explored by
-//! loom.
+//! The biased locks (src/raw.rs, src/lock.rs, src/mutex.rs and src/door.rs, the files themselves),
+//! explored by loom.
 //!
 //! Modelled: every interleaving of two threads, up to [`PREEMPTIONS`] preemptions an execution, and
 //! every outcome of the atomic accesses that the C11 memory model allows; a data race on the object
 //! fails the model. Covered: the owner against a thread that revokes its bias, against a thread
 //! that takes the object out, two threads that enter a new lock, shared mode, and the way back from
-//! it: a thread that becomes the owner by its next entry while the former owner enters.
+//! it: a thread that becomes the owner by its next entry while the former owner enters. The owner
+//! that enters by a door, against a thread that locks the mutex, and against one that drops it.
 //!
 //! membarrier(2) is modelled as a request to all other threads: each executes a SeqCst fence at one
 //! of its fence points and acknowledges, and the caller waits for all acknowledgements. The owner's
@@ -23,6 +24,9 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 
 #[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
+#[path = "../src/door.rs"]
+mod door;
+#[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
 #[path = "../src/lock.rs"]
 mod lock;
 #[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
@@ -31,6 +35,7 @@ mod mutex;
 #[allow(dead_code, unreachable_pub, reason = "the model does not use all of it")]
 #[path = "../src/raw.rs"]
 mod raw;
+use door::Door;
 use lock::{BiasedLock, LockError};
 use mutex::BiasedMutex;
 use platform::{AtomicPtr, AtomicUsize, FENCES, FENCES_OF, HAS_FENCES, ID, light_fence};
@@ -306,7 +311,7 @@ fn use_mutex(mutex: &BiasedMutex<Object>) {
 /// owner.
 fn way_back() {
     model(|| {
-        let mutex = Arc::new(BiasedMutex::from_parts(new_lock(), object()));
+        let mutex = Arc::new(BiasedMutex::from_parts(new_lock(), no_word(), false, object()));
         use_mutex(&mutex);
         let other = {
             let mutex = Arc::clone(&mutex);
@@ -316,6 +321,70 @@ fn way_back() {
         ended();
         other.join().unwrap();
         assert_eq!(value(&mutex.lock()), 4);
+    });
+}
+
+fn no_word<T>() -> AtomicPtr<T> {
+    AtomicPtr::new(std::ptr::null_mut())
+}
+
+/// A mutex that this thread owns, and its door.
+fn mutex_with_door() -> (Box<BiasedMutex<Object>>, &'static Door<Object>) {
+    let mutex = Box::new(BiasedMutex::from_parts(new_lock(), no_word(), true, object()));
+    let door = Box::leak(Box::new(Door::from_parts(no_word())));
+    #[allow(unsafe_code, reason = "the door of a mutex")]
+    // SAFETY: the mutex stays in its box, which drops it.
+    unsafe {
+        mutex.open_door(door);
+    };
+    add_one(&mut mutex.lock());
+    (mutex, door)
+}
+
+/// Enters by the door as a dequeue does. False if the door is closed.
+fn use_door(door: &'static Door<Object>) -> bool {
+    light_fence();
+    let used = match door.try_lock_fast_after(light_fence) {
+        Some(mut object) => {
+            add_one(&mut object);
+            true
+        }
+        None => false,
+    };
+    light_fence();
+    used
+}
+
+/// The first thread is the owner and enters by the door; the second locks the mutex.
+fn door_and_successor() {
+    model(|| {
+        let (mutex, door) = mutex_with_door();
+        let mutex = Arc::new(mutex);
+        let other = {
+            let mutex = Arc::clone(&mutex);
+            spawn(move || use_mutex(&mutex))
+        };
+        let used = use_door(door);
+        ended();
+        other.join().unwrap();
+        assert_eq!(value(&mutex.lock()), 2 + u32::from(used));
+    });
+}
+
+/// The first thread is the owner and enters by the door, and has no other reference to the mutex;
+/// the second closes the door, uses the value without the lock, and drops the mutex.
+fn door_and_dropper() {
+    model(|| {
+        let (mut mutex, door) = mutex_with_door();
+        let other = spawn(move || {
+            let used = value(mutex.get_mut());
+            drop(mutex);
+            used
+        });
+        let used = use_door(door);
+        ended();
+        assert_eq!(other.join().unwrap(), 1 + u32::from(used));
+        assert!(!use_door(door), "the mutex is gone");
     });
 }
 
@@ -345,6 +414,26 @@ fn two_successors_exclude_each_other() {
 #[test]
 fn a_thread_that_owns_again_excludes_the_former_owner() {
     way_back();
+}
+
+#[test]
+fn an_owner_in_the_door_excludes_its_successor() {
+    door_and_successor();
+}
+
+#[test]
+fn a_mutex_is_dropped_after_its_owner_has_left_the_door() {
+    door_and_dropper();
+}
+
+#[test]
+fn without_the_heavy_fence_two_threads_enter_by_door_and_mutex() {
+    assert!(fails_without_fences(door_and_successor), "the model is too weak to prove anything");
+}
+
+#[test]
+fn without_the_heavy_fence_a_dropped_mutex_is_used() {
+    assert!(fails_without_fences(door_and_dropper), "the model is too weak to prove anything");
 }
 
 #[test]

@@ -110,6 +110,14 @@ pub(crate) fn plain_kind(op_own: u8) -> Option<PlainKind> {
     }
 }
 
+/// Whether an entry that belongs to software is a Send without immediate data with its payload in
+/// the first 32 bytes of the entry. The owner bit of `op_own` must be 0 if the entry belongs to
+/// software, else 1.
+#[inline(always)]
+pub(crate) fn is_short_send(op_own: u8) -> bool {
+    op_own & !SOLICITED == 0x20 | 1 << FORMAT_SHIFT
+}
+
 /// Whether [`plain_kind`] is this kind.
 #[inline(always)]
 pub(crate) fn is_plain_of(op_own: u8, kind: PlainKind) -> bool {

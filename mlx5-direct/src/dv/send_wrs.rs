@@ -2,9 +2,12 @@
 
 use core::{fmt, marker::PhantomData};
 
-use doorbell_sys::{ibv_send_flags, ibv_send_wr, ibv_sge};
+use doorbell_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use crate::wr::{AddressVector, Bind};
+use crate::{
+    wqe::{DataSeg, send::flag},
+    wr::{AddressVector, Bind},
+};
 
 /// The send work requests of a chain, in order.
 #[derive(Clone, Debug)]
@@ -25,6 +28,74 @@ impl<'a> SendWrs<'a> {
     /// request, the union members for its opcode and for the QP's type are set.
     pub unsafe fn new<T>(first: *const T) -> Self {
         Self { next: first.cast(), _chain: PhantomData }
+    }
+
+    /// The request of a chain that is one Send of one segment, without a fence.
+    #[inline(always)]
+    pub(crate) fn only_send(&self) -> Option<OnlySend<'a>> {
+        /// `num_sge` and `opcode`, which are neighbours.
+        const ONE_SEND: u64 = 1 | (ibv_wr_opcode::IBV_WR_SEND as u64) << 32;
+        const FLAGS: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0
+            | ibv_send_flags::IBV_SEND_SOLICITED.0
+            | ibv_send_flags::IBV_SEND_INLINE.0;
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        let what = u64::from(wr.num_sge.cast_unsigned()) | u64::from(wr.opcode) << 32;
+        if !wr.next.is_null() || what != ONE_SEND || wr.send_flags & !FLAGS != 0 {
+            return None;
+        }
+        // SAFETY: one valid entry, by the contract of `new`.
+        Some(OnlySend { wr_id: wr.wr_id, flags: wr.send_flags, sge: unsafe { &*wr.sg_list } })
+    }
+}
+
+/// A Send of one segment that is alone in its chain. Only [`SendWrs`] makes one.
+pub(crate) struct OnlySend<'a> {
+    pub(crate) wr_id: u64,
+    flags: u32,
+    sge: &'a ibv_sge,
+}
+
+impl<'a> OnlySend<'a> {
+    /// Whether the data is inline.
+    #[inline(always)]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0
+    }
+
+    /// Bytes of the message.
+    #[inline(always)]
+    pub(crate) fn length(&self) -> u32 {
+        self.sge.length
+    }
+
+    /// The message, if it is inline and not empty.
+    #[inline(always)]
+    pub(crate) fn inline(&self) -> &'a [u8] {
+        if !self.is_inline() || self.sge.length == 0 {
+            return &[];
+        }
+        // SAFETY: valid and unchanged for 'a by the contract of `SendWrs::new`, since the request
+        // has the inline flag.
+        unsafe { core::slice::from_raw_parts(self.sge.addr as *const u8, self.sge.length as usize) }
+    }
+
+    /// The segment of a message that is not inline.
+    #[inline(always)]
+    pub(crate) fn segment(&self) -> DataSeg {
+        DataSeg::from_sge(self.sge)
+    }
+
+    /// The flags of the control segment.
+    #[inline(always)]
+    pub(crate) fn ctrl_flags(&self) -> u8 {
+        const {
+            assert!(ibv_send_flags::IBV_SEND_SIGNALED.0 << 2 == flag::CQ_UPDATE as u32);
+            assert!(ibv_send_flags::IBV_SEND_SOLICITED.0 >> 1 == flag::SOLICITED as u32);
+        }
+        let signalled = self.flags & ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let solicited = self.flags & ibv_send_flags::IBV_SEND_SOLICITED.0;
+        (signalled << 2 | solicited >> 1) as u8
     }
 }
 

@@ -281,3 +281,41 @@ fn check_slots(wqe_count: u32, stride_bytes: u32, max_requests: u32) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receive_queues_have_the_sizes_of_the_format() {
+        for (count, stride, most) in [(1, 16, 1), (32_768, 4096, 32_768), (8, 64, 1), (8, 64, 8)] {
+            assert_eq!(check_slots(count, stride, most), Ok(()), "{count} slots of {stride} bytes");
+        }
+        for wqe_count in [0, 3, 65_536] {
+            let refused = Err(LayoutError::ReceiveWqeCount { wqe_count });
+            assert_eq!(check_slots(wqe_count, 64, 1), refused);
+        }
+        for stride_bytes in [0, 8, 48, 8192] {
+            assert_eq!(check_slots(8, stride_bytes, 1), Err(LayoutError::ReceiveStride { stride_bytes }));
+        }
+        for max_requests in [0, 9] {
+            let refused = Err(LayoutError::MaxRequests { max_requests, block_count: 8 });
+            assert_eq!(check_slots(8, 64, max_requests), refused);
+        }
+    }
+
+    #[test]
+    fn send_queues_have_the_sizes_of_the_format() {
+        let caps = |max_requests| SqCaps { max_requests, max_segments: 4, max_inline: 44, signal_all: false };
+        for (count, most) in [(1, 1), (32_768, 32_768), (8, 1), (8, 8)] {
+            assert_eq!(check_blocks(count, &caps(most)), Ok(()), "{count} blocks");
+        }
+        for block_count in [0, 3, 65_536] {
+            assert_eq!(check_blocks(block_count, &caps(1)), Err(LayoutError::BlockCount { block_count }));
+        }
+        for max_requests in [0, 9] {
+            let refused = Err(LayoutError::MaxRequests { max_requests, block_count: 8 });
+            assert_eq!(check_blocks(8, &caps(max_requests)), refused);
+        }
+    }
+}

@@ -420,9 +420,9 @@ impl SlotMut<'_> {
         }
     }
 
-    /// Writes the data segments that `encode` makes of `list`, and the terminator if there are fewer
-    /// than fit. Returns false if `encode` refuses one, or if they do not fit; then the slot may hold
-    /// some of them.
+    /// Writes the data segments that `encode` makes of `list`, and the terminator if there are
+    /// fewer than fit. Returns false if `encode` refuses one, or if they do not fit; then the slot
+    /// may hold some of them.
     #[inline(always)]
     pub(crate) fn write_accepted<T>(
         &mut self,

@@ -111,6 +111,44 @@ impl Target for Units<'_> {
     }
 }
 
+/// Copies 1 to 48 bytes by pieces that may overlap.
+///
+/// # Safety
+///
+/// `from` is valid for reads and `to` for writes of `len` bytes, which do not overlap.
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    /// # Safety
+    ///
+    /// As for `copy_short`; `len` is at least the size of `T`.
+    #[inline(always)]
+    unsafe fn ends<T>(from: *const u8, to: *mut u8, len: usize) {
+        let last = len - size_of::<T>();
+        // SAFETY: the first and the last piece of the bytes, by contract.
+        unsafe {
+            let (a, b) = (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
+            to.cast::<T>().write_unaligned(a);
+            to.add(last).cast::<T>().write_unaligned(b);
+        }
+    }
+    // SAFETY: passed on to the caller; the middle piece is inside the bytes if there are more than
+    // two pieces of 16.
+    unsafe {
+        match len {
+            33.. => {
+                let middle = from.add(16).cast::<Unit>().read_unaligned();
+                to.add(16).cast::<Unit>().write_unaligned(middle);
+                ends::<Unit>(from, to, len);
+            }
+            16..=32 => ends::<Unit>(from, to, len),
+            8..=15 => ends::<u64>(from, to, len),
+            4..=7 => ends::<u32>(from, to, len),
+            2..=3 => ends::<u16>(from, to, len),
+            _ => to.write(from.read()),
+        }
+    }
+}
+
 impl Units<'_> {
     /// # Safety
     ///
@@ -140,6 +178,23 @@ impl Units<'_> {
         unsafe {
             self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
             self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.skip(units);
+    }
+
+    /// As [`push_inline`](Self::push_inline), for 1 to 48 bytes: straight-line code without a call.
+    /// Leaves out other lengths.
+    #[inline(always)]
+    pub(crate) fn push_short_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        if !(1..=48).contains(&bytes.len()) || units > self.left {
+            return;
+        }
+        // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have one
+        // of the lengths that `copy_short` takes.
+        unsafe {
+            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+            copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
         }
         self.skip(units);
     }

@@ -4,8 +4,12 @@ use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::{
-    dv::{InlineSges, SendWr, SendWrs},
-    queue_mem::Transport,
+    dv::{InlineSges, OnlySend, SendWr, SendWrs},
+    queue_mem::{Registers, Step, Target, Transport},
+    wqe::{
+        SEGMENT_BYTES,
+        send::{Ctrl, INLINE_HEADER_BYTES, opcode},
+    },
     wr::{Bind, Data, MAX_BIND_BYTES, Remote, Sges, Wr},
 };
 
@@ -69,6 +73,52 @@ pub struct WrListError {
 }
 
 impl Sq {
+    /// Posts a list of verbs work requests, if the list is one Send of a connected queue with one
+    /// segment and no fence, the WQE has one block, and blocks are left in the span that
+    /// [`find_span`](Self::find_span) or another post has found. Otherwise returns false and posts
+    /// nothing. Straight-line code without a call.
+    #[inline(always)]
+    pub fn post_send_wr_in_span(&mut self, wrs: &SendWrs<'_>) -> bool {
+        match wrs.only_send() {
+            Some(send) if send.is_inline() => self.post_short_inline(&send),
+            Some(send) => self.post_one_segment(&send),
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn post_short_inline(&mut self, send: &OnlySend<'_>) -> bool {
+        let length = send.length();
+        if length.wrapping_sub(1) >= self.most_short_inline {
+            return false;
+        }
+        // The control segment, and the data behind its header.
+        let units = 1 + (INLINE_HEADER_BYTES + length as usize).div_ceil(SEGMENT_BYTES);
+        let ctrl = send_ctrl(send, units);
+        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let Some(mut place) = self.ring.next_block(Step::ONE_BLOCK, send.wr_id, register) else {
+            return false;
+        };
+        let ctrl = place.ctrl(ctrl);
+        place.body().push_short_inline(send.inline());
+        place.ring_written(ctrl, dbrec, register);
+        true
+    }
+
+    #[inline(always)]
+    fn post_one_segment(&mut self, send: &OnlySend<'_>) -> bool {
+        if send.length() == 0 || self.transport != Transport::Connected {
+            return false;
+        }
+        let ctrl = send_ctrl(send, 2);
+        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let Some(place) = self.ring.next_block(Step::ONE_BLOCK, send.wr_id, register) else { return false };
+        let mut wqe = Registers::new(place.ctrl(ctrl));
+        wqe.push(send.segment().to_words());
+        place.ring_registers(&wqe, dbrec, register);
+        true
+    }
+
     /// Posts a list of verbs work requests as `ibv_post_send` does: one doorbell for the list,
     /// BlueFlame for a single request. Memory windows of type 1 are bound as `ibv_bind_mw` does,
     /// except that the caller sets the new rkey in the window.
@@ -173,6 +223,13 @@ impl Sq {
         };
         Ok(self.write(flagged(request, wr), wr.wr_id)?)
     }
+}
+
+/// The control segment of a Send, without QP number, block number and flags of the queue.
+#[inline(always)]
+fn send_ctrl(send: &OnlySend<'_>, units: usize) -> [u64; 2] {
+    let flags = send.ctrl_flags();
+    Ctrl { opcode: opcode::SEND, opmod: 0, units: units as u8, flags, imm: 0 }.words(0, 0)
 }
 
 /// The request with the flags of the work request.

@@ -82,8 +82,8 @@ impl<M> Srq<M> {
             if room == 0 {
                 return Err(Full);
             }
-            let mut walk = self.ring.walk(slot);
-            let step = self.ring.step::<true>(&mut walk, slot, room - 1);
+            let walk = self.ring.walk(slot);
+            let step = self.ring.step(walk, slot, room - 1);
             fill_and_link(&mut self.wqes, slot, step, buf, plain);
             self.wqes.jump(1, step.next, step.run);
         }
@@ -148,17 +148,29 @@ impl<M> Srq<M> {
     #[inline(never)]
     pub(super) fn fill_after_search<I: Iterator<Item: Fill>>(&mut self, mut bufs: I, most: u32) -> (u32, I) {
         let (plain, room) = (self.wqes.is_plain(), self.room());
-        let mut walk = self.ring.walk(self.wqes.tail());
-        let mut so_far = SoFar { tail: self.wqes.tail(), filled: 0, run: 0, wqes: &mut self.wqes };
-        while so_far.filled < most && so_far.run == 0 {
-            let Some(buf) = bufs.next() else { break };
-            self.ring.next(&mut walk);
+        let Self { ring, wqes, .. } = self;
+        let mut so_far = SoFar { tail: wqes.tail(), filled: 0, run: 0, wqes };
+        let mut walk = ring.walk(so_far.tail);
+        while !walk.has_runs() {
+            let mut singles = ring.singles(walk, so_far.tail);
+            while let Some(next) = singles.next() {
+                let Some(buf) = bufs.next() else { return (so_far.filled, bufs) };
+                singles.take_next();
+                let mut slot = so_far.wqes.slot(so_far.tail);
+                buf.fill(&mut slot, plain);
+                slot.write_next(WqeIndex(next as u16));
+                so_far.tail = next;
+                so_far.filled += 1;
+                if so_far.filled == most {
+                    return (most, bufs);
+                }
+            }
+            drop(singles);
+            walk = ring.next_word(walk);
+        }
+        if let Some(buf) = bufs.next() {
             so_far.filled += 1;
-            let step = if walk.has_runs() {
-                self.ring.step::<true>(&mut walk, so_far.tail, room - so_far.filled)
-            } else {
-                self.ring.step::<false>(&mut walk, so_far.tail, 0)
-            };
+            let step = ring.step(walk, so_far.tail, room - so_far.filled);
             fill_and_link(so_far.wqes, so_far.tail, step, buf, plain);
             (so_far.tail, so_far.run) = (step.next, step.run);
         }

@@ -427,7 +427,7 @@ pub(crate) fn one_block_queues(rig: &Rig) {
 }
 
 /// CQs of 128-byte entries: the fields are in their second half. The result of a read of up to 64
-/// bytes is in the first half.
+/// bytes is in the first half, and goes to three segments.
 pub(crate) fn wide_entries(rig: &Rig) {
     // SAFETY: the tests of this program run one after the other.
     unsafe { std::env::set_var("MLX5_CQE_SIZE", "128") };
@@ -454,7 +454,12 @@ pub(crate) fn wide_entries(rig: &Rig) {
         let into = DataSeg::new(rig.addr(8192), 128, rig.lkey());
         if n % 2 == 0 {
             let from = Remote { addr: rig.addr(4096), rkey: rig.rkey() };
-            sq.post(Wr::read(from, DataSeg::new(into.addr(), len, rig.lkey())), n.into()).expect("room");
+            // Three segments, of which some are empty; a WQE of two blocks, which meets the end of
+            // the ring in every place.
+            let (first, second) = (len / 3, len / 2);
+            let segs = [(0, first), (first, second), (first + second, len - first - second)]
+                .map(|(at, len)| DataSeg::new(into.addr() + u64::from(at), len, rig.lkey()));
+            sq.post(Wr::read(from, &segs[..]), n.into()).expect("room");
         } else {
             rq.post(&[into], n.into()).expect("room");
             sq.post(Wr::send(DataSeg::new(rig.addr(4096), len, rig.lkey())), n.into()).expect("room");

@@ -10,13 +10,13 @@ use core::{
 };
 
 use doorbell_sys::{
-    ibv_context, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
+    ibv_context, ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
 };
 
 use crate::{
     control,
-    objects::{CONTEXTS, ContextKey, Qp},
+    objects::{ContextKey, Objects, Qp},
     poll, post, real, report,
     table::ByNumber,
 };
@@ -39,6 +39,7 @@ pub(crate) struct Context {
     create_wq: Option<CreateWq>,
     /// QPs that were taken over, by number.
     pub(crate) qps: ByNumber<Qp>,
+    pub(crate) objects: Objects,
 }
 
 impl Context {
@@ -47,10 +48,20 @@ impl Context {
     /// # Safety
     ///
     /// The context is open, and was patched by [`patch`].
+    #[inline(always)]
     pub(crate) unsafe fn of(raw: ContextKey) -> &'static Self {
-        // SAFETY: open by contract; a patched context stays in the table until it is closed.
-        unsafe { CONTEXTS.get(raw) }.unwrap_or_else(|| unreachable!("operations of an unknown context"))
+        // SAFETY: open by contract; `patch` has stored the address of the context's object, which
+        // lives until the context is closed.
+        unsafe { &*own_place(raw).read() }
     }
+}
+
+/// Where a patched context has the address of its [`Context`]: in a field that libibverbs keeps
+/// only so that the fields behind it stay in place. It was a function of the driver that libibverbs
+/// called. libibverbs has another copy for that, and the field's type has no arguments any more.
+fn own_place(raw: ContextKey) -> *const *const Context {
+    raw.wrapping_byte_add(offset_of!(ibv_context, ops) + offset_of!(ibv_context_ops, _compat_async_event))
+        .cast()
 }
 
 /// The extended part of a context, if it has the operation at this offset.
@@ -128,15 +139,19 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         create_srq_ex: None,
         create_wq: None,
         qps: ByNumber::new(),
+        objects: Objects::new(),
     }));
     context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);
     context.create_srq_ex = exchange!(raw, create_srq_ex, create_srq_ex);
     context.create_wq = exchange!(raw, create_wq, create_wq);
-    if !control::add_context(raw, context) {
+    // SAFETY: an open context that no other thread knows yet.
+    if !unsafe { control::add_context(raw, context) } {
         // The extended functions find no context then, so they must not stay.
         unpatch_extended(raw, context);
         return left(&"too many contexts are open");
     }
+    // SAFETY: inside the context, which no other thread knows yet.
+    unsafe { own_place(raw).cast_mut().write(context) };
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(post::post_srq_recv);

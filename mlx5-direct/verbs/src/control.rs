@@ -7,7 +7,7 @@
 use core::ptr;
 use std::{
     fmt,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
 use biased_lock::BiasedMutex;
@@ -22,15 +22,15 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     context::Context,
     extended::{self, Batch},
-    objects::{CONTEXTS, CQS, Cq, CqState, QPS, Qp, Raw, Receives, SENDS_FROM, SRQS, Srq},
+    objects::{CONTEXTS, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
     real, report,
     report::Class,
 };
 
 mod give_back;
 
-use give_back::give_back_srq;
 pub(crate) use give_back::{give_back_cq, give_back_qp, give_back_shared};
+use give_back::{give_back_srq, give_back_unused};
 
 static CONTROL: Mutex<()> = Mutex::new(());
 
@@ -41,7 +41,12 @@ fn reason(why: impl fmt::Display + 'static) -> Reason {
     Box::new(why)
 }
 
-pub(crate) fn add_context(raw: *mut ibv_context, context: &'static Context) -> bool {
+/// Registers a context. Returns false if there is no place for it.
+///
+/// # Safety
+///
+/// `raw` is an open context that no other thread knows yet.
+pub(crate) unsafe fn add_context(raw: *mut ibv_context, context: &'static Context) -> bool {
     let _control = CONTROL.lock();
     static ONCE: std::sync::Once = std::sync::Once::new();
     extern "C" fn at_exit() {
@@ -51,7 +56,8 @@ pub(crate) fn add_context(raw: *mut ibv_context, context: &'static Context) -> b
     ONCE.call_once(|| unsafe {
         libc::atexit(at_exit);
     });
-    CONTEXTS.insert(raw, context)
+    // SAFETY: an open context, which is new.
+    unsafe { CONTEXTS.insert(raw, context) }
 }
 
 /// Closes a context.
@@ -63,12 +69,16 @@ pub(crate) unsafe fn close_context(raw: *mut ibv_context, close: impl FnOnce() -
     let _control = CONTROL.lock();
     // SAFETY: an open context by contract.
     let context = unsafe { CONTEXTS.get(raw) };
-    CONTEXTS.remove(raw);
+    if context.is_some() {
+        // SAFETY: as above.
+        unsafe { CONTEXTS.remove(raw) };
+    }
     let result = real::call(close);
     match context {
         Some(context) if result == 0 => free(context),
         Some(context) => {
-            CONTEXTS.insert(raw, context);
+            // SAFETY: the context is still open.
+            unsafe { CONTEXTS.insert(raw, context) };
         }
         None => {}
     }
@@ -91,43 +101,54 @@ pub(crate) unsafe fn add_cq(raw: *mut ibv_cq) {
     let Some(context) = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten() else {
         return;
     };
-    let cq =
-        Box::leak(Box::new(Cq { raw: Raw::new(raw), context, state: BiasedMutex::new(CqState::default()) }));
+    let cq = Box::leak(Box::new(Cq {
+        raw: Raw::new(raw),
+        context,
+        left: AtomicBool::new(false),
+        state: BiasedMutex::new(CqState::default()),
+    }));
     let _control = CONTROL.lock();
-    if !CQS.insert(raw, cq) {
+    // SAFETY: a live CQ, which is new.
+    if !unsafe { context.objects.of::<ibv_cq>().insert(raw, cq) } {
         report::left(Class::Cq, format_args!("CQ {raw:p}"), &"no place in the table");
         free(cq);
     }
 }
 
+/// Removes an object of the program from its table.
+///
+/// # Safety
+///
+/// `raw` is null or a live object.
+unsafe fn withdraw<K: Held>(raw: *mut K) -> Option<(&'static Context, &'static K::Object)> {
+    // SAFETY: live by contract, with its open context.
+    unsafe {
+        let object = find(raw)?;
+        let context = Context::of(K::context(raw));
+        context.objects.of::<K>().remove(raw);
+        Some((context, object))
+    }
+}
+
 /// Ends a CQ or an SRQ.
-fn end<T, K>(table: &'static crate::table::Table<T>, raw: *mut K, destroy: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn destroy<K: Held>(raw: *mut K, destroy: impl FnOnce() -> c_int) -> c_int {
     let object = {
         let _control = CONTROL.lock();
         // SAFETY: the program passes a live object to its destroy function.
-        let object = unsafe { table.get(raw) };
-        table.remove(raw);
-        object
+        unsafe { withdraw(raw) }
     };
     // Destroying waits until the program has acknowledged all events, so no lock is held.
     let result = real::call(destroy);
-    if let Some(object) = object {
+    if let Some((context, object)) = object {
         if result == 0 {
             free(object);
         } else {
             let _control = CONTROL.lock();
-            table.insert(raw, object);
+            // SAFETY: the object is still alive.
+            unsafe { context.objects.of::<K>().insert(raw, object) };
         }
     }
     result
-}
-
-pub(crate) fn destroy_cq(raw: *mut ibv_cq, destroy: impl FnOnce() -> c_int) -> c_int {
-    end(&CQS, raw, destroy)
-}
-
-pub(crate) fn destroy_srq(raw: *mut ibv_srq, destroy: impl FnOnce() -> c_int) -> c_int {
-    end(&SRQS, raw, destroy)
 }
 
 /// Takes over an SRQ that `ibv_create_srq` made.
@@ -137,9 +158,9 @@ pub(crate) fn destroy_srq(raw: *mut ibv_srq, destroy: impl FnOnce() -> c_int) ->
 /// Null, or a live SRQ that no other thread knows yet.
 pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
     // SAFETY: a live SRQ, with its open context.
-    if raw.is_null() || unsafe { CONTEXTS.get((*raw).context) }.is_none() {
+    let Some(context) = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten() else {
         return;
-    }
+    };
     // SAFETY: nothing was posted to the SRQ, and from now on everything is posted here, unless the
     // SRQ goes back to libmlx5 as `give_back_srq` describes. The program keeps the rules of verbs
     // for its buffers.
@@ -150,11 +171,13 @@ pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
     let number = direct.srqn();
     let srq = Box::leak(Box::new(Srq {
         raw: Raw::new(raw),
+        context,
         direct: BiasedMutex::new(direct),
         qps: AtomicU32::new(0),
     }));
     let _control = CONTROL.lock();
-    if SRQS.insert(raw, srq) {
+    // SAFETY: a live SRQ, which is new.
+    if unsafe { context.objects.of::<ibv_srq>().insert(raw, srq) } {
         report::taken(Class::Srq, format_args!("SRQ {number:#x}"));
     } else {
         report::left(Class::Srq, format_args!("SRQ {number:#x}"), &"no place in the table");
@@ -212,8 +235,7 @@ impl Wanted {
             other => return Some(reason(format!("QP type {other}"))),
         };
         // SAFETY: the program names live objects, or null.
-        let (send_cq, recv_cq, srq) =
-            unsafe { (CQS.get(self.send_cq), CQS.get(self.recv_cq), SRQS.get(self.srq)) };
+        let (send_cq, recv_cq, srq) = unsafe { (find(self.send_cq), find(self.recv_cq), find(self.srq)) };
         if send_cq.is_none() || receives && recv_cq.is_none() {
             return Some(reason("its CQ is libmlx5's"));
         }
@@ -223,7 +245,7 @@ impl Wanted {
     /// Leaves the CQs and the SRQ to libmlx5, if they are not in use here.
     fn leave(&self) -> Result<(), &'static str> {
         // SAFETY: the program names live objects, or null.
-        let (cqs, srq) = unsafe { ([CQS.get(self.send_cq), CQS.get(self.recv_cq)], SRQS.get(self.srq)) };
+        let (cqs, srq) = unsafe { ([find(self.send_cq), find(self.recv_cq)], find(self.srq)) };
         if cqs.iter().flatten().any(|cq| cq.state.lock().direct.is_some()) {
             return Err("its CQ is polled by doorbell-verbs");
         }
@@ -237,12 +259,13 @@ impl Wanted {
     }
 }
 
-/// Leaves a CQ that is not taken over yet. A second call for the same CQ does nothing.
+/// Leaves a CQ to libmlx5. A second call for the same CQ does nothing.
 fn leave_cq(cq: &'static Cq, why: &dyn fmt::Display) {
-    let raw = cq.raw.get();
-    // SAFETY: a live CQ, or one that was left and freed, whose address is in no table then.
-    if unsafe { CQS.get(raw) }.is_some() {
-        CQS.remove(raw);
+    if !cq.left.swap(true, Relaxed) {
+        let raw = cq.raw.get();
+        // SAFETY: the CQ was not left before, so it is in the table, and alive: its destruction
+        // removes it under the control lock, which the caller holds.
+        unsafe { cq.context.objects.of::<ibv_cq>().remove(raw) };
         report::left(Class::Cq, format_args!("CQ {raw:p}"), why);
         // The object is not freed: a poll of another thread may hold its lock.
     }
@@ -261,11 +284,11 @@ pub(crate) fn create_on_cq<T>(what: &str, cq: *mut ibv_cq, create: impl FnOnce()
     }
     let _control = CONTROL.lock();
     // SAFETY: the program names a live CQ, or null.
-    if let Some(cq) = unsafe { CQS.get(cq) } {
-        if cq.state.lock().direct.is_some() {
-            return refuse(what, &"its CQ is polled by doorbell-verbs");
+    if let Some(cq) = unsafe { find(cq) } {
+        // The QPs on the CQ go back, too, as long as they are not in use.
+        if let Err(why) = give_back_unused(cq, &"it serves a queue of libmlx5") {
+            return refuse(what, &format_args!("its CQ is polled by doorbell-verbs: {why}"));
         }
-        leave_cq(cq, &"it serves a queue of libmlx5");
     }
     real::call(create)
 }
@@ -336,8 +359,7 @@ unsafe fn take_over(
     _control: &MutexGuard<'_, ()>,
 ) -> Result<(), Reason> {
     // SAFETY: live objects, which have entries as `obstacle` has checked under the same lock.
-    let (send_cq, recv_cq, srq) =
-        unsafe { (CQS.get(wanted.send_cq), CQS.get(wanted.recv_cq), SRQS.get(wanted.srq)) };
+    let (send_cq, recv_cq, srq) = unsafe { (find(wanted.send_cq), find(wanted.recv_cq), find(wanted.srq)) };
     let receives = wanted.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND;
     let (recv_cq, srq) = if receives { (recv_cq, srq) } else { (None, None) };
     // SAFETY: a live QP to which nothing was posted. From now on its requests are posted here, and
@@ -367,7 +389,8 @@ unsafe fn take_over(
         recv_cq,
         batch: Batch::default(),
     }));
-    if !QPS.insert(raw, qp) {
+    // SAFETY: a live QP, which is new.
+    if !unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) } {
         free(qp);
         return Err(reason("no place in the table"));
     }
@@ -425,7 +448,7 @@ pub(crate) unsafe fn modify_qp(
     modify: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: a live QP by contract.
-    let Some(qp) = (unsafe { QPS.get(raw) }).filter(|_| to.is_some()) else { return real::call(modify) };
+    let Some(qp) = (unsafe { find(raw) }).filter(|_| to.is_some()) else { return real::call(modify) };
     let to = to.unwrap_or(0);
     if to < SENDS_FROM {
         // Nothing may be posted any more while the change is under way.
@@ -467,18 +490,17 @@ pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c
     let qp = {
         let _control = CONTROL.lock();
         // SAFETY: the program passes a live QP.
-        let qp = unsafe { QPS.get(raw) };
-        QPS.remove(raw);
-        qp
+        unsafe { withdraw(raw) }
     };
     // Destroying waits until the program has acknowledged all events, so no lock is held.
     let result = real::call(destroy);
-    let Some(qp) = qp else { return result };
+    let Some((_, qp)) = qp else { return result };
     let _control = CONTROL.lock();
     if result == 0 {
         forget(qp);
     } else {
-        QPS.insert(raw, qp);
+        // SAFETY: the QP is still alive.
+        unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) };
     }
     result
 }

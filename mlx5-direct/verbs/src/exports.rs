@@ -19,7 +19,7 @@ use mlx5_direct::dv::abi::{DvObj, DvQpInit, OBJ_CQ, OBJ_QP, OBJ_SRQ, QP_INIT_MAS
 use crate::{
     context,
     control::{self, Wanted},
-    objects::{CONTEXTS, CQS},
+    objects::{CONTEXTS, find},
     real, report,
 };
 
@@ -27,6 +27,12 @@ use crate::{
 fn missing<T>() -> *mut T {
     real::set_errno(ENOSYS);
     ptr::null_mut()
+}
+
+/// Prints the counts that are printed at exit, for a program that ends without exit handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn doorbell_verbs_print_counts() {
+    report::print_at_exit();
 }
 
 /// Stands before `ibv_open_device`.
@@ -122,7 +128,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a live CQ by contract.
-    if let Some(cq) = unsafe { CQS.get(raw) }
+    if let Some(cq) = unsafe { find(raw) }
         && let Some(direct) = &cq.state.lock().direct
     {
         let fits = u32::try_from(cqe).is_ok_and(|cqe| cqe > 0 && cqe < direct.cqe_count());
@@ -141,7 +147,7 @@ pub unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, cqe: c_int) -> c_int {
 pub unsafe extern "C" fn ibv_destroy_cq(raw: *mut ibv_cq) -> c_int {
     let Some(destroy) = real::ibv_destroy_cq() else { return ENOSYS };
     // SAFETY: the caller's argument.
-    control::destroy_cq(raw, || unsafe { destroy(raw) })
+    control::destroy(raw, || unsafe { destroy(raw) })
 }
 
 /// Stands before `ibv_get_cq_event`.
@@ -160,7 +166,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     let result = unsafe { get(channel, cq, cq_context) };
     if result == 0
         // SAFETY: the call has set the live CQ of the event.
-        && let Some(cq) = unsafe { CQS.get(*cq) }
+        && let Some(cq) = unsafe { find(*cq) }
     {
         let mut state = cq.state.lock();
         match &mut state.direct {
@@ -198,7 +204,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init
 pub unsafe extern "C" fn ibv_destroy_srq(raw: *mut ibv_srq) -> c_int {
     let Some(destroy) = real::ibv_destroy_srq() else { return ENOSYS };
     // SAFETY: the caller's argument.
-    control::destroy_srq(raw, || unsafe { destroy(raw) })
+    control::destroy(raw, || unsafe { destroy(raw) })
 }
 
 /// Stands before `ibv_create_qp`.

@@ -17,7 +17,7 @@ use mlx5_direct::wr::MAX_BIND_BYTES;
 use parking_lot::{RawMutex, lock_api::RawMutex as _};
 
 use crate::{
-    objects::{QPS, Qp, SENDS_FROM},
+    objects::{Qp, SENDS_FROM, find},
     post, real,
 };
 
@@ -137,7 +137,7 @@ impl Requests {
 /// A live QP whose functions are those of this module.
 unsafe fn qp_of(raw: *mut ibv_qp_ex) -> &'static Qp {
     // SAFETY: live by contract; both structs begin at the same address.
-    unsafe { QPS.get(raw.cast::<ibv_qp>()) }.unwrap_or_else(|| unreachable!("a patched QP is in the table"))
+    unsafe { find(raw.cast::<ibv_qp>()) }.unwrap_or_else(|| unreachable!("a patched QP is in the table"))
 }
 
 /// The requests of a QP whose batch this thread has started.
@@ -437,7 +437,7 @@ unsafe fn extended<'a>(raw: *mut ibv_qp) -> Option<&'a mut ibv_qp_ex> {
 /// A live QP; nobody posts to it meanwhile.
 pub(crate) unsafe fn patch(raw: *mut ibv_qp) {
     // SAFETY: passed on to the caller.
-    let (Some(qp), Some(ours)) = (unsafe { extended(raw) }, unsafe { QPS.get(raw) }) else { return };
+    let (Some(qp), Some(ours)) = (unsafe { extended(raw) }, unsafe { find(raw) }) else { return };
     ours.batch.original.get_or_init(|| Functions::of(qp));
     replace(qp);
 }

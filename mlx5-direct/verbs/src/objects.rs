@@ -4,18 +4,116 @@
 //! An object is in its table from its creation until it is destroyed or goes back to libmlx5. A
 //! verbs object without an entry is libmlx5's.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use biased_lock::BiasedMutex;
 use doorbell_sys::{ibv_context, ibv_cq, ibv_qp, ibv_qp_state, ibv_srq};
 use mlx5_direct::{Rq, Sq};
 
-use crate::{context::Context, extended::Batch, table::Table};
+use crate::{
+    context::Context,
+    extended::Batch,
+    table::{Numbered, Table},
+};
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
-pub(crate) static CQS: Table<Cq> = Table::new();
-pub(crate) static SRQS: Table<Srq> = Table::new();
-pub(crate) static QPS: Table<Qp> = Table::new();
+
+/// The objects of a context, by their verbs objects.
+pub(crate) struct Objects {
+    cqs: Box<Table<Cq>>,
+    srqs: Box<Table<Srq>>,
+    qps: Box<Table<Qp>>,
+}
+
+impl Objects {
+    pub(crate) fn new() -> Self {
+        Self { cqs: Table::on_heap(), srqs: Table::on_heap(), qps: Table::on_heap() }
+    }
+
+    /// The objects of one class.
+    pub(crate) fn of<K: Held>(&self) -> &Table<K::Object> {
+        K::of(self)
+    }
+}
+
+/// A class of verbs objects that the library may drive.
+pub(crate) trait Held: Numbered + 'static {
+    /// The library's object.
+    type Object: 'static;
+
+    /// The context of the object.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live object.
+    unsafe fn context(raw: *const Self) -> *mut ibv_context;
+
+    /// The objects of this class.
+    fn of(objects: &Objects) -> &Table<Self::Object>;
+}
+
+macro_rules! classes {
+    ($($raw:ty => $object:ty, $table:ident;)*) => {$(
+        impl Held for $raw {
+            type Object = $object;
+
+            #[inline(always)]
+            unsafe fn context(raw: *const Self) -> *mut ibv_context {
+                // SAFETY: live by contract; set at creation, and not changed.
+                unsafe { (&raw const (*raw).context).read() }
+            }
+
+            #[inline(always)]
+            fn of(objects: &Objects) -> &Table<$object> {
+                &objects.$table
+            }
+        }
+    )*};
+}
+
+classes! {
+    ibv_cq => Cq, cqs;
+    ibv_srq => Srq, srqs;
+    ibv_qp => Qp, qps;
+}
+
+/// The library's object of a verbs object of any context.
+///
+/// # Safety
+///
+/// `raw` is null or a live object. The reference is not used after the object was removed and
+/// freed.
+pub(crate) unsafe fn find<K: Held>(raw: *const K) -> Option<&'static K::Object> {
+    if raw.is_null() {
+        return None;
+    }
+    // SAFETY: live by contract, with its open context.
+    unsafe {
+        let context = CONTEXTS.get(K::context(raw))?;
+        K::of(&context.objects).get(raw)
+    }
+}
+
+/// The library's object of a verbs object of a patched context.
+///
+/// # Safety
+///
+/// `raw` is a live object of a patched context. Otherwise as for [`find`].
+pub(crate) unsafe fn find_here<K: Held>(raw: *const K) -> Option<&'static K::Object> {
+    // SAFETY: live by contract, with its open context.
+    unsafe { K::of(&Context::of(K::context(raw)).objects).get(raw) }
+}
+
+/// As [`find_here`], if the object is in its first place. A few instructions.
+///
+/// # Safety
+///
+/// As for [`find_here`].
+#[inline(always)]
+pub(crate) unsafe fn find_first<K: Held>(raw: *const K) -> Option<&'static K::Object> {
+    // SAFETY: live by contract, with its open context.
+    unsafe { K::of(&Context::of(K::context(raw)).objects).get_first(raw) }
+}
 
 /// A verbs object by its address. The library hands the pointer to verbs and to functions that are
 /// given it by the program; the address is the same in every thread.
@@ -41,6 +139,8 @@ impl<T> Raw<T> {
 pub(crate) struct Cq {
     pub(crate) raw: Raw<ibv_cq>,
     pub(crate) context: &'static Context,
+    /// Whether libmlx5 drives the CQ.
+    pub(crate) left: AtomicBool,
     pub(crate) state: BiasedMutex<CqState>,
 }
 
@@ -57,6 +157,7 @@ pub(crate) struct CqState {
 /// An SRQ of `ibv_create_srq`.
 pub(crate) struct Srq {
     pub(crate) raw: Raw<ibv_srq>,
+    pub(crate) context: &'static Context,
     pub(crate) direct: BiasedMutex<mlx5_direct::Srq>,
     /// QPs that receive from the SRQ.
     pub(crate) qps: AtomicU32,
@@ -104,5 +205,5 @@ impl Qp {
     }
 }
 
-/// The context of a verbs object, as a key of [`CONTEXTS`].
+/// The context of a verbs object.
 pub(crate) type ContextKey = *const ibv_context;

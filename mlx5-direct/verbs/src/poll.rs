@@ -3,12 +3,15 @@
 
 use core::ffi::c_int;
 
+use biased_lock::BiasedMutex;
 use doorbell_sys::{ibv_cq, ibv_wc, ibv_wc_status};
-use mlx5_direct::{ArmFor, Completion, CqeError, ErrorCqe, RecvCqe, ScatteredRecv, WqeIndex};
+use mlx5_direct::{
+    ArmFor, Completion, CqeError, DataSeg, ErrorCqe, PlainKind, RecvCqe, Rq, ScatteredRecv, Sq, WqeIndex,
+};
 
 use crate::{
     context::Context,
-    objects::{CQS, Qp, Receives},
+    objects::{CqState, Qp, Receives, Srq, find_first, find_here},
     wc,
 };
 
@@ -18,51 +21,260 @@ use crate::{
 ///
 /// As for `ibv_poll_cq`: a live CQ of the context and an array of `entries` entries.
 pub(crate) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, entries: c_int, into: *mut ibv_wc) -> c_int {
-    // SAFETY: a live CQ by contract.
-    let Some(cq) = (unsafe { CQS.get(raw) }) else {
+    // SAFETY: a live CQ of a patched context by contract.
+    if let Some(cq) = unsafe { find_first(raw) }
+        && let Some(mut state) = cq.state.try_lock_fast()
+    {
         // SAFETY: passed on to the caller.
-        return unsafe { left_poll(raw, entries, into) };
-    };
-    let mut state = cq.state.lock();
-    let state = &mut *state;
-    // Nothing can complete before a QP is taken over with this CQ.
-    let Some(direct) = &mut state.direct else { return 0 };
-    let mut polled = 0;
-    while polled < entries {
-        let completion = match direct.poll() {
-            Ok(Some(completion)) => completion,
-            Ok(None) => break,
-            // Nothing behind such an entry can be polled. No CQ that is taken over has one.
-            Err(CqeError::Compressed | CqeError::Resized) => return if polled > 0 { polled } else { -2 },
-            // The entry of an unknown opcode was consumed.
-            Err(_) => continue,
-        };
-        // SAFETY: below `entries`, so inside the array. Each bit pattern is a value of the struct.
-        let out = unsafe { &mut *into.add(polled as usize) };
-        polled += c_int::from(finish(cq.context, direct, &completion, out));
+        return unsafe { poll(cq.context, &mut state, entries, into) };
     }
-    if polled > 0 {
-        state.polled = true;
-        // The program may post as much again as it polled, so the CQ needs the room now.
-        direct.release();
-    }
-    polled
+    // SAFETY: passed on to the caller.
+    unsafe { poll_cq_slow(raw, entries, into) }
 }
 
-/// The CQ belongs to libmlx5.
+/// `poll_cq` of a CQ of libmlx5, and of a CQ that another thread polled last.
 ///
 /// # Safety
 ///
 /// As `poll_cq`.
-#[cold]
-unsafe fn left_poll(raw: *mut ibv_cq, entries: c_int, into: *mut ibv_wc) -> c_int {
-    // SAFETY: a live CQ of a patched context; libmlx5's function gets the caller's arguments.
-    unsafe { (Context::of((*raw).context).poll_cq)(raw, entries, into) }
+#[inline(never)]
+unsafe extern "C" fn poll_cq_slow(raw: *mut ibv_cq, entries: c_int, into: *mut ibv_wc) -> c_int {
+    // SAFETY: a live CQ by contract.
+    let Some(cq) = (unsafe { find_here(raw) }) else {
+        // SAFETY: a live CQ of a patched context; libmlx5's function gets the caller's arguments.
+        return unsafe { (Context::of((*raw).context).poll_cq)(raw, entries, into) };
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { poll(cq.context, &mut cq.state.lock(), entries, into) }
+}
+
+/// Polls a CQ of the library.
+///
+/// # Safety
+///
+/// An array of `entries` entries.
+#[inline(always)]
+unsafe fn poll(context: &Context, state: &mut CqState, entries: c_int, into: *mut ibv_wc) -> c_int {
+    // Nothing can complete before a QP is taken over with this CQ.
+    let Some(direct) = &mut state.direct else { return 0 };
+    // SAFETY: the array's length, by contract.
+    let mut out = unsafe { Out::new(into, entries) };
+    while !out.is_full() {
+        let before = out.next;
+        out = poll_run(context, direct, out);
+        if out.next != before {
+            continue;
+        }
+        if !direct.is_next_ready() {
+            break;
+        }
+        out = poll_short(context, direct, out);
+        if out.next == before
+            // The entry is of no queue of the library, or of another kind.
+            && poll_other(context, direct, &mut out).is_err()
+        {
+            return if out.count() == 0 { -2 } else { out.count() };
+        }
+    }
+    let polled = out.count();
+    if polled > 0 {
+        state.polled = true;
+        // The program may post as much again as it polled, so the CQ needs the room now.
+        direct.publish_index();
+    }
+    polled
+}
+
+/// Takes plain completions of one queue, up to the first that is of another queue or not plain.
+/// There is room for one.
+#[inline(always)]
+fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
+    let Some(first) = direct.plain_entry() else { return out };
+    let (qpn, kind) = (first.qpn(), first.kind());
+    // SAFETY: a QP is freed only after its entry was removed and the lock of each of its CQs was
+    // taken since. The caller holds the lock of this CQ.
+    let Some(qp) = (unsafe { context.qps.get(qpn) }) else { return out };
+    match (kind, &qp.receive) {
+        (PlainKind::Received, Receives::Shared(srq)) => from_srq(context, direct, srq, qpn, out),
+        (PlainKind::Received, Receives::Own(rq)) => from_rq(direct, rq, qpn, out),
+        (PlainKind::Request, _) => from_sq(direct, &qp.send, qpn, out),
+    }
+}
+
+/// Takes a message whose payload is in its entry and belongs into the first segment of its buffer.
+#[inline(never)]
+fn poll_short(context: &Context, direct: &mut mlx5_direct::Cq, mut out: Out) -> Out {
+    let (Some(wc), Some((entry, payload))) = (out.next(), direct.short_entry()) else { return out };
+    let (qpn, length) = (entry.qpn(), entry.byte_count());
+    // SAFETY: as in `poll_run`.
+    let Some(qp) = (unsafe { context.qps.get(qpn) }) else { return out };
+    let to = |first: Option<DataSeg>| first.filter(|to| to.byte_count() >= length);
+    let (to, wr_id) = match &qp.receive {
+        Receives::Shared(srq) => {
+            let (mut srq, slot) = (srq.direct.lock(), WqeIndex(entry.wqe_counter()));
+            let Some(to) = to(srq.segments(slot).next()) else { return out };
+            (to, srq.complete(slot).ok())
+        }
+        Receives::Own(rq) => {
+            let mut rq = rq.lock();
+            let Some(rq) = &mut *rq else { return out };
+            let Some(to) = to(rq.segments(entry.wqe_counter()).next()) else { return out };
+            (to, rq.complete(entry.wqe_counter()).ok())
+        }
+    };
+    let Some(wr_id) = wr_id else { return out };
+    // SAFETY: the payload has 32 bytes, and `short_entry` gives no longer message. The program gave
+    // this address for a message, and leaves that memory alone until it gets the completion.
+    unsafe { (to.addr() as *mut u8).copy_from_nonoverlapping(payload.as_ptr(), length as usize) };
+    wc::plain_received(wc, &entry, qpn, wr_id);
+    entry.take();
+    out.pass();
+    out
+}
+
+/// The program's array.
+#[derive(Clone, Copy)]
+struct Out {
+    first: *mut ibv_wc,
+    /// The next entry to fill.
+    next: *mut ibv_wc,
+    end: *mut ibv_wc,
+}
+
+impl Out {
+    /// # Safety
+    ///
+    /// An array of `entries` entries, which nobody else uses while the value lives.
+    #[inline(always)]
+    unsafe fn new(first: *mut ibv_wc, entries: c_int) -> Self {
+        let end = first.wrapping_add(usize::try_from(entries).unwrap_or(0));
+        Self { first, next: first, end }
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// The next entry to fill; `None` if the array is full.
+    #[inline(always)]
+    fn next(&mut self) -> Option<&mut ibv_wc> {
+        if self.is_full() {
+            return None;
+        }
+        // SAFETY: inside the array. Each bit pattern is a value of the struct.
+        Some(unsafe { &mut *self.next })
+    }
+
+    /// The next entry was filled.
+    #[inline(always)]
+    fn pass(&mut self) {
+        if !self.is_full() {
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn count(&self) -> c_int {
+        ((self.next.addr() - self.first.addr()) / size_of::<ibv_wc>()) as c_int
+    }
+}
+
+/// Messages to buffers of an SRQ.
+#[inline(always)]
+fn from_srq(context: &Context, direct: &mut mlx5_direct::Cq, srq: &Srq, qpn: u32, mut out: Out) -> Out {
+    let mut queue = srq.direct.lock();
+    let queue = &mut *queue;
+    let mut last = qpn;
+    while let Some(wc) = out.next()
+        && let Some(entry) = direct.plain_entry_of(PlainKind::Received)
+    {
+        let qpn = entry.qpn();
+        if qpn != last {
+            if !receives_from(context, qpn, srq) {
+                break;
+            }
+            last = qpn;
+        }
+        let Ok(wr_id) = queue.complete(WqeIndex(entry.wqe_counter())) else { break };
+        wc::plain_received(wc, &entry, qpn, wr_id);
+        entry.take();
+        out.pass();
+    }
+    out
+}
+
+/// Messages to buffers of a QP.
+#[inline(always)]
+fn from_rq(direct: &mut mlx5_direct::Cq, rq: &BiasedMutex<Option<Rq>>, qpn: u32, mut out: Out) -> Out {
+    let mut rq = rq.lock();
+    let Some(rq) = &mut *rq else { return out };
+    while let Some(wc) = out.next()
+        && let Some(entry) = direct.plain_entry_of(PlainKind::Received)
+    {
+        if entry.qpn() != qpn {
+            break;
+        }
+        let Ok(wr_id) = rq.complete(entry.wqe_counter()) else { break };
+        wc::plain_received(wc, &entry, qpn, wr_id);
+        entry.take();
+        out.pass();
+    }
+    out
+}
+
+/// Requests of a QP.
+#[inline(always)]
+fn from_sq(direct: &mut mlx5_direct::Cq, sq: &BiasedMutex<Option<Sq>>, qpn: u32, mut out: Out) -> Out {
+    let mut sq = sq.lock();
+    let Some(sq) = &mut *sq else { return out };
+    while let Some(wc) = out.next()
+        && let Some(entry) = direct.plain_entry_of(PlainKind::Request)
+    {
+        let opcode_qpn = entry.opcode_qpn();
+        let Some(sent) = wc::PlainSent::of(opcode_qpn) else { break };
+        if opcode_qpn & 0x00ff_ffff != qpn {
+            break;
+        }
+        let Ok(released) = sq.complete(entry.wqe_counter()) else { break };
+        sent.write(wc, qpn, released.cookie);
+        entry.take();
+        out.pass();
+    }
+    out
+}
+
+/// Whether this QP receives from the SRQ.
+#[inline(always)]
+fn receives_from(context: &Context, qpn: u32, srq: &Srq) -> bool {
+    // SAFETY: as in `poll_run`, whose caller holds the lock of the CQ.
+    let qp = unsafe { context.qps.get(qpn) };
+    qp.and_then(Qp::srq).is_some_and(|other| core::ptr::eq(other, srq))
+}
+
+/// Nothing more can be polled.
+struct Stuck;
+
+/// Takes the next completion, whatever it is. There is room for one.
+#[inline(never)]
+fn poll_other(context: &Context, direct: &mut mlx5_direct::Cq, out: &mut Out) -> Result<(), Stuck> {
+    let Some(wc) = out.next() else { return Ok(()) };
+    match direct.poll() {
+        Ok(Some(completion)) => {
+            if finish(context, direct, &completion, wc) {
+                out.pass();
+            }
+        }
+        // Nothing behind such an entry can be polled. No CQ that is taken over has one.
+        Err(CqeError::Compressed | CqeError::Resized) => return Err(Stuck),
+        // The entry of an unknown opcode was consumed.
+        Ok(None) | Err(_) => {}
+    }
+    Ok(())
 }
 
 /// Releases what the completion stands for and fills the entry. Returns false if there is nothing
 /// to report: the completion is of no QP here.
-#[inline(always)]
 fn finish(context: &Context, direct: &mlx5_direct::Cq, completion: &Completion, out: &mut ibv_wc) -> bool {
     // SAFETY: a QP is freed only after its entry was removed and the lock of each of its CQs was
     // taken since. The caller holds the lock of this CQ.
@@ -80,7 +292,6 @@ fn finish(context: &Context, direct: &mlx5_direct::Cq, completion: &Completion, 
     }
 }
 
-#[inline(always)]
 fn received(qp: &Qp, direct: &mlx5_direct::Cq, receive: &RecvCqe, out: &mut ibv_wc) -> bool {
     let Some(wr_id) = released(qp, receive.slot, |_| ()) else { return false };
     wc::received(out, receive, &direct.message(), wr_id);
@@ -174,7 +385,7 @@ fn scattered_receive(qp: &Qp, direct: &mlx5_direct::Cq, scattered: &ScatteredRec
 /// As for `ibv_req_notify_cq`: a live CQ of the context.
 pub(crate) unsafe extern "C" fn req_notify_cq(raw: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: a live CQ by contract.
-    let cq = unsafe { CQS.get(raw) };
+    let cq = unsafe { find_here(raw) };
     if let Some(cq) = cq
         && let Some(direct) = &mut cq.state.lock().direct
     {

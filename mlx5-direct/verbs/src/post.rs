@@ -12,7 +12,7 @@ use mlx5_direct::{RecvWrs, SendWrs, srq::PostError};
 
 use crate::{
     context::Context,
-    objects::{QPS, Qp, RECEIVES_FROM, Receives, SENDS_FROM, SRQS},
+    objects::{Qp, RECEIVES_FROM, Receives, SENDS_FROM, find_first, find_here},
 };
 
 /// `post_send` of a context's operations.
@@ -25,8 +25,33 @@ pub(crate) unsafe extern "C" fn post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    // SAFETY: a live QP of a patched context by contract.
+    if let Some(qp) = unsafe { find_first(raw) }
+        && qp.state.load(Relaxed) >= SENDS_FROM
+        && let Some(mut sq) = qp.send.try_lock_fast()
+        && let Some(sq) = &mut *sq
+        // SAFETY: valid requests by contract, during this call.
+        && sq.post_send_wr_in_span(&unsafe { SendWrs::new(list) })
+    {
+        return 0;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { post_send_slow(raw, list, bad) }
+}
+
+/// All that the straight-line code of `post_send` does not post.
+///
+/// # Safety
+///
+/// As `post_send`.
+#[inline(never)]
+unsafe extern "C" fn post_send_slow(
+    raw: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: a live QP by contract.
-    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+    let Some(qp) = (unsafe { find_here(raw) }) else {
         // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
         return unsafe { (Context::of((*raw).context).post_send)(raw, list, bad) };
     };
@@ -47,7 +72,6 @@ pub(crate) unsafe extern "C" fn post_send(
 /// # Safety
 ///
 /// A list of valid requests for this QP.
-#[inline(always)]
 pub(crate) unsafe fn send(qp: &Qp, list: *const ibv_send_wr) -> Result<(), (u32, c_int)> {
     if qp.state.load(Relaxed) < SENDS_FROM {
         return Err((0, ENOMEM));
@@ -72,7 +96,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: a live QP by contract.
-    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+    let Some(qp) = (unsafe { find_here(raw) }) else {
         // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
         return unsafe { (Context::of((*raw).context).post_recv)(raw, list, bad) };
     };
@@ -123,8 +147,31 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: a live SRQ of a patched context by contract.
+    if let Some(srq) = unsafe { find_first(raw) }
+        && let Some(mut direct) = srq.direct.try_lock_fast()
+        // SAFETY: valid requests by contract, during this call.
+        && direct.post_recv_wr_in_run(&unsafe { RecvWrs::new(list) })
+    {
+        return 0;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { post_srq_recv_slow(raw, list, bad) }
+}
+
+/// All that the straight-line code of `post_srq_recv` does not post.
+///
+/// # Safety
+///
+/// As `post_srq_recv`.
+#[inline(never)]
+unsafe extern "C" fn post_srq_recv_slow(
+    raw: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: a live SRQ by contract.
-    let Some(srq) = (unsafe { SRQS.get(raw) }) else {
+    let Some(srq) = (unsafe { find_here(raw) }) else {
         // SAFETY: a live SRQ of a patched context; libmlx5's function gets the caller's arguments.
         return unsafe { (Context::of((*raw).context).post_srq_recv)(raw, list, bad) };
     };
@@ -133,16 +180,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     match direct.post_recv_wrs(unsafe { RecvWrs::new(list) }) {
         Ok(_) => 0,
         Err(refused) => {
-            // SAFETY: the list has one more request than were posted.
-            let wr = unsafe { nth(list, refused.posted) };
-            // SAFETY: a place for the request, by contract; the request is valid.
-            let segments = unsafe {
-                *bad = wr;
-                (*wr).num_sge
-            };
-            // libmlx5 counts the segments before it looks for room.
-            let too_many = i64::from(segments) > i64::from(direct.max_segments());
-            if too_many || refused.error == PostError::TooManySegments { EINVAL } else { ENOMEM }
+            // SAFETY: the list has one more request than were posted, and `bad` is a place for its
+            // address, by contract.
+            unsafe { *bad = nth(list, refused.posted) };
+            match refused.error {
+                PostError::TooManySegments => EINVAL,
+                PostError::Full => ENOMEM,
+            }
         }
     }
 }
@@ -154,7 +198,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 /// As for `ibv_bind_mw`: a live QP of the context, a live window, valid bind parameters.
 pub(crate) unsafe extern "C" fn bind_mw(raw: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: a live QP by contract.
-    let Some(qp) = (unsafe { QPS.get(raw) }) else {
+    let Some(qp) = (unsafe { find_here(raw) }) else {
         // SAFETY: a live QP of a patched context; libmlx5's function gets the caller's arguments.
         return unsafe { (Context::of((*raw).context).bind_mw)(raw, mw, bind) };
     };

@@ -1,11 +1,14 @@
 #![expect(unsafe_code, reason = "addresses of verbs objects lead to ours")]
-//! From the address of a verbs object, or the number of a QP, to the library's own object.
+//! From a verbs object, or the number of a QP, to the library's own object.
 //!
-//! A table holds addresses in a fixed array. The place of an address follows from its bits; if the
-//! place is taken, one of the next seven is used. An object that finds no place is left to libmlx5.
-//! A look-up compares the address, so that it never finds another object.
+//! The kernel gives each object of a context a small number, its handle. Each context has a table
+//! for each class of objects, with a place for each value of the handle's low 16 bits. If the place
+//! is taken, one of the next seven is used. An object that finds no place is left to libmlx5. A
+//! place has the address of its verbs object, and a look-up compares the address, so that it never
+//! finds another object.
 
 use std::{
+    alloc::{Layout, alloc_zeroed, handle_alloc_error},
     marker::PhantomData,
     ptr,
     sync::atomic::{
@@ -14,79 +17,138 @@ use std::{
     },
 };
 
-const BITS: u32 = 14;
-/// Places that an address may have.
+use doorbell_sys::{ibv_context, ibv_cq, ibv_qp, ibv_srq};
+
+/// Places that an object may have.
 const WINDOW: usize = 8;
+const PLACES: usize = (1 << 16) + WINDOW;
+
+/// A verbs object that has a small number, which does not change while the object lives.
+pub(crate) trait Numbered {
+    /// The low bits of the number.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live object.
+    unsafe fn number(raw: *const Self) -> u16;
+}
+
+macro_rules! numbered {
+    ($($object:ty, $field:ident;)*) => {$(
+        impl Numbered for $object {
+            #[inline(always)]
+            unsafe fn number(raw: *const Self) -> u16 {
+                // SAFETY: live by contract; set at creation, and not changed.
+                unsafe { (&raw const (*raw).$field).read() as u16 }
+            }
+        }
+    )*};
+}
+
+numbered! {
+    ibv_context, cmd_fd;
+    ibv_cq, handle;
+    ibv_qp, handle;
+    ibv_srq, handle;
+}
 
 struct Place<T> {
+    /// The address of the verbs object; 0 if the place is free.
     key: AtomicUsize,
+    /// Not null while `key` is set.
     value: AtomicPtr<T>,
 }
 
-/// Objects by the address of their verbs object.
+/// Objects by their verbs object.
 pub(crate) struct Table<T: 'static> {
-    places: [Place<T>; (1 << BITS) + WINDOW],
+    places: [Place<T>; PLACES],
     _values: PhantomData<&'static T>,
 }
 
 impl<T> Table<T> {
     pub(crate) const fn new() -> Self {
-        let places = [const { Place { key: AtomicUsize::new(0), value: AtomicPtr::new(ptr::null_mut()) } };
-            (1 << BITS) + WINDOW];
+        let places =
+            [const { Place { key: AtomicUsize::new(0), value: AtomicPtr::new(ptr::null_mut()) } }; PLACES];
         Self { places, _values: PhantomData }
     }
 
-    /// Addresses of the heap differ in their middle bits; the multiplication spreads these.
-    #[inline(always)]
-    fn place(key: usize) -> usize {
-        (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - BITS)
+    /// A table on the heap, of zeros that take no memory until they are used.
+    pub(crate) fn on_heap() -> Box<Self> {
+        let layout = Layout::new::<Self>();
+        // SAFETY: the size is not zero. Zeros are a table without objects: integers and null
+        // pointers. A box frees its memory with this layout.
+        unsafe {
+            let table = alloc_zeroed(layout).cast::<Self>();
+            if table.is_null() {
+                handle_alloc_error(layout);
+            }
+            Box::from_raw(table)
+        }
     }
 
-    /// The object of the verbs object at `key`.
+    /// The object of a verbs object, if it is in its first place.
     ///
     /// # Safety
     ///
-    /// The verbs object is alive, or `key` is null. The reference is not used after the object was
-    /// removed and freed.
+    /// `raw` is a live verbs object, which is not null. The reference is not used after the object
+    /// was removed and freed.
     #[inline(always)]
-    pub(crate) unsafe fn get<K>(&self, key: *const K) -> Option<&'static T> {
-        let at = Self::place(key.addr());
-        // SAFETY: in bounds, since `place` has `BITS` bits and the array is longer by a window.
-        let first = unsafe { self.places.get_unchecked(at) };
-        if first.key.load(Acquire) == key.addr() {
-            // SAFETY: a place with this key leads to the live object that `insert` was given, or,
-            // for the key 0, holds null.
-            return unsafe { first.value.load(Relaxed).as_ref() };
+    pub(crate) unsafe fn get_first<K: Numbered>(&self, raw: *const K) -> Option<&'static T> {
+        // SAFETY: live by contract.
+        let first = &self.places[usize::from(unsafe { K::number(raw) })];
+        if first.key.load(Acquire) != raw.addr() {
+            return None;
         }
-        self.get_elsewhere(at, key.addr())
+        // SAFETY: `insert` stores the value before the key. The verbs object is alive, so that
+        // neither its removal nor another object with this address is under way, and the value is
+        // the object that `insert` was given.
+        Some(unsafe { first.value.load(Relaxed).as_ref().unwrap_unchecked() })
     }
 
-    #[inline(never)]
-    fn get_elsewhere(&self, at: usize, key: usize) -> Option<&'static T> {
-        let place = self.places[at..at + WINDOW].iter().find(|place| place.key.load(Acquire) == key)?;
-        // SAFETY: as in `get`, whose contract the caller keeps.
-        unsafe { place.value.load(Relaxed).as_ref() }
+    /// The object of a verbs object.
+    ///
+    /// # Safety
+    ///
+    /// As for `get_first`.
+    pub(crate) unsafe fn get<K: Numbered>(&self, raw: *const K) -> Option<&'static T> {
+        // SAFETY: live by contract.
+        let at = usize::from(unsafe { K::number(raw) });
+        let place = self.window(at).iter().find(|place| place.key.load(Acquire) == raw.addr())?;
+        // SAFETY: as in `get_first`.
+        Some(unsafe { &*place.value.load(Relaxed) })
+    }
+
+    fn window(&self, at: usize) -> &[Place<T>] {
+        &self.places[at..at + WINDOW]
     }
 
     /// Adds an object; returns false if there is no place. Calls are serialised by the control
     /// lock.
-    pub(crate) fn insert<K>(&self, key: *const K, value: &'static T) -> bool {
-        let at = Self::place(key.addr());
-        let Some(place) = self.places[at..at + WINDOW].iter().find(|place| place.key.load(Relaxed) == 0)
-        else {
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live verbs object that is not in the table.
+    pub(crate) unsafe fn insert<K: Numbered>(&self, raw: *const K, value: &'static T) -> bool {
+        // SAFETY: live by contract.
+        let at = usize::from(unsafe { K::number(raw) });
+        let Some(place) = self.window(at).iter().find(|place| place.key.load(Relaxed) == 0) else {
             return false;
         };
         place.value.store(ptr::from_ref(value).cast_mut(), Relaxed);
-        place.key.store(key.addr(), Release);
+        place.key.store(raw.addr(), Release);
         true
     }
 
     /// Removes an object, so that nobody finds it any more. Calls are serialised as for `insert`.
-    pub(crate) fn remove<K>(&self, key: *const K) {
-        let at = Self::place(key.addr());
-        if let Some(place) = self.places[at..at + WINDOW].iter().find(|p| p.key.load(Relaxed) == key.addr()) {
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live verbs object.
+    pub(crate) unsafe fn remove<K: Numbered>(&self, raw: *const K) {
+        // SAFETY: live by contract.
+        let at = usize::from(unsafe { K::number(raw) });
+        if let Some(place) = self.window(at).iter().find(|place| place.key.load(Relaxed) == raw.addr()) {
             place.key.store(0, Release);
-            place.value.store(ptr::null_mut(), Relaxed);
         }
     }
 }
@@ -97,12 +159,12 @@ type Page<T> = [AtomicPtr<T>; PAGE];
 /// Objects by QP number, 24 bits: two loads. Pages are made as numbers come up, and are freed with
 /// the table.
 pub(crate) struct ByNumber<T: 'static> {
-    pages: Box<[AtomicPtr<Page<T>>]>,
+    pages: Box<[AtomicPtr<Page<T>>; PAGE]>,
 }
 
 impl<T> ByNumber<T> {
     pub(crate) fn new() -> Self {
-        Self { pages: (0..PAGE).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+        Self { pages: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE]) }
     }
 
     /// The object of a QP.
@@ -144,7 +206,7 @@ impl<T> ByNumber<T> {
 
 impl<T> Drop for ByNumber<T> {
     fn drop(&mut self) {
-        for page in &self.pages {
+        for page in self.pages.iter() {
             let page = page.load(Relaxed);
             if !page.is_null() {
                 // SAFETY: made by `Box::into_raw` in `set`; nobody uses the table any more.

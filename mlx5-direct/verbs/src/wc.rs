@@ -1,7 +1,7 @@
 //! From a completion to an `ibv_wc`. Fields that libmlx5 leaves untouched are left here as well.
 
 use doorbell_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
-use mlx5_direct::{ErrorCqe, Message, RecvCqe, RecvOp, SendCqe, SendOp, Syndrome};
+use mlx5_direct::{ErrorCqe, Message, PlainEntry, RecvCqe, RecvOp, SendCqe, SendOp, Syndrome};
 
 /// Status of a failed operation.
 ///
@@ -111,4 +111,60 @@ pub(crate) fn received(wc: &mut ibv_wc, receive: &RecvCqe, message: &Message, wr
     wc.src_qp = message.source_qpn;
     wc.dlid_path_bits = message.path_bits;
     wc.pkey_index = value as u16;
+}
+
+/// A finished receive of a Send without immediate data.
+#[inline(always)]
+pub(crate) fn plain_received(wc: &mut ibv_wc, entry: &PlainEntry<'_>, qpn: u32, wr_id: u64) {
+    let message = entry.message();
+    begin(wc, qpn, wr_id);
+    wc.opcode = ibv_wc_opcode::IBV_WC_RECV;
+    wc.byte_len = entry.byte_count();
+    wc.src_qp = message.source_qpn;
+    wc.wc_flags = if message.grh { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
+    wc.slid = message.source_lid;
+    wc.sl = message.service_level;
+    wc.dlid_path_bits = message.path_bits;
+    wc.pkey_index = message.imm_inval_pkey as u16;
+}
+
+/// A finished Send or Write: what its entry becomes follows from the opcode of the request alone.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainSent {
+    opcode: u8,
+    flags: u8,
+}
+
+/// By the opcode of the request.
+static PLAIN_SENT: [Option<PlainSent>; 256] = {
+    use ibv_wc_opcode::{IBV_WC_RDMA_WRITE, IBV_WC_SEND};
+    let mut table = [None; 256];
+    let mut number = 0;
+    while number < 256 {
+        let with_imm = ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8;
+        table[number] = match SendOp::from_opcode(number as u8) {
+            SendOp::Send | SendOp::SendInval => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: 0 }),
+            SendOp::SendImm => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: with_imm }),
+            SendOp::Write => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: 0 }),
+            SendOp::WriteImm => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: with_imm }),
+            _ => None,
+        };
+        number += 1;
+    }
+    table
+};
+
+impl PlainSent {
+    /// From the opcode in the upper 8 bits.
+    #[inline(always)]
+    pub(crate) fn of(opcode_qpn: u32) -> Option<Self> {
+        PLAIN_SENT[(opcode_qpn >> 24) as usize]
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(self, wc: &mut ibv_wc, qpn: u32, wr_id: u64) {
+        begin(wc, qpn, wr_id);
+        wc.opcode = self.opcode.into();
+        wc.wc_flags = self.flags.into();
+    }
 }

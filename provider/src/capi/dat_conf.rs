@@ -12,6 +12,8 @@ use std::sync::{OnceLock, PoisonError};
 pub(super) struct DatConfEntry {
     /// The provider table that libdat2 has for this IA name.
     pub(super) table: &'static Table,
+    /// The table for objects of the verbs path.
+    pub(super) by_verbs: &'static Table,
     /// Field 7: the device.
     pub(super) parameters: String,
 }
@@ -28,13 +30,24 @@ pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
     entries().get(name).cloned()
 }
 
-/// Adds an entry with these functions, or changes the parameters of the entry with this name.
-pub(super) fn add(name: &str, parameters: String, functions: fn() -> Functions) -> DatConfEntry {
+/// Adds an entry with the functions of each data path, or changes the parameters of the entry with
+/// this name.
+pub(super) fn add(
+    name: &str,
+    parameters: String,
+    functions: fn() -> Functions,
+    functions_by_verbs: fn() -> Functions,
+) -> DatConfEntry {
     let mut entries = entries();
     let entry = entries.entry(name.to_owned()).or_insert_with(|| {
         // Never freed: libdat2's registry may keep the table, and handles refer to the name.
         let name: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into());
-        DatConfEntry { table: Box::leak(Box::new(Table::new(name, functions()))), parameters: String::new() }
+        let table = |functions| Box::leak(Box::new(Table::new(name, functions)));
+        DatConfEntry {
+            table: table(functions()),
+            by_verbs: table(functions_by_verbs()),
+            parameters: String::new(),
+        }
     });
     entry.parameters = parameters;
     entry.clone()

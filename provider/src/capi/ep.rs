@@ -82,6 +82,8 @@ fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
         srq_soft_hw: soft_mark(c.srq_soft_hw),
         max_rdma_read_iov: c.max_rdma_read_iov,
         max_rdma_write_iov: c.max_rdma_write_iov,
+        retry: crate::RetryAttr::default(),
+        max_inline: 0,
     })
 }
 
@@ -284,6 +286,8 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             max_rdma_write_iov: count(field::MAX_RDMA_WRITE_IOV, attr.max_rdma_write_iov),
             srq: None,
             srq_soft_hw: None,
+            retry: None,
+            max_inline: None,
         };
         let mut object = ep.get_mut::<EpObject>()?;
         object.ep.modify(change)?;

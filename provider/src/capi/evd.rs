@@ -3,13 +3,14 @@
 use super::abi::{EvdParam, Event};
 use super::code::{Code, SUCCESS, guard};
 use super::convert::{ia_of, timeout};
-use super::event::{event, write_completion, write_success};
+use super::event::{event, write_completion, write_plain, write_success};
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use crate::evd::{Polled, Take};
+use crate::evd::{Polled, Queue, Take};
 use crate::event_data::Success;
+use crate::sync::DoorGuard;
 use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
@@ -150,6 +151,11 @@ impl Take for ToC {
     }
 
     #[inline(always)]
+    fn plain(self, success: Success) {
+        write_plain(self.evd, &success, self.out);
+    }
+
+    #[inline(always)]
     fn any(self, dto: DtoCompletion) {
         write_completion(self.evd, &dto, self.out);
     }
@@ -158,7 +164,46 @@ impl Take for ToC {
 /// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that
 /// poll (dtest -p) compare with that value. Other EVDs answer with the bit.
 pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
-    // The fast path contains nothing that can panic, so it needs no guard. It writes no trace.
+    // The fast path contains nothing that can panic, so it needs no guard. It writes no trace: with
+    // a trace, the EVD has no door.
+    if !out.is_null()
+        && let Some(queue) = evd.queue_of_evd()
+    {
+        if queue.has_messages_only() {
+            return dequeue_message(evd, out, queue);
+        }
+        if queue.has_requests_only() {
+            return dequeue_request(evd, out, queue);
+        }
+    }
+    evd_dequeue_rest(evd, out)
+}
+
+// Each has a function of its own, so that it saves only the registers that it needs. `extern "C"`
+// functions do not unwind, so the last call of each is a jump.
+
+#[inline(never)]
+fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    if queue.dequeue_message(ToC { evd, out }).is_some() {
+        return SUCCESS;
+    }
+    drop(queue);
+    evd_dequeue_rest(evd, out)
+}
+
+#[inline(never)]
+fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    if queue.dequeue_request(ToC { evd, out }).is_some() {
+        return SUCCESS;
+    }
+    drop(queue);
+    evd_dequeue_rest(evd, out)
+}
+
+/// All other dequeues of a thread that owns the biased lock of the handle, as far as they call no
+/// code of the program.
+#[inline(never)]
+extern "C" fn evd_dequeue_rest(evd: Handle, out: Out<Event>) -> u32 {
     if !out.is_null()
         && !tracing::enabled!(tracing::Level::TRACE)
         && let Some(owned) = evd.hot_fast()
@@ -167,6 +212,22 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
         match owned.dequeue_fast(ToC { evd, out }) {
             Polled::Dto(()) => return SUCCESS,
             // Only an EVD that takes completions gives this answer.
+            Polled::Empty => return ReturnType::QueueEmpty as u32,
+            Polled::Slow => {}
+        }
+    }
+    evd_dequeue_slow(evd, out)
+}
+
+/// As [`evd_dequeue`], in the table of the verbs path.
+pub(super) extern "C" fn evd_dequeue_by_verbs(evd: Handle, out: Out<Event>) -> u32 {
+    if !out.is_null()
+        && !tracing::enabled!(tracing::Level::TRACE)
+        && let Some(owned) = evd.hot_fast()
+        && let Hot::Evd(owned) = &*owned
+    {
+        match owned.dequeue_fast_by_verbs(ToC { evd, out }) {
+            Polled::Dto(()) => return SUCCESS,
             Polled::Empty => return ReturnType::QueueEmpty as u32,
             Polled::Slow => {}
         }

@@ -12,7 +12,7 @@ use super::{cr, ep};
 use crate::event_data::Success;
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
-/// The C form of an event of this EVD. All 120 bytes are set.
+/// The C form of an event of this EVD: all of its 120 bytes.
 ///
 /// INSUFFICIENT_RESOURCES without memory for the handle of a connection request. The request is
 /// rejected then.
@@ -66,10 +66,15 @@ pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>
     if success.op.is_extension() {
         write_completion(evd, &(*success).into(), out);
     } else {
-        let Success { ep_context, cookie, length, op, .. } = *success;
-        let data = [ep_context, cookie, two(0, length), op as u64, 0];
-        out.set_fields(&abi::Event { number: DTO, pad: 0, evd: evd.0, data, extension: [0; 8] });
+        write_plain(evd, success, out);
     }
+}
+
+/// As [`write_success`], for operations that are not of the extension.
+#[inline(always)]
+pub(super) fn write_plain(evd: Handle, success: &Success, out: Out<abi::Event>) {
+    let Success { ep_context, cookie, length, op, .. } = *success;
+    out.set_dto(DTO, evd.0, [ep_context, cookie, two(0, length), op as u64]);
 }
 
 /// Writes the event of a DTO for C.

@@ -17,16 +17,18 @@
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
 //! refused. Posting to an SRQ, dequeuing from an EVD, and most Sends, RDMA Writes and RDMA Reads
-//! take a [`BiasedLock`] only.
+//! take a [`BiasedLock`] only. On the direct path, plain dequeues and Sends do not take even that
+//! one: they enter the lock of the EVD or of the EP's requests by a [`Door`] of the slot.
 
 use super::code::Code;
 use super::handle::Handle;
 use super::objects::{Object, Stored};
+use super::raw::{open_door_of_ep, open_door_of_evd};
 use super::table::Table;
-use crate::evd::EvdInner;
+use crate::evd::{EvdInner, Queue};
 use crate::memory::table;
-use crate::queue_pair::QueuePair;
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
+use crate::queue_pair::{QueuePair, Requests};
+use crate::sync::{Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
 use biased_lock::{BiasedLock, Guard, LockError};
 use std::collections::{HashMap, TryReserveError, VecDeque};
@@ -44,7 +46,7 @@ const FIRST_CHUNK: usize = 1 << 15;
 const LATER_CHUNKS: usize = 15;
 
 /// The number of words to which a handle may point. Each word stands for a generation.
-const GENERATIONS: usize = 6;
+const GENERATIONS: usize = 4;
 const WORD: usize = size_of::<usize>();
 const SLOT_SIZE: usize = size_of::<HandleSlot>();
 const _: () = assert!(SLOT_SIZE.is_power_of_two() && align_of::<HandleSlot>() == SLOT_SIZE);
@@ -59,6 +61,10 @@ pub(super) struct HandleSlot {
     present: AtomicU32,
     /// The process that created the object.
     process: AtomicU32,
+    /// Leads the owner of the lock of an EVD to its queue.
+    evd: Door<{ rank::QUEUE }, Queue>,
+    /// Leads the owner of the lock of an EP's requests to them, on the direct path.
+    ep: Door<{ rank::REQUESTS }, Requests>,
     /// The part of the object that posts and dequeues use.
     hot: BiasedLock<Hot>,
     /// The consumer's context (`dat_set_consumer_context`).
@@ -96,6 +102,8 @@ impl HandleSlot {
             provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
             present: AtomicU32::new(0),
             process: AtomicU32::new(0),
+            evd: Door::new(),
+            ep: Door::new(),
             hot: BiasedLock::new(),
             context: AtomicU64::new(0),
             ia: AtomicUsize::new(0),
@@ -139,6 +147,17 @@ pub(super) enum Hot {
     Ep(Arc<QueuePair>),
     /// For posts to an EP on the verbs path.
     EpByVerbs(Arc<QueuePair>),
+}
+
+impl Drop for Hot {
+    /// Closes the door of the slot.
+    fn drop(&mut self) {
+        match self {
+            Self::Evd(evd) => evd.queue.close_door(),
+            Self::Ep(pair) => pair.requests.close_door(),
+            Self::Srq(_) | Self::EpByVerbs(_) => {}
+        }
+    }
 }
 
 impl Hot {
@@ -250,6 +269,19 @@ impl Handle {
         LATER.iter().map_while(OnceLock::get).find_map(|chunk| at(chunk, self.0))
     }
 
+    /// The queue of this EVD, on the fast path: the slot is in the first chunk, and this thread
+    /// owns the lock of the queue. Under the guard, a call runs no code of the consumer.
+    #[inline(always)]
+    pub(super) fn queue_of_evd(self) -> Option<DoorGuard<Queue>> {
+        at(&FIRST, self.0)?.of(self)?.evd.try_lock_fast()
+    }
+
+    /// As [`Handle::queue_of_evd`], the requests of this EP on the direct path.
+    #[inline(always)]
+    pub(super) fn requests_of_ep(self) -> Option<DoorGuard<Requests>> {
+        at(&FIRST, self.0)?.of(self)?.ep.try_lock_fast()
+    }
+
     /// The part of this object that posts and dequeues use, on the fast path: the slot is in the
     /// first chunk, and this thread owns the biased lock of the slot. Under the guard, a call runs
     /// no code of the consumer (an agent of a CNO), which may use the handle again.
@@ -281,8 +313,22 @@ impl Handle {
     /// Stores the part that posts and dequeues use in the object's slot, in place of the part that
     /// is there.
     pub(super) fn put_hot(self, hot: Hot) {
-        if let Some(slot) = self.slot() {
-            slot.hot.put(Box::new(hot));
+        let Some(slot) = self.slot() else { return };
+        let (evd, pair) = match &hot {
+            Hot::Evd(evd) => (Some(evd.clone()), None),
+            Hot::Ep(pair) => (None, Some(pair.clone())),
+            Hot::Srq(_) | Hot::EpByVerbs(_) => (None, None),
+        };
+        // Closes the door of the part that was there before the new part opens it.
+        drop(slot.hot.put(Box::new(hot)));
+        // A dequeue by the door writes no trace.
+        if let Some(evd) = evd
+            && !tracing::enabled!(tracing::Level::TRACE)
+        {
+            open_door_of_evd(&evd, &slot.evd);
+        }
+        if let Some(pair) = pair {
+            open_door_of_ep(&pair, &slot.ep);
         }
     }
 
@@ -478,14 +524,17 @@ pub(super) fn forget_inherited() {
     by_id().handles.clear();
 }
 
-/// Makes the handles of this slot stale and puts it into quarantine.
+/// Makes the handles of this slot stale and puts it into quarantine. The slot of an inherited
+/// object is not used again: its door may still be open.
 fn retire(slot: &'static HandleSlot) {
     let id = slot.id.swap(0, Ordering::Relaxed);
     if id != 0 {
         by_id().handles.remove(&id);
     }
     slot.next_generation();
-    free().dead.push_back(slot);
+    if !slot.is_inherited() {
+        free().dead.push_back(slot);
+    }
 }
 
 fn no_memory() -> Code {

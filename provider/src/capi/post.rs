@@ -1,9 +1,10 @@
 //! The entry points that post. None allocates memory.
 //!
 //! `dat_srq_post_recv` takes only the biased lock of the SRQ's handle slot. Posts to an EP take the
-//! handle slot's read lock, then the locks of the EP's rings. A Send, RDMA Write or RDMA Read of
-//! one segment takes the biased lock of the handle slot instead, if the LMR is that of the last
-//! request.
+//! handle slot's read lock, then the locks of the EP's rings. A Send, RDMA Write, RDMA Read or
+//! receive of one segment takes the biased lock of the handle slot instead, if the LMR is that of
+//! the last request or receive; such a Send on the direct path takes only the lock of the EP's
+//! requests.
 
 use super::code::{Code, SUCCESS, guard};
 use super::convert::completion_flags;
@@ -59,8 +60,8 @@ fn one_segment(
 }
 
 /// Straight-line code for nearly every Send: one segment in the LMR of the last request, a thread
-/// that owns the biased locks of the handle slot and of the EP's requests, and blocks left in the
-/// span of the send queue. [`ep_post_send_slow`] does everything else.
+/// that owns the biased lock of the EP's requests, and blocks left in the span of the send queue.
+/// [`ep_post_send_slow`] does everything else.
 pub(super) extern "C" fn ep_post_send(
     ep: Handle,
     count: i32,
@@ -70,10 +71,29 @@ pub(super) extern "C" fn ep_post_send(
 ) -> u32 {
     if likely(count == 1)
         && let Some(segments) = iov.some()
-        && let Some(owned) = ep.hot_fast()
-        && let Hot::Ep(pair) = &*owned
         && let Some(segment) = segments.first()
-        && pair.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
+        && let Some(mut requests) = ep.requests_of_ep()
+        && requests.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
+    {
+        return SUCCESS;
+    }
+    ep_post_send_slow(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_send`], in the table of the verbs path.
+pub(super) extern "C" fn ep_post_send_by_verbs(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    if likely(count == 1)
+        && let Some(segments) = iov.some()
+        && let Some(owned) = ep.hot_fast()
+        && let Hot::EpByVerbs(pair) = &*owned
+        && let Some(segment) = segments.first()
+        && pair.post_send_by_verbs(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;
     }
@@ -81,7 +101,7 @@ pub(super) extern "C" fn ep_post_send(
 }
 
 #[inline(never)]
-fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
+extern "C" fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
     if one_segment(ep, RequestKind::Send, count, iov, cookie, flags) {
         return SUCCESS;
     }
@@ -109,6 +129,15 @@ pub(super) extern "C" fn ep_post_recv(
     cookie: u64,
     flags: u32,
 ) -> u32 {
+    if count == 1
+        && flags == 0
+        && let Some([segment]) = iov.few(1)
+        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
+        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
+        && pair.post_recv_from_last_lmr(segment, cookie)
+    {
+        return SUCCESS;
+    }
     guard("dat_ep_post_recv", || {
         let object = ep.get::<EpObject>()?;
         if object.ep.inner.srq.is_some() {
@@ -212,6 +241,54 @@ fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u
         return SUCCESS;
     }
     srq_post_recv_slow(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv`], in the table of the verbs path. A post that the device library refuses
+/// ends with the error at once, so that no argument has to be kept during the library's call.
+pub(super) extern "C" fn srq_post_recv_by_verbs(
+    srq: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+) -> u32 {
+    if likely(count == 1) {
+        if let Some(segments) = iov.some()
+            && let Some(mut owned) = srq.hot_fast()
+            && let Hot::Srq(owned) = &mut *owned
+            && let Some(segment) = segments.first()
+        {
+            match owned.post_fast_by_verbs(segment, cookie) {
+                Ok(true) => return SUCCESS,
+                Ok(false) => {}
+                Err(error) => return srq_post_refused(error),
+            }
+        }
+        return srq_post_recv_slow(srq, count, iov, cookie);
+    }
+    srq_post_recv_several_by_verbs(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv_several`], on the verbs path, for up to four segments.
+#[inline(never)]
+fn srq_post_recv_several_by_verbs(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if (2..=4).contains(&count)
+        && let Some([first, second, more @ ..]) = iov.few(count)
+        && let Some(mut owned) = srq.hot_fast()
+        && let Hot::Srq(owned) = &mut *owned
+    {
+        match owned.post_several_fast_by_verbs([first, second], more, cookie) {
+            Ok(true) => return SUCCESS,
+            Ok(false) => {}
+            Err(error) => return srq_post_refused(error),
+        }
+    }
+    srq_post_recv_slow(srq, count, iov, cookie)
+}
+
+#[cold]
+#[inline(never)]
+fn srq_post_refused(error: PostError) -> u32 {
+    guard("dat_srq_post_recv", || Err(Code::post(error, 5)))
 }
 
 /// Posts without the guard if the thread owns the biased lock and the LMR of the last post contains

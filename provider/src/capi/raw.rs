@@ -8,11 +8,15 @@
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
 use super::code::Code;
+use crate::evd::{EvdInner, Queue};
+use crate::queue_pair::{QueuePair, Requests};
+use crate::sync::{Door, rank};
 use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// A pointer to an argument that is read, or NULL.
@@ -234,20 +238,18 @@ impl<T> Out<T> {
 }
 
 impl Out<super::abi::Event> {
-    /// As [`Out::set`], field by field, so that an event in registers is stored without a copy.
+    /// Writes the fields of a DTO's event, without a copy of the event. A program reads no other
+    /// bytes of it: those of larger events, and those of the extension, stay as they are.
     #[inline(always)]
-    pub(super) fn set_fields(self, event: &super::abi::Event) {
+    pub(super) fn set_dto(self, number: u32, evd: usize, data: [u64; 4]) {
         let to = self.0;
         if !to.is_null() {
-            // SAFETY: as in `set`; these are all fields.
+            // SAFETY: as in `set`; these are fields of the event.
             unsafe {
-                (&raw mut (*to).number).write_unaligned(event.number);
-                (&raw mut (*to).pad).write_unaligned(event.pad);
-                (&raw mut (*to).evd).write_unaligned(event.evd);
-                for (n, word) in event.data.iter().enumerate() {
-                    (&raw mut (*to).data).cast::<u64>().add(n).write_unaligned(*word);
-                }
-                (&raw mut (*to).extension).write_unaligned(event.extension);
+                (&raw mut (*to).number).write_unaligned(number);
+                (&raw mut (*to).pad).write_unaligned(0);
+                (&raw mut (*to).evd).write_unaligned(evd);
+                (&raw mut (*to).data).cast::<[u64; 4]>().write_unaligned(data);
             }
         }
     }
@@ -352,6 +354,19 @@ pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
         // EVD handle, from any thread.
         unsafe { function(agent.instance_data, evd) };
     }
+}
+
+/// Opens a door to the queue of this EVD.
+pub(super) fn open_door_of_evd(evd: &Arc<EvdInner>, door: &'static Door<{ rank::QUEUE }, Queue>) {
+    // SAFETY: the EVD is in an `Arc`, out of which this crate moves nothing. So the mutex stays in
+    // its place until the EVD is dropped, and the mutex with it.
+    unsafe { evd.queue.inner().open_door(door.inner()) }
+}
+
+/// Opens a door to the requests of this queue pair.
+pub(super) fn open_door_of_ep(pair: &Arc<QueuePair>, door: &'static Door<{ rank::REQUESTS }, Requests>) {
+    // SAFETY: as in `open_door_of_evd`.
+    unsafe { pair.requests.inner().open_door(door.inner()) }
 }
 
 /// The kind of memory of an LMR.

@@ -111,7 +111,7 @@ impl EpInner {
         // Done first: once the device is ready, it may take a buffer. That buffer must not be
         // counted as lost with another EP.
         self.may_take_buffers()?;
-        if let Err(error) = self.device.to_ready(&qp, &id, Some(reads_in), Some(reads_out)) {
+        if let Err(error) = self.device.to_ready(&qp, &id, Some((reads_in, reads_out)), &self.retry()) {
             self.start_over_after_all();
             // An ID that has no QP attributes no longer waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
@@ -254,7 +254,7 @@ impl EpInner {
         let Some(id) = self.current(event.token, EpState::ActiveConnectionPending) else { return Ok(()) };
         let no_memory = |_| rxe_fallback::Error::new("rdma_establish", libc::ENOMEM);
         self.may_take_buffers().map_err(no_memory)?;
-        self.device.to_ready(&self.qp(), &id, None, None)?;
+        self.device.to_ready(&self.qp(), &id, None, &self.retry())?;
         id.establish()?;
         self.device.count(IaCounter::CmRtuTx);
         let mut control = self.control.lock().unwrap();

@@ -4,7 +4,8 @@ use super::{Base, Counters, EvdCounter};
 
 #[derive(Debug, Default)]
 pub(crate) struct EvdCounts {
-    /// Dequeues that found a completion in the CQ.
+    /// Dequeues that found a completion in the CQ. Those that took the event straight off a CQ of
+    /// the direct path are counted there, and added before the counters are read.
     pub(crate) polled: u64,
     /// Dequeues that found nothing.
     pub(crate) not_found: u64,

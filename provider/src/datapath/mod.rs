@@ -8,8 +8,9 @@
 //! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
 //! above do not depend on the path, except the fast functions: those that post to an SRQ
 //! (`Srq::post_fast`, `Srq::post_from_last_lmr`, `Srq::post_pool`), that post a Send
-//! (`QueuePair::post_send_fast`, and the handle slots, which store the path of an EP for it), and
-//! that take a completion off an EVD (`EvdInner::dequeue_fast`, `Queue::next_success`).
+//! (`Requests::post_send_fast`, and the handle slots, which store the path of an EP for it), and
+//! that take a completion off an EVD (`EvdInner::dequeue_fast`, `Queue::next_success`). The fast
+//! functions of the verbs path have `by_verbs` in their names.
 
 pub(crate) mod completion;
 pub(crate) mod direct;
@@ -20,7 +21,7 @@ mod request;
 pub(crate) mod verbs;
 
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
-pub(crate) use self::direct::{DirectCqs, evd_of};
+pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, One, evd_of};
 use self::entries::CompletedUpTo;
 pub(crate) use self::queues::{RecvQueue, SendQueue};
 pub(crate) use self::request::Outgoing;
@@ -79,9 +80,17 @@ impl SrqPath {
     #[inline]
     pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
         match self {
-            Self::Verbs(srq) if srq.has_suspects() => None,
             Self::Verbs(srq) => srq.reap(entry, ep),
             Self::Direct(srq) => srq.reap(entry),
+        }
+    }
+
+    /// The SRQ of the verbs path.
+    #[inline(always)]
+    pub(crate) fn by_verbs(&self) -> Option<&verbs::VerbsSrq> {
+        match self {
+            Self::Verbs(srq) => Some(srq),
+            Self::Direct(_) => None,
         }
     }
 
@@ -157,7 +166,7 @@ impl SrqPoster {
     /// Posts the whole buffer or nothing.
     pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
         match self {
-            Self::Verbs(srq) => srq.post(segments, info),
+            Self::Verbs(srq) => srq.post(segments, &info),
             Self::Direct(srq) => srq.post(segments, info),
         }
     }
@@ -182,6 +191,8 @@ impl SrqPoster {
 
 /// The CQs of an EVD on one of the paths.
 #[derive(Debug)]
+// A dequeue tests the tag, which is a small number then.
+#[repr(u8)]
 pub(crate) enum CqPath {
     Verbs(verbs::VerbsCq),
     Direct(DirectCqs),
@@ -196,7 +207,7 @@ impl CqPath {
     /// The device has no CQ of that size, or there is no memory.
     pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
         match self {
-            Self::Verbs(cq) => Ok((cq.cq.clone(), false)),
+            Self::Verbs(cq) => Ok((cq.cq().clone(), false)),
             Self::Direct(cqs) => cqs.lend(entries),
         }
     }
@@ -211,7 +222,7 @@ impl CqPath {
     /// The verbs CQ of receives from this SRQ, which must feed the EVD.
     pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
         match self {
-            Self::Verbs(cq) => Some(cq.cq.clone()),
+            Self::Verbs(cq) => Some(cq.cq().clone()),
             Self::Direct(cqs) => cqs.receives(srq),
         }
     }
@@ -234,11 +245,20 @@ impl CqPath {
         }
     }
 
+    /// The CQ of the verbs path.
+    #[inline(always)]
+    pub(crate) fn by_verbs(&mut self) -> Option<&mut verbs::VerbsCq> {
+        match self {
+            Self::Verbs(cq) => Some(cq),
+            Self::Direct(_) => None,
+        }
+    }
+
     /// Removes the completions of this QP, which was reset or destroyed. Calls `removed` for each.
-    /// On the verbs path the library has removed them.
     pub(crate) fn clean(&mut self, qpn: u32, removed: impl FnMut(&Completion)) {
-        if let Self::Direct(cqs) = self {
-            cqs.clean(qpn, removed);
+        match self {
+            Self::Verbs(cq) => cq.clean(qpn, removed),
+            Self::Direct(cqs) => cqs.clean(qpn, removed),
         }
     }
 
@@ -252,6 +272,13 @@ impl CqPath {
         match (self, srq) {
             (Self::Direct(cqs), SrqPath::Direct(srq)) => cqs.open(srq),
             _ => Ok(()),
+        }
+    }
+
+    /// Records the depth of an SRQ that has its own CQ, before the SRQ becomes deeper.
+    pub(crate) fn expect_depth(&mut self, srq: u32, depth: u32) {
+        if let Self::Direct(cqs) = self {
+            cqs.expect_depth(srq, depth);
         }
     }
 
@@ -347,10 +374,19 @@ impl DataPath {
         })
     }
 
+    /// Creates the channel of an EVD's CQs.
+    pub(crate) fn channel(self, context: &Context) -> Result<CompChannel, rxe_fallback::Error> {
+        match self {
+            Self::Verbs => CompChannel::create(context),
+            // All CQs of the EVD are armed and polled here.
+            Self::Direct => CompChannel::create_without_driver(context),
+        }
+    }
+
     /// Creates the CQs of an EVD from its first CQ, from which nothing was polled.
     pub(crate) fn cq(self, cq: Cq, channel: Option<&CompChannel>) -> Result<CqPath> {
         Ok(match self {
-            Self::Verbs => CqPath::Verbs(verbs::VerbsCq { cq }),
+            Self::Verbs => CqPath::Verbs(verbs::VerbsCq::new(cq)?),
             Self::Direct => CqPath::Direct(DirectCqs::new(cq, channel.cloned())?),
         })
     }

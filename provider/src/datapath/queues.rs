@@ -64,6 +64,51 @@ impl SendQueue {
         }
     }
 
+    /// Posts a Send or an RDMA Write of these bytes, which are copied. There are no more than the
+    /// QP was made for.
+    ///
+    /// # Errors
+    /// Nothing was posted.
+    pub(crate) fn post_inline(
+        &mut self,
+        seq: u64,
+        op: SendOp<'_>,
+        bytes: &[u8],
+        flags: SendFlags,
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Direct(queue) => queue.post_inline(seq, op, bytes, flags),
+            Self::Verbs(qp) => {
+                let wr_id = WrId::Request(seq).pack();
+                let inline = (!bytes.is_empty()).then_some(bytes);
+                qp.post_send(&SendWr { wr_id, op, sges: &[], flags, inline, ud: None })
+            }
+        }
+    }
+
+    /// Posts several requests with one doorbell: all or, on the direct path, none. There are at
+    /// most `MOST`. None is a datagram or about a window.
+    ///
+    /// # Errors
+    /// The number of the request that was refused. By verbs, those before it are posted.
+    pub(crate) fn post_list<const MOST: usize>(
+        &mut self,
+        requests: &[Outgoing<'_>],
+    ) -> Result<(), (usize, Refusal)> {
+        let qp = match self {
+            Self::Direct(queue) => return queue.post_list(requests),
+            Self::Verbs(qp) => qp,
+        };
+        let wrs: [SendWr<'_>; MOST] = std::array::from_fn(|n| match requests.get(n) {
+            Some(&Outgoing { seq, op, sges, flags, .. }) => {
+                SendWr { flags, ..SendWr::new(WrId::Request(seq).pack(), op, sges) }
+            }
+            None => SendWr::send(0, &[]),
+        });
+        let posted = qp.post_send_list(wrs.get(..requests.len()).unwrap_or_default());
+        posted.map_err(|stopped| (stopped.index, stopped.reason))
+    }
+
     /// Posts a request of one segment to a connected QP: a Send, RDMA Write or RDMA Read, with
     /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take
     /// it.
@@ -89,6 +134,16 @@ impl SendQueue {
         }
     }
 
+    /// Releases the request with this counter on the direct path, if it is posted there and has
+    /// this position. Otherwise returns false, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn complete_if(&mut self, counter: u16, position: u64) -> bool {
+        match self {
+            Self::Direct(queue) => queue.complete_if(counter, position),
+            Self::Verbs(_) => false,
+        }
+    }
+
     /// Starts again after the QP was reset. Every completion of the requests before the reset was
     /// taken off its CQ.
     pub(crate) fn reset(&mut self) {
@@ -108,6 +163,15 @@ impl RecvQueue {
             Self::Direct(queue) => queue.post(sges),
             // The consumer of a UD EP must leave 40 bytes in front of the message.
             Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), sges),
+        }
+    }
+
+    /// Posts a receive of one segment. Returns false without posting if the queue does not take it.
+    #[inline(always)]
+    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
+        match self {
+            Self::Direct(queue) => queue.post_one(sge),
+            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), &[sge]).is_ok(),
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use rxe_fallback::{Cq, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
+use rxe_fallback::{Cq, Plain, Polled, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,7 +28,8 @@ pub(crate) struct VerbsSrq {
 pub(crate) struct VerbsPoster {
     shared: Arc<VerbsSrq>,
     poster: EntryPoster,
-    id: u32,
+    /// The ID of a work request without the entry.
+    wr_ids: u64,
     /// The number of buffers that the device's queue holds.
     room: u32,
     /// Whether the device can resize the SRQ. If not, the SRQ was created at the device's largest
@@ -46,7 +47,8 @@ impl VerbsSrq {
     ) -> Result<(Arc<Self>, VerbsPoster)> {
         let (entries, poster) = SrqEntries::new(depth)?;
         let shared = Arc::new(Self { srq, entries, losses: LostEntries::default(), depth: depth.into() });
-        Ok((shared.clone(), VerbsPoster { shared, poster, id, room, resizable }))
+        let wr_ids = WrId::Srq { srq: id, entry: 0 }.pack();
+        Ok((shared.clone(), VerbsPoster { shared, poster, wr_ids, room, resizable }))
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
@@ -62,9 +64,16 @@ impl VerbsSrq {
         self.entries.complete(entry, ep)
     }
 
-    #[inline]
+    /// As [`SrqPath::reap`](super::SrqPath::reap).
+    #[inline(always)]
     pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
-        self.entries.reap(entry, ep)
+        if self.has_suspects() { None } else { self.entries.reap(entry, ep) }
+    }
+
+    /// Makes this EVD the one whose reaped entries return without an atomic read-modify-write,
+    /// unless another EVD is. Returns whether this EVD is.
+    pub(crate) fn claim(&self, evd: u64) -> bool {
+        self.entries.claim(evd)
     }
 
     #[inline]
@@ -92,13 +101,29 @@ impl VerbsSrq {
 }
 
 impl VerbsPoster {
+    pub(crate) fn post(&mut self, segments: &[Sge], info: &WrInfo) -> Result<(), PostError> {
+        let entry =
+            self.poster.post(&self.shared.entries, info).ok_or(PostError::Full(Subtype::ResourceSrq))?;
+        self.post_entry(entry, segments)
+    }
+
+    /// Does the work of [`VerbsPoster::post`], if an entry is found at once
+    /// ([`EntryPoster::post_returned`]). Otherwise returns false.
+    ///
+    /// # Errors
+    /// The device library refuses the buffer.
     #[inline(always)]
-    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
-        let Self { shared, poster, id, .. } = self;
-        let entry = poster.post(&shared.entries, info).ok_or(PostError::Full(Subtype::ResourceSrq))?;
-        let wr_id = WrId::Srq { srq: *id, entry }.pack();
-        shared.srq.post_one(wr_id, segments).map_err(|reason| {
-            poster.unpost(&shared.entries, entry);
+    pub(crate) fn post_fast(&mut self, segments: &[Sge], info: &WrInfo) -> Result<bool, PostError> {
+        match self.poster.post_returned(&self.shared.entries, info) {
+            Some(entry) => self.post_entry(entry, segments).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    #[inline(always)]
+    fn post_entry(&mut self, entry: u32, segments: &[Sge]) -> Result<(), PostError> {
+        self.shared.srq.post_raw(self.wr_ids | u64::from(entry), segments).map_err(|reason| {
+            self.poster.unpost(&self.shared.entries, entry);
             refused(reason)
         })
     }
@@ -120,7 +145,7 @@ impl VerbsPoster {
         if depth > self.room {
             if let Err(error) = self.shared.srq.resize(depth) {
                 // Entries that were allocated for a larger depth stay for the next resize.
-                self.poster.limit_to(before);
+                self.poster.limit_to(&self.shared.entries, before);
                 return Err(Error::new(
                     ReturnType::InsufficientResources,
                     Subtype::ResourceMemory,
@@ -135,30 +160,91 @@ impl VerbsPoster {
     }
 }
 
-/// A CQ of the device.
+/// A CQ of the device. Its completions are polled many at a time. Those that were not taken count
+/// as if they were in the CQ.
 #[derive(Debug)]
 pub(crate) struct VerbsCq {
-    pub(crate) cq: Cq,
+    polled: Polled,
+}
+
+/// A success without an effect beyond its own event, as far as the completion shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainSuccess {
+    pub(crate) wr_id: WrId,
+    pub(crate) qpn: u32,
+    pub(crate) length: u32,
 }
 
 impl VerbsCq {
-    /// Adds up to `most` completions.
-    pub(crate) fn poll(&self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
-        self.cq
-            .poll_each(most, |completion| into.push(translate(&completion)))
-            .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
+    pub(crate) fn new(cq: Cq) -> Result<Self> {
+        Ok(Self { polled: Polled::new(cq)? })
+    }
+
+    pub(crate) fn cq(&self) -> &Cq {
+        self.polled.cq()
+    }
+
+    /// Adds up to `most` completions. Fewer than `most` means that no completion is left.
+    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
+        let before = into.len();
+        let mut last = false;
+        while into.len() - before < most {
+            if let Some(completion) = self.polled.pop() {
+                into.push(translate(&completion));
+            } else if last {
+                break;
+            } else {
+                match self.fill() {
+                    Ok(n) => last = n < self.polled.capacity(),
+                    // The next call reports the error again.
+                    Err(_) if into.len() > before => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         Ok(())
     }
 
+    /// Polls the CQ if no completion is left of the last poll. Returns whether there is one; `None`
+    /// if the poll fails.
+    #[inline(always)]
+    pub(crate) fn find(&mut self) -> Option<bool> {
+        if self.polled.is_empty() { self.fill().ok().map(|n| n > 0) } else { Some(true) }
+    }
+
+    #[inline(never)]
+    fn fill(&mut self) -> Result<usize> {
+        self.polled.fill().map_err(|e| Error::verb(Subtype::ResourceTevd, e))
+    }
+
+    /// The oldest completion that [`VerbsCq::find`] has found, if it is such a success.
+    #[inline(always)]
+    pub(crate) fn plain(&self) -> Option<PlainSuccess> {
+        let Plain { wr_id, qp_num, byte_len } = self.polled.plain()?;
+        Some(PlainSuccess { wr_id: WrId::unpack(wr_id), qpn: qp_num, length: byte_len })
+    }
+
+    /// Takes the completion of [`VerbsCq::plain`].
+    #[inline(always)]
+    pub(crate) fn skip(&mut self) {
+        self.polled.skip();
+    }
+
+    /// Removes the polled completions of this QP, which was reset or destroyed; the library has
+    /// removed the others. Calls `removed` for each.
+    pub(crate) fn clean(&mut self, qpn: u32, mut removed: impl FnMut(&Completion)) {
+        self.polled.remove(qpn, |completion| removed(&translate(completion)));
+    }
+
     pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
-        self.cq.arm(solicited_only).map_err(|e| Error::verb(Subtype::ResourceTevd, e))
+        self.cq().arm(solicited_only).map_err(|e| Error::verb(Subtype::ResourceTevd, e))
     }
 
     pub(crate) fn ensure(&self, depth: u32) -> Result<()> {
-        if depth <= self.cq.depth() {
+        if depth <= self.cq().depth() {
             return Ok(());
         }
-        self.cq.resize(depth).map_err(|e| {
+        self.cq().resize(depth).map_err(|e| {
             Error::new(
                 ReturnType::InsufficientResources,
                 Subtype::ResourceTevd,

@@ -31,8 +31,8 @@ use crate::datapath::DataPath;
 use crate::event_data::AsyncEvent;
 use crate::sync::{Mutex, rank};
 use crate::{Error, IaAttr, IaCounter, ProviderAttr, Result, Subtype};
-use rxe_fallback::{AtomicCap, Context, EventChannel};
-use std::net::IpAddr;
+use rxe_fallback::{AtomicCap, CmId, Context, EventChannel};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -71,6 +71,15 @@ pub(crate) struct Device {
     pub(crate) context: Context,
 }
 
+/// Makes librdmacm open the device, which it does for the first id on the device and never again in
+/// the process. Otherwise the first connection would wait for it.
+fn open_for_connections(channel: &EventChannel, address: IpAddr) {
+    let bound = CmId::create(channel, 0).and_then(|id| id.bind(SocketAddr::new(address, 0)));
+    if let Err(error) = bound {
+        tracing::debug!(%error, %address, "librdmacm opens the device with the first connection");
+    }
+}
+
 impl Device {
     /// A device whose progress thread is not started. `address` is the address of the port.
     pub(crate) fn new(
@@ -81,6 +90,7 @@ impl Device {
     ) -> Result<Arc<Self>> {
         let (path, why) = DataPath::choose(&context)?;
         let channel = EventChannel::create().map_err(|e| Error::verb(Subtype::ResourceDevice, e))?;
+        open_for_connections(&channel, address);
         let reactor = Reactor::new(context.async_fd(), channel.as_fd())?;
         Ok(Arc::new(Self {
             attr: attributes::ia_attr(&context, port, address, path),

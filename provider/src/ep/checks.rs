@@ -4,7 +4,10 @@ use crate::device::Device;
 use crate::evd::{Stream, StreamKind};
 use crate::types::{CompletionFlags, Count, ServiceType, WATERMARK_INFINITE};
 use crate::ud::state::not_here;
-use crate::{EpAttr, Error, Result};
+use crate::{EpAttr, Error, Result, RetryAttr};
+
+/// No device takes more inline data in a request, in bytes. Most take less, and refuse the QP.
+const MAX_INLINE: Count = 1024;
 
 /// Checks new attributes against the limits of the device. Errors name argument `arg` of the call.
 pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
@@ -27,13 +30,32 @@ pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool)
     }
     within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
     within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
+    within("max_inline", attr.max_inline, MAX_INLINE)?;
     if attr.service_type == ServiceType::Ud {
         return check_ud_attr(device, attr, arg);
     }
+    check_retry(&attr.retry, arg)?;
     within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
     within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
     within("max_rdma_read_iov", attr.max_rdma_read_iov, a.max_iov_segments_per_rdma_read)?;
     within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
+}
+
+/// Checks that the device can encode the values.
+fn check_retry(retry: &RetryAttr, arg: u16) -> Result<()> {
+    let RetryAttr { rnr_retry, rnr_timer, retry_count, timeout } = *retry;
+    let values = [
+        ("rnr_retry", rnr_retry, 7),
+        ("rnr_timer", rnr_timer, 31),
+        ("retry_count", retry_count, 7),
+        ("timeout", timeout, 31),
+    ];
+    for (name, value, most) in values {
+        if let Some(value) = value.filter(|value| *value > most) {
+            return Err(Error::arg(arg, format!("{name} is 0 to {most}, not {value}")));
+        }
+    }
+    Ok(())
 }
 
 /// Flags that each request may carry, whatever the flags of its EP are.

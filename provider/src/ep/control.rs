@@ -59,6 +59,11 @@ impl Control {
         self.hard = hard;
     }
 
+    /// Whether a watermark is set.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.soft.value != WATERMARK_INFINITE || self.hard != WATERMARK_INFINITE
+    }
+
     /// Whether `n` receives exceed the soft watermark. True once per setting (R214).
     pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
         let trips = self.soft.armed && n > self.soft.value;

@@ -10,7 +10,9 @@ use crate::device::{Class, Device, LkeyCache, ReservedTimers};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::memory::{headroom, queue};
 use crate::pz::PzInner;
-use crate::queue_pair::{Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, RequestRing, Requests};
+use crate::queue_pair::{
+    LastPool, Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, RequestRing, Requests,
+};
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
 use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
@@ -221,7 +223,7 @@ impl EpSpec {
             max_send_sge: iov as u32,
             max_recv_wr,
             max_recv_sge: if on_srq { 0 } else { attr.max_recv_iov.max(1) as u32 },
-            max_inline: 0,
+            max_inline: attr.max_inline.max(0) as u32,
             signal_all: false,
             token: id.0,
         };
@@ -282,6 +284,7 @@ impl EpSpec {
         hooks.set(RecvHooks::DATAGRAMS, ud.is_some());
         attr.max_request_dtos = room.request as Count;
         attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
+        attr.max_inline = Count::try_from(qp.caps().max_inline).unwrap_or(Count::MAX);
         if self.srq.is_none() {
             attr.max_recv_dtos = room.recv as Count;
             attr.max_recv_iov = qp.caps().max_recv_sge.min(MAX_IOV as u32) as Count;
@@ -293,6 +296,7 @@ impl EpSpec {
             ring: requests,
             max_iov: attr.max_request_iov as usize,
             last: LkeyCache::none(&self.device.lmrs),
+            last_pool: LastPool::default(),
             posted: Posted::default(),
         };
         let receives = Receives {
@@ -300,6 +304,8 @@ impl EpSpec {
             ring: receives,
             capacity: room.recv as usize,
             max_iov: attr.max_recv_iov.max(0) as usize,
+            last: LkeyCache::none(&self.device.lmrs),
+            last_pool: LastPool::default(),
             preposted: PrePosted::default(),
             posts: 0,
             bytes: 0,

@@ -14,7 +14,7 @@ use super::{Ep, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::queue_pair::Modes;
 use crate::types::{CompletionFlags, Count, EpState, Qos, ServiceType, WATERMARK_INFINITE};
-use crate::{EpAttr, Error, Evd, Pz, Result, SrqId, Subtype};
+use crate::{EpAttr, Error, Evd, Pz, Result, RetryAttr, SrqId, Subtype};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -63,6 +63,10 @@ pub struct EpChange<'a> {
     pub srq: Option<SrqId>,
     /// Another soft high watermark: always refused (R166); use [`Ep::set_watermark`].
     pub srq_soft_hw: Option<Count>,
+    /// Another [`EpAttr::retry`].
+    pub retry: Option<RetryAttr>,
+    /// Room for at least this many bytes of inline data.
+    pub max_inline: Option<Count>,
 }
 
 /// Attributes that every IA supports.
@@ -82,6 +86,8 @@ const NOTHING: EpAttr = EpAttr {
     srq_soft_hw: WATERMARK_INFINITE,
     max_rdma_read_iov: 0,
     max_rdma_write_iov: 0,
+    retry: RetryAttr { rnr_retry: None, rnr_timer: None, retry_count: None, timeout: None },
+    max_inline: 0,
 };
 
 impl EpChange<'_> {
@@ -97,9 +103,11 @@ impl EpChange<'_> {
         set(&mut new.max_rdma_read_out, self.max_rdma_read_out);
         set(&mut new.max_rdma_read_iov, self.max_rdma_read_iov);
         set(&mut new.max_rdma_write_iov, self.max_rdma_write_iov);
+        set(&mut new.max_inline, self.max_inline);
         new.max_message_size = self.max_message_size.unwrap_or(old.max_message_size);
         new.max_rdma_size = self.max_rdma_size.unwrap_or(old.max_rdma_size);
         new.qos = self.qos.unwrap_or(old.qos);
+        new.retry = self.retry.unwrap_or(old.retry);
         new.recv_completion_flags = self.recv_completion_flags.unwrap_or(old.recv_completion_flags);
         new.request_completion_flags = self.request_completion_flags.unwrap_or(old.request_completion_flags);
         new
@@ -119,7 +127,7 @@ impl Ep {
     /// - INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags,
     ///   modes that cannot share an EVD, or a PZ other than the SRQ's if the device does not
     ///   support that (R164).
-    /// - INVALID_PARAMETER (ARG3) for sizes out of range, or for another service type.
+    /// - INVALID_PARAMETER (ARG3) for sizes or retries out of range, or for another service type.
     /// - INVALID_HANDLE for a PZ or an EVD.
     /// - INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING (R163); for
     ///   any change once the EP is connecting; for receive flags once a receive is posted (R165);
@@ -209,6 +217,7 @@ impl EpInner {
         let kept = EpAttr {
             max_request_dtos: old.max_request_dtos,
             max_request_iov: old.max_request_iov,
+            max_inline: old.max_inline,
             max_recv_dtos: if on_srq { spec.attr.max_recv_dtos } else { old.max_recv_dtos },
             max_recv_iov: if on_srq { spec.attr.max_recv_iov } else { old.max_recv_iov },
             ..spec.attr
@@ -263,6 +272,7 @@ impl EpInner {
             || !same(&self.request_evd, &spec.request)
             || new.max_request_dtos > old.max_request_dtos
             || room > old.max_request_iov
+            || new.max_inline > old.max_inline
             || self.srq.is_none()
                 && (new.max_recv_dtos > old.max_recv_dtos || new.max_recv_iov > old.max_recv_iov))
     }

@@ -22,6 +22,12 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if let [segment] = iov
+            && flags.is_empty()
+            && self.inner.pair.post_recv_from_last_lmr(segment, cookie)
+        {
+            return Ok(());
+        }
         self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
@@ -39,11 +45,63 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if let [segment] = iov
-            && self.inner.pair.post_send_fast(segment, cookie, flags)
+            && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
+            && requests.post_send_fast(segment, cookie, flags)
         {
             return Ok(());
         }
         self.post_request(RequestKind::Send, iov, cookie, flags)
+    }
+
+    /// Sends a message of these bytes, which the device gets with the request: they are copied
+    /// during the call and may change as soon as it returns. They need no LMR, and the device reads
+    /// no memory for them, which makes small messages faster.
+    ///
+    /// The queue decides how many bytes are possible: create the EP with
+    /// [`EpAttr::max_inline`](crate::EpAttr::max_inline), or query what it has.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn greet(ia: &Ia, pz: &Pz, evds: EpEvds<'_>) -> Result<()> {
+    /// let attr = EpAttr { max_inline: 32, ..EpAttr::default() };
+    /// let mut ep = Ep::create(ia, pz, evds, Some(&attr))?;
+    /// // ... connect ...
+    /// ep.post_send_inline(b"hello", 1, CompletionFlags::empty())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Ep::post_send`]; [`PostError::Length`] for more bytes than the EP's `max_inline`.
+    ///
+    /// # References
+    /// ibv_post_send(3), `IBV_SEND_INLINE`.
+    pub fn post_send_inline(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        self.inner.post_inline(RequestKind::Send, bytes, cookie, flags)
+    }
+
+    /// Writes these bytes into the peer's memory. They are copied during the call, as by
+    /// [`Ep::post_send_inline`].
+    ///
+    /// # Errors
+    /// As [`Ep::post_rdma_write`]; [`PostError::Length`] also for more bytes than the EP's
+    /// `max_inline`.
+    ///
+    /// # References
+    /// ibv_post_send(3), `IBV_SEND_INLINE`.
+    pub fn post_rdma_write_inline(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        remote: RmrTriplet,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        self.inner.post_inline(RequestKind::Write(remote), bytes, cookie, flags)
     }
 
     /// Sends a message and invalidates one of the peer's RMR contexts. The context becomes invalid

@@ -4,7 +4,7 @@ use super::EpInner;
 use crate::datapath::{Outgoing, WrInfo};
 use crate::device::RkeyTarget;
 use crate::error::PostError;
-use crate::queue_pair::Request;
+use crate::queue_pair::{Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
 use crate::{Direction, Subtype};
 use rxe_fallback::{BindMw, SendOp};
@@ -24,53 +24,49 @@ pub(crate) enum WindowRequest<'a> {
 }
 
 impl EpInner {
-    /// Posts the operation. It completes as a bind.
-    pub(crate) fn post_window(
-        self: &Arc<Self>,
-        what: WindowRequest<'_>,
-        info: WrInfo,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
+    /// Whether a request about a window can be posted with these flags. Returns the EP's state.
+    pub(crate) fn takes_window_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
         let state = self.takes_requests(flags)?;
         if flags.contains(CompletionFlags::SOLICITED_WAIT) {
             return Err(PostError::Flags);
         }
-        if let WindowRequest::Type2(_, Some(old)) = what {
-            // Two requests, of which only the second raises an event. Both are posted or neither.
-            if !self.has_room(2) {
-                return Err(PostError::Full(Subtype::ResourceCredits));
-            }
-            let silent = flags | CompletionFlags::SUPPRESS;
-            self.submit_window(state, WindowRequest::Invalidate(old), info, silent)?;
-        }
-        self.submit_window(state, what, info, flags)
+        Ok(state)
     }
 
-    fn has_room(&self, entries: usize) -> bool {
-        let fits = || self.pair.requests.lock().ring.room() >= entries;
-        fits() || {
-            let _ = self.request_evd.harvest_now();
-            fits()
-        }
-    }
-
-    fn submit_window(
-        self: &Arc<Self>,
-        state: EpState,
+    /// Passes the operation to the device. It completes as a bind. Does not harvest and calls no
+    /// code of the program, so the caller may hold the lock of an RMR.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] if the ring has too few places. A harvest of the request EVD may make
+    /// room.
+    pub(crate) fn post_window(
+        &self,
         what: WindowRequest<'_>,
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        let mut requests = self.pair.requests.lock();
+        // A bind that invalidates the old key is two requests, of which only the second raises an
+        // event. Both are posted or neither.
+        let old = if let WindowRequest::Type2(_, old) = what { old } else { None };
+        if requests.ring.room() <= usize::from(old.is_some()) {
+            return Err(PostError::Full(Subtype::ResourceCredits));
+        }
+        if let Some(old) = old {
+            requests.post_window(WindowRequest::Invalidate(old), info, flags | CompletionFlags::SUPPRESS)?;
+        }
+        requests.post_window(what, info, flags)
+    }
+
+    /// Flushes a bind that was posted to this EP, which is DISCONNECTED. An agent may run, so the
+    /// caller holds no lock.
+    pub(crate) fn flush_bind(
+        self: &Arc<Self>,
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
         let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
-        self.submit(state, request, false, 0, |queue, seq, flags| {
-            let op = match what {
-                WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),
-                WindowRequest::Invalidate(key) => SendOp::LocalInv(key),
-                // A write of no bytes touches no memory, whatever the key is.
-                WindowRequest::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
-            };
-            queue.post(&Outgoing { seq, op, sges: &[], flags, to: None })
-        })
+        self.submit(EpState::Disconnected, request, false, 0, |_, _, _| Ok(()))
     }
 
     /// The LMR segment that an RMR triplet of this side names; an RDMA Read writes to the segment.
@@ -93,5 +89,25 @@ impl EpInner {
                 window.local(to.virtual_address, to.segment_length)
             }
         }
+    }
+}
+
+impl Requests {
+    fn post_window(
+        &mut self,
+        what: WindowRequest<'_>,
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
+        self.post(request, false, |queue, seq, flags| {
+            let op = match what {
+                WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),
+                WindowRequest::Invalidate(key) => SendOp::LocalInv(key),
+                // A write of no bytes touches no memory, whatever the key is.
+                WindowRequest::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
+            };
+            queue.post(&Outgoing { seq, op, sges: &[], flags, to: None })
+        })
     }
 }

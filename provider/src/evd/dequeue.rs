@@ -6,10 +6,15 @@
 //! of the direct path, takes queued completions, and polls other completions a batch at a time.
 //! These two functions run no code of the consumer, except the function that builds the consumer's
 //! representation of the event, and wait for no thread that runs code of the consumer.
-//! [`EvdInner::dequeue_slow`] takes events of all kinds.
+//! [`EvdInner::dequeue_slow`] takes events of all kinds. `dat_evd_dequeue` begins with
+//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held.
+//! [`EvdInner::drain_fast`] takes several
+//! events of the common cases under one lock.
+
+mod by_verbs;
 
 use super::harvest::Ready;
-use super::queue::{Deferred, Queue, Queued, SlowPath, Take};
+use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, Take, TakeMany};
 use super::{EvdInner, Polled, empty};
 use crate::datapath::{Completion, CqPath, WrId};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
@@ -41,16 +46,39 @@ impl Queue {
     #[inline(always)]
     fn next_message(&mut self) -> Option<Success> {
         let cq = self.cq.as_mut()?.direct()?.only_of_srqs()?;
-        let plain = cq.peek_only(PlainKind::Received)?;
+        let next = cq.peek_only(PlainKind::Received)?;
+        let plain = next.cqe();
         let pair = self.pairs.get_near(plain.qpn)?;
         if pair.watches_receives() {
             return None;
         }
-        let buffer = cq.reap_fast(plain.wqe_counter)?;
-        let success = pair.message(buffer, plain.byte_count);
-        cq.take_peeked();
-        self.counts.polled += 1;
+        let buffer = next.reap_fast()?;
+        let success = pair.message(buffer, next.byte_count());
+        next.take_event();
         Some(success)
+    }
+
+    /// Does the work of [`Queue::next_message`] until there is no such message or no place is left.
+    /// Returns how many were taken.
+    #[inline(always)]
+    fn drain_messages<T: TakeMany>(&mut self, take: T, into: &mut [Option<T::Event>]) -> usize {
+        let Self { cq: Some(CqPath::Direct(cqs)), pairs, counts, .. } = self else { return 0 };
+        let Some(cq) = cqs.only_of_srqs() else { return 0 };
+        let mut n = 0;
+        for place in into {
+            if !T::is_free(place) {
+                break;
+            }
+            let Some(next) = cq.peek_only(PlainKind::Received) else { break };
+            let plain = next.cqe();
+            let Some(pair) = pairs.get_near(plain.qpn).filter(|pair| !pair.watches_receives()) else { break };
+            let Some(buffer) = next.reap_fast() else { break };
+            put(place, take.success(pair.message(buffer, plain.byte_count)));
+            next.take();
+            n += 1;
+        }
+        counts.polled += n as u64;
+        n
     }
 
     /// Takes a request that succeeded straight off the CQ, on an EVD without SRQs. `None` as for
@@ -58,11 +86,11 @@ impl Queue {
     #[inline(always)]
     fn next_request(&mut self) -> Option<Success> {
         let cq = self.cq.as_mut()?.direct()?.only_shared()?;
-        let plain = cq.peek_only(PlainKind::Request)?;
+        let next = cq.peek_only(PlainKind::Request)?;
+        let plain = next.cqe();
         let pair = self.pairs.get_near(plain.qpn)?;
-        let request = pair.reap_plain_request_fast(plain.wqe_counter.into())?;
-        cq.take_peeked();
-        self.counts.polled += 1;
+        let request = pair.reap_plain_request_fast(plain.wqe_counter)?;
+        next.take_event();
         Some(pair.request(&request))
     }
 
@@ -94,35 +122,32 @@ impl Queue {
         let shared = self.slow_path.contains(SlowPath::REQUESTS);
         let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
         loop {
-            let (cq, plain) = cqs.peek(shared)?;
+            let next = cqs.peek(shared)?;
+            let plain = next.cqe();
             let pair = self.pairs.get(plain.qpn)?;
             let success = match plain.kind {
                 PlainKind::Received => {
                     if pair.watches_receives() {
                         return None;
                     }
-                    let buffer = if cq.is_shared() {
-                        pair.reap_receive(plain.wqe_counter)?
-                    } else {
-                        cq.reap(plain.wqe_counter)?
-                    };
+                    let buffer =
+                        if next.is_shared() { pair.reap_receive(plain.wqe_counter)? } else { next.reap()? };
                     pair.message(buffer, plain.byte_count)
                 }
                 PlainKind::Request => match pair.reap_request(plain.wqe_counter.into()) {
                     Reaped::Event(request) => pair.request(&request),
                     Reaped::Nothing => {
-                        cq.take_peeked();
+                        next.take();
                         continue;
                     }
                     Reaped::Bind(completed) => {
-                        cq.take_peeked();
+                        next.take();
                         self.keep(completed);
                         return None;
                     }
                 },
             };
-            cq.take_peeked();
-            self.counts.polled += 1;
+            next.take_event();
             return Some(success);
         }
     }
@@ -137,27 +162,89 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Whether the next event may be taken by [`Queue::dequeue_message`].
+    #[inline(always)]
+    pub(crate) fn has_messages_only(&self) -> bool {
+        self.slow_path.is_empty()
+    }
+
+    /// Whether the next event may be taken by [`Queue::dequeue_request`].
+    #[inline(always)]
+    pub(crate) fn has_requests_only(&self) -> bool {
+        self.slow_path == SlowPath::REQUESTS
+    }
+
+    /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
+    /// `None` without a change otherwise.
+    #[inline(always)]
+    pub(crate) fn dequeue_message<T: Take>(&mut self, take: T) -> Option<T::Event> {
+        Some(take.plain(self.next_message()?))
+    }
+
+    /// Takes the next event, if it is a request that succeeded, and next on the only CQ of the EVD.
+    /// `None` without a change otherwise.
+    #[inline(always)]
+    pub(crate) fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
+        Some(take.plain(self.next_request()?))
+    }
+
+    /// Takes the next event in the common cases. `None` without a change otherwise.
+    #[inline(always)]
+    fn dequeue_plain<T: Take>(&mut self, take: T) -> Option<T::Event> {
+        // Each case builds the event where it has the fields in registers.
+        if self.has_messages_only() {
+            self.dequeue_message(take)
+        } else if self.has_requests_only() {
+            self.dequeue_request(take)
+        } else {
+            None
+        }
+    }
+}
+
 impl EvdInner {
     /// Dequeues in the common cases: the next event is a completion without a side effect.
     #[inline(always)]
     pub(crate) fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
         if let Some(mut queue) = self.queue.try_lock_fast() {
-            // Each case builds the event where it has the fields in registers.
-            if queue.slow_path.is_empty() {
-                if let Some(success) = queue.next_message() {
-                    return Polled::Dto(take.success(success));
-                }
-            } else if queue.slow_path == SlowPath::REQUESTS
-                && let Some(success) = queue.next_request()
-            {
-                return Polled::Dto(take.success(success));
-            } else if queue.has_batch_only()
+            if let Some(event) = queue.dequeue_plain(take) {
+                return Polled::Dto(event);
+            }
+            if queue.has_batch_only()
                 && let Some(success) = queue.next_of_batch()
             {
                 return Polled::Dto(take.success(success));
             }
         }
         self.dequeue_rest(take)
+    }
+
+    /// Dequeues several events in the common cases, under one lock. Returns how many; the caller
+    /// dequeues one by one what comes next. Stops before a place whose old event has something to
+    /// drop, because dropping it may take any lock.
+    #[inline]
+    pub(crate) fn drain_fast<T: TakeMany>(&self, take: T, into: &mut [Option<T::Event>]) -> usize {
+        let mut locked = self.queue();
+        let queue = &mut *locked;
+        if queue.slow_path.is_empty() {
+            let taken = queue.drain_messages(take, into);
+            if taken > 0 {
+                return taken;
+            }
+        } else if queue.slow_path == SlowPath::REQUESTS {
+            let taken = fill(into, take, || queue.next_request());
+            if taken > 0 {
+                return taken;
+            }
+        } else if queue.has_batch_only() && queue.batch.len() > 0 {
+            return fill(into, take, || queue.next_of_batch());
+        } else {
+            // Events may be queued, or a dequeue has to be slow.
+            return 0;
+        }
+        // Several SRQs, requests and messages on one EVD, or the verbs path.
+        fill(into, take, || queue.next_success().or_else(|| queue.next_by_verbs::<false>()))
     }
 
     /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Leaves
@@ -175,7 +262,7 @@ impl EvdInner {
             } else {
                 // The next dequeue may be fast again.
                 queue.slow_path -= SlowPath::QUEUED;
-                queue.next_success()
+                queue.next_success().or_else(|| queue.next_by_verbs::<false>())
             };
             let polled = match success {
                 Some(success) => return Polled::Dto(take.success(success)),
@@ -199,11 +286,14 @@ impl EvdInner {
         Polled::Dto(take.any(dto))
     }
 
-    /// Takes the next completion of the polled batch; polls a batch if none is left.
+    /// Takes the next completion of the polled batch; polls a batch if none is left. On the verbs
+    /// path a batch is one completion: the CQ keeps the others that were polled.
     #[inline(never)]
     fn dequeue_polled(&self, queue: &mut Queue) -> Polled<DtoCompletion> {
+        let by_verbs = queue.cq.as_mut().and_then(CqPath::by_verbs).is_some();
+        let most = if by_verbs { 1 } else { BATCH };
         if queue.batch.len() == 0 {
-            match self.poll_batch(queue) {
+            match self.poll_batch(queue, most) {
                 Ok(0) => {
                     queue.counts.dequeued(false, true);
                     return Polled::Empty;
@@ -216,7 +306,13 @@ impl EvdInner {
             }
         }
         let mut deferred = Deferred::default();
-        while let Some(completion) = queue.batch.pop() {
+        loop {
+            let Some(completion) = queue.batch.pop() else {
+                if by_verbs && deferred.is_nothing() && self.poll_batch(queue, most).is_ok_and(|n| n > 0) {
+                    continue;
+                }
+                break;
+            };
             let Some(Ready { dto, credit, notify }) = self.take(queue, &completion, &mut deferred) else {
                 // Suppressed, or of an EP that is gone.
                 continue;
@@ -284,6 +380,32 @@ impl EvdInner {
             self.device.rkeys.invalidated(rkey);
         }
     }
+}
+
+/// Takes events by `next` until it gives none or no place is left. Returns how many.
+#[inline(always)]
+fn fill<T: TakeMany>(
+    into: &mut [Option<T::Event>],
+    take: T,
+    mut next: impl FnMut() -> Option<Success>,
+) -> usize {
+    let mut n = 0;
+    for place in into {
+        if !T::is_free(place) {
+            break;
+        }
+        let Some(success) = next() else { break };
+        put(place, take.success(success));
+        n += 1;
+    }
+    n
+}
+
+/// Puts an event into a place that is free.
+#[inline(always)]
+fn put<E>(place: &mut Option<E>, event: E) {
+    // The old event has nothing to drop.
+    std::mem::forget(place.replace(event));
 }
 
 /// Whether the event has no effect when the consumer takes it.

@@ -37,6 +37,7 @@ impl EvdInner {
         // Only receives hold entries, and only the receive EVD forgets the SRQ later.
         if receives && let Some(srq) = &pair.srq {
             put(&mut queue.srqs, srq.number, srq)?;
+            pair.completed_up_to.set_alone(srq.path.by_verbs().is_some_and(|srq| srq.claim(self.id.0)));
             if let (true, Some(cq)) = (pair.is_ud(), &mut queue.cq) {
                 cq.expect_datagrams(srq.number);
             }
@@ -153,11 +154,12 @@ impl EvdInner {
         }
     }
 
-    /// Polls a batch, of which nothing is left. Returns the number of completions.
+    /// Polls a batch of up to `most` completions. Nothing is left of the last batch. Returns the
+    /// number of completions.
     #[inline]
-    pub(super) fn poll_batch(&self, queue: &mut Queue) -> Result<usize> {
+    pub(super) fn poll_batch(&self, queue: &mut Queue, most: usize) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
-        cq.poll(queue.batch.for_poll(), BATCH)?;
+        cq.poll(queue.batch.for_poll(), most)?;
         let polled = queue.batch.len();
         if polled > 0 {
             queue.slow_path |= SlowPath::QUEUED;
@@ -169,7 +171,7 @@ impl EvdInner {
     #[inline]
     fn harvest_into(&self, queue: &mut Queue, deferred: &mut Deferred) -> Result<usize> {
         let left = queue.batch.len() > 0;
-        let n = if left { BATCH } else { self.poll_batch(queue)? };
+        let n = if left { BATCH } else { self.poll_batch(queue, BATCH)? };
         while let Some(completion) = queue.batch.pop() {
             self.harvest_one(queue, &completion, deferred);
         }

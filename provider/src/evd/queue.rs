@@ -10,7 +10,7 @@ use crate::counters::EvdCounts;
 use crate::datapath::{Completion, CqPath, Lost};
 use crate::device::Device;
 use crate::event_data::{Dequeued, DtoCompletion, Notice, Success};
-use crate::memory::{list, table};
+use crate::memory::list;
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::types::{CompletionFlags, DtoOp, EpId, EvdFlags, NumberHasher};
@@ -58,8 +58,19 @@ pub(crate) trait Take: Copy {
     type Event;
     /// Builds the event of a success.
     fn success(self, success: Success) -> Self::Event;
+    /// As [`Take::success`], if the operation is not of the extension.
+    #[inline(always)]
+    fn plain(self, success: Success) -> Self::Event {
+        self.success(success)
+    }
     /// Builds the event of any completion.
     fn any(self, dto: DtoCompletion) -> Self::Event;
+}
+
+/// A [`Take`] that can take many events at once.
+pub(crate) trait TakeMany: Take {
+    /// Whether the place holds nothing that has to be dropped.
+    fn is_free(place: &Option<Self::Event>) -> bool;
 }
 
 bitflags::bitflags! {
@@ -178,11 +189,16 @@ impl Batch {
 
 /// Queue pairs by QP number. The devices number QPs in ascending order, so a small table by the low
 /// bits finds most of them without a hash.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pairs {
-    /// `None` until the first pair comes.
-    near: Option<Box<[Near; NEAR]>>,
+    near: [Near; NEAR],
     all: Numbered<QueuePair>,
+}
+
+impl Default for Pairs {
+    fn default() -> Self {
+        Self { near: std::array::from_fn(|_| Near::default()), all: Numbered::default() }
+    }
 }
 
 /// A place of the small table.
@@ -205,7 +221,7 @@ impl Pairs {
     /// The queue pair with this number, if it is in the small table.
     #[inline(always)]
     pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
-        let place = &self.near.as_ref()?[qpn as usize % NEAR];
+        let place = &self.near[qpn as usize % NEAR];
         place.pair.as_ref().filter(|_| place.qpn == qpn)
     }
 
@@ -223,31 +239,24 @@ impl Pairs {
     /// # Errors
     /// No memory. A number that is assigned already needs none.
     pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<QueuePair>) -> Result<(), TryReserveError> {
-        if self.near.is_none() {
-            self.near = table(NEAR, |_| Near::default())?.try_into().ok();
-        }
         put(&mut self.all, qpn, pair)?;
-        if let Some(near) = &mut self.near {
-            let place = &mut near[qpn as usize % NEAR];
-            if place.pair.is_none() || place.qpn == qpn {
-                *place = Near { qpn, pair: Some(pair.clone()) };
-            }
+        let place = &mut self.near[qpn as usize % NEAR];
+        if place.pair.is_none() || place.qpn == qpn {
+            *place = Near { qpn, pair: Some(pair.clone()) };
         }
         Ok(())
     }
 
     pub(crate) fn remove(&mut self, qpn: u32) {
         self.all.remove(&qpn);
-        if let Some(near) = &mut self.near {
-            let place = &mut near[qpn as usize % NEAR];
-            if place.qpn == qpn {
-                place.pair = None;
-            }
+        let place = &mut self.near[qpn as usize % NEAR];
+        if place.qpn == qpn {
+            place.pair = None;
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.near = None;
+        self.near = std::array::from_fn(|_| Near::default());
         self.all.clear();
     }
 }

@@ -105,6 +105,9 @@ impl EvdInner {
         {
             if before == 0 {
                 cq.open_srq(&srq.path)?;
+            }
+            cq.expect_depth(srq.number, depth);
+            if before == 0 {
                 self.arm_anew(queue);
             }
             return Ok(());

@@ -48,6 +48,9 @@ mod sealed {
             bytes: (usize, usize),
             info: WrInfo,
         ) -> Result<(), PostError> {
+            if self.inner.pair.post_recv_from_last_pool(memory, bytes, &info) {
+                return Ok(());
+            }
             self.inner.post_recv_pool(memory, bytes, info)
         }
     }

@@ -1,9 +1,11 @@
 //! Send buffers.
 
 use super::{Arena, Buffer, BufferState, Buffers};
+use crate::ep::PoolSend;
 use crate::error::PostError;
 use crate::types::{CompletionFlags, MAX_IOV, MemPriv};
-use crate::{DtoCompletion, Ep, Ia, Pz, Result, Subtype};
+use crate::{ChainError, ChainRequest, DtoCompletion, Ep, Ia, Pz, Result, Subtype};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
@@ -57,6 +59,9 @@ impl SendPool {
 
     /// Sends the first `len` bytes.
     ///
+    /// On the direct path, up to 44 bytes go to the device with the request, so that it reads no
+    /// memory for them. The buffer nevertheless belongs to the EP until the completion.
+    ///
     /// # Errors
     /// The error returns the buffer. As [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS,
     /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if `len` exceeds
@@ -68,7 +73,15 @@ impl SendPool {
         len: usize,
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
-        self.send_pieces(ep, buf, std::slice::from_ref(&(0..len)), flags)
+        let (buffer, cookie) = self.start(buf, std::slice::from_ref(&(0..len)), flags)?;
+        let (memory, info) = (&self.arena.registered, self.arena.info(cookie));
+        let (bytes, copy) = (self.arena.bytes(buffer.index, 0, len), buffer.bytes().get(..len));
+        let fast = ep.inner.pair.post_send_from_last_pool(memory, bytes, copy, &info, flags);
+        let posted = match fast {
+            true => Ok(()),
+            false => ep.inner.post_send_pool(memory, std::iter::once(bytes), info, flags),
+        };
+        self.finish(buffer, posted)
     }
 
     /// Sends a message gathered from these pieces of the buffer, in this order, one segment per
@@ -83,6 +96,55 @@ impl SendPool {
         pieces: &[Range<usize>],
         flags: CompletionFlags,
     ) -> Result<(), (SendBuf, PostError)> {
+        let (buffer, cookie) = self.start(buf, pieces, flags)?;
+        let pieces = pieces.iter().map(|piece| self.arena.bytes(buffer.index, piece.start, piece.len()));
+        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
+        self.finish(buffer, posted)
+    }
+
+    /// Posts these requests to the EP, and the Send of the first `len` bytes behind them, with one
+    /// doorbell: for example an RDMA Write of the data, and then the status. See [`Ep::chain`].
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn answer(pool: &mut SendPool, ep: &mut Ep, data: &[LmrTriplet], client: RmrTriplet)
+    /// #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+    /// let mut status = pool.take().ok_or("all buffers are under way")?;
+    /// status[0] = 0;
+    /// let write = ChainRequest::rdma_write(data, 7, client, CompletionFlags::SUPPRESS);
+    /// pool.send_after(ep, &[write], status, 1, CompletionFlags::empty()).map_err(|(_, e)| e)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error returns the buffer. As [`Ep::chain`], and as [`SendPool::send`] for the last
+    /// request, whose number is that of `requests.len()`.
+    pub fn send_after(
+        &mut self,
+        ep: &mut Ep,
+        requests: &[ChainRequest<'_>],
+        buf: SendBuf,
+        len: usize,
+        flags: CompletionFlags,
+    ) -> Result<(), (SendBuf, ChainError)> {
+        let (buffer, cookie) = self
+            .start(buf, std::slice::from_ref(&(0..len)), flags)
+            .map_err(|(buf, error)| (buf, ChainError { request: requests.len(), error }))?;
+        let (memory, info) = (&self.arena.registered, self.arena.info(cookie));
+        let send = PoolSend { memory, bytes: self.arena.bytes(buffer.index, 0, len), info, flags };
+        let posted = ep.inner.post_chain(requests, Some(send));
+        self.finish(buffer, posted)
+    }
+
+    /// Checks a Send of these pieces and marks the buffer as posted. Returns the buffer and its
+    /// cookie. If the post panics, nobody has the buffer: it is not dropped.
+    fn start(
+        &mut self,
+        buf: SendBuf,
+        pieces: &[Range<usize>],
+        flags: CompletionFlags,
+    ) -> Result<(ManuallyDrop<Buffer>, u64), (SendBuf, PostError)> {
         if flags.contains(CompletionFlags::SUPPRESS) {
             return Err((buf, PostError::Flags));
         }
@@ -97,18 +159,25 @@ impl SendPool {
         if let Some(i) = pieces.iter().position(too_long) {
             return Err((buf, PostError::OutOfBounds(i as u32)));
         }
-        let index = buf.buffer.index;
-        let Some(cookie) = self.buffers.mark_posted(index) else {
-            return Err((buf, PostError::Full(Subtype::ResourceMemory)));
-        };
-        // Done before the post: if the post panics, no guard has the buffer.
-        let index = buf.buffer.into_index();
-        let pieces = pieces.iter().map(|piece| self.arena.bytes(index, piece.start, piece.len()));
-        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
-        posted.map_err(|error| {
-            self.buffers.unpost(index, BufferState::Out);
-            (SendBuf { buffer: self.arena.buffer(index, self.arena.size) }, error)
-        })
+        match self.buffers.mark_posted(buf.buffer.index) {
+            Some(cookie) => Ok((ManuallyDrop::new(buf.buffer), cookie)),
+            None => Err((buf, PostError::Full(Subtype::ResourceMemory))),
+        }
+    }
+
+    /// Ends what [`SendPool::start`] began: the EP has the buffer, or the error returns it.
+    fn finish<E>(&mut self, buffer: ManuallyDrop<Buffer>, posted: Result<(), E>) -> Result<(), (SendBuf, E)> {
+        let buffer = ManuallyDrop::into_inner(buffer);
+        match posted {
+            Ok(()) => {
+                buffer.into_index();
+                Ok(())
+            }
+            Err(error) => {
+                self.buffers.unpost(buffer.index, BufferState::Out);
+                Err((SendBuf { buffer }, error))
+            }
+        }
     }
 
     /// Frees the buffer of a completed send. Returns false for a completion that does not belong to

@@ -8,36 +8,73 @@ use crate::Result;
 use crate::datapath::WrInfo;
 use crate::memory::table;
 use crate::types::{CompletionFlags, DtoOp};
+use bitflags::bitflags;
 
 /// A request that is posted and not completed.
 #[derive(Clone, Copy, Debug)]
+// Two fields of a Send of no pool are 0 and are written together.
+#[repr(C)]
 pub(crate) struct Request {
     pub(crate) cookie: u64,
     /// The number of the pool that the buffer belongs to; 0 for none.
     pub(crate) pool: u32,
-    pub(crate) length: u32,
-    pub(crate) flags: CompletionFlags,
     pub(crate) op: DtoOp,
-    /// The device has the request. Otherwise the request waits behind requests that the device has,
-    /// and is flushed after them.
-    pub(crate) on_device: bool,
+    pub(crate) length: u32,
+    state: RequestState,
+}
+
+bitflags! {
+    /// The completion flags of a request, and what else there is to know of it.
+    #[derive(Clone, Copy, Debug)]
+    struct RequestState: u32 {
+        /// As [`CompletionFlags::SUPPRESS`].
+        const SUPPRESS = CompletionFlags::SUPPRESS.bits();
+        /// The device does not have the request.
+        const NOT_ON_DEVICE = 1 << 30;
+        /// A bind, or an operation of the extension.
+        const SPECIAL = 1 << 31;
+        /// What makes a completion other than plain.
+        const NOT_PLAIN = Self::SUPPRESS.bits() | Self::SPECIAL.bits();
+        const _ = !0;
+    }
 }
 
 impl Request {
-    const NONE: Self = Self {
-        cookie: 0,
-        pool: 0,
-        length: 0,
-        flags: CompletionFlags::empty(),
-        op: DtoOp::Send,
-        on_device: false,
-    };
+    pub(crate) const NONE: Self =
+        Self { cookie: 0, pool: 0, op: DtoOp::Send, length: 0, state: RequestState::NOT_ON_DEVICE };
 
     /// A request for the device.
     #[inline(always)]
     pub(crate) fn new(info: &WrInfo, flags: CompletionFlags, op: DtoOp, length: u32) -> Self {
         let WrInfo { cookie, pool, .. } = *info;
-        Self { cookie, pool, length, flags, op, on_device: true }
+        let mut state = RequestState::from_bits_retain(flags.bits());
+        if op == DtoOp::RmrBind || op.is_extension() {
+            state |= RequestState::SPECIAL;
+        }
+        Self { cookie, pool, op, length, state }
+    }
+
+    /// The completion flags.
+    pub(crate) fn flags(&self) -> CompletionFlags {
+        CompletionFlags::from_bits_truncate(self.state.bits())
+    }
+
+    /// The device has the request. Otherwise the request waits behind requests that the device has,
+    /// and is flushed after them.
+    pub(crate) fn is_on_device(&self) -> bool {
+        !self.state.contains(RequestState::NOT_ON_DEVICE)
+    }
+
+    /// Records that the device does not get the request.
+    pub(crate) fn keep_off_device(&mut self) {
+        self.state |= RequestState::NOT_ON_DEVICE;
+    }
+
+    /// Whether the request has an event, the event has no effect when the consumer takes it, and
+    /// the operation is not of the extension.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        !self.state.intersects(RequestState::NOT_PLAIN)
     }
 
     /// What the event of the request says about the buffer.
@@ -51,6 +88,8 @@ impl Request {
 pub(crate) struct RequestRing {
     /// A power of two of entries.
     entries: Box<[Request]>,
+    /// One less than the number of entries.
+    mask: usize,
     /// The position of the oldest request.
     first: u64,
     /// The position of the next request.
@@ -66,13 +105,13 @@ impl RequestRing {
     /// No memory.
     pub(crate) fn new(places: usize) -> Result<Self> {
         let entries = table(places.next_power_of_two(), |_| Request::NONE)?;
-        Ok(Self { entries, first: 0, end: 0, limit: places as u64 })
+        let mask = entries.len() - 1;
+        Ok(Self { entries, mask, first: 0, end: 0, limit: places as u64 })
     }
 
     #[inline(always)]
     fn entry(&mut self, position: u64) -> Option<&mut Request> {
-        let mask = self.entries.len().wrapping_sub(1);
-        self.entries.get_mut(position as usize & mask)
+        self.entries.get_mut(position as usize & self.mask)
     }
 
     /// The position of the oldest request. All before it are done.
@@ -98,18 +137,21 @@ impl RequestRing {
 
     /// The oldest request.
     pub(crate) fn front(&self) -> Option<&Request> {
-        let mask = self.entries.len() - 1;
-        (!self.is_empty()).then(|| &self.entries[self.first as usize & mask])
+        (!self.is_empty()).then(|| &self.entries[self.first as usize & self.mask])
     }
 
-    /// Whether the oldest request has an event without an effect: the request is not suppressed and
-    /// is not a bind. The answer has no meaning if the ring is empty.
+    /// The oldest request, if it is plain: not suppressed, no bind, and not of the extension. The
+    /// answer has no meaning if the ring is empty.
     #[inline(always)]
-    pub(crate) fn has_plain_event(&self) -> bool {
-        let mask = self.entries.len().wrapping_sub(1);
-        self.entries.get(self.first as usize & mask).is_some_and(|oldest| {
-            oldest.op != DtoOp::RmrBind && !oldest.flags.contains(CompletionFlags::SUPPRESS)
-        })
+    pub(crate) fn plain_front(&self) -> Option<&Request> {
+        self.entries.get(self.first as usize & self.mask).filter(|oldest| oldest.is_plain())
+    }
+
+    /// Takes the oldest request out of the ring, which is not empty. Its place becomes free.
+    #[inline(always)]
+    pub(crate) fn pass_first(&mut self) {
+        self.first += 1;
+        self.limit += 1;
     }
 
     /// Adds a request. The caller has checked that there is a place.
@@ -197,6 +239,30 @@ mod tests {
         assert_eq!((ring.room(), ring.is_empty(), ring.first()), (1, true, 2));
         ring.free_place();
         assert_eq!(ring.room(), 2);
+    }
+
+    #[test]
+    fn plain_requests_are_those_with_an_event_without_an_effect() {
+        let info = WrInfo { cookie: 7, pool: 3, ..WrInfo::default() };
+        let fence = CompletionFlags::BARRIER_FENCE | CompletionFlags::UNSIGNALLED;
+        for (flags, op, plain) in [
+            (CompletionFlags::empty(), DtoOp::Send, true),
+            (fence, DtoOp::RdmaRead, true),
+            (CompletionFlags::SUPPRESS, DtoOp::Send, false),
+            (CompletionFlags::empty(), DtoOp::RmrBind, false),
+            (CompletionFlags::empty(), DtoOp::FetchAndAdd, false),
+        ] {
+            let mut ring = RequestRing::new(2).unwrap();
+            ring.push(Request::new(&info, flags, op, 5));
+            assert_eq!(ring.plain_front().is_some(), plain, "{op:?} {flags:?}");
+            let mut request = *ring.front().unwrap();
+            assert_eq!((request.flags(), request.op, request.length), (flags, op, 5));
+            assert!(request.is_on_device());
+            request.keep_off_device();
+            assert!(!request.is_on_device() && request.flags() == flags);
+            ring.pass_first();
+            assert!(ring.is_empty() && ring.room() == 2 && ring.first() == 1);
+        }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Posts of receive buffers to an SRQ.
 //!
 //! [`Srq::post_fast`] is the fast function: one segment, in the LMR of the last post, on the direct
-//! path. [`Srq::post_several_fast`] does the same for several segments. [`Srq::post_slow`] covers all
-//! other posts and gives the errors. All end in the poster (`datapath/`), which writes the WQE and
-//! the doorbell record.
+//! path. [`Srq::post_several_fast`] does the same for several segments. [`Srq::post_slow`] covers
+//! all other posts and gives the errors. All end in the poster (`datapath/`), which writes the WQE
+//! and the doorbell record.
 //!
 //! The thread that posts owns the [`SrqPoster`]. Threads that reap return entries to it without a
 //! lock.
 
 use super::Srq;
 use crate::Subtype;
-use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::VerbsPoster};
+use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster};
 use crate::device::{LkeyCache, Use};
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
@@ -74,13 +74,51 @@ impl Srq {
         poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
     }
 
-    /// As [`Srq::post_fast`], for any number of segments, and on either path.
+    /// As [`Srq::post_fast`], for any number of segments.
     #[inline(always)]
     pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
-        let (last, max_iov) = (&self.last, self.inner.max_iov);
-        match &mut self.poster {
-            SrqPoster::Direct(poster) => post_several_in_run(poster, last, max_iov, iov, cookie),
-            SrqPoster::Verbs(poster) => post_few_by_verbs(poster, last, max_iov, iov, cookie),
+        let SrqPoster::Direct(poster) = &mut self.poster else { return false };
+        post_several_in_run(poster, &self.last, self.inner.max_iov, iov, cookie)
+    }
+
+    /// As [`Srq::post_fast`], on the verbs path.
+    ///
+    /// # Errors
+    /// The device refuses the buffer.
+    #[inline(always)]
+    pub(crate) fn post_fast_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Result<bool, PostError> {
+        let SrqPoster::Verbs(poster) = &mut self.poster else { return Ok(false) };
+        let Some(lkey) = self.last.key(one) else { return Ok(false) };
+        poster.post_fast(&[sge(one, lkey)], &in_one_lmr(one, cookie))
+    }
+
+    /// As [`Srq::post_fast_by_verbs`], for two segments, and up to two more.
+    ///
+    /// # Errors
+    /// As [`Srq::post_fast_by_verbs`].
+    #[inline(always)]
+    pub(crate) fn post_several_fast_by_verbs(
+        &mut self,
+        [first, second]: [&LmrTriplet; 2],
+        more: &[LmrTriplet],
+        cookie: u64,
+    ) -> Result<bool, PostError> {
+        let SrqPoster::Verbs(poster) = &mut self.poster else { return Ok(false) };
+        let Some(key) = self.last.keys() else { return Ok(false) };
+        let count = 2 + more.len();
+        if count > self.inner.max_iov as usize {
+            return Ok(false);
+        }
+        let mut segments = [Sge::default(); 4];
+        let (Some(a), Some(b)) = (key(first), key(second)) else { return Ok(false) };
+        (segments[0], segments[1]) = (sge(first, a), sge(second, b));
+        for (to, from) in segments[2..].iter_mut().zip(more) {
+            let Some(lkey) = key(from) else { return Ok(false) };
+            *to = sge(from, lkey);
+        }
+        match segments.get(..count) {
+            Some(segments) => poster.post_fast(segments, &in_one_lmr(first, cookie)),
+            None => Ok(false),
         }
     }
 
@@ -109,13 +147,19 @@ impl Srq {
         let last = &self.last;
         let poster = match &mut self.poster {
             SrqPoster::Direct(poster) => poster,
-            SrqPoster::Verbs(poster) => {
-                return post_few_by_verbs(poster, last, self.inner.max_iov, iov, cookie);
-            }
+            SrqPoster::Verbs(_) => return self.post_from_last_lmr_by_verbs(iov, cookie),
         };
         let [one] = iov else { return post_few(poster, last, self.inner.max_iov, iov, cookie) };
         let Some(lkey) = last.key(one) else { return false };
         poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
+    }
+
+    #[inline(never)]
+    fn post_from_last_lmr_by_verbs(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+        let SrqPoster::Verbs(poster) = &mut self.poster else { return false };
+        let mut segments = [Sge::default(); FEW];
+        few_by_verbs(&self.last, self.inner.max_iov, iov, cookie, &mut segments)
+            .is_some_and(|(segments, info)| poster.post(segments, &info).is_ok())
     }
 
     /// Posts after a look at the LMR table. Remembers the LMR for the next post.
@@ -194,24 +238,39 @@ fn post_few(
     poster.post_encoded(segments, cookie, 0).is_ok()
 }
 
-/// As [`post_few`], also for one segment, by verbs.
-#[inline(never)]
-fn post_few_by_verbs(
-    poster: &mut VerbsPoster,
+/// Converts segments that all lie in the LMR `last` for verbs. `None` if a segment lies elsewhere,
+/// if there is no segment, or if there are too many.
+#[inline(always)]
+fn few_by_verbs<'a>(
     last: &LkeyCache,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
-) -> bool {
-    let sge = |from: &LmrTriplet, lkey| Sge { addr: from.virtual_address, len: from.segment_length, lkey };
-    if let [one] = iov {
-        let Some(lkey) = last.key(one) else { return false };
-        let info = WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] };
-        return poster.post(&[sge(one, lkey)], info).is_ok();
+    into: &'a mut [Sge; FEW],
+) -> Option<(&'a [Sge], WrInfo)> {
+    let key = last.keys()?;
+    // Without a segment, no LMR shows that the SRQ is alive.
+    let first = iov.first()?;
+    if iov.len() > max_iov as usize {
+        return None;
     }
-    let mut segments = [Sge::default(); FEW];
-    let Some(segments) = few(last, max_iov, iov, &mut segments, sge) else { return false };
-    poster.post(segments, WrInfo { cookie, ..WrInfo::default() }.over(iov)).is_ok()
+    let into = into.get_mut(..iov.len())?;
+    for (to, from) in into.iter_mut().zip(iov) {
+        *to = sge(from, key(from)?);
+    }
+    Some((into, in_one_lmr(first, cookie)))
+}
+
+/// A segment with its lkey, for verbs.
+#[inline(always)]
+fn sge(from: &LmrTriplet, lkey: u32) -> Sge {
+    Sge { addr: from.virtual_address, len: from.segment_length, lkey }
+}
+
+/// What is kept of a buffer whose segments all lie in the LMR of the first.
+#[inline(always)]
+fn in_one_lmr(first: &LmrTriplet, cookie: u64) -> WrInfo {
+    WrInfo { cookie, pool: 0, lmrs: [first.lmr_context, 0, 0, 0] }
 }
 
 /// The largest number of segments that [`few`] converts.

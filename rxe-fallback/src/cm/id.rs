@@ -12,7 +12,7 @@ use doorbell_sys as sys;
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
 use super::channel::EventChannel;
-use super::param::ConnParam;
+use super::param::{ConnParam, OwnAttr};
 use crate::ah::AhAttr;
 use crate::device::{Context, Gid, GidKind, LinkLayer};
 use crate::error::{Error, Result, check_errno};
@@ -341,12 +341,19 @@ impl CmId {
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<()> {
+        self.qp_to_rts_with(qp, &OwnAttr { responder_resources, initiator_depth, ..OwnAttr::default() })
+    }
+
+    /// As [`CmId::qp_to_rts`], with more values that replace those of rdma_cm.
+    ///
+    /// # Errors
+    /// As [`CmId::qp_to_rts`].
+    pub fn qp_to_rts_with(&self, qp: &Qp, own: &OwnAttr) -> Result<()> {
         // INIT again, because rdma_cm knows the remote access flags of the connection only now.
         self.qp_to_init(qp)?;
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
-        if let Some(depth) = responder_resources {
-            attr.0.max_dest_rd_atomic = depth;
-        }
+        let set = |field: &mut u8, to: Option<u8>| *field = to.unwrap_or(*field);
+        set(&mut attr.0.max_dest_rd_atomic, own.responder_resources);
         if qp.pd().context().port(self.port_num()).is_ok_and(|port| port.link_layer == LinkLayer::InfiniBand)
         {
             // Bits 21 to 23 are RoCE's, and rdma_ucm sets them for InfiniBand as well.
@@ -354,9 +361,10 @@ impl CmId {
         }
         qp.modify(&attr, mask)?;
         let (mut attr, mask) = self.init_qp_attr(QpState::Rts)?;
-        if let Some(depth) = initiator_depth {
-            attr.0.max_rd_atomic = depth;
-        }
+        set(&mut attr.0.max_rd_atomic, own.initiator_depth);
+        set(&mut attr.0.rnr_retry, own.rnr_retry);
+        set(&mut attr.0.retry_cnt, own.retry_count);
+        set(&mut attr.0.timeout, own.timeout);
         qp.modify(&attr, mask)
     }
 

@@ -43,6 +43,26 @@ impl Default for ConnParam<'_> {
     }
 }
 
+/// Attributes of a QP that replace those which rdma_cm has found for its connection
+/// ([`CmId::qp_to_rts_with`](super::CmId::qp_to_rts_with)); `None` replaces nothing. rdma_cm's
+/// retries are those that the peer has asked for.
+///
+/// # References
+/// ibv_modify_qp(3), rdma_connect(3)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnAttr {
+    /// RDMA reads and atomics of the peer to serve at a time.
+    pub responder_resources: Option<u8>,
+    /// RDMA reads and atomics to have under way at a time.
+    pub initiator_depth: Option<u8>,
+    /// Retries after "receiver not ready", 0 to 6; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+    /// Retries after a timeout, 0 to 7.
+    pub retry_count: Option<u8>,
+    /// Time to wait for an acknowledgement, as the exponent of 4.096 us, 0 to 31; 0 is for ever.
+    pub timeout: Option<u8>,
+}
+
 impl ConnParam<'_> {
     /// The defaults for `qp`: its number, and whether it has an SRQ.
     #[must_use]

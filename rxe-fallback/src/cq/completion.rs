@@ -53,7 +53,7 @@ impl Completion {
 }
 
 const WITH_GRH: u32 = sys::ibv_wc_flags::IBV_WC_GRH.0;
-const WITH_IMM: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
+pub(super) const WITH_IMM: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
 const WITH_INV: u32 = sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 
 /// The flag of an invalidating send in rxe's completions: the kernel's own `IB_WC_WITH_INVALIDATE`,

@@ -87,6 +87,37 @@ impl QpAttr {
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.0.min_rnr_timer = code;
     }
+
+    /// The RNR NAK timer, as its code; of a query with [`AttrMask::MIN_RNR_TIMER`].
+    #[must_use]
+    pub fn min_rnr_timer(&self) -> u8 {
+        self.0.min_rnr_timer
+    }
+
+    /// RDMA reads and atomics of the peer to serve at a time; of a query with
+    /// [`AttrMask::MAX_DEST_RD_ATOMIC`].
+    #[must_use]
+    pub fn max_dest_rd_atomic(&self) -> u8 {
+        self.0.max_dest_rd_atomic
+    }
+
+    /// Path MTU in bytes; of a query with [`AttrMask::PATH_MTU`].
+    #[must_use]
+    pub fn path_mtu(&self) -> u32 {
+        crate::device::mtu_bytes(self.0.path_mtu)
+    }
+
+    /// How the QP sends; of a query with the fields of [`RtsAttr`].
+    #[must_use]
+    pub fn rts(&self) -> RtsAttr {
+        RtsAttr {
+            timeout: self.0.timeout,
+            retry_cnt: self.0.retry_cnt,
+            rnr_retry: self.0.rnr_retry,
+            sq_psn: self.0.sq_psn,
+            max_rd_atomic: self.0.max_rd_atomic,
+        }
+    }
 }
 
 impl Default for QpAttr {

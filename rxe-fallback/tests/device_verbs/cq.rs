@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use rxe_fallback::{CompChannel, Completion, Cq, RecvWr, SendFlags, SendWr};
+use rxe_fallback::{CompChannel, Completion, Cq, Plain, Polled, RecvWr, SendFlags, SendOp, SendWr};
 
 use crate::support::{Endpoint, Ends, LIMIT, TestResult, all_good, ensure, readable, same};
 use crate::{Suite, suite};
@@ -16,6 +16,7 @@ pub(crate) fn suite() -> Suite {
         armed_cq_wakes_its_channel_once_with_its_token,
         solicited_arming_sleeps_through_other_messages,
         polling_in_small_steps_loses_nothing,
+        polled_completions_leave_in_order_or_with_their_qp,
         channel_of_another_opening_is_refused,
         cq_goes_away_with_an_event_unread,
     ]
@@ -102,6 +103,37 @@ fn polling_in_small_steps_loses_nothing(ends: &Ends) -> TestResult {
         ids.extend(some[..n].iter().map(|c| c.wr_id));
     }
     same("ids", ids, (0..16).collect())
+}
+
+fn polled_completions_leave_in_order_or_with_their_qp(ends: &Ends) -> TestResult {
+    let (a, b) = Endpoint::pair(ends)?;
+    let mut polled = Polled::new(b.recv_cq.clone()).map_err(|error| error.to_string())?;
+    same("an empty CQ", polled.fill()?, 0)?;
+    same("nothing is left", (polled.plain(), polled.pop(), polled.len()), (None, None, 0))?;
+    for wr_id in 0..6 {
+        b.qp.post_recv(wr_id, &[b.sge(0, 64)])?;
+    }
+    for wr_id in 0..6 {
+        let op = if wr_id == 2 { SendOp::SendImm(7) } else { SendOp::Send };
+        a.qp.post_send(&SendWr::new(wr_id, op, &[a.sge(0, 10 + wr_id as usize)]))?;
+        all_good(&a.sent(1)?)?;
+    }
+    same("first poll", polled.fill()?, 6)?;
+    same("no second poll", polled.fill()?, 6)?;
+    let (qp_num, plain) = (b.qp.num(), |wr_id, byte_len| Plain { wr_id, qp_num: b.qp.num(), byte_len });
+    same("the oldest", polled.plain(), Some(plain(0, 10)))?;
+    polled.skip();
+    let second = polled.pop().ok_or("no completion")?;
+    same("the second", (second.wr_id, second.byte_len, second.is_receive()), (1, 11, true))?;
+    same("immediate data is not plain", polled.plain(), None)?;
+    same("immediate data", polled.pop().and_then(|c| c.imm), Some(7))?;
+    polled.remove(qp_num + 1, |_| panic!("of another QP"));
+    same("the fourth", polled.plain(), Some(plain(3, 13)))?;
+    let mut removed = Vec::new();
+    polled.remove(qp_num, |completion| removed.push(completion.wr_id));
+    same("removed", removed, vec![3, 4, 5])?;
+    same("nothing is left", (polled.is_empty(), polled.plain()), (true, None))?;
+    same("the CQ is empty", polled.fill()?, 0)
 }
 
 fn channel_of_another_opening_is_refused(ends: &Ends) -> TestResult {

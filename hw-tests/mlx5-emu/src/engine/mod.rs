@@ -1,7 +1,9 @@
 //! The engine: the hardware's work between a doorbell and a completion.
 
+mod addressing;
 mod blueflame;
 pub(crate) mod cqe;
+pub(crate) mod datagram;
 mod doorbell;
 pub(crate) mod groups;
 pub(crate) mod raw;

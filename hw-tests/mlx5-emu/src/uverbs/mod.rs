@@ -12,6 +12,7 @@ mod dm;
 mod flow;
 mod import;
 mod memory;
+mod modify_qp;
 mod native;
 mod qp;
 mod query;

@@ -4,7 +4,7 @@
 //!
 //! The control lock is held during all of this.
 
-use core::ptr;
+use core::{fmt, ptr};
 use std::sync::atomic::Ordering::Relaxed;
 
 use doorbell_sys::{ibv_cq, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_sge, ibv_srq};
@@ -12,9 +12,8 @@ use libc::c_int;
 
 use super::{CONTROL, forget, leave_cq};
 use crate::{
-    context::Context,
     extended,
-    objects::{CONTEXTS, CQS, Cq, QPS, Qp, Receives, SENDS_FROM, SRQS, Srq},
+    objects::{Cq, Qp, Receives, SENDS_FROM, Srq, find},
     report,
     report::Class,
 };
@@ -24,11 +23,11 @@ use crate::{
 pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
     let raw = srq.raw.get();
     let direct = srq.direct.lock();
-    SRQS.remove(raw);
+    // SAFETY: a live SRQ: its destruction removes it under the control lock.
+    unsafe { srq.context.objects.of::<ibv_srq>().remove(raw) };
     report::given_back(Class::Srq);
     report::left(Class::Srq, format_args!("SRQ {:#x}", direct.srqn()), &"it serves a queue of libmlx5");
-    // SAFETY: a live SRQ of a patched context.
-    let context = unsafe { Context::of((*raw).context) };
+    let context = srq.context;
     for (slot, wr_id) in direct.in_use() {
         let mut segments: Vec<_> = direct
             .segments(slot)
@@ -57,7 +56,7 @@ pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
 pub(crate) unsafe fn give_back_qp(raw: *mut ibv_qp) -> Result<(), &'static str> {
     let _control = CONTROL.lock();
     // SAFETY: a live QP by contract.
-    match unsafe { QPS.get(raw) } {
+    match unsafe { find(raw) } {
         Some(qp) => give_back(qp),
         None => Ok(()),
     }
@@ -99,7 +98,8 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
         return Err("queues that share its CQ or SRQ are in use");
     }
     for qp in qps {
-        QPS.remove(qp.raw.get());
+        // SAFETY: a live QP: its destruction removes it under the control lock.
+        unsafe { qp.context.objects.of::<ibv_qp>().remove(qp.raw.get()) };
         report::given_back(Class::Qp);
         report::left(Class::Qp, format_args!("QP {:#x}", qp.number), &"the program drives a queue itself");
         // SAFETY: a live QP.
@@ -122,7 +122,12 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
 pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> {
     let _control = CONTROL.lock();
     // SAFETY: a live CQ by contract.
-    let Some(cq) = (unsafe { CQS.get(raw) }) else { return Ok(()) };
+    let Some(cq) = (unsafe { find(raw) }) else { return Ok(()) };
+    give_back_unused(cq, &"the program drives it itself")
+}
+
+/// Gives a CQ back, and everything that shares a QP with it, if all of this is unused.
+pub(super) fn give_back_unused(cq: &'static Cq, why: &dyn fmt::Display) -> Result<(), &'static str> {
     let user = cq.context.qps.all().into_iter().find(|qp| qp.cqs().any(|other| ptr::eq(other, cq)));
     match user {
         Some(qp) => give_back(qp),
@@ -131,7 +136,7 @@ pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> 
             if cq.state.lock().direct.take().is_some() {
                 report::given_back(Class::Cq);
             }
-            leave_cq(cq, &"the program drives it itself");
+            leave_cq(cq, why);
             Ok(())
         }
     }
@@ -144,10 +149,9 @@ pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> 
 /// A live SRQ.
 pub(crate) unsafe fn give_back_shared(raw: *mut ibv_srq) -> Result<(), &'static str> {
     let _control = CONTROL.lock();
-    // SAFETY: a live SRQ by contract, with its open context.
-    let (srq, context) = unsafe { (SRQS.get(raw), CONTEXTS.get((*raw).context)) };
-    let (Some(srq), Some(context)) = (srq, context) else { return Ok(()) };
-    match context.qps.all().into_iter().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {
+    // SAFETY: a live SRQ by contract.
+    let Some(srq) = (unsafe { find(raw) }) else { return Ok(()) };
+    match srq.context.qps.all().into_iter().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {
         Some(qp) => give_back(qp),
         None => give_back_srq(srq),
     }

@@ -3,9 +3,12 @@
 //!
 //! In error each posted WQE gets a CQE of its own, so a shared CQ needs an entry for each WQE that
 //! its QPs can have posted. It lends these entries to the QPs. A CQ cannot grow, so if the entries
-//! that are left are too few for a QP, the EVD gets another CQ of at least twice the size. A polled
-//! entry goes back to the device before its event can leave the EVD. So the WQE that is posted in
-//! its place has an entry.
+//! that are left are too few for a QP, the EVD gets another CQ of at least twice the size.
+//!
+//! When an event leaves the EVD, a WQE can be posted in the place of its own, and needs an entry.
+//! So a polled entry goes back to the device before, unless as many entries are to spare as are
+//! held back ([`mlx5_direct::Cq::hold_back`]): entries that no QP has, or beyond the depth of the
+//! SRQ.
 
 use super::adopt::{self, Adopted};
 use super::slots::RingSlots;
@@ -14,7 +17,7 @@ use crate::datapath::completion::{Completion, WrId};
 use crate::datapath::verbs::status;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, ErrorCqe, PlainCqe, PlainKind, RecvCqe, RecvOp, Syndrome};
+use mlx5_direct::{ArmFor, CqeError, ErrorCqe, Peeked, PlainCqe, PlainKind, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 use std::sync::Arc;
 
@@ -29,6 +32,8 @@ pub(crate) struct DirectCqs {
     receives: Vec<DirectCq>,
     /// The number of CQs created after the first. A token is never used twice.
     made: u64,
+    /// As [`DirectCq::polled`], of CQs that were dropped.
+    polled: u64,
 }
 
 /// A CQ.
@@ -44,6 +49,8 @@ pub(crate) struct DirectCq {
     cq: Adopted<mlx5_direct::Cq, Cq>,
     /// Where slots return; `None` for a shared CQ.
     returns: Option<Returns>,
+    /// Events that dequeues took straight off the CQ, since this was read last.
+    polled: u64,
 }
 
 /// How a CQ returns slots to an SRQ.
@@ -89,33 +96,35 @@ impl DirectCqs {
     pub(crate) fn new(first: Cq, channel: Option<CompChannel>) -> Result<Self> {
         let (context, token) = (first.context().clone(), first.token());
         let cq = adopt::cq(first)?;
-        let shared = vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq, returns: None }];
-        Ok(Self { context, channel, token, shared, receives: Vec::new(), made: 0 })
+        let shared =
+            vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq, returns: None, polled: 0 }];
+        Ok(Self { context, channel, token, shared, receives: Vec::new(), made: 0, polled: 0 })
     }
 
     /// See [`CqPath::lend`](crate::datapath::CqPath::lend).
     pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
         let fits = |cq: &&mut DirectCq| cq.cq.cqe_count() - cq.lent >= entries;
         if let Some(cq) = self.shared.iter_mut().find(fits) {
-            cq.lent += entries;
+            cq.set_lent(cq.lent + entries);
             return Ok((cq.cq.verbs().clone(), false));
         }
         let largest = self.shared.iter().map(|cq| cq.cq.cqe_count()).max().unwrap_or(0);
         let most = self.context.attributes().max_cqe;
         self.shared.try_reserve(1)?;
-        let made = self.make(None, largest.saturating_mul(2).min(most).max(entries))?;
+        let mut made = self.make(None, largest.saturating_mul(2).min(most).max(entries))?;
+        made.set_lent(entries);
         // Drops shared CQs of which no QP has entries. A QP that repaid its entries and still
         // exists keeps the verbs CQ alive.
-        self.shared.retain(|cq| cq.lent > 0);
+        self.polled += self.shared.extract_if(.., |cq| cq.lent == 0).map(|cq| cq.polled).sum::<u64>();
         let verbs = made.cq.verbs().clone();
-        self.shared.push(DirectCq { lent: entries, ..made });
+        self.shared.push(made);
         Ok((verbs, true))
     }
 
     /// See [`CqPath::repay`](crate::datapath::CqPath::repay).
     pub(crate) fn repay(&mut self, cq: &Cq, entries: u32) {
         if let Some(cq) = self.shared.iter_mut().find(|shared| shared.token == cq.token()) {
-            cq.lent = cq.lent.saturating_sub(entries);
+            cq.set_lent(cq.lent.saturating_sub(entries));
         }
     }
 
@@ -125,7 +134,7 @@ impl DirectCqs {
         let cq = Cq::create(&self.context, entries, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
         let cq = adopt::cq(cq)?;
-        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq, returns: None })
+        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq, returns: None, polled: 0 })
     }
 
     fn of_srq(&self, srq: u32) -> Option<usize> {
@@ -146,11 +155,19 @@ impl DirectCqs {
         Ok(())
     }
 
+    /// Records the depth of this SRQ, before it becomes larger.
+    pub(crate) fn expect_depth(&mut self, srq: u32, depth: u32) {
+        if let Some(at) = self.of_srq(srq) {
+            self.receives[at].expect(depth);
+        }
+    }
+
     /// Closes the CQ of receives from this SRQ, which no QP uses any more. Calls `left` for each
     /// completion that is still in the CQ.
     pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
         let Some(at) = self.of_srq(srq) else { return };
         let mut gone = self.receives.swap_remove(at);
+        self.polled += gone.polled;
         let mut batch = Vec::new();
         loop {
             let polled = gone.poll(&mut batch, CLOSE_BATCH);
@@ -185,13 +202,13 @@ impl DirectCqs {
         self.receives.iter_mut().filter(|cq| cq.srq == Some(srq)).for_each(|cq| cq.datagrams = true);
     }
 
-    /// The CQ and its next completion, if the completion is plain and comes before those of the
-    /// other CQs. `shared`: QPs use the shared CQs.
+    /// The next completion, if it is plain and comes before those of the other CQs. `shared`: QPs
+    /// use the shared CQs.
     ///
     /// `None` if nothing has completed. Also `None` if [`DirectCqs::poll`] has to decide: another
     /// kind of completion is next, or shared CQs and those of SRQs have completions.
     #[inline(always)]
-    pub(crate) fn peek(&mut self, shared: bool) -> Option<(&mut DirectCq, PlainCqe)> {
+    pub(crate) fn peek(&mut self, shared: bool) -> Option<PlainNext<'_>> {
         if !shared {
             return peek_first(&mut self.receives);
         }
@@ -216,7 +233,7 @@ impl DirectCqs {
     /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. Completions that
     /// came before a message are found before the message.
     #[inline(never)]
-    fn peek_any(&mut self) -> Option<(&mut DirectCq, PlainCqe)> {
+    fn peek_any(&mut self) -> Option<PlainNext<'_>> {
         let message = self.receives.iter().any(|cq| cq.cq.is_ready());
         mlx5_direct::barrier::from_device();
         match (message, self.shared.iter().any(|cq| cq.cq.is_ready())) {
@@ -237,6 +254,13 @@ impl DirectCqs {
                 }
             });
         }
+    }
+
+    /// The number of events that dequeues took straight off a CQ ([`PlainNext::take_event`]), since
+    /// the last call.
+    pub(crate) fn take_polled(&mut self) -> u64 {
+        let polled = self.all().map(|cq| std::mem::take(&mut cq.polled)).sum::<u64>();
+        polled + std::mem::take(&mut self.polled)
     }
 
     /// Asks for one event on the channel at the next completion, or at the next solicited or failed
@@ -266,59 +290,99 @@ fn only(cqs: &mut [DirectCq]) -> Option<&mut DirectCq> {
     }
 }
 
-/// The first of these CQs that has a completion, and the completion if it is plain.
+/// The completion of the first of these CQs that has one, if it is plain.
 #[inline(always)]
-fn peek_first(cqs: &mut [DirectCq]) -> Option<(&mut DirectCq, PlainCqe)> {
-    for cq in cqs {
-        if let Some(plain) = cq.cq.peek_plain() {
-            return Some((cq, plain));
-        }
-        if cq.cq.is_ready() {
-            return None;
-        }
-    }
-    None
+fn peek_first(cqs: &mut [DirectCq]) -> Option<PlainNext<'_>> {
+    let DirectCq { cq, returns, polled, .. } = cqs.iter_mut().find(|cq| cq.cq.is_ready())?;
+    Some(PlainNext { entry: cq.peek_plain()?, returns, polled })
 }
 
 const CLOSE_BATCH: usize = 8;
 
-impl DirectCq {
-    /// The next completion, if it is plain and of this kind.
+/// The next completion of a CQ. It is plain, and not consumed yet.
+#[derive(Debug)]
+pub(crate) struct PlainNext<'a> {
+    entry: Peeked<'a>,
+    /// Those of the CQ.
+    returns: &'a Option<Returns>,
+    /// As [`DirectCq::polled`].
+    polled: &'a mut u64,
+}
+
+impl PlainNext<'_> {
     #[inline(always)]
-    pub(crate) fn peek_only(&mut self, kind: PlainKind) -> Option<PlainCqe> {
-        self.cq.peek_plain_of(kind)
+    pub(crate) fn cqe(&self) -> PlainCqe {
+        self.entry.cqe()
     }
 
-    /// Consumes the completion of [`DirectCqs::peek`] or [`DirectCq::peek_only`]. The CQE returns
-    /// to the device immediately, so the device may use it again.
+    /// Consumes the completion. The CQE returns to the device immediately, so the device may use it
+    /// again.
     #[inline(always)]
-    pub(crate) fn take_peeked(&mut self) {
-        self.cq.take_peeked();
+    pub(crate) fn take(self) {
+        self.entry.take();
+    }
+
+    /// As [`PlainNext::take`], and counts the event of the completion.
+    #[inline(always)]
+    pub(crate) fn take_event(self) {
+        *self.polled += 1;
+        self.take();
+    }
+
+    /// The bytes of a message.
+    #[inline(always)]
+    pub(crate) fn byte_count(&self) -> u32 {
+        self.entry.byte_count()
     }
 
     /// Completes and releases the entry of a message from an SRQ in one step. Returns the buffer's
     /// cookie and pool; `None` for an entry that is not posted, and on a shared CQ. The caller
     /// holds the lock of the EVD.
     #[inline(always)]
-    pub(crate) fn reap(&self, entry: u16) -> Option<(u64, u32)> {
+    pub(crate) fn reap(&self) -> Option<(u64, u32)> {
         let Returns { slots, alone } = self.returns.as_ref()?;
-        if *alone { slots.reap_alone(entry.into()) } else { slots.reap(entry.into()) }
+        let entry = self.cqe().wqe_counter.into();
+        if *alone { slots.reap_alone(entry) } else { slots.reap(entry) }
     }
 
-    /// Does the work of [`DirectCq::reap`] in the common case: the CQ has the map that takes plain
+    /// Does the work of [`PlainNext::reap`] in the common case: the CQ has the map that takes plain
     /// stores, and a slot of the same word has returned last. `None` without a change otherwise.
     #[inline(always)]
-    pub(crate) fn reap_fast(&self, entry: u16) -> Option<(u64, u32)> {
-        match &self.returns {
-            Some(Returns { slots, alone: true }) => slots.reap_in_word(entry.into()),
+    pub(crate) fn reap_fast(&self) -> Option<(u64, u32)> {
+        match self.returns {
+            Some(Returns { slots, alone: true }) => slots.reap_in_word(self.cqe().wqe_counter.into()),
             _ => None,
         }
     }
 
-    /// Whether the receives of EPs without an SRQ complete here.
+    /// Whether the receives of EPs without an SRQ complete on the CQ.
     #[inline(always)]
     pub(crate) fn is_shared(&self) -> bool {
         self.returns.is_none()
+    }
+}
+
+impl DirectCq {
+    /// QPs have this many entries of a shared CQ.
+    fn set_lent(&mut self, entries: u32) {
+        self.lent = entries;
+        self.expect(entries);
+    }
+
+    /// The device may need this many entries at a time: the others may be polled and not returned.
+    fn expect(&mut self, entries: u32) {
+        let spare = self.cq.cqe_count().saturating_sub(entries);
+        self.cq.hold_back(spare);
+    }
+
+    /// The next completion, if it is plain and of this kind.
+    #[inline(always)]
+    pub(crate) fn peek_only(&mut self, kind: PlainKind) -> Option<PlainNext<'_>> {
+        Some(PlainNext {
+            entry: self.cq.peek_plain_of(kind)?,
+            returns: &self.returns,
+            polled: &mut self.polled,
+        })
     }
 
     #[inline(always)]

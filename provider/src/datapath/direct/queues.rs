@@ -9,8 +9,8 @@ use crate::Result;
 use crate::datapath::request::Outgoing;
 use crate::types::MAX_IOV;
 use mlx5_direct::srq::PostError;
-use mlx5_direct::wr::{Bind, Data, MAX_BIND_BYTES, Remote, Wr};
-use mlx5_direct::{DataSeg, SendError};
+use mlx5_direct::wr::{Bind, Data, Inline, MAX_BIND_BYTES, Remote, Wr};
+use mlx5_direct::{Chain, DataSeg, SendError, Sq};
 use rxe_fallback::{BindMw, Mw, MwKind, PostError as Refusal, Qp, SendFlags, SendOp, Sge};
 
 /// The send queue of a QP.
@@ -49,7 +49,93 @@ fn with_flags<D: Data>(mut wr: Wr<D>, flags: SendFlags) -> Wr<D> {
     wr
 }
 
+/// The number of bytes that a Send can carry in one block of 64 bytes, behind a control segment of
+/// 16 and a length of 4.
+pub(crate) const MOST_IN_BLOCK: usize = 44;
+
 const NO_SEGMENT: DataSeg = DataSeg::new(0, 0, 0);
+
+/// A request of one segment: a Send or an RDMA Write.
+#[derive(Clone, Copy)]
+pub(crate) struct One {
+    pub(crate) op: SendOp<'static>,
+    pub(crate) sge: Sge,
+    pub(crate) flags: SendFlags,
+}
+
+impl One {
+    pub(crate) const NOTHING: Self =
+        Self { op: SendOp::Send, sge: Sge { addr: 0, len: 0, lkey: 0 }, flags: SendFlags::empty() };
+}
+
+/// What takes requests: a queue, which rings for each, or a chain.
+trait Taker {
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError>;
+}
+
+impl Taker for Sq {
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        self.post(wr, cookie)
+    }
+}
+
+impl Taker for Chain<'_> {
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        self.push(wr, cookie)
+    }
+}
+
+/// Passes a request on, except a bind.
+fn put(to: &mut impl Taker, request: &Outgoing<'_>) -> Result<(), Refusal> {
+    // One segment is the common case, so only one segment is cleared.
+    if request.sges.len() <= 1 {
+        put_from(to, request, &mut [NO_SEGMENT])
+    } else {
+        put_from(to, request, &mut [NO_SEGMENT; MAX_IOV])
+    }
+}
+
+/// As [`put`]. `segments` has room for the request's segments.
+fn put_from(to: &mut impl Taker, request: &Outgoing<'_>, segments: &mut [DataSeg]) -> Result<(), Refusal> {
+    let data = encode(request.sges, segments)?;
+    let remote = |addr, rkey| Remote { addr, rkey };
+    match request.op {
+        SendOp::Send => put_wr(to, Wr::send(data), request),
+        SendOp::SendImm(imm) => put_wr(to, Wr::send_imm(imm, data), request),
+        SendOp::SendInvalidate(rkey) => put_wr(to, Wr::send_inval(rkey, data), request),
+        SendOp::Write { remote_addr, rkey } => {
+            put_wr(to, Wr::write(remote(remote_addr, rkey), data), request)
+        }
+        SendOp::WriteImm { remote_addr, rkey, imm } => {
+            put_wr(to, Wr::write_imm(remote(remote_addr, rkey), imm, data), request)
+        }
+        SendOp::Read { remote_addr, rkey } => put_wr(to, Wr::read(remote(remote_addr, rkey), data), request),
+        SendOp::CmpSwap { remote_addr, rkey, compare, swap } => {
+            let result = data.first().copied().unwrap_or(NO_SEGMENT);
+            put_wr(to, Wr::compare_swap(remote(remote_addr, rkey), compare, swap, result), request)
+        }
+        SendOp::FetchAdd { remote_addr, rkey, add } => {
+            let result = data.first().copied().unwrap_or(NO_SEGMENT);
+            put_wr(to, Wr::fetch_add(remote(remote_addr, rkey), add, result), request)
+        }
+        SendOp::LocalInv(rkey) => put_wr(to, Wr::local_inval(rkey), request),
+        _ => Err(Refusal::Refused(libc::EOPNOTSUPP)),
+    }
+}
+
+fn put_wr<D: Data>(to: &mut impl Taker, mut wr: Wr<D>, request: &Outgoing<'_>) -> Result<(), Refusal> {
+    let Outgoing { seq, flags, to: peer, .. } = *request;
+    wr = with_flags(wr, flags);
+    if let Some((ah, qpn, qkey)) = peer {
+        let path = adopt::path_of(ah).map_err(|_| Refusal::Refused(libc::EINVAL))?;
+        wr = wr.to(&path, qpn, qkey);
+    }
+    let given = request.sges.len();
+    to.take(wr, seq).map_err(|error| match error {
+        SendError::Full => Refusal::Full,
+        SendError::TooLong => Refusal::TooManySegments { given, max: given.saturating_sub(1) },
+    })
+}
 
 impl DirectSends {
     /// Takes over the send queue of a new QP.
@@ -83,43 +169,78 @@ impl DirectSends {
 
     /// Posts one request.
     pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
-        // One segment is the common case, so only one segment is cleared.
-        if request.sges.len() <= 1 {
-            self.post_from(request, &mut [NO_SEGMENT])
-        } else {
-            self.post_from(request, &mut [NO_SEGMENT; MAX_IOV])
+        match request.op {
+            SendOp::BindMw(bind) => self.bind(&bind, request),
+            _ => put(&mut *self.queue, request),
         }
     }
 
-    /// Posts one request. `segments` has room for its segments.
-    fn post_from(&mut self, request: &Outgoing<'_>, segments: &mut [DataSeg]) -> Result<(), Refusal> {
-        let data = encode(request.sges, segments)?;
-        let remote = |addr, rkey| Remote { addr, rkey };
-        match request.op {
-            SendOp::Send => self.post_wr(Wr::send(data), request),
-            SendOp::SendImm(imm) => self.post_wr(Wr::send_imm(imm, data), request),
-            SendOp::SendInvalidate(rkey) => self.post_wr(Wr::send_inval(rkey, data), request),
+    /// Posts a Send or an RDMA Write of these bytes.
+    pub(crate) fn post_inline(
+        &mut self,
+        seq: u64,
+        op: SendOp<'_>,
+        bytes: &[u8],
+        flags: SendFlags,
+    ) -> Result<(), Refusal> {
+        let wr = match op {
+            SendOp::Send => Wr::send(Inline(bytes)),
             SendOp::Write { remote_addr, rkey } => {
-                self.post_wr(Wr::write(remote(remote_addr, rkey), data), request)
+                Wr::write(Remote { addr: remote_addr, rkey }, Inline(bytes))
             }
-            SendOp::WriteImm { remote_addr, rkey, imm } => {
-                self.post_wr(Wr::write_imm(remote(remote_addr, rkey), imm, data), request)
-            }
-            SendOp::Read { remote_addr, rkey } => {
-                self.post_wr(Wr::read(remote(remote_addr, rkey), data), request)
-            }
-            SendOp::CmpSwap { remote_addr, rkey, compare, swap } => {
-                let result = data.first().copied().unwrap_or(NO_SEGMENT);
-                self.post_wr(Wr::compare_swap(remote(remote_addr, rkey), compare, swap, result), request)
-            }
-            SendOp::FetchAdd { remote_addr, rkey, add } => {
-                let result = data.first().copied().unwrap_or(NO_SEGMENT);
-                self.post_wr(Wr::fetch_add(remote(remote_addr, rkey), add, result), request)
-            }
-            SendOp::LocalInv(rkey) => self.post_wr(Wr::local_inval(rkey), request),
-            SendOp::BindMw(bind) => self.bind(&bind, request),
-            _ => Err(Refusal::Refused(libc::EOPNOTSUPP)),
+            _ => return Err(Refusal::InlineMisplaced),
+        };
+        self.queue.post(with_flags(wr, flags), seq).map_err(|error| match error {
+            SendError::Full => Refusal::Full,
+            SendError::TooLong => Refusal::InlineTooLong { given: bytes.len(), max: MOST_IN_BLOCK },
+        })
+    }
+
+    /// Posts a Send of at most [`MOST_IN_BLOCK`] bytes, with SIGNALLED and SOLICITED at most.
+    /// Returns false without posting if the queue does not take it.
+    #[inline(always)]
+    pub(crate) fn post_block(&mut self, seq: u64, bytes: &[u8], flags: SendFlags) -> bool {
+        let wr = with_flags(Wr::send(Inline(bytes)), flags);
+        self.queue.post_in_span(&wr, seq) || {
+            self.queue.find_span();
+            self.queue.post_in_span(&wr, seq)
         }
+    }
+
+    /// The number of requests that can be posted now.
+    pub(crate) fn free(&self) -> usize {
+        self.queue.free() as usize
+    }
+
+    /// Posts these requests with one doorbell; the first has this position. The caller has looked
+    /// at [`DirectSends::free`].
+    #[inline(always)]
+    pub(crate) fn post_ones(&mut self, first: u64, requests: &[One]) {
+        let wr = |One { op, sge, flags }: &One| {
+            let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
+            let wr = match *op {
+                SendOp::Write { remote_addr, rkey } => Wr::write(Remote { addr: remote_addr, rkey }, data),
+                _ => Wr::send(data),
+            };
+            with_flags(wr, *flags)
+        };
+        let posted = self.queue.post_batch(requests.iter().map(wr).zip(first..));
+        // There is room, and three units fit into every queue.
+        debug_assert_eq!(posted.map(|n| n as usize), Ok(requests.len()));
+    }
+
+    /// Posts all requests with one doorbell, or none. None is about a window.
+    ///
+    /// # Errors
+    /// The number of the request that was refused.
+    pub(crate) fn post_list(&mut self, requests: &[Outgoing<'_>]) -> Result<(), (usize, Refusal)> {
+        // Without `ring`, a chain takes its requests back.
+        let mut chain = self.queue.chain();
+        for (n, request) in requests.iter().enumerate() {
+            put(&mut chain, request).map_err(|reason| (n, reason))?;
+        }
+        chain.ring();
+        Ok(())
     }
 
     /// Binds a window. The device does not choose the new key of a window of type 1, so this
@@ -133,25 +254,11 @@ impl DirectSends {
         let new_rkey = if type2 { bind.rkey } else { Mw::next_rkey(rkey) };
         let (lkey, addr, len) = (bind.mr.lkey(), bind.addr, bind.len);
         let window = Bind { rkey, new_rkey, type2, lkey, addr, len, access: bind.access.bits() };
-        self.post_wr(Wr::bind(window), request)?;
+        put_wr(&mut *self.queue, Wr::bind(window), request)?;
         if !type2 {
             bind.mw.set_rkey(new_rkey);
         }
         Ok(())
-    }
-
-    fn post_wr<D: Data>(&mut self, mut wr: Wr<D>, request: &Outgoing<'_>) -> Result<(), Refusal> {
-        let Outgoing { seq, flags, to, .. } = *request;
-        wr = with_flags(wr, flags);
-        if let Some((ah, qpn, qkey)) = to {
-            let path = adopt::path_of(ah).map_err(|_| Refusal::Refused(libc::EINVAL))?;
-            wr = wr.to(&path, qpn, qkey);
-        }
-        let given = request.sges.len();
-        self.queue.post(wr, seq).map_err(|error| match error {
-            SendError::Full => Refusal::Full,
-            SendError::TooLong => Refusal::TooManySegments { given, max: given.saturating_sub(1) },
-        })
     }
 
     /// Releases the request that a completion names, and all before it. Returns its position;
@@ -159,6 +266,13 @@ impl DirectSends {
     #[inline(always)]
     pub(crate) fn complete(&mut self, counter: u16) -> Option<u64> {
         self.queue.complete(counter).ok().map(|released| released.cookie)
+    }
+
+    /// As [`DirectSends::complete`], if the request has this position. Otherwise returns false, and
+    /// nothing has changed.
+    #[inline(always)]
+    pub(crate) fn complete_if(&mut self, counter: u16, position: u64) -> bool {
+        self.queue.complete_if(counter, position)
     }
 
     /// Starts again after the QP was reset.
@@ -185,6 +299,12 @@ impl DirectReceives {
                 Refusal::TooManySegments { given: sges.len(), max: self.queue.max_segments() as usize }
             }
         })
+    }
+
+    /// Posts a receive of one segment. False if the queue does not take it.
+    #[inline(always)]
+    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
+        self.queue.post(&[DataSeg::new(sge.addr, sge.len, sge.lkey)], 0).is_ok()
     }
 
     /// Releases the receive that a completion names. False if it is not posted.

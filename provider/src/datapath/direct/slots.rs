@@ -177,15 +177,15 @@ impl RingSlots {
         if self.alone.current.load(Relaxed) != slot / BITS {
             return None;
         }
-        let info = self.completes_unmarked(slot)?;
-        let bit = 1 << (slot % BITS);
         let word = self.words.get((slot / BITS) as usize)?;
         let before = word.given.load(Relaxed);
         let returned = (before ^ word.taken.load(Relaxed)) | word.returned.load(Relaxed);
-        if returned & bit != 0 {
+        if returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
-        word.given.store(before ^ bit, Release);
+        // The last look-up that may fail, and the cookie, come here: fewer values are in use then.
+        let info = self.completes_unmarked(slot)?;
+        word.given.store(before ^ 1 << (slot % BITS), Release);
         self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
         Some(info)
     }

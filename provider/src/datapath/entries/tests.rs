@@ -11,6 +11,9 @@ fn info(cookie: u64) -> WrInfo {
     WrInfo { cookie, ..WrInfo::default() }
 }
 
+/// The EVD that has claimed the queue of returned entries.
+const EVD: u64 = 5;
+
 /// Both parts of the table, the search for lost entries, and the `CompletedUpTo` of the EPs.
 struct Table {
     entries: SrqEntries,
@@ -33,7 +36,7 @@ impl Table {
     }
 
     fn post(&mut self, cookie: u64) -> Option<u32> {
-        self.poster.post(&self.entries, info(cookie))
+        self.poster.post(&self.entries, &info(cookie))
     }
 
     /// The EP completes the oldest entry, and a new buffer is posted.
@@ -102,6 +105,94 @@ fn an_undone_post_leaves_no_trace() {
     assert_eq!(table.complete(entry, 1), Some(2));
 }
 
+/// What is kept of a buffer is what was given with its own post, not with an earlier one.
+#[test]
+fn an_entry_keeps_cookie_pool_and_lmrs() {
+    let (entries, mut poster) = SrqEntries::new(1).unwrap();
+    for lmrs in [[0; 4], [1, 2, 3, 4], [5, 0, 0, 0], [u32::MAX; 4], [0, 0, 0, 9], [0; 4]] {
+        for pool in [0, 7, MORE - 1] {
+            let given = WrInfo { cookie: u64::from(pool) << 40, pool, lmrs };
+            let entry = poster.post(&entries, &given).unwrap();
+            assert_eq!(entries.complete(entry, None), Some(given));
+            entries.release(entry);
+        }
+    }
+}
+
+/// An EP whose receive EVD is this one.
+fn ep_of(entries: &SrqEntries, evd: u64) -> CompletedUpTo {
+    let ep = CompletedUpTo::default();
+    ep.set_alone(entries.claim(evd));
+    ep.start();
+    ep
+}
+
+#[test]
+fn one_evd_claims_the_queue() {
+    let (entries, _) = SrqEntries::new(1).unwrap();
+    assert!(entries.claim(EVD) && !entries.claim(EVD + 1) && entries.claim(EVD));
+}
+
+/// Entries come back by both ways. Each is counted once, is used again, and completes once.
+#[test]
+fn entries_return_by_the_queue_and_by_the_list() {
+    const DEPTH: u32 = 5;
+    let (entries, mut poster) = SrqEntries::new(DEPTH).unwrap();
+    let eps = [EVD, EVD + 1].map(|evd| ep_of(&entries, evd));
+    let mut posted = VecDeque::new();
+    let mut cookies = 0..;
+    let mut expected = 0..;
+    for step in 0..10_000 {
+        while let Some(entry) = poster.post(&entries, &WrInfo { pool: 3, ..info(cookies.start) }) {
+            cookies.next();
+            posted.push_back(entry);
+        }
+        assert_eq!(entries.counts(), EntryCounts { available: DEPTH, outstanding: DEPTH });
+        for n in 0..=step % DEPTH {
+            let entry = posted.pop_front().unwrap();
+            // Most steps use one way only, and some steps both.
+            let ep = &eps[usize::from((step / 7 + u32::from(step % 11 == 0) * n) % 2 == 1)];
+            assert_eq!(entries.reap(entry, ep), Some((expected.next().unwrap(), 3)));
+            assert_eq!(entries.reap(entry, ep), None);
+            assert_eq!(entries.complete(entry, None), None);
+            let left = DEPTH - n - 1;
+            assert_eq!(entries.counts(), EntryCounts { available: left, outstanding: left });
+        }
+    }
+    assert!(entries.later.iter().all(|later| later.get().is_none()), "the table grew");
+}
+
+/// The search for lost entries learns what an EP has completed, by either way.
+#[test]
+fn reaping_raises_what_the_ep_has_completed() {
+    for evd in [EVD, EVD + 1] {
+        let (mut table, entries) = Table::posted(4);
+        assert!(table.entries.claim(EVD));
+        let ep = Arc::new(ep_of(&table.entries, evd));
+        table.connect(1);
+        table.eps.insert(2, ep.clone());
+        table.connect(2);
+        assert!(table.ep_drained(1));
+        assert_eq!(table.entries.reap(entries[1], &ep), Some((101, 0)));
+        assert_eq!(ep.get(), 2);
+        assert_eq!(table.next_lost().map(|lost| (lost.ep, lost.entry)), Some((1, entries[0])));
+    }
+}
+
+#[test]
+fn a_deeper_table_returns_its_entries_by_the_queue() {
+    let (entries, mut poster) = SrqEntries::new(4).unwrap();
+    let ep = ep_of(&entries, EVD);
+    poster.set_limit(&entries, 5_000).unwrap();
+    for lap in 0..3 {
+        let posted: Vec<_> = (0..5_000).map(|n| poster.post(&entries, &info(lap + n)).unwrap()).collect();
+        assert!(poster.post(&entries, &info(0)).is_none());
+        assert!(
+            posted.iter().zip(lap..).all(|(&entry, cookie)| entries.reap(entry, &ep) == Some((cookie, 0)))
+        );
+    }
+}
+
 #[test]
 fn a_resized_table_keeps_its_entries() {
     let (mut table, entries) = Table::posted(4);
@@ -112,7 +203,7 @@ fn a_resized_table_keeps_its_entries() {
         assert_eq!(table.complete(entry, 1), Some(cookie));
         table.entries.release(entry);
     }
-    table.poster.limit_to(2);
+    table.poster.limit_to(&table.entries, 2);
     assert!(table.post(1).is_some() && table.post(2).is_some() && table.post(3).is_none());
 }
 
@@ -122,7 +213,7 @@ fn a_resized_table_keeps_its_entries() {
 fn r50_srq_post_nonblocking_while_a_buffer_is_held() {
     let (mut table, mut entries) = Table::posted(4);
     let held = entries.remove(0);
-    let chunks = |table: &Table| table.entries.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+    let chunks = |table: &Table| table.entries.later.iter().filter(|chunk| chunk.get().is_some()).count();
     let before = chunks(&table);
     for n in 0..10_000 {
         table.go_on(&mut entries, 2, n);
@@ -251,7 +342,7 @@ fn each_cookie_comes_back_once_between_threads() {
             .collect();
         for cookie in 0..EACH {
             let entry = loop {
-                match poster.post(&entries, info(cookie)) {
+                match poster.post(&entries, &info(cookie)) {
                     Some(entry) => break entry,
                     None => std::thread::yield_now(),
                 }
@@ -264,7 +355,48 @@ fn each_cookie_comes_back_once_between_threads() {
     assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
     assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
     // All entries are free again.
-    assert!((0..DEPTH).all(|_| poster.post(&entries, info(0)).is_some()));
+    assert!((0..DEPTH).all(|_| poster.post(&entries, &info(0)).is_some()));
+}
+
+/// One poster, one thread that reaps by the queue, and one that reaps by the list.
+#[test]
+fn each_cookie_comes_back_once_by_both_ways() {
+    const DEPTH: u32 = 100;
+    const EACH: u64 = 400_000;
+    let (entries, mut poster) = SrqEntries::new(DEPTH).unwrap();
+    let eps = [EVD, EVD + 1].map(|evd| ep_of(&entries, evd));
+    let devices = [(); 2].map(|()| crossbeam_queue::ArrayQueue::new(DEPTH as usize + 1));
+    let (entries, devices) = (&entries, &devices);
+    let seen: u64 = std::thread::scope(|scope| {
+        let reapers: Vec<_> = (devices.iter().zip(&eps))
+            .map(|(device, ep)| {
+                scope.spawn(move || {
+                    let mut sum = 0;
+                    loop {
+                        match device.pop() {
+                            Some(NONE) => return sum,
+                            Some(entry) => sum += entries.reap(entry, ep).unwrap().0,
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for cookie in 0..EACH {
+            let entry = loop {
+                match poster.post(entries, &info(cookie)) {
+                    Some(entry) => break entry,
+                    None => std::thread::yield_now(),
+                }
+            };
+            devices[(cookie / 3 % 2) as usize].push(entry).unwrap();
+        }
+        devices.iter().for_each(|device| device.push(NONE).unwrap());
+        reapers.into_iter().map(|reaper| reaper.join().unwrap()).sum()
+    });
+    assert_eq!(seen, EACH * (EACH - 1) / 2);
+    assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
+    assert!((0..DEPTH).all(|_| poster.post(entries, &info(0)).is_some()));
 }
 
 proptest! {

@@ -1,71 +1,34 @@
-//! Modifying EPs before they connect: each change reads back and takes effect, and a refused call
-//! changes nothing.
+//! Changes of EVDs, queues and attributes.
 
+use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
-    EvdFlags, Lmr, LmrTriplet, Pz, Qos, ReturnType, RmrTriplet,
+    EvdFlags, Lmr, Qos, ReturnType, RmrTriplet,
 };
-use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Side, tests};
+use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
 
-fn main() {
-    doorbell_hw_tests::run(tests![
-        completions_come_to_the_new_evds,
-        connection_events_come_to_the_new_evd,
-        no_evd_instead_of_one_and_back,
-        streams_of_an_ep_move_one_by_one,
-        old_evds_are_free_to_go,
-        deeper_queues_hold_more,
-        more_segments_fit,
-        smaller_queues_stay_as_they_are,
-        reads_work_once_allowed,
-        plain_attributes_are_told_back,
-        flags_that_requests_may_always_carry_change_nothing,
-        attributes_of_an_srq_ep_are_told_back_exactly,
-        an_srq_ep_moves_with_its_srq,
-        a_reserved_ep_is_changed_and_then_accepts,
-        an_ep_with_a_request_is_changed_and_then_accepts,
-        watermarks_go_with_a_new_queue,
-        the_context_and_the_name_stay,
-        sizes_out_of_range_are_refused_and_change_nothing,
-        evds_that_cannot_be_are_refused,
-        posted_receives_go_over_to_another_queue,
-        receives_of_several_segments_and_of_none_go_over,
-        receives_of_another_pz_fail_when_taken,
-        a_queue_too_small_for_posted_receives_is_refused,
-        a_reserved_ep_takes_its_receives_along,
-        receives_outlive_a_request_whose_peer_gave_up,
-        nothing_changes_once_connected,
-        an_ep_that_was_reset_can_be_changed,
-    ])
-    .exit();
-}
-
-const NONE: CompletionFlags = CompletionFlags::empty();
-
-fn change<'a>() -> EpChange<'a> {
-    EpChange::default()
-}
-
-fn evd(side: &Side, flags: EvdFlags) -> Evd {
-    side.evd(flags)
-}
-
-/// Connects an EP of the server's, changed or not, to a plain client.
-#[track_caller]
-fn connect(rig: &Rig, server: Ep, established: &Evd) -> Pair {
-    let client = rig.client.ep(&EpAttr::default());
-    let (_psp, arrival) = rig.ask(&client);
-    arrival.cr.accept(&server, &[]).unwrap();
-    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
-    expect_connection(established, &server, ConnectionEventKind::Established);
-    Pair { server, client }
-}
-
-fn buffer(side: &Side) -> [LmrTriplet; 1] {
-    [side.lmr.triplet(0, 64)]
-}
+pub(crate) const TESTS: &[Test] = tests![
+    completions_come_to_the_new_evds,
+    connection_events_come_to_the_new_evd,
+    no_evd_instead_of_one_and_back,
+    streams_of_an_ep_move_one_by_one,
+    old_evds_are_free_to_go,
+    deeper_queues_hold_more,
+    more_segments_fit,
+    smaller_queues_stay_as_they_are,
+    reads_work_once_allowed,
+    plain_attributes_are_told_back,
+    flags_that_requests_may_always_carry_change_nothing,
+    attributes_of_an_srq_ep_are_told_back_exactly,
+    an_srq_ep_moves_with_its_srq,
+    a_reserved_ep_is_changed_and_then_accepts,
+    an_ep_with_a_request_is_changed_and_then_accepts,
+    watermarks_go_with_a_new_queue,
+    the_context_and_the_name_stay,
+    sizes_out_of_range_are_refused_and_change_nothing,
+    evds_that_cannot_be_are_refused,
+];
 
 fn completions_come_to_the_new_evds() {
     let rig = Rig::new();
@@ -481,237 +444,4 @@ fn evds_that_cannot_be_are_refused() {
         ..change()
     })
     .unwrap();
-}
-
-/// Posts one receive for each cookie of `cookies`, to a place of its own.
-#[track_caller]
-fn post_at_cookies(side: &Side, ep: &mut Ep, cookies: std::ops::Range<u64>) {
-    for cookie in cookies {
-        ep.post_recv(&[side.lmr.triplet(cookie as usize * 64, 64)], cookie, NONE).unwrap();
-    }
-}
-
-/// Sends as many messages as there are cookies: each arrives in the receive that was posted next,
-/// and nowhere else.
-#[track_caller]
-fn arrive_in_order(rig: &Rig, pair: &mut Pair, recv: &Evd, cookies: std::ops::Range<u64>) {
-    let side = &rig.server;
-    for cookie in cookies {
-        let text = (cookie + 1).to_be_bytes();
-        rig.client.lmr.write(0, &text).unwrap();
-        assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
-        let got = dto(recv);
-        assert_eq!((got.cookie, got.status, got.ep), (cookie, DtoStatus::Success, pair.server.id()));
-        let mut there = [0; 8];
-        side.lmr.read(cookie as usize * 64, &mut there).unwrap();
-        assert_eq!(there, text);
-        assert_eq!(pair.server.recv_query().unwrap().buffers, 5 - 1 - cookie as Count);
-    }
-}
-
-fn posted_receives_go_over_to_another_queue() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let (recv, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
-    let room = side.ep(&EpAttr::default()).query().unwrap().attr;
-    let more_segments = (room.max_recv_iov + 1).min(side.ia.attributes().max_iov_segments_per_dto);
-    let changes = [
-        (EpChange { recv: Some(Some(&recv)), ..change() }, &recv),
-        (EpChange { request: Some(Some(&request)), ..change() }, &side.recv),
-        (EpChange { max_recv_dtos: Some(room.max_recv_dtos + 1), ..change() }, &side.recv),
-        (EpChange { max_recv_iov: Some(more_segments), ..change() }, &side.recv),
-        (EpChange { max_request_dtos: Some(room.max_request_dtos + 1), ..change() }, &side.recv),
-        // Smaller queues that hold the posted receives.
-        (
-            EpChange { recv: Some(Some(&recv)), max_recv_dtos: Some(3), max_recv_iov: Some(1), ..change() },
-            &recv,
-        ),
-        (EpChange { max_recv_dtos: Some(3), max_rdma_size: Some(1), ..change() }, &side.recv),
-    ];
-    for (to, recv) in changes {
-        let mut ep = side.ep(&EpAttr::default());
-        post_at_cookies(side, &mut ep, 0..3);
-        ep.modify(to).unwrap();
-        assert_eq!(ep.recv_query().unwrap().buffers, 3);
-        // The same again, starting from the changed EP.
-        ep.modify(EpChange { max_request_dtos: Some(2000), ..change() }).unwrap();
-        ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
-        post_at_cookies(side, &mut ep, 3..5);
-        let mut pair = connect(&rig, ep, &side.connect);
-        arrive_in_order(&rig, &mut pair, recv, 0..5);
-        assert_eq!(code(recv.dequeue()), dat::QUEUE_EMPTY);
-        rig.disconnect(&pair);
-    }
-}
-
-fn receives_of_several_segments_and_of_none_go_over() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let mut ep = side.ep(&EpAttr { max_recv_iov: 3, ..EpAttr::default() });
-    let piece = |at| side.lmr.triplet(at, 4);
-    ep.post_recv(&[piece(0), piece(64), piece(128)], 0, NONE).unwrap();
-    ep.post_recv(&[], 1, NONE).unwrap();
-    ep.post_recv(&[piece(192), LmrTriplet::default(), piece(256)], 2, NONE).unwrap();
-    ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
-    let mut pair = connect(&rig, ep, &side.connect);
-    rig.client.lmr.write(0, b"abcdefghijkl").unwrap();
-    for (cookie, len, places) in [
-        (0, 12, vec![(0, *b"abcd"), (64, *b"efgh"), (128, *b"ijkl")]),
-        (1, 0, vec![]),
-        (2, 8, vec![(256, *b"efgh")]),
-    ] {
-        let got = rig.deliver(&mut pair, len);
-        assert_eq!((got.cookie, got.length as usize), (cookie, len));
-        for (at, text) in places {
-            let mut there = [0; 4];
-            side.lmr.read(at, &mut there).unwrap();
-            assert_eq!(there, text);
-        }
-    }
-}
-
-/// A receive posted in the old PZ fails when a message takes it; a receive without segments does
-/// not.
-fn receives_of_another_pz_fail_when_taken() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let pz = Pz::create(&side.ia).unwrap();
-    let lmr = Lmr::create(&side.ia, &pz, 4096, all_privileges()).unwrap();
-    let mut ep = side.ep(&EpAttr::default());
-    ep.post_recv(&[], 0, NONE).unwrap();
-    ep.post_recv(&buffer(side), 1, NONE).unwrap();
-    ep.modify(EpChange { pz: Some(&pz), ..change() }).unwrap();
-    ep.post_recv(&[lmr.triplet(0, 64)], 2, NONE).unwrap();
-    assert_eq!(code(ep.post_recv(&buffer(side), 3, NONE)), dat::PROTECTION_WRITE);
-    let mut pair = connect(&rig, ep, &side.connect);
-    assert_eq!(rig.deliver(&mut pair, 0).cookie, 0);
-    pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
-    let failed = dto(&side.recv);
-    assert_eq!((failed.cookie, failed.status), (1, DtoStatus::LocalProtection));
-    let flushed = dto(&side.recv);
-    assert_eq!((flushed.cookie, flushed.status), (2, DtoStatus::Flushed));
-    // Back in the PZ that it was posted in, it works.
-    let mut ep = side.ep(&EpAttr::default());
-    ep.post_recv(&buffer(side), 4, NONE).unwrap();
-    ep.modify(EpChange { pz: Some(&pz), ..change() }).unwrap();
-    ep.modify(EpChange { pz: Some(&side.pz), ..change() }).unwrap();
-    expect_connection(&side.connect, &pair.server, ConnectionEventKind::Broken);
-    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
-    dto(&rig.client.request);
-    let mut pair = connect(&rig, ep, &side.connect);
-    assert_eq!(rig.deliver(&mut pair, 8).cookie, 4);
-}
-
-fn a_queue_too_small_for_posted_receives_is_refused() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let other = evd(side, EvdFlags::DTO);
-    let mut ep = side.ep(&EpAttr { max_recv_iov: 2, ..EpAttr::default() });
-    let before = ep.query().unwrap().attr;
-    post_at_cookies(side, &mut ep, 0..5);
-    for to in [
-        EpChange { max_recv_dtos: Some(4), ..change() },
-        EpChange { max_recv_dtos: Some(0), recv: Some(Some(&other)), ..change() },
-        EpChange { max_recv_iov: Some(0), max_recv_dtos: Some(1000), ..change() },
-        EpChange { recv_completion_flags: Some(CompletionFlags::EVD_THRESHOLD), ..change() },
-    ] {
-        assert_eq!(code(ep.modify(to)), dat::INVALID_STATE_EP_UNCONNECTED);
-    }
-    assert_eq!(ep.query().unwrap().attr, before);
-    other.free().unwrap();
-    // Setting a value that the EP has already is no change.
-    ep.modify(EpChange {
-        recv_completion_flags: Some(NONE),
-        max_recv_dtos: Some(5),
-        max_recv_iov: Some(1),
-        ..change()
-    })
-    .unwrap();
-    let mut pair = connect(&rig, ep, &side.connect);
-    arrive_in_order(&rig, &mut pair, &side.recv, 0..5);
-}
-
-fn a_reserved_ep_takes_its_receives_along() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let recv = evd(side, EvdFlags::DTO);
-    let mut ep = side.ep(&EpAttr::default());
-    post_at_cookies(side, &mut ep, 0..1);
-    let (_rsp, qual) = side.reserve(&ep);
-    post_at_cookies(side, &mut ep, 1..2);
-    ep.modify(EpChange { recv: Some(Some(&recv)), ..change() }).unwrap();
-    post_at_cookies(side, &mut ep, 2..3);
-    let client = rig.client.ep(&EpAttr::default());
-    client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-    let arrival = connection_request(&side.cr);
-    post_at_cookies(side, &mut ep, 3..4);
-    ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
-    post_at_cookies(side, &mut ep, 4..5);
-    arrival.cr.accept_reserved(&[]).unwrap();
-    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
-    expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
-    arrive_in_order(&rig, &mut Pair { server: ep, client }, &recv, 0..5);
-}
-
-/// The accept finds that the request has been withdrawn, after the EP's QP was moved.
-fn receives_outlive_a_request_whose_peer_gave_up() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let mut ep = side.ep(&EpAttr::default());
-    post_at_cookies(side, &mut ep, 0..3);
-    let (_psp, qual) = doorbell::Psp::create_any(&side.ia, &side.cr).unwrap();
-    let ask = |client: &Ep| {
-        client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-        connection_request(&side.cr).cr
-    };
-    for _ in 0..2 {
-        let client = rig.client.ep(&EpAttr::default());
-        let cr = ask(&client);
-        client.free().unwrap();
-        // A request that arrives after the disconnect.
-        let later = rig.client.ep(&EpAttr::default());
-        ask(&later).reject(&[]).unwrap();
-        expect_connection(&rig.client.connect, &later, ConnectionEventKind::PeerRejected);
-        assert_eq!(code(cr.accept(&ep, &[])), dat::ABORT);
-        assert_eq!((ep.state(), ep.recv_query().unwrap().buffers), (EpState::Unconnected, 3));
-    }
-    post_at_cookies(side, &mut ep, 3..5);
-    let client = rig.client.ep(&EpAttr::default());
-    ask(&client).accept(&ep, &[]).unwrap();
-    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
-    expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
-    arrive_in_order(&rig, &mut Pair { server: ep, client }, &side.recv, 0..5);
-}
-
-fn nothing_changes_once_connected() {
-    let rig = Rig::new();
-    let other = evd(&rig.server, EvdFlags::CONNECTION);
-    let mut pair = rig.connect_plain(&EpAttr::default());
-    for to in [
-        EpChange { connect: Some(Some(&other)), ..change() },
-        EpChange { max_message_size: Some(1), ..change() },
-        EpChange { max_recv_dtos: Some(1), ..change() },
-    ] {
-        assert_eq!(code(pair.server.modify(to)), dat::INVALID_STATE_EP_CONNECTED);
-    }
-    rig.disconnect(&pair);
-    assert_eq!(
-        code(pair.server.modify(EpChange { max_recv_dtos: Some(1), ..change() })),
-        dat::INVALID_STATE_EP_DISCONNECTED
-    );
-}
-
-fn an_ep_that_was_reset_can_be_changed() {
-    let rig = Rig::new();
-    let other = evd(&rig.server, EvdFlags::DTO);
-    let mut pair = rig.connect_plain(&EpAttr::default());
-    // A receive that the end flushes: its event is still in the old EVD.
-    pair.server.post_recv(&buffer(&rig.server), 1, NONE).unwrap();
-    rig.disconnect(&pair);
-    pair.server.reset().unwrap();
-    pair.server.post_recv(&buffer(&rig.server), 2, NONE).unwrap();
-    pair.server.modify(EpChange { recv: Some(Some(&other)), max_recv_dtos: Some(100), ..change() }).unwrap();
-    let mut pair = connect(&rig, pair.server, &rig.server.connect);
-    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
-    assert_eq!(dto(&other).cookie, 2);
 }

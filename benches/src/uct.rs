@@ -1,0 +1,84 @@
+//! UCX's transport rc_mlx5, whose send path does without libmlx5: runs `c/uct_send.c`.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    case::GROUP,
+    count::Steps,
+    dat::{Stepper, compile, library, samples, session},
+    device,
+    plan::{CaseName, Spec},
+    sample::{Effort, Timing},
+};
+
+/// The compiled program, and the device to preload.
+#[derive(Debug)]
+pub struct Uct {
+    folder: tempfile::TempDir,
+    device: PathBuf,
+    stepper: Option<Stepper>,
+}
+
+impl Uct {
+    /// Compiles the program against the installed UCX.
+    ///
+    /// # Errors
+    ///
+    /// A text that names what is missing: a compiler, UCX (package libucx-dev), or the library of
+    /// the software device.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let this = Self {
+            device: library("libmlx5_emu.so")?,
+            stepper: if cfg!(target_arch = "x86_64") { Some(Stepper::new()?) } else { None },
+            folder,
+        };
+        compile("uct_send.c", &this.program(), &["-luct", "-lucs"])
+            .context("cannot compile against UCX (package libucx-dev)")?;
+        Ok(this)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("uct_send")
+    }
+
+    fn command(&self, spec: &Spec, millis: u128, samples: usize) -> Command {
+        let mut command = Command::new(self.program());
+        command
+            .arg(device::name())
+            .arg(if spec.case == CaseName::Message { "message" } else { "send" })
+            .args([GROUP.to_string(), millis.to_string(), samples.to_string()]);
+        if device::named().is_none() {
+            command
+                .env("LD_PRELOAD", &self.device)
+                .env("MLX5_EMU_MODE", "manual")
+                .env("MLX5_EMU_SESSION", session());
+        }
+        command
+    }
+
+    /// Times a case.
+    ///
+    /// # Errors
+    ///
+    /// The error that the program printed.
+    pub fn time(&self, spec: &Spec, effort: Effort) -> Result<Timing> {
+        let mut command = self.command(spec, effort.time.as_millis(), effort.samples);
+        samples(&mut command, GROUP).with_context(|| format!("{} of ucx", spec.case.name()))
+    }
+
+    /// Counts what a case executes in `groups` groups of operations. Also returns the number of
+    /// operations.
+    ///
+    /// # Errors
+    ///
+    /// As [`count::steps`](crate::count::steps); always on processors other than x86-64.
+    pub fn steps(&self, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
+        let stepper = self.stepper.as_ref().context("single steps are counted on x86-64 only")?;
+        let mut command = self.command(spec, 0, groups as usize);
+        command.env("BENCH_TRAPS", "1");
+        Ok((stepper.steps(&command)?, groups * GROUP))
+    }
+}

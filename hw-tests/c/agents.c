@@ -1,0 +1,322 @@
+/* Agents: functions of the program that a CNO calls. An agent may make any call. */
+#include "rig.h"
+
+/* An agent that makes every call that an agent may want to make. */
+static DAT_CNO_HANDLE agents_cno;
+static DAT_RETURN agents_close;
+static unsigned agent_entered, agent_called, agent_took;
+static int agent_closes;
+
+static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_OS_WAIT_PROXY_AGENT again = {data, busy_agent};
+    DAT_EVD_PARAM evd_param;
+    DAT_CNO_PARAM cno_param;
+    DAT_EVD_HANDLE triggered;
+    DAT_EVENT event;
+
+    __atomic_add_fetch(&agent_entered, 1, __ATOMIC_RELEASE);
+    OK(dat_evd_query(evd, DAT_EVD_FIELD_ALL, &evd_param));
+    OK(dat_cno_query(agents_cno, DAT_CNO_FIELD_ALL, &cno_param));
+    EXPECT(STATE(DAT_INVALID_STATE_CNO_IN_USE), dat_cno_free(agents_cno));
+    OK(dat_cno_modify_agent(agents_cno, again));
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        __atomic_add_fetch(&agent_took, 1, __ATOMIC_RELEASE);
+    dat_cno_wait(agents_cno, 0, &triggered);
+    if (__atomic_load_n(&agent_closes, __ATOMIC_ACQUIRE))
+        agents_close = dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG);
+    __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
+}
+
+static void until(unsigned *count, unsigned value)
+{
+    long long end = now_ms() + 20000;
+
+    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) < value && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
+}
+
+/* The agent is called by the thread that posts an event and by the progress thread. In the end it
+ * closes its own IA. */
+TEST(agent_may_call_anything)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, busy_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    DAT_EVD_HANDLE software, recv;
+    struct pair pair;
+    DAT_EVENT event;
+
+    agent_entered = agent_called = agent_took = 0;
+    agent_closes = 0;
+    OK(dat_cno_create(a.ia, agent, &agents_cno));
+    OK(dat_evd_create(a.ia, 16, agents_cno, DAT_EVD_SOFTWARE_FLAG, &software));
+    OK(dat_evd_create(a.ia, 16, agents_cno, DAT_EVD_DTO_FLAG, &recv));
+    event.event_number = DAT_SOFTWARE_EVENT;
+    OK(dat_evd_post_se(software, &event));
+    until(&agent_called, 1);
+    CHECK(agent_took == 1);
+    pair = joined(ep_on(&a, srq, recv, NULL), plain_ep(&b));
+    fill(srq, 0, 4);
+    for (unsigned i = 1; i <= 3; i++) {
+        SEND(pair, 8);
+        until(&agent_took, 1 + i);
+    }
+    /* The call that took the last event has to return before the next one is told to close. */
+    until(&agent_called, __atomic_load_n(&agent_entered, __ATOMIC_ACQUIRE));
+    agents_close = 77;
+    unsigned before = __atomic_load_n(&agent_called, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&agent_closes, 1, __ATOMIC_RELEASE);
+    SEND(pair, 8);
+    until(&agent_called, before + 1);
+    EXPECT(DAT_SUCCESS, agents_close);
+    EXPECT(HANDLE(IA), dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    a.ia = DAT_HANDLE_NULL;
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+/* What an agent does with the events of its EVD: it ends another connection, or sets the low
+ * watermark again. */
+static DAT_EP_HANDLE agent_ends;
+static DAT_SRQ_HANDLE agent_sets;
+static DAT_RETURN agent_answer;
+static unsigned agent_acted;
+
+static void acting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+
+    (void)data;
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS) {
+        if (agent_ends != DAT_HANDLE_NULL)
+            agent_answer = dat_ep_disconnect(agent_ends, DAT_CLOSE_ABRUPT_FLAG);
+        else
+            agent_answer = dat_srq_set_lw(agent_sets, 1);
+        agent_ends = DAT_HANDLE_NULL;
+        __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* No lock of the provider is held while an agent runs: when a connection ends, the agent ends the
+ * next one, whose events call the agent again. */
+TEST(agent_may_end_another_connection)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, acting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair first = pair_on(srq), second = pair_on(srq);
+    DAT_CNO_HANDLE cno;
+
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.conn, cno));
+    agent_acted = 0;
+    agent_answer = 77;
+    agent_sets = srq;
+    agent_ends = second.server;
+    OK(dat_ep_disconnect(first.client, DAT_CLOSE_ABRUPT_FLAG));
+    until(&agent_acted, 2);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    CHECK(state_of(second.server) == DAT_EP_STATE_DISCONNECTED);
+    for (int i = 0; i < 2; i++)
+        NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(dat_evd_modify_cno(a.conn, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+}
+
+/* An agent that learns of the low watermark may set it again. */
+TEST(agent_may_set_the_low_watermark_again)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, acting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    struct pair pair = pair_on(srq);
+    DAT_CNO_HANDLE cno;
+
+    fill(srq, 0, 4);
+    OK(dat_srq_set_lw(srq, 3));
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.async, cno));
+    agent_acted = 0;
+    agent_answer = 77;
+    agent_sets = srq;
+    agent_ends = DAT_HANDLE_NULL;
+    SEND(pair, 8);
+    SEND(pair, 8);
+    until(&agent_acted, 1);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    SEND(pair, 8);
+    SEND(pair, 8);
+    until(&agent_acted, 2);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+}
+
+static int closing;
+static unsigned while_closing;
+
+static void counting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    (void)data;
+    (void)evd;
+    __atomic_add_fetch(&while_closing, __atomic_load_n(&closing, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+}
+
+/* The events that closing an IA causes (flushed receives, ended connections) do not call its
+ * agents. */
+TEST(agent_is_not_called_by_a_closing_ia)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, counting_agent};
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EVD_HANDLE recv;
+    DAT_CNO_HANDLE cno;
+    DAT_EP_HANDLE ep;
+
+    closing = 0;
+    while_closing = 0;
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_create(a.ia, 16, cno, DAT_EVD_DTO_FLAG, &recv));
+    OK(dat_ep_create(a.ia, a.pz, recv, a.req, a.conn, &attr, &ep));
+    for (int i = 0; i < 4; i++) {
+        DAT_LMR_TRIPLET iov = piece(&a, i * ROOM, ROOM);
+
+        OK(dat_ep_post_recv(ep, 1, &iov, as_cookie(i), 0));
+    }
+    joined(ep, plain_ep(&b));
+    fill(srq, 4, 4);
+    joined(ep_on(&a, srq, recv, NULL), plain_ep(&b));
+    OK(dat_evd_modify_cno(a.conn, cno));
+    __atomic_store_n(&closing, 1, __ATOMIC_RELEASE);
+    OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
+    a.ia = DAT_HANDLE_NULL;
+    CHECK(__atomic_load_n(&while_closing, __ATOMIC_ACQUIRE) == 0);
+}
+
+/* What an agent does with an RMR while a bind of that RMR calls it. */
+static DAT_RMR_HANDLE agent_queries;
+static DAT_EP_HANDLE agent_frees;
+
+static void querying_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_RMR_PARAM param;
+    DAT_EVENT event;
+
+    (void)data;
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS) {
+        agent_answer = dat_rmr_query(agent_queries, DAT_RMR_FIELD_ALL, &param);
+        /* Every RMR is told that the EP goes. */
+        if (agent_frees != DAT_HANDLE_NULL && agent_answer == DAT_SUCCESS)
+            agent_answer = dat_ep_free(agent_frees);
+        agent_frees = DAT_HANDLE_NULL;
+        __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
+    }
+}
+
+static void bind_to(DAT_RMR_HANDLE rmr, DAT_EP_HANDLE ep, unsigned offset)
+{
+    DAT_LMR_TRIPLET part = piece(&a, offset, 64);
+    DAT_RMR_COOKIE cookie = {.as_64 = 5};
+    DAT_RMR_CONTEXT context;
+
+    OK(dat_rmr_bind(rmr, a.lmr, &part, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, ep, cookie, 0, &context));
+}
+
+/* Fills the request queue with RDMA Writes. Nobody looks at the EVD before the next call that needs
+ * room. */
+static void fill_requests(struct pair pair)
+{
+    DAT_COUNT requests = param_of(pair.server).ep_attr.max_request_dtos;
+    DAT_RMR_TRIPLET there = {(DAT_VADDR)(uintptr_t)b.memory, 1, b.rmr_context};
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 1);
+    volatile char *last = b.memory + requests - 1;
+    long long end = now_ms() + 20000;
+
+    memset(a.memory, 1, 1);
+    memset(b.memory, 0, requests);
+    for (DAT_COUNT i = 0; i < requests; i++, there.virtual_address++)
+        OK(dat_ep_post_rdma_write(pair.server, 1, &iov, as_cookie(i), &there, 0));
+    while (!*last && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(*last);
+}
+
+static DAT_COUNT qlen_of(DAT_EVD_HANDLE evd)
+{
+    DAT_EVD_PARAM param;
+
+    OK(dat_evd_query(evd, DAT_EVD_FIELD_ALL, &param));
+    return param.evd_qlen;
+}
+
+static void drain(DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        ;
+}
+
+/* A bind that needs room in the request queue, or that asks whether the peer has invalidated the
+ * window, harvests. The EVD overflows, which calls the agent of the asynchronous EVD: no lock of the
+ * RMR is held. */
+static void use_the_rmr_of_a_bind(int for_ep)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, querying_agent};
+    DAT_EVD_HANDLE recv = evd_of(&a, DAT_EVD_DTO_FLAG), req = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG);
+    DAT_COUNT messages = qlen_of(recv) + 1;
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+    DAT_CNO_HANDLE cno;
+    struct pair pair;
+
+    /* More than the EVDs can queue. */
+    attr.max_recv_dtos = messages;
+    attr.max_request_dtos = qlen_of(req) + 4;
+    OK(dat_ep_create(a.ia, a.pz, recv, req, a.conn, &attr, &ep));
+    receives(ep, 0, messages);
+    pair = joined(ep, plain_ep(&b));
+    if (for_ep)
+        OK(TABLE(a.pz)->rmr_create_for_ep_func(a.pz, &agent_queries));
+    else
+        OK(dat_rmr_create(a.pz, &agent_queries));
+    bind_to(agent_queries, ep, 0);
+    NEXT(req, DAT_RMR_BIND_COMPLETION_EVENT);
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.async, cno));
+
+    agent_acted = 0;
+    agent_answer = 77;
+    agent_frees = plain_ep(&a);
+    fill_requests(pair);
+    bind_to(agent_queries, ep, 64);
+    until(&agent_acted, 1);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    drain(req);
+    if (for_ep) {
+        unsigned before = __atomic_load_n(&agent_acted, __ATOMIC_ACQUIRE);
+
+        for (DAT_COUNT i = 0; i < messages; i++)
+            SEND(pair, 8);
+        agent_answer = 77;
+        agent_frees = plain_ep(&a);
+        bind_to(agent_queries, ep, 128);
+        until(&agent_acted, before + 1);
+        EXPECT(DAT_SUCCESS, agent_answer);
+    }
+    OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+}
+
+TEST(agent_may_use_the_rmr_of_a_bind)
+{
+    use_the_rmr_of_a_bind(0);
+}
+
+TEST(agent_may_use_the_rmr_of_a_bind_for_an_ep)
+{
+    use_the_rmr_of_a_bind(1);
+}
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv);
+}

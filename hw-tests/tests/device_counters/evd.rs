@@ -1,0 +1,89 @@
+//! Counters of EVDs.
+
+use crate::*;
+use doorbell::{DtoStatus, EpAttr, EvdCounter as V, EvdFlags};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, Test, tests};
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] =
+    tests![an_evd_counts_dequeues, an_evd_counts_waits, an_evd_counts_connection_events,];
+
+fn an_evd_counts_dequeues() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 8, 64, 0, 0);
+    let evd = &rig.server.recv;
+    evd.dequeue().unwrap_err();
+    evd.dequeue().unwrap_err();
+    evd_is(evd, &[(V::Dequeue, 2), (V::DequeueNotFound, 2), (V::DequeuePoll, 2)]);
+    evd.take_counters(V::ALL).unwrap();
+
+    let mut misses = 0;
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    while evd.dequeue().is_err() {
+        misses += 1;
+    }
+    let polled = [(V::DequeuePoll, misses + 1), (V::DequeuePollFound, 1), (V::DequeueNotFound, misses)];
+    evd_is(evd, &[&polled[..], &[(V::Dequeue, misses + 1)]].concat());
+    // A query takes the next one out of the CQ.
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    until("it has arrived", || evd.query().unwrap().queued == 1);
+    evd.dequeue().unwrap();
+    evd_is(evd, &[&polled[..], &[(V::Dequeue, misses + 2), (V::DequeueFound, 1)]].concat());
+
+    // Without a CQ there is nothing to look into.
+    let software = rig.server.evd(EvdFlags::SOFTWARE);
+    software.dequeue().unwrap_err();
+    software.post_software_event(1).unwrap();
+    software.dequeue().unwrap();
+    evd_is(&software, &[(V::Dequeue, 2), (V::DequeueFound, 1), (V::DequeueNotFound, 1)]);
+}
+
+fn an_evd_counts_waits() {
+    let rig = Rig::new();
+    let software = rig.server.evd(EvdFlags::SOFTWARE);
+    software.post_software_event(1).unwrap();
+    next(&software);
+    evd_is(&software, &[(V::Wait, 1)]);
+    software.wait(Some(Duration::ZERO), 1).unwrap_err();
+    evd_is(&software, &[(V::Wait, 2)]);
+    expect_nothing(&software);
+    evd_is(&software, &[(V::Wait, 3), (V::WaitBlocked, 1)]);
+    software.wait(None, 0).unwrap_err();
+    software.set_unwaitable().unwrap();
+    software.wait(None, 1).unwrap_err();
+    evd_is(&software, &[(V::Wait, 3), (V::WaitBlocked, 1)]);
+
+    // With a CQ the device is asked before each sleep.
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 8, 64, 0, 0);
+    let evd = &rig.server.recv;
+    evd.wait(Some(Duration::ZERO), 1).unwrap_err();
+    evd_is(evd, &[(V::Wait, 1)]);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| dto(evd));
+        until("it sleeps", || evd.counters().unwrap()[V::WaitBlocked] == 1);
+        evd_is(evd, &[(V::Wait, 2), (V::WaitNotify, 1), (V::WaitBlocked, 1)]);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        waiter.join().unwrap();
+    });
+    let now = evd.counters().unwrap();
+    assert_eq!((now[V::Wait], now[V::DtoCallback], now[V::Dequeue]), (2, 1, 0), "{now:?}");
+    // A wait polls before each sleep, and may then not have to sleep.
+    assert!((0..2).contains(&(now[V::WaitNotify] - now[V::WaitBlocked])), "{now:?}");
+}
+
+fn an_evd_counts_connection_events() {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    rig.disconnect(&pair);
+    for side in [&rig.server, &rig.client] {
+        assert_eq!(side.connect.counters().unwrap()[V::ConnCallback], 2);
+        assert_eq!(side.recv.counters().unwrap()[V::ConnCallback], 0);
+    }
+    // Connection requests do not count.
+    assert_eq!(rig.server.cr.counters().unwrap()[V::ConnCallback], 0);
+}

@@ -1,0 +1,217 @@
+//! Requests and receives that are posted with the LMR of the last one.
+
+use crate::*;
+use doorbell::{
+    AsyncObject, CompletionFlags, ConnectionEventKind, Direction, DtoStatus, EpAttr, EpChange, EpCounter,
+    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, WATERMARK_INFINITE, reason,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Test, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    requests_in_the_lmr_of_the_last_are_checked,
+    the_end_of_a_connection_stops_fast_sends,
+    receives_in_the_lmr_of_the_last_are_checked,
+    watermarks_see_each_receive,
+    the_end_of_a_connection_stops_fast_receives,
+];
+
+/// Two Sends from this LMR, of which the second does not need the table of LMRs.
+#[track_caller]
+fn send_twice(rig: &Rig, pair: &mut Pair, from: LmrTriplet) {
+    for _ in 0..2 {
+        pair.client.post_send(&[from], 5, NONE).unwrap();
+        let done = dto(&rig.client.request);
+        assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, 5, from.segment_length));
+        assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+    }
+}
+
+/// The LMR of the last request is remembered. Requests in it pass the same checks as any other.
+fn requests_in_the_lmr_of_the_last_are_checked() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let side = &rig.client;
+    let lmr = Lmr::create(&side.ia, &side.pz, 4096, MemPriv::LOCAL_READ).unwrap();
+    let local = lmr.triplet(0, 64);
+    send_twice(&rig, &mut pair, local);
+    let peer = |len| RmrTriplet {
+        virtual_address: rig.server.lmr.address() + 8192,
+        segment_length: len,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    let client = &mut pair.client;
+    for beyond in [lmr.address() - 1, lmr.address() + 4096 - 63, u64::MAX - 8] {
+        let segment = LmrTriplet { virtual_address: beyond, ..local };
+        assert_eq!(client.post_send(&[segment], 0, NONE), Err(PostError::OutOfBounds(0)));
+        assert_eq!(client.post_rdma_write(&[segment], 0, peer(64), NONE), Err(PostError::OutOfBounds(0)));
+    }
+    assert_eq!(client.post_send(&[local], 0, CompletionFlags::EVD_THRESHOLD), Ok(()));
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    assert_eq!(client.post_send(&[local], 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
+    assert_eq!(client.post_rdma_write(&[local], 0, peer(63), NONE), Err(PostError::Length));
+    // The LMR does not have LOCAL_WRITE.
+    let refused = Err(PostError::Privilege(0, Direction::Write));
+    assert_eq!(client.post_rdma_read(&[local], 0, peer(64), NONE), refused);
+    let writable = side.lmr.triplet(0, 64);
+    for len in [64, 8] {
+        rig.server.lmr.write(8192, &[len as u8; 64]).unwrap();
+        client.post_rdma_read(&[writable], 0, peer(len), NONE).unwrap();
+        let read = dto(&side.request);
+        assert_eq!((read.status, read.length), (DtoStatus::Success, len));
+    }
+    let mut bytes = [0; 64];
+    side.lmr.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes[7], bytes[8]), (8, 64), "8 bytes are read over 64");
+    assert_eq!(client.post_rdma_read(&[writable], 0, peer(65), NONE), Err(PostError::Length));
+    client.post_rdma_write(&[writable], 0, peer(64), NONE).unwrap();
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    rig.server.lmr.read(8192, &mut bytes).unwrap();
+    assert_eq!((bytes[7], bytes[8]), (8, 64));
+    // A freed LMR is forgotten.
+    client.post_send(&[local], 0, NONE).unwrap();
+    assert_eq!(dto(&side.request).status, DtoStatus::Success);
+    lmr.free().unwrap();
+    assert_eq!(client.post_send(&[local], 0, NONE), Err(PostError::NoSuchLmr(0, Direction::Read)));
+    // As many as the queue holds, and one more.
+    let full = (0..).find_map(|_| client.post_send(&[writable], 0, CompletionFlags::SUPPRESS).err());
+    assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
+}
+
+/// After the end of its connection an EP flushes Sends, and does not give them to the device.
+fn the_end_of_a_connection_stops_fast_sends() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let local = rig.client.lmr.triplet(0, 64);
+    send_twice(&rig, &mut pair, local);
+    rig.disconnect(&pair);
+    pair.client.post_send(&[local], 6, NONE).unwrap();
+    let flushed = dto(&rig.client.request);
+    assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 6));
+    pair.client.reset().unwrap();
+    let refused = pair.client.post_send(&[local], 7, NONE);
+    assert!(matches!(refused, Err(PostError::EpState(_))), "{refused:?}");
+    expect_nothing(&rig.client.request);
+}
+
+/// Posts two receives in this memory; the second needs no look at the table of LMRs. A message
+/// comes into each.
+#[track_caller]
+fn receive_twice(rig: &Rig, pair: &mut Pair, into: LmrTriplet) {
+    for cookie in [5, 6] {
+        pair.server.post_recv(&[into], cookie, NONE).unwrap();
+        let got = rig.deliver(pair, 8);
+        assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie));
+    }
+}
+
+/// After receives in one LMR, receives in it and elsewhere are checked as before: bounds, other
+/// LMRs, freed LMRs, privileges, flags, and the length of the queue.
+fn receives_in_the_lmr_of_the_last_are_checked() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let side = &rig.server;
+    let made = |privileges| Lmr::create(&side.ia, &side.pz, 4096, privileges).unwrap();
+    let (lmr, other) = (made(all_privileges()), made(all_privileges()));
+    let read_only = made(MemPriv::LOCAL_READ);
+    receive_twice(&rig, &mut pair, lmr.triplet(0, 64));
+    let server = &mut pair.server;
+    for bad in [lmr.triplet(4095, 2), lmr.triplet(4096, 1), lmr.triplet(usize::MAX, 8)] {
+        assert_eq!(server.post_recv(&[bad], 1, NONE), Err(PostError::OutOfBounds(0)));
+    }
+    let refused = server.post_recv(&[read_only.triplet(0, 8)], 1, NONE);
+    assert_eq!(refused, Err(PostError::Privilege(0, Direction::Write)));
+    let refused = server.post_recv(&[lmr.triplet(0, 8)], 1, CompletionFlags::UNSIGNALLED);
+    assert_eq!(refused, Err(PostError::Flags));
+    receive_twice(&rig, &mut pair, other.triplet(64, 64));
+    receive_twice(&rig, &mut pair, lmr.triplet(64, 64));
+    // The whole queue, and one more.
+    let room = pair.server.query().unwrap().attr.max_recv_dtos as u64;
+    for cookie in 0..room {
+        pair.server.post_recv(&[lmr.triplet(8 * cookie as usize, 8)], cookie, NONE).unwrap();
+    }
+    assert_eq!(pair.server.recv_query().unwrap().buffers as u64, room);
+    assert!(matches!(pair.server.post_recv(&[lmr.triplet(0, 8)], 9, NONE), Err(PostError::Full(_))));
+    for cookie in 0..room {
+        assert_eq!(rig.deliver(&mut pair, 8).cookie, cookie);
+    }
+    let counted = pair.server.counters().unwrap()[EpCounter::PostRecv];
+    assert_eq!(counted, 6 + room);
+    // Of a freed LMR nothing is known any more, and of another nothing is mistaken for it.
+    receive_twice(&rig, &mut pair, lmr.triplet(0, 64));
+    let dead = lmr.triplet(0, 64);
+    lmr.free().unwrap();
+    let refused = pair.server.post_recv(&[dead], 1, NONE);
+    assert_eq!(refused, Err(PostError::NoSuchLmr(0, Direction::Write)));
+    receive_twice(&rig, &mut pair, other.triplet(0, 64));
+}
+
+/// A watermark that is set after receives were posted sees the next one.
+fn watermarks_see_each_receive() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let memory = rig.server.lmr.triplet(0, 64);
+    receive_twice(&rig, &mut pair, memory);
+    pair.server.set_watermark(2, WATERMARK_INFINITE).unwrap();
+    for cookie in 0..2 {
+        pair.server.post_recv(&[memory], cookie, NONE).unwrap();
+    }
+    expect_nothing(rig.server.ia.async_evd());
+    pair.server.post_recv(&[memory], 2, NONE).unwrap();
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!(
+        (event.object, event.reason),
+        (AsyncObject::Ep(pair.server.id()), reason::EP_SOFT_HIGH_WATERMARK)
+    );
+    pair.server.set_watermark(WATERMARK_INFINITE, WATERMARK_INFINITE).unwrap();
+    for cookie in 3..5 {
+        pair.server.post_recv(&[memory], cookie, NONE).unwrap();
+    }
+    pair.server.set_watermark(WATERMARK_INFINITE, 5).unwrap();
+    pair.server.post_recv(&[memory], 5, NONE).unwrap();
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
+}
+
+/// Receives after the end are flushed; after a reset they wait for the next connection, and come in
+/// their order.
+fn the_end_of_a_connection_stops_fast_receives() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let memory = rig.server.lmr.triplet(0, 64);
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
+    for _ in 0..3 {
+        receive_twice(&rig, &mut pair, memory);
+        for _ in 0..2 {
+            assert_eq!(pool.refill(&mut pair.server).unwrap(), 2);
+            for _ in 0..2 {
+                rig.send_bytes(&mut pair, b"pooled");
+                assert_eq!(*message(&rig.server, &mut pool), *b"pooled");
+            }
+        }
+        pair.server.post_recv(&[memory], 7, NONE).unwrap();
+        rig.disconnect(&pair);
+        pair.server.post_recv(&[memory], 8, NONE).unwrap();
+        assert_eq!(pool.refill(&mut pair.server).unwrap(), 2);
+        let flushed: Vec<_> = (0..4).map(|_| dto(&rig.server.recv)).collect();
+        assert!(flushed.iter().all(|dto| dto.status == DtoStatus::Flushed));
+        assert_eq!((flushed[0].cookie, flushed[1].cookie), (7, 8));
+        assert!(flushed[2..].iter().all(|dto| pool.take(dto).is_none()));
+        assert_eq!(pool.posted(), 0);
+        pair.server.reset().unwrap();
+        pair.client.reset().unwrap();
+        for cookie in 20..23 {
+            pair.server.post_recv(&[memory], cookie, NONE).unwrap();
+        }
+        // Another queue: the receives are posted to it again, as they were not given to a device.
+        let room = pair.server.query().unwrap().attr.max_recv_dtos;
+        pair.server.modify(EpChange { max_recv_dtos: Some(2 * room), ..EpChange::default() }).unwrap();
+        pair = rig.connect(pair.server, pair.client);
+        for cookie in 20..23 {
+            assert_eq!(rig.deliver(&mut pair, 8).cookie, cookie);
+        }
+    }
+}

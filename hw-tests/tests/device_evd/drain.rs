@@ -1,0 +1,225 @@
+//! Drains: several events with one call.
+
+use crate::wait::{software, with_events};
+use crate::*;
+use doorbell::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter,
+    EvdFlags, Event, EventData, RmrTriplet,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, Test, dat, tests};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+pub(crate) const TESTS: &[Test] = tests![
+    r251_drain_takes_messages_in_their_order,
+    r251_drain_takes_requests_in_their_order,
+    r251_drain_takes_all_kinds_of_events,
+    r251_drains_of_two_threads_share_the_events,
+    r248_drain_beside_a_waiter,
+];
+
+/// Takes events by drains of at most `most`, until there are `n`. Without drains if `most` is 0.
+fn drained(evd: &Evd, n: usize, most: usize) -> Vec<Event> {
+    let mut all = Vec::new();
+    until("all events are there", || {
+        if most == 0 {
+            all.extend(evd.dequeue());
+        } else {
+            // Drains have to replace old events.
+            let old = || Event { evd: evd.id(), data: EventData::Software(99) };
+            let mut places: Vec<_> = (0..most).map(|_| Some(old())).collect();
+            let got = evd.drain(&mut places).unwrap();
+            assert!(places.iter().take(got).all(Option::is_some));
+            assert!(places.iter().skip(got).all(Option::is_none));
+            all.extend(places.into_iter().flatten());
+        }
+        all.len() >= n
+    });
+    assert_eq!(all.len(), n);
+    assert!(all.iter().all(|event| event.evd == evd.id()));
+    all
+}
+
+/// The number of dequeues, and of those that found an event and none.
+fn dequeues(evd: &Evd) -> (u64, u64, u64) {
+    let counts = evd.counters().unwrap();
+    let found = counts[EvdCounter::DequeueFound] + counts[EvdCounter::DequeuePollFound];
+    (counts[EvdCounter::Dequeue], found, counts[EvdCounter::DequeueNotFound])
+}
+
+/// A drain takes messages with and without immediate data as dequeues do.
+fn r251_drain_takes_messages_in_their_order() {
+    let rig = Rig::new();
+    let there = &rig.server.lmr;
+    let target =
+        RmrTriplet { virtual_address: there.address(), segment_length: 64, rmr_context: there.rmr_context() };
+    for most in [0, 1, 7, 32, 64] {
+        let mut l = listening(&rig, NONE);
+        for n in 0..32 {
+            let source = [rig.client.lmr.triplet(0, n + 1)];
+            match n % 5 {
+                3 => l.pair.client.post_rdma_write_immediate(&source, 0, target, n as u32, NONE).unwrap(),
+                _ => l.pair.client.post_send(&source, 0, NONE).unwrap(),
+            }
+            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+        }
+        for (n, event) in (0..).zip(drained(&l.recv, 32, most)) {
+            let EventData::Dto(dto) = event.data else { panic!("{event:?}") };
+            let expected = match n % 5 {
+                3 => (DtoOp::ReceiveRdmaWriteImmediate, Some(n as u32)),
+                _ => (DtoOp::Receive, None),
+            };
+            assert_eq!((dto.op, dto.immediate), expected);
+            assert_eq!((dto.cookie, dto.ep, dto.status), (n, l.pair.server.id(), DtoStatus::Success));
+            assert_eq!(dto.length, n as u32 + 1);
+        }
+        let (all, found, not_found) = dequeues(&l.recv);
+        assert_eq!((all, found), (32 + not_found, 32), "drains of {most}");
+        // Each message has released its entry.
+        assert_eq!(counts(&l.srq), (0, 0));
+        rig.disconnect(&l.pair);
+    }
+}
+
+/// A drain takes the events of requests, also where some are suppressed, and of both streams of an
+/// EP on one EVD.
+fn r251_drain_takes_requests_in_their_order() {
+    let rig = Rig::new();
+    let both = rig.client.evd(EvdFlags::DTO);
+    for (most, shared) in [(0, false), (1, false), (5, false), (64, false), (0, true), (5, true), (64, true)]
+    {
+        let evds = match shared {
+            true => EpEvds { recv: Some(&both), request: Some(&both), ..rig.client.evds() },
+            false => EpEvds { request: Some(&both), ..rig.client.evds() },
+        };
+        let attr = EpAttr { max_request_dtos: 32, ..EpAttr::default() };
+        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+        let mut srq = rig.server.srq(32);
+        rig.server.post(&mut srq, 32, 64, 0, 0);
+        let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client);
+        let mut expected = Vec::new();
+        for n in 0..24 {
+            let suppress = n % 3 == 1;
+            let flags = if suppress { CompletionFlags::SUPPRESS } else { NONE };
+            pair.client.post_send(&[rig.client.lmr.triplet(0, n + 1)], n as u64, flags).unwrap();
+            assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+            if !suppress {
+                expected.push((DtoOp::Send, n as u64));
+            }
+        }
+        if shared {
+            let into = [rig.client.lmr.triplet(4096, 64)];
+            pair.client.post_recv(&into, 100, NONE).unwrap();
+            pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 0, NONE).unwrap();
+            assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
+            expected.push((DtoOp::Receive, 100));
+        }
+        let of = |event: Event| event.data.dto().map(|dto| (dto.op, dto.cookie)).expect("a completion");
+        let taken: Vec<_> = drained(&both, expected.len(), most).into_iter().map(of).collect();
+        assert_eq!(taken, expected, "drains of {most}");
+        assert_eq!(both.drain(&mut [const { None }; 4]).unwrap(), 0);
+        // All places of the ring are free again.
+        for n in 0..8 {
+            pair.client.post_send(&[rig.client.lmr.triplet(0, 1)], n, NONE).unwrap();
+            assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+        }
+        assert_eq!(drained(&both, 8, most).len(), 8);
+        rig.disconnect(&pair);
+    }
+}
+
+/// Events of all kinds come in the order of dequeues, and count as dequeues do: software events
+/// before completions, failed completions, the end of a connection behind them.
+fn r251_drain_takes_all_kinds_of_events() {
+    let rig = Rig::new();
+    let evd = with_events(&rig, 5);
+    let mut places = [const { None }; 3];
+    assert_eq!(evd.drain(&mut places).unwrap(), 3);
+    assert_eq!(dequeues(&evd), (3, 3, 0));
+    let values: Vec<_> = drained(&evd, 2, 8).iter().map(|event| software(&event.data)).collect();
+    assert_eq!(values, [3, 4]);
+    assert_eq!(dequeues(&evd), (6, 5, 1));
+    assert_eq!(evd.drain(&mut []).unwrap(), 0);
+    assert_eq!(dequeues(&evd), (6, 5, 1));
+
+    let all = rig.server.evd(EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::SOFTWARE);
+    let evds = EpEvds { recv: Some(&all), connect: Some(&all), ..rig.server.evds() };
+    let server = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+    let mut client = rig.client.ep(&EpAttr::default());
+    let (_psp, arrival) = rig.ask(&client);
+    arrival.cr.accept(&server, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    let mut server = server;
+    for cookie in 0..4 {
+        server.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
+    }
+    let [up] = &drained(&all, 1, 8)[..] else { unreachable!() };
+    assert!(
+        matches!(&up.data, EventData::Connection(event) if event.kind == ConnectionEventKind::Established)
+    );
+    for _ in 0..2 {
+        client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+        assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    }
+    until("both messages are queued", || queued(&all) == 2);
+    all.post_software_event(7).unwrap();
+    client.disconnect(CloseFlags::Abrupt).unwrap();
+    let events = drained(&all, 6, 4);
+    assert_eq!(software(&events[0].data), 7);
+    let kind = |event: &Event| match &event.data {
+        EventData::Dto(dto) => (dto.cookie, dto.status == DtoStatus::Success),
+        EventData::Connection(event) => (100, event.kind.is_end()),
+        other => panic!("{other:?}"),
+    };
+    let (ends, completions): (Vec<_>, Vec<_>) =
+        events[1..].iter().map(kind).partition(|(cookie, _)| *cookie == 100);
+    assert_eq!(completions, [(0, true), (1, true), (2, false), (3, false)]);
+    assert_eq!(ends, [(100, true)]);
+}
+
+/// Two threads drain one EVD while messages arrive: each message goes to one of them, in order.
+fn r251_drains_of_two_threads_share_the_events() {
+    const MESSAGES: usize = 400;
+    let rig = Rig::patient();
+    let mut l = listening(&rig, NONE);
+    let left = AtomicUsize::new(MESSAGES);
+    let deadline = Instant::now() + LONG;
+    let drains = || {
+        let (mut mine, mut places) = (Vec::new(), [const { None }; 5]);
+        while left.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+            let n = l.recv.drain(&mut places).unwrap();
+            left.fetch_sub(n, Ordering::Relaxed);
+            mine.extend(places.iter().flatten().map(|event| event.data.dto().unwrap().cookie));
+        }
+        mine
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let threads = [scope.spawn(drains), scope.spawn(drains)];
+        for n in 32..MESSAGES as u64 + 32 {
+            l.pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+            let posted = || l.srq.post_recv(&[rig.server.lmr.triplet(0, 64)], n).is_ok();
+            until("an entry is free", posted);
+        }
+        let [one, two] = threads.map(|thread| thread.join().unwrap());
+        (one, two)
+    });
+    assert!(one.is_sorted() && two.is_sorted());
+    let mut all = [one, two].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..MESSAGES as u64).collect::<Vec<_>>());
+}
+
+/// A drain beside a waiter is refused as a dequeue is, and so is one of an EVD that was freed.
+fn r248_drain_beside_a_waiter() {
+    let rig = Rig::new();
+    let evd = with_events(&rig, 0);
+    let waiting = waiter(&evd, Some(LONG), 1);
+    assert_eq!(code(evd.drain(&mut [const { None }; 4])), dat::INVALID_STATE_EVD_WAITER);
+    evd.post_software_event(1).unwrap();
+    assert_eq!(software(&waiting.join().unwrap().unwrap().event.data), 1);
+    assert_eq!(evd.drain(&mut [const { None }; 4]).unwrap(), 0);
+    evd.free().unwrap();
+    assert_eq!(code(evd.drain(&mut [const { None }; 4])), code(evd.dequeue()));
+}

@@ -1,0 +1,97 @@
+//! Completion flags, solicited wait, thresholds, and the life of receive EVDs (sections O and P of
+//! the rules).
+
+mod drain;
+mod flags;
+mod recv;
+mod wait;
+
+use doorbell::{
+    Cno, CompletionFlags, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, ReturnType, Srq, WaitError,
+    Waited,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, dat};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+fn main() {
+    doorbell_hw_tests::run(&[flags::TESTS, wait::TESTS, drain::TESTS, recv::TESTS].concat()).exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// A server EP on an SRQ of 32 buffers of 64 bytes, with a receive EVD of its own that triggers a
+/// CNO, connected.
+struct Listening {
+    pair: Pair,
+    recv: Evd,
+    cno: Cno,
+    srq: Srq,
+}
+
+fn listening(rig: &Rig, recv_completion_flags: CompletionFlags) -> Listening {
+    let server = &rig.server;
+    let mut srq = server.srq(32);
+    server.post(&mut srq, 32, 64, 0, 0);
+    let cno = Cno::create(&server.ia).unwrap();
+    let recv = Evd::create(&server.ia, 64, Some(&cno), EvdFlags::DTO).unwrap();
+    let attr = EpAttr { recv_completion_flags, ..EpAttr::default() };
+    let ep = srq_ep(server, &srq, &recv, &attr);
+    let pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    Listening { pair, recv, cno, srq }
+}
+
+fn srq_ep(side: &Side, srq: &Srq, recv: &Evd, attr: &EpAttr) -> Ep {
+    let evds = EpEvds { recv: Some(recv), ..side.evds() };
+    Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr).unwrap()
+}
+
+/// Starts a thread that waits on an empty EVD, and returns once that thread sleeps. Later events
+/// therefore have to wake it.
+fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<Result<Waited, WaitError>> {
+    assert_eq!(evd.query().unwrap().queued, 0);
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn({
+        let evd = evd.clone();
+        move || {
+            tell.send(nix::unistd::gettid()).unwrap();
+            evd.wait(timeout, threshold)
+        }
+    });
+    let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+    let sleeping = libc::SYS_ppoll.to_string();
+    until("the thread sleeps", || {
+        std::fs::read_to_string(&call).is_ok_and(|now| now.split(' ').next() == Some(sleeping.as_str()))
+            || thread.is_finished()
+    });
+    assert!(is_waiting(evd));
+    thread
+}
+
+/// Checks with a dequeue, which takes nothing from an EVD that is empty or has a waiter.
+fn is_waiting(evd: &Evd) -> bool {
+    match evd.dequeue() {
+        Err(error) => error.code() == dat::INVALID_STATE_EVD_WAITER,
+        Ok(event) => panic!("the EVD was to be empty: {event:?}"),
+    }
+}
+
+fn queued(evd: &Evd) -> usize {
+    evd.query().unwrap().queued
+}
+
+/// The CNO is not triggered.
+fn expect_quiet(cno: &Cno) {
+    match cno.wait(Some(SHORT)) {
+        Err(error) if error.return_type() == ReturnType::TimeoutExpired => {}
+        other => panic!("expected no trigger: {other:?}"),
+    }
+}
+
+/// Sends with the given bit and waits until the message is in the receiver's queue, the `n`th
+/// there.
+fn send_until_queued(rig: &Rig, l: &mut Listening, flags: CompletionFlags, n: usize) {
+    assert_eq!(rig.send_with(&mut l.pair, 0, 8, flags).status, DtoStatus::Success);
+    until("the message is queued", || queued(&l.recv) == n);
+}

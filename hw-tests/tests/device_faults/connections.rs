@@ -1,0 +1,158 @@
+//! Connections that end: long messages, an empty SRQ, a killed peer.
+
+use crate::*;
+use doorbell::{ConnectionEventKind, Count, DtoStatus, EpAttr, EpState, Lmr, MemPriv, Psp, Qos, Srq};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig, Side, Test, devices, tests};
+use std::net::IpAddr;
+
+pub(crate) const TESTS: &[Test] = tests![
+    message_longer_than_the_buffer_ends_that_connection_only,
+    empty_srq_ends_the_connection_when_the_retries_are_over,
+    killed_peer_ends_its_endpoint_only,
+];
+
+/// LOCAL_LENGTH at the receiver, an error at the sender, and the end of that connection. The other
+/// EP of the SRQ keeps working.
+fn message_longer_than_the_buffer_ends_that_connection_only() {
+    leaks_nothing(|| {
+        let rig = Rig::new();
+        let mut srq = rig.server.srq(8);
+        rig.server.post(&mut srq, 8, 64, 0, 0);
+        let mut pair = rig.connect_srq(&srq);
+        let mut other = rig.connect_srq(&srq);
+        assert_ne!(rig.send(&mut pair, 0, 65).status, DtoStatus::Success);
+        let failed = dto(&rig.server.recv);
+        assert_eq!((failed.ep, failed.status), (pair.server.id(), DtoStatus::LocalLength));
+        expect_end(&rig, &pair, ConnectionEventKind::Broken);
+        assert_eq!(rig.deliver(&mut other, 64).ep, other.server.id());
+        assert_eq!(counts(&srq), (6, 6));
+    });
+}
+
+/// The connection broke at the client; the server reports BROKEN, or DISCONNECTED because of the
+/// client's DREQ.
+#[track_caller]
+fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    expect_connection(&rig.server.connect, &pair.server, at_server);
+    for ep in [&pair.server, &pair.client] {
+        assert_eq!(ep.state(), EpState::Disconnected);
+    }
+}
+
+/// RECEIVER_NOT_READY at the sender after its retries, and the end of that connection. The other EP
+/// is served when a buffer is posted.
+fn empty_srq_ends_the_connection_when_the_retries_are_over() {
+    leaks_nothing(|| {
+        let rig = Rig::new();
+        let mut srq = rig.server.srq(4);
+        let mut pair = rig.connect_srq(&srq);
+        let mut other = rig.connect_srq(&srq);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::ReceiverNotReady);
+        expect_end(&rig, &pair, ConnectionEventKind::Disconnected);
+        assert_eq!(counts(&srq), (0, 0));
+        rig.server.post(&mut srq, 1, 64, 0, 3);
+        let got = rig.deliver(&mut other, 8);
+        assert_eq!((got.ep, got.cookie), (other.server.id(), 3));
+    });
+}
+
+/// The peer process: connects and sends messages of 1 MiB until it is killed.
+pub(crate) fn send_for_ever() {
+    let place = std::env::var(SERVER).unwrap();
+    let (address, qual) = place.split_once(' ').unwrap();
+    let side = Side::open(&devices().unwrap().1);
+    let mut ep = side.ep(&EpAttr::default());
+    let address: IpAddr = address.parse().unwrap();
+    ep.connect(address, qual.parse().unwrap(), Some(LONG), &[], Qos::BestEffort).unwrap();
+    expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
+    for _ in 0..8 {
+        ep.post_send(&[side.lmr.triplet(0, LARGE)], 0, NONE).unwrap();
+    }
+    while dto(&side.request).is_success() {
+        ep.post_send(&[side.lmr.triplet(0, LARGE)], 0, NONE).unwrap();
+    }
+}
+
+/// A peer is killed in the middle of a message. Its endpoint gets the event of its end, the other
+/// endpoints of the SRQ are served before and after, and every entry of the SRQ comes back, the
+/// half-filled one as flushed at the latest.
+fn killed_peer_ends_its_endpoint_only() {
+    leaks_nothing(|| {
+        const DEPTH: usize = 8;
+        let rig = Rig::new();
+        let server = &rig.server;
+        let memory = Lmr::create(&server.ia, &server.pz, DEPTH * LARGE, MemPriv::LOCAL_WRITE).unwrap();
+        let mut srq = server.srq(DEPTH as Count);
+        let post = |srq: &mut Srq, i: u64| {
+            srq.post_recv(&[memory.triplet(i as usize * LARGE, LARGE)], i).unwrap();
+        };
+        (0..DEPTH as u64).for_each(|i| post(&mut srq, i));
+        let mut others: Vec<_> = (0..3).map(|_| rig.connect_srq(&srq)).collect();
+
+        let doomed = server.srq_ep(&srq, &EpAttr::default());
+        let (_psp, qual) = Psp::create_any(&server.ia, &server.cr).unwrap();
+        let place = format!("{} {qual}", server.ia.address());
+        let mut peer = Process(Process::start("sender", &place).spawn().unwrap());
+        connection_request(&server.cr).cr.accept(&doomed, &[]).unwrap();
+        expect_connection(&server.connect, &doomed, ConnectionEventKind::Established);
+        // Some complete messages, while the other clients are served as well.
+        let (mut large, mut small, mut sent) = (0, 0, 0);
+        while large < 4 || small < 3 {
+            if small < 3 && sent == small {
+                sent += 1;
+                let client = &mut others[small].client;
+                client.post_send(&[rig.client.lmr.triplet(0, 16)], 0, NONE).unwrap();
+            }
+            let got = dto(&server.recv);
+            assert!(got.is_success(), "{got:?}");
+            if got.ep == doomed.id() {
+                assert_eq!(got.length as usize, LARGE);
+                large += 1;
+            } else {
+                assert!(dto(&rig.client.request).is_success());
+                small += 1;
+            }
+            post(&mut srq, got.cookie);
+        }
+        peer.kill();
+
+        // No more posts from here on: what was posted has to come back.
+        let mut cookies = Vec::new();
+        until("the endpoint ends", || {
+            while let Ok(event) = server.recv.dequeue() {
+                cookies.push(event.data.dto().unwrap().cookie);
+            }
+            doomed.state() == EpState::Disconnected
+        });
+        expect_connection(&server.connect, &doomed, ConnectionEventKind::Disconnected);
+        until("it is drained", || doomed.recv_query().unwrap().buffers == 0);
+        let mut served = 0;
+        while counts(&srq).0 > 0 {
+            let pair = &mut others[served % 3];
+            assert_eq!(pair.server.state(), EpState::Connected);
+            assert!(rig.send(pair, 0, 16).is_success());
+            served += 1;
+            while let Ok(event) = server.recv.dequeue() {
+                let got = *event.data.dto().unwrap();
+                assert!(got.is_success() || got.ep == doomed.id(), "{got:?}");
+                cookies.push(got.cookie);
+            }
+        }
+        until("everything is reaped", || {
+            while let Ok(event) = server.recv.dequeue() {
+                cookies.push(event.data.dto().unwrap().cookie);
+            }
+            counts(&srq) == (0, 0)
+        });
+        cookies.sort_unstable();
+        assert_eq!(cookies, (0..DEPTH as u64).collect::<Vec<_>>());
+        // And all of the SRQ can be used again.
+        (0..DEPTH as u64).for_each(|i| post(&mut srq, i));
+        assert_eq!(counts(&srq), (DEPTH as Count, DEPTH as Count));
+        for pair in &mut others {
+            assert_eq!(rig.deliver(pair, 16).ep, pair.server.id());
+        }
+    });
+}

@@ -1,0 +1,228 @@
+//! Calls that connect and accept; RMRs, pools and datagrams.
+
+use crate::*;
+use doorbell::{
+    ConnectionEventKind, Csp, DatagramEventKind, DtoStatus, Ep, EpAttr, EventData, Psp, Qos, Received,
+    RecvPool, Refused, Rmr, RmrBind, Rsp, SendPool, ServiceType, VaType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, Test, tests};
+
+pub(crate) const TESTS: &[Test] =
+    tests![posting_before_a_connection, connecting, accepting, service_points, rmrs, pools, datagrams,];
+
+/// The provider keeps the segments of receives posted before a connection, in case the QP is
+/// replaced. This needs memory.
+fn posting_before_a_connection() {
+    const MANY: usize = 200;
+    let surroundings = || {
+        let side = one_side();
+        let mut ep = side.ep(&long(500));
+        for i in 0..MANY {
+            ep.post_recv(&[side.lmr.triplet(0, 64)], i as u64, NONE).unwrap();
+        }
+        (ep, side)
+    };
+    with_each_failure(
+        "receives",
+        surroundings,
+        |(ep, side)| (0..200).try_for_each(|_| ep.post_recv(&[side.lmr.triplet(64, 64)], 0, NONE)),
+        |_, ()| {},
+    );
+}
+
+fn connecting() {
+    let surroundings = || {
+        let rig = Rig::new();
+        let (server, client) = (rig.server.ep(&EpAttr::default()), rig.client.ep(&EpAttr::default()));
+        let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+        (server, client, psp, qual, rig)
+    };
+    with_each_failure(
+        "a connect",
+        surroundings,
+        |(_, client, _, qual, rig)| {
+            client.connect(rig.server.ia.address(), *qual, Some(LONG), b"hello", Qos::BestEffort)
+        },
+        |(server, client, _, _, rig), ()| {
+            let arrival = connection_request(&rig.server.cr);
+            assert_eq!(arrival.cr.private_data()[..5], *b"hello");
+            arrival.cr.accept(server, b"").unwrap();
+            expect_connection(&rig.client.connect, client, ConnectionEventKind::Established);
+            expect_connection(&rig.server.connect, server, ConnectionEventKind::Established);
+        },
+    );
+}
+
+fn accepting() {
+    let surroundings = || {
+        let rig = Rig::new();
+        let mut srq = rig.server.srq(400);
+        rig.server.post(&mut srq, 1, 64, 0, 5);
+        let server = rig.server.srq_ep(&srq, &EpAttr::default());
+        let client = rig.client.ep(&EpAttr::default());
+        let (psp, arrival) = rig.ask(&client);
+        (Some(arrival.cr), Some(server), client, psp, srq, rig)
+    };
+    with_each_failure(
+        "an accept",
+        surroundings,
+        |(cr, server, ..)| {
+            let asked = cr.take().unwrap();
+            asked.accept(server.as_ref().unwrap(), b"").map_err(|Refused { object, error }| {
+                *cr = Some(object);
+                error
+            })
+        },
+        |(_, server, client, _, _, rig), ()| {
+            let server = server.take().unwrap();
+            expect_connection(&rig.client.connect, client, ConnectionEventKind::Established);
+            expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
+            client.post_send(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
+            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+            assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+        },
+    );
+}
+
+fn service_points() {
+    with_each_failure(
+        "a PSP",
+        Rig::new,
+        |rig| Psp::create_any(&rig.server.ia, &rig.server.cr),
+        |rig, (psp, qual)| {
+            let client = rig.client.ep(&EpAttr::default());
+            client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+            drop(connection_request(&rig.server.cr));
+            psp.free().unwrap();
+        },
+    );
+    let surroundings = || {
+        let side = one_side();
+        let ep = side.ep(&EpAttr::default());
+        // A qualifier at which a PSP could listen a moment ago.
+        let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
+        psp.free().unwrap();
+        (ep, qual, side)
+    };
+    with_each_failure(
+        "an RSP",
+        surroundings,
+        |(ep, qual, side)| Rsp::create(&side.ia, *qual, ep, &side.cr),
+        |_, rsp| rsp.free().unwrap(),
+    );
+    with_each_failure(
+        "a CSP",
+        one_side,
+        |side| {
+            let address = std::net::SocketAddr::new(side.ia.address(), 0);
+            Csp::create(&side.ia, doorbell::Comm::of(side.ia.address()), address, &side.cr)
+        },
+        |_, csp| csp.free().unwrap(),
+    );
+}
+
+fn rmrs() {
+    with_each_failure("an RMR", one_side, |side| Rmr::create(&side.pz), |_, rmr| rmr.free().unwrap());
+    let surroundings = || {
+        let rig = Rig::new();
+        let pair = rig.connect_plain(&EpAttr::default());
+        let rmr = Rmr::create(&rig.server.pz).unwrap();
+        // Enough other contexts to fill the table.
+        let others: Vec<_> = (0..111).map(|_| remote(&rig.server)).collect();
+        (rmr, pair, others, rig)
+    };
+    with_each_failure(
+        "a bind",
+        surroundings,
+        |(rmr, pair, _, rig)| {
+            let lmr = &rig.server.lmr;
+            let to = RmrBind {
+                lmr,
+                segment: lmr.triplet(0, 64),
+                privileges: all_privileges(),
+                va_type: VaType::Virtual,
+            };
+            rmr.bind(&mut pair.server, to, 3, NONE)
+        },
+        |(rmr, _, _, rig), context| {
+            match next(&rig.server.request).data {
+                EventData::RmrBind(bind) => assert_eq!(bind.status, DtoStatus::Success),
+                other => panic!("not a bind: {other:?}"),
+            }
+            assert_eq!(rmr.query().unwrap().rmr_context, context);
+        },
+    );
+}
+
+fn pools() {
+    let surroundings = || {
+        let rig = Rig::new();
+        let srq = rig.server.srq(400);
+        (srq, rig)
+    };
+    with_each_failure(
+        "a pool of receive buffers",
+        surroundings,
+        |(_, rig)| RecvPool::new(&rig.server.ia, &rig.server.pz, 300, 64),
+        |(srq, rig), mut pool| {
+            assert_eq!(pool.refill(srq).unwrap(), 300);
+            let mut pair = rig.connect_srq(srq);
+            rig.client.lmr.write(0, b"hello").unwrap();
+            assert_eq!(rig.send(&mut pair, 0, 5).status, DtoStatus::Success);
+            match pool.next(srq, &rig.server.recv, Some(LONG)).unwrap() {
+                Received::Message(message) => assert_eq!(message[..], *b"hello"),
+                other => panic!("no message: {other:?}"),
+            }
+        },
+    );
+    with_each_failure(
+        "a pool of send buffers",
+        one_side,
+        |side| SendPool::new(&side.ia, &side.pz, 300, 64),
+        |_, mut pool| drop(pool.take().unwrap()),
+    );
+}
+
+fn datagrams() {
+    let ud = || EpAttr { service_type: ServiceType::Ud, ..long(500) };
+    with_each_failure(
+        "an EP for datagrams",
+        || {
+            let side = one_side();
+            drop(side.ep(&ud()));
+            side
+        },
+        |side| Ep::create(&side.ia, &side.pz, side.evds(), Some(&ud())),
+        |_, ep| ep.free().unwrap(),
+    );
+    let surroundings = || {
+        let rig = Rig::new();
+        let (mut server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
+        server.post_recv(&[rig.server.lmr.triplet(0, 256)], 4, NONE).unwrap();
+        let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+        (server, client, psp, qual, rig)
+    };
+    with_each_failure(
+        "a question for an address handle",
+        surroundings,
+        |(_, client, _, qual, rig)| {
+            client.connect(rig.server.ia.address(), *qual, Some(LONG), b"", Qos::BestEffort)
+        },
+        |(server, client, _, _, rig), ()| {
+            connection_request(&rig.server.cr).cr.accept(server, b"").unwrap();
+            let to = match next(&rig.client.connect).data {
+                EventData::Datagram(event) => match event.kind {
+                    DatagramEventKind::Established { peer, .. } => peer,
+                    other => panic!("no address handle: {other:?}"),
+                },
+                other => panic!("no address handle: {other:?}"),
+            };
+            client.post_send_ud(&[rig.client.lmr.triplet(0, 64)], &to, 0, NONE).unwrap();
+            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+            let received = dto(&rig.server.recv);
+            assert_eq!((received.cookie, received.status), (4, DtoStatus::Success));
+            client.free_address_handle(&to).unwrap();
+        },
+    );
+}

@@ -1,0 +1,35 @@
+//! Attacks by a program without `unsafe` on the memory of pools. Whatever values the program keeps,
+//! forges, forgets or drops too early: nothing else may change the bytes of a guard.
+//! provider/SOUNDNESS.md has the argument.
+#![forbid(unsafe_code)]
+
+mod forged;
+mod lifetimes;
+mod programs;
+mod sends;
+
+use doorbell::{CompletionFlags, Lmr, RmrTriplet};
+use std::process::ExitCode;
+
+/// Set in a process in which no memory can be deregistered.
+const STUCK: &str = "DOORBELL_SAFETY_STUCK";
+
+fn main() -> ExitCode {
+    if std::env::var_os(STUCK).is_some() {
+        lifetimes::memory_of_a_pool_stays_or_goes(true);
+        return ExitCode::SUCCESS;
+    }
+    let emulated = std::env::var("LD_PRELOAD").is_ok_and(|libraries| libraries.contains("mlx5_emu"));
+    let tests = &[forged::TESTS, lifetimes::TESTS, sends::TESTS, programs::TESTS].concat();
+    let reason = |name: &str| {
+        (name == "memory_that_the_device_keeps_stays_mapped" && !emulated)
+            .then_some("only the software device refuses to deregister")
+    };
+    doorbell_hw_tests::run_unless(tests, 4, reason).exit_code()
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
+    RmrTriplet { virtual_address: lmr.address(), segment_length, rmr_context: lmr.rmr_context() }
+}

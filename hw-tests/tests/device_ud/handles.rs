@@ -1,0 +1,137 @@
+//! Address handles, and EPs that are freed with them.
+
+use crate::*;
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpState, Lmr, Psp, Pz};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, Test, dat, tests};
+
+pub(crate) const TESTS: &[Test] = tests![
+    address_handles_are_freed_once,
+    address_handles_that_nobody_handed_out_are_refused,
+    address_handles_are_good_in_their_pz,
+    a_freed_handle_does_not_affect_posted_sends,
+    datagrams_are_sent_before_their_ep_goes,
+    datagrams_are_sent_before_their_memory_goes,
+    an_ep_goes_with_its_address_handles,
+    an_ep_goes_while_answers_are_awaited,
+];
+
+fn address_handles_are_freed_once() {
+    let rig = Rig::new();
+    let (server, mut client) = (receiver(&rig.server, 4, 0), rig.client.ep(&ud()));
+    let other = rig.client.ep(&ud());
+    let first = introduce(&rig, &server, &client).to_server;
+    let second = introduce(&rig, &server, &client).to_server;
+    assert_ne!(first, second);
+    // An address handle resolved by another EP can be used here, but not freed.
+    assert_eq!(code(other.free_address_handle(&first)), dat::INVALID_ARG2);
+    client.free_address_handle(&first).unwrap();
+    assert_eq!(code(client.free_address_handle(&first)), dat::INVALID_ARG2);
+    let message = [rig.client.lmr.triplet(0, 8)];
+    assert_eq!(code(client.post_send_ud(&message, &first, 0, NONE)), dat::INVALID_ARG4);
+    // The other handle has the same destination and stays.
+    send(&rig.client, &mut client, &second, b"second");
+    assert_eq!(received(&rig.server, 0).1, b"second");
+}
+
+fn address_handles_that_nobody_handed_out_are_refused() {
+    let rig = Rig::new();
+    let (server, mut client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
+    let known = introduce(&rig, &server, &client);
+    let message = [rig.client.lmr.triplet(0, 8)];
+    // A handle of another IA, although its destination is on the same side.
+    assert_eq!(code(client.post_send_ud(&message, &known.to_client, 0, NONE)), dat::INVALID_ARG4);
+    let wide = known.to_server.with_qpn(1 << 24);
+    assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(client.free_address_handle(&known.to_client)), dat::INVALID_ARG2);
+    assert!(client.status().unwrap().request_idle);
+}
+
+fn address_handles_are_good_in_their_pz() {
+    let rig = Rig::new();
+    let (server, client) = (receiver(&rig.server, 2, 0), rig.client.ep(&ud()));
+    let to = introduce(&rig, &server, &client).to_server;
+    let mut sibling = rig.client.ep(&ud());
+    send(&rig.client, &mut sibling, &to, b"from a sibling");
+    assert_eq!(received(&rig.server, 0).1, b"from a sibling");
+    let pz = Pz::create(&rig.client.ia).unwrap();
+    let mut stranger = Ep::create(&rig.client.ia, &pz, rig.client.evds(), Some(&ud())).unwrap();
+    assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
+}
+
+/// A device may need the address handle until the send has completed.
+fn a_freed_handle_does_not_affect_posted_sends() {
+    const MANY: u64 = 16;
+    let rig = Rig::new();
+    let (server, mut client) = (receiver(&rig.server, 16, 0), rig.client.ep(&ud()));
+    for _ in 0..4 {
+        let to = introduce(&rig, &server, &client).to_server;
+        for cookie in 0..MANY {
+            client.post_send_ud(&[rig.client.lmr.triplet(0, 32)], &to, cookie, NONE).unwrap();
+        }
+        client.free_address_handle(&to).unwrap();
+        for cookie in 0..MANY {
+            let sent = dto(&rig.client.request);
+            assert_eq!((sent.status, sent.cookie), (DtoStatus::Success, cookie));
+        }
+    }
+    assert_eq!(client.state(), EpState::Unconnected);
+}
+
+/// No thread waits for their completions.
+fn datagrams_are_sent_before_their_ep_goes() {
+    const MANY: u64 = 16;
+    let rig = Rig::new();
+    let (server, mut client) = (receiver(&rig.server, MANY as usize, 0), rig.client.ep(&ud()));
+    let to = introduce(&rig, &server, &client).to_server;
+    for cookie in 0..MANY {
+        let message = [rig.client.lmr.triplet(0, 200)];
+        client.post_send_ud(&message, &to, cookie, CompletionFlags::SUPPRESS).unwrap();
+    }
+    client.free().unwrap();
+    for cookie in 0..MANY {
+        assert_eq!(received(&rig.server, 0).0.cookie, cookie);
+    }
+}
+
+/// The sends are done before their memory is freed.
+fn datagrams_are_sent_before_their_memory_goes() {
+    const MANY: u64 = 16;
+    let rig = Rig::new();
+    let (server, mut client) = (receiver(&rig.server, MANY as usize, 0), rig.client.ep(&ud()));
+    let to = introduce(&rig, &server, &client).to_server;
+    let memory = Lmr::create(&rig.client.ia, &rig.client.pz, 4096, all_privileges()).unwrap();
+    for cookie in 0..MANY {
+        client.post_send_ud(&[memory.triplet(0, 200)], &to, cookie, CompletionFlags::SUPPRESS).unwrap();
+    }
+    memory.free().unwrap();
+    for cookie in 0..MANY {
+        assert_eq!(received(&rig.server, 0).0.cookie, cookie);
+    }
+    assert_eq!(client.state(), EpState::Unconnected);
+}
+
+fn an_ep_goes_with_its_address_handles() {
+    let rig = Rig::new();
+    let (server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
+    let mut sibling = rig.client.ep(&ud());
+    let to = introduce(&rig, &server, &client).to_server;
+    client.free().unwrap();
+    assert_eq!(code(sibling.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(sibling.free_address_handle(&to)), dat::INVALID_ARG2);
+}
+
+fn an_ep_goes_while_answers_are_awaited() {
+    let rig = Rig::new();
+    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
+    let first = ask(&rig, &client, qual, b"1");
+    let second = ask(&rig, &client, qual, b"2");
+    client.free().unwrap();
+    // No thread waits any more; the server cannot know that.
+    first.cr.accept(&server, &[]).unwrap();
+    server.free().unwrap();
+    drop(second);
+    psp.free().unwrap();
+    expect_nothing(&rig.client.connect);
+}

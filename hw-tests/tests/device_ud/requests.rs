@@ -1,0 +1,301 @@
+//! How UD EPs resolve each other: requests, answers, and requests of other programs.
+
+use crate::*;
+use doorbell::{
+    ConnQual, ConnectionEventKind, DatagramEventKind, EpAttr, EpChange, EpState, EvdFlags, EventData, Psp,
+    Qos, ServiceType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Rig, Side, Test, dat, tests};
+use rxe_fallback::{CmEventKind, CmId, ConnParam, EventChannel, PortSpace};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = tests![
+    both_services_are_asked_for_at_one_service_point,
+    a_rejection_tells_why,
+    a_request_that_is_dropped_is_a_rejection,
+    nobody_listens_for_datagrams,
+    nobody_answers_in_time,
+    an_address_that_nobody_has_cannot_be_reached,
+    an_ep_of_the_other_kind_cannot_accept,
+    a_reserved_ep_gets_its_request,
+    a_provided_ep_is_for_what_was_asked,
+    a_request_is_handed_on,
+    a_request_is_handed_on_to_another_ia,
+    a_request_that_comes_again_is_answered_again,
+    requests_of_others_are_rejected,
+];
+
+fn both_services_are_asked_for_at_one_service_point() {
+    let rig = Rig::new();
+    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (datagrams, connection) = (rig.client.ep(&ud()), rig.client.ep(&EpAttr::default()));
+    let first = ask(&rig, &datagrams, qual, b"");
+    connection.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let second = connection_request(&rig.server.cr);
+    assert_eq!(second.cr.service_type(), ServiceType::Rc);
+    assert_eq!((first.sp, second.sp), (psp.id(), psp.id()));
+    assert_eq!(EventData::ConnectionRequest(first).number(), 0x4_0001);
+    assert_eq!(EventData::ConnectionRequest(second).number(), 0x2001);
+    // A second service point at the qualifier is refused, of either kind.
+    assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), dat::CONN_QUAL_IN_USE);
+    psp.free().unwrap();
+    let again = Psp::create(&rig.server.ia, qual, &rig.server.cr).unwrap();
+    drop(again);
+}
+
+fn a_rejection_tells_why() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let client = rig.client.ep(&ud());
+    let arrival = ask(&rig, &client, qual, b"please");
+    arrival.cr.reject(b"no").unwrap();
+    let event = datagram(&rig.client.connect);
+    assert_eq!((event.ep, event.kind), (client.id(), DatagramEventKind::Rejected));
+    assert_eq!(event.private_data[..3], b"no\0"[..]);
+    assert_eq!(EventData::Datagram(Box::new(event)).number(), 0x4_0003);
+    assert_eq!(client.state(), EpState::Unconnected);
+    // More private data than an answer can carry.
+    let arrival = ask(&rig, &client, qual, b"");
+    assert_eq!(code(arrival.cr.reject(&[1; 137])), dat::INVALID_ARG2);
+}
+
+fn a_request_that_is_dropped_is_a_rejection() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let client = rig.client.ep(&ud());
+    drop(ask(&rig, &client, qual, b""));
+    assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
+}
+
+fn nobody_listens_for_datagrams() {
+    let rig = Rig::new();
+    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    psp.free().unwrap();
+    let client = rig.client.ep(&ud());
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let event = datagram(&rig.client.connect);
+    assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::NonPeerRejected));
+    assert_eq!((event.ep, client.state()), (client.id(), EpState::Unconnected));
+    assert_eq!(EventData::Datagram(Box::new(event)).number(), 0x4_0004);
+}
+
+fn nobody_answers_in_time() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (client, server) = (rig.client.ep(&ud()), rig.server.ep(&ud()));
+    let brief = Some(Duration::from_millis(100));
+    client.connect(rig.server.ia.address(), qual, brief, &[], Qos::BestEffort).unwrap();
+    let unanswered = connection_request(&rig.server.cr);
+    let event = datagram(&rig.client.connect);
+    assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::TimedOut));
+    // The answer comes too late, and the server is not told.
+    unanswered.cr.accept(&server, &[]).unwrap();
+    established(&rig.server.connect, &server, false);
+    expect_nothing(&rig.client.connect);
+    introduce(&rig, &server, &client);
+}
+
+fn an_address_that_nobody_has_cannot_be_reached() {
+    let rig = Rig::new();
+    let client = rig.client.ep(&ud());
+    // An address of the client's network. The software device has a network of its own where nobody
+    // answers.
+    let (nobody, outcome) = match rig.client.ia.address() {
+        IpAddr::V4(v4) if !v4.is_loopback() => {
+            let [a, b, c, _] = v4.octets();
+            (IpAddr::from([a, b, c, 253]), ConnectionEventKind::Unreachable)
+        }
+        _ => (IpAddr::from([192, 0, 2, 1]), ConnectionEventKind::TimedOut),
+    };
+    let patience = if outcome == ConnectionEventKind::TimedOut { Duration::from_millis(100) } else { LONG };
+    client.connect(nobody, 1000, Some(patience), &[], Qos::BestEffort).unwrap();
+    assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Failed(outcome));
+}
+
+fn an_ep_of_the_other_kind_cannot_accept() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (datagrams, connected) = (rig.server.ep(&ud()), rig.server.ep(&EpAttr::default()));
+    let client = rig.client.ep(&ud());
+    let refused = ask(&rig, &client, qual, b"").cr.accept(&connected, &[]).unwrap_err();
+    assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Unconnected));
+    // The service point is still there.
+    refused.object.accept(&datagrams, &[]).unwrap();
+    established(&rig.client.connect, &client, true);
+    established(&rig.server.connect, &datagrams, false);
+
+    let client = rig.client.ep(&EpAttr::default());
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let refused = connection_request(&rig.server.cr).cr.accept(&datagrams, &[]).unwrap_err();
+    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
+    refused.object.accept(&connected, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+}
+
+fn a_reserved_ep_gets_its_request() {
+    let rig = Rig::new();
+    let mut reserved = receiver(&rig.server, 2, 0);
+    let (rsp, qual) = rig.server.reserve(&reserved);
+    assert_eq!(reserved.state(), EpState::Reserved);
+    // This service point listens for datagrams only.
+    let connected = rig.client.ep(&EpAttr::default());
+    connected.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    expect_connection(&rig.client.connect, &connected, ConnectionEventKind::NonPeerRejected);
+    let mut client = rig.client.ep(&ud());
+    let arrival = ask(&rig, &client, qual, b"");
+    assert_eq!((arrival.sp, reserved.state()), (rsp.id(), EpState::PassiveConnectionPending));
+    // An RSP takes one request; the next one is refused.
+    let other = rig.client.ep(&ud());
+    other.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
+    arrival.cr.accept_reserved(&[]).unwrap();
+    assert_eq!(reserved.state(), EpState::Unconnected);
+    let to = established(&rig.client.connect, &client, true);
+    let back = established(&rig.server.connect, &reserved, false);
+    send(&rig.client, &mut client, &to, b"ping");
+    assert_eq!(received(&rig.server, 0).1, b"ping");
+    client.post_recv(&[rig.client.lmr.triplet(0, 256)], 0, NONE).unwrap();
+    send(&rig.server, &mut reserved, &back, b"pong");
+    assert_eq!(received(&rig.client, 0).1, b"pong");
+    rsp.free().unwrap();
+    assert_eq!(reserved.state(), EpState::Unconnected);
+}
+
+fn a_provided_ep_is_for_what_was_asked() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let mut client = rig.client.ep(&ud());
+    let mut arrival = ask(&rig, &client, qual, b"");
+    let mut server = arrival.ep.take().unwrap();
+    assert_eq!(
+        (server.service_type(), server.state()),
+        (ServiceType::Ud, EpState::TentativeConnectionPending)
+    );
+    let side = &rig.server;
+    let change = EpChange {
+        pz: Some(&side.pz),
+        recv: Some(Some(&side.recv)),
+        request: Some(Some(&side.request)),
+        connect: Some(Some(&side.connect)),
+        ..EpChange::default()
+    };
+    server.modify(change).unwrap();
+    server.post_recv(&[side.lmr.triplet(0, 256)], 0, NONE).unwrap();
+    arrival.cr.accept_reserved(&[]).unwrap();
+    let to = established(&rig.client.connect, &client, true);
+    established(&side.connect, &server, false);
+    assert_eq!(server.state(), EpState::Unconnected);
+    send(&rig.client, &mut client, &to, b"made for you");
+    assert_eq!(received(side, 0).1, b"made for you");
+}
+
+fn a_request_is_handed_on() {
+    let rig = Rig::new();
+    let other = rig.server.evd(EvdFlags::CR);
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (there, to) = Psp::create_any(&rig.server.ia, &other).unwrap();
+    let (client, server) = (rig.client.ep(&ud()), rig.server.ep(&ud()));
+    ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
+    let arrival = connection_request(&other);
+    assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
+    // A datagram request to a service point for connections is refused.
+    let connected = rig.server.ep(&EpAttr::default());
+    let (_rsp, reserved) = rig.server.reserve(&connected);
+    let refused = arrival.cr.hand_off(reserved).unwrap_err();
+    assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Reserved));
+    refused.object.accept(&server, &[]).unwrap();
+    established(&rig.client.connect, &client, true);
+    established(&rig.server.connect, &server, false);
+}
+
+fn a_request_is_handed_on_to_another_ia() {
+    let rig = Rig::new();
+    let (server, _) = doorbell_hw_tests::devices().expect("DOORBELL_TEST_DEVICES names the devices");
+    let other = Side::open(&server);
+    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let (there, to) = Psp::create_any(&other.ia, &other.cr).unwrap();
+    let (mut client, mut server) = (rig.client.ep(&ud()), other.ep(&ud()));
+    server.post_recv(&[other.lmr.triplet(0, 256)], 0, NONE).unwrap();
+    ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
+    let arrival = connection_request(&other.cr);
+    assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
+    arrival.cr.accept(&server, &[]).unwrap();
+    let to = established(&rig.client.connect, &client, true);
+    established(&other.connect, &server, false);
+    send(&rig.client, &mut client, &to, b"over there");
+    assert_eq!(received(&other, 0).1, b"over there");
+}
+
+/// Asks as a peer that is not Doorbell, or did not get its answer. Returns the private data of the
+/// answer to these bytes, `None` for a rejection.
+#[track_caller]
+fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
+    let channel = EventChannel::create().unwrap();
+    let expect = |kind| match channel.next_event_timeout(LONG).unwrap() {
+        Some(event) if event.kind == kind => {}
+        other => panic!("{kind:?} expected, got {other:?}"),
+    };
+    let id = CmId::create_in(PortSpace::Udp, &channel, 0).unwrap();
+    let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
+    let from = SocketAddr::new(rig.client.ia.address(), 0);
+    id.resolve_addr(Some(from), SocketAddr::new(rig.server.ia.address(), port), LONG).unwrap();
+    expect(CmEventKind::AddrResolved);
+    id.resolve_route(LONG).unwrap();
+    expect(CmEventKind::RouteResolved);
+    id.connect(&ConnParam { private_data: bytes, ..ConnParam::default() }).unwrap();
+    answer();
+    let event = channel.next_event_timeout(LONG).unwrap().expect("an answer");
+    if event.rejected_by_consumer() {
+        return None;
+    }
+    Some((event.datagrams.unwrap_or_else(|| panic!("{event:?}")).qp_num, event.private_data))
+}
+
+/// A request in the layout of provider/src/ud/sidr.rs.
+fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
+    let header = [&b"DBUD"[..], &[1, data.len() as u8, 0, 0], &qpn.to_be_bytes(), &number.to_be_bytes()];
+    [&header.concat(), data].concat()
+}
+
+/// A peer repeats its request when the answer was lost. It gets the same answer, and the program
+/// sees one request.
+fn a_request_that_comes_again_is_answered_again() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let server = rig.server.ep(&ud());
+    let bytes = request(77, 1, b"hello");
+    let first = ask_in_bytes(&rig, qual, &bytes, || {
+        let arrival = connection_request(&rig.server.cr);
+        assert_eq!(arrival.cr.private_data(), b"hello");
+        arrival.cr.accept(&server, b"welcome").unwrap();
+    });
+    assert_eq!(first.as_ref().unwrap().1[..7], b"welcome"[..]);
+    assert_eq!(established(&rig.server.connect, &server, false).qpn, 77);
+    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), first);
+    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), first);
+    expect_nothing(&rig.server.cr);
+    expect_nothing(&rig.server.connect);
+    // Another request of the same QP is another request.
+    let other = request(77, 2, b"hello");
+    let no = |data: &'static [u8]| {
+        let cr = &rig.server.cr;
+        move || connection_request(cr).cr.reject(data).unwrap()
+    };
+    assert_eq!(ask_in_bytes(&rig, qual, &other, no(b"no")), None);
+    assert_eq!(ask_in_bytes(&rig, qual, &other, || {}), None);
+    expect_nothing(&rig.server.cr);
+    // A freed EP does not answer any more.
+    server.free().unwrap();
+    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), None);
+}
+
+fn requests_of_others_are_rejected() {
+    let rig = Rig::new();
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    for bytes in [&b""[..], b"udaddy", &[0xff; 180]] {
+        assert_eq!(ask_in_bytes(&rig, qual, bytes, || {}), None);
+    }
+    expect_nothing(&rig.server.cr);
+}

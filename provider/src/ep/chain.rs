@@ -1,0 +1,391 @@
+//! Chains: several requests of an EP with one doorbell.
+
+use super::post::{Checked, known_segment, send_flags, too_many};
+use super::{Ep, EpInner, RequestKind};
+use crate::Subtype;
+use crate::datapath::{One, Outgoing, SendQueue, WrInfo, verbs::refused};
+use crate::device::Use;
+use crate::error::{Direction, PostError};
+use crate::lmr::PoolMemory;
+use crate::queue_pair::{LastPool, Request, Requests};
+use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
+use rxe_fallback::{SendFlags, SendOp, Sge};
+use std::array;
+use std::sync::Arc;
+
+/// A request of a chain ([`Ep::chain`]): what one call of a post takes. Each constructor has the
+/// arguments of the post of the same name.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainRequest<'a> {
+    kind: RequestKind,
+    iov: &'a [LmrTriplet],
+    cookie: u64,
+    flags: CompletionFlags,
+}
+
+impl<'a> ChainRequest<'a> {
+    /// As [`Ep::post_send`].
+    pub fn send(iov: &'a [LmrTriplet], cookie: u64, flags: CompletionFlags) -> Self {
+        Self { kind: RequestKind::Send, iov, cookie, flags }
+    }
+
+    /// As [`Ep::post_send_with_invalidate`].
+    pub fn send_with_invalidate(
+        iov: &'a [LmrTriplet],
+        cookie: u64,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> Self {
+        Self { kind: RequestKind::SendInvalidate(rmr_context), iov, cookie, flags }
+    }
+
+    /// As [`Ep::post_rdma_write`].
+    pub fn rdma_write(
+        iov: &'a [LmrTriplet],
+        cookie: u64,
+        remote: RmrTriplet,
+        flags: CompletionFlags,
+    ) -> Self {
+        Self { kind: RequestKind::Write(remote), iov, cookie, flags }
+    }
+
+    /// As [`Ep::post_rdma_write_immediate`].
+    pub fn rdma_write_immediate(
+        iov: &'a [LmrTriplet],
+        cookie: u64,
+        remote: RmrTriplet,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> Self {
+        Self { kind: RequestKind::WriteImmediate(remote, immediate), iov, cookie, flags }
+    }
+
+    /// As [`Ep::post_rdma_read`].
+    pub fn rdma_read(iov: &'a [LmrTriplet], cookie: u64, remote: RmrTriplet, flags: CompletionFlags) -> Self {
+        Self { kind: RequestKind::Read(remote), iov, cookie, flags }
+    }
+
+    /// As [`Ep::post_fetch_and_add`].
+    pub fn fetch_and_add(
+        local: &'a LmrTriplet,
+        cookie: u64,
+        remote: RmrTriplet,
+        add: u64,
+        flags: CompletionFlags,
+    ) -> Self {
+        Self { kind: RequestKind::FetchAdd(remote, add), iov: array::from_ref(local), cookie, flags }
+    }
+
+    /// As [`Ep::post_compare_and_swap`].
+    pub fn compare_and_swap(
+        local: &'a LmrTriplet,
+        cookie: u64,
+        remote: RmrTriplet,
+        compare: u64,
+        swap: u64,
+        flags: CompletionFlags,
+    ) -> Self {
+        let kind = RequestKind::CompareSwap(remote, compare, swap);
+        Self { kind, iov: array::from_ref(local), cookie, flags }
+    }
+}
+
+/// The largest number of requests that [`EpInner::post_ones`] posts.
+const FEW: usize = 8;
+
+/// Flags that a request of any EP may carry.
+const ALWAYS: CompletionFlags =
+    CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT).union(CompletionFlags::BARRIER_FENCE);
+
+/// Why a chain was refused, and which of its requests is the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {request} of the chain: {error}")]
+pub struct ChainError {
+    /// The number of the request, from 0 on.
+    pub request: usize,
+    /// The error of that request, as of a single post.
+    #[source]
+    pub error: PostError,
+}
+
+impl From<ChainError> for crate::Error {
+    fn from(refused: ChainError) -> Self {
+        let (ty, sub) = refused.error.parts();
+        Self::new(ty, sub, refused.to_string())
+    }
+}
+
+/// The last request of a chain: a Send from a pool's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolSend<'a> {
+    pub(crate) memory: &'a PoolMemory,
+    /// Offset and length.
+    pub(crate) bytes: (usize, usize),
+    pub(crate) info: WrInfo,
+    pub(crate) flags: CompletionFlags,
+}
+
+impl Ep {
+    /// The largest number of requests in a chain.
+    pub const MAX_CHAIN: usize = 32;
+    /// The largest number of segments of all requests of a chain together.
+    pub const MAX_CHAIN_SEGMENTS: usize = 128;
+
+    /// Posts these requests, in this order, with one doorbell: for example what a storage target
+    /// answers with, an RDMA Write of the data and then a Send with the status.
+    ///
+    /// Each request is treated as if it were posted alone: it has its own completion, cookie and
+    /// flags, and needs its own place in the EP's queue. Either all requests are posted or none. A
+    /// chain without requests does nothing. A chain saves doorbells, not instructions of the
+    /// processor. [`SendPool::send_after`](crate::SendPool::send_after) posts a chain that ends
+    /// with a buffer of a pool.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn answer(ep: &mut Ep, data: LmrTriplet, status: LmrTriplet, client: RmrTriplet) -> Result<()> {
+    /// ep.chain(&[
+    ///     ChainRequest::rdma_write(&[data], 1, client, CompletionFlags::SUPPRESS),
+    ///     ChainRequest::send(&[status], 2, CompletionFlags::empty()),
+    /// ])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The number of the first request that is refused, and its error as of a single post:
+    /// [`PostError::Full`] for the first request that has no place in the queue, or that follows
+    /// [`Ep::MAX_CHAIN`] others; [`PostError::TooManySegments`] also for more than
+    /// [`Ep::MAX_CHAIN_SEGMENTS`] segments up to that request.
+    ///
+    /// Only if a device driven by standard verbs refuses a request that has passed all checks
+    /// ([`PostError::Device`]), the requests before it are posted.
+    ///
+    /// # References
+    /// dat_ep_post_rdma_write(3DAT), dat_ep_post_send(3DAT), R60; ibv_post_send(3).
+    pub fn chain(&mut self, requests: &[ChainRequest<'_>]) -> Result<(), ChainError> {
+        self.inner.post_chain(requests, None)
+    }
+}
+
+/// Requests of a chain that were checked, with room for this many requests and segments.
+struct Plan<const REQUESTS: usize, const SEGMENTS: usize> {
+    checked: [Checked; REQUESTS],
+    count: usize,
+    /// The segments of all requests, one behind the other.
+    sges: [Sge; SEGMENTS],
+    used: usize,
+}
+
+impl<const REQUESTS: usize, const SEGMENTS: usize> Plan<REQUESTS, SEGMENTS> {
+    fn new() -> Self {
+        let (checked, sges) = ([Checked::NOTHING; REQUESTS], [Sge::default(); SEGMENTS]);
+        Self { checked, count: 0, sges, used: 0 }
+    }
+
+    /// Checks a request of `segments` segments and adds it. `check` checks and writes the segments,
+    /// and returns how many remain.
+    fn add(
+        &mut self,
+        ep: &EpInner,
+        (kind, segments): (RequestKind, usize),
+        (info, flags): (&WrInfo, CompletionFlags),
+        max_iov: usize,
+        check: impl FnOnce(Direction, &mut [Sge]) -> Result<usize, PostError>,
+    ) -> Result<(), PostError> {
+        let place = self.checked.get_mut(self.count).ok_or(PostError::Full(Subtype::ResourceCredits))?;
+        let left = &mut self.sges[self.used..];
+        let most = max_iov.min(MAX_IOV).min(left.len());
+        if segments > most {
+            return Err(too_many(segments, most));
+        }
+        let n = check(kind.direction(), left)?;
+        *place = ep.checked(kind, &mut left[..n], info, flags)?;
+        self.used += place.segments;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The requests for the device; the first has this position.
+    fn outgoing(&self, first: u64) -> [Outgoing<'_>; REQUESTS] {
+        let mut sges = &self.sges[..];
+        let mut requests = self.checked.iter().zip(first..);
+        array::from_fn(|_| match requests.next() {
+            Some((checked, seq)) => {
+                let (own, rest) = sges.split_at(checked.segments);
+                sges = rest;
+                Outgoing { seq, op: checked.verb, sges: own, flags: checked.send_flags(), to: None }
+            }
+            None => Outgoing { seq: 0, op: SendOp::Send, sges: &[], flags: SendFlags::empty(), to: None },
+        })
+    }
+}
+
+impl EpInner {
+    /// Posts the requests, and `last` behind them, with one doorbell.
+    #[inline]
+    pub(crate) fn post_chain(
+        self: &Arc<Self>,
+        requests: &[ChainRequest<'_>],
+        last: Option<PoolSend<'_>>,
+    ) -> Result<(), ChainError> {
+        if self.post_ones(requests, last) { Ok(()) } else { self.post_checked_chain(requests, last) }
+    }
+
+    /// Posts a chain in the most common case: the direct path, a connected EP, a few Sends and RDMA
+    /// Writes of one segment, flags that any EP takes, a pool that the EP has sent from before, and
+    /// room. Otherwise returns false without posting; then [`EpInner::post_checked_chain`] posts,
+    /// or gives the error.
+    ///
+    /// All checks are made, of all requests, before the first is written to the queue.
+    #[inline(never)]
+    fn post_ones(&self, requests: &[ChainRequest<'_>], last: Option<PoolSend<'_>>) -> bool {
+        let mut locked = self.pair.requests.lock();
+        let Requests { queue, ring, posted, last: cache, last_pool, .. } = &mut *locked;
+        let SendQueue::Direct(queue) = queue else { return false };
+        let mut ones = [One::NOTHING; FEW];
+        let count = requests.len() + usize::from(last.is_some());
+        if count > FEW.min(ring.room()).min(queue.free()) || !self.is_connected() {
+            return false;
+        }
+        let longest = self.device.attr.max_message_size;
+        let using = Use { pz: self.pair.pz(), direction: Direction::Read };
+        for (one, request) in ones.iter_mut().zip(requests) {
+            let ChainRequest { kind, iov, flags, .. } = *request;
+            let [segment] = iov else { return false };
+            let len = segment.segment_length;
+            let (op, solicits) = match kind {
+                RequestKind::Send => (SendOp::Send, true),
+                RequestKind::Write(to) if len <= to.segment_length => {
+                    (SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context }, false)
+                }
+                _ => return false,
+            };
+            let sge = match cache.key(segment) {
+                Some(lkey) => Sge { addr: segment.virtual_address, len, lkey },
+                // Data and status may be in two LMRs.
+                None => match self.device.lmrs.check(0, segment, using) {
+                    Ok(Some(sge)) if len <= longest => sge,
+                    _ => return false,
+                },
+            };
+            if !ALWAYS.contains(flags) {
+                return false;
+            }
+            *one = One { op, sge, flags: send_flags(flags, solicits) };
+        }
+        if let Some(PoolSend { memory, bytes, info, flags }) = &last {
+            let Some(sge) = known_segment(*last_pool, memory, *bytes, info) else { return false };
+            if !ALWAYS.contains(*flags) {
+                return false;
+            }
+            ones[requests.len()] = One { op: SendOp::Send, sge, flags: send_flags(*flags, true) };
+        }
+        queue.post_ones(ring.end(), &ones[..count]);
+        let mut add = |info: &WrInfo, flags, op, length: u32| {
+            posted.add(op, length.into());
+            ring.push(Request::new(info, flags, op, length));
+        };
+        for (one, ChainRequest { cookie, flags, .. }) in ones.iter().zip(requests) {
+            let info = WrInfo { cookie: *cookie, ..WrInfo::default() };
+            let op = if matches!(one.op, SendOp::Send) { DtoOp::Send } else { DtoOp::RdmaWrite };
+            add(&info, *flags, op, one.sge.len);
+        }
+        if let Some(PoolSend { bytes, info, flags, .. }) = &last {
+            add(info, *flags, DtoOp::Send, bytes.1 as u32);
+        }
+        true
+    }
+
+    /// As [`EpInner::post_chain`], for all chains and on both paths.
+    fn post_checked_chain(
+        self: &Arc<Self>,
+        requests: &[ChainRequest<'_>],
+        last: Option<PoolSend<'_>>,
+    ) -> Result<(), ChainError> {
+        let own = requests.iter().map(|request| request.iov.len()).fold(0, usize::saturating_add);
+        // Most chains are short, and small arrays are cleared in less time.
+        if requests.len() < 4 && own < 8 {
+            self.post_chain_in::<4, 8>(requests, last)
+        } else {
+            self.post_chain_in::<{ Ep::MAX_CHAIN }, { Ep::MAX_CHAIN_SEGMENTS }>(requests, last)
+        }
+    }
+
+    /// As [`EpInner::post_chain`], for chains of up to this many requests and segments.
+    #[inline(never)]
+    fn post_chain_in<const REQUESTS: usize, const SEGMENTS: usize>(
+        self: &Arc<Self>,
+        requests: &[ChainRequest<'_>],
+        last: Option<PoolSend<'_>>,
+    ) -> Result<(), ChainError> {
+        let refused_at = |request| move |error| ChainError { request, error };
+        let (pz, max_iov) = (self.pz(), self.pair.requests.lock().max_iov);
+        let mut state = EpState::Connected;
+        let mut plan = Plan::<REQUESTS, SEGMENTS>::new();
+        for (n, &ChainRequest { kind, iov, cookie, flags }) in requests.iter().enumerate() {
+            state = self.takes_requests(flags).map_err(refused_at(n))?;
+            let info = WrInfo { cookie, ..WrInfo::default() };
+            plan.add(self, (kind, iov.len()), (&info, flags), max_iov, |direction, sges| {
+                self.device.lmrs.check_all(iov, Use { pz: pz.number, direction }, sges)
+            })
+            .map_err(refused_at(n))?;
+        }
+        if let Some(PoolSend { memory, bytes, info, flags }) = last {
+            let n = requests.len();
+            state = self.takes_requests(flags).map_err(refused_at(n))?;
+            let segments = usize::from(bytes.1 > 0);
+            plan.add(self, (RequestKind::Send, segments), (&info, flags), max_iov, |direction, sges| {
+                for sge in &mut sges[..segments] {
+                    *sge = memory.segment(0, bytes, &pz, direction)?;
+                }
+                Ok(segments)
+            })
+            .map_err(refused_at(n))?;
+        }
+        self.submit_chain(state, &plan)?;
+        // An empty segment was not checked.
+        if let Some(PoolSend { bytes: (_, 1..), info, .. }) = last {
+            self.pair
+                .remember_pool(LastPool { number: info.pool, longest: self.device.attr.max_message_size });
+        }
+        Ok(())
+    }
+
+    /// Adds checked requests to the ring and passes them to the device. On a DISCONNECTED EP, they
+    /// are flushed instead.
+    fn submit_chain<const REQUESTS: usize, const SEGMENTS: usize>(
+        self: &Arc<Self>,
+        state: EpState,
+        plan: &Plan<REQUESTS, SEGMENTS>,
+    ) -> Result<(), ChainError> {
+        let checked = &plan.checked[..plan.count];
+        let mut requests = self.pair.requests.lock();
+        if requests.ring.room() < checked.len() {
+            drop(requests);
+            // Finished suppressed requests free their places in the ring here.
+            let _ = self.request_evd.harvest_now();
+            requests = self.pair.requests.lock();
+            let room = requests.ring.room();
+            if room < checked.len() {
+                let error = PostError::Full(Subtype::ResourceCredits);
+                return Err(ChainError { request: room, error });
+            }
+        }
+        if state == EpState::Disconnected {
+            drop(requests);
+            checked.iter().for_each(|checked| self.flush(checked.request));
+            return Ok(());
+        }
+        let outgoing = plan.outgoing(requests.ring.end());
+        let posted = requests.queue.post_list::<REQUESTS>(&outgoing[..checked.len()]);
+        let done = match posted {
+            Ok(()) => checked.len(),
+            Err((done, _)) => done,
+        };
+        for Checked { request, .. } in &checked[..done] {
+            requests.posted.add(request.op, request.length.into());
+            requests.ring.push(*request);
+        }
+        posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })
+    }
+}
