@@ -17,14 +17,16 @@
 
 use crate::{
     barrier,
-    cqe::{
-        self, Completion, CqeError, CqeFields, Message, PlainCqe, PlainKind, RecvCqe, ScatteredRecv,
-        ScatteredSend, SendCqe,
-    },
+    cqe::{self, Completion, CqeError, CqeFields, Message, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem, CqeRef},
     uar::Uar,
 };
+
+mod clean;
+mod plain;
+
+pub use plain::{Peeked, PlainEntry};
 
 /// Which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,83 +127,6 @@ impl Cq {
         let send = cqe::decode_send(&entry, entry.counter_if(self.lap)?);
         self.cqes.pass(entry);
         Some(send)
-    }
-
-    /// The next completion, if it is one of the two that have the least to tell; see [`PlainCqe`].
-    /// Consumes nothing: [`Peeked::take`] does. Otherwise returns `None`: [`poll`](Self::poll) then
-    /// returns the entry, if there is one.
-    ///
-    /// A caller that finds the completion's records before it takes the entry can leave an entry
-    /// whose records it does not find to [`poll`](Self::poll).
-    #[inline(always)]
-    pub fn peek_plain(&mut self) -> Option<Peeked<'_>> {
-        let (entry, lap) = self.peek_entry();
-        let kind = cqe::plain_kind(entry.op_own() ^ lap)?;
-        barrier::from_device();
-        let cqe = cqe::decode_plain(&entry, kind);
-        Some(Peeked { cq: self, cqe })
-    }
-
-    /// As [`peek_plain`](Self::peek_plain), for entries of one kind. `None` also at the end of a
-    /// release interval, which `peek_plain` and [`poll`](Self::poll) begin anew. Straight-line code
-    /// without a call.
-    #[inline(always)]
-    pub fn peek_plain_of(&mut self, kind: PlainKind) -> Option<Peeked<'_>> {
-        let entry = self.cqes.next()?;
-        if !cqe::is_plain_of(entry.op_own() ^ self.lap, kind) {
-            return None;
-        }
-        barrier::from_device();
-        let cqe = cqe::decode_plain(&entry, kind);
-        Some(Peeked { cq: self, cqe })
-    }
-
-    /// The next entry in place, if it is one of the two kinds that have the least to tell; see
-    /// [`PlainCqe`]. Consumes nothing: [`PlainEntry::take`] does.
-    ///
-    /// Entries that were taken go back to the device with the next
-    /// [`publish_index`](Self::publish_index), or as those of [`poll`](Self::poll).
-    #[inline(always)]
-    pub fn plain_entry(&mut self) -> Option<PlainEntry<'_>> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
-        let entry = self.cqes.next()?;
-        let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
-        barrier::from_device();
-        Some(PlainEntry { mem: &self.cqes, entry, kind })
-    }
-
-    /// As [`plain_entry`](Self::plain_entry), for entries of one kind.
-    #[inline(always)]
-    pub fn plain_entry_of(&mut self, kind: PlainKind) -> Option<PlainEntry<'_>> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
-        let entry = self.cqes.next()?;
-        if !cqe::is_plain_of(entry.op_own() ^ self.lap, kind) {
-            return None;
-        }
-        barrier::from_device();
-        Some(PlainEntry { mem: &self.cqes, entry, kind })
-    }
-
-    /// The next entry in place, if it is a Send without immediate data whose payload, of at most 32
-    /// bytes, is in the entry and not in the posted buffer; and the bytes, of which the first
-    /// [`PlainEntry::byte_count`] count. Consumes nothing: [`PlainEntry::take`] does.
-    #[inline(always)]
-    pub fn short_entry(&mut self) -> Option<(PlainEntry<'_>, [u8; 32])> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
-        let entry = self.cqes.next()?;
-        if !cqe::is_short_send(entry.op_own() ^ self.lap) {
-            return None;
-        }
-        barrier::from_device();
-        let payload = entry.first_bytes();
-        let entry = PlainEntry { mem: &self.cqes, entry, kind: PlainKind::Received };
-        (entry.byte_count() <= 32).then_some((entry, payload))
     }
 
     /// Whether the next entry was handed over, as [`is_ready`](Self::is_ready). A few instructions.
@@ -405,34 +330,6 @@ impl Cq {
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
     }
 
-    /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many.
-    /// Passes each to `removed`, oldest first: return its slot to the SRQ. The other entries keep
-    /// their order.
-    ///
-    /// A QP number is given out again. Without this call, a later QP with the number would get the
-    /// completions of the earlier one. libmlx5 cleans its CQs in `ibv_destroy_qp` and when a QP
-    /// goes to RESET, but not a CQ that was handed over to this crate. Call this for the send CQ
-    /// and for the receive CQ, after the call of verbs returned: the device then writes no more
-    /// entries of the QP. For the sends, [`Sq::reset`](crate::Sq::reset) or dropping the
-    /// [`Sq`](crate::Sq) releases all requests; their entries need no
-    /// [`Sq::complete`](crate::Sq::complete).
-    ///
-    /// A payload or result that is in an entry is lost: poll until the queue is empty first if you
-    /// need it. If `removed` panics, later entries of the QP stay in the queue.
-    pub fn clean(&mut self, qpn: u32, mut removed: impl FnMut(Completion)) -> u32 {
-        let mut cleaning = Cleaning { cq: self, qpn, looked_at: 0 };
-        while let Some(completion) = cleaning.look_at_next() {
-            if let Some(completion) = completion {
-                removed(completion);
-            }
-        }
-        cleaning.close_gaps()
-    }
-
-    fn is_of(&self, index: u32, qpn: u32) -> bool {
-        (self.cqes.entry(index).sop_drop_qpn() ^ qpn) & 0x00ff_ffff == 0
-    }
-
     /// `op_own` of the n-th waiting entry.
     fn peek(&self, n: u32) -> Option<u8> {
         let index = self.cqes.index().wrapping_add(n);
@@ -510,144 +407,7 @@ impl Cq {
     }
 }
 
-/// A plain entry in place, from [`Cq::plain_entry`]: each field is read when it is asked for.
-#[expect(missing_debug_implementations, reason = "a view of queue memory")]
-pub struct PlainEntry<'a> {
-    mem: &'a CqeMem,
-    entry: CqeRef<'a>,
-    kind: PlainKind,
-}
-
-impl PlainEntry<'_> {
-    /// Consumes the entry.
-    #[inline(always)]
-    pub fn take(self) {
-        self.mem.pass(self.entry);
-    }
-
-    /// Which of the two kinds the entry is.
-    #[inline(always)]
-    pub fn kind(&self) -> PlainKind {
-        self.kind
-    }
-
-    /// QP number, 24 bits, and in the upper 8 bits the opcode of a request.
-    #[inline(always)]
-    pub fn opcode_qpn(&self) -> u32 {
-        self.entry.sop_drop_qpn()
-    }
-
-    /// QP number, 24 bits.
-    #[inline(always)]
-    pub fn qpn(&self) -> u32 {
-        self.opcode_qpn() & 0x00ff_ffff
-    }
-
-    /// The slot of the receive, or the number that [`Sq::complete`](crate::Sq::complete) takes.
-    #[inline(always)]
-    pub fn wqe_counter(&self) -> u16 {
-        self.entry.wqe_counter()
-    }
-
-    /// The bytes received.
-    #[inline(always)]
-    pub fn byte_count(&self) -> u32 {
-        self.entry.byte_count()
-    }
-
-    /// What the entry of a receive says about its message.
-    #[inline(always)]
-    pub fn message(&self) -> Message {
-        Message::decode(&self.entry)
-    }
-}
-
 /// A quarter of the entries of a CQ.
 fn quarter(cqe_count: u32) -> u32 {
     (cqe_count / 4).max(1)
-}
-
-/// An entry of [`Cq::peek_plain`] that is not consumed yet.
-#[derive(Debug)]
-pub struct Peeked<'a> {
-    cq: &'a mut Cq,
-    cqe: PlainCqe,
-}
-
-impl Peeked<'_> {
-    /// What the entry says.
-    #[inline(always)]
-    pub fn cqe(&self) -> PlainCqe {
-        self.cqe
-    }
-
-    /// As [`PlainCqe::byte_count`], read now: a caller that needs the value late keeps it in no
-    /// register meanwhile.
-    #[inline(always)]
-    pub fn byte_count(&self) -> u32 {
-        self.cq.cqes.at_next().byte_count()
-    }
-
-    /// Consumes the entry, and returns it to the device, unless the CQ may
-    /// [hold it back](Cq::hold_back).
-    #[inline(always)]
-    pub fn take(self) {
-        self.cq.cqes.pass_next();
-        if self.cq.returns_each {
-            // `released` stays behind: an empty poll then writes the index once more.
-            self.cq.dbrec.release(self.cq.cqes.index());
-        }
-    }
-}
-
-/// Removes the entries of a QP. The drop of this value closes the gaps, so that entries whose
-/// completions were passed on are not polled later if the receiver of a completion panics.
-struct Cleaning<'a> {
-    cq: &'a mut Cq,
-    qpn: u32,
-    /// Waiting entries that were looked at.
-    looked_at: u32,
-}
-
-impl Cleaning<'_> {
-    fn at(&self, n: u32) -> u32 {
-        self.cq.cqes.index().wrapping_add(n)
-    }
-
-    /// The completion of the next waiting entry, if it is of the QP. `None` after the last entry
-    /// that can be polled.
-    fn look_at_next(&mut self) -> Option<Option<Completion>> {
-        let (n, at) = (self.looked_at, self.at(self.looked_at));
-        let op_own = (n <= self.cq.cqes.mask()).then(|| self.cq.peek(n)).flatten()?;
-        let completion = match cqe::decode_other(&self.cq.cqes.entry(at), op_own) {
-            // Nothing behind such an entry can be polled.
-            Err(CqeError::Compressed | CqeError::Resized) => return None,
-            decoded => decoded.ok().filter(|_| self.cq.is_of(at, self.qpn)),
-        };
-        self.looked_at += 1;
-        Some(completion)
-    }
-
-    /// Moves the other entries together, and returns how many are gone.
-    fn close_gaps(&mut self) -> u32 {
-        let mut gone = 0;
-        for n in (0..std::mem::take(&mut self.looked_at)).rev() {
-            let at = self.at(n);
-            if self.cq.is_of(at, self.qpn) {
-                gone += 1;
-            } else if gone > 0 {
-                self.cq.cqes.copy_entry(at, at.wrapping_add(gone));
-            }
-        }
-        if gone > 0 {
-            self.cq.release_to(self.at(gone));
-        }
-        gone
-    }
-}
-
-impl Drop for Cleaning<'_> {
-    fn drop(&mut self) {
-        self.close_gaps();
-    }
 }

@@ -11,7 +11,7 @@
 //! `mlx5dv_init_obj(3)`, `ibv_get_cq_event(3)`, `ibv_modify_qp(3)`; rdma-core
 //! `providers/mlx5/mlx5.c`.
 
-use core::{ffi::c_int, ffi::c_void, marker::PhantomData, mem::zeroed, ptr};
+use core::{ffi::c_int, ffi::c_void, mem::zeroed, ptr};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
@@ -20,20 +20,20 @@ use std::{
 
 use doorbell_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_sge,
-    ibv_srq,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_srq,
 };
 
 use crate::{
     cq::Cq,
     queue_mem::{CqLayout, CqParts, LayoutError, SrqLayout, SrqParts},
     srq::{DepthError, Srq},
-    wqe::DataSeg,
 };
 
 mod qp;
+mod recv_wrs;
 mod send_wrs;
 
+pub use recv_wrs::{RecvWr, RecvWrs};
 pub(crate) use send_wrs::OnlySend;
 pub use send_wrs::{InlineSges, SendWr, SendWrs};
 
@@ -525,87 +525,5 @@ impl AsFd for EventChannel {
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-/// A receive work request of verbs.
-#[derive(Clone, Copy)]
-pub struct RecvWr<'a> {
-    /// The user's cookie.
-    pub wr_id: u64,
-    /// Scatter list.
-    pub(crate) segments: &'a [ibv_sge],
-}
-
-impl core::fmt::Debug for RecvWr<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "RecvWr {{ wr_id: {}, {} segments }}", self.wr_id, self.segments.len())
-    }
-}
-
-/// The work requests of a chain, in order.
-#[derive(Clone, Debug)]
-pub struct RecvWrs<'a> {
-    next: *const ibv_recv_wr,
-    _chain: PhantomData<&'a ibv_recv_wr>,
-}
-
-impl<'a> RecvWrs<'a> {
-    /// Walks the chain from `first`; null is an empty chain.
-    ///
-    /// # Safety
-    ///
-    /// `first` is the `*const ibv_recv_wr` of any crate that declares that type. Every request of
-    /// the chain, and its scatter list of `num_sge` entries, stays valid and
-    /// unchanged for `'a`; the chain ends with a null `next`.
-    pub unsafe fn new<T>(first: *const T) -> Self {
-        Self { next: first.cast(), _chain: PhantomData }
-    }
-
-    /// The only segment and the cookie of the next request. `None` if there is no request, or if
-    /// the request has another number of segments; the request then stays the next one.
-    #[inline(always)]
-    pub(crate) fn next_single(&mut self) -> Option<(DataSeg, u64)> {
-        // SAFETY: null or a valid request, by the contract of `new`.
-        let wr = unsafe { self.next.as_ref() }?;
-        if wr.num_sge != 1 {
-            return None;
-        }
-        self.next = wr.next;
-        // SAFETY: one valid entry, by the contract of `new`.
-        Some((DataSeg::from_sge(unsafe { &*wr.sg_list }), wr.wr_id))
-    }
-
-    /// The segment and the cookie of a chain of one request with one segment.
-    #[inline(always)]
-    pub(crate) fn only_single(&self) -> Option<(DataSeg, u64)> {
-        let mut rest = self.clone();
-        let single = rest.next_single()?;
-        rest.is_empty().then_some(single)
-    }
-
-    /// Whether no request is left.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.next.is_null()
-    }
-}
-
-impl<'a> Iterator for RecvWrs<'a> {
-    type Item = RecvWr<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<RecvWr<'a>> {
-        // SAFETY: null or a valid request, by the contract of `new`.
-        let wr = unsafe { self.next.as_ref() }?;
-        self.next = wr.next;
-        let len = usize::try_from(wr.num_sge).unwrap_or(0);
-        let segments = if len == 0 || wr.sg_list.is_null() {
-            &[]
-        } else {
-            // SAFETY: `num_sge` valid entries, by the contract of `new`.
-            unsafe { core::slice::from_raw_parts(wr.sg_list.cast_const(), len) }
-        };
-        Some(RecvWr { wr_id: wr.wr_id, segments })
     }
 }
