@@ -10,11 +10,14 @@ mod chain;
 mod checks;
 mod control;
 mod counters;
+mod fast;
+mod flush;
 mod make;
 mod marks;
 mod modify;
 mod operations;
 mod post;
+mod recv;
 mod request;
 mod window;
 

@@ -9,20 +9,23 @@
 //! Posts write to the rings ([`Requests`], [`Receives`]) under the locks of the rings. Completions
 //! are looked up under the lock of the EVD, which is taken before the locks of the rings.
 
+mod last_pool;
+mod receives;
 mod ring;
 
+pub(crate) use self::last_pool::LastPool;
+pub(crate) use self::receives::{PrePosted, Receive, Receives};
 pub(crate) use self::ring::{Request, RequestRing};
 
 use crate::counters::{Posted, Received, ReceivedAs};
-use crate::datapath::{Completion, RecvQueue, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
+use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
 use crate::device::{LkeyCache, LmrTable};
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, rank};
 use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
 use bitflags::bitflags;
-use rxe_fallback::{Qp, Sge};
-use std::collections::{TryReserveError, VecDeque};
+use rxe_fallback::Qp;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -48,24 +51,6 @@ bitflags! {
     }
 }
 
-/// A receive posted to an EP without an SRQ.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub(crate) info: WrInfo,
-    pub(crate) flags: CompletionFlags,
-    /// As in [`Request`].
-    pub(crate) on_device: bool,
-}
-
-/// The pool of the last post to a queue, which was checked for the queue's PZ.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LastPool {
-    /// The number of the pool, which no other pool has.
-    pub(crate) number: u32,
-    /// The length of the longest segment; 0 if there is no pool.
-    pub(crate) longest: u32,
-}
-
 /// The ring of posted requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -79,92 +64,6 @@ pub(crate) struct Requests {
     /// The same for pools.
     pub(crate) last_pool: LastPool,
     pub(crate) posted: Posted,
-}
-
-/// The ring of posted receives of an EP without an SRQ.
-#[derive(Debug)]
-pub(crate) struct Receives {
-    pub(crate) queue: RecvQueue,
-    pub(crate) ring: VecDeque<Receive>,
-    pub(crate) capacity: usize,
-    pub(crate) max_iov: usize,
-    /// The LMR of the last receive of one segment, which was checked for the EP's PZ. Holds no LMR
-    /// unless the EP is connected and has no high watermark.
-    pub(crate) last: LkeyCache,
-    /// The same for pools.
-    pub(crate) last_pool: LastPool,
-    /// The number of receives posted so far. `bytes` is the sum of their lengths.
-    pub(crate) posts: u64,
-    pub(crate) bytes: u64,
-    /// The segments of the receives in the ring, until a connection begins.
-    pub(crate) preposted: PrePosted,
-}
-
-/// The segments of receives of which the device has used none, in the order of their posts. They
-/// can be posted to another queue.
-#[derive(Debug, Default)]
-pub(crate) struct PrePosted {
-    counts: Vec<u8>,
-    sges: Vec<Sge>,
-}
-
-impl PrePosted {
-    /// Reserves memory for one more receive.
-    pub(crate) fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
-        self.counts.try_reserve(1)?;
-        self.sges.try_reserve(sges.len())
-    }
-
-    pub(crate) fn push(&mut self, sges: &[Sge]) {
-        self.counts.push(sges.len() as u8);
-        self.sges.extend_from_slice(sges);
-    }
-
-    fn segments(&self) -> impl Iterator<Item = &[Sge]> {
-        let mut rest = &self.sges[..];
-        self.counts.iter().map(move |&count| {
-            let (these, others) = rest.split_at(count.into());
-            rest = others;
-            these
-        })
-    }
-
-    /// The number of segments of the receive that has the most.
-    pub(crate) fn most(&self) -> usize {
-        self.counts.iter().copied().max().unwrap_or(0).into()
-    }
-}
-
-impl Receives {
-    /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of
-    /// completed receives may be out with the consumer.
-    pub(crate) fn post_preposted_to(&self, queue: &mut RecvQueue) -> Result<(), rxe_fallback::PostError> {
-        self.preposted.segments().skip(self.completed()).try_for_each(|sges| queue.post(sges))
-    }
-
-    /// Posts the pre-posted receives that have not completed again, after the QP was reset.
-    pub(crate) fn post_preposted_again(&mut self) -> Result<(), rxe_fallback::PostError> {
-        self.queue.reset();
-        let completed = self.completed();
-        let Self { preposted, queue, .. } = self;
-        preposted.segments().skip(completed).try_for_each(|sges| queue.post(sges))
-    }
-
-    /// The number of pre-posted receives that have completed.
-    fn completed(&self) -> usize {
-        self.preposted.counts.len().saturating_sub(self.ring.len())
-    }
-
-    /// Holds no LMR and no pool from now on.
-    pub(crate) fn forget(&mut self) {
-        self.last.forget();
-        self.last_pool = LastPool::default();
-    }
-
-    pub(crate) fn count(&mut self, sges: &[Sge]) {
-        self.posts += 1;
-        self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
-    }
 }
 
 impl Requests {

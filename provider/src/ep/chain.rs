@@ -1,6 +1,7 @@
 //! Chains: several requests of an EP with one doorbell.
 
-use super::post::{Checked, known_segment, send_flags, too_many};
+use super::fast::known_segment;
+use super::post::{Checked, send_flags, too_many};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
 use crate::datapath::{One, Outgoing, SendQueue, WrInfo, verbs::refused};

@@ -1,7 +1,7 @@
 //! The operations that a program posts to an EP: one method for each DAT call.
 //!
-//! Each method passes its arguments on to `ep/post.rs`, which makes all checks. All take `&mut
-//! self`, because one thread at a time posts to an EP.
+//! Each method passes its arguments on to `ep/post.rs` or `ep/recv.rs`, which make all checks. All
+//! take `&mut self`, because one thread at a time posts to an EP.
 
 use super::{Ep, RequestKind};
 use crate::datapath::WrInfo;

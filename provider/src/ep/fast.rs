@@ -1,0 +1,202 @@
+//! Posts in common cases: one segment, in the LMR or the pool of the last post to the queue.
+//!
+//! Functions that return false have not posted. Then the functions of `ep/post.rs` and `ep/recv.rs`
+//! make all checks, and post or give the error.
+
+use super::RequestKind;
+use crate::datapath::{MOST_IN_BLOCK, SendQueue, WrInfo};
+use crate::lmr::PoolMemory;
+use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
+use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
+use rxe_fallback::{SendFlags, SendOp, Sge};
+
+impl QueuePair {
+    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment in the LMR of
+    /// the last request, and flags that any EP takes. Otherwise returns false without posting; then
+    /// [`EpInner::post_request`] posts, or gives the error.
+    ///
+    /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
+    #[inline(always)]
+    pub(crate) fn post_one_segment(
+        &self,
+        kind: RequestKind,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
+        self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
+    }
+}
+
+impl Requests {
+    /// Posts a Send in the most common case: the direct path, a thread that owns the lock, one
+    /// segment in the LMR of the last request, no flag but SUPPRESS, and a span of the queue with
+    /// blocks left. Otherwise returns false without posting; then [`QueuePair::post_one_segment`]
+    /// may post.
+    ///
+    /// All checks are made. Calls no code of the program and takes no lock of an object, so a
+    /// caller may hold the guard of a biased lock's fast path. Straight-line code without calls.
+    #[inline(always)]
+    pub(crate) fn post_send_fast(
+        &mut self,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        CompletionFlags::SUPPRESS.contains(flags)
+            && self.post_one::<true>(RequestKind::Send, segment, cookie, flags)
+    }
+
+    /// Posts a Send, RDMA Write or RDMA Read if the LMR of the last request contains the segment,
+    /// and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    ///
+    /// `IN_SPAN`: only on the direct path, without a look for room, and without SOLICITED_WAIT.
+    #[inline(always)]
+    fn post_one<const IN_SPAN: bool>(
+        &mut self,
+        kind: RequestKind,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        // There is an LMR only while the EP is connected, and a key only up to the length of the
+        // longest message.
+        let Some(lkey) = self.last.key(segment) else { return false };
+        if self.ring.room() == 0 {
+            return false;
+        }
+        let mut length = segment.segment_length;
+        let mut send_flags = SendFlags::SIGNALLED;
+        let (op, verb) = match kind {
+            RequestKind::Send => {
+                let solicited = !IN_SPAN && flags.contains(CompletionFlags::SOLICITED_WAIT);
+                send_flags.set(SendFlags::SOLICITED, solicited);
+                (DtoOp::Send, SendOp::Send)
+            }
+            RequestKind::Write(to) if length <= to.segment_length => {
+                (DtoOp::RdmaWrite, SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context })
+            }
+            RequestKind::Read(from)
+                if (1..=length).contains(&from.segment_length) && self.last.is_writable() =>
+            {
+                length = from.segment_length;
+                (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
+            }
+            _ => return false,
+        };
+        let sge = Sge { addr: segment.virtual_address, len: length, lkey };
+        let seq = self.ring.end();
+        let posted = match &mut self.queue {
+            SendQueue::Direct(queue) if IN_SPAN => queue.post_one(seq, verb, sge, send_flags),
+            SendQueue::Verbs(_) if IN_SPAN => false,
+            queue => queue.post_one(seq, verb, sge, send_flags),
+        };
+        if !posted {
+            return false;
+        }
+        self.posted.add(op, length.into());
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        self.ring.push(Request::new(&info, flags, op, length));
+        true
+    }
+}
+
+impl QueuePair {
+    /// Posts a Send of part of a pool's memory, on either path, if the last Send from a pool was
+    /// from this one, with flags that any EP takes. `bytes` is an offset and a length, which lie
+    /// inside. Otherwise returns false without posting; then [`EpInner::post_send_pool`] posts, or
+    /// gives the error.
+    ///
+    /// `copy`: the same bytes. On the direct path, few bytes go to the device with the request.
+    #[inline(always)]
+    pub(crate) fn post_send_from_last_pool(
+        &self,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        copy: Option<&[u8]>,
+        info: &WrInfo,
+        flags: CompletionFlags,
+    ) -> bool {
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
+        let mut requests = self.requests.lock();
+        let Some(sge) = known_segment(requests.last_pool, memory, bytes, info) else { return false };
+        let mut send_flags = SendFlags::SIGNALLED;
+        send_flags.set(SendFlags::SOLICITED, flags.contains(CompletionFlags::SOLICITED_WAIT));
+        let requests = &mut *requests;
+        if requests.ring.room() == 0 {
+            return false;
+        }
+        let seq = requests.ring.end();
+        let few = copy.filter(|copy| copy.len() <= MOST_IN_BLOCK);
+        let posted = match (&mut requests.queue, few) {
+            (SendQueue::Direct(queue), Some(few)) => queue.post_block(seq, few, send_flags),
+            (queue, _) => queue.post_one(seq, SendOp::Send, sge, send_flags),
+        };
+        if posted {
+            requests.posted.add(DtoOp::Send, sge.len.into());
+            requests.ring.push(Request::new(info, flags, DtoOp::Send, sge.len));
+        }
+        posted
+    }
+
+    /// Posts a receive if the LMR of the last receive contains the segment. Otherwise returns false
+    /// without posting; then [`EpInner::post_recv`] posts, or gives the error. All checks are made.
+    ///
+    /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
+    /// of a biased lock's fast path.
+    #[inline(always)]
+    pub(crate) fn post_recv_from_last_lmr(&self, segment: &LmrTriplet, cookie: u64) -> bool {
+        let mut receives = self.receives.lock();
+        // There is an LMR only while the EP is connected and has no watermarks.
+        let Some(lkey) = receives.last.key(segment) else { return false };
+        let sge = Sge { addr: segment.virtual_address, len: segment.segment_length, lkey };
+        receives.post_sge(sge, WrInfo { cookie, pool: 0, lmrs: [segment.lmr_context, 0, 0, 0] })
+    }
+
+    /// As [`QueuePair::post_recv_from_last_lmr`], for part of a pool's memory, which is written if
+    /// the last receive from a pool was from this one.
+    #[inline(always)]
+    pub(crate) fn post_recv_from_last_pool(
+        &self,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        info: &WrInfo,
+    ) -> bool {
+        let mut receives = self.receives.lock();
+        let Some(sge) = known_segment(receives.last_pool, memory, bytes, info) else { return false };
+        receives.post_sge(sge, WrInfo { lmrs: [memory.number(), 0, 0, 0], ..*info })
+    }
+}
+
+impl Receives {
+    /// Posts a checked receive of a connected EP if there is room.
+    #[inline(always)]
+    fn post_sge(&mut self, sge: Sge, info: WrInfo) -> bool {
+        if self.ring.len() >= self.capacity || !self.queue.post_one(sge) {
+            return false;
+        }
+        self.ring.push_back(Receive { info, flags: CompletionFlags::empty(), on_device: true });
+        self.posts += 1;
+        self.bytes += u64::from(sge.len);
+        true
+    }
+}
+
+/// The segment of these bytes of a pool's memory, if the pool is the last of its queue. It was
+/// checked for the queue then; only its memory may have been freed since.
+#[inline(always)]
+pub(super) fn known_segment(
+    last: LastPool,
+    memory: &PoolMemory,
+    bytes: (usize, usize),
+    info: &WrInfo,
+) -> Option<Sge> {
+    // True for 1 to `longest`; no length is, if there is no last pool.
+    let fits = bytes.1.wrapping_sub(1) < last.longest as usize;
+    if info.pool == last.number && fits { memory.live_segment(bytes) } else { None }
+}

@@ -1,0 +1,88 @@
+//! Work requests that the device never completes, and the reset of a QP.
+
+use super::EpInner;
+use crate::Subtype;
+use crate::datapath::WrInfo;
+use crate::queue_pair::{Credit, Request};
+use crate::types::DtoOp;
+use std::sync::Arc;
+
+impl EpInner {
+    /// Flushes a request of a DISCONNECTED EP: immediately, or after the requests that are still in
+    /// progress. The ring has a place for it.
+    pub(super) fn flush(self: &Arc<Self>, mut request: Request) {
+        let mut requests = self.pair.requests.lock();
+        requests.posted.add(request.op, request.length.into());
+        if !requests.ring.is_empty() {
+            request.keep_off_device();
+            requests.ring.push(request);
+            return;
+        }
+        requests.ring.hold_place();
+        drop(requests);
+        let credit = Credit::Request(self.pair.clone());
+        self.request_evd.put_flushed(&self.pair, request.info(), request.op, credit);
+    }
+
+    /// Flushes work requests that the device will never complete: those posted after the connection
+    /// had ended, or to a device that forgets them (rxe, for receives posted in error). Unless the
+    /// device is known to have stopped, buffers of pools that are on the device are not returned to
+    /// their pool: the device may still use them.
+    pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
+        let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
+        loop {
+            let left = self.pair.receives.lock().ring.pop_front();
+            let Some(receive) = left else { break };
+            if unsafe_to_lend(&receive.info, receive.on_device) {
+                continue;
+            }
+            self.recv_evd.put_flushed(&self.pair, receive.info, self.pair.receive_op(), Credit::Nothing);
+        }
+        loop {
+            let mut requests = self.pair.requests.lock();
+            let Some(request) = requests.ring.take_first() else { break };
+            requests.ring.hold_place();
+            drop(requests);
+            if unsafe_to_lend(&request.info(), request.is_on_device()) && request.op != DtoOp::RmrBind {
+                self.pair.request_reaped();
+                continue;
+            }
+            self.request_evd.put_flushed(
+                &self.pair,
+                request.info(),
+                request.op,
+                Credit::Request(self.pair.clone()),
+            );
+        }
+    }
+
+    /// Returns the QP to its state before a connection that failed to start. In RESET a device
+    /// forgets posted receives, so they are posted again. No request was posted.
+    pub(crate) fn start_over(&self) -> crate::Result<()> {
+        let qp = self.qp();
+        self.recv_evd.while_not_harvested(|clean| {
+            let mut receives = self.pair.receives.lock();
+            qp.to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
+            // Removes completions of the old receives: none may be taken for a receive that is
+            // posted again.
+            clean(qp.num());
+            self.device.to_init(&qp)?;
+            receives.post_preposted_again().map_err(|error| {
+                let text = format!("the receives of an EP could not be posted again: {error}");
+                crate::Error::resources(Subtype::ResourceTep, text)
+            })
+        })
+    }
+
+    /// Resets the QP, so that the device forgets all work requests, and harvests what they have
+    /// completed. The caller must not hold the lock of `control`.
+    pub(crate) fn reset_qp(&self) -> crate::Result<()> {
+        self.qp().to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
+        let harvested = self.recv_evd.harvest_now().and_then(|()| self.request_evd.harvest_now());
+        // Without memory a harvest leaves completions behind.
+        let qpn = self.qp().num();
+        self.recv_evd.clean(qpn);
+        self.request_evd.clean(qpn);
+        harvested
+    }
+}

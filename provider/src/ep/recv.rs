@@ -1,0 +1,124 @@
+//! Receives of an EP without an SRQ that make all checks.
+
+use super::EpInner;
+use super::post::too_many;
+use crate::Subtype;
+use crate::datapath::{WrInfo, verbs::refused};
+use crate::device::Use;
+use crate::error::{Direction, PostError};
+use crate::lmr::PoolMemory;
+use crate::queue_pair::{Credit, LastPool, Receive, Receives};
+use crate::types::{CompletionFlags, EpState, LmrTriplet, MAX_IOV};
+use rxe_fallback::Sge;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl EpInner {
+    pub(crate) fn post_recv(
+        self: &Arc<Self>,
+        iov: &[LmrTriplet],
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        self.post_recv_of(iov.len(), info.over(iov), flags, |sges| {
+            let using = Use { pz: self.pz_number(), direction: Direction::Write };
+            self.device.lmrs.check_all(iov, using, sges)
+        })?;
+        // An empty segment was not checked.
+        if let [one] = iov
+            && one.segment_length > 0
+        {
+            self.remember(|receives| receives.last.remember(&self.device.lmrs, one.lmr_context, u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// Posts part of a pool's memory as a receive; `bytes` is an offset and a length.
+    pub(crate) fn post_recv_pool(
+        self: &Arc<Self>,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        info: WrInfo,
+    ) -> Result<(), PostError> {
+        let info = WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info };
+        self.post_recv_of(1, info, CompletionFlags::empty(), |sges| {
+            sges[0] = memory.segment(0, bytes, &self.pz(), Direction::Write)?;
+            Ok(1)
+        })?;
+        self.remember(|receives| receives.last_pool = LastPool { number: info.pool, longest: u32::MAX });
+        Ok(())
+    }
+
+    /// Remembers the memory of a receive, which was checked, for the next receives. They need no
+    /// other check if the EP is connected and has no high watermark.
+    fn remember(&self, how: impl FnOnce(&mut Receives)) {
+        if self.state() != EpState::Connected {
+            return;
+        }
+        // Who changes the state or the watermarks holds this lock, and then forgets the memory.
+        let control = self.control.lock().unwrap();
+        if self.state() == EpState::Connected && !control.has_marks() {
+            how(&mut self.pair.receives.lock());
+        }
+    }
+
+    /// Posts a receive of `segments` segments. `check` checks and writes them, and returns how many
+    /// remain.
+    fn post_recv_of(
+        self: &Arc<Self>,
+        segments: usize,
+        info: WrInfo,
+        flags: CompletionFlags,
+        check: impl FnOnce(&mut [Sge]) -> Result<usize, PostError>,
+    ) -> Result<(), PostError> {
+        if !self.live.load(Ordering::Acquire) {
+            return Err(PostError::Stale(Subtype::InvalidHandleEp));
+        }
+        if self.srq.is_some() {
+            return Err(PostError::UsesSrq);
+        }
+        if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, self.pair.recv_flags()) {
+            return Err(PostError::Flags);
+        }
+        let mut receives = self.pair.receives.lock();
+        if segments > receives.max_iov {
+            return Err(too_many(segments, receives.max_iov));
+        }
+        let mut sges = [Sge::default(); MAX_IOV];
+        let n = check(&mut sges)?;
+        if receives.ring.len() >= receives.capacity {
+            drop(receives);
+            // Only completed receives make room.
+            let _ = self.recv_evd.harvest_now();
+            receives = self.pair.receives.lock();
+            if receives.ring.len() >= receives.capacity {
+                return Err(PostError::Full(Subtype::ResourceTep));
+            }
+        }
+        let state = self.state();
+        if state == EpState::Disconnected {
+            receives.count(&sges[..n]);
+            if !receives.ring.is_empty() {
+                receives.ring.push_back(Receive { info, flags, on_device: false });
+                return Ok(());
+            }
+            drop(receives);
+            self.recv_evd.put_flushed(&self.pair, info, self.pair.receive_op(), Credit::Nothing);
+            return Ok(());
+        }
+        // Datagrams may arrive at any time.
+        let keep = state.is_before_connection() && !self.is_ud();
+        if keep {
+            receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
+        }
+        receives.queue.post(&sges[..n]).map_err(refused)?;
+        receives.ring.push_back(Receive { info, flags, on_device: true });
+        if keep {
+            receives.preposted.push(&sges[..n]);
+        }
+        receives.count(&sges[..n]);
+        drop(receives);
+        self.check_marks();
+        Ok(())
+    }
+}

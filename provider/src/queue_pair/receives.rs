@@ -1,0 +1,103 @@
+//! Posted receives of an EP without an SRQ.
+
+use super::LastPool;
+use crate::datapath::{RecvQueue, WrInfo};
+use crate::device::LkeyCache;
+use crate::types::CompletionFlags;
+use rxe_fallback::Sge;
+use std::collections::{TryReserveError, VecDeque};
+
+/// A receive posted to an EP without an SRQ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) info: WrInfo,
+    pub(crate) flags: CompletionFlags,
+    /// As in [`Request`](super::Request).
+    pub(crate) on_device: bool,
+}
+
+/// The ring of posted receives of an EP without an SRQ.
+#[derive(Debug)]
+pub(crate) struct Receives {
+    pub(crate) queue: RecvQueue,
+    pub(crate) ring: VecDeque<Receive>,
+    pub(crate) capacity: usize,
+    pub(crate) max_iov: usize,
+    /// The LMR of the last receive of one segment, which was checked for the EP's PZ. Holds no LMR
+    /// unless the EP is connected and has no high watermark.
+    pub(crate) last: LkeyCache,
+    /// The same for pools.
+    pub(crate) last_pool: LastPool,
+    /// The number of receives posted so far. `bytes` is the sum of their lengths.
+    pub(crate) posts: u64,
+    pub(crate) bytes: u64,
+    /// The segments of the receives in the ring, until a connection begins.
+    pub(crate) preposted: PrePosted,
+}
+
+/// The segments of receives of which the device has used none, in the order of their posts. They
+/// can be posted to another queue.
+#[derive(Debug, Default)]
+pub(crate) struct PrePosted {
+    counts: Vec<u8>,
+    sges: Vec<Sge>,
+}
+
+impl PrePosted {
+    /// Reserves memory for one more receive.
+    pub(crate) fn reserve(&mut self, sges: &[Sge]) -> Result<(), TryReserveError> {
+        self.counts.try_reserve(1)?;
+        self.sges.try_reserve(sges.len())
+    }
+
+    pub(crate) fn push(&mut self, sges: &[Sge]) {
+        self.counts.push(sges.len() as u8);
+        self.sges.extend_from_slice(sges);
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &[Sge]> {
+        let mut rest = &self.sges[..];
+        self.counts.iter().map(move |&count| {
+            let (these, others) = rest.split_at(count.into());
+            rest = others;
+            these
+        })
+    }
+
+    /// The number of segments of the receive that has the most.
+    pub(crate) fn most(&self) -> usize {
+        self.counts.iter().copied().max().unwrap_or(0).into()
+    }
+}
+
+impl Receives {
+    /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of
+    /// completed receives may be out with the consumer.
+    pub(crate) fn post_preposted_to(&self, queue: &mut RecvQueue) -> Result<(), rxe_fallback::PostError> {
+        self.preposted.segments().skip(self.completed()).try_for_each(|sges| queue.post(sges))
+    }
+
+    /// Posts the pre-posted receives that have not completed again, after the QP was reset.
+    pub(crate) fn post_preposted_again(&mut self) -> Result<(), rxe_fallback::PostError> {
+        self.queue.reset();
+        let completed = self.completed();
+        let Self { preposted, queue, .. } = self;
+        preposted.segments().skip(completed).try_for_each(|sges| queue.post(sges))
+    }
+
+    /// The number of pre-posted receives that have completed.
+    fn completed(&self) -> usize {
+        self.preposted.counts.len().saturating_sub(self.ring.len())
+    }
+
+    /// Holds no LMR and no pool from now on.
+    pub(crate) fn forget(&mut self) {
+        self.last.forget();
+        self.last_pool = LastPool::default();
+    }
+
+    pub(crate) fn count(&mut self, sges: &[Sge]) {
+        self.posts += 1;
+        self.bytes += sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
+    }
+}
