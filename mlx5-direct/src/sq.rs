@@ -213,7 +213,7 @@ impl Sq {
     }
 
     /// Counts the requests that may be posted without any other check, and finds the place of the
-    /// next. Every operation that posts in another way ends with this, or with `forget_next`.
+    /// next.
     ///
     /// [`complete`](Self::complete) does not count: what it releases is found here, as soon as the
     /// requests counted before are used up.

@@ -154,7 +154,7 @@ pub(crate) fn decode_send(cqe: &impl CqeFields, wqe_counter: u16) -> SendCqe {
 
 /// Decodes requester entries, receives with their payload in the entry, and errors; refuses the
 /// other entries.
-#[inline(never)]
+#[inline]
 pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
     let sop_qpn = cqe.sop_drop_qpn();
     let qpn = sop_qpn & QPN_MASK;

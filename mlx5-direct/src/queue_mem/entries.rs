@@ -196,12 +196,14 @@ impl CqeMem {
             (true, _) => return 0,
         };
         let len = out.len().min(room);
-        for (n, to) in out[..len].chunks_mut(8).enumerate() {
+        let mut bytes = [0; MOST_SCATTERED];
+        for n in 0..len.div_ceil(8) {
             // SAFETY: 8 * n < room, and `room` bytes from `from` on are inside the entry in each of
             // the cases above; aligned as both places are.
             let word = unsafe { from.cast::<u64>().add(n).read_volatile() };
-            to.copy_from_slice(&word.to_ne_bytes()[..to.len()]);
+            bytes[8 * n..8 * n + 8].copy_from_slice(&word.to_ne_bytes());
         }
+        out[..len].copy_from_slice(&bytes[..len]);
         len
     }
 }

@@ -167,12 +167,6 @@ impl SqMem {
         self.next_ctrl.block = (self.at as u16).to_be_bytes();
     }
 
-    /// From now on until the next [`aim`](Self::aim), every request needs a check.
-    #[inline(always)]
-    pub(crate) fn forget_next(&mut self) {
-        self.limit = self.at;
-    }
-
     /// Takes the place of the next request, and records its cookie, if the request has one block
     /// and may be posted without any other check. Otherwise changes nothing.
     #[inline(always)]
@@ -182,10 +176,21 @@ impl SqMem {
         cookie: u64,
         register: &SendRegister,
     ) -> Option<OneBlock<'_>> {
-        let at = self.at;
         // One sum for three checks: a request of more blocks and a register without BlueFlame bring
         // the position beyond any limit.
-        let after = at.wrapping_add(register.surcharge()).wrapping_add(step.0);
+        self.block_up_to(self.at.wrapping_add(register.surcharge()).wrapping_add(step.0), cookie)
+    }
+
+    /// As [`next_block`](Self::next_block), for a request of one block that is rung later.
+    #[inline(always)]
+    pub(crate) fn next_block_of_chain(&mut self, cookie: u64) -> Option<OneBlock<'_>> {
+        self.block_up_to(self.at.wrapping_add(Step::ONE_BLOCK.0), cookie)
+    }
+
+    /// The block at the position, if the position `after` is within the limit.
+    #[inline(always)]
+    fn block_up_to(&mut self, after: u64, cookie: u64) -> Option<OneBlock<'_>> {
+        let at = self.at;
         if self.limit.wrapping_sub(after).cast_signed() < 0 {
             return None;
         }
@@ -282,7 +287,8 @@ impl SqMem {
     }
 }
 
-/// The place of a request of one block, in a queue whose register has BlueFlame.
+/// The place of a request of one block. From [`SqMem::next_block`], the queue's register has
+/// BlueFlame.
 pub(crate) struct OneBlock<'a> {
     /// A block of the ring.
     wqe: *mut u8,
@@ -307,6 +313,14 @@ impl OneBlock<'_> {
         // SAFETY: the last three of four units of a block of the ring, which is 64-byte aligned;
         // exclusive through the borrow of the ring.
         unsafe { Units::new(self.wqe.add(SEGMENT_BYTES), BLOCK_UNITS - 1) }
+    }
+
+    /// Writes the control segment. A later doorbell hands the WQE to the device.
+    #[inline(always)]
+    pub(crate) fn keep(self, ctrl: Unit) {
+        // SAFETY: the first unit of a block of the ring, which is 64-byte aligned; exclusive
+        // through the borrow of the ring.
+        unsafe { self.wqe.cast::<Unit>().write(ctrl) };
     }
 
     /// Writes the control segment, and hands the WQE to the device: barrier, record, flush,

@@ -1,7 +1,10 @@
 //! Several requests of any types with one doorbell.
 
 use super::{REQUEST_SHIFT, SendError, Sq, block};
-use crate::wr::{Data, Wr};
+use crate::{
+    wqe::send::BLOCK_UNITS,
+    wr::{Data, Wr},
+};
 
 /// Requests that are written but not rung. [`Sq::chain`] makes a chain. A chain that is dropped
 /// without [`ring`](Self::ring) takes its requests back.
@@ -31,11 +34,38 @@ impl Sq {
     /// Starts a chain: requests of any types that are rung with one doorbell.
     #[inline(always)]
     pub fn chain(&mut self) -> Chain<'_> {
+        self.stay_near();
         let (at, fence_due) = (self.at(), self.fence_due);
-        // A chain that is leaked leaves its requests written, so the place of the next request is
-        // not known until the end of the chain.
-        self.ring.forget_next();
         Chain { sq: self, first: at, last: at, fence_due }
+    }
+
+    /// Writes a request of one block, if this needs no other check. Otherwise changes nothing. The
+    /// device does not know of the request yet.
+    #[inline(always)]
+    fn write_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
+        let units = wr.units();
+        if units > BLOCK_UNITS || wr.is_fenced() || wr.changes_key() {
+            return false;
+        }
+        let (ctrl, qpn) = (wr.ctrl(units).words(0, 0), self.qpn());
+        let Some(mut place) = self.ring.next_block_of_chain(cookie) else { return false };
+        wr.write_body(&mut place.body(), qpn);
+        let ctrl = place.ctrl(ctrl);
+        place.keep(ctrl);
+        true
+    }
+
+    /// The rest of [`Chain::push`]: several blocks, fences, a full queue, the end of the ring.
+    #[cold]
+    #[inline(never)]
+    fn write_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+        self.ring.aim(self.free() & self.open);
+        if self.write_one_block(&wr, cookie) {
+            return Ok(());
+        }
+        let outcome = self.write(wr, cookie);
+        self.ring.aim(self.free() & self.open);
+        outcome
     }
 }
 
@@ -48,7 +78,9 @@ impl Chain<'_> {
     #[inline(always)]
     pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
         let at = self.sq.at();
-        self.sq.write(wr, cookie)?;
+        if !self.sq.write_one_block(&wr, cookie) {
+            self.sq.write_any(wr, cookie)?;
+        }
         self.last = at;
         Ok(())
     }
@@ -70,7 +102,6 @@ impl Chain<'_> {
         if n > 0 {
             self.sq.publish(self.first, block(self.last));
         }
-        self.sq.aim();
         core::mem::forget(self);
         n
     }

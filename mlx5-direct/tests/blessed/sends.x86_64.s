@@ -169,65 +169,69 @@ send_prepared:
     push %rbx
     push %rax
     test %r8,%r8
-    je line71
-    mov %r8,%rbx
-    mov %rcx,%r14
-    mov %rdx,%r15
-    mov %rsi,%r12
-    mov %rdi,%r13
-    shl $0x4,%rbx
-    add %rcx,%rbx
-    mov placed(%rip),%rbp
-    data16 data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
-    mov (%r14),%rax
-    mov 0x8(%r14),%rdx
-    mov %rax,(%r12,%r15,1)
-    mov 0x38(%r13),%rcx
-    mov 0x88(%r13),%rax
-    mov 0x150(%r12),%rsi
-    add %rcx,%rsi
-    mov 0x10(%rax),%rax
-    add %rsi,%rax
-    cmp %rax,0x40(%r13)
-    js line62
-    mov %rax,0x38(%r13)
-    movzwl %cx,%ecx
-    shl $0x3,%ecx
-    mov 0x48(%r13),%rsi
-    mov 0x50(%r13),%rdi
-    movaps 0x20(%r13),%xmm0
-    mov %eax,%r8d
-    rol $0x8,%r8w
-    mov %r8w,0x21(%r13)
-    mov %rdx,(%rdi,%rcx,2)
-    mov %rax,0x8(%rdi,%rcx,2)
-    movaps 0x10(%r12),%xmm1
-    movaps 0x20(%r12),%xmm2
-    movaps 0x30(%r12),%xmm3
-    orps (%r12),%xmm0
-    movaps %xmm0,(%rsi,%rcx,8)
-    movaps %xmm1,0x10(%rsi,%rcx,8)
-    movaps %xmm2,0x20(%rsi,%rcx,8)
-    movaps %xmm3,0x30(%rsi,%rcx,8)
-    mov 0x70(%r13),%rax
-    mov %r8w,0x2(%rax)
+    je line75
+    shl $0x4,%r8
+    add %rcx,%r8
+    mov placed(%rip),%r15
+    data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
+    mov (%rcx),%r9
+    mov 0x8(%rcx),%rax
+    mov %r9,(%rsi,%rdx,1)
+    mov 0x38(%rdi),%r10
+    mov 0x88(%rdi),%r9
+    mov 0x150(%rsi),%r11
+    add %r10,%r11
+    mov 0x10(%r9),%r9
+    add %r11,%r9
+    cmp %r9,0x40(%rdi)
+    js line57
+    mov %r9,0x38(%rdi)
+    movzwl %r10w,%r10d
+    shl $0x3,%r10d
+    mov 0x48(%rdi),%r11
+    mov 0x50(%rdi),%rbx
+    movaps 0x20(%rdi),%xmm0
+    mov %r9d,%ebp
+    rol $0x8,%bp
+    mov %bp,0x21(%rdi)
+    mov %rax,(%rbx,%r10,2)
+    mov %r9,0x8(%rbx,%r10,2)
+    movaps 0x10(%rsi),%xmm1
+    movaps 0x20(%rsi),%xmm2
+    movaps 0x30(%rsi),%xmm3
+    orps (%rsi),%xmm0
+    movaps %xmm0,(%r11,%r10,8)
+    movaps %xmm1,0x10(%r11,%r10,8)
+    movaps %xmm2,0x20(%r11,%r10,8)
+    movaps %xmm3,0x30(%r11,%r10,8)
+    mov 0x70(%rdi),%rax
+    mov %bp,0x2(%rax)
     sfence
-    mov 0x80(%r13),%rax
+    mov 0x80(%rdi),%rax
     movaps %xmm0,(%rax)
     movaps %xmm1,0x10(%rax)
     movaps %xmm2,0x20(%rax)
     movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,0x80(%r13)
-    add $0x10,%r14
-    cmp %rbx,%r14
-    jne line18
-    jmp line71
-    mov %r13,%rdi
-    mov %r12,%rsi
-    call *%rbp
+    mov %rax,0x80(%rdi)
+    add $0x10,%rcx
+    cmp %r8,%rcx
+    jne line13
+    jmp line75
+    mov %rdi,%rbx
+    mov %rsi,%r14
+    mov %rdx,%r12
+    mov %rax,%rdx
+    mov %r8,%r13
+    mov %rcx,%rbp
+    call *%r15
+    mov %rbx,%rdi
+    mov %r14,%rsi
+    mov %r12,%rdx
+    mov %rbp,%rcx
+    mov %r13,%r8
     cmp $0x2,%al
-    je line58
+    je line53
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
