@@ -145,7 +145,7 @@ impl Rq {
     }
 
     /// The segments of a posted receive, in order. The payload of a
-    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs into them. Read them before the slot is
+    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs in them. Read them before the slot is
     /// posted again.
     pub fn segments(&self, number: u16) -> impl Iterator<Item = DataSeg> + '_ {
         (0..).map_while(move |n| self.ring.segment(number.into(), n))

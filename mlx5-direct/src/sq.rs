@@ -325,7 +325,7 @@ impl Sq {
     /// `last` is the first block of the last request.
     #[inline(always)]
     fn publish(&mut self, first: u64, last: u32) {
-        /// The position behind one request of the most blocks that a register takes.
+        /// How far the largest request that BlueFlame can copy moves the position.
         const ONE: u64 = REQUEST + (BLUEFLAME_BYTES as usize / BLOCK_BYTES) as u64;
         self.dbrec.publish(self.at() as u16);
         let behind = self.at().wrapping_sub(first);
@@ -406,7 +406,7 @@ impl Sq {
     }
 
     /// The data segments of a posted read or atomic, in order. The result of a
-    /// [`ScatteredSend`](crate::ScatteredSend) belongs into them. Read them before the blocks of
+    /// [`ScatteredSend`](crate::ScatteredSend) belongs in them. Read them before the blocks of
     /// the request are posted again. Empty for other requests.
     pub fn segments(&self, wqe_counter: u16) -> impl Iterator<Item = DataSeg> + '_ {
         let block = u32::from(wqe_counter);

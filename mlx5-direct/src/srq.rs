@@ -460,7 +460,7 @@ impl<M> Srq<M> {
     }
 
     /// The data segments of a slot in use, in order. The payload of a
-    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs into them. Read them before the slot is
+    /// [`ScatteredRecv`](crate::ScatteredRecv) belongs in them. Read them before the slot is
     /// returned. Empty for a slot that is not in use.
     pub fn segments(&self, slot: WqeIndex) -> impl Iterator<Item = DataSeg> + '_ {
         let index = u32::from(slot.0);

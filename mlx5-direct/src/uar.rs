@@ -64,8 +64,8 @@ pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 /// How queues use a send register.
 #[derive(Debug)]
 struct RegisterUse {
-    /// What a BlueFlame copy adds to the position that a queue compares with its limit: 0, or
-    /// [`DOORBELLS_ONLY`] from the moment on in which several queues have the register, or if the
+    /// What a queue adds to the position after a request before it compares the position with its
+    /// limit: 0, or [`DOORBELLS_ONLY`] as soon as several queues have the register, or if the
     /// register has no BlueFlame.
     surcharge: AtomicU64,
 }
@@ -128,8 +128,9 @@ impl SendRegister {
         self.surcharge() == 0
     }
 
-    /// What a BlueFlame copy adds to the position that a queue compares with its limit: 0, or 2^62
-    /// if the register takes doorbells only.
+    /// What a queue adds to the position after a request before it compares the position with its
+    /// limit: 0, or 2^62 if the register takes doorbells only. Then no request is within the limit,
+    /// and BlueFlame is not used.
     #[inline(always)]
     pub(crate) fn surcharge(&self) -> u64 {
         self.user.surcharge.load(Relaxed)
@@ -187,7 +188,7 @@ impl SendRegister {
     /// `body` is 16-byte aligned and valid for reads. The register has BlueFlame.
     #[inline(always)]
     pub(crate) unsafe fn ring_block(&mut self, ctrl: Unit, body: *const [Unit; 3]) {
-        // The units are read between the stores, so that two registers do.
+        // The units are read between the stores, so that two registers are enough.
         self.begin();
         let to = self.half.as_ptr().cast::<Unit>();
         // SAFETY: inside the half, aligned as it is; `body` is valid by contract.

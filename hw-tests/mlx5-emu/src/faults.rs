@@ -35,7 +35,7 @@ pub enum Fault {
     NotReady,
     /// A request completes with this syndrome.
     Error(u8),
-    /// A send completion is held back until another QP's passed it (or the next explicit step).
+    /// A send completion is written only after one of another QP (or at the next explicit step).
     Hold,
     /// A send completion is written twice.
     Repeat,

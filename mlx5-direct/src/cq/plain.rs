@@ -152,8 +152,8 @@ impl Peeked<'_> {
         self.cqe
     }
 
-    /// As [`PlainCqe::byte_count`], read now: a caller that needs the value late keeps it in no
-    /// register meanwhile.
+    /// As [`PlainCqe::byte_count`], but read from the entry now, so that a caller that needs the
+    /// value late holds no register for it until then.
     #[inline(always)]
     pub fn byte_count(&self) -> u32 {
         self.cq.cqes.at_next().byte_count()

@@ -158,8 +158,9 @@ impl SqMem {
     pub(crate) fn aim(&mut self, most: u32) {
         let number = usize::from(self.at as u16);
         let (first, len) = self.span_at(number as u32, most);
-        // Pointers to block and record 0 of a lap that starts with number 0. They wrap, since they
-        // may be outside the allocations; the numbers up to `limit` bring them back.
+        // Where block 0 and record 0 would be if running numbers were indices. Both places may be
+        // outside the allocations, so the arithmetic wraps. A number from `at` to `limit` leads
+        // inside again.
         let lap = number.wrapping_sub(first);
         self.blocks = self.base.as_ptr().wrapping_sub(lap.wrapping_mul(BLOCK_BYTES));
         self.records = self.posted.as_mut_ptr().wrapping_sub(lap);
@@ -195,7 +196,8 @@ impl SqMem {
             return None;
         }
         self.at = after;
-        // In units of 8 bytes, since an address has room for the factors 2 and 8.
+        // Multiplied by 8 here, so that the factors 8 (blocks) and 2 (records) remain, which an
+        // x86 address can have.
         let offset = opaque(usize::from(at as u16) * 8);
         let wqe = self.blocks.wrapping_byte_add(offset * 8);
         let posted = self.records.wrapping_byte_add(offset * 2);
@@ -400,8 +402,7 @@ impl<'a> Iterator for BlocksMut<'a> {
     }
 }
 
-/// The same value, of which the compiler knows nothing: it keeps the value in one register instead
-/// of a register for each multiple.
+/// Hides a value from the optimiser, which would otherwise keep each multiple of it in a register.
 #[inline(always)]
 fn opaque(value: usize) -> usize {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

@@ -56,9 +56,8 @@ impl Context {
     }
 }
 
-/// Where a patched context has the address of its [`Context`]: in a field that libibverbs keeps
-/// only so that the fields behind it stay in place. It was a function of the driver that libibverbs
-/// called. libibverbs has another copy for that, and the field's type has no arguments any more.
+/// Where a patched context has the address of its [`Context`]: in an operation that libibverbs no
+/// longer calls, and keeps only so that the fields behind it stay in place.
 fn own_place(raw: ContextKey) -> *const *const Context {
     raw.wrapping_byte_add(offset_of!(ibv_context, ops) + offset_of!(ibv_context_ops, _compat_async_event))
         .cast()

@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, entries: c_int, into: 
     unsafe { poll_cq_slow(raw, entries, into) }
 }
 
-/// `poll_cq` of a CQ of libmlx5, and of a CQ that another thread polled last.
+/// `poll_cq` for CQs that libmlx5 drives, and for CQs that another thread polled last.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
     }
 }
 
-/// Takes a message whose payload is in its entry and belongs into the first segment of its buffer.
+/// Takes a message whose payload is in its entry and belongs in the first segment of its buffer.
 #[inline(never)]
 fn poll_short(context: &Context, direct: &mut mlx5_direct::Cq, mut out: Out) -> Out {
     let (Some(wc), Some((entry, payload))) = (out.next(), direct.short_entry()) else { return out };

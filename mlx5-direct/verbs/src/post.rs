@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe { post_send_slow(raw, list, bad) }
 }
 
-/// All that the straight-line code of `post_send` does not post.
+/// Posts what the straight-line code of `post_send` does not.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe { post_srq_recv_slow(raw, list, bad) }
 }
 
-/// All that the straight-line code of `post_srq_recv` does not post.
+/// Posts what the straight-line code of `post_srq_recv` does not.
 ///
 /// # Safety
 ///

@@ -179,8 +179,8 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     evd_dequeue_rest(evd, out)
 }
 
-// Each has a function of its own, so that it saves only the registers that it needs. `extern "C"`
-// functions do not unwind, so the last call of each is a jump.
+// The two dequeues are separate functions, so that each saves only the registers that it uses.
+// `extern "C"` functions do not unwind, so the last call of each is a jump.
 
 #[inline(never)]
 fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
@@ -200,8 +200,8 @@ fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
     evd_dequeue_rest(evd, out)
 }
 
-/// All other dequeues of a thread that owns the biased lock of the handle, as far as they call no
-/// code of the program.
+/// Other dequeues by a thread that owns the biased lock of the handle, if they run no code of the
+/// program.
 #[inline(never)]
 extern "C" fn evd_dequeue_rest(evd: Handle, out: Out<Event>) -> u32 {
     if !out.is_null()
@@ -235,8 +235,8 @@ pub(super) extern "C" fn evd_dequeue_by_verbs(evd: Handle, out: Out<Event>) -> u
     evd_dequeue_slow(evd, out)
 }
 
-/// First as the fast path does, after waiting for other threads that use the handle. Then with all
-/// checks and for events of all kinds.
+/// Waits for other threads that use the handle and tries the fast path again. Then makes all checks
+/// and takes events of any kind.
 #[inline(never)]
 fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {

@@ -56,7 +56,7 @@ const _: () = assert!(SLOT_SIZE.is_power_of_two() && align_of::<HandleSlot>() ==
 pub(super) struct HandleSlot {
     /// The provider table, for libdat2.
     provider: [AtomicPtr<Table>; GENERATIONS],
-    /// The low half of the address that handles of the present generation have; 0 before the first
+    /// The low half of the address in a handle of the present generation; 0 before the first
     /// generation.
     present: AtomicU32,
     /// The process that created the object.

@@ -1,10 +1,14 @@
 //! The entry points that post. None allocates memory.
 //!
-//! `dat_srq_post_recv` takes only the biased lock of the SRQ's handle slot. Posts to an EP take the
-//! handle slot's read lock, then the locks of the EP's rings. A Send, RDMA Write, RDMA Read or
-//! receive of one segment takes the biased lock of the handle slot instead, if the LMR is that of
-//! the last request or receive; such a Send on the direct path takes only the lock of the EP's
-//! requests.
+//! The lock that a post takes first:
+//!
+//! - `dat_srq_post_recv`: the biased lock of the SRQ's handle slot. Only a post to a full SRQ takes
+//!   others.
+//! - a Send by the direct path, of one segment in the LMR of the last request: the lock of the EP's
+//!   requests, by the door of the handle slot.
+//! - another request or receive of one segment in the LMR of the last one: the biased lock of the
+//!   EP's handle slot, then that of the ring.
+//! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
 
 use super::code::{Code, SUCCESS, guard};
 use super::convert::completion_flags;
@@ -244,7 +248,7 @@ fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u
 }
 
 /// As [`srq_post_recv`], in the table of the verbs path. A post that the device library refuses
-/// ends with the error at once, so that no argument has to be kept during the library's call.
+/// ends with the error at once, so the arguments need not be saved across the library's call.
 pub(super) extern "C" fn srq_post_recv_by_verbs(
     srq: Handle,
     count: i32,

@@ -33,7 +33,7 @@ const FREE: u64 = u64::MAX;
 /// The end of a list of entries.
 const NONE: u32 = u32::MAX;
 
-/// Chunks behind the first. The table is twice as large with each of them as before.
+/// Chunks behind the first. Each doubles the table.
 const LATER: usize = 24;
 
 /// The table has at least this many more entries than the SRQ is deep.

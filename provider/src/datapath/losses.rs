@@ -40,7 +40,7 @@ struct Losses {
     /// oldest first, with their entries. A post that has completed since leaves when it reaches the
     /// front.
     pending: VecDeque<(u64, u32)>,
-    /// `pending` covers the posts before this one: all of them that had not completed.
+    /// `pending` was filled with all posts before this one that had not completed.
     covered: u64,
 }
 

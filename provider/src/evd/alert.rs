@@ -127,7 +127,7 @@ impl EvdInner {
         self.queue().alert.mark(qpn, on);
     }
 
-    /// An EP connects whose failures only its completions on this EVD report.
+    /// Called when an EP connects that reports failures only by its completions on this EVD.
     pub(crate) fn expect_failures(&self) {
         self.queue().alert.expect_failures();
         self.watch_and_look();

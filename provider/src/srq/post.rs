@@ -209,7 +209,7 @@ fn post_several_in_run(
     cookie: u64,
 ) -> bool {
     let Some(key) = last.keys() else { return false };
-    // Without a segment, no LMR shows that the SRQ is alive.
+    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
     if iov.is_empty() || iov.len() > max_iov as usize {
         return false;
     }
@@ -249,7 +249,7 @@ fn few_by_verbs<'a>(
     into: &'a mut [Sge; FEW],
 ) -> Option<(&'a [Sge], WrInfo)> {
     let key = last.keys()?;
-    // Without a segment, no LMR shows that the SRQ is alive.
+    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
     let first = iov.first()?;
     if iov.len() > max_iov as usize {
         return None;
@@ -286,7 +286,7 @@ fn few<'a, T>(
     into: &'a mut [T; FEW],
     form: impl Fn(&LmrTriplet, u32) -> T,
 ) -> Option<&'a [T]> {
-    // Without a segment, no LMR shows that the SRQ is alive.
+    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
     if iov.is_empty() || iov.len() > max_iov as usize {
         return None;
     }

@@ -12,10 +12,10 @@ use crate::mem;
 use crate::objects::{Blocked, Outstanding, Seg, access};
 use crate::qp_state::{QpState, QpType};
 
-/// WQEs of one QP in one turn; others get theirs then.
+/// The most WQEs of one QP that are executed before other QPs get a turn.
 const TURN: u32 = 64;
 
-/// Bytes of an answer, and those of them that go into the CQE.
+/// The length of an answer, and its bytes and their number if they go into the CQE.
 pub(super) type Landed = (u32, Option<([u8; 64], usize)>);
 
 /// The result of a WQE.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Gives an SRQ without QPs back to libmlx5. What was posted is posted again: no QP has taken any
-/// of it, and libmlx5 uses the same slots in the same order, and counts to the same number.
+/// of it, and libmlx5 uses the same slots in the same order, and its counter gets the same value.
 pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
     let raw = srq.raw.get();
     let direct = srq.direct.lock();

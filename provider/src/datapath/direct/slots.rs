@@ -5,8 +5,7 @@
 //! passes through these states: the poster posts the slot, a completion marks the slot as
 //! *completed*, and reaping the event sets the slot's bit in the map of *returned* slots. The
 //! poster clears bits, a word of 64 at a time, and posts those slots again. A completion that is
-//! reaped immediately skips the completed state. In this common case a slot writes only its bit and
-//! a counter here.
+//! reaped immediately skips the completed state: then only the slot's bit and a counter are written.
 //!
 //! There are two maps of returned slots. Any thread may set bits of the shared map
 //! ([`RingSlots::release`], [`RingSlots::reap`]), with atomic read-modify-write instructions. One

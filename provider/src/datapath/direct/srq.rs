@@ -98,7 +98,7 @@ impl DirectPoster {
     /// without posting.
     #[inline(always)]
     pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
-        // The contiguous span is no longer than the room: see `reserved`.
+        // `reserved` has limited the contiguous span to the number of free entries.
         self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
     }
 
