@@ -17,7 +17,10 @@
 
 use crate::{
     barrier,
-    cqe::{self, Completion, CqeError, CqeFields, Message, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
+    cqe::{
+        self, Completion, CqeError, CqeFields, Message, RawCqe, RecvCqe, ScatteredRecv, ScatteredSend,
+        SendCqe,
+    },
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem, CqeRef},
     uar::Uar,
@@ -315,6 +318,13 @@ impl Cq {
     #[inline]
     pub fn message(&self) -> Message {
         Message::decode(&self.cqes.entry(self.cqes.index().wrapping_sub(1)))
+    }
+
+    /// A copy of all fields of the last polled entry. Call this before the next poll or
+    /// [`clean`](Self::clean).
+    #[inline]
+    pub fn raw(&self) -> RawCqe {
+        self.cqes.entry(self.cqes.index().wrapping_sub(1)).raw()
     }
 
     /// Whether [`poll`](Self::poll) would find an entry.

@@ -38,7 +38,9 @@ pub struct RawCqe {
     /// In a receive: the sender's QP number in the low 24 bits; for datagrams, the bits above say
     /// whether the message has a GRH.
     pub flags_rqpn: Be32,
-    tail: [u8; 4],
+    tail: [u8; 2],
+    /// In a receive of a raw packet: its VLAN tag.
+    pub vlan_info: Be16,
     /// SRQ number (CQE version 0) or user index (version 1), low 24 bits.
     pub srqn_uidx: Be32,
     /// Immediate data, invalidated rkey or pkey.
@@ -65,6 +67,7 @@ const _: () = {
     assert!(offset_of!(RawCqe, ml_path) == 17);
     assert!(offset_of!(RawCqe, slid) == 22);
     assert!(offset_of!(RawCqe, flags_rqpn) == 24);
+    assert!(offset_of!(RawCqe, vlan_info) == 30);
     assert!(offset_of!(RawCqe, srqn_uidx) == 32);
     assert!(offset_of!(RawCqe, imm_inval_pkey) == 36);
     assert!(offset_of!(RawCqe, byte_cnt) == 44);
@@ -151,7 +154,8 @@ impl RawCqe {
             reserved: [bytes[18], bytes[19], bytes[20], bytes[21]],
             slid: Be16::new(u16::from_be_bytes([bytes[22], bytes[23]])),
             flags_rqpn: Be32::new(word(24)),
-            tail: [bytes[28], bytes[29], bytes[30], bytes[31]],
+            tail: [bytes[28], bytes[29]],
+            vlan_info: Be16::new(u16::from_be_bytes([bytes[30], bytes[31]])),
             srqn_uidx: Be32::new(word(32)),
             imm_inval_pkey: Be32::new(word(36)),
             app: [bytes[40], bytes[41], bytes[42], bytes[43]],

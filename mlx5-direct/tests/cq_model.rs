@@ -83,7 +83,7 @@ fn an_entry_decodes_alike_in_bytes_and_in_a_queue() {
 #[test]
 fn an_entry_in_bytes_has_the_fields_of_the_format() {
     let cqe = RawCqe::from_bytes(&std::array::from_fn(|at| at as u8));
-    assert_eq!((cqe.ml_path(), cqe.slid()), (0x11, 0x1617));
+    assert_eq!((cqe.ml_path(), cqe.slid(), cqe.vlan_info.get()), (0x11, 0x1617, 0x1e1f));
     assert_eq!(cqe.flags_rqpn(), 0x1819_1a1b);
     assert_eq!(cqe.srqn_uidx(), 0x2021_2223);
     assert_eq!(cqe.imm_inval_pkey(), 0x2425_2627);
@@ -148,6 +148,11 @@ fn a_plain_entry_is_seen_until_it_is_taken() {
                     byte_count: e.byte_count(),
                 });
                 assert_eq!(in_place, plain);
+                let raw = cq.plain_entry().map(|entry| entry.raw());
+                assert_eq!(
+                    raw.map(|raw| (raw.sop_drop_qpn(), raw.wqe_counter())),
+                    kind.map(|_| (0xab_cdef, n))
+                );
             }
             if n.is_multiple_of(2)
                 && let Some(entry) = cq.plain_entry()
@@ -161,6 +166,7 @@ fn a_plain_entry_is_seen_until_it_is_taken() {
             } else {
                 poll(&mut cq);
             }
+            assert_eq!((cq.raw().wqe_counter(), cq.raw().op_own() >> 4), (n, opcode));
             assert!(cq.peek_plain().is_none() && cq.plain_entry().is_none() && !cq.is_next_ready());
         }
     }

@@ -133,16 +133,25 @@ impl<T> BiasedMutex<T> {
         self.try_lock_fast().unwrap_or_else(|| self.lock_slow())
     }
 
+    /// As [`lock`](Self::lock); `None` if this thread holds a guard of this mutex.
+    #[inline]
+    pub fn lock_unless_held(&self) -> Option<Guard<'_, T>> {
+        self.try_lock_fast().or_else(|| self.try_lock_slow())
+    }
+
     #[inline(never)]
     fn lock_slow(&self) -> Guard<'_, T> {
-        let slow = self.raw.hold();
-        assert!(slow.is_ok(), "a thread locks a mutex that it holds");
+        let guard = self.try_lock_slow();
+        assert!(guard.is_some(), "a thread locks a mutex that it holds");
+        guard.unwrap_or_else(|| unreachable!("refused above"))
+    }
+
+    #[inline(never)]
+    fn try_lock_slow(&self) -> Option<Guard<'_, T>> {
+        let slow = self.raw.hold().ok()?;
         // The door is looked up under the ordinary lock.
-        let entered = slow.map(|slow| self.raw.enter(slow, self.reuse(), self.second_word()));
-        match entered {
-            Ok(entered) => Guard::new(self.value.get(), entered),
-            Err(_) => unreachable!("refused above"),
-        }
+        let entered = self.raw.enter(slow, self.reuse(), self.second_word());
+        Some(Guard::new(self.value.get(), entered))
     }
 
     /// The value, which nobody else uses.

@@ -100,6 +100,19 @@ fn a_mutex_is_not_locked_twice_by_one_thread() {
 }
 
 #[test]
+fn a_thread_is_told_that_it_holds_the_mutex() {
+    let mutex = BiasedMutex::new(0_u32);
+    // In biased mode, and in shared mode.
+    for _ in 0..2 {
+        let guard = mutex.lock_unless_held();
+        assert!(guard.is_some() && mutex.lock_unless_held().is_none());
+        drop(guard);
+        visit(&mutex);
+    }
+    assert!(mutex.lock_unless_held().is_some());
+}
+
+#[test]
 fn a_guard_of_the_owner_excludes_its_own_thread() {
     let mutex = BiasedMutex::new(0);
     drop(mutex.lock());

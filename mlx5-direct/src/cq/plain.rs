@@ -3,7 +3,7 @@
 use super::Cq;
 use crate::{
     barrier,
-    cqe::{self, CqeFields, Message, PlainCqe, PlainKind},
+    cqe::{self, CqeFields, Message, PlainCqe, PlainKind, RawCqe},
     queue_mem::{CqeMem, CqeRef},
 };
 
@@ -129,6 +129,12 @@ impl PlainEntry<'_> {
     #[inline(always)]
     pub fn byte_count(&self) -> u32 {
         self.entry.byte_count()
+    }
+
+    /// A copy of all fields, which is valid after the entry was taken, too.
+    #[inline(always)]
+    pub fn raw(&self) -> RawCqe {
+        self.entry.raw()
     }
 
     /// What the entry of a receive says about its message.

@@ -248,6 +248,14 @@ impl CqeRef<'_> {
         bytes
     }
 
+    /// A copy of the fields.
+    #[inline(always)]
+    pub(crate) fn raw(&self) -> RawCqe {
+        // SAFETY: the 64 bytes that `entry` checked, which are 64-byte aligned. Each bit pattern is a
+        // value of the struct.
+        unsafe { self.fields.cast::<RawCqe>().read() }
+    }
+
     /// The counter of an entry whose `op_own` is exactly this. One read gets both, so no barrier is
     /// needed between the test and the counter. Other fields need one, which is contained.
     #[inline(always)]
