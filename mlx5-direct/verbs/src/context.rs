@@ -10,8 +10,9 @@ use core::{
 };
 
 use doorbell_sys::{
-    ibv_context, ibv_context_ops, ibv_cq, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
+    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mw, ibv_mw_bind, ibv_qp,
+    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_wq,
+    ibv_wq_init_attr, verbs_context,
 };
 
 use crate::{
@@ -21,6 +22,7 @@ use crate::{
     table::ByNumber,
 };
 
+type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
 type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
 type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
 type CreateWq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq;
@@ -34,6 +36,7 @@ pub(crate) struct Context {
     pub(crate) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
     pub(crate) req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     pub(crate) bind_mw: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int,
+    create_cq_ex: Option<CreateCqEx>,
     create_qp_ex: Option<CreateQpEx>,
     create_srq_ex: Option<CreateSrqEx>,
     create_wq: Option<CreateWq>,
@@ -134,12 +137,14 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         poll_cq,
         req_notify_cq,
         bind_mw,
+        create_cq_ex: None,
         create_qp_ex: None,
         create_srq_ex: None,
         create_wq: None,
         qps: ByNumber::new(),
         objects: Objects::new(),
     }));
+    context.create_cq_ex = exchange!(raw, create_cq_ex, create_cq_ex);
     context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);
     context.create_srq_ex = exchange!(raw, create_srq_ex, create_srq_ex);
     context.create_wq = exchange!(raw, create_wq, create_wq);
@@ -161,6 +166,9 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
 }
 
 fn unpatch_extended(raw: *mut ibv_context, context: &Context) {
+    if let Some(before) = context.create_cq_ex {
+        let _ = exchange!(raw, create_cq_ex, before);
+    }
     if let Some(before) = context.create_qp_ex {
         let _ = exchange!(raw, create_qp_ex, before);
     }
@@ -181,6 +189,24 @@ unsafe extern "C" fn create_qp_ex(raw: *mut ibv_context, attr: *mut ibv_qp_init_
     control::create_qp(context, &control::Wanted::of_extended(unsafe { &*attr }), || unsafe {
         create(raw, attr)
     })
+}
+
+/// `create_cq_ex` of a context.
+unsafe extern "C" fn create_cq_ex(raw: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    // SAFETY: a patched context, whose operation this is.
+    let context = unsafe { Context::of(raw) };
+    let Some(create) = context.create_cq_ex else { return core::ptr::null_mut() };
+    if real::inside() {
+        // SAFETY: the caller's arguments.
+        return unsafe { create(raw, attr) };
+    }
+    // SAFETY: the caller's arguments; valid attributes by the contract of the call; the CQ is null
+    // or new.
+    unsafe {
+        let cq = real::call(|| create(raw, attr));
+        control::add_extended_cq(cq, &*attr);
+        cq
+    }
 }
 
 /// `create_srq_ex` of a context. Basic SRQs come through `ibv_create_srq`.

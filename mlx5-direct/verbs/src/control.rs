@@ -12,8 +12,8 @@ use std::{
 
 use biased_lock::BiasedMutex;
 use doorbell_sys::{
-    ibv_context, ibv_cq, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state,
-    ibv_qp_type, ibv_srq,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_srq,
 };
 use libc::{EOPNOTSUPP, c_int};
 use mlx5_direct::{DvError, LayoutError, Rq, Sq};
@@ -22,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     context::Context,
     extended::{self, Batch},
+    extended_cq::{self, Session},
     objects::{CONTEXTS, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
     real, report,
     report::Class,
@@ -91,28 +92,48 @@ fn free<T>(object: &'static T) {
     drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
 }
 
-/// Registers a CQ that `ibv_create_cq` made.
+/// Registers a CQ that `ibv_create_cq_ex` made with these attributes.
 ///
 /// # Safety
 ///
 /// Null, or a live CQ that no other thread knows yet.
-pub(crate) unsafe fn add_cq(raw: *mut ibv_cq) {
+pub(crate) unsafe fn add_extended_cq(raw: *mut ibv_cq_ex, attr: &ibv_cq_init_attr_ex) {
+    // SAFETY: null or a live CQ by contract.
+    let Some(cq) = (unsafe { raw.as_ref() }) else { return };
+    if let Some(why) = extended_cq::obstacle(attr) {
+        return report::left(Class::Cq, format_args!("CQ {raw:p}"), &why);
+    }
+    let session = Session::new(cq);
+    // SAFETY: a live CQ that no other thread knows yet.
+    if let Some(cq) = unsafe { add_cq(raw.cast(), Some(session)) } {
+        // SAFETY: as above; the object of this CQ.
+        unsafe { extended_cq::patch(raw, cq) };
+    }
+}
+
+/// Registers a CQ; an extended one has a session. Returns the object, if there is a place for it.
+///
+/// # Safety
+///
+/// Null, or a live CQ that no other thread knows yet.
+pub(crate) unsafe fn add_cq(raw: *mut ibv_cq, session: Option<Session>) -> Option<&'static Cq> {
     // SAFETY: a live CQ, with its open context.
-    let Some(context) = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten() else {
-        return;
-    };
+    let context = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten()?;
     let cq = Box::leak(Box::new(Cq {
         raw: Raw::new(raw),
         context,
         left: AtomicBool::new(false),
         state: BiasedMutex::new(CqState::default()),
+        session,
     }));
     let _control = CONTROL.lock();
     // SAFETY: a live CQ, which is new.
     if !unsafe { context.objects.of::<ibv_cq>().insert(raw, cq) } {
         report::left(Class::Cq, format_args!("CQ {raw:p}"), &"no place in the table");
         free(cq);
+        return None;
     }
+    Some(cq)
 }
 
 /// Removes an object of the program from its table.
@@ -265,7 +286,10 @@ fn leave_cq(cq: &'static Cq, why: &dyn fmt::Display) {
         let raw = cq.raw.get();
         // SAFETY: the CQ was not left before, so it is in the table, and alive: its destruction
         // removes it under the control lock, which the caller holds.
-        unsafe { cq.context.objects.of::<ibv_cq>().remove(raw) };
+        unsafe {
+            cq.context.objects.of::<ibv_cq>().remove(raw);
+            extended_cq::restore(raw, cq);
+        }
         report::left(Class::Cq, format_args!("CQ {raw:p}"), why);
         // The object is not freed: a poll of another thread may hold its lock.
     }

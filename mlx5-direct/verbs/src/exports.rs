@@ -113,7 +113,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     unsafe {
         let cq = create(context, cqe, cq_context, channel, comp_vector);
         if !real::inside() {
-            control::add_cq(cq);
+            control::add_cq(cq, None);
         }
         cq
     }

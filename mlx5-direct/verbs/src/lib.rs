@@ -7,14 +7,15 @@
 //! context it replaces the function pointers of the data path: `post_send`, `post_recv`,
 //! `post_srq_recv`, `poll_cq`, `req_notify_cq` and `bind_mw` (`context`). The new functions look
 //! the object up by its address (`table`): objects of the library are posted to and polled here
-//! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called.
+//! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called. Extended CQs have
+//! functions of their own, which are replaced in each (`extended_cq`).
 //!
 //! # What is taken over
 //!
 //! | object | taken over | left to libmlx5 |
 //! |---|---|---|
 //! | QP | RC, UC, UD and XRC send QPs | other types, QPs with creation flags, extended operations of `mlx5dv_create_qp`, QPs whose CQ or SRQ is left |
-//! | CQ | of `ibv_create_cq`, with the first QP that is taken over | `ibv_create_cq_ex`, `mlx5dv_create_cq`; CQs of a QP, WQ or SRQ that is left |
+//! | CQ | of `ibv_create_cq` and `ibv_create_cq_ex`, with the first QP that is taken over | extended CQs with the real time or the fields of tag matching, `mlx5dv_create_cq`; CQs of a QP, WQ or SRQ that is left |
 //! | SRQ | of `ibv_create_srq` | XRC and tag matching; SRQs of a QP that is left |
 //!
 //! A queue that the program itself drives through `mlx5dv_init_obj` goes back to libmlx5. One
@@ -25,13 +26,15 @@
 //! # Threads
 //!
 //! Every call may be made from any thread. Each object has a lock. The order of the locks is:
-//! control (`control`), CQ, then the queues of a QP or an SRQ. No call of verbs is made while a
-//! lock of an object is held.
+//! session of an extended CQ (`extended_cq`), control (`control`), CQ, then the queues of a QP or an
+//! SRQ. A session lasts while the program does as it likes, so no thread waits for a session while it
+//! holds another lock. No call of verbs is made while a lock of an object is held.
 
 mod context;
 mod control;
 pub mod exports;
 mod extended;
+mod extended_cq;
 mod objects;
 mod poll;
 mod post;

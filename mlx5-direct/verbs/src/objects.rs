@@ -13,6 +13,7 @@ use mlx5_direct::{Rq, Sq};
 use crate::{
     context::Context,
     extended::Batch,
+    extended_cq::Session,
     table::{Numbered, Table},
 };
 
@@ -135,13 +136,15 @@ impl<T> Raw<T> {
     }
 }
 
-/// A CQ of `ibv_create_cq`.
+/// A CQ of `ibv_create_cq` or `ibv_create_cq_ex`.
 pub(crate) struct Cq {
     pub(crate) raw: Raw<ibv_cq>,
     pub(crate) context: &'static Context,
     /// Whether libmlx5 drives the CQ.
     pub(crate) left: AtomicBool,
     pub(crate) state: BiasedMutex<CqState>,
+    /// For a CQ of `ibv_create_cq_ex`.
+    pub(crate) session: Option<Session>,
 }
 
 #[derive(Default)]

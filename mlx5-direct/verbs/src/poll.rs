@@ -6,7 +6,8 @@ use core::ffi::c_int;
 use biased_lock::BiasedMutex;
 use doorbell_sys::{ibv_cq, ibv_wc, ibv_wc_status};
 use mlx5_direct::{
-    ArmFor, Completion, CqeError, DataSeg, ErrorCqe, PlainKind, RecvCqe, Rq, ScatteredRecv, Sq, WqeIndex,
+    ArmFor, Completion, CqeError, DataSeg, ErrorCqe, PlainEntry, PlainKind, RecvCqe, Rq, ScatteredRecv, Sq,
+    WqeIndex, cqe::RawCqe,
 };
 
 use crate::{
@@ -104,32 +105,93 @@ fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
 /// Takes a message whose payload is in its entry and belongs in the first segment of its buffer.
 #[inline(never)]
 fn poll_short(context: &Context, direct: &mut mlx5_direct::Cq, mut out: Out) -> Out {
-    let (Some(wc), Some((entry, payload))) = (out.next(), direct.short_entry()) else { return out };
-    let (qpn, length) = (entry.qpn(), entry.byte_count());
+    let Some(wc) = out.next() else { return out };
+    let fill = |entry: &PlainEntry<'_>, wr_id| wc::plain_received(wc, entry, entry.qpn(), wr_id);
+    if take_short(context, direct, fill).is_some() {
+        out.pass();
+    }
+    out
+}
+
+/// Takes a message as `poll_short`, and passes its entry and its `wr_id` to `fill`.
+#[inline(always)]
+fn take_short(
+    context: &Context,
+    direct: &mut mlx5_direct::Cq,
+    fill: impl FnOnce(&PlainEntry<'_>, u64),
+) -> Option<()> {
+    let (entry, payload) = direct.short_entry()?;
+    let length = entry.byte_count();
     // SAFETY: as in `poll_run`.
-    let Some(qp) = (unsafe { context.qps.get(qpn) }) else { return out };
+    let qp = unsafe { context.qps.get(entry.qpn()) }?;
     let to = |first: Option<DataSeg>| first.filter(|to| to.byte_count() >= length);
     let (to, wr_id) = match &qp.receive {
         Receives::Shared(srq) => {
             let (mut srq, slot) = (srq.direct.lock(), WqeIndex(entry.wqe_counter()));
-            let Some(to) = to(srq.segments(slot).next()) else { return out };
-            (to, srq.complete(slot).ok())
+            let to = to(srq.segments(slot).next())?;
+            (to, srq.complete(slot).ok()?)
         }
         Receives::Own(rq) => {
-            let mut rq = rq.lock();
-            let Some(rq) = &mut *rq else { return out };
-            let Some(to) = to(rq.segments(entry.wqe_counter()).next()) else { return out };
-            (to, rq.complete(entry.wqe_counter()).ok())
+            let (mut rq, counter) = (rq.lock(), entry.wqe_counter());
+            let rq = rq.as_mut()?;
+            let to = to(rq.segments(counter).next())?;
+            (to, rq.complete(counter).ok()?)
         }
     };
-    let Some(wr_id) = wr_id else { return out };
     // SAFETY: the payload has 32 bytes, and `short_entry` gives no longer message. The program gave
     // this address for a message, and leaves that memory alone until it gets the completion.
     unsafe { (to.addr() as *mut u8).copy_from_nonoverlapping(payload.as_ptr(), length as usize) };
-    wc::plain_received(wc, &entry, qpn, wr_id);
+    fill(&entry, wr_id);
     entry.take();
-    out.pass();
-    out
+    Some(())
+}
+
+/// Takes the next completion if it is plain and of a QP here. Returns its `wr_id`, and its entry in
+/// `into`.
+#[inline(always)]
+pub(crate) fn take_plain(context: &Context, direct: &mut mlx5_direct::Cq, into: &mut RawCqe) -> Option<u64> {
+    let entry = direct.plain_entry()?;
+    let opcode_qpn = entry.opcode_qpn();
+    // SAFETY: as in `poll_run`.
+    let qp = unsafe { context.qps.get(opcode_qpn & 0x00ff_ffff) }?;
+    let wr_id = match (entry.kind(), &qp.receive) {
+        (PlainKind::Received, Receives::Shared(srq)) => {
+            srq.direct.lock().complete(WqeIndex(entry.wqe_counter())).ok()?
+        }
+        (PlainKind::Received, Receives::Own(rq)) => rq.lock().as_mut()?.complete(entry.wqe_counter()).ok()?,
+        (PlainKind::Request, _) => {
+            wc::PlainSent::of(opcode_qpn)?;
+            qp.send.lock().as_mut()?.complete(entry.wqe_counter()).ok()?.cookie
+        }
+    };
+    *into = entry.raw();
+    entry.take();
+    Some(wr_id)
+}
+
+/// Takes the next completion, whatever it is. There is one. Sets the fields of `wc`, and returns the
+/// entry; `None` if there is nothing to report.
+#[inline(never)]
+pub(crate) fn take_any(
+    context: &Context,
+    direct: &mut mlx5_direct::Cq,
+    wc: &mut ibv_wc,
+) -> Result<Option<RawCqe>, Stuck> {
+    let mut short = None;
+    take_short(context, direct, |entry, wr_id| {
+        (wc.wr_id, wc.status) = (wr_id, ibv_wc_status::IBV_WC_SUCCESS);
+        short = Some(entry.raw());
+    });
+    if short.is_some() {
+        return Ok(short);
+    }
+    match direct.poll() {
+        Ok(Some(completion)) => Ok(finish(context, direct, &completion, wc).then(|| direct.raw())),
+        // Nothing behind such an entry can be polled. No CQ that is taken over has one.
+        Err(CqeError::Compressed | CqeError::Resized) => Err(Stuck),
+        // The entry of an unknown opcode was consumed.
+        Ok(None) | Err(_) => Ok(None),
+    }
 }
 
 /// The program's array.
@@ -253,7 +315,8 @@ fn receives_from(context: &Context, qpn: u32, srq: &Srq) -> bool {
 }
 
 /// Nothing more can be polled.
-struct Stuck;
+#[derive(Debug)]
+pub(crate) struct Stuck;
 
 /// Takes the next completion, whatever it is. There is room for one.
 #[inline(never)]
