@@ -320,6 +320,12 @@ impl Member for EpInner {
 
     fn device_event(self: Arc<Self>, kind: AsyncKind) {
         match kind {
+            // Read late, the event may be about a life of the QP that a reset has ended.
+            AsyncKind::QpLastWqeReached
+            | AsyncKind::QpFatal
+            | AsyncKind::QpRequestError
+            | AsyncKind::QpAccessError
+                if !self.may_be_in_error() => {}
             AsyncKind::QpLastWqeReached => self.last_wqe(),
             AsyncKind::QpFatal | AsyncKind::QpRequestError | AsyncKind::QpAccessError => self.failed(),
             AsyncKind::CommunicationEstablished => self.message_before_confirmation(),
@@ -377,8 +383,8 @@ impl QpOwner for EpInner {
         self.took_one();
     }
 
-    fn on_failed(self: Arc<Self>) {
-        self.failed();
+    fn on_failed(self: Arc<Self>, life: u64) {
+        self.failed_in(Some(life));
     }
 }
 

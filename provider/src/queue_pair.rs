@@ -34,8 +34,8 @@ use std::sync::{Arc, OnceLock, Weak};
 pub(crate) trait QpOwner: Send + Sync {
     /// A receive has completed while the queue pair had a [`RecvHooks`] set.
     fn on_received(self: Arc<Self>);
-    /// A work request has failed or was flushed.
-    fn on_failed(self: Arc<Self>);
+    /// A work request has failed or was flushed, in this life of the queue pair.
+    fn on_failed(self: Arc<Self>, life: u64);
 }
 
 bitflags! {
@@ -163,6 +163,8 @@ pub(crate) struct QueuePair {
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
     datagrams: bool,
+    /// How often the QP was reset for another use.
+    life: AtomicU64,
     /// The number of the EP's PZ.
     pz: u32,
     /// Whether the EP is connected. Then the requests may remember an LMR.
@@ -205,6 +207,7 @@ impl QueuePair {
             recv_flags: AtomicU32::new(modes.recv.bits()),
             request_flags: AtomicU32::new(modes.request.bits()),
             datagrams: hooks.contains(RecvHooks::DATAGRAMS),
+            life: AtomicU64::new(0),
             pz,
             fast_requests: AtomicBool::new(false),
             requests: BiasedMutex::with_doors(requests),
@@ -221,6 +224,16 @@ impl QueuePair {
     /// Returns the EP, or `None` if it is gone.
     pub(crate) fn owner(&self) -> Option<Arc<dyn QpOwner>> {
         self.owner.get()?.upgrade()
+    }
+
+    /// The number of the QP's life. Completions belong to the life in which they are harvested.
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// Begins another life of a QP whose completions have all been harvested.
+    pub(crate) fn begin_life(&self) {
+        self.life.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn context(&self) -> u64 {

@@ -15,6 +15,7 @@ fn main() {
             a_request_is_rejected_before_its_ep_is_made_anew,
             a_request_comes_while_the_reserved_ep_is_made_anew,
             a_request_is_accepted_while_its_ep_is_made_anew,
+            an_ep_is_reset_before_its_failure_is_handled,
         ],
         1,
     )

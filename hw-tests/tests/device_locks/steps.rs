@@ -1,7 +1,10 @@
 //! The tests, and the steps at which their threads stop.
 
 use doorbell::lock_hook::before_locks;
-use doorbell::{ConnectionEventKind, CrArrival, Ep, EpAttr, EpChange, EpState, Psp, Qos};
+use doorbell::{
+    CompletionFlags, ConnectionEventKind, CrArrival, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
+    EpState, EventData, Psp, Qos, ServiceType, WATERMARK_INFINITE,
+};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
@@ -190,6 +193,48 @@ pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     assert_eq!((result, accepted), (Ok(()), Ok(())));
     let mut pair = established(&rig, Pair { server, client });
     rig.send_and_read(&mut pair);
+}
+
+/// The progress thread has harvested the flushed receive of a failed UD EP, and stops before it
+/// handles the failure until a thread of the program has reset the EP. The EP is in use again, and
+/// stays as it is.
+pub(crate) fn an_ep_is_reset_before_its_failure_is_handled() {
+    let rig = Arc::new(Rig::new());
+    let ud = EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() };
+    let (mut server, mut client) = (rig.server.ep(&ud), rig.client.ep(&ud));
+    let receive = [rig.server.lmr.triplet(0, 256)];
+    let none = CompletionFlags::empty();
+    server.post_recv(&receive, 1, none).unwrap();
+    let steps = Arc::new(Steps::default());
+    let me = std::thread::current().id();
+    let placed = {
+        let steps = steps.clone();
+        before_locks(Some(Arc::new(move |lock| {
+            let stops = lock == "EpInner::control" && std::thread::current().id() != me;
+            if stops && steps.reach("failure") {
+                steps.wait_for("reset");
+            }
+        })));
+        Placed
+    };
+    // The hard watermark is exceeded, so the EP fails.
+    server.set_watermark(WATERMARK_INFINITE, 0).unwrap();
+    assert_eq!(server.state(), EpState::Disconnected);
+    steps.wait_for("failure");
+    server.set_watermark(WATERMARK_INFINITE, WATERMARK_INFINITE).unwrap();
+    server.reset().unwrap();
+    assert_eq!(dto(&rig.server.recv).status, DtoStatus::Flushed);
+    server.post_recv(&receive, 2, none).unwrap();
+    steps.reach("reset");
+    // The client's question comes through the progress thread, behind the failure.
+    let (_psp, arrival) = rig.ask(&client);
+    arrival.cr.accept(&server, &[]).unwrap();
+    drop(placed);
+    let EventData::Datagram(event) = next(&rig.client.connect).data else { panic!("no datagram event") };
+    let DatagramEventKind::Established { peer, .. } = event.kind else { panic!("{event:?}") };
+    client.post_send_ud(&[rig.client.lmr.triplet(0, 8)], &peer, 0, none).unwrap();
+    let got = dto(&rig.server.recv);
+    assert_eq!((got.cookie, got.status), (2, DtoStatus::Success));
 }
 
 #[track_caller]

@@ -36,7 +36,8 @@ impl EpInner {
         let _ = self.request_evd.harvest_now();
         let over = since.elapsed() > DRAIN_TIME;
         let mut control = self.control.lock().unwrap();
-        if control.drained {
+        // Another thread may have reset the EP since, and may be using it again.
+        if control.drained || self.state() != EpState::Disconnected {
             return;
         }
         // A UD QP holds no buffer of an SRQ: a datagram takes a whole buffer or none.
@@ -79,7 +80,7 @@ impl EpInner {
         let mut pause = Duration::from_micros(50);
         loop {
             self.drain_step(since);
-            if self.control.lock().unwrap().drained {
+            if self.control.lock().unwrap().drained || self.state() != EpState::Disconnected {
                 return;
             }
             // Not every queue raises an event when all work requests are flushed. Check often at

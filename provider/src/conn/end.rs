@@ -131,20 +131,37 @@ impl EpInner {
 
     /// A completion or the device reports that the connection is broken.
     pub(crate) fn failed(self: &Arc<Self>) {
+        self.failed_in(None);
+    }
+
+    /// The same of one life of the QP. If the EP was reset since, this has no effect: the thread
+    /// that harvested the completion can be late.
+    pub(crate) fn failed_in(self: &Arc<Self>, life: Option<u64>) {
         if self.is_ud() {
-            return self.datagrams_failed();
+            return self.datagrams_failed(life);
         }
         if matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
-            self.end(ConnectionEventKind::Broken);
+            self.end_in(life, ConnectionEventKind::Broken);
         }
+    }
+
+    /// Whether the QP is in the error state or cannot be asked.
+    pub(crate) fn may_be_in_error(&self) -> bool {
+        self.qp().state().map_or(true, |state| matches!(state, QpState::Error | QpState::Sqe))
     }
 
     /// Ends a connection; every end passes through this function, except that by a free
     /// ([`EpInner::end_and_detach`]). Moves the QP to error, tells the peer, and pushes one event.
     /// For an SRQ EP, also pushes the asynchronous event that stock programs wait for (R192).
     fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
+        self.end_in(None, kind);
+    }
+
+    /// The same, only if the QP is in this life.
+    fn end_in(self: &Arc<Self>, life: Option<u64>, kind: ConnectionEventKind) {
         let mut control = self.control.lock().unwrap();
-        if !matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
+        let ended = !matches!(self.state(), EpState::Connected | EpState::DisconnectPending);
+        if ended || life.is_some_and(|life| life != self.pair.life()) {
             return;
         }
         let qp = self.qp();
@@ -224,6 +241,7 @@ impl EpInner {
         self.drain();
         self.reset_qp()?;
         self.pair.forget_pending();
+        self.pair.begin_life();
         self.device.to_init(&self.qp())?;
         let mut control = self.control.lock().unwrap();
         control.remote = None;

@@ -202,7 +202,7 @@ impl EvdInner {
             return None;
         };
         if completion.status != DtoStatus::Success {
-            deferred.failed.push(pair.clone());
+            deferred.failed.push((pair.clone(), pair.life()));
         }
         let done = pair.complete(completion, |lmrs, pz| self.device.lmrs.are_live(lmrs, pz));
         let Completed { dto, credit, notify, hooked } = done?;
@@ -275,7 +275,11 @@ impl EvdInner {
         }
         let owner = |pair: &Arc<QueuePair>| pair.owner();
         deferred.received.iter().filter_map(owner).for_each(QpOwner::on_received);
-        deferred.failed.iter().filter_map(owner).for_each(QpOwner::on_failed);
+        for (pair, life) in &deferred.failed {
+            if let Some(owner) = pair.owner() {
+                owner.on_failed(*life);
+            }
+        }
         self.give_back_lost(deferred);
     }
 

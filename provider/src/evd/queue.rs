@@ -471,7 +471,8 @@ impl Queue {
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Deferred {
-    pub(crate) failed: Vec<Arc<QueuePair>>,
+    /// Each with the number of its life.
+    pub(crate) failed: Vec<(Arc<QueuePair>, u64)>,
     pub(crate) received: Vec<Arc<QueuePair>>,
     pub(crate) lost: Vec<(Arc<SharedRecv>, Lost)>,
     pub(crate) overflowed: bool,

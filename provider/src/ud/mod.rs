@@ -117,9 +117,10 @@ impl EpInner {
     }
 
     /// Handles a failed QP, which neither sends nor receives before a reset.
-    pub(crate) fn datagrams_failed(self: &Arc<Self>) {
+    pub(crate) fn datagrams_failed(self: &Arc<Self>, life: Option<u64>) {
         let mut control = self.control.lock().unwrap();
-        if self.state() == EpState::Disconnected {
+        let over = life.is_some_and(|life| life != self.pair.life());
+        if over || self.state() == EpState::Disconnected {
             return;
         }
         if let Err(error) = self.qp().to_error() {
