@@ -316,16 +316,26 @@ fn join() -> Option<Tree> {
 fn make() -> io::Result<Tree> {
     let base = base();
     sweep(&base);
+    let tree = begin(&base)?;
+    fill(&tree.path)?;
+    put(&tree.path, "complete", "")?;
+    Ok(tree)
+}
+
+/// Makes an empty tree and holds its lock.
+fn begin(base: &Path) -> io::Result<Tree> {
     let pid = std::process::id();
     let path = base.join(format!("{PREFIX}{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
     let _ = fs::remove_dir_all(&path);
     fs::create_dir(&path)?;
-    let lock = File::create(path.join("lock"))?;
+    // The file gets its name when the lock is held. A sweep would take a free lock for that of a
+    // process that is gone.
+    let new = path.join("lock.new");
+    let lock = File::create(&new)?;
     if !sys::flock(&lock, libc::LOCK_SH) {
         return Err(io::Error::last_os_error());
     }
-    fill(&path)?;
-    put(&path, "complete", "")?;
+    fs::rename(new, path.join("lock"))?;
     Ok(Tree { path, pid, lock })
 }
 
@@ -359,5 +369,35 @@ pub(crate) fn remove() {
         if last {
             let _ = fs::remove_dir_all(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// Other processes sweep the temporary folder while one makes its tree.
+    #[test]
+    fn a_sweep_leaves_trees_that_are_being_made() {
+        let base = base().join(format!("mlx5-emu-sweep-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        let over = AtomicBool::new(false);
+        let kept = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    sweep(&base);
+                }
+            });
+            let kept = (0..1000).all(|_| {
+                let kept =
+                    |tree: &Tree| put(&tree.path, "file", "").is_ok() && tree.path.join("lock").exists();
+                begin(&base).is_ok_and(|tree| kept(&tree) && fs::remove_dir_all(&tree.path).is_ok())
+            });
+            over.store(true, Ordering::Relaxed);
+            kept
+        });
+        fs::remove_dir_all(&base).unwrap();
+        assert!(kept, "a tree was removed while its process made it");
     }
 }
