@@ -30,7 +30,7 @@ static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
 
 static void until(unsigned *count, unsigned value)
 {
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
 
     while (__atomic_load_n(count, __ATOMIC_ACQUIRE) < value && now_ms() < end)
         poll(NULL, 0, 1);
@@ -228,7 +228,7 @@ static void fill_requests(struct pair pair)
     DAT_RMR_TRIPLET there = {(DAT_VADDR)(uintptr_t)b.memory, 1, b.rmr_context};
     DAT_LMR_TRIPLET iov = piece(&a, 0, 1);
     volatile char *last = b.memory + requests - 1;
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
 
     memset(a.memory, 1, 1);
     memset(b.memory, 0, requests);

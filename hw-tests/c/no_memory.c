@@ -384,7 +384,7 @@ static int is_for_no_memory(const struct call *call, enum place place, DAT_RETUR
  * may be less than before. */
 static void nothing_more_than(struct holdings before)
 {
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
     struct holdings h;
     int more;
 

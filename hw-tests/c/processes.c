@@ -201,7 +201,7 @@ TEST(forked_child_does_not_disturb_its_parent)
     OK(dat_rsp_create(a.ia, next_qual(), reserved, a.cr, (DAT_RSP_HANDLE *)&mine[10]));
     memcpy(inherited, mine, sizeof inherited);
     for (enum child how = 0; how < CHILDREN; how++) {
-        long long end = now_ms() + 20000;
+        long long end = now_ms() + LONG_TIME / 1000;
         int status = -1;
         pid_t child;
 

@@ -53,7 +53,7 @@ static void *wait_there(void *arg)
 static void start(struct waiter *w, DAT_EVD_HANDLE evd, DAT_TIMEOUT timeout, DAT_COUNT threshold)
 {
     char path[64], text[64];
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
     int asleep = 0;
 
     memset(w, 0, sizeof *w);

@@ -299,7 +299,7 @@ static void table(struct side *a)
     CHECK(poll(&pfd, 1, 0) == 0);
     EXPECT(DAT_CLASS_ERROR | DAT_QUEUE_EMPTY, provider->cno_trigger_func(cno, &triggered));
     OK(post_software(evd, NULL));
-    CHECK(poll(&pfd, 1, 20000) == 1);
+    CHECK(poll(&pfd, 1, LONG_TIME / 1000) == 1);
     OK(provider->cno_trigger_func(cno, &triggered));
     CHECK(triggered == evd);
     CHECK(poll(&pfd, 1, 0) == 0);

@@ -111,7 +111,7 @@ static unsigned provider_threads(void)
 /* The counts while no IA is open. */
 static struct holdings holdings_at_rest(void)
 {
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
 
     while (provider_threads() > 0 && now_ms() < end)
         poll(NULL, 0, 1);
@@ -142,7 +142,7 @@ static void print_descriptors(void)
  * ended. */
 static void check_holdings(struct holdings before)
 {
-    long long end = now_ms() + 20000;
+    long long end = now_ms() + LONG_TIME / 1000;
     struct holdings h = holdings();
 
     while (memcmp(&h, &before, sizeof h) != 0 && now_ms() < end) {

@@ -194,7 +194,7 @@ fn r206_recv_query_unknown() {
 
 /// The query works in every state; an SRQ EP that is unconnected holds nothing.
 fn r207_recv_query_any_state() {
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let srq = rig.server.srq(4);
     in_every_state(&rig, Some(&srq), &mut |ep, state| match state {
         EpState::Connected | EpState::DisconnectPending => {
@@ -429,7 +429,7 @@ fn r221_hw_infinite_does_not_save_from_empty_srq() {
 
 /// Marks can be set in every state.
 fn r222_hw_any_ep_state() {
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let srq = rig.server.srq(4);
     for srq in [Some(&srq), None] {
         in_every_state(&rig, srq, &mut |ep, state| {

@@ -36,7 +36,7 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 /// another EP. Also R177, R179, R191.
 fn r174_flush_reports_every_taken_buffer() {
     const LONG_MESSAGE: usize = 1 << 20;
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
     let mut ended = rig.connect_srq(&srq);
     let mut other = rig.connect_srq(&srq);

@@ -7,7 +7,7 @@ use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges,
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, tests};
 use std::ffi::{CString, c_char};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn main() {
     let tests = tests![
@@ -84,10 +84,19 @@ fn late_completion_returns_the_buffer_of_a_freed_ep() {
 
 /// A device reports when an SRQ EP has taken its last buffer. Until then, for a bounded time, a
 /// buffer that an ended EP may have taken is not declared lost: its completion may still come.
+///
+/// On a machine that is so loaded that the time has passed, the test begins again.
 fn late_completion_before_the_last_wqe_event_is_no_flush() {
+    until("a completion that comes in time", completion_in_time_is_no_flush);
+}
+
+/// Returns false if the completion came too late.
+fn completion_in_time_is_no_flush() -> bool {
     /// Much longer than an EP takes to end once its last completion has come, and shorter than the
     /// provider waits for the device.
     const PART: Duration = Duration::from_millis(100);
+    /// The provider waits for the device at least so long.
+    const BOUND: Duration = Duration::from_millis(500);
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     // Its own EVD, since completions of one CQ do not overtake each other.
@@ -102,13 +111,19 @@ fn late_completion_before_the_last_wqe_event_is_no_flush() {
     assert_eq!(rig.send(&mut ended, 0, 8).status, DtoStatus::Success);
     // A younger buffer completes, so that the older one is known to be taken.
     assert_eq!(rig.deliver(&mut other, 8).cookie, 41);
+    let ends = Instant::now();
     rig.disconnect(&ended);
-    match recv.wait(Some(PART), 1) {
+    let waited = recv.wait(Some(PART), 1);
+    assert_eq!(order("release"), 0);
+    if ends.elapsed() >= BOUND {
+        return false;
+    }
+    match waited {
         Err(e) => assert_eq!(e.error.return_type(), ReturnType::TimeoutExpired),
         Ok(got) => panic!("before the last WQE: {got:?}"),
     }
-    assert_eq!(order("release"), 0);
     let got = dto(&recv);
     assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Success, 40, ended.server.id()));
     assert_eq!(counts(&srq), (1, 1));
+    true
 }

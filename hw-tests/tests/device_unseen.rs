@@ -342,10 +342,11 @@ fn sleeps() -> Vec<(String, u64)> {
     let ours = tasks.filter(|task| {
         std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "doorbell\n")
     });
-    ours.map(|task| {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+    ours.filter_map(|task| {
+        // A thread that ends meanwhile has no status.
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        (task.path().display().to_string(), line.unwrap().trim().parse().unwrap())
+        Some((task.path().display().to_string(), line.unwrap().trim().parse().unwrap()))
     })
     .collect()
 }
@@ -369,10 +370,10 @@ fn nothing_wakes_the_provider_while_nothing_happens() {
     expect_broken(&rig, &breaking);
     let quiet = Duration::from_millis(500);
     until("the threads sleep without a break", || {
+        // The kernel may list the threads of the test before for a moment.
         let before = sleeps();
-        assert_eq!(before.len(), 2, "the threads of two IAs");
         std::thread::sleep(quiet);
-        sleeps() == before
+        before.len() == 2 && sleeps() == before
     });
     // They wake when an event comes.
     send(&rig, &mut marked, 8);

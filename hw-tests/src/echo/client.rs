@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// A connection is given up after this time, and an answer on the control connection.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
+const CONNECT_TIME: Duration = Duration::from_secs(30);
 
 /// A run in which nothing happens for this long has failed.
 const STALL_TIME: Duration = Duration::from_secs(60);

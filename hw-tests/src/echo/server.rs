@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 /// Buffers that connections held which have just ended come back within this time.
-const SETTLE_TIME: Duration = Duration::from_secs(5);
+const SETTLE_TIME: Duration = Duration::from_secs(20);
 
 /// How to serve.
 #[derive(Clone, Debug, clap::Args)]

@@ -83,6 +83,7 @@ fn an_ep_counts_posts_and_bytes_by_kind() {
             (E::PostCmpSwap, 2 * u64::from(atomics)),
         ],
     );
+    arrived(&pair.server, E::RecvRdmaImm, 1);
     ep_is(
         &pair.server,
         &[
@@ -114,6 +115,8 @@ fn an_ep_counts_what_arrives_by_kind() {
     send(&mut other, 20);
     let of_one = [(E::Recv, 2), (E::RecvData, 10), (E::RecvRdmaImm, 1), (E::RecvRdmaImmData, 1000)];
     // Nobody has dequeued anything.
+    arrived(&one.server, E::RecvRdmaImm, 1);
+    arrived(&other.server, E::Recv, 1);
     ep_is(&one.server, &of_one);
     for _ in 0..2 {
         rig.server.recv.dequeue().unwrap();
@@ -154,6 +157,7 @@ fn messages_without_an_evd_are_counted() {
     for _ in 0..3 {
         assert_eq!(rig.send(&mut pair, 0, 9).status, DtoStatus::Success);
     }
+    arrived(&pair.server, E::Recv, 3);
     ep_is(&pair.server, &[(E::Recv, 3), (E::RecvData, 27)]);
 }
 

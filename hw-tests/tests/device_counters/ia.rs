@@ -198,7 +198,7 @@ fn a_request_without_an_answer_is_a_timeout() {
     let client = rig.client.ep(&EpAttr::default());
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
     restart(&rig);
-    client.connect(rig.server.ia.address(), qual, Some(SHORT), &[], Qos::BestEffort).unwrap();
+    client.connect(rig.server.ia.address(), qual, Some(BRIEF), &[], Qos::BestEffort).unwrap();
     let arrival = connection_request(&rig.server.cr);
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::TimedOut);
     ia_is(&rig.client.ia, &[(I::CmReqTx, 1), (I::CmErrTimeout, 1)]);

@@ -48,6 +48,13 @@ fn ep_is(ep: &Ep, expected: &[(E, u64)]) {
     are(&ep.counters().unwrap(), expected);
 }
 
+/// Waits until this counter has this value: a message can be acknowledged before its completion is
+/// there.
+#[track_caller]
+fn arrived(ep: &Ep, counter: E, n: u64) {
+    until("the messages have arrived", || ep.counters().unwrap()[counter] >= n);
+}
+
 #[track_caller]
 fn evd_is(evd: &Evd, expected: &[(V, u64)]) {
     are(&evd.counters().unwrap(), expected);

@@ -29,7 +29,7 @@ fn send_twice(rig: &Rig, pair: &mut Pair, from: LmrTriplet) {
 
 /// The LMR of the last request is remembered. Requests in it pass the same checks as any other.
 fn requests_in_the_lmr_of_the_last_are_checked() {
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let mut srq = rig.server.srq(8);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 4, 64, 0, 0);

@@ -8,8 +8,7 @@ use doorbell::{
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(crate) const TESTS: &[Test] = tests![
     r251_drain_takes_messages_in_their_order,
@@ -178,23 +177,37 @@ fn r251_drain_takes_all_kinds_of_events() {
     assert_eq!(ends, [(100, true)]);
 }
 
+/// Sets the flag when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Two threads drain one EVD while messages arrive: each message goes to one of them, in order.
 fn r251_drains_of_two_threads_share_the_events() {
     const MESSAGES: usize = 400;
     let rig = Rig::patient();
     let mut l = listening(&rig, NONE);
-    let left = AtomicUsize::new(MESSAGES);
-    let deadline = Instant::now() + LONG;
+    let taken = AtomicUsize::new(0);
+    let over = AtomicBool::new(false);
     let drains = || {
         let (mut mine, mut places) = (Vec::new(), [const { None }; 5]);
-        while left.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        while !over.load(Ordering::Relaxed) {
             let n = l.recv.drain(&mut places).unwrap();
-            left.fetch_sub(n, Ordering::Relaxed);
+            taken.fetch_add(n, Ordering::Relaxed);
             mine.extend(places.iter().flatten().map(|event| event.data.dto().unwrap().cookie));
+            if n == 0 {
+                std::thread::yield_now();
+            }
         }
         mine
     };
     let (one, two) = std::thread::scope(|scope| {
+        // Also after a panic, so that the threads end.
+        let _over = Over(&over);
         let threads = [scope.spawn(drains), scope.spawn(drains)];
         for n in 32..MESSAGES as u64 + 32 {
             l.pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
@@ -202,6 +215,8 @@ fn r251_drains_of_two_threads_share_the_events() {
             let posted = || l.srq.post_recv(&[rig.server.lmr.triplet(0, 64)], n).is_ok();
             until("an entry is free", posted);
         }
+        until("all messages are taken", || taken.load(Ordering::Relaxed) >= MESSAGES);
+        over.store(true, Ordering::Relaxed);
         let [one, two] = threads.map(|thread| thread.join().unwrap());
         (one, two)
     });

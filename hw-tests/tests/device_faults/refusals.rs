@@ -176,12 +176,11 @@ fn connecting_to_nobody_ends_in_an_event() {
         freed.free().unwrap();
         let server = rig.server.ia.address();
         let nobody = "192.0.2.7".parse().unwrap();
-        let time = Duration::from_secs(2);
-        for (address, qual, kinds) in [
-            (server, free_qual, &[K::NonPeerRejected][..]),
+        for (address, qual, time, kinds) in [
+            (server, free_qual, LONG, &[K::NonPeerRejected][..]),
             // On a machine with a default route, nobody answers from that address.
-            (nobody, free_qual, &[K::Unreachable, K::TimedOut]),
-            (server, silent_qual, &[K::TimedOut]),
+            (nobody, free_qual, Duration::from_secs(2), &[K::Unreachable, K::TimedOut]),
+            (server, silent_qual, Duration::from_secs(2), &[K::TimedOut]),
         ] {
             let mut ep = rig.client.ep(&EpAttr::default());
             ep.connect(address, qual, Some(time), &[], Qos::BestEffort).unwrap();
@@ -196,7 +195,7 @@ fn connecting_to_nobody_ends_in_an_event() {
         drop(silent);
         let elsewhere = if server.is_ipv4() { "::1" } else { "127.0.0.1" };
         let ep = rig.client.ep(&EpAttr::default());
-        match ep.connect(elsewhere.parse().unwrap(), free_qual, Some(time), &[], Qos::BestEffort) {
+        match ep.connect(elsewhere.parse().unwrap(), free_qual, Some(LONG), &[], Qos::BestEffort) {
             Err(error) => assert_eq!(error.return_type(), ReturnType::InvalidAddress, "{error}"),
             Ok(()) => assert_eq!(connection(&rig.client.connect).kind, K::Unreachable),
         }

@@ -376,7 +376,7 @@ fn r69_srq_post_memory_owned_until_completion() {
 /// connections: every message arrives once, and the final counts are right.
 fn r71_srq_post_thread_rule() {
     const MESSAGES: u64 = 200;
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let mut srq = rig.server.srq(8);
     let mut pair = rig.connect_srq(&srq);
     let passing: Vec<_> = (0..4).map(|_| rig.connect_srq(&srq)).collect();

@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[Test] = tests![
 /// With nothing available the next message finds no buffer, although an entry is occupied. The
 /// message arrives once a buffer is posted.
 fn r36_srq_query_available_meaning() {
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let mut srq = rig.server.srq(4);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 1, 64, 0, 1);
@@ -58,7 +58,7 @@ fn r37_srq_query_outstanding_meaning() {
 fn r38_srq_query_count_invariant() {
     const DEPTH: i32 = 8;
     const MESSAGES: u64 = 120;
-    let rig = Rig::new();
+    let rig = Rig::patient();
     assert_eq!(rig.server.ia.provider_attributes().srq_info_supported, 0x11);
     let mut srq = rig.server.srq(DEPTH);
     let mut pair = rig.connect_srq(&srq);

@@ -208,7 +208,7 @@ fn r103_srq_resize_no_resources() {
 fn r104_srq_resize_under_traffic() {
     const EACH: u64 = 60;
     const SLOT: usize = 64;
-    let rig = Rig::new();
+    let rig = Rig::patient();
     let mut srq = rig.server.srq(6);
     let mut servers = Vec::new();
     let mut clients = Vec::new();

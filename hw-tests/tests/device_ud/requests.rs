@@ -85,8 +85,7 @@ fn nobody_answers_in_time() {
     let rig = Rig::new();
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
     let (client, server) = (rig.client.ep(&ud()), rig.server.ep(&ud()));
-    let brief = Some(Duration::from_millis(100));
-    client.connect(rig.server.ia.address(), qual, brief, &[], Qos::BestEffort).unwrap();
+    client.connect(rig.server.ia.address(), qual, Some(BRIEF), &[], Qos::BestEffort).unwrap();
     let unanswered = connection_request(&rig.server.cr);
     let event = datagram(&rig.client.connect);
     assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::TimedOut));
