@@ -201,6 +201,8 @@ fn main() -> ExitCode {
     let commands = [
         ("ibv_rc_pingpong -g 0 -n 300", All(1)),
         ("ibv_rc_pingpong -g 0 -n 100 -e", All(1)),
+        // Extended CQs, with timestamps.
+        ("ibv_rc_pingpong -g 0 -n 100 -t", All(1)),
         // Payloads in completion entries: up to 32 bytes, with and without another segment behind.
         ("ibv_rc_pingpong -g 0 -n 100 -s 32", All(1)),
         ("ibv_rc_pingpong -g 0 -n 100 -s 33", All(1)),
