@@ -21,7 +21,7 @@ mod request;
 pub(crate) mod verbs;
 
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
-pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, One, evd_of};
+pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, evd_of};
 use self::entries::CompletedUpTo;
 pub(crate) use self::queues::{RecvQueue, SendQueue};
 pub(crate) use self::request::Outgoing;

@@ -4,7 +4,7 @@ use super::fast::known_segment;
 use super::post::{Checked, send_flags, too_many};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{One, Outgoing, SendQueue, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
@@ -90,9 +90,6 @@ impl<'a> ChainRequest<'a> {
         Self { kind, iov: array::from_ref(local), cookie, flags }
     }
 }
-
-/// The largest number of requests that [`EpInner::post_ones`] posts.
-const FEW: usize = 8;
 
 /// Flags that a request of any EP may carry.
 const ALWAYS: CompletionFlags =
@@ -232,25 +229,26 @@ impl EpInner {
         if self.post_ones(requests, last) { Ok(()) } else { self.post_checked_chain(requests, last) }
     }
 
-    /// Posts a chain in the most common case: the direct path, a connected EP, a few Sends and RDMA
-    /// Writes of one segment, flags that any EP takes, a pool that the EP has sent from before, and
-    /// room. Otherwise returns false without posting; then [`EpInner::post_checked_chain`] posts,
-    /// or gives the error.
-    ///
-    /// All checks are made, of all requests, before the first is written to the queue.
+    /// Posts a chain in the most common case: the direct path, a connected EP, Sends and RDMA Writes
+    /// of one segment, flags that any EP takes, a pool that the EP has sent from before, and room.
+    /// Otherwise returns false without posting; then [`EpInner::post_checked_chain`] posts, or gives
+    /// the error.
     #[inline(never)]
     fn post_ones(&self, requests: &[ChainRequest<'_>], last: Option<PoolSend<'_>>) -> bool {
         let mut locked = self.pair.requests.lock();
         let Requests { queue, ring, posted, last: cache, last_pool, .. } = &mut *locked;
         let SendQueue::Direct(queue) = queue else { return false };
-        let mut ones = [One::NOTHING; FEW];
         let count = requests.len() + usize::from(last.is_some());
-        if count > FEW.min(ring.room()).min(queue.free()) || !self.is_connected() {
+        if count > Ep::MAX_CHAIN.min(ring.room()) || !self.is_connected() {
             return false;
         }
         let longest = self.device.attr.max_message_size;
         let using = Use { pz: self.pair.pz(), direction: Direction::Read };
-        for (one, request) in ones.iter_mut().zip(requests) {
+        let mut first_is_new = false;
+        // Takes its requests back if one of them is refused.
+        let mut ones = queue.ones();
+        let mut seq = ring.end();
+        for request in requests {
             let ChainRequest { kind, iov, flags, .. } = *request;
             let [segment] = iov else { return false };
             let len = segment.segment_length;
@@ -265,34 +263,40 @@ impl EpInner {
                 Some(lkey) => Sge { addr: segment.virtual_address, len, lkey },
                 // Data and status may be in two LMRs.
                 None => match self.device.lmrs.check(0, segment, using) {
-                    Ok(Some(sge)) if len <= longest => sge,
+                    Ok(Some(sge)) if len <= longest => {
+                        first_is_new |= seq == ring.end();
+                        sge
+                    }
                     _ => return false,
                 },
             };
-            if !ALWAYS.contains(flags) {
+            if !ALWAYS.contains(flags) || !ones.push(seq, op, sge, send_flags(flags, solicits)) {
                 return false;
             }
-            *one = One { op, sge, flags: send_flags(flags, solicits) };
+            seq += 1;
         }
         if let Some(PoolSend { memory, bytes, info, flags }) = &last {
             let Some(sge) = known_segment(*last_pool, memory, *bytes, info) else { return false };
-            if !ALWAYS.contains(*flags) {
+            if !ALWAYS.contains(*flags) || !ones.push(seq, SendOp::Send, sge, send_flags(*flags, true)) {
                 return false;
             }
-            ones[requests.len()] = One { op: SendOp::Send, sge, flags: send_flags(*flags, true) };
         }
-        queue.post_ones(ring.end(), &ones[..count]);
+        ones.ring();
         let mut add = |info: &WrInfo, flags, op, length: u32| {
             posted.add(op, length.into());
             ring.push(Request::new(info, flags, op, length));
         };
-        for (one, ChainRequest { cookie, flags, .. }) in ones.iter().zip(requests) {
+        for ChainRequest { kind, iov, cookie, flags } in requests {
             let info = WrInfo { cookie: *cookie, ..WrInfo::default() };
-            let op = if matches!(one.op, SendOp::Send) { DtoOp::Send } else { DtoOp::RdmaWrite };
-            add(&info, *flags, op, one.sge.len);
+            let op = if matches!(kind, RequestKind::Send) { DtoOp::Send } else { DtoOp::RdmaWrite };
+            add(&info, *flags, op, iov.first().map_or(0, |segment| segment.segment_length));
         }
         if let Some(PoolSend { bytes, info, flags, .. }) = &last {
             add(info, *flags, DtoOp::Send, bytes.1 as u32);
+        }
+        drop(locked);
+        if let (true, Some([segment])) = (first_is_new, requests.first().map(|request| request.iov)) {
+            self.pair.remember(&self.device.lmrs, segment.lmr_context, longest);
         }
         true
     }

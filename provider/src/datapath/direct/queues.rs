@@ -55,17 +55,33 @@ pub(crate) const MOST_IN_BLOCK: usize = 44;
 
 const NO_SEGMENT: DataSeg = DataSeg::new(0, 0, 0);
 
-/// A request of one segment: a Send or an RDMA Write.
-#[derive(Clone, Copy)]
-pub(crate) struct One {
-    pub(crate) op: SendOp<'static>,
-    pub(crate) sge: Sge,
-    pub(crate) flags: SendFlags,
+/// Sends and RDMA Writes of one segment that one doorbell hands to the device
+/// ([`DirectSends::ones`]). Without [`Ones::ring`], the queue takes them back.
+pub(crate) struct Ones<'a> {
+    chain: Chain<'a>,
 }
 
-impl One {
-    pub(crate) const NOTHING: Self =
-        Self { op: SendOp::Send, sge: Sge { addr: 0, len: 0, lkey: 0 }, flags: SendFlags::empty() };
+impl Ones<'_> {
+    /// Writes a request. Returns false if the queue does not take it.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+        let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
+        let taken = match op {
+            SendOp::Send => self.chain.push(with_flags(Wr::send(data), flags), seq),
+            SendOp::Write { remote_addr, rkey } => {
+                let remote = Remote { addr: remote_addr, rkey };
+                self.chain.push(with_flags(Wr::write(remote, data), flags), seq)
+            }
+            _ => return false,
+        };
+        taken.is_ok()
+    }
+
+    /// Hands the requests to the device.
+    #[inline(always)]
+    pub(crate) fn ring(self) {
+        self.chain.ring();
+    }
 }
 
 /// What takes requests: a queue, which rings for each, or a chain.
@@ -207,26 +223,10 @@ impl DirectSends {
         }
     }
 
-    /// The number of requests that can be posted now.
-    pub(crate) fn free(&self) -> usize {
-        self.queue.free() as usize
-    }
-
-    /// Posts these requests with one doorbell; the first has this position. The caller has looked
-    /// at [`DirectSends::free`].
+    /// Starts requests of one segment that are rung together.
     #[inline(always)]
-    pub(crate) fn post_ones(&mut self, first: u64, requests: &[One]) {
-        let wr = |One { op, sge, flags }: &One| {
-            let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
-            let wr = match *op {
-                SendOp::Write { remote_addr, rkey } => Wr::write(Remote { addr: remote_addr, rkey }, data),
-                _ => Wr::send(data),
-            };
-            with_flags(wr, *flags)
-        };
-        let posted = self.queue.post_batch(requests.iter().map(wr).zip(first..));
-        // There is room, and three units fit into every queue.
-        debug_assert_eq!(posted.map(|n| n as usize), Ok(requests.len()));
+    pub(crate) fn ones(&mut self) -> Ones<'_> {
+        Ones { chain: self.queue.chain() }
     }
 
     /// Posts all requests with one doorbell, or none. None is about a window.
