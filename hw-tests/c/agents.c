@@ -316,6 +316,46 @@ TEST(agent_may_use_the_rmr_of_a_bind_for_an_ep)
     use_the_rmr_of_a_bind(1);
 }
 
+/* What an agent does that runs inside a call which changes this EP. */
+static DAT_EP_HANDLE agents_ep;
+static DAT_RETURN agent_asks, agent_frees_it, agent_closes_it;
+
+static void freeing_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_EP_STATE state;
+
+    (void)data;
+    (void)evd;
+    agent_asks = dat_ep_get_status(agents_ep, &state, NULL, NULL);
+    agent_frees_it = dat_ep_free(agents_ep);
+    agent_closes_it = dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG);
+    __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
+}
+
+/* The calls of the agent would have to wait for the end of the call that runs the agent. They are
+ * refused instead, and change nothing. */
+TEST(agent_may_not_free_what_its_own_call_uses)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, freeing_agent};
+    DAT_CNO_HANDLE cno;
+
+    agent_acted = 0;
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.async, cno));
+    agents_ep = plain_ep(&a);
+    receives(agents_ep, 0, 1);
+    /* This call raises the event itself, since the watermark is exceeded already. */
+    OK(dat_ep_set_watermark(agents_ep, 0, -1));
+    CHECK(agent_acted == 1);
+    EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_asks);
+    EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_frees_it);
+    EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_closes_it);
+    SOFT(agents_ep);
+    OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
+    OK(dat_ep_free(agents_ep));
+    OK(dat_cno_free(cno));
+}
+
 int main(int argc, char **argv)
 {
     return run_tests(argc, argv);

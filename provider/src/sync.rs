@@ -17,7 +17,7 @@
 //! handle ([`biased_lock::BiasedLock`]) has no rank.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError};
+use std::sync::{LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The ranks, from the outermost lock to the innermost.
@@ -437,6 +437,18 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
         match self.0.read() {
             Ok(guard) => Ok(RwLockReadGuard { guard, _held }),
             Err(poisoned) => Err(PoisonError::new(RwLockReadGuard { guard: poisoned.into_inner(), _held })),
+        }
+    }
+
+    /// `None` if the lock cannot be had at once.
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let _held = Held::checked(RANK);
+        match self.0.try_read() {
+            Ok(guard) => Some(RwLockReadGuard { guard, _held }),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(RwLockReadGuard { guard: poisoned.into_inner(), _held })
+            }
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 

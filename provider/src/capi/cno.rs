@@ -4,6 +4,7 @@ use super::abi::{Agent, CnoParam, two};
 use super::code::{Code, guard};
 use super::convert::{ia_of, timeout};
 use super::handle::Handle;
+use super::held::run_agent;
 use super::objects::{CnoObject, IaObject};
 use super::raw::{Out, call_agent};
 use crate::cno::Upcall;
@@ -15,7 +16,7 @@ const NO_AGENT: Agent = Agent { instance_data: 0, function: None };
 
 fn upcall(agent: Agent) -> Option<Upcall> {
     agent.function?;
-    Some(Arc::new(move |evd: EvdId| call_agent(agent, Handle::of_id(evd.0).0)))
+    Some(Arc::new(move |evd: EvdId| run_agent(|| call_agent(agent, Handle::of_id(evd.0).0))))
 }
 
 pub(super) extern "C" fn cno_create(ia: Handle, agent: Agent, out: Out<Handle>) -> u32 {

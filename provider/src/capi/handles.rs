@@ -22,6 +22,7 @@
 
 use super::code::Code;
 use super::handle::Handle;
+use super::held::{self, Held};
 use super::objects::{Object, Stored};
 use super::raw::{open_door_of_ep, open_door_of_evd};
 use super::table::Table;
@@ -194,12 +195,14 @@ impl DerefMut for SrqGuard {
 /// An object that the call uses, read-locked.
 pub(super) struct Ref<K> {
     guard: RwLockReadGuard<'static, Option<Box<Object>>>,
+    _held: Held,
     kind: PhantomData<K>,
 }
 
 /// An object that the call changes, write-locked.
 pub(super) struct RefMut<K> {
     guard: RwLockWriteGuard<'static, Option<Box<Object>>>,
+    _held: Held,
     kind: PhantomData<K>,
 }
 
@@ -232,19 +235,28 @@ fn free() -> MutexGuard<'static, Free> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// All slots that were ever used.
+fn slots() -> impl Iterator<Item = &'static HandleSlot> {
+    let used = free().used;
+    FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used)
+}
+
 fn by_id() -> MutexGuard<'static, ById> {
     BY_ID.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read(slot: &HandleSlot) -> RwLockReadGuard<'_, Option<Box<Object>>> {
-    slot.object.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write(slot: &HandleSlot) -> RwLockWriteGuard<'_, Option<Box<Object>>> {
-    slot.object.write().unwrap_or_else(PoisonError::into_inner)
-}
+type Place = Option<Box<Object>>;
 
 impl HandleSlot {
+    #[inline]
+    fn read(&'static self) -> Result<(RwLockReadGuard<'static, Place>, Held), Code> {
+        held::read(&self.object, self.ia.load(Ordering::Relaxed))
+    }
+
+    fn write(&'static self) -> Result<(RwLockWriteGuard<'static, Place>, Held), Code> {
+        held::write(&self.object, self.ia.load(Ordering::Relaxed))
+    }
+
     /// Whether the object belongs to the process from which this one was forked.
     fn is_inherited(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
@@ -346,25 +358,25 @@ impl Handle {
     /// The object, or INVALID_HANDLE with this subtype.
     #[inline]
     pub(super) fn get_as<K: Stored>(self, sub: Subtype) -> Result<Ref<K>, Code> {
-        let guard = self.slot().map(read).ok_or_else(|| Code::handle(sub))?;
+        let (guard, _held) = self.slot().ok_or_else(|| Code::handle(sub))?.read()?;
         if guard.as_deref().and_then(K::of).is_none() {
             return Err(Code::handle(sub));
         }
-        Ok(Ref { guard, kind: PhantomData })
+        Ok(Ref { guard, _held, kind: PhantomData })
     }
 
     /// The object for a change.
     pub(super) fn get_mut<K: Stored>(self) -> Result<RefMut<K>, Code> {
-        let guard = self.slot().map(write).ok_or_else(|| Code::handle(K::SUBTYPE))?;
+        let (guard, _held) = self.slot().ok_or_else(|| Code::handle(K::SUBTYPE))?.write()?;
         if guard.as_deref().and_then(K::of).is_none() {
             return Err(Code::handle(K::SUBTYPE));
         }
-        Ok(RefMut { guard, kind: PhantomData })
+        Ok(RefMut { guard, _held, kind: PhantomData })
     }
 
     /// The kind of a live object, as `DAT_HANDLE_TYPE`.
     pub(super) fn kind(self) -> Option<u32> {
-        self.slot().and_then(|slot| read(slot).as_deref().map(Object::kind))
+        self.slot().and_then(|slot| slot.read().ok()?.0.as_deref().map(Object::kind))
     }
 
     /// Takes the object out and frees it with `end`. If `end` refuses, the object stays, and other
@@ -373,7 +385,7 @@ impl Handle {
     pub(super) fn end<K: Stored>(self, end: impl FnOnce(K) -> Result<(), (K, Code)>) -> Result<(), Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
-        let mut guard = write(slot);
+        let (mut guard, _held) = slot.write()?;
         let object = match guard.take().map(|object| K::into(*object)) {
             Some(Ok(object)) => object,
             Some(Err(other)) => {
@@ -404,7 +416,7 @@ impl Handle {
     pub(super) fn take<K: Stored>(self, may: impl FnOnce(&K) -> Result<(), Code>) -> Result<Option<K>, Code> {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
-        let mut guard = write(slot);
+        let (mut guard, _held) = slot.write()?;
         let object = guard.as_deref().and_then(K::of).ok_or_else(invalid)?;
         let inherited = slot.is_inherited();
         if !inherited {
@@ -491,11 +503,10 @@ impl Handle {
 
     /// Retires all slots of this IA except its own and drops their objects.
     pub(super) fn retire_all_of_ia(self) {
-        let used = free().used;
-        for slot in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
+        for slot in slots() {
             if slot.ia.load(Ordering::Relaxed) == self.0 && slot.handle() != self {
                 // The object is dropped without the lock.
-                let object = write(slot).take();
+                let object = slot.write().ok().and_then(|(mut guard, _held)| guard.take());
                 let Some(object) = object else { continue };
                 if slot.is_inherited() {
                     slot.forget(object);
@@ -517,8 +528,7 @@ pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
 /// In a forked child: makes all handles of the parent stale. Their objects are not touched, and
 /// their slots are not used again.
 pub(super) fn forget_inherited() {
-    let used = free().used;
-    for slot in FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used) {
+    for slot in slots() {
         slot.next_generation();
     }
     by_id().handles.clear();

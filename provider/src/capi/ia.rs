@@ -5,6 +5,7 @@ use super::code::{Code, guard};
 use super::convert::{close_flags, optional_evd};
 use super::dat_conf;
 use super::handle::Handle;
+use super::held::check_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
 use super::raw::{In, Out};
 use super::sockaddr::SockAddr;
@@ -258,6 +259,7 @@ pub(super) extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
 }
 
 pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
+    check_ia(ia.0)?;
     if let Some(object) = ia.take::<IaObject>(|object| Ok(object.ia.can_close(how)?))? {
         // The decision is still valid, because nothing could be created on the IA since.
         object.ia.close(CloseFlags::Abrupt)?;

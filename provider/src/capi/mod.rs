@@ -41,6 +41,7 @@ mod event;
 mod extension;
 mod handle;
 mod handles;
+mod held;
 mod ia;
 mod libdat;
 mod lmr;
