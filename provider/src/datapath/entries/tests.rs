@@ -193,6 +193,73 @@ fn a_deeper_table_returns_its_entries_by_the_queue() {
     }
 }
 
+/// What an EP has completed rises with younger posts only, by either way.
+#[test]
+fn what_an_ep_has_completed_rises_only() {
+    for evd in [EVD, EVD + 1] {
+        let (table, entries) = Table::posted(4);
+        assert!(table.entries.claim(EVD));
+        let ep = ep_of(&table.entries, evd);
+        for (n, up_to) in [(1, 2), (2, 3), (0, 3), (3, 4)] {
+            assert!(table.entries.reap(entries[n], &ep).is_some());
+            assert_eq!((ep.get(), table.entries.completed_up_to()), (up_to, 0));
+        }
+        // Only the EVD that has claimed the queue returns entries by it.
+        let by_queue = table.entries.alone.reaped.load(Relaxed);
+        assert_eq!(by_queue, if evd == EVD { 4 } else { 0 });
+    }
+}
+
+/// Completions of an EP that has ended, or of none, count for all EPs.
+#[test]
+fn completions_without_a_live_ep_count_for_all() {
+    let (table, entries) = Table::posted(4);
+    let ep = ep_of(&table.entries, EVD);
+    table.entries.complete(entries[0], None).unwrap();
+    assert_eq!(table.entries.completed_up_to(), 1);
+    assert_eq!(ep.end(), 0);
+    table.entries.complete(entries[2], Some(&ep)).unwrap();
+    assert_eq!(table.entries.completed_up_to(), 3);
+}
+
+/// A completion comes before the search declares its entry lost.
+#[test]
+fn an_entry_that_has_completed_is_not_lost() {
+    let (table, entries) = Table::posted(2);
+    assert_eq!(table.complete(entries[0], 1), Some(100));
+    assert_eq!(table.entries.complete_lost(entries[0], 0), None);
+    assert_eq!(table.counts(), (1, 2));
+    table.entries.release(entries[0]);
+    assert_eq!(table.entries.complete_lost(entries[0], 0), None);
+    assert_eq!(table.counts(), (1, 1));
+}
+
+#[test]
+fn a_lower_depth_holds_at_once() {
+    let mut table = Table::new(8);
+    assert!(table.post(1).is_some());
+    table.poster.limit_to(&table.entries, 2);
+    assert!(table.post(2).is_some() && table.post(3).is_none());
+    table.poster.limit_to(&table.entries, 3);
+    assert!(table.post(3).is_some() && table.post(4).is_none());
+}
+
+/// Depths of exactly as many entries as the table has, and more growth after it.
+#[test]
+fn each_depth_has_room_for_all_posts() {
+    let (entries, mut poster) = SrqEntries::new(4).unwrap();
+    let ep = ep_of(&entries, EVD);
+    for depth in [512, 1024, 1025, 3000] {
+        poster.set_limit(&entries, depth).unwrap();
+        for _ in 0..2 {
+            let posted: Vec<_> =
+                (0..depth.into()).map_while(|cookie| poster.post(&entries, &info(cookie))).collect();
+            assert_eq!((posted.len(), poster.post(&entries, &info(0))), (depth as usize, None));
+            assert!(posted.iter().all(|&entry| entries.reap(entry, &ep).is_some()), "depth {depth}");
+        }
+    }
+}
+
 #[test]
 fn a_resized_table_keeps_its_entries() {
     let (mut table, entries) = Table::posted(4);
@@ -237,6 +304,36 @@ fn a_lost_buffer_is_found_when_younger_ones_complete() {
     table.entries.release(entries[1]);
     assert_eq!(table.counts(), (2, 2));
     assert_eq!(table.next_lost(), None);
+}
+
+/// What an EP has completed still counts when the EP has ended.
+#[test]
+fn completions_of_an_ended_ep_reveal_a_lost_buffer() {
+    let (mut table, entries) = Table::posted(4);
+    table.connect(1);
+    table.connect(2);
+    table.complete(entries[1], 1).unwrap();
+    table.ep_drained(1);
+    assert!(table.ep_drained(2));
+    assert_eq!(table.next_lost().map(|lost| (lost.ep, lost.entry)), Some((2, entries[0])));
+}
+
+/// Posts are searched in their order, whatever the numbers of their entries.
+#[test]
+fn a_lost_buffer_is_found_in_an_entry_with_a_higher_number() {
+    let mut table = Table::new(3);
+    // Entries come back to the poster in reverse.
+    for cookie in 0..600 {
+        let entry = table.post(cookie).unwrap();
+        table.complete(entry, 9).unwrap();
+        table.entries.release(entry);
+    }
+    let entries: Vec<_> = (0..3).map(|cookie| table.post(cookie).unwrap()).collect();
+    assert!(entries.is_sorted_by(|a, b| a > b), "{entries:?}");
+    table.connect(1);
+    assert!(table.ep_drained(1));
+    table.complete(entries[1], 9).unwrap();
+    assert_eq!(table.next_lost().map(|lost| lost.entry), Some(entries[0]));
 }
 
 /// UD EPs hold no entry themselves, so their completions reveal lost entries too.
