@@ -11,8 +11,9 @@
 //! most fields of `ibv_qp_ex` and `ibv_cq_ex`) differ.
 //!
 //! Names are those of C, and those of the crate `rdma-sys` where C has no name. Constants of an
-//! enum are in a module of the enum's name, or of the enum's type where they are or'ed. With the
-//! feature `rdma-sys` pointers convert from and to that crate's types.
+//! enum are in a module of the enum's name, or of the enum's type where they are or'ed. Pointers
+//! convert from and to the types of other bindings: [`conversions!`], and for `rdma-sys` 0.3.0 the
+//! feature `rdma-sys`, which needs libclang (see the README for libclang 16 and newer).
 #![expect(unsafe_code, reason = "declarations of C functions, and the inline functions of verbs.h")]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
@@ -38,6 +39,7 @@ mod bindings {
 }
 #[cfg(feature = "rdma-sys")]
 mod compat;
+mod conversions;
 mod verbs;
 
 pub use bindings::*;

@@ -47,3 +47,12 @@ fn pointers_come_back_as_they_went() {
     let pointer = &raw mut segment;
     assert_eq!(ours::from_rdma_sys::<ours::ibv_sge>(ours::to_rdma_sys(pointer)), pointer);
 }
+
+doorbell_sys::conversions! { mod rdma = rdma_sys }
+
+#[test]
+fn conversions_of_all_types_compile_for_rdma_sys() {
+    let mut segment = ours::ibv_sge { addr: 1, length: 2, lkey: 3 };
+    let theirs: *mut rdma_sys::ibv_sge = rdma::to(&raw mut segment);
+    assert_eq!(rdma::from::<ours::ibv_sge>(theirs), &raw mut segment);
+}
