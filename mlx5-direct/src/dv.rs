@@ -25,6 +25,7 @@ use doorbell_sys::{
 
 use crate::{
     cq::Cq,
+    log::taken_over,
     queue_mem::{CqLayout, CqParts, LayoutError, SrqLayout, SrqParts},
     srq::{DepthError, Srq},
 };
@@ -342,9 +343,11 @@ impl Srq {
     /// completion or the end of the SRQ.
     pub unsafe fn from_verbs<T>(srq: *mut T, depth: Option<u32>) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
-        let layout = unsafe { SrqLayout::from_verbs(srq) }?;
-        let depth = depth.unwrap_or(layout.wqe_count() - 1);
-        Ok(Self::new(layout, depth)?)
+        let queue = unsafe { SrqLayout::from_verbs(srq) }.and_then(|layout| {
+            let depth = depth.unwrap_or(layout.wqe_count() - 1);
+            Ok(Self::new(layout, depth)?)
+        });
+        taken_over("SRQ", queue, |srq| (srq.srqn(), srq.depth()))
     }
 }
 
@@ -403,7 +406,8 @@ impl Cq {
     /// As [`CqLayout::from_verbs`].
     pub unsafe fn from_verbs<T>(cq: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
-        unsafe { CqLayout::from_verbs(cq) }.map(Self::new)
+        let queue = unsafe { CqLayout::from_verbs(cq) }.map(Self::new);
+        taken_over("CQ", queue, |cq| (cq.cqn(), cq.cqe_count()))
     }
 }
 

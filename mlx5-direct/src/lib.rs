@@ -18,6 +18,8 @@
 //!   hw-tests/friends/ibverbs does.
 //!
 //! With the feature `tokio`, tasks await the events of an [`EventChannel`]: `AsyncEventChannel`.
+//! With the feature `tracing`, queues that are taken over, and refused ones with the reason, are
+//! events of level DEBUG and target `mlx5_direct`. Nothing on the data path is logged.
 //!
 //! ```no_run
 //! use mlx5_direct::{Completion, Cq, DataSeg, Srq};
@@ -116,6 +118,7 @@ mod be;
 mod dbrec;
 #[cfg(feature = "tokio")]
 mod event_future;
+mod log;
 mod ring;
 mod table;
 mod uar;

@@ -11,6 +11,9 @@ mod echo;
 mod ends;
 #[path = "../examples/receive.rs"]
 mod example;
+#[cfg(feature = "tracing")]
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/opcodes.rs"]
 mod opcodes;
 #[path = "common/send_queues.rs"]
@@ -92,6 +95,8 @@ fn main() {
         trial("entries_of_128_bytes_are_polled", opcodes::wide_entries),
         trial("a_qp_that_is_reset_or_destroyed_leaves_no_completion_behind", ends::cleaned),
         trial("queues_that_share_a_register_ring_doorbells", send_queues::shared_registers),
+        #[cfg(feature = "tracing")]
+        trial("queues_taken_over_and_refused_are_logged", log::takeovers),
     ];
     libtest_mimic::run(&args, trials).exit();
 }

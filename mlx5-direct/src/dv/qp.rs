@@ -7,6 +7,7 @@ use doorbell_sys::{ibv_ah, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_at
 
 use super::{DvError, abi, checked, lib_for, require};
 use crate::{
+    log::taken_over,
     queue_mem::{LayoutError, RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport},
     rq::Rq,
     sq::Sq,
@@ -141,7 +142,8 @@ impl Sq {
     /// numbers of polled completions.
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
-        unsafe { SqLayout::from_verbs(qp) }.map(Self::new)
+        let queue = unsafe { SqLayout::from_verbs(qp) }.map(Self::new);
+        taken_over("send queue", queue, |sq| (sq.qpn(), sq.max_requests()))
     }
 }
 
@@ -200,7 +202,8 @@ impl Rq {
     /// numbers of polled completions.
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: passed on to the caller.
-        unsafe { RqLayout::from_verbs(qp) }.map(Self::new)
+        let queue = unsafe { RqLayout::from_verbs(qp) }.map(Self::new);
+        taken_over("receive queue", queue, |rq| (rq.qpn(), rq.max_requests()))
     }
 }
 
