@@ -21,12 +21,19 @@ static SLEEPING: AtomicBool = AtomicBool::new(false);
 static POLLS: AtomicU64 = AtomicU64::new(0);
 /// Calls of [`wake`].
 static WAKES: AtomicU64 = AtomicU64::new(0);
+/// The thread naps because the program polls without a pause.
+static BESIDE_POLLS: AtomicBool = AtomicBool::new(false);
 static WAKE: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
 /// Longest nap while a doorbell may come that wakes nobody.
 const LONGEST: Duration = Duration::from_millis(2);
 /// Shortest nap.
 const SHORTEST: Duration = Duration::from_micros(50);
+/// Longest nap while a thread of the program polls without a pause. Its polls run the engine.
+const LONGEST_BESIDE_POLLS: Duration = Duration::from_micros(800);
+/// So many polls in vain during a nap are a program that polls without a pause. One that waits for
+/// events polls once or twice an event.
+const WITHOUT_PAUSE: u64 = 16;
 /// How long the thread sleeps when everything that can happen wakes it.
 const UNTIL_WOKEN: Duration = Duration::from_secs(10);
 
@@ -181,8 +188,16 @@ pub(crate) fn timer_set() {
     wake();
 }
 
-/// Records that the program polls. The helper then leaves the sockets of peers to the program.
-/// Returns the number of polls so far.
+/// The program armed a CQ: it may stop polling now, and the helper has to serve it.
+#[inline]
+pub(crate) fn program_arms() {
+    if BESIDE_POLLS.load(Ordering::Relaxed) {
+        wake();
+    }
+}
+
+/// Notes that the program polls. The helper then need not fetch the program's completions. Returns
+/// the number of polls so far.
 #[inline]
 pub(crate) fn program_polls() -> u64 {
     let count = polls().wrapping_add(1);
@@ -194,28 +209,6 @@ pub(crate) fn program_polls() -> u64 {
 #[inline]
 pub(crate) fn polls() -> u64 {
     POLLS.load(Ordering::Relaxed)
-}
-
-/// Lets the peers run after `times` polls in a row found nothing. The program has peers in other
-/// processes.
-///
-/// Otherwise, on a busy machine, a spinning program keeps its peer off the processor for whole time
-/// slices.
-pub(crate) fn polled_in_vain(times: u32) {
-    const YIELD_AFTER: u32 = 64;
-    const NAP_AFTER: u32 = 512;
-    if times < YIELD_AFTER {
-        return;
-    }
-    if times < NAP_AFTER {
-        std::thread::yield_now();
-        return;
-    }
-    let Some(mut device) = device::try_lock() else { return std::thread::yield_now() };
-    let Some(descriptors) = device.net.fall_asleep() else { return };
-    drop(device);
-    wait_for(&descriptors, Duration::from_micros(100));
-    device::lock().net.awake();
 }
 
 /// Lets the thread preempt a spinning program after a wake-up. The thread requests a short time
@@ -334,7 +327,9 @@ fn run() {
             }
             continue;
         }
-        if found && !by_hook {
+        // A doorbell that the helper found between two polls needs no spinning: the next poll would
+        // have found it.
+        if found && !by_hook && !program_polls {
             spin.rung();
             nap = SHORTEST;
         }
@@ -346,6 +341,11 @@ fn run() {
                 continue;
             }
             SpinWait::Over => {}
+        }
+        if program_polls && contexts > 0 {
+            // The polls serve all pages, so none needs protection.
+            nap_beside_polls(watch.as_ref(), wakes);
+            continue;
         }
         let watched = watch.as_mut().is_some_and(Watch::protect);
         if watch.is_some() {
@@ -359,11 +359,8 @@ fn run() {
             }
         }
         nap = (nap * 2).min(LONGEST);
-        // While the program polls, it serves the sockets itself. The helper then sleeps only
-        // briefly: the program may stop polling at any moment, for example to watch memory.
-        let mut wait = match (contexts, program_polls) {
-            (0, _) => UNTIL_WOKEN,
-            (_, true) => SHORTEST,
+        let mut wait = match contexts {
+            0 => UNTIL_WOKEN,
             _ if watched && !restless => UNTIL_WOKEN,
             _ => nap,
         };
@@ -374,6 +371,24 @@ fn run() {
             nap = SHORTEST;
         }
     }
+}
+
+/// Sleeps as long as the program polls without a pause. The polls do the helper's work, except for
+/// the first write to a protected page, which ends the sleep. Takes no lock in between: the program
+/// mostly holds it, and would pay a system call when it unlocks. The naps are short at first,
+/// because the program may stop polling at any moment, for example to watch memory.
+fn nap_beside_polls(watch: Option<&Watch>, wakes: u64) {
+    let descriptors: Vec<RawFd> = watch.map(Watch::descriptor).into_iter().collect();
+    let mut nap = SHORTEST;
+    BESIDE_POLLS.store(true, Ordering::Relaxed);
+    loop {
+        let before = polls();
+        if sleep(&descriptors, nap, wakes) || polls().wrapping_sub(before) < WITHOUT_PAUSE {
+            break;
+        }
+        nap = (nap * 2).min(LONGEST_BESIDE_POLLS);
+    }
+    BESIDE_POLLS.store(false, Ordering::Relaxed);
 }
 
 /// As [`sleep`], on the doorbell pages and on the sockets of other processes. A program that polls
@@ -412,7 +427,7 @@ fn sleep(descriptors: &[RawFd], time: Duration, wakes: u64) -> bool {
 }
 
 /// Waits until a descriptor can be read; false when the time was up first.
-fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
+pub(crate) fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
     let mut list: Vec<libc::pollfd> =
         descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let time =

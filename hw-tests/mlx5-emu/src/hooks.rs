@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "function tables of libibverbs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
@@ -16,6 +16,7 @@ use crate::complaints::{Kind, complain};
 use crate::config::{Mode, mode};
 use crate::device::{self, Device};
 use crate::mem;
+use crate::patience::{polled_in_vain, polled_well};
 
 /// Offsets in the public structures of libibverbs, 64-bit.
 mod offset {
@@ -311,10 +312,8 @@ fn guarded(work: impl FnOnce()) {
     }
 }
 
-static VAIN_POLLS: AtomicU32 = AtomicU32::new(0);
-
-/// Runs the engine after an empty poll.
-fn poll_step() {
+/// Runs the engine after an empty poll. Returns whether the program has peers in other processes.
+fn poll_step() -> bool {
     let mut peers = false;
     guarded(|| {
         if let Some(mut device) = device::try_lock() {
@@ -323,9 +322,7 @@ fn poll_step() {
         }
     });
     crate::helper::program_polls();
-    if peers {
-        polled_in_vain();
-    }
+    peers
 }
 
 /// A driver polls that libmlx5 does not serve, and that told the device so ([`crate::ucx`]).
@@ -352,25 +349,16 @@ pub(crate) fn driver_polls() {
         }
     });
     LAST.store(crate::helper::program_polls(), Ordering::Relaxed);
-    if news {
+    after_step(news, peers);
+}
+
+/// A poll ran the engine, and then found something or nothing.
+#[inline(always)]
+fn after_step(found: bool, peers: bool) {
+    if found {
         polled_well();
     } else if peers {
         polled_in_vain();
-    }
-}
-
-/// A poll found nothing, and the program has peers in other processes.
-fn polled_in_vain() {
-    let times = VAIN_POLLS.load(Ordering::Relaxed).wrapping_add(1);
-    VAIN_POLLS.store(times, Ordering::Relaxed);
-    crate::helper::polled_in_vain(times);
-}
-
-/// A poll found something.
-#[inline(always)]
-fn polled_well() {
-    if VAIN_POLLS.load(Ordering::Relaxed) != 0 {
-        VAIN_POLLS.store(0, Ordering::Relaxed);
     }
 }
 
@@ -401,9 +389,11 @@ unsafe extern "C" fn poll_cq(cq: *mut c_void, count: c_int, wc: *mut c_void) -> 
         polled_well();
         return found;
     }
-    poll_step();
+    let peers = poll_step();
     // SAFETY: arguments are handed on unchanged.
-    unsafe { original(cq, count, wc) }
+    let found = unsafe { original(cq, count, wc) };
+    after_step(found != 0, peers);
+    found
 }
 
 unsafe extern "C" fn start_poll(cq: *mut c_void, attr: *mut c_void) -> c_int {
@@ -419,9 +409,11 @@ unsafe extern "C" fn start_poll(cq: *mut c_void, attr: *mut c_void) -> c_int {
         polled_well();
         return found;
     }
-    poll_step();
+    let peers = poll_step();
     // SAFETY: arguments are handed on unchanged.
-    unsafe { original(cq, attr) }
+    let found = unsafe { original(cq, attr) };
+    after_step(found != libc::ENOENT, peers);
+    found
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_int {
@@ -436,6 +428,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
         let mut device = device::lock();
         device.notify_step(context);
     });
+    crate::helper::program_arms();
     result
 }
 

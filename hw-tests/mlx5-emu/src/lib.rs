@@ -28,6 +28,7 @@ mod net;
 mod objects;
 mod orders;
 pub mod paths;
+mod patience;
 mod pin;
 mod qp_state;
 mod ring;

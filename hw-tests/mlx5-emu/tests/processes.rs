@@ -1,4 +1,5 @@
 //! Two processes: a ring in shared memory must not lose messages, mix them up or block.
+#![expect(unsafe_code, reason = "processor affinity")]
 
 mod common;
 #[path = "common/other.rs"]
@@ -15,6 +16,10 @@ const LONG: usize = 5 << 20;
 /// Several messages of this size fill a ring.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 60;
+
+/// Messages to and fro in a batch, and batches.
+const BATCH: usize = 50;
+const BATCHES: usize = 100;
 
 /// One end of a connection: a QP, its CQ, and memory of two messages.
 struct Side {
@@ -57,6 +62,16 @@ impl Side {
         found
     }
 
+    /// Polls until a message has arrived; returns the number of polls that found nothing.
+    fn catch(&self) -> u32 {
+        for vain in 0.. {
+            if poll_all(self.cq).iter().any(|wc| wc.wr_id == 1) {
+                return vain;
+            }
+        }
+        unreachable!()
+    }
+
     fn fill(&self, offset: usize, len: usize, seed: usize) {
         let bytes: Vec<u8> = (0..len).map(|i| pattern(i, seed)).collect();
         self.memory.put(offset, &bytes);
@@ -72,6 +87,19 @@ impl Side {
 
 fn pattern(i: usize, seed: usize) -> u8 {
     (i.wrapping_mul(31) ^ i >> 9 ^ seed.wrapping_mul(77)) as u8
+}
+
+/// Binds this thread to the first processor that it may use.
+fn stay_on_one_processor() {
+    const SIZE: usize = size_of::<libc::cpu_set_t>();
+    // SAFETY: the sets are plain bits, and the calls get their size. The numbers are within it.
+    unsafe {
+        let (mut allowed, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, SIZE, &raw mut allowed), 0);
+        let first = (0..8 * SIZE).find(|&cpu| libc::CPU_ISSET(cpu, &allowed)).expect("a processor");
+        libc::CPU_SET(first, &mut one);
+        assert_eq!(libc::sched_setaffinity(0, SIZE, &raw const one), 0);
+    }
 }
 
 /// Starts a process that runs this part of [`other_process`].
@@ -125,6 +153,22 @@ fn other_process() {
                 side.check(i * PIECE, PIECE, i);
             }
         }
+        "ball" => {
+            stay_on_one_processor();
+            side.connect(&words);
+            say(&side.words());
+            assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+            say("ready");
+            for _ in 0..BATCHES * BATCH {
+                side.catch();
+                assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+                send(side.qp, 2, SIGNALED, &[side.memory.sge(8, 8)]);
+            }
+            let reader = std::thread::spawn(line);
+            while !reader.is_finished() {
+                poll_all(side.cq);
+            }
+        }
         "die" => {
             side.connect(&words);
             say(&side.words());
@@ -166,6 +210,29 @@ fn a_reader_that_looks_late_gets_everything_in_order() {
     other.tell("look");
     let done = side.wait(PIECES);
     assert!(done.iter().enumerate().all(|(i, wc)| (wc.status, wc.wr_id) == (0, i as u64)));
+    other.ends_well();
+}
+
+/// Two processes that poll on one processor can only take turns. Other programs may disturb a batch.
+#[test]
+fn peers_on_one_processor_soon_let_each_other_run() {
+    stay_on_one_processor();
+    let mut other = start("ball");
+    let (side, _) = meet(&mut other);
+    assert_eq!(other.says(), "ready");
+    let mut polls: Vec<u32> = (0..BATCHES)
+        .map(|_| {
+            let throw = |_| {
+                assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+                send(side.qp, 2, SIGNALED, &[side.memory.sge(8, 8)]);
+                side.catch()
+            };
+            (0..BATCH).map(throw).sum()
+        })
+        .collect();
+    polls.sort_unstable();
+    assert!(polls[BATCHES / 2] < 30 * BATCH as u32, "polls in vain for {BATCH} messages each: {polls:?}");
+    other.tell("done");
     other.ends_well();
 }
 

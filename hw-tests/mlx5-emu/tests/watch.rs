@@ -11,6 +11,7 @@ use direct::*;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use ibv_wr_opcode::IBV_WR_RDMA_WRITE;
 use mlx5_emu::{Mode, set_mode};
 
 /// A device whose engine runs in the helper thread, and a pair whose sender the test drives
@@ -113,6 +114,34 @@ fn doorbells_on_many_pages_wake_the_helper() {
     driver.write_on_all();
     wait_for_quiet();
     driver.write_on_all();
+}
+
+/// A program that posts and polls without a pause runs the engine itself. Each wake-up of the helper
+/// would take its processor.
+#[test]
+fn the_helper_leaves_a_polling_program_alone() {
+    const WRITES: u64 = 500;
+    const VAIN: u64 = 40;
+    let mut driver = Driver::new(1);
+    driver.write_on_all();
+    let cq = driver.rig.cq(16);
+    let qp = driver.rig.pair(cq, null_mut()).0;
+    let mut counts: Vec<u64> = (0..21)
+        .map(|_| {
+            let before = helper_sleeps().expect("a helper thread");
+            for id in 0..WRITES {
+                let (at, rkey) = (driver.memory.at(1024), driver.memory.rkey);
+                let target = |wr: &mut ibv_send_wr| (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (at, rkey);
+                let piece = [driver.memory.sge(0, 8)];
+                assert_eq!(post_send(qp, id, IBV_WR_RDMA_WRITE, SIGNALED, &piece, target), 0);
+                poll(cq, 1);
+                (0..VAIN).for_each(|_| _ = poll(cq, 0));
+            }
+            helper_sleeps().expect("a helper thread") - before
+        })
+        .collect();
+    counts.sort_unstable();
+    assert!(counts[10] * 400 < WRITES * VAIN, "wake-ups in {WRITES} writes: {counts:?}");
 }
 
 /// A forked child has the mapping of its parent's doorbell pages, but no helper serves the child.
