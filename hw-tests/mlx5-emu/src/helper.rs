@@ -196,8 +196,8 @@ pub(crate) fn program_arms() {
     }
 }
 
-/// Notes that the program polls. The helper then need not fetch the program's completions. Returns
-/// the number of polls so far.
+/// Records that the program polls. The helper then leaves the sockets of peers to the program.
+/// Returns the number of polls so far.
 #[inline]
 pub(crate) fn program_polls() -> u64 {
     let count = polls().wrapping_add(1);
