@@ -4,6 +4,9 @@
 //! The tests judge the printed output, because the exit code of these programs is 0 even after a
 //! failure. Every pair has a network and a configuration of its own. `MLX5_EMU_LIBRARY` selects
 //! another build of the device.
+//!
+//! The package doorbell-verbs has this file as a test, too. Its preloaded library has to take over
+//! every queue then, and the programs have to do the same.
 #![allow(missing_docs)]
 
 use std::fs::{self, File};
@@ -213,6 +216,30 @@ const fn dapltest(name: &'static str, arguments: &'static str) -> Pair {
     }
 }
 
+/// The library of doorbell-verbs, if this is a test of that package.
+fn verbs_library() -> Option<PathBuf> {
+    Some(PathBuf::from(option_env!("CARGO_BIN_EXE_doorbell-run")?).with_file_name("libdoorbell_verbs.so"))
+}
+
+/// The file to which the library of doorbell-verbs writes what it took over, a line for each
+/// process.
+const COUNTS: &str = "counts";
+
+/// The library has taken over every object of each process, and at least one QP.
+fn all_taken_over(counts: &str) -> bool {
+    let mut some = false;
+    let whole = |line: &str| {
+        let (_, counts) = line.split_once("taken over: ")?;
+        let numbers: Vec<u32> =
+            counts.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+        let [_, _, cqs, all_cqs, srqs, all_srqs, qps, all_qps, refused] = numbers[..] else { return None };
+        some |= qps > 0;
+        Some((cqs, srqs, qps, 0) == (all_cqs, all_srqs, all_qps, refused))
+    };
+    let every = counts.lines().map(whole).all(|whole| whole == Some(true));
+    every && some
+}
+
 /// A temporary folder, and the shared data of the programs of one trial.
 struct Bench {
     dir: PathBuf,
@@ -240,9 +267,15 @@ impl Bench {
         let mut words = command.split_whitespace();
         let program = words.next().ok_or("no program")?;
         let output = File::create(self.dir.join(output))?;
+        let mut preload = self.library.clone().into_os_string();
+        if let Some(library) = verbs_library() {
+            preload.push(":");
+            preload.push(library);
+        }
         let child = Command::new(program)
             .args(words)
-            .env("LD_PRELOAD", &self.library)
+            .env("LD_PRELOAD", preload)
+            .env("DOORBELL_VERBS_STATS", self.dir.join(COUNTS))
             .env("MLX5_EMU_SESSION", &self.network)
             .env("DAT_OVERRIDE", self.dir.join("dat.conf"))
             .stdin(Stdio::null())
@@ -412,6 +445,10 @@ fn run_once(pair: &Pair, client: &str, is_dapltest: bool) -> Result<Outcome, Fai
     }
     if port_taken() {
         return Ok(Outcome::PortTaken);
+    }
+    let counts = bench.said(COUNTS);
+    if verbs_library().is_some() && !all_taken_over(&counts) {
+        return Err(complain(&format!("not everything was taken over: {counts}")));
     }
     for (output, words) in [("server", pair.server_says), ("client", pair.client_says)] {
         let said = bench.said(output);
