@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc book package release deb deb-test arm64 install clean
+.PHONY: help setup build run test soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
 
 # An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
@@ -106,8 +106,18 @@ deb: ## the Debian packages, in target/deb
 deb-test: deb ## the packages installed, used on the software device and purged in fresh chroots of Debian 12 and 13 (as root)
 	hw-tests/packages
 
-install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+libraries: ## what make install installs, optimised
 	cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
+	$(dat12)
+	$(dat2)
+
+# The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
+install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+	if command -v cargo >/dev/null; then \
+		cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins; \
+	elif [ ! -e "$(target_dir)/release/libdoorbell.so" ]; then \
+		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
+	fi
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man1" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
 	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
