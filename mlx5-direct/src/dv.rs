@@ -35,7 +35,7 @@ mod recv_wrs;
 mod send_wrs;
 
 pub use recv_wrs::{RecvWr, RecvWrs};
-pub(crate) use send_wrs::OnlySend;
+pub(crate) use send_wrs::PlainSend;
 pub use send_wrs::{InlineSges, SendWr, SendWrs};
 
 /// The structs of `infiniband/mlx5dv.h`, each followed by room for fields that newer versions add.

@@ -32,31 +32,54 @@ impl<'a> SendWrs<'a> {
 
     /// The request of a chain that is one Send of one segment, without a fence.
     #[inline(always)]
-    pub(crate) fn only_send(&self) -> Option<OnlySend<'a>> {
+    pub(crate) fn only_send(&self) -> Option<PlainSend<'a>> {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        Self::plain_if(wr.next.is_null(), wr)
+    }
+
+    /// The next request if it is a Send of one segment, without a fence. [`pass`](Self::pass) goes
+    /// to the request behind it.
+    #[inline(always)]
+    pub(crate) fn plain_send(&self) -> Option<PlainSend<'a>> {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        Self::plain_if(true, wr)
+    }
+
+    /// Goes to the request behind the next one.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self) {
+        // SAFETY: null or a valid request, by the contract of `new`.
+        if let Some(wr) = unsafe { self.next.as_ref() } {
+            self.next = wr.next;
+        }
+    }
+
+    #[inline(always)]
+    fn plain_if(condition: bool, wr: &'a ibv_send_wr) -> Option<PlainSend<'a>> {
         /// `num_sge` and `opcode`, which are neighbours.
         const ONE_SEND: u64 = 1 | (ibv_wr_opcode::IBV_WR_SEND as u64) << 32;
         const FLAGS: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0
             | ibv_send_flags::IBV_SEND_SOLICITED.0
             | ibv_send_flags::IBV_SEND_INLINE.0;
-        // SAFETY: null or a valid request, by the contract of `new`.
-        let wr = unsafe { self.next.as_ref() }?;
         let what = u64::from(wr.num_sge.cast_unsigned()) | u64::from(wr.opcode) << 32;
-        if !wr.next.is_null() || what != ONE_SEND || wr.send_flags & !FLAGS != 0 {
+        if !condition || what != ONE_SEND || wr.send_flags & !FLAGS != 0 {
             return None;
         }
-        // SAFETY: one valid entry, by the contract of `new`.
-        Some(OnlySend { wr_id: wr.wr_id, flags: wr.send_flags, sge: unsafe { &*wr.sg_list } })
+        // SAFETY: a request of a chain, which has one valid entry by the contract of `new`.
+        Some(PlainSend { wr_id: wr.wr_id, flags: wr.send_flags, sge: unsafe { &*wr.sg_list } })
     }
 }
 
-/// A Send of one segment that is alone in its chain. Only [`SendWrs`] makes one.
-pub(crate) struct OnlySend<'a> {
+/// A Send of one segment, without a fence. Only [`SendWrs`] makes one.
+pub(crate) struct PlainSend<'a> {
     pub(crate) wr_id: u64,
     flags: u32,
     sge: &'a ibv_sge,
 }
 
-impl<'a> OnlySend<'a> {
+impl<'a> PlainSend<'a> {
     /// Whether the data is inline.
     #[inline(always)]
     pub(crate) fn is_inline(&self) -> bool {

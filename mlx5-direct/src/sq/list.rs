@@ -4,7 +4,7 @@ use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::{
-    dv::{InlineSges, OnlySend, SendWr, SendWrs},
+    dv::{InlineSges, PlainSend, SendWr, SendWrs},
     queue_mem::{Registers, Step, Target, Transport},
     wqe::{
         SEGMENT_BYTES,
@@ -87,7 +87,7 @@ impl Sq {
     }
 
     #[inline(always)]
-    fn post_short_inline(&mut self, send: &OnlySend<'_>) -> bool {
+    fn post_short_inline(&mut self, send: &PlainSend<'_>) -> bool {
         let length = send.length();
         if length.wrapping_sub(1) >= self.most_short_inline {
             return false;
@@ -106,7 +106,7 @@ impl Sq {
     }
 
     #[inline(always)]
-    fn post_one_segment(&mut self, send: &OnlySend<'_>) -> bool {
+    fn post_one_segment(&mut self, send: &PlainSend<'_>) -> bool {
         if send.length() == 0 || self.transport != Transport::Connected {
             return false;
         }
@@ -128,10 +128,19 @@ impl Sq {
     /// [`WrListError`] with the number of requests posted before the one that was refused (verbs'
     /// `bad_wr`). [`WrError::errno`] is the value that `ibv_post_send` returns. A refused request
     /// changes nothing; a fence that was pending is still pending.
-    pub fn post_send_wrs(&mut self, wrs: SendWrs<'_>) -> Result<u32, WrListError> {
+    pub fn post_send_wrs(&mut self, mut wrs: SendWrs<'_>) -> Result<u32, WrListError> {
+        self.stay_near();
         let (first, mut last, mut refused) = (self.at(), block(self.at()), None);
-        for wr in wrs {
+        loop {
             let start = block(self.at());
+            if let Some(send) = wrs.plain_send()
+                && (self.write_plain(&send) || self.find_room_and_write_plain(&send))
+            {
+                wrs.pass();
+                last = start;
+                continue;
+            }
+            let Some(wr) = wrs.next() else { break };
             if let Err(error) = self.write_verbs(&wr) {
                 refused = Some(error);
                 break;
@@ -147,6 +156,39 @@ impl Sq {
             None => Ok(posted),
             Some(error) => Err(WrListError { posted, error }),
         }
+    }
+
+    /// Writes a Send of a connected queue, without a fence, if it has one block and needs no other
+    /// check. Otherwise returns false and changes nothing. The device does not know of it yet.
+    #[inline(always)]
+    fn write_plain(&mut self, send: &PlainSend<'_>) -> bool {
+        let length = send.length();
+        if send.is_inline() {
+            if length.wrapping_sub(1) >= self.most_short_inline {
+                return false;
+            }
+        } else if length == 0 || self.transport != Transport::Connected {
+            return false;
+        }
+        let Some(mut place) = self.ring.next_block_of_chain(send.wr_id) else { return false };
+        let units = if send.is_inline() {
+            place.body().push_short_inline(send.inline());
+            1 + (INLINE_HEADER_BYTES + length as usize).div_ceil(SEGMENT_BYTES)
+        } else {
+            place.body().push(send.segment().to_words());
+            2
+        };
+        let ctrl = place.ctrl(send_ctrl(send, units));
+        place.keep(ctrl);
+        true
+    }
+
+    /// As [`write_plain`](Self::write_plain), after a look for free blocks.
+    #[cold]
+    #[inline(never)]
+    fn find_room_and_write_plain(&mut self, send: &PlainSend<'_>) -> bool {
+        self.ring.aim(self.free() & self.open);
+        self.write_plain(send)
     }
 
     fn write_verbs(&mut self, wr: &SendWr<'_>) -> Result<(), WrError> {
@@ -227,7 +269,7 @@ impl Sq {
 
 /// The control segment of a Send, without QP number, block number and flags of the queue.
 #[inline(always)]
-fn send_ctrl(send: &OnlySend<'_>, units: usize) -> [u64; 2] {
+fn send_ctrl(send: &PlainSend<'_>, units: usize) -> [u64; 2] {
     let flags = send.ctrl_flags();
     Ctrl { opcode: opcode::SEND, opmod: 0, units: units as u8, flags, imm: 0 }.words(0, 0)
 }
