@@ -268,6 +268,16 @@ fn doorbell_for_a_queue_that_is_not_there() {
 }
 
 #[test]
+fn arm_register_that_contradicts_the_record() {
+    let s = setup(ComplaintKind::BadDoorbell);
+    let cq = DirectCq::new(s.cq);
+    cq.arm_record(SOLICITED_ONLY);
+    cq.arm_register(0);
+    step();
+    assert!(seen(ComplaintKind::BadDoorbell));
+}
+
+#[test]
 fn send_wqe_with_the_wrong_index() {
     let mut s = setup(ComplaintKind::BadSendWqe);
     s.rig.expect(ComplaintKind::BlueFlameMismatch);

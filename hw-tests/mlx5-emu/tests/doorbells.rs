@@ -201,3 +201,28 @@ fn the_receive_counter_runs_past_the_end_of_the_ring() {
         poll(recv_cq, 1);
     }
 }
+
+/// A CQ is armed for any completion, and then for solicited ones. The device takes the first arm word
+/// when the second one is in the record and not yet in the register.
+#[test]
+fn a_cq_is_armed_again_while_the_device_looks() {
+    let mut rig = Rig::new();
+    let (cq, empty) = (DirectCq::new(rig.cq(16)), rig.cq(16) as usize);
+    for _ in 0..100 {
+        cq.arm_record(SOLICITED_ONLY);
+        cq.arm_register(0);
+        std::thread::scope(|scope| {
+            // The hook on polling runs the engine.
+            scope.spawn(|| poll(empty as *mut ibv_cq, 0));
+            while !cq.is_arm_taken() {
+                std::thread::yield_now();
+            }
+            cq.arm_register(SOLICITED_ONLY);
+        });
+        // The device is idle now. The rig fails on complaints.
+        step();
+        cq.arm_record(0);
+        cq.arm_register(0);
+        step();
+    }
+}

@@ -5,6 +5,8 @@
 //! of the page. The device checks the content of a doorbell against the record and the ring. The
 //! `blueflame` module checks the bytes copied behind the first eight bytes.
 
+use std::time::{Duration, Instant};
+
 use super::blueflame::{Look, WORDS};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
@@ -86,7 +88,7 @@ impl Device {
         if uar.load64(base + CQ_DOORBELL) != 0 {
             let word = u64::from_be(uar.take64(base + CQ_DOORBELL));
             if word != 0 {
-                news |= self.arm_doorbell(context, word);
+                news |= self.arm_doorbell(context, word, uar, base + CQ_DOORBELL);
             }
         }
         news
@@ -174,8 +176,8 @@ impl Device {
         found
     }
 
-    /// An arm doorbell: arm word and CQ number.
-    fn arm_doorbell(&mut self, context: usize, word: u64) -> bool {
+    /// An arm doorbell, which was taken from this register: arm word and CQ number.
+    fn arm_doorbell(&mut self, context: usize, word: u64, uar: Area, register: usize) -> bool {
         let (arm, cqn) = ((word >> 32) as u32, word as u32 & 0xff_ffff);
         let index = (cqn as usize).wrapping_sub(1);
         match self.cqs.get(index).filter(|cq| cq.context == context) {
@@ -185,6 +187,8 @@ impl Device {
                 if record != arm
                     && (record >> 28) & 3 == arm >> 28 & 3
                     && record & 0xff_ffff == arm & 0xff_ffff
+                    // A thread may be arming the CQ anew, and between record and register.
+                    && (self.settled || !written_soon(uar, register))
                 {
                     complain(
                         Kind::BadDoorbell,
@@ -207,6 +211,19 @@ impl Device {
         }
         news
     }
+}
+
+/// Whether a register is written within the time for which a thread may lose its processor.
+fn written_soon(uar: Area, register: usize) -> bool {
+    const LOST_PROCESSOR: Duration = Duration::from_millis(200);
+    let start = Instant::now();
+    while uar.load64(register) == 0 {
+        if start.elapsed() > LOST_PROCESSOR {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }
 
 /// Takes the words copied into a register behind its first eight bytes.

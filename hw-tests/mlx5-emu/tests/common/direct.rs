@@ -137,6 +137,9 @@ impl DirectSq {
     }
 }
 
+/// Bit of an arm word that limits it to solicited completions.
+pub const SOLICITED_ONLY: u32 = 1 << 24;
+
 /// A CQ that is read directly.
 pub struct DirectCq {
     buf: u64,
@@ -144,6 +147,8 @@ pub struct DirectCq {
     count: u32,
     size: u64,
     index: u32,
+    register: u64,
+    cqn: u32,
 }
 
 impl DirectCq {
@@ -155,7 +160,28 @@ impl DirectCq {
             count: view.u32(16),
             size: u64::from(view.u32(20)),
             index: 0,
+            register: view.u64(24) + 0x20,
+            cqn: view.u32(32),
         }
+    }
+
+    /// Writes the arm word into the record, as the first step of arming.
+    pub fn arm_record(&self, word: u32) {
+        // SAFETY: the CQ's doorbell record.
+        unsafe { store32(self.record + 4, word) };
+    }
+
+    /// Writes the arm word into the register, as the second step of arming.
+    pub fn arm_register(&self, word: u32) {
+        let word = u64::from(word) << 32 | u64::from(self.cqn);
+        // SAFETY: the register of the CQ's context.
+        unsafe { (self.register as *mut u64).write_volatile(word.to_be()) };
+    }
+
+    /// Whether the device has taken the last arm word from the register.
+    pub fn is_arm_taken(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (self.register as *const u64).read_volatile() == 0 }
     }
 
     /// Consumes all CQEs and returns their number. Every CQE must be good.
