@@ -20,7 +20,7 @@ use std::{
 
 use doorbell_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_srq,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_sge, ibv_srq,
 };
 
 use crate::{
@@ -233,6 +233,21 @@ fn checked(call: &'static str, rc: c_int) -> Result<(), DvError> {
         -1 => Err(DvError::Call { call, source: io::Error::last_os_error() }),
         n => Err(DvError::Call { call, source: io::Error::from_raw_os_error(n.abs()) }),
     }
+}
+
+/// The scatter or gather list of a work request; empty without a pointer or with a negative count.
+///
+/// # Safety
+///
+/// Null, or `count` entries that stay valid and unchanged for `'a`.
+#[inline(always)]
+unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
+    let len = usize::try_from(count).unwrap_or(0);
+    if len == 0 || list.is_null() {
+        return &[];
+    }
+    // SAFETY: valid entries by contract.
+    unsafe { core::slice::from_raw_parts(list, len) }
 }
 
 fn require<T>(ptr: *mut T, what: &'static str) -> Result<*mut T, DvError> {

@@ -219,6 +219,12 @@ impl Sq {
     /// requests counted before are used up.
     fn aim(&mut self) {
         self.stay_near();
+        self.find_blocks();
+    }
+
+    /// As [`aim`](Self::aim), where something may refer to a position.
+    #[inline]
+    fn find_blocks(&mut self) {
         self.ring.aim(self.free() & self.open);
     }
 

@@ -4,20 +4,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{CqDevice, Entry, Rng};
+use common::{Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
-    Completion, Cq, CqLayout, CqeError, DataSeg, Srq, SrqLayout, WqeIndex,
+    Completion, CqeError, DataSeg, Srq, SrqLayout, WqeIndex,
     teardown::{QpTeardown, TeardownStep},
 };
-
-fn queue(entries: u32, bytes: u32) -> (Cq, CqDevice) {
-    let (layout, mem) = CqLayout::on_heap(entries, bytes).unwrap();
-    (Cq::new(layout), CqDevice::new(mem, entries, bytes))
-}
-
-fn poll(cq: &mut Cq) -> Completion {
-    cq.poll().expect("a known entry").expect("an entry")
-}
 
 /// QPs share a queue, and each of them goes away at times, with entries waiting.
 #[test]

@@ -3,21 +3,12 @@
 
 mod common;
 
-use common::{CqDevice, Entry, Rng};
+use common::{CqDevice, Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
     ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainCqe, PlainKind, RecvOp, SendOp, Syndrome,
     WqeIndex,
     cqe::{self, CqeFields, RawCqe},
 };
-
-fn queue(entries: u32, bytes: u32) -> (Cq, CqDevice) {
-    let (layout, mem) = CqLayout::on_heap(entries, bytes).unwrap();
-    (Cq::new(layout), CqDevice::new(mem, entries, bytes))
-}
-
-fn poll(cq: &mut Cq) -> Completion {
-    cq.poll().expect("a known entry").expect("an entry")
-}
 
 #[test]
 fn every_receive_opcode_comes_out_typed() {

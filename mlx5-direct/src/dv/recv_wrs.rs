@@ -77,13 +77,8 @@ impl<'a> Iterator for RecvWrs<'a> {
         // SAFETY: null or a valid request, by the contract of `new`.
         let wr = unsafe { self.next.as_ref() }?;
         self.next = wr.next;
-        let len = usize::try_from(wr.num_sge).unwrap_or(0);
-        let segments = if len == 0 || wr.sg_list.is_null() {
-            &[]
-        } else {
-            // SAFETY: `num_sge` valid entries, by the contract of `new`.
-            unsafe { core::slice::from_raw_parts(wr.sg_list.cast_const(), len) }
-        };
+        // SAFETY: `num_sge` valid entries, by the contract of `new`.
+        let segments = unsafe { super::sges(wr.sg_list, wr.num_sge) };
         Some(RecvWr { wr_id: wr.wr_id, segments })
     }
 }

@@ -35,16 +35,26 @@ impl<'a> SendWrs<'a> {
     pub(crate) fn only_send(&self) -> Option<PlainSend<'a>> {
         // SAFETY: null or a valid request, by the contract of `new`.
         let wr = unsafe { self.next.as_ref() }?;
-        Self::plain_if(wr.next.is_null(), wr)
+        if wr.next.is_null() { self.plain_send() } else { None }
     }
 
     /// The next request if it is a Send of one segment, without a fence. [`pass`](Self::pass) goes
     /// to the request behind it.
     #[inline(always)]
     pub(crate) fn plain_send(&self) -> Option<PlainSend<'a>> {
+        /// `num_sge` and `opcode`, which are neighbours.
+        const ONE_SEND: u64 = 1 | (ibv_wr_opcode::IBV_WR_SEND as u64) << 32;
+        const FLAGS: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0
+            | ibv_send_flags::IBV_SEND_SOLICITED.0
+            | ibv_send_flags::IBV_SEND_INLINE.0;
         // SAFETY: null or a valid request, by the contract of `new`.
         let wr = unsafe { self.next.as_ref() }?;
-        Self::plain_if(true, wr)
+        let what = u64::from(wr.num_sge.cast_unsigned()) | u64::from(wr.opcode) << 32;
+        if what != ONE_SEND || wr.send_flags & !FLAGS != 0 {
+            return None;
+        }
+        // SAFETY: one valid entry, by the contract of `new`.
+        Some(PlainSend { wr_id: wr.wr_id, flags: wr.send_flags, sge: unsafe { &*wr.sg_list } })
     }
 
     /// Goes to the request behind the next one.
@@ -54,21 +64,6 @@ impl<'a> SendWrs<'a> {
         if let Some(wr) = unsafe { self.next.as_ref() } {
             self.next = wr.next;
         }
-    }
-
-    #[inline(always)]
-    fn plain_if(condition: bool, wr: &'a ibv_send_wr) -> Option<PlainSend<'a>> {
-        /// `num_sge` and `opcode`, which are neighbours.
-        const ONE_SEND: u64 = 1 | (ibv_wr_opcode::IBV_WR_SEND as u64) << 32;
-        const FLAGS: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0
-            | ibv_send_flags::IBV_SEND_SOLICITED.0
-            | ibv_send_flags::IBV_SEND_INLINE.0;
-        let what = u64::from(wr.num_sge.cast_unsigned()) | u64::from(wr.opcode) << 32;
-        if !condition || what != ONE_SEND || wr.send_flags & !FLAGS != 0 {
-            return None;
-        }
-        // SAFETY: a request of a chain, which has one valid entry by the contract of `new`.
-        Some(PlainSend { wr_id: wr.wr_id, flags: wr.send_flags, sge: unsafe { &*wr.sg_list } })
     }
 }
 
@@ -130,13 +125,8 @@ impl<'a> Iterator for SendWrs<'a> {
         // SAFETY: null or a valid request, by the contract of `new`.
         let wr = unsafe { self.next.as_ref() }?;
         self.next = wr.next;
-        let len = usize::try_from(wr.num_sge).unwrap_or(0);
-        let segments = if len == 0 || wr.sg_list.is_null() {
-            &[]
-        } else {
-            // SAFETY: `num_sge` valid entries, by the contract of `new`.
-            unsafe { core::slice::from_raw_parts(wr.sg_list.cast_const(), len) }
-        };
+        // SAFETY: `num_sge` valid entries, by the contract of `new`.
+        let segments = unsafe { super::sges(wr.sg_list, wr.num_sge) };
         Some(SendWr { wr_id: wr.wr_id, opcode: wr.opcode, segments, wr })
     }
 }

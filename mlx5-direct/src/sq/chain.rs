@@ -59,12 +59,12 @@ impl Sq {
     #[cold]
     #[inline(never)]
     fn write_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
-        self.ring.aim(self.free() & self.open);
+        self.find_blocks();
         if self.write_one_block(&wr, cookie) {
             return Ok(());
         }
         let outcome = self.write(wr, cookie);
-        self.ring.aim(self.free() & self.open);
+        self.find_blocks();
         outcome
     }
 }

@@ -88,13 +88,10 @@ impl Sq {
 
     #[inline(always)]
     fn post_short_inline(&mut self, send: &PlainSend<'_>) -> bool {
-        let length = send.length();
-        if length.wrapping_sub(1) >= self.most_short_inline {
+        if !self.takes_plain(send) {
             return false;
         }
-        // The control segment, and the data behind its header.
-        let units = 1 + (INLINE_HEADER_BYTES + length as usize).div_ceil(SEGMENT_BYTES);
-        let ctrl = send_ctrl(send, units);
+        let ctrl = send_ctrl(send, short_inline_units(send));
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
         let Some(mut place) = self.ring.next_block(Step::ONE_BLOCK, send.wr_id, register) else {
             return false;
@@ -107,7 +104,7 @@ impl Sq {
 
     #[inline(always)]
     fn post_one_segment(&mut self, send: &PlainSend<'_>) -> bool {
-        if send.length() == 0 || self.transport != Transport::Connected {
+        if !self.takes_plain(send) {
             return false;
         }
         let ctrl = send_ctrl(send, 2);
@@ -134,7 +131,7 @@ impl Sq {
         loop {
             let start = block(self.at());
             if let Some(send) = wrs.plain_send()
-                && (self.write_plain(&send) || self.find_room_and_write_plain(&send))
+                && (self.write_plain(&send) || self.find_blocks_and_write_plain(&send))
             {
                 wrs.pass();
                 last = start;
@@ -158,22 +155,27 @@ impl Sq {
         }
     }
 
-    /// Writes a Send of a connected queue, without a fence, if it has one block and needs no other
-    /// check. Otherwise returns false and changes nothing. The device does not know of it yet.
+    /// Whether a Send without a fence has one block, and needs no other check but for room.
+    #[inline(always)]
+    fn takes_plain(&self, send: &PlainSend<'_>) -> bool {
+        if send.is_inline() {
+            send.length().wrapping_sub(1) < self.most_short_inline
+        } else {
+            send.length() != 0 && self.transport == Transport::Connected
+        }
+    }
+
+    /// Writes a Send without a fence if it has one block, needs no other check, and a block is ready.
+    /// Otherwise returns false and changes nothing. The device does not know of the request yet.
     #[inline(always)]
     fn write_plain(&mut self, send: &PlainSend<'_>) -> bool {
-        let length = send.length();
-        if send.is_inline() {
-            if length.wrapping_sub(1) >= self.most_short_inline {
-                return false;
-            }
-        } else if length == 0 || self.transport != Transport::Connected {
+        if !self.takes_plain(send) {
             return false;
         }
         let Some(mut place) = self.ring.next_block_of_chain(send.wr_id) else { return false };
         let units = if send.is_inline() {
             place.body().push_short_inline(send.inline());
-            1 + (INLINE_HEADER_BYTES + length as usize).div_ceil(SEGMENT_BYTES)
+            short_inline_units(send)
         } else {
             place.body().push(send.segment().to_words());
             2
@@ -186,8 +188,11 @@ impl Sq {
     /// As [`write_plain`](Self::write_plain), after a look for free blocks.
     #[cold]
     #[inline(never)]
-    fn find_room_and_write_plain(&mut self, send: &PlainSend<'_>) -> bool {
-        self.ring.aim(self.free() & self.open);
+    fn find_blocks_and_write_plain(&mut self, send: &PlainSend<'_>) -> bool {
+        if !self.takes_plain(send) {
+            return false;
+        }
+        self.find_blocks();
         self.write_plain(send)
     }
 
@@ -265,6 +270,12 @@ impl Sq {
         };
         Ok(self.write(flagged(request, wr), wr.wr_id)?)
     }
+}
+
+/// Units of an inline Send: the control segment, and the data behind its header.
+#[inline(always)]
+fn short_inline_units(send: &PlainSend<'_>) -> usize {
+    1 + (INLINE_HEADER_BYTES + send.length() as usize).div_ceil(SEGMENT_BYTES)
 }
 
 /// The control segment of a Send, without QP number, block number and flags of the queue.

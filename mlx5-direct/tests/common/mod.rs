@@ -160,6 +160,17 @@ pub(crate) struct Entry {
     pub(crate) vendor: u8,
 }
 
+/// A CQ without completions, and the device that writes its entries.
+pub(crate) fn cq_queue(entries: u32, bytes: u32) -> (Cq, CqDevice) {
+    let (layout, mem) = CqLayout::on_heap(entries, bytes).unwrap();
+    (Cq::new(layout), CqDevice::new(mem, entries, bytes))
+}
+
+/// The next completion, which is there.
+pub(crate) fn poll(cq: &mut Cq) -> Completion {
+    cq.poll().expect("a known entry").expect("an entry")
+}
+
 impl CqDevice {
     pub(crate) fn new(mem: HeapView, cqe_count: u32, cqe_bytes: u32) -> Self {
         Self { mem: seen_by_device(mem), cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0 }

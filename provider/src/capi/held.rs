@@ -11,14 +11,14 @@ use std::sync::PoisonError;
 type Lock<T> = RwLock<{ rank::HANDLE }, T>;
 
 /// A lock that this thread holds: its address, and the handle of the object's IA.
-type Known = (usize, usize);
+type HeldLock = (usize, usize);
 
 /// A call holds at most five locks of handles, and an agent may run inside a call of an agent.
 /// Further locks are not recorded.
 const MOST: usize = 32;
 
 thread_local! {
-    static HELD: [Cell<Option<Known>>; MOST] = const { [const { Cell::new(None) }; MOST] };
+    static HELD: [Cell<Option<HeldLock>>; MOST] = const { [const { Cell::new(None) }; MOST] };
     /// The number of agents that run on this thread.
     static AGENTS: Cell<u32> = const { Cell::new(0) };
 }
@@ -45,7 +45,7 @@ impl Drop for Held {
 }
 
 /// Whether an agent runs on this thread, inside a call that holds a lock which `of` accepts.
-fn by_outer_call(of: impl Fn(Known) -> bool) -> bool {
+fn by_outer_call(of: impl Fn(HeldLock) -> bool) -> bool {
     AGENTS.get() > 0 && HELD.with(|held| held.iter().filter_map(Cell::get).any(of))
 }
 
