@@ -10,6 +10,8 @@
  *   both       reap, then post, for each message
  *   send       dat_ep_post_send of 64 bytes
  *   reap-send  dat_evd_dequeue of a send
+ *   empty      dat_evd_dequeue of an empty EVD of receives from the SRQ
+ *   empty-send dat_evd_dequeue of an empty EVD of sends
  *   answer     a whole message: reap, post, then a send by the endpoint that received, and the
  *              dequeue of that send
  *
@@ -126,6 +128,26 @@ static inline __attribute__((always_inline)) void reap(void)
 	if (dat_evd_dequeue(received, &event) != DAT_SUCCESS)
 		abort();
 	good(&event);
+}
+
+static inline __attribute__((always_inline)) void find_empty(DAT_EVD_HANDLE evd)
+{
+	DAT_EVENT event;
+	int i;
+
+	for (i = 0; i < group; i++)
+		if (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+			abort();
+}
+
+static void find_no_receive(void)
+{
+	find_empty(received);
+}
+
+static void find_no_send(void)
+{
+	find_empty(sent);
 }
 
 static void post_all(void)
@@ -295,6 +317,8 @@ static const struct mode {
 	{ "both", post_all, deliver, nothing, do_both, NULL, NULL, nothing },
 	{ "send", post_all, nothing, nothing, send_all, NULL, NULL, finish_sends },
 	{ "reap-send", post_all, send_all, wait_for_sends, reap_sends, NULL, NULL, nothing },
+	{ "empty", post_all, nothing, nothing, find_no_receive, NULL, NULL, nothing },
+	{ "empty-send", post_all, nothing, nothing, find_no_send, NULL, NULL, nothing },
 	{ "answer", post_all, deliver_for_answers, nothing, receive_and_answer, wait_for_answers, reap_answered, nothing },
 };
 
@@ -346,12 +370,12 @@ int main(int argc, char **argv)
 	long least;
 
 	if (argc != 9) {
-		fprintf(stderr, "usage: %s IA post|reap|both|send|reap-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
+		fprintf(stderr, "usage: %s IA post|reap|both|send|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
 	while (strcmp(mode->name, argv[2]) != 0) {
 		if (++mode == modes + sizeof modes / sizeof *modes) {
-			fprintf(stderr, "%s: the case is post, reap, both, send, reap-send or answer, not %s\n", argv[0], argv[2]);
+			fprintf(stderr, "%s: the case is post, reap, both, send, reap-send, empty, empty-send or answer, not %s\n", argv[0], argv[2]);
 			return 2;
 		}
 	}

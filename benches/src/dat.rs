@@ -141,6 +141,8 @@ impl DatPost {
             CaseName::DatPostCrowd => ("post", 10_000),
             CaseName::DatSend => ("send", 0),
             CaseName::DatReapSend => ("reap-send", 0),
+            CaseName::DatEmpty => ("empty", 0),
+            CaseName::DatEmptySends => ("empty-send", 0),
             CaseName::DatAnswer => ("answer", 0),
             _ => ("post", 0),
         };

@@ -62,6 +62,10 @@ pub enum CaseName {
     DatSend,
     /// `dat_evd_dequeue` of those sends.
     DatReapSend,
+    /// `dat_evd_dequeue` through libdat2 of an empty EVD of receives from an SRQ.
+    DatEmpty,
+    /// `dat_evd_dequeue` of an empty EVD of sends.
+    DatEmptySends,
     /// A message and its answer: the dequeue of the receive, the post of a new buffer, a send, and
     /// the dequeue of that send.
     DatAnswer,
@@ -111,6 +115,8 @@ impl CaseName {
             Self::DatMessage => "dat-post+reap",
             Self::DatSend => "dat-send",
             Self::DatReapSend => "dat-reap-send",
+            Self::DatEmpty => "dat-empty",
+            Self::DatEmptySends => "dat-empty-send",
             Self::DatAnswer => "dat-answer",
             Self::DatThread => "dat-threads-1",
             Self::DatTwoThreads => "dat-threads-2",
@@ -137,7 +143,8 @@ impl CaseName {
     /// Whether the case goes through libdat2.
     pub fn through_libdat(self) -> bool {
         use CaseName::*;
-        matches!(self, DatPost | DatPostCrowd | DatReap | DatMessage) || self.sends_by_dat()
+        matches!(self, DatPost | DatPostCrowd | DatReap | DatMessage | DatEmpty | DatEmptySends)
+            || self.sends_by_dat()
     }
 
     /// Whether the measured part contains sends through libdat2.
@@ -303,7 +310,8 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));
     }
-    plan.extend([DatReap, DatMessage, DatSend, DatReapSend, DatAnswer].map(|case| spec(case, 1, 1, 1023)));
+    let of_dat = [DatReap, DatMessage, DatSend, DatReapSend, DatEmpty, DatEmptySends, DatAnswer];
+    plan.extend(of_dat.map(|case| spec(case, 1, 1, 1023)));
     plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 1023)));
     if !quick {
         plan.extend([DatTwoThreads, DatPostCrowd].map(|case| spec(case, 1, 1, 1023)));

@@ -165,6 +165,8 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatReap, 1, 165.0),
         (CaseName::DatSend, 1, 150.0),
         (CaseName::DatReapSend, 1, 160.0),
+        (CaseName::DatEmpty, 1, 165.0),
+        (CaseName::DatEmptySends, 1, 140.0),
         (CaseName::DatAnswer, 1, 580.0),
     ];
     let by_verbs = [

@@ -140,6 +140,19 @@ impl Cq {
         (op_own ^ lap) & 1 == 0 && op_own < 0xf0
     }
 
+    /// Whether no completion waits. If so, returns polled entries to the device, as a poll that
+    /// finds nothing does.
+    #[inline(always)]
+    pub fn is_empty(&mut self) -> bool {
+        if self.is_next_ready() {
+            return false;
+        }
+        if self.cqes.has_moved() {
+            self.release();
+        }
+        true
+    }
+
     /// Returns all polled entries to the device now. Shorter than [`release`](Self::release); an
     /// empty poll writes the index once more.
     #[inline(always)]

@@ -187,14 +187,24 @@ fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
     if queue.dequeue_message(ToC { evd, out }).is_some() {
         return SUCCESS;
     }
-    drop(queue);
-    evd_dequeue_rest(evd, out)
+    dequeue_nothing(evd, out, queue)
 }
 
 #[inline(never)]
 fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
     if queue.dequeue_request(ToC { evd, out }).is_some() {
         return SUCCESS;
+    }
+    dequeue_nothing(evd, out, queue)
+}
+
+/// The answer of an EVD without events. Programs that poll get it most of the time.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
+extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    if queue.dequeue_nothing() {
+        // Only an EVD that takes completions has a door.
+        return ReturnType::QueueEmpty as u32;
     }
     drop(queue);
     evd_dequeue_rest(evd, out)

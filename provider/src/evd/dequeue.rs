@@ -16,7 +16,7 @@ mod by_verbs;
 use super::harvest::Ready;
 use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, Take, TakeMany};
 use super::{EvdInner, Polled, empty};
-use crate::datapath::{Completion, CqPath, WrId};
+use crate::datapath::{Completion, CqPath, DirectCqs, WrId};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
 use crate::queue_pair::{Completed, QueuePair, Reaped, Request};
 use crate::types::{DtoOp, DtoStatus};
@@ -189,6 +189,18 @@ impl Queue {
         Some(take.plain(self.next_request()?))
     }
 
+    /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
+    /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
+    #[inline]
+    pub(crate) fn dequeue_nothing(&mut self) -> bool {
+        let nothing = SlowPath::REQUESTS.contains(self.slow_path)
+            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(DirectCqs::are_empty);
+        if nothing {
+            self.counts.dequeued(false, true);
+        }
+        nothing
+    }
+
     /// Takes the next event in the common cases. `None` without a change otherwise.
     #[inline(always)]
     fn dequeue_plain<T: Take>(&mut self, take: T) -> Option<T::Event> {
@@ -266,6 +278,7 @@ impl EvdInner {
             };
             let polled = match success {
                 Some(success) => return Polled::Dto(take.success(success)),
+                None if queue.dequeue_nothing() => Polled::Empty,
                 None if queue.dtos.is_empty() => self.dequeue_polled(queue),
                 None => Polled::Slow,
             };

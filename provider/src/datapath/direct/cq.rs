@@ -218,6 +218,13 @@ impl DirectCqs {
         self.peek_any()
     }
 
+    /// Whether no completion waits on any CQ.
+    #[inline]
+    pub(crate) fn are_empty(&mut self) -> bool {
+        let empty = |cqs: &mut [DirectCq]| cqs.iter_mut().all(|cq| cq.cq.is_empty());
+        empty(&mut self.receives) && empty(&mut self.shared)
+    }
+
     /// The CQ of the EVD's only SRQ. `None` if it has none or several.
     #[inline(always)]
     pub(crate) fn only_of_srqs(&mut self) -> Option<&mut DirectCq> {
