@@ -16,7 +16,7 @@ use doorbell_sys::{
 };
 
 use crate::{
-    control,
+    control::{self, LeftRegisters},
     objects::{ContextKey, Objects, Qp},
     poll, post, real, report,
     table::ByNumber,
@@ -40,6 +40,8 @@ pub(crate) struct Context {
     create_qp_ex: Option<CreateQpEx>,
     create_srq_ex: Option<CreateSrqEx>,
     create_wq: Option<CreateWq>,
+    /// Registers of QPs that were not taken over.
+    pub(crate) left_registers: LeftRegisters,
     /// QPs that were taken over, by number.
     pub(crate) qps: ByNumber<Qp>,
     pub(crate) objects: Objects,
@@ -141,6 +143,7 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         create_qp_ex: None,
         create_srq_ex: None,
         create_wq: None,
+        left_registers: LeftRegisters::default(),
         qps: ByNumber::new(),
         objects: Objects::new(),
     }));

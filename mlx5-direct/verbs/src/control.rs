@@ -29,9 +29,11 @@ use crate::{
 };
 
 mod give_back;
+mod registers;
 
 pub(crate) use give_back::{give_back_cq, give_back_qp, give_back_shared};
 use give_back::{give_back_srq, give_back_unused};
+pub(crate) use registers::{LeftRegisters, Register};
 
 static CONTROL: Mutex<()> = Mutex::new(());
 
@@ -215,12 +217,14 @@ pub(crate) struct Wanted {
     qp_type: ibv_qp_type::Type,
     /// Attributes that only libmlx5 knows.
     special: Option<&'static str>,
+    /// Whether the QP has a table of WQs, to which it distributes packets.
+    distributes: bool,
 }
 
 impl Wanted {
     pub(crate) fn of(attr: &ibv_qp_init_attr) -> Self {
         let &ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type, .. } = attr;
-        Self { send_cq, recv_cq, srq, qp_type, special: None }
+        Self { send_cq, recv_cq, srq, qp_type, special: None, distributes: false }
     }
 
     pub(crate) fn of_extended(attr: &ibv_qp_init_attr_ex) -> Self {
@@ -236,7 +240,8 @@ impl Wanted {
         } else {
             None
         };
-        Self { send_cq, recv_cq, srq, qp_type, special }
+        let distributes = comp_mask & mask::IBV_QP_INIT_ATTR_IND_TABLE.0 != 0;
+        Self { send_cq, recv_cq, srq, qp_type, special, distributes }
     }
 
     pub(crate) fn special(mut self, why: &'static str) -> Self {
@@ -357,6 +362,10 @@ pub(crate) fn create_qp(
             }
         },
     };
+    // SAFETY: a live QP, made with these attributes.
+    if let Some(register) = unsafe { registers::of_left(raw, wanted.qp_type, wanted.distributes) } {
+        registers::leave(context, raw, register);
+    }
     report::left(Class::Qp, format_args!("QP {number:#x}"), &why);
     raw
 }
@@ -388,7 +397,7 @@ unsafe fn take_over(
     let (recv_cq, srq) = if receives { (recv_cq, srq) } else { (None, None) };
     // SAFETY: a live QP to which nothing was posted. From now on its requests are posted here, and
     // its CQs are polled here. The program keeps the rules of verbs for its memory.
-    let sq = real::call(|| optional(unsafe { Sq::from_verbs(raw) })).map_err(reason)?;
+    let mut sq = real::call(|| optional(unsafe { Sq::from_verbs(raw) })).map_err(reason)?;
     let receive = match srq {
         Some(srq) => Receives::Shared(srq),
         None if !receives => Receives::Own(BiasedMutex::new(None)),
@@ -400,12 +409,16 @@ unsafe fn take_over(
     for cq in [send_cq, recv_cq].into_iter().flatten() {
         take_over_cq(cq).map_err(reason)?;
     }
+    // SAFETY: a live QP of a type that `obstacle` accepts: it has a send queue.
+    let register = unsafe { Register::of(raw) };
+    registers::take(context, register, &mut sq);
     // SAFETY: a live QP.
     let number = unsafe { (*raw).qp_num };
     let qp = Box::leak(Box::new(Qp {
         raw: Raw::new(raw),
         context,
         number,
+        register,
         state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET),
         send: BiasedMutex::new(sq),
         receive,
@@ -511,13 +524,23 @@ pub(crate) unsafe fn modify_qp(
 
 /// Destroys a QP: `destroy` calls `ibv_destroy_qp`.
 pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c_int {
-    let qp = {
+    let (qp, left) = {
         let _control = CONTROL.lock();
-        // SAFETY: the program passes a live QP.
-        unsafe { withdraw(raw) }
+        // SAFETY: the program passes a live QP, with its open context.
+        unsafe {
+            let context = (!raw.is_null()).then(|| CONTEXTS.get((*raw).context)).flatten();
+            let left = context.and_then(|context| Some((context, context.left_registers.remove(raw)?)));
+            (withdraw(raw), left)
+        }
     };
     // Destroying waits until the program has acknowledged all events, so no lock is held.
     let result = real::call(destroy);
+    if result != 0
+        && let Some((context, register)) = left
+    {
+        let _control = CONTROL.lock();
+        registers::leave(context, raw, register);
+    }
     let Some((_, qp)) = qp else { return result };
     let _control = CONTROL.lock();
     if result == 0 {

@@ -12,6 +12,7 @@ use mlx5_direct::{Rq, Sq};
 
 use crate::{
     context::Context,
+    control::Register,
     extended::Batch,
     extended_cq::Session,
     table::{Numbered, Table},
@@ -171,6 +172,8 @@ pub(crate) struct Qp {
     pub(crate) raw: Raw<ibv_qp>,
     pub(crate) context: &'static Context,
     pub(crate) number: u32,
+    /// Where the send queue is rung.
+    pub(crate) register: Register,
     /// `ibv_qp_state` after the last `ibv_modify_qp`.
     pub(crate) state: AtomicU32,
     pub(crate) send: BiasedMutex<Option<Sq>>,

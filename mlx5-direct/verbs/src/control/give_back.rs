@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use doorbell_sys::{ibv_cq, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_sge, ibv_srq};
 use libc::c_int;
 
-use super::{CONTROL, forget, leave_cq};
+use super::{CONTROL, forget, leave_cq, registers};
 use crate::{
     extended,
     objects::{Cq, Qp, Receives, SENDS_FROM, Srq, find},
@@ -104,6 +104,7 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
         report::left(Class::Qp, format_args!("QP {:#x}", qp.number), &"the program drives a queue itself");
         // SAFETY: a live QP.
         unsafe { extended::restore(qp.raw.get(), &qp.batch) };
+        registers::leave(qp.context, qp.raw.get(), qp.register);
         forget(qp);
     }
     for cq in cqs {
