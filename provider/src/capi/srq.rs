@@ -68,9 +68,16 @@ pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>)
 }
 
 pub(super) extern "C" fn srq_resize(srq: Handle, depth: i32) -> u32 {
-    guard("dat_srq_resize", || Ok(srq.srq()?.resize(depth)?))
+    guard("dat_srq_resize", || {
+        let _object = srq.get::<SrqObject>()?;
+        Ok(srq.srq()?.resize(depth)?)
+    })
 }
 
 pub(super) extern "C" fn srq_set_lw(srq: Handle, low_watermark: i32) -> u32 {
-    guard("dat_srq_set_lw", || Ok(srq.srq()?.set_low_watermark(low_watermark)?))
+    guard("dat_srq_set_lw", || {
+        // An agent may run in this call. It may not free the SRQ or close the IA meanwhile.
+        let _object = srq.get::<SrqObject>()?;
+        Ok(srq.srq()?.set_low_watermark(low_watermark)?)
+    })
 }
