@@ -319,15 +319,19 @@ impl Member for EpInner {
     }
 
     fn device_event(self: Arc<Self>, kind: AsyncKind) {
+        // Read late, the event may be about a life of the QP that a reset has ended. A reset may
+        // also come after the check of the QP, so the life is read first.
+        let life = self.pair.life();
         match kind {
-            // Read late, the event may be about a life of the QP that a reset has ended.
             AsyncKind::QpLastWqeReached
             | AsyncKind::QpFatal
             | AsyncKind::QpRequestError
             | AsyncKind::QpAccessError
                 if !self.may_be_in_error() => {}
-            AsyncKind::QpLastWqeReached => self.last_wqe(),
-            AsyncKind::QpFatal | AsyncKind::QpRequestError | AsyncKind::QpAccessError => self.failed(),
+            AsyncKind::QpLastWqeReached => self.last_wqe(life),
+            AsyncKind::QpFatal | AsyncKind::QpRequestError | AsyncKind::QpAccessError => {
+                self.failed_in(Some(life));
+            }
             AsyncKind::CommunicationEstablished => self.message_before_confirmation(),
             _ => {}
         }

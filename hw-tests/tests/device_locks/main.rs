@@ -3,11 +3,13 @@
 //! builds only, since release builds have no hook in the locks.
 
 #[cfg(debug_assertions)]
+mod late;
+#[cfg(debug_assertions)]
 mod steps;
 
 fn main() {
     #[cfg(debug_assertions)]
-    use steps::*;
+    use {late::*, steps::*};
     #[cfg(debug_assertions)]
     doorbell_hw_tests::run_with_threads(
         doorbell_hw_tests::tests![
@@ -16,6 +18,10 @@ fn main() {
             a_request_comes_while_the_reserved_ep_is_made_anew,
             a_request_is_accepted_while_its_ep_is_made_anew,
             an_ep_is_reset_before_its_failure_is_handled,
+            an_ep_is_connected_again_before_its_end_is_checked,
+            an_ep_is_connected_again_before_its_device_event_finds_it,
+            an_ep_is_connected_again_before_its_device_event_is_handled,
+            an_ep_is_freed_before_its_device_event_finds_it,
         ],
         1,
     )

@@ -13,7 +13,7 @@ use std::thread::ThreadId;
 
 /// Two threads, and the steps that they have reached.
 #[derive(Default)]
-struct Steps {
+pub(crate) struct Steps {
     modifier: OnceLock<ThreadId>,
     other: OnceLock<ThreadId>,
     reached: Mutex<Vec<&'static str>>,
@@ -22,7 +22,7 @@ struct Steps {
 
 impl Steps {
     /// Records a step. True if it is reached for the first time.
-    fn reach(&self, step: &'static str) -> bool {
+    pub(crate) fn reach(&self, step: &'static str) -> bool {
         let mut reached = self.reached.lock().unwrap();
         let first = !reached.contains(&step);
         if first {
@@ -37,7 +37,7 @@ impl Steps {
     }
 
     #[track_caller]
-    fn wait_for(&self, step: &'static str) {
+    pub(crate) fn wait_for(&self, step: &'static str) {
         let reached = self.reached.lock().unwrap();
         let (reached, _) =
             self.changed.wait_timeout_while(reached, LONG, |reached| !reached.contains(&step)).unwrap();
@@ -67,7 +67,7 @@ impl Steps {
 }
 
 /// While this value lives, the threads stop at these places.
-struct Placed;
+pub(crate) struct Placed;
 
 impl Drop for Placed {
     fn drop(&mut self) {

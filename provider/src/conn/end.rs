@@ -220,15 +220,20 @@ impl EpInner {
         }
     }
 
-    /// The device reports that an SRQ EP has taken its last buffer.
-    pub(crate) fn last_wqe(self: &Arc<Self>) {
+    /// The device reports that an SRQ EP has taken its last buffer in this life of its QP.
+    pub(crate) fn last_wqe(self: &Arc<Self>, life: u64) {
         // No code waits for the event of a UD QP, so the event may come after a reset.
         if self.is_ud() {
             return;
         }
-        self.control.lock().unwrap().last_wqe = true;
+        let mut control = self.control.lock().unwrap();
+        if life != self.pair.life() {
+            return;
+        }
+        control.last_wqe = true;
+        drop(control);
         // Only a QP in error raises this event: if neither side ended the connection, it broke.
-        self.failed();
+        self.failed_in(Some(life));
     }
 
     pub(super) fn reset(self: &Arc<Self>) -> Result<()> {

@@ -1,0 +1,182 @@
+//! The progress thread is late: it handles the end of a connection after a thread of the program
+//! has reset and connected the EP again, or has freed it.
+
+use crate::steps::{Placed, Steps};
+use doorbell::lock_hook::before_locks;
+use doorbell::{
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
+    EpAttr, EpId, EpState, Psp, Srq,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::{Pair, Rig};
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// The server's progress thread, found by a low watermark that fires. The connection stays open
+/// while the rest of the test runs.
+fn progress_thread(rig: &Rig) -> (ThreadId, Srq, Pair) {
+    let me = std::thread::current().id();
+    let mut srq = rig.server.srq(1);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 1, 64, 0, 0);
+    srq.set_low_watermark(1).unwrap();
+    let found = Arc::new(OnceLock::new());
+    let placed = {
+        let found = found.clone();
+        before_locks(Some(Arc::new(move |lock| {
+            let this = std::thread::current().id();
+            if lock == "SrqInner::low" && this != me {
+                let _ = found.set(this);
+            }
+        })));
+        Placed
+    };
+    rig.deliver(&mut pair, 8);
+    asynchronous(&rig.server.ia);
+    drop(placed);
+    (*found.get().expect("the progress thread told of the low watermark"), srq, pair)
+}
+
+/// From now on, this thread stops before it takes the last of these locks, if it has taken the
+/// others before in this order. It continues when the step "go" is reached.
+fn stop(thread: ThreadId, locks: &'static [&'static str]) -> (Arc<Steps>, Placed) {
+    let steps = Arc::new(Steps::default());
+    let hook = {
+        let (steps, taken) = (steps.clone(), std::sync::Mutex::new(0));
+        move |lock: &'static str| {
+            if std::thread::current().id() != thread {
+                return;
+            }
+            let mut taken = taken.lock().unwrap();
+            if locks.get(*taken) != Some(&lock) {
+                return;
+            }
+            *taken += 1;
+            let last = *taken == locks.len();
+            drop(taken);
+            if last {
+                steps.reach("stopped");
+                steps.wait_for("go");
+            }
+        }
+    };
+    before_locks(Some(Arc::new(hook)));
+    (steps, Placed)
+}
+
+/// Waits until the progress thread has handled what was there when it continued: it brings a
+/// request, and after that another.
+fn let_progress_catch_up(rig: &Rig) {
+    for _ in 0..2 {
+        let client = rig.client.ep(&EpAttr::default());
+        let (_psp, arrival) = rig.ask(&client);
+        arrival.cr.reject(&[]).unwrap();
+        expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+    }
+}
+
+/// Another client asks for a connection, and gets its answer later.
+fn next_client(rig: &Rig) -> (Ep, Psp, CrArrival) {
+    let client = rig.client.ep(&EpAttr::default());
+    let (psp, arrival) = rig.ask(&client);
+    (client, psp, arrival)
+}
+
+/// The server's end disconnects. The progress thread stops at these locks.
+fn end(rig: &Rig, pair: &Pair, thread: ThreadId, locks: &'static [&'static str]) -> (Arc<Steps>, Placed) {
+    let (steps, placed) = stop(thread, locks);
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+    steps.wait_for("stopped");
+    (steps, placed)
+}
+
+/// The progress thread checks whether an ended EP has its completions. It stops in this check and
+/// continues when the EP is part of another connection, after the time that the device has for its
+/// last completions: the new connection stays.
+pub(crate) fn an_ep_is_connected_again_before_its_end_is_checked() {
+    /// The provider waits for the device so long.
+    const BOUND: Duration = Duration::from_millis(500);
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    let (client, _psp, arrival) = next_client(&rig);
+    let ends = Instant::now();
+    // Between the two looks at the EP's state.
+    let (steps, placed) = end(&rig, &pair, thread, &["EpInner::control", "EvdInner::queue"]);
+    pair.server.reset().unwrap();
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+    arrival.cr.accept(&pair.server, &[]).unwrap();
+    std::thread::sleep((BOUND + SHORT).saturating_sub(ends.elapsed()));
+    steps.reach("go");
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    let_progress_catch_up(&rig);
+    drop(placed);
+    let mut pair = Pair { server: pair.server, client };
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Established);
+    let got = rig.deliver(&mut pair, 8);
+    assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5));
+}
+
+/// The event LAST_WQE_REACHED of an ended connection is handled when the EP is connected again: the
+/// new connection stays. The progress thread stops before it takes this lock.
+fn the_last_wqe_event_is_late(lock: &'static [&'static str]) {
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 4, 64, 0, 20);
+    let mut pair = rig.connect_srq(&srq);
+    let (client, _psp, arrival) = next_client(&rig);
+    let (steps, placed) = end(&rig, &pair, thread, lock);
+    pair.server.reset().unwrap();
+    arrival.cr.accept(&pair.server, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    let mut pair = Pair { server: pair.server, client };
+    // The message confirms the connection, without the progress thread.
+    assert_eq!(rig.deliver(&mut pair, 8).cookie, 20);
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Established);
+    steps.reach("go");
+    let_progress_catch_up(&rig);
+    drop(placed);
+    assert_eq!(pair.server.state(), EpState::Connected);
+    assert_eq!(rig.deliver(&mut pair, 8).cookie, 21);
+    // The end of the first connection had this event; the second has not ended.
+    expect_broken_once(&rig, pair.server.id());
+    rig.disconnect(&pair);
+}
+
+/// An SRQ EP has one event EP_BROKEN for an end (R192).
+fn expect_broken_once(rig: &Rig, ep: EpId) {
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!((event.kind, event.object), (AsyncKind::EpBroken, AsyncObject::Ep(ep)));
+    expect_nothing(rig.server.ia.async_evd());
+}
+
+pub(crate) fn an_ep_is_connected_again_before_its_device_event_finds_it() {
+    the_last_wqe_event_is_late(&["a table"]);
+}
+
+pub(crate) fn an_ep_is_connected_again_before_its_device_event_is_handled() {
+    the_last_wqe_event_is_late(&["EpInner::control"]);
+}
+
+/// The event LAST_WQE_REACHED finds no EP: it was freed. Nobody is told.
+pub(crate) fn an_ep_is_freed_before_its_device_event_finds_it() {
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let srq = rig.server.srq(4);
+    let pair = rig.connect_srq(&srq);
+    let id = pair.server.id();
+    let (steps, placed) = end(&rig, &pair, thread, &["a table"]);
+    pair.server.free().unwrap();
+    steps.reach("go");
+    let_progress_catch_up(&rig);
+    drop(placed);
+    expect_broken_once(&rig, id);
+    expect_nothing(&rig.server.connect);
+    srq.free().unwrap();
+}
