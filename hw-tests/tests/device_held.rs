@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 fn main() {
     let tests = tests![
         room_for_an_srq_goes_with_its_last_ep,
+        a_freed_srq_goes_while_its_evd_stays,
         late_completion_returns_the_buffer_of_a_freed_ep,
         late_completion_before_the_last_wqe_event_is_no_flush,
     ];
@@ -57,6 +58,22 @@ fn room_for_an_srq_goes_with_its_last_ep() {
         side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
     }
     assert_eq!(order("count cq"), cqs);
+}
+
+/// An EVD refers to an SRQ only while an EP of the SRQ receives on the EVD: an SRQ is destroyed when
+/// it is freed, though its EVD lives on.
+fn a_freed_srq_goes_while_its_evd_stays() {
+    let rig = Rig::new();
+    let srqs = order("count srq");
+    let mut srq = rig.server.srq(4);
+    assert_eq!(order("count srq"), srqs + 1);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 2, 64, 0, 0);
+    assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
+    pair.server.free().unwrap();
+    srq.free().unwrap();
+    assert_eq!(order("count srq"), srqs);
+    rig.server.recv.query().unwrap();
 }
 
 /// A message has arrived at an EP, and its completion becomes visible only after the EP was freed:
