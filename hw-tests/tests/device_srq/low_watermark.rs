@@ -168,6 +168,7 @@ fn r114_srq_lw_replace_before_fire() {
 /// one event once fewer are available.
 fn r114_srq_lw_replace_before_fire_or_while_firing() {
     let mut s = Setup::posted(6);
+    let mut marker = Marker::new(&s.rig);
     for round in 0..10 {
         s.set(5);
         for _ in 0..2 {
@@ -178,15 +179,45 @@ fn r114_srq_lw_replace_before_fire_or_while_firing() {
         for evd in [&s.rig.client.request, &s.rig.server.recv] {
             assert!(dto(evd).is_success() && dto(evd).is_success());
         }
-        // Four are there. The first value's event, if it has one, comes now.
-        let first = s.rig.server.ia.async_evd().wait(Some(SHORT), 1).is_ok();
-        s.silent();
+        // Four are there. If the first value has an event, it comes before the marker's.
+        let first = marker.events_before(&s.rig, &s.srq);
+        assert!(first <= 1, "round {round}: {first} events of the first value");
         s.take(3);
-        let event = asynchronous(&s.rig.server.ia);
-        assert_eq!(event.object, AsyncObject::Srq(s.srq.id()), "round {round}, first {first}");
+        let second = marker.events_before(&s.rig, &s.srq);
+        assert_eq!(second, 1, "round {round}: events of the new value, after {first} of the first");
         s.post(5);
     }
-    s.silent();
+    assert_eq!(marker.events_before(&s.rig, &s.srq), 0);
+}
+
+/// Another SRQ, whose event shows that all earlier events of the device have arrived: the device
+/// and the progress thread keep their order.
+struct Marker {
+    srq: Srq,
+    pair: Pair,
+}
+
+impl Marker {
+    fn new(rig: &Rig) -> Self {
+        let srq = rig.server.srq(1);
+        let pair = rig.connect_srq(&srq);
+        Self { srq, pair }
+    }
+
+    /// The number of events of `of` on the asynchronous EVD before the marker's next event.
+    fn events_before(&mut self, rig: &Rig, of: &Srq) -> usize {
+        rig.server.post(&mut self.srq, 1, 64, 1 << 20, 0);
+        self.srq.set_low_watermark(1).unwrap();
+        rig.deliver(&mut self.pair, 24);
+        let mut events = 0;
+        loop {
+            match asynchronous(&rig.server.ia).object {
+                object if object == AsyncObject::Srq(self.srq.id()) => return events,
+                object => assert_eq!(object, AsyncObject::Srq(of.id())),
+            }
+            events += 1;
+        }
+    }
 }
 
 /// 0 means off: it is the initial value, setting it disarms, and the last buffer can be taken
