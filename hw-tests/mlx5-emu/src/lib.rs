@@ -33,6 +33,8 @@ mod pin;
 mod qp_state;
 mod ring;
 mod slab;
+#[cfg(test)]
+mod sleeps;
 mod start;
 pub mod sys;
 mod sysfs;
