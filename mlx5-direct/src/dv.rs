@@ -35,8 +35,8 @@ mod recv_wrs;
 mod send_wrs;
 
 pub use recv_wrs::{RecvWr, RecvWrs};
-pub(crate) use send_wrs::PlainSend;
 pub use send_wrs::{InlineSges, SendWr, SendWrs};
+pub(crate) use send_wrs::{PlainSend, ctrl_flags};
 
 /// The structs of `infiniband/mlx5dv.h`, each followed by room for fields that newer versions add.
 #[doc(hidden)]

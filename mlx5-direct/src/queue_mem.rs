@@ -23,6 +23,7 @@ mod qp;
 mod receives;
 mod sends;
 mod slots;
+mod staged;
 mod units;
 
 pub(crate) use entries::{CqeMem, CqeRef};
@@ -33,6 +34,7 @@ pub(crate) use receives::RqMem;
 pub(crate) use sends::{Posted, REQUEST, REQUEST_SHIFT, SqMem, Step};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
+pub(crate) use staged::{StagedHead, StagedMem, StagedRequest};
 pub(crate) use units::Unit;
 pub use units::{Registers, Target, Units};
 

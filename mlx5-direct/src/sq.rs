@@ -12,6 +12,7 @@
 //! | [`Sq::chain`] | one doorbell | a few requests of different types: a write, then a send |
 //! | [`Sq::post_prepared`] | BlueFlame | one request, posted again and again with another payload |
 //! | [`Sq::post_send_wrs`] | as `ibv_post_send` | a list of verbs work requests |
+//! | [`Sq::post_staged`] | as `ibv_wr_complete` | requests built elsewhere, all or none |
 //!
 //! # Counting
 //!
@@ -47,10 +48,12 @@ mod batch;
 mod chain;
 mod list;
 mod prepared;
+mod staged;
 
 pub use chain::Chain;
 pub use list::{WrError, WrListError};
 pub use prepared::{Field, PayloadError, Prepared};
+pub use staged::Staged;
 
 /// The block of a position.
 #[inline(always)]

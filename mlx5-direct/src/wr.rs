@@ -145,7 +145,7 @@ impl AddressVector {
 
     /// The vector with the QP number and Q_Key of a peer.
     #[inline(always)]
-    fn to(mut self, qpn: u32, qkey: u32) -> [u64; 6] {
+    pub(crate) fn to(mut self, qpn: u32, qkey: u32) -> [u64; 6] {
         let be32 = |v: u32| crate::be::Be32::new(v);
         self.words[0] = two(be32(qkey), be32(0));
         let rest = crate::be::Be32::from_raw(if cfg!(target_endian = "little") {
@@ -266,6 +266,18 @@ impl Wr<DataSeg> {
 }
 
 impl Wr<()> {
+    /// A compare-and-swap without data: see [`Staged`](crate::sq::Staged).
+    #[inline(always)]
+    pub fn compare_swap_bare(at: Remote, compare: u64, swap: u64) -> Self {
+        Self::new(Op::CompareSwap(at, compare, swap), ())
+    }
+
+    /// A fetch-and-add without data: see [`Staged`](crate::sq::Staged).
+    #[inline(always)]
+    pub fn fetch_add_bare(at: Remote, add: u64) -> Self {
+        Self::new(Op::FetchAdd(at, add), ())
+    }
+
     /// Invalidates the rkey of a local memory window or region. Later requests wait for the
     /// invalidation.
     #[inline(always)]

@@ -107,14 +107,20 @@ impl<'a> PlainSend<'a> {
     /// The flags of the control segment.
     #[inline(always)]
     pub(crate) fn ctrl_flags(&self) -> u8 {
-        const {
-            assert!(ibv_send_flags::IBV_SEND_SIGNALED.0 << 2 == flag::CQ_UPDATE as u32);
-            assert!(ibv_send_flags::IBV_SEND_SOLICITED.0 >> 1 == flag::SOLICITED as u32);
-        }
-        let signalled = self.flags & ibv_send_flags::IBV_SEND_SIGNALED.0;
-        let solicited = self.flags & ibv_send_flags::IBV_SEND_SOLICITED.0;
-        (signalled << 2 | solicited >> 1) as u8
+        ctrl_flags(self.flags)
     }
+}
+
+/// The flags of the control segment for `send_flags`, without a fence.
+#[inline(always)]
+pub(crate) fn ctrl_flags(send_flags: u32) -> u8 {
+    const {
+        assert!(ibv_send_flags::IBV_SEND_SIGNALED.0 << 2 == flag::CQ_UPDATE as u32);
+        assert!(ibv_send_flags::IBV_SEND_SOLICITED.0 >> 1 == flag::SOLICITED as u32);
+    }
+    let signalled = send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0;
+    let solicited = send_flags & ibv_send_flags::IBV_SEND_SOLICITED.0;
+    (signalled << 2 | solicited >> 1) as u8
 }
 
 impl<'a> Iterator for SendWrs<'a> {

@@ -356,6 +356,31 @@ impl OneBlock<'_> {
         unsafe { register.ring_units(wqe.block()) };
     }
 
+    /// Writes a whole block. A later doorbell hands the WQE to the device.
+    #[inline(always)]
+    pub(crate) fn keep_block(self, ctrl: Unit, body: &[Unit; BLOCK_UNITS - 1]) {
+        // SAFETY: four units of a block of the ring, which is 64-byte aligned; exclusive through
+        // the borrow of the ring.
+        unsafe { self.wqe.cast::<[Unit; 4]>().write([ctrl, body[0], body[1], body[2]]) };
+    }
+
+    /// Writes a whole block, and hands the WQE to the device.
+    #[inline(always)]
+    pub(crate) fn ring_block(
+        self,
+        ctrl: Unit,
+        body: &[Unit; BLOCK_UNITS - 1],
+        dbrec: &mut CounterDbRec,
+        register: &mut SendRegister,
+    ) {
+        let units = [ctrl, body[0], body[1], body[2]];
+        // SAFETY: as in `keep_block`.
+        unsafe { self.wqe.cast::<[Unit; 4]>().write(units) };
+        dbrec.publish(self.count);
+        // SAFETY: `next_block` has checked that the register has BlueFlame.
+        unsafe { register.ring_units(&units) };
+    }
+
     /// Writes a prepared WQE, and hands it to the device.
     #[inline(always)]
     pub(crate) fn ring_image(self, image: &WqeImage, dbrec: &mut CounterDbRec, register: &mut SendRegister) {

@@ -159,6 +159,12 @@ impl Units<'_> {
         Self { at, left, _memory: PhantomData }
     }
 
+    /// Units that can be written.
+    #[inline(always)]
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
     #[inline(always)]
     fn skip(&mut self, units: usize) {
         // The addition wraps, since the address behind the last unit is computed as well.
