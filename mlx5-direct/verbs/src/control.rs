@@ -413,6 +413,8 @@ unsafe fn take_over(
     let register = unsafe { Register::of(raw) };
     registers::take(context, register, &mut sq);
     // SAFETY: a live QP.
+    let batch = unsafe { Batch::new(raw, sq.as_ref()) }.map_err(|_| reason("no memory for requests"))?;
+    // SAFETY: a live QP.
     let number = unsafe { (*raw).qp_num };
     let qp = Box::leak(Box::new(Qp {
         raw: Raw::new(raw),
@@ -424,7 +426,7 @@ unsafe fn take_over(
         receive,
         send_cq,
         recv_cq,
-        batch: Batch::default(),
+        batch,
     }));
     // SAFETY: a live QP, which is new.
     if !unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) } {

@@ -1,132 +1,75 @@
 #![expect(unsafe_code, reason = "functions that verbs call with C pointers")]
 //! The extended way to post (`ibv_wr_start` to `ibv_wr_complete`).
 //!
-//! Between start and complete, the requests are collected as work requests of `ibv_post_send`;
-//! complete posts them as one list. So a batch that is aborted or that has an error leaves no trace
-//! in the queue.
+//! Between start and complete a thread is in a *batch*, and no other thread can start one of the
+//! QP. The requests are built outside the queue ([`Staged`]); complete posts all of them, or none.
+//! So a batch that is aborted or that has an error leaves no trace in the queue. The lock of the
+//! queue is held only in complete, so that the program can make any call in between.
+//!
+//! A QP leads to its object by the pointer `wr_send_tso`. Only queues of raw packets have that
+//! function, and such QPs are left to libmlx5.
 
-use core::{cell::UnsafeCell, ffi::c_int, ffi::c_void, mem::zeroed, ptr};
-use std::sync::{OnceLock, atomic::Ordering::Relaxed};
-
-use doorbell_sys::{
-    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode,
+use core::{cell::UnsafeCell, ffi::c_int, ffi::c_void, ptr};
+use std::{
+    collections::TryReserveError,
+    sync::{OnceLock, atomic::Ordering::Relaxed},
 };
-use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
-use mlx5_direct::wr::MAX_BIND_BYTES;
-use parking_lot::{RawMutex, lock_api::RawMutex as _};
+
+use biased_lock::{BiasedMutex, Guard};
+use doorbell_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_qp, ibv_qp_ex, ibv_sge};
+use libc::EINVAL;
+use mlx5_direct::{
+    DataSeg, Sq,
+    sq::{Staged, WrError},
+    wr::{AddressVector, Bind, MAX_BIND_BYTES, Remote, Wr},
+};
 
 use crate::{
     objects::{Qp, SENDS_FROM, find},
-    post, real,
+    real,
 };
 
-/// The requests of a QP between start and complete.
+/// What a thread has from start to complete or abort.
 pub(crate) struct Batch {
+    open: UnsafeCell<Open>,
     /// Held from start to complete or abort.
-    lock: RawMutex,
-    requests: UnsafeCell<Requests>,
+    lock: BiasedMutex<()>,
     /// libmlx5's functions, if the QP has extended operations.
     original: OnceLock<Functions>,
 }
 
-// SAFETY: `requests` is used only by the thread that holds `lock`.
+// SAFETY: `open` is used only by the thread that holds `lock`.
 unsafe impl Sync for Batch {}
-// SAFETY: the pointers inside `requests` lead into its own vectors or are values of the program.
+// SAFETY: the guard inside `open` is there only while a thread is in a batch, and that thread takes
+// it out.
 unsafe impl Send for Batch {}
 
-impl Default for Batch {
-    fn default() -> Self {
-        Self { lock: RawMutex::INIT, requests: UnsafeCell::default(), original: OnceLock::new() }
-    }
+struct Open {
+    /// Of the batch's lock. Dropped before it, as the first field of the batch.
+    guard: Option<Guard<'static, ()>>,
+    /// `None` without extended operations.
+    staged: Option<Staged>,
 }
 
-#[derive(Default)]
-struct Requests {
-    /// Their `sg_list` is set when the list is posted.
-    list: Vec<ibv_send_wr>,
-    /// Segments of all requests, one request after the other. The address of an inline segment is
-    /// an offset in `inline`.
-    segments: Vec<ibv_sge>,
-    inline: Vec<u8>,
-    /// The first error, or 0.
-    error: c_int,
-    /// Whether the request that is being built was refused or does not exist.
-    refused: bool,
-    max_segments: usize,
-    max_inline: usize,
-    max_units: usize,
-}
-
-impl Requests {
-    fn clear(&mut self) {
-        self.list.clear();
-        self.segments.clear();
-        self.inline.clear();
-        self.error = 0;
-        self.refused = true;
-    }
-
-    fn refuse(&mut self, error: c_int) {
-        if self.error == 0 {
-            self.error = error;
-        }
-    }
-
-    fn last(&mut self) -> Option<&mut ibv_send_wr> {
-        self.list.last_mut().filter(|_| !self.refused)
-    }
-
-    fn begin(&mut self, qp: &ibv_qp_ex, opcode: ibv_wr_opcode::Type) -> &mut ibv_send_wr {
-        // SAFETY: integers and pointers only, for which zero is a value.
-        let mut wr: ibv_send_wr = unsafe { zeroed() };
-        wr.wr_id = qp.wr_id;
-        wr.opcode = opcode;
-        wr.send_flags = qp.wr_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
-        self.refused = false;
-        self.list.push(wr);
-        let last = self.list.len() - 1;
-        &mut self.list[last]
-    }
-
-    fn set_segments(&mut self, segments: &[ibv_sge]) {
-        if segments.len() > self.max_segments {
-            return self.refuse(ENOMEM);
-        }
-        if let Some(wr) = self.last() {
-            wr.num_sge = segments.len() as c_int;
-            self.segments.extend_from_slice(segments);
-        }
-    }
-
-    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]> + Clone) {
-        let bytes = parts.clone().fold(0, |n: usize, part| n.saturating_add(part.len()));
-        if bytes > self.max_inline {
-            return self.refuse(ENOMEM);
-        }
-        let offset = self.inline.len();
-        let Some(wr) = self.last() else { return };
-        wr.num_sge = 1;
-        wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-        parts.for_each(|part| self.inline.extend_from_slice(part));
-        self.segments.push(ibv_sge { addr: offset as u64, length: bytes as u32, lkey: 0 });
-    }
-
-    /// Links the requests and sets their segment lists; returns the first request.
-    fn link(&mut self) -> *const ibv_send_wr {
-        let (mut used, inline) = (0, self.inline.as_ptr().addr() as u64);
-        let first = self.list.as_mut_ptr();
-        let count = self.list.len();
-        for (n, wr) in self.list.iter_mut().enumerate() {
-            let segments = &mut self.segments[used..used + wr.num_sge as usize];
-            if wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
-                segments.iter_mut().for_each(|segment| segment.addr += inline);
-            }
-            used += segments.len();
-            wr.sg_list = segments.as_mut_ptr();
-            wr.next = if n + 1 < count { first.wrapping_add(n + 1) } else { ptr::null_mut() };
-        }
-        if count == 0 { ptr::null() } else { first }
+impl Batch {
+    /// The batch of a QP with this send queue.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    ///
+    /// # Safety
+    ///
+    /// A live QP.
+    pub(crate) unsafe fn new(raw: *mut ibv_qp, sq: Option<&Sq>) -> Result<Self, TryReserveError> {
+        // SAFETY: passed on to the caller.
+        let staged = match (unsafe { extended(raw) }, sq) {
+            (None, _) => None,
+            (Some(_), Some(sq)) => Some(Staged::new(sq)?),
+            (Some(_), None) => Some(Staged::without_queue()?),
+        };
+        let open = UnsafeCell::new(Open { guard: None, staged });
+        Ok(Self { open, lock: BiasedMutex::new(()), original: OnceLock::new() })
     }
 }
 
@@ -135,214 +78,205 @@ impl Requests {
 /// # Safety
 ///
 /// A live QP whose functions are those of this module.
+#[inline(always)]
 unsafe fn qp_of(raw: *mut ibv_qp_ex) -> &'static Qp {
-    // SAFETY: live by contract; both structs begin at the same address.
-    unsafe { find(raw.cast::<ibv_qp>()) }.unwrap_or_else(|| unreachable!("a patched QP is in the table"))
+    // SAFETY: live by contract; `patch` has stored the address of the object, which lives as long
+    // as the QP.
+    unsafe { &*(&raw const (*raw).wr_send_tso).cast::<*const Qp>().read() }
 }
 
-/// The requests of a QP whose batch this thread has started.
+/// The requests of this thread's batch.
 ///
 /// # Safety
 ///
-/// As for `qp_of`; between `ibv_wr_start` and `ibv_wr_complete` of this thread. One reference at a
-/// time.
-unsafe fn requests(raw: *mut ibv_qp_ex) -> &'static mut Requests {
-    // SAFETY: this thread holds the lock since `wr_start`, by contract.
-    unsafe { &mut *qp_of(raw).batch.requests.get() }
+/// As for `qp_of`; this thread is in a batch. One reference at a time.
+#[inline(always)]
+unsafe fn staged(raw: *mut ibv_qp_ex) -> &'static mut Staged {
+    // SAFETY: this thread holds the lock since `start`, by contract; a QP whose functions are those
+    // of this module has extended operations.
+    unsafe { (*qp_of(raw).batch.open.get()).staged.as_mut().unwrap_unchecked() }
 }
 
-/// Starts a request; `set` sets what depends on the opcode.
+/// Begins a request.
 ///
 /// # Safety
 ///
-/// As `requests`.
-unsafe fn begin(raw: *mut ibv_qp_ex, opcode: ibv_wr_opcode::Type, set: impl FnOnce(&mut ibv_send_wr)) {
-    // SAFETY: passed on to the caller; the QP is live.
-    unsafe { set(requests(raw).begin(&*raw, opcode)) }
+/// As `staged`.
+#[inline(always)]
+unsafe fn begin(raw: *mut ibv_qp_ex, wr: Wr<()>) {
+    // SAFETY: passed on to the caller; the QP is live, and only this thread uses its fields now.
+    unsafe {
+        let (flags, wr_id) = ((*raw).wr_flags, (*raw).wr_id);
+        staged(raw).begin(wr, flags, wr_id);
+    }
 }
 
 unsafe extern "C" fn start(raw: *mut ibv_qp_ex) {
     // SAFETY: a live QP by the contract of `ibv_wr_start`.
     let qp = unsafe { qp_of(raw) };
-    qp.batch.lock.lock();
-    // SAFETY: this thread holds the lock.
-    let requests = unsafe { &mut *qp.batch.requests.get() };
-    if requests.max_units == 0
-        && let Some(sq) = &*qp.send.lock()
-    {
-        requests.max_units = sq.max_units();
-        (requests.max_segments, requests.max_inline) =
-            (sq.caps().max_segments as usize, sq.caps().max_inline as usize);
+    match qp.batch.lock.try_lock_fast() {
+        // SAFETY: a live QP; the guard is that of its batch.
+        Some(guard) => unsafe { start_with(raw, guard) },
+        // SAFETY: as above.
+        None => unsafe { start_slow(raw) },
     }
-    requests.clear();
+}
+
+/// `start` of a QP with which another thread was in a batch last.
+///
+/// # Safety
+///
+/// As `start`.
+#[inline(never)]
+unsafe extern "C" fn start_slow(raw: *mut ibv_qp_ex) {
+    // SAFETY: a live QP by contract, the guard is that of its batch.
+    unsafe { start_with(raw, qp_of(raw).batch.lock.lock()) }
+}
+
+/// # Safety
+///
+/// A live QP, with the guard of its batch.
+#[inline(always)]
+unsafe fn start_with(raw: *mut ibv_qp_ex, guard: Guard<'static, ()>) {
+    // SAFETY: this thread holds the lock. No guard is overwritten: the lock was free.
+    unsafe {
+        (&raw mut (*qp_of(raw).batch.open.get()).guard).write(Some(guard));
+        staged(raw).clear();
+    }
+}
+
+/// Ends this thread's batch.
+#[inline(always)]
+fn end(qp: &Qp) {
+    // SAFETY: this thread holds the lock; the guard is moved out before it is dropped.
+    drop(unsafe { (*qp.batch.open.get()).guard.take() });
 }
 
 unsafe extern "C" fn complete(raw: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: a live QP by the contract of `ibv_wr_complete`.
-    let qp = unsafe { qp_of(raw) };
-    // SAFETY: this thread holds the lock since `ibv_wr_start`, by contract.
-    let requests = unsafe { &mut *qp.batch.requests.get() };
-    let result = post_all(qp, requests);
-    // SAFETY: as above.
-    unsafe { qp.batch.lock.unlock() };
+    // SAFETY: a live QP by the contract of `ibv_wr_complete`; this thread is in a batch.
+    let (qp, staged) = unsafe { (qp_of(raw), &*staged(raw)) };
+    if qp.state.load(Relaxed) >= SENDS_FROM
+        && let Some(mut sq) = qp.send.try_lock_fast()
+        && let Some(sq) = &mut *sq
+        && sq.post_staged(staged).is_ok()
+    {
+        end(qp);
+        return 0;
+    }
+    complete_slow(qp, staged)
+}
+
+/// `complete` of a batch with an error, and of a queue that another thread used last.
+#[inline(never)]
+fn complete_slow(qp: &Qp, staged: &Staged) -> c_int {
+    let result = match (qp.state.load(Relaxed) >= SENDS_FROM, staged.error()) {
+        (false, _) => EINVAL,
+        (true, Some(error)) => error.errno(),
+        // Without a send queue every request is an error.
+        (true, None) => match qp.send.lock().as_mut().map(|sq| sq.post_staged(staged)) {
+            None | Some(Ok(_)) => 0,
+            Some(Err(error)) => error.errno(),
+        },
+    };
+    end(qp);
     result
 }
 
-fn post_all(qp: &Qp, requests: &mut Requests) -> c_int {
-    if qp.state.load(Relaxed) < SENDS_FROM {
-        return EINVAL;
-    }
-    if requests.error != 0 || requests.list.is_empty() {
-        return requests.error;
-    }
-    // Only complete calls post to a QP that posts in the extended way, and completions only make
-    // room: so there is still as much room when the list is posted.
-    if qp.send.lock().as_ref().is_none_or(|sq| (sq.free() as usize) < requests.list.len()) {
-        return ENOMEM;
-    }
-    let first = requests.link();
-    // SAFETY: a list whose requests name segments in the same value, and memory of the program.
-    match unsafe { post::send(qp, first) } {
-        Ok(()) => 0,
-        Err((_, error)) => error,
-    }
-}
-
 unsafe extern "C" fn abort(raw: *mut ibv_qp_ex) {
-    // SAFETY: a live QP; this thread holds the lock since `ibv_wr_start`, by contract.
-    unsafe { qp_of(raw).batch.lock.unlock() };
+    // SAFETY: a live QP; this thread is in a batch, by the contract of `ibv_wr_abort`.
+    end(unsafe { qp_of(raw) });
 }
 
 unsafe extern "C" fn send(raw: *mut ibv_qp_ex) {
     // SAFETY: the contract of `ibv_wr_send` is that of `begin`.
-    unsafe { begin(raw, ibv_wr_opcode::IBV_WR_SEND, |_| ()) };
+    unsafe { begin(raw, Wr::send(())) };
 }
 
 unsafe extern "C" fn send_imm(raw: *mut ibv_qp_ex, imm: u32) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, |wr| {
-            wr.imm_data_invalidated_rkey_union.imm_data = imm;
-        });
-    }
+    unsafe { begin(raw, Wr::send_imm(u32::from_be(imm), ())) };
 }
 
 unsafe extern "C" fn send_inv(raw: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, |wr| {
-            wr.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
-        });
-    }
+    unsafe { begin(raw, Wr::send_inval(rkey, ())) };
 }
 
-unsafe extern "C" fn read(raw: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+unsafe extern "C" fn read(raw: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_RDMA_READ, |wr| {
-            wr.wr.rdma = doorbell_sys::rdma_t { remote_addr, rkey }
-        });
-    }
+    unsafe { begin(raw, Wr::read(Remote { addr, rkey }, ())) };
 }
 
-unsafe extern "C" fn write(raw: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+unsafe extern "C" fn write(raw: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_RDMA_WRITE, |wr| {
-            wr.wr.rdma = doorbell_sys::rdma_t { remote_addr, rkey }
-        });
-    }
+    unsafe { begin(raw, Wr::write(Remote { addr, rkey }, ())) };
 }
 
-unsafe extern "C" fn write_imm(raw: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+unsafe extern "C" fn write_imm(raw: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: u32) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, |wr| {
-            wr.wr.rdma = doorbell_sys::rdma_t { remote_addr, rkey };
-            wr.imm_data_invalidated_rkey_union.imm_data = imm;
-        });
-    }
+    unsafe { begin(raw, Wr::write_imm(Remote { addr, rkey }, u32::from_be(imm), ())) };
 }
 
-unsafe extern "C" fn compare_swap(
-    raw: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    compare_add: u64,
-    swap: u64,
-) {
+unsafe extern "C" fn compare_swap(raw: *mut ibv_qp_ex, rkey: u32, addr: u64, compare: u64, swap: u64) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, |wr| {
-            wr.wr.atomic = doorbell_sys::atomic_t { remote_addr, compare_add, swap, rkey };
-        });
-    }
+    unsafe { begin(raw, Wr::compare_swap_bare(Remote { addr, rkey }, compare, swap)) };
 }
 
-unsafe extern "C" fn fetch_add(raw: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare_add: u64) {
+unsafe extern "C" fn fetch_add(raw: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, |wr| {
-            wr.wr.atomic = doorbell_sys::atomic_t { remote_addr, compare_add, swap: 0, rkey };
-        });
-    }
+    unsafe { begin(raw, Wr::fetch_add_bare(Remote { addr, rkey }, add)) };
 }
-
-/// Units of the longest change of a key: a bind. An invalidation has 8.
-const BIND_UNITS: usize = 12;
 
 unsafe extern "C" fn local_inv(raw: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as in `send`.
-    unsafe {
-        begin(raw, ibv_wr_opcode::IBV_WR_LOCAL_INV, |wr| {
-            wr.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
-        });
-        if requests(raw).max_units < 8 {
-            requests(raw).refuse(ENOMEM);
-        }
-    }
+    unsafe { begin(raw, Wr::local_inval(rkey)) };
 }
 
 unsafe extern "C" fn bind(raw: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
     // SAFETY: as in `send`; valid bind parameters by the contract of `ibv_wr_bind_mw`.
     unsafe {
-        let bind_info = *info;
-        begin(raw, ibv_wr_opcode::IBV_WR_BIND_MW, |wr| {
-            wr.bind_mw_tso_union.bind_mw = doorbell_sys::bind_mw_t { mw, rkey, bind_info };
-        });
-        if bind_info.length > MAX_BIND_BYTES {
-            requests(raw).refuse(EOPNOTSUPP);
+        if (*info).length > MAX_BIND_BYTES {
+            staged(raw).refuse(WrError::WindowTooLong);
         }
-        if requests(raw).max_units < BIND_UNITS {
-            requests(raw).refuse(ENOMEM);
+        let bind = Bind {
+            rkey: (*mw).rkey,
+            new_rkey: rkey,
+            type2: (*mw).type_ == ibv_mw_type::IBV_MW_TYPE_2,
+            lkey: (*info).mr.as_ref().map_or(0, |mr| mr.lkey),
+            addr: (*info).addr,
+            len: (*info).length,
+            access: (*info).mw_access_flags,
+        };
+        begin(raw, Wr::bind(bind));
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(raw: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: the contract of the setters is that of `staged`; null or a live address handle.
+    unsafe {
+        match AddressVector::from_verbs(ah) {
+            Ok(path) => staged(raw).set_peer(&path, qpn, qkey),
+            Err(_) => staged(raw).refuse(WrError::NoAddress),
         }
     }
 }
 
-unsafe extern "C" fn set_ud_addr(raw: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: the contract of the setters is that of `requests`.
-    if let Some(wr) = unsafe { requests(raw) }.last() {
-        wr.wr.ud = doorbell_sys::ud_t { ah, remote_qpn, remote_qkey };
-    }
-}
-
-unsafe extern "C" fn set_xrc_srqn(raw: *mut ibv_qp_ex, remote_srqn: u32) {
+unsafe extern "C" fn set_xrc_srqn(raw: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as in `set_ud_addr`.
-    if let Some(wr) = unsafe { requests(raw) }.last() {
-        wr.qp_type.xrc = doorbell_sys::xrc_t { remote_srqn };
-    }
+    unsafe { staged(raw).set_srq(srqn) };
 }
 
 unsafe extern "C" fn set_sge(raw: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: as in `set_ud_addr`.
-    unsafe { requests(raw) }.set_segments(&[ibv_sge { addr, length, lkey }]);
+    unsafe { staged(raw).set_segment(DataSeg::new(addr, length, lkey)) };
 }
 
 unsafe extern "C" fn set_sge_list(raw: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: as in `set_ud_addr`; `count` valid entries by the contract of the call.
-    let segments = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(list, count) } };
+    let list = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(list, count) } };
+    let segments = list.iter().map(|sge| DataSeg::new(sge.addr, sge.length, sge.lkey));
     // SAFETY: as above.
-    unsafe { requests(raw) }.set_segments(segments);
+    unsafe { staged(raw).set_segments(segments) };
 }
 
 /// `length` bytes at `addr`.
@@ -357,7 +291,7 @@ unsafe fn bytes<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
 
 unsafe extern "C" fn set_inline(raw: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: as in `set_ud_addr`; valid bytes by the contract of the call.
-    unsafe { requests(raw).set_inline(core::iter::once(bytes(addr, length))) };
+    unsafe { staged(raw).set_inline(bytes(addr, length)) };
 }
 
 unsafe extern "C" fn set_inline_list(raw: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
@@ -366,7 +300,7 @@ unsafe extern "C" fn set_inline_list(raw: *mut ibv_qp_ex, count: usize, list: *c
     // SAFETY: valid bytes by the contract of the call.
     let parts = list.iter().map(|part| unsafe { bytes(part.addr, part.length) });
     // SAFETY: as above.
-    unsafe { requests(raw) }.set_inline(parts);
+    unsafe { staged(raw).set_inline_parts(parts) };
 }
 
 macro_rules! functions {
@@ -439,6 +373,8 @@ pub(crate) unsafe fn patch(raw: *mut ibv_qp) {
     // SAFETY: passed on to the caller.
     let (Some(qp), Some(ours)) = (unsafe { extended(raw) }, unsafe { find(raw) }) else { return };
     ours.batch.original.get_or_init(|| Functions::of(qp));
+    // SAFETY: the place of a function that the QP does not have.
+    unsafe { (&raw mut qp.wr_send_tso).cast::<*const Qp>().write(ptr::from_ref(ours)) };
     replace(qp);
 }
 
@@ -451,5 +387,6 @@ pub(crate) unsafe fn restore(raw: *mut ibv_qp, batch: &Batch) {
     // SAFETY: passed on to the caller.
     if let (Some(qp), Some(original)) = (unsafe { extended(raw) }, batch.original.get()) {
         original.restore(qp);
+        qp.wr_send_tso = None;
     }
 }

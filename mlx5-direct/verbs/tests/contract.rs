@@ -28,8 +28,13 @@ const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
 /// A program of this test.
 type Program = fn(&Rig);
 
-const PROGRAMS: [(&str, Program); 4] =
-    [("states", states), ("errors", errors), ("extended", extended), ("resized", resized)];
+const PROGRAMS: [(&str, Program); 5] = [
+    ("states", states),
+    ("errors", errors),
+    ("extended", extended),
+    ("operations", operations),
+    ("resized", resized),
+];
 
 fn main() -> ExitCode {
     if let [_, mode, name] = &std::env::args().collect::<Vec<_>>()[..]
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Trial::test("extended_posts_that_fail_or_are_given_up_end_as_with_libmlx5", || {
             same("extended", Taken::All)
         }),
+        Trial::test("extended_operations_have_the_effects_of_libmlx5s", || same("operations", Taken::All)),
         Trial::test("a_cq_that_was_taken_over_keeps_its_size", keeps_its_size),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -278,6 +284,104 @@ fn extended(rig: &Rig) {
         }
     }
     rig.destroy(&qps, &[], &[cq]);
+}
+
+/// Batches of each extended operation with each kind of data, around the ring several times.
+fn operations(rig: &Rig) {
+    /// Writes, sends, with and without immediate data, reads and atomics.
+    const ALL: u64 = 0x7f;
+    let (cq, received) = (rig.cq(255, false), rig.cq(255, false));
+    let qps = [0; 2].map(|_| {
+        rig.qp_ex(|init| {
+            (init.qp_type, init.comp_mask, init.send_ops_flags) = (ibv_qp_type::IBV_QPT_RC, 1 | 64, ALL);
+            (init.send_cq, init.recv_cq) = (cq, received);
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (64, 1);
+            (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (30, 3, 100);
+        })
+    });
+    rig.connect(qps[0], qps[1]);
+    let qp = qps[0].cast::<ibv_qp_ex>();
+    let bytes: Vec<u8> = (0..4096_u32).map(|n| ((n * 7) >> 2) as u8).collect();
+    rig.write(0, &bytes);
+    let (lkey, rkey) = (rig.lkey(), rig.rkey());
+    let sge = |offset: usize, length: u32| ibv_sge { addr: rig.addr(offset), length, lkey };
+    let mut seed = 3_u64;
+    let mut below = |n: u32| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((seed >> 33) % u64::from(n)) as u32
+    };
+    let print_effects = |(requests, messages)| {
+        print_completions(cq, requests);
+        print_completions(received, messages);
+        let sum = |at: usize| {
+            rig.read(at, 1024)
+                .iter()
+                .fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()))
+        };
+        println!("  {:x} {:x} {:x}", sum(2048), sum(4096), sum(8192));
+    };
+    let mut waiting = (0, 0);
+    for round in 0..60_u32 {
+        let count = [1_u32, 1, 2, 7][below(4) as usize];
+        let mut messages = 0;
+        // SAFETY: a live QP that was made for these operations; setters follow their operations;
+        // all memory that requests name lives.
+        unsafe {
+            call!(qp, wr_start());
+            for n in 0..count {
+                (*qp).wr_id = u64::from(round * 100 + n);
+                (*qp).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0
+                    | if below(4) == 0 { ibv_send_flags::IBV_SEND_FENCE.0 } else { 0 };
+                let there = rig.addr(8192 + 128 * n as usize);
+                let operation = below(7);
+                match operation {
+                    0 => call!(qp, wr_send()),
+                    1 => call!(qp, wr_send_imm((round + n).to_be())),
+                    2 => call!(qp, wr_rdma_write(rkey, there)),
+                    3 => call!(qp, wr_rdma_write_imm(rkey, there, (round + n).to_be())),
+                    4 => call!(qp, wr_rdma_read(rkey, there)),
+                    5 => call!(qp, wr_atomic_cmp_swp(rkey, there, u64::from(below(2)), u64::from(round))),
+                    _ => call!(qp, wr_atomic_fetch_add(rkey, there, u64::from(round))),
+                }
+                if [0, 1, 3].contains(&operation) {
+                    messages += 1;
+                    assert_eq!(post_receive(rig, qps[1], 4096 + 64 * n as usize, 1000 + u64::from(n)), 0);
+                }
+                let most = if [0, 1].contains(&operation) { 64 } else { 100 };
+                let here = 2048 + 128 * n as usize;
+                match (operation, below(4)) {
+                    (5.., _) => call!(qp, wr_set_sge(lkey, rig.addr(here), 8)),
+                    (4, kind @ 0..2) | (_, kind @ 2) => {
+                        let list = [sge(here, 1 + below(30)), sge(0, 0), sge(here + 40, 1 + below(30))];
+                        let list = &list[..if kind == 0 { 1 } else { 3 }];
+                        call!(qp, wr_set_sge_list(list.len(), list.as_ptr()));
+                    }
+                    (4, _) | (_, 3) => call!(qp, wr_set_sge(lkey, rig.addr(here), below(most + 1))),
+                    (_, 0) => {
+                        let text = &bytes[below(100) as usize..];
+                        call!(
+                            qp,
+                            wr_set_inline_data(text.as_ptr().cast_mut().cast(), below(most + 1) as usize)
+                        );
+                    }
+                    _ => {
+                        let part = |at: usize, length: u32| ibv_data_buf {
+                            addr: bytes[at..].as_ptr().cast_mut().cast(),
+                            length: length as usize,
+                        };
+                        let list = [part(3, below(20)), part(200, 0), part(50, below(44))];
+                        call!(qp, wr_set_inline_data_list(3, list.as_ptr()));
+                    }
+                }
+            }
+            // Between start and complete a thread may poll.
+            print_effects(waiting);
+            println!("round {round}: {}", call!(qp, wr_complete()));
+        }
+        waiting = (count as usize, messages);
+    }
+    print_effects(waiting);
+    rig.destroy(&qps, &[], &[cq, received]);
 }
 
 /// Messages before and after a CQ is resized, with completions that wait meanwhile.
