@@ -281,12 +281,16 @@ impl Srq {
         if wrs.is_empty() { Ok(posted) } else { self.post_other_wrs(wrs, posted) }
     }
 
-    /// Posts a chain of one verbs work request with one segment, but only if no search for the next
-    /// free slot is needed. Otherwise returns false, and nothing was written. Straight-line code.
+    /// Posts a chain of one verbs work request, but only if no search for the next free slot is
+    /// needed and its segments fit into a slot. Otherwise returns false, and nothing was posted.
+    /// [`post_one_in_run`](Self::post_one_in_run) is shorter for a request with one segment
+    /// ([`RecvWrs::only_single`]).
     #[inline(always)]
     pub fn post_recv_wr_in_run(&mut self, wrs: &RecvWrs<'_>) -> bool {
-        match wrs.only_single() {
-            Some((seg, cookie)) => self.post_one_in_run(seg, cookie).is_some(),
+        match wrs.only() {
+            Some(wr) => {
+                self.post_list_in_run(wr.segments, |sge| Some(DataSeg::from_sge(sge)), wr.wr_id).is_some()
+            }
             None => false,
         }
     }

@@ -376,10 +376,10 @@ fn a_list_to_an_srq_ends_at_the_first_that_is_refused() {
 fn one_receive_is_posted_the_short_way_while_the_run_lasts() {
     let (layout, _view) = SrqLayout::on_heap(8, 64).unwrap();
     let mut srq = Srq::new(layout, 7).unwrap();
-    let mut sges = [sge(0x1000, 1), sge(0x2000, 2)];
+    let mut sges = [sge(0x1000, 1), sge(0x2000, 2), sge(0x3000, 3), sge(0x4000, 4)];
     let sg_list = sges.as_mut_ptr();
     let wr = |num_sge, next| ibv_recv_wr { wr_id: 5, next, sg_list, num_sge };
-    let (one, two) = (wr(1, null_mut()), wr(2, null_mut()));
+    let [none, one, two, most, too_many] = [0, 1, 2, 3, 4].map(|num_sge| wr(num_sge, null_mut()));
     let list = wr(1, (&raw const one).cast_mut());
     // SAFETY: the requests live until the end of the call, with all that they name.
     let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
@@ -388,14 +388,17 @@ fn one_receive_is_posted_the_short_way_while_the_run_lasts() {
     srq.post_one(DataSeg::new(1, 2, 3), 4).unwrap();
     // SAFETY: as above.
     let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
-    assert!(!short(&two) && !short(&list));
-    assert_eq!((0..9).filter(|_| short(&one)).count(), 6);
+    assert!(!short(&too_many) && !short(&list));
+    let posted = [(&two, 2), (&one, 1), (&most, 3), (&none, 0), (&one, 1)];
+    assert!(posted.iter().all(|(wr, _)| short(wr)));
+    assert_eq!((0..9).filter(|_| short(&two)).count(), 1);
     assert_eq!((srq.posted(), srq.free()), (7, 0));
-    assert!(
-        srq.in_use()
-            .skip(1)
-            .all(|(slot, cookie)| { cookie == 5 && srq.segments(slot).eq([DataSeg::new(0x1000, 1, 0x77)]) })
-    );
+    let segments = [1, 2, 3].map(|n| DataSeg::new(0x1000 * u64::from(n), n, 0x77));
+    let counts = posted.iter().map(|(_, count)| *count).chain([2]);
+    for ((slot, cookie), count) in srq.in_use().skip(1).zip(counts) {
+        assert_eq!(cookie, 5);
+        assert!(srq.segments(slot).eq(segments[..count].iter().copied()), "{count} segments");
+    }
     srq.check();
 }
 

@@ -56,10 +56,18 @@ impl<'a> RecvWrs<'a> {
 
     /// The segment and the cookie of a chain of one request with one segment.
     #[inline(always)]
-    pub(crate) fn only_single(&self) -> Option<(DataSeg, u64)> {
+    pub fn only_single(&self) -> Option<(DataSeg, u64)> {
         let mut rest = self.clone();
         let single = rest.next_single()?;
         rest.is_empty().then_some(single)
+    }
+
+    /// The request of a chain of one.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<RecvWr<'a>> {
+        let mut rest = self.clone();
+        let wr = rest.next()?;
+        rest.is_empty().then_some(wr)
     }
 
     /// Whether no request is left.

@@ -8,7 +8,7 @@ use doorbell_sys::{
     ibv_access_flags, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wr_opcode,
 };
 use libc::{EINVAL, ENOMEM};
-use mlx5_direct::{RecvWrs, SendWrs, srq::PostError};
+use mlx5_direct::{RecvWrs, SendWrs, Srq, srq::PostError};
 
 use crate::{
     context::Context,
@@ -151,15 +151,39 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     if let Some(srq) = unsafe { find_first(raw) }
         && let Some(mut direct) = srq.direct.try_lock_fast()
         // SAFETY: valid requests by contract, during this call.
-        && direct.post_recv_wr_in_run(&unsafe { RecvWrs::new(list) })
+        && let Some((segment, cookie)) = unsafe { RecvWrs::new(list) }.only_single()
+        && direct.post_one_in_run(segment, cookie).is_some()
     {
         return 0;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { post_srq_recv_other(raw, list, bad) }
+}
+
+/// Posts what the straight-line code of `post_srq_recv` does not: several segments, a list, or
+/// after a search for a free slot.
+///
+/// # Safety
+///
+/// As `post_srq_recv`.
+#[inline(never)]
+unsafe extern "C" fn post_srq_recv_other(
+    raw: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a live SRQ of a patched context by contract.
+    if let Some(srq) = unsafe { find_first(raw) }
+        && let Some(mut direct) = srq.direct.try_lock_fast()
+    {
+        // SAFETY: passed on to the caller.
+        return unsafe { post_to_srq(&mut direct, list, bad) };
     }
     // SAFETY: passed on to the caller.
     unsafe { post_srq_recv_slow(raw, list, bad) }
 }
 
-/// Posts what the straight-line code of `post_srq_recv` does not.
+/// Finds the SRQ and waits for its lock.
 ///
 /// # Safety
 ///
@@ -175,9 +199,21 @@ unsafe extern "C" fn post_srq_recv_slow(
         // SAFETY: a live SRQ of a patched context; libmlx5's function gets the caller's arguments.
         return unsafe { (Context::of((*raw).context).post_srq_recv)(raw, list, bad) };
     };
-    let mut direct = srq.direct.lock();
+    // SAFETY: passed on to the caller.
+    unsafe { post_to_srq(&mut srq.direct.lock(), list, bad) }
+}
+
+/// # Safety
+///
+/// As `post_srq_recv`.
+#[inline(always)]
+unsafe fn post_to_srq(direct: &mut Srq, list: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: valid requests by contract, during this call.
-    match direct.post_recv_wrs(unsafe { RecvWrs::new(list) }) {
+    let wrs = unsafe { RecvWrs::new(list) };
+    if direct.post_recv_wr_in_run(&wrs) {
+        return 0;
+    }
+    match direct.post_recv_wrs(wrs) {
         Ok(_) => 0,
         Err(refused) => {
             // SAFETY: the list has one more request than were posted, and `bad` is a place for its
