@@ -51,6 +51,9 @@ fn total(path: &Path) -> Result<f64> {
     found.with_context(|| format!("{} has no total", path.display()))
 }
 
+/// Runs of a case by single steps.
+pub const TRAPPED_RUNS: u32 = 4;
+
 /// What a program executed between its breakpoint traps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {

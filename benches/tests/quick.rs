@@ -4,7 +4,8 @@
 use std::{collections::BTreeSet, path::Path, process::Command};
 
 use doorbell_benches::{
-    dat::DatPost,
+    count::TRAPPED_RUNS,
+    dat::{DatPost, Stepper, library},
     plan::{CaseName, Spec, Subject, plan},
 };
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -24,6 +25,12 @@ fn main() {
         (false, _) => " (ignored: no libdat2, package libdapl-dev, or not x86-64)",
     };
     let few = format!("calls_of_one_thread_take_few_instructions{why}");
+    let why_not_verbs = match (cfg!(target_arch = "x86_64"), cfg!(debug_assertions)) {
+        (true, false) => "",
+        (true, true) => " (ignored: not optimised; cargo test --release)",
+        (false, _) => " (ignored: not x86-64)",
+    };
+    let verbs = format!("calls_under_doorbell_run_take_few_instructions{why_not_verbs}");
     let with_dtest = with_dat && doorbell_benches::dtest::available();
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
@@ -33,6 +40,7 @@ fn main() {
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
         Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
         Trial::test(few, instructions_of_calls).with_ignored_flag(!steps || cfg!(debug_assertions)),
+        Trial::test(verbs, instructions_under_doorbell_run).with_ignored_flag(!why_not_verbs.is_empty()),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
@@ -135,16 +143,24 @@ fn locked_instructions() -> Result<(), Failed> {
         [CaseName::DatPost, CaseName::DatReap, CaseName::DatSend, CaseName::DatReapSend, CaseName::DatAnswer]
     {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
-        let (steps, operations) = dat.steps(Subject::Provider, &spec, 1)?;
-        // Some locked instructions happen once per run: symbol lookups, the return of a batch of
-        // slots.
-        let allowed = u64::from(operations / 4);
         let name = case.name();
-        assert!(
-            steps.instructions >= 20 * u64::from(operations),
-            "{name}: nothing was stepped through: {steps:?}"
-        );
-        assert!(steps.locked <= allowed, "{name}: {steps:?} in {operations} operations");
+        // A thread of the provider may use an object in between. The next operation then takes
+        // locks as it does for several threads. So one of three counts has to be low.
+        let mut counts = vec![];
+        loop {
+            let (steps, operations) = dat.steps(Subject::Provider, &spec, 1)?;
+            assert!(
+                steps.instructions >= 20 * u64::from(operations),
+                "{name}: nothing was stepped through: {steps:?}"
+            );
+            // Some locked instructions happen once per run: symbol lookups, the return of a batch
+            // of slots.
+            if steps.locked <= u64::from(operations / 4) {
+                break;
+            }
+            counts.push(steps.locked);
+            assert!(counts.len() < 3, "{name}: {counts:?} in {operations} operations");
+        }
         // libdaplofa takes two in a post: if none were found there, none could be found anywhere.
         if case == CaseName::DatPost {
             let (peer, operations) = dat.steps(Subject::Libdaplofa, &spec, 1)?;
@@ -201,6 +217,47 @@ fn instructions_of_calls() -> Result<(), Failed> {
         }
     }
     assert!(outside.is_empty(), "instructions outside of 20 to the limit: {outside:#?}");
+    Ok(())
+}
+
+/// Limits the instructions of the calls of verbs under `doorbell-run`, with the loop around them.
+fn instructions_under_doorbell_run() -> Result<(), Failed> {
+    let limits = [
+        (CaseName::Post, 1, 1, 83.5),
+        (CaseName::Post, 32, 1, 31.2),
+        (CaseName::Post, 1, 4, 218.0),
+        (CaseName::Poll, 1, 1, 288.0),
+        (CaseName::Poll, 16, 1, 115.0),
+        (CaseName::EmptyPoll, 1, 1, 113.5),
+        (CaseName::Send, 1, 1, 148.5),
+        (CaseName::Send, 32, 1, 98.5),
+        (CaseName::SendWr, 1, 1, 226.0),
+        (CaseName::SendWr, 32, 1, 139.5),
+        (CaseName::ReapSend, 1, 1, 214.0),
+    ];
+    let (stepper, plan) = (Stepper::new()?, plan(false));
+    let mut outside = vec![];
+    for (case, batch, segments, most) in limits {
+        let is_it = |spec: &Spec| {
+            (spec.case, spec.batch, spec.segments) == (case, batch, segments)
+                && matches!(spec.depth, 128 | 1023)
+        };
+        let index = plan.iter().position(is_it).ok_or("a case is not in the plan")?;
+        let mut command = compare();
+        command.args(["--subject", Subject::Verbs.name(), "--trap", &index.to_string()]);
+        command.env("LD_PRELOAD", library("libdoorbell_verbs.so")?);
+        let steps = stepper.steps(&command)?;
+        let operations = doorbell_benches::cases::calls(&plan[index]) * batch * TRAPPED_RUNS;
+        let [each, locked] = [steps.instructions, steps.locked].map(|n| n as f64 / f64::from(operations));
+        let line =
+            format!("{} of {batch}, {segments} segments: {each:.1} of {most}, {locked} locked", case.name());
+        println!("{line}");
+        // Fewer than four a call would be a count of nothing.
+        if !(4.0..=most).contains(&each) || locked > 0.1 {
+            outside.push(line);
+        }
+    }
+    assert!(outside.is_empty(), "instructions outside of 4 to the limit: {outside:#?}");
     Ok(())
 }
 

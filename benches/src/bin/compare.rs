@@ -68,9 +68,6 @@ fn subject(name: &str) -> Result<Subject, String> {
     })
 }
 
-/// Runs of a case by single steps.
-const TRAPPED_RUNS: u32 = 4;
-
 impl Args {
     fn effort(&self) -> Effort {
         let millis = self.millis.unwrap_or(if self.quick { 20 } else { 50 });
@@ -136,7 +133,7 @@ fn trap_here(args: &Args, n: usize) -> Result<()> {
         case.prepare();
         case.run();
     }
-    trapped(case.as_mut(), TRAPPED_RUNS);
+    trapped(case.as_mut(), count::TRAPPED_RUNS);
     std::mem::forget(case);
     Ok(())
 }
@@ -337,7 +334,7 @@ fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.is_here()) {
         let mut command = again(job.subject)?;
         command.args(["--trap", &job.index.to_string()]);
-        let operations = operations(&job.spec) * TRAPPED_RUNS;
+        let operations = operations(&job.spec) * count::TRAPPED_RUNS;
         count.locked = Some(stepper.steps(&command)?.locked as f64 / f64::from(operations));
     }
     Ok(())
