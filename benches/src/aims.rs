@@ -105,8 +105,8 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
         ("dat_evd_dequeue of a receive", CaseName::DatReap, Some(120.0), 4.0),
         ("dat_ep_post_send", CaseName::DatSend, Some(130.0), 4.0),
         ("dat_evd_dequeue of a send", CaseName::DatReapSend, Some(110.0), 4.0),
-        ("dat_evd_dequeue of no receive", CaseName::DatEmpty, None, 1.0),
-        ("dat_evd_dequeue of no send", CaseName::DatEmptySends, None, 1.0),
+        ("dat_evd_dequeue of no receive", CaseName::DatEmpty, None, 4.0),
+        ("dat_evd_dequeue of no send", CaseName::DatEmptySends, None, 4.0),
         ("a whole DAT message", CaseName::DatAnswer, None, 4.0),
     ] {
         let spec = spec(case, 1, 1023);
