@@ -79,6 +79,7 @@ TEST(agent_may_call_anything)
  * watermark again. */
 static DAT_EP_HANDLE agent_ends;
 static DAT_SRQ_HANDLE agent_sets;
+static DAT_COUNT agent_mark;
 static DAT_RETURN agent_answer;
 static unsigned agent_acted;
 
@@ -91,7 +92,7 @@ static void acting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
         if (agent_ends != DAT_HANDLE_NULL)
             agent_answer = dat_ep_disconnect(agent_ends, DAT_CLOSE_ABRUPT_FLAG);
         else
-            agent_answer = dat_srq_set_lw(agent_sets, 1);
+            agent_answer = dat_srq_set_lw(agent_sets, agent_mark);
         agent_ends = DAT_HANDLE_NULL;
         __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
     }
@@ -137,11 +138,14 @@ TEST(agent_may_set_the_low_watermark_again)
     agent_acted = 0;
     agent_answer = 77;
     agent_sets = srq;
+    agent_mark = 1;
     agent_ends = DAT_HANDLE_NULL;
     SEND(pair, 8);
     SEND(pair, 8);
     until(&agent_acted, 1);
     EXPECT(DAT_SUCCESS, agent_answer);
+    /* A mark above the level would be reported inside the agent's own call, and call it again. */
+    agent_mark = DAT_SRQ_LW_DEFAULT;
     SEND(pair, 8);
     SEND(pair, 8);
     until(&agent_acted, 2);
