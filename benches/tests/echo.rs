@@ -15,6 +15,10 @@ use doorbell_benches::{
     plan::Subject,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 
 /// Of four messages each.
 const BURSTS: u64 = 25;
@@ -80,12 +84,20 @@ impl Profile {
     }
 }
 
-/// Ends a process that a failed test leaves.
+/// Ends the processes that a failed test leaves: `timeout`, which leads a group, and its child.
 struct Server(Child);
+
+impl Server {
+    fn kill(&self) {
+        if let Ok(leader) = self.0.id().try_into() {
+            let _ = killpg(Pid::from_raw(leader), Signal::SIGKILL);
+        }
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        self.kill();
         let _ = self.0.wait();
     }
 }
@@ -109,6 +121,8 @@ fn profile(dat: &DatPost, subject: Subject) -> Result<Profile, Failed> {
         "valgrind",
         "--tool=callgrind",
         "--quiet",
+        // The server polls. Without this, valgrind may never let its other threads run.
+        "--fair-sched=yes",
         "--instr-atstart=no",
         "--compress-strings=no",
         &format!("--callgrind-out-file={}", counts.display()),
@@ -120,7 +134,7 @@ fn profile(dat: &DatPost, subject: Subject) -> Result<Profile, Failed> {
     let client = if line == "listening\n" { Some(command(&[], "client").output()?) } else { None };
     let good = client.as_ref().is_some_and(|client| client.status.success());
     if !good {
-        server.0.kill()?;
+        server.kill();
     }
     let status = server.0.wait()?;
     if !good || !status.success() {
