@@ -3,7 +3,10 @@
 use core::{ffi::c_int, mem::zeroed};
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-use doorbell_sys::{ibv_ah, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type};
+use doorbell_sys::{
+    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
+    ibv_qp_type,
+};
 
 use super::{DvError, abi, checked, lib_for, require};
 use crate::{
@@ -12,7 +15,7 @@ use crate::{
     rq::Rq,
     sq::Sq,
     wqe::send::BLOCK_BYTES,
-    wr::AddressVector,
+    wr::{AddressVector, Bind},
 };
 
 /// What verbs and libmlx5 report about a QP.
@@ -240,5 +243,28 @@ impl AddressVector {
         // SAFETY: these are the 48 bytes of the handle's address vector. All handles of libmlx5
         // have the same struct, and the vector does not change while the handle lives.
         Ok(Self::from_words(unsafe { av.read_unaligned() }))
+    }
+}
+
+impl Bind {
+    /// The binding of a window with a new remote key, as `ibv_wr_bind_mw` describes it.
+    ///
+    /// # Safety
+    ///
+    /// `mw` is a live window and `info` a valid description with a live region or none, as the
+    /// `*mut ibv_mw` and `*const ibv_mw_bind_info` of any crate that declares these types.
+    pub unsafe fn from_verbs<W, I>(mw: *mut W, new_rkey: u32, info: *const I) -> Self {
+        // SAFETY: valid by contract.
+        let (mw, info) = unsafe { (&*mw.cast::<ibv_mw>(), &*info.cast::<ibv_mw_bind_info>()) };
+        Self {
+            rkey: mw.rkey,
+            new_rkey,
+            type2: mw.type_ == ibv_mw_type::IBV_MW_TYPE_2,
+            // SAFETY: null or live by contract.
+            lkey: unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey),
+            addr: info.addr,
+            len: info.length,
+            access: info.mw_access_flags,
+        }
     }
 }

@@ -203,17 +203,8 @@ impl<'a> SendWr<'a> {
         // SAFETY: in a bind request this member is set, with a live window and region, by the
         // contract of `SendWrs::new`.
         unsafe {
-            let bind = self.wr.bind_mw_tso_union.bind_mw;
-            let info = bind.bind_info;
-            Bind {
-                rkey: (*bind.mw).rkey,
-                new_rkey: bind.rkey,
-                type2: (*bind.mw).type_ == doorbell_sys::ibv_mw_type::IBV_MW_TYPE_2,
-                lkey: info.mr.as_ref().map_or(0, |mr| mr.lkey),
-                addr: info.addr,
-                len: info.length,
-                access: info.mw_access_flags,
-            }
+            let bind = &self.wr.bind_mw_tso_union.bind_mw;
+            Bind::from_verbs(bind.mw, bind.rkey, &raw const bind.bind_info)
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     queue_mem::{Posted, REQUEST, StagedHead, StagedMem, StagedRequest, Step, Target, Transport},
     wqe::{
         DataSeg, SEGMENT_BYTES,
-        send::{BLOCK_UNITS, INLINE_HEADER_BYTES, XrcSeg, flag, flags_word},
+        send::{BLOCK_UNITS, Ctrl, INLINE_HEADER_BYTES, XrcSeg, flag, flags_word},
     },
     wr::{AddressVector, Wr, inline_units},
 };
@@ -191,6 +191,8 @@ impl Staged {
     /// Sets the inline data of the last request.
     #[inline(always)]
     pub fn set_inline(&mut self, bytes: &[u8]) {
+        // The conditions of `push_short_inline`, with which the compiler merges them. A result of
+        // that function costs four instructions.
         let is_short = (1..=48).contains(&bytes.len()) && bytes.len() <= self.max_inline;
         let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
         let mut out = self.mem.body(self.head);
@@ -334,7 +336,7 @@ impl Sq {
         let fence = if head.special & FENCED != 0 { flag::FENCE } else { self.fence_due };
         self.set_fence_due(if head.special & CHANGES_KEY != 0 { flag::SMALL_FENCE } else { 0 });
         let [first, second] = ctrl_words(head);
-        let place = (self.qpn_word | u64::from(block & 0xffff) << 40).to_be();
+        let [place, _] = Ctrl::default().words(self.qpn_word, block as u16);
         self.ring.write(block, units, |out| {
             out.push([first | place, second | self.base_flags | flags_word(fence)]);
             request.body().iter().for_each(|unit| out.push(*unit));

@@ -16,7 +16,7 @@ use std::{
 };
 
 use biased_lock::{BiasedMutex, Guard};
-use doorbell_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_qp, ibv_qp_ex, ibv_sge};
+use doorbell_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge};
 use libc::EINVAL;
 use mlx5_direct::{
     DataSeg, Sq,
@@ -238,16 +238,7 @@ unsafe extern "C" fn bind(raw: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info:
         if (*info).length > MAX_BIND_BYTES {
             staged(raw).refuse(WrError::WindowTooLong);
         }
-        let bind = Bind {
-            rkey: (*mw).rkey,
-            new_rkey: rkey,
-            type2: (*mw).type_ == ibv_mw_type::IBV_MW_TYPE_2,
-            lkey: (*info).mr.as_ref().map_or(0, |mr| mr.lkey),
-            addr: (*info).addr,
-            len: (*info).length,
-            access: (*info).mw_access_flags,
-        };
-        begin(raw, Wr::bind(bind));
+        begin(raw, Wr::bind(Bind::from_verbs(mw, rkey, info)));
     }
 }
 

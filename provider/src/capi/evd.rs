@@ -203,7 +203,7 @@ fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
 extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
     if queue.dequeue_nothing() {
-        // Only an EVD that takes completions has a door.
+        // The callers have seen that the EVD takes completions only.
         return ReturnType::QueueEmpty as u32;
     }
     drop(queue);

@@ -7,9 +7,9 @@
 //! These two functions run no code of the consumer, except the function that builds the consumer's
 //! representation of the event, and wait for no thread that runs code of the consumer.
 //! [`EvdInner::dequeue_slow`] takes events of all kinds. `dat_evd_dequeue` begins with
-//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held.
-//! [`EvdInner::drain_fast`] takes several
-//! events of the common cases under one lock.
+//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held, and
+//! answers by [`Queue::dequeue_nothing`] if there is no event. [`EvdInner::drain_fast`] takes
+//! several events of the common cases under one lock.
 
 mod by_verbs;
 
