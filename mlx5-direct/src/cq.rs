@@ -28,6 +28,7 @@ use crate::{
 
 mod clean;
 mod plain;
+mod resize;
 
 pub use plain::{Peeked, PlainEntry};
 
@@ -407,6 +408,11 @@ impl Cq {
     /// Entries in the queue.
     pub fn cqe_count(&self) -> u32 {
         self.cqes.mask() + 1
+    }
+
+    /// Bytes of an entry: 64 or 128.
+    pub fn cqe_bytes(&self) -> u32 {
+        self.cqes.bytes()
     }
 
     /// Returns all polled entries to the device now. Call this once per batch, before the slots

@@ -527,8 +527,11 @@ pub enum CqeError {
     #[error("compressed completion: create the CQ without MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE")]
     Compressed,
     /// The CQ was resized while it was polled here.
-    #[error("the CQ was resized: a directly polled CQ must keep its size")]
+    #[error("the CQ was resized: a directly polled CQ keeps its size, or goes on by Cq::continue_in")]
     Resized,
+    /// The CQ was not resized.
+    #[error("no resize mark in the CQ: its device has not changed over to another buffer")]
+    NoResizeMark,
     /// An opcode that does not belong on a CQ of plain RC, UC or UD queues.
     #[error("unknown completion opcode {opcode}")]
     Opcode {

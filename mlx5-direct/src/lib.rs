@@ -86,9 +86,10 @@
 //! - A read or an atomic whose result the device left in the entry is a
 //!   [`Completion::SendScattered`]. Before the next poll, take the result with [`Cq::copy_result`],
 //!   or let [`Cq::deliver_result`] write it into [`Sq::segments`].
-//! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized,
-//!   and libmlx5 does not remove the entries of a QP that goes away or goes to RESET: see
-//!   [`Cq::clean`] and [`teardown`].
+//! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized by
+//!   `ibv_resize_cq` ([`Cq::continue_in`] follows a resize that the caller commands), and libmlx5
+//!   does not remove the entries of a QP that goes away or goes to RESET: see [`Cq::clean`] and
+//!   [`teardown`].
 //!
 //! # What is refused, and what to avoid
 //!
@@ -146,7 +147,9 @@ pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 #[cfg(feature = "tokio")]
 pub use event_future::AsyncEventChannel;
 pub use qp_table::QpTable;
-pub use queue_mem::{Cookies, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout};
+pub use queue_mem::{
+    Cookies, CqBuffer, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout,
+};
 pub use rq::Rq;
 pub use split::{SlotReturner, SrqPoster};
 pub use sq::{Chain, Field, NotPosted, PayloadError, Prepared, Released, SendBatchError, SendError, Sq};

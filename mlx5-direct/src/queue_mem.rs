@@ -355,6 +355,45 @@ impl CqLayout {
     }
 }
 
+/// New entries for a CQ that is resized: see [`Cq::continue_in`](crate::Cq::continue_in).
+#[derive(Debug)]
+pub struct CqBuffer(pub(crate) CqeMem);
+
+impl CqBuffer {
+    /// Entries in this memory, which become invalid (opcode 15), as a driver initialises them.
+    ///
+    /// # Errors
+    ///
+    /// A [`LayoutError`] if the size, the entry size or the pointer is not valid for the device.
+    ///
+    /// # Safety
+    ///
+    /// As long as the value, or a [`Cq`](crate::Cq) that continues in it, lives, `buf` is valid for
+    /// reads and writes of `cqe_count * cqe_bytes` bytes, and used by the CQ's device only.
+    pub unsafe fn from_raw_parts(buf: *mut u8, cqe_count: u32, cqe_bytes: u32) -> Result<Self, LayoutError> {
+        check_cq(cqe_count, cqe_bytes)?;
+        let base = aligned(buf, 64, "CQ buffer")?;
+        // SAFETY: the last byte of each entry is inside the buffer; the fields are the last 64
+        // bytes of entry 0. Valid by contract, sizes checked above.
+        unsafe {
+            for n in 1..=cqe_count as usize {
+                base.add(n * cqe_bytes as usize - 1).write_volatile(0xf0);
+            }
+            let fields = base.add(cqe_bytes as usize - 64);
+            Ok(Self(CqeMem::new(fields, cqe_count, cqe_bytes, None)))
+        }
+    }
+
+    /// Entries on the heap, as [`CqLayout::on_heap`].
+    ///
+    /// # Errors
+    ///
+    /// As [`CqLayout::on_heap`].
+    pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
+        CqLayout::on_heap(cqe_count, cqe_bytes).map(|(layout, view)| (Self(layout.cqes), view))
+    }
+}
+
 fn check_cq(cqe_count: u32, cqe_bytes: u32) -> Result<(), LayoutError> {
     // The consumer index has 24 bits, and the bit above the entry number is the ownership bit.
     if !cqe_count.is_power_of_two() || cqe_count > 1 << 23 {

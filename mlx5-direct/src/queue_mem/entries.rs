@@ -133,6 +133,11 @@ impl CqeMem {
         self.mask
     }
 
+    /// Bytes of an entry.
+    pub(crate) fn bytes(&self) -> u32 {
+        self.cqe_bytes
+    }
+
     /// The value of the owner bit that marks an entry as software's on this lap.
     #[inline(always)]
     pub(crate) fn lap(&self, consumer_index: u32) -> u8 {
@@ -171,11 +176,33 @@ impl CqeMem {
     /// depends on the place. Both entries belong to software.
     pub(crate) fn copy_entry(&mut self, from: u32, to: u32) {
         let owner = self.entry(to).op_own() & 1;
+        let source = self.entry(from).fields;
+        // SAFETY: an entry of this queue, which belongs to software.
+        unsafe { self.write_entry(source, to, owner) };
+    }
+
+    /// Copies entry `from` of another ring, with entries of the same size, into entry `to`, which
+    /// then belongs to software.
+    ///
+    /// # Panics
+    ///
+    /// The entries have different sizes.
+    pub(crate) fn copy_entry_of(&mut self, other: &Self, from: u32, to: u32) {
+        assert_eq!(self.cqe_bytes, other.cqe_bytes, "entries of two sizes");
+        // SAFETY: an entry of the other ring, which has the same size and belongs to software by
+        // the caller's test.
+        unsafe { self.write_entry(other.entry(from).fields, to, self.lap(to)) };
+    }
+
+    /// # Safety
+    ///
+    /// `fields` are those of an entry of this size that belongs to software. Entry `to` belongs to
+    /// software, too.
+    unsafe fn write_entry(&mut self, fields: *const u8, to: u32, owner: u8) {
         let first = |fields: *const u8| fields.wrapping_sub(self.cqe_bytes as usize - 64);
-        let (source, target) = (first(self.entry(from).fields), first(self.entry(to).fields).cast_mut());
-        // SAFETY: whole entries of the queue, 64-byte aligned and valid for reads and writes. They
-        // belong to software, so the device does not access them. The last byte is inside the
-        // second entry.
+        let (source, target) = (first(fields), first(self.entry(to).fields).cast_mut());
+        // SAFETY: whole entries, 64-byte aligned and valid for reads and writes. They belong to
+        // software, so the device does not access them. The last byte is inside the second entry.
         unsafe {
             for word in 0..self.cqe_bytes as usize / 8 {
                 target.cast::<u64>().add(word).write_volatile(source.cast::<u64>().add(word).read());

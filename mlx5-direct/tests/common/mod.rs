@@ -143,6 +143,8 @@ pub(crate) struct CqDevice {
     cqe_count: u32,
     cqe_bytes: usize,
     produced: u32,
+    /// The memory that has the doorbell record, after a resize.
+    record: Option<Arc<HeapMem>>,
 }
 
 /// Fields of an entry to write.
@@ -173,11 +175,12 @@ pub(crate) fn poll(cq: &mut Cq) -> Completion {
 
 impl CqDevice {
     pub(crate) fn new(mem: HeapView, cqe_count: u32, cqe_bytes: u32) -> Self {
-        Self { mem: seen_by_device(mem), cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0 }
+        Self { mem: seen_by_device(mem), cqe_count, cqe_bytes: cqe_bytes as usize, produced: 0, record: None }
     }
 
     pub(crate) fn consumer_index(&self) -> u32 {
-        self.mem.load_be32(self.mem.dbrec_offset())
+        let record = self.record.as_ref().unwrap_or(&self.mem);
+        record.load_be32(record.dbrec_offset())
     }
 
     pub(crate) fn arm_record(&self) -> u32 {
@@ -195,6 +198,13 @@ impl CqDevice {
 
     pub(crate) fn mem(&self) -> &HeapMem {
         &self.mem
+    }
+
+    /// Writes the resize mark and changes over to this buffer. The record stays where it was.
+    pub(crate) fn change_over(&mut self, buffer: HeapView, cqe_count: u32) {
+        self.push(Entry { opcode: 5, ..Entry::default() });
+        self.record.get_or_insert_with(|| Arc::clone(&self.mem));
+        (self.mem, self.cqe_count) = (seen_by_device(buffer), cqe_count);
     }
 
     /// Byte offset of the 64 bytes with the fields of the next entry.

@@ -30,10 +30,12 @@ use crate::{
 
 mod give_back;
 mod registers;
+mod resize;
 
 pub(crate) use give_back::{give_back_cq, give_back_qp, give_back_shared};
 use give_back::{give_back_srq, give_back_unused};
 pub(crate) use registers::{LeftRegisters, Register};
+pub(crate) use resize::{Buffer, resize_cq};
 
 static CONTROL: Mutex<()> = Mutex::new(());
 
@@ -457,6 +459,7 @@ fn take_over_cq(cq: &'static Cq) -> Result<(), DvError> {
     // polled and armed here. All QPs on it are taken over.
     let mut direct = real::call(|| unsafe { mlx5_direct::Cq::from_verbs(raw) })?;
     (0..state.events & 3).for_each(|_| direct.event_received());
+    direct.skip_resize_marks(state.marks);
     report::taken(Class::Cq, format_args!("CQ {:#x}", direct.cqn()));
     state.direct = Some(direct);
     Ok(())

@@ -119,23 +119,16 @@ pub unsafe extern "C" fn ibv_create_cq(
     }
 }
 
-/// Stands before `ibv_resize_cq`. A CQ that was taken over cannot be resized: libmlx5 would copy
-/// entries that were polled already.
+/// Stands before `ibv_resize_cq`.
 ///
 /// # Safety
 ///
 /// See [the module](self).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(raw: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: a live CQ by contract.
-    if let Some(cq) = unsafe { find(raw) }
-        && let Some(direct) = &cq.state.lock().direct
-    {
-        let fits = u32::try_from(cqe).is_ok_and(|cqe| cqe > 0 && cqe < direct.cqe_count());
-        return if fits { 0 } else { EOPNOTSUPP };
-    }
-    // SAFETY: the caller's arguments.
-    real::ibv_resize_cq().map_or(ENOSYS, |resize| unsafe { resize(raw, cqe) })
+    let Some(resize) = real::ibv_resize_cq() else { return ENOSYS };
+    // SAFETY: the caller's arguments, a live CQ among them.
+    unsafe { control::resize_cq(raw, cqe, || resize(raw, cqe)) }
 }
 
 /// Stands before `ibv_destroy_cq`.

@@ -12,7 +12,7 @@ use mlx5_direct::{Rq, Sq};
 
 use crate::{
     context::Context,
-    control::Register,
+    control::{Buffer, Register},
     extended::Batch,
     extended_cq::Session,
     table::{Numbered, Table},
@@ -154,8 +154,13 @@ pub(crate) struct CqState {
     pub(crate) direct: Option<mlx5_direct::Cq>,
     /// Completion events read so far, until `direct` counts them.
     pub(crate) events: u32,
-    /// Whether a completion was ever polled.
+    /// Whether libmlx5 knows less of the CQ than the library: a completion was polled, or the CQ
+    /// was resized by the library.
     pub(crate) polled: bool,
+    /// How often libmlx5 has resized the CQ, while `direct` is `None`.
+    pub(crate) marks: u32,
+    /// The entries, after the library has resized the CQ.
+    pub(crate) buffer: Option<Buffer>,
 }
 
 /// An SRQ of `ibv_create_srq`.

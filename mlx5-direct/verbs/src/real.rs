@@ -29,6 +29,35 @@ fn find(name: &CStr) -> *mut c_void {
     }
 }
 
+/// `struct mlx5_resize_cq` of libmlx5: RESIZE_CQ with the part of mlx5. libibverbs writes the first
+/// three fields and `cq_handle`.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct ResizeCommand {
+    header: u64,
+    response: u64,
+    cq_handle: u32,
+    cqe: u32,
+    buf_addr: u64,
+    cqe_size: u16,
+    reserved: [u16; 3],
+}
+
+impl ResizeCommand {
+    /// For these entries.
+    pub(crate) fn new(buf_addr: u64, cqe_bytes: u16) -> Self {
+        Self { buf_addr, cqe_size: cqe_bytes, ..Self::default() }
+    }
+}
+
+/// `struct ib_uverbs_resize_cq_resp`.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct ResizeAnswer {
+    cqe: u32,
+    reserved: u32,
+}
+
 macro_rules! functions {
     ($($name:ident($($arg:ty),*) -> $result:ty;)*) => {$(
         /// The function of this name, if its library has it.
@@ -40,8 +69,8 @@ macro_rules! functions {
                 found = find(CStr::from_bytes_with_nul(name).ok()?);
                 FOUND.store(found, Relaxed);
             }
-            // SAFETY: null is `None`; otherwise a function with the prototype of verbs.h or
-            // mlx5dv.h.
+            // SAFETY: null is `None`; otherwise a function with the prototype of verbs.h, mlx5dv.h
+            // or libibverbs' driver.h.
             unsafe { core::mem::transmute(found) }
         }
     )*};
@@ -64,6 +93,9 @@ functions! {
     mlx5dv_open_device(*mut ibv_device, *mut c_void) -> *mut ibv_context;
     mlx5dv_init_obj(*mut DvObj, u64) -> c_int;
     mlx5dv_create_qp(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut DvQpInit) -> *mut ibv_qp;
+    ibv_cmd_resize_cq(*mut ibv_cq, c_int, *mut ResizeCommand, usize, *mut ResizeAnswer, usize) -> c_int;
+    ibv_dontfork_range(*mut c_void, usize) -> c_int;
+    ibv_dofork_range(*mut c_void, usize) -> c_int;
     mlx5dv_create_wq(*mut ibv_context, *mut ibv_wq_init_attr, *mut c_void) -> *mut ibv_wq;
 }
 

@@ -199,7 +199,12 @@ fn between(rig: &Rig) {
             while ibv_poll_cq(cq.cast(), 1, &mut wc) == 0 {
                 std::thread::yield_now();
             }
-            println!("{n}: {first} {} {}", wc.status, ibv_resize_cq(cq.cast(), 63));
+            // To the same size, and to others.
+            println!(
+                "{n}: {first} {} {}",
+                wc.status,
+                ibv_resize_cq(cq.cast(), [63, 127, 40][n as usize % 3])
+            );
         }
         stop(cq);
         let rest = take(cq, fields, &qps, 6, &mut Rng::new(n.into())).len();

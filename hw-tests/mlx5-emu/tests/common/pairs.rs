@@ -16,7 +16,8 @@ use super::{
 /// A TCP port for a server and its client.
 pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 20_000 + (std::process::id() % 200) as u16 * 100;
+    // Below the ports that the kernel gives to clients.
+    let base = 20_000 + (std::process::id() % 120) as u16 * 100;
     base + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

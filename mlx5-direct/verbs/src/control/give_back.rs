@@ -95,7 +95,7 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
         }
     }
     if !qps.iter().all(|qp| is_unused(qp)) || cqs.iter().any(|cq| cq.state.lock().polled) {
-        return Err("queues that share its CQ or SRQ are in use");
+        return Err("queues that share its CQ or SRQ are in use, or the CQ was resized");
     }
     for qp in qps {
         // SAFETY: a live QP: its destruction removes it under the control lock.
@@ -132,7 +132,7 @@ pub(super) fn give_back_unused(cq: &'static Cq, why: &dyn fmt::Display) -> Resul
     let user = cq.context.qps.all().into_iter().find(|qp| qp.cqs().any(|other| ptr::eq(other, cq)));
     match user {
         Some(qp) => give_back(qp),
-        None if cq.state.lock().polled => Err("it was polled by doorbell-verbs"),
+        None if cq.state.lock().polled => Err("it was polled or resized by doorbell-verbs"),
         None => {
             if cq.state.lock().direct.take().is_some() {
                 report::given_back(Class::Cq);

@@ -1,0 +1,135 @@
+#![expect(unsafe_code, reason = "a CQ's buffer, and libibverbs' function for drivers")]
+//! `ibv_resize_cq` of a CQ that was taken over.
+//!
+//! libmlx5's own function would copy entries that were polled already: it does not know the
+//! consumer index. So the library makes the buffer and the command, as libmlx5 does. libmlx5 keeps
+//! the old buffer until the CQ is destroyed. Its part of the CQ is stale, so a CQ that was resized
+//! here does not go back.
+
+use core::{
+    ffi::{c_int, c_void},
+    ptr::{self, NonNull},
+};
+
+use doorbell_sys::ibv_cq;
+use libc::{EINVAL, EIO, ENOMEM, EOPNOTSUPP};
+use mlx5_direct::CqBuffer;
+
+use super::CONTROL;
+use crate::{
+    objects::{CqState, find},
+    real::{self, ResizeAnswer, ResizeCommand},
+    report,
+};
+
+/// Whole pages of memory for the entries of a CQ. A child process does not have them, if the
+/// program has called `ibv_fork_init`.
+pub(crate) struct Buffer {
+    at: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: memory without thread affinity.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    fn new(bytes: usize) -> Option<Self> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, prot, flags, -1, 0) };
+        let at = NonNull::new(at).filter(|at| at.as_ptr() != libc::MAP_FAILED)?;
+        let buffer = Self { at, bytes };
+        // SAFETY: whole pages of the mapping.
+        match real::ibv_dontfork_range().map_or(0, |dontfork| unsafe { dontfork(at.as_ptr(), bytes) }) {
+            0 => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody uses any more.
+        unsafe {
+            if let Some(dofork) = real::ibv_dofork_range() {
+                dofork(self.at.as_ptr(), self.bytes);
+            }
+            libc::munmap(self.at.as_ptr(), self.bytes);
+        }
+    }
+}
+
+/// Resizes a CQ; `resize` is libmlx5's way.
+///
+/// # Safety
+///
+/// A live CQ.
+pub(crate) unsafe fn resize_cq(raw: *mut ibv_cq, cqe: c_int, resize: impl FnOnce() -> c_int) -> c_int {
+    let _control = CONTROL.lock();
+    // SAFETY: a live CQ by contract.
+    let (Some(cq), before) = (unsafe { (find(raw), (*raw).cqe) }) else { return real::call(resize) };
+    let mut state = cq.state.lock();
+    if state.direct.is_some() {
+        // SAFETY: passed on to the caller.
+        return unsafe { resize_direct(raw, cqe, &mut state) };
+    }
+    let result = real::call(resize);
+    // SAFETY: a live CQ by contract.
+    if result == 0 && unsafe { (*raw).cqe } != before {
+        state.marks += 1;
+    }
+    result
+}
+
+/// # Safety
+///
+/// A live CQ, which was taken over.
+unsafe fn resize_direct(raw: *mut ibv_cq, cqe: c_int, state: &mut CqState) -> c_int {
+    let Some(direct) = &mut state.direct else { return EINVAL };
+    let Some(count) = u32::try_from(cqe).ok().filter(|cqe| i32::try_from(u64::from(*cqe) * 64).is_ok())
+    else {
+        real::set_errno(EINVAL);
+        return EINVAL;
+    };
+    let count = (count + 1).next_power_of_two();
+    if count == direct.cqe_count() {
+        return 0;
+    }
+    let Some(command) = real::ibv_cmd_resize_cq() else {
+        report::refused("ibv_resize_cq", &"libibverbs does not export ibv_cmd_resize_cq");
+        return EOPNOTSUPP;
+    };
+    let Some(buffer) = Buffer::new(count as usize * direct.cqe_bytes() as usize) else {
+        real::set_errno(ENOMEM);
+        return ENOMEM;
+    };
+    // SAFETY: the buffer has that size. The state keeps it until it has another one, or until the
+    // CQ is destroyed.
+    let new = match unsafe { CqBuffer::from_raw_parts(buffer.at.as_ptr().cast(), count, direct.cqe_bytes()) }
+    {
+        Ok(new) => new,
+        Err(_) => return EINVAL,
+    };
+    // The device counts what was not returned.
+    direct.release();
+    let mut request = ResizeCommand::new(buffer.at.as_ptr() as u64, direct.cqe_bytes() as u16);
+    let mut answer = ResizeAnswer::default();
+    // SAFETY: a live CQ by contract; request and answer of mlx5 with their sizes.
+    let result = real::call(|| unsafe {
+        let (request_bytes, answer_bytes) = (size_of::<ResizeCommand>(), size_of::<ResizeAnswer>());
+        command(raw, count as c_int - 1, &raw mut request, request_bytes, &raw mut answer, answer_bytes)
+    });
+    if result != 0 {
+        return result;
+    }
+    if let Err(error) = direct.continue_in(new) {
+        report::refused("ibv_resize_cq", &error);
+        // The device writes to the new buffer. Nothing can be polled any more.
+        std::mem::forget(buffer);
+        return EIO;
+    }
+    state.polled = true;
+    // The device does not use the old buffer any more.
+    state.buffer = Some(buffer);
+    0
+}
