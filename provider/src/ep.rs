@@ -388,7 +388,7 @@ impl QpOwner for EpInner {
     }
 
     fn on_failed(self: Arc<Self>, life: u64) {
-        self.failed_in(Some(life));
+        self.completed_in_failure(life);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{Error, IaCounter, Result};
 use rxe_fallback::QpState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time for rxe to send an acknowledgement. rxe writes a receive's completion (and an RDMA Write's
 /// last byte) before it sends the acknowledgement. Both happen in a kernel thread that can be
@@ -143,6 +143,25 @@ impl EpInner {
         if matches!(self.state(), EpState::Connected | EpState::DisconnectPending) {
             self.end_in(life, ConnectionEventKind::Broken);
         }
+    }
+
+    /// Lets the kernel answer a message that failed here. rxe writes the completion first, then
+    /// sends the negative acknowledgement, then moves the QP to the error state. Without the
+    /// acknowledgement, the peer would learn of a disconnect only, and not that its request failed
+    /// (R84).
+    fn let_answer_failure(&self) {
+        let since = Instant::now();
+        while self.acknowledges_late() && !self.may_be_in_error() && since.elapsed() < LATE_ACK_TIME {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// A completion reports a failure in this life of the QP.
+    pub(crate) fn completed_in_failure(self: &Arc<Self>, life: u64) {
+        if !self.is_ud() && self.state() == EpState::Connected {
+            self.let_answer_failure();
+        }
+        self.failed_in(Some(life));
     }
 
     /// Whether the QP is in the error state or cannot be asked.
