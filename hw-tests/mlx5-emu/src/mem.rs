@@ -30,7 +30,14 @@ pub fn copy_from_user(address: u64, out: &mut [u8]) -> io::Result<()> {
     let remote = iovec(address, out.len());
     // SAFETY: `local` describes `out`; the kernel checks the remote side.
     let n = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    if usize::try_from(n) == Ok(out.len()) { Ok(()) } else { Err(sys::errno(libc::EFAULT)) }
+    if usize::try_from(n) == Ok(out.len()) {
+        return Ok(());
+    }
+    if !is_refused() {
+        return Err(sys::errno(libc::EFAULT));
+    }
+    // SAFETY: `local` describes `out`; the kernel checks the remote side.
+    unsafe { copy_by_pipe(remote.iov_base, local.iov_base, out.len()) }
 }
 
 /// Writes `data` at `address` of this process.
@@ -46,7 +53,45 @@ pub fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
     // SAFETY: `local` describes `data`, which process_vm_writev only reads; the kernel checks the
     // remote side.
     let n = unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    if usize::try_from(n) == Ok(data.len()) { Ok(()) } else { Err(sys::errno(libc::EFAULT)) }
+    if usize::try_from(n) == Ok(data.len()) {
+        return Ok(());
+    }
+    if !is_refused() {
+        return Err(sys::errno(libc::EFAULT));
+    }
+    // SAFETY: `local` describes `data`, which is only read; the kernel checks the remote side.
+    unsafe { copy_by_pipe(local.iov_base, remote.iov_base, data.len()) }
+}
+
+/// Whether the last call failed because this system has no process_vm_readv(2), as in qemu-user and
+/// some sandboxes.
+fn is_refused() -> bool {
+    matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+}
+
+/// Copies memory through a pipe: the kernel checks both sides, and there is no other call.
+///
+/// # Safety
+///
+/// Nobody else uses the memory at `to`, as far as it is this program's own.
+unsafe fn copy_by_pipe(from: *const libc::c_void, to: *mut libc::c_void, len: usize) -> io::Result<()> {
+    let fault = || sys::errno(libc::EFAULT);
+    let (reader, writer) = sys::pipe()?;
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(PAGE as usize);
+        // SAFETY: the kernel checks the memory on both sides. A piece fits into an empty pipe.
+        let copied = unsafe {
+            let wrote = sys::write(writer.as_raw_fd(), from.wrapping_byte_add(done), piece);
+            if wrote <= 0 {
+                wrote
+            } else {
+                libc::read(reader.as_raw_fd(), to.wrapping_byte_add(done), wrote as usize)
+            }
+        };
+        done += usize::try_from(copied).ok().filter(|copied| *copied > 0).ok_or_else(fault)?;
+    }
+    Ok(())
 }
 
 const PAGE: u64 = 4096;
@@ -106,7 +151,12 @@ pub(crate) fn check_range(address: u64, len: u64, writable: bool) -> io::Result<
             libc::process_vm_readv(libc::getpid(), &raw const local, 1, remote.as_ptr(), batch as u64, 0)
         };
         if usize::try_from(n) != Ok(batch) {
-            return Err(sys::errno(libc::EFAULT));
+            if !is_refused() {
+                return Err(sys::errno(libc::EFAULT));
+            }
+            for page in &remote[..batch] {
+                copy_from_user(page.iov_base.expose_provenance() as u64, &mut [0])?;
+            }
         }
         done += batch;
     }
@@ -431,4 +481,27 @@ pub(crate) fn map_shared(fd: i32, len: usize) -> io::Result<Area> {
 pub(crate) fn unmap(area: Area) {
     // SAFETY: by the contract above this mapping is ours and unused from here on.
     unsafe { libc::munmap(area.base.cast(), area.len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The way without process_vm_readv(2): whole pages and more, and memory that is not mapped.
+    #[test]
+    fn memory_is_copied_by_a_pipe() {
+        let from: Vec<u8> = (0..10_000u32).map(|n| (n % 251) as u8).collect();
+        let mut to = vec![0u8; from.len()];
+        let nowhere = std::ptr::without_provenance_mut::<libc::c_void>(PAGE as usize / 2);
+        // SAFETY: `to` has that many bytes of its own; the kernel refuses the other addresses.
+        unsafe {
+            copy_by_pipe(from.as_ptr().cast(), to.as_mut_ptr().cast(), from.len()).unwrap();
+            assert_eq!(from, to);
+            for (from, to) in [(nowhere, to.as_mut_ptr().cast()), (from.as_ptr().cast_mut().cast(), nowhere)]
+            {
+                let refused = copy_by_pipe(from, to, 8).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+            }
+        }
+    }
 }

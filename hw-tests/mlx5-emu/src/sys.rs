@@ -189,6 +189,16 @@ pub(crate) fn eventfd(flags: c_int) -> io::Result<OwnedFd> {
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) })
 }
 
+/// A pipe: its reading and its writing end.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: two integers.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((owned(ends[0])?, owned(ends[1])?))
+}
+
 /// Duplicates a descriptor, close-on-exec, past the registry of virtual files.
 ///
 /// # Errors

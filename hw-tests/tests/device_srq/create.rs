@@ -9,6 +9,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::collections::HashSet;
 use std::process::Command;
 
+/// The calls in which a thread waits for events.
+#[cfg(target_arch = "x86_64")]
+const WAITS: [libc::c_long; 2] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+#[cfg(not(target_arch = "x86_64"))]
+const WAITS: [libc::c_long; 1] = [libc::SYS_epoll_pwait];
+
 pub(crate) const TESTS: &[Test] = tests![
     r2_srq_born_unattached,
     r3_srq_born_operational_and_empty,
@@ -207,8 +213,7 @@ fn r20_srq_create_out_of_resources() {
         std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
             let says = |what: &str| std::fs::read_to_string(task.path().join(what)).unwrap_or_default();
             let call = says("syscall").split(' ').next().and_then(|number| number.parse().ok());
-            says("comm").trim() == "doorbell"
-                && [Some(libc::SYS_epoll_wait), Some(libc::SYS_epoll_pwait)].contains(&call)
+            says("comm").trim() == "doorbell" && call.is_some_and(|call| WAITS.contains(&call))
         })
     });
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
