@@ -163,20 +163,3 @@ pub(crate) fn an_ep_is_connected_again_before_its_device_event_finds_it() {
 pub(crate) fn an_ep_is_connected_again_before_its_device_event_is_handled() {
     the_last_wqe_event_is_late(&["EpInner::control"]);
 }
-
-/// The event LAST_WQE_REACHED finds no EP: it was freed. Nobody is told.
-pub(crate) fn an_ep_is_freed_before_its_device_event_finds_it() {
-    let rig = Rig::new();
-    let (thread, _srq, _pair) = progress_thread(&rig);
-    let srq = rig.server.srq(4);
-    let pair = rig.connect_srq(&srq);
-    let id = pair.server.id();
-    let (steps, placed) = end(&rig, &pair, thread, &["a table"]);
-    pair.server.free().unwrap();
-    steps.reach("go");
-    let_progress_catch_up(&rig);
-    drop(placed);
-    expect_broken_once(&rig, id);
-    expect_nothing(&rig.server.connect);
-    srq.free().unwrap();
-}

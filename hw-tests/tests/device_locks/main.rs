@@ -21,7 +21,6 @@ fn main() {
             an_ep_is_connected_again_before_its_end_is_checked,
             an_ep_is_connected_again_before_its_device_event_finds_it,
             an_ep_is_connected_again_before_its_device_event_is_handled,
-            an_ep_is_freed_before_its_device_event_finds_it,
         ],
         1,
     )
