@@ -129,6 +129,9 @@ pub(crate) struct EpInner {
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<{ rank::CONNECT_EVD }, Option<Arc<EvdInner>>>,
     pub(crate) srq: Option<Arc<SrqInner>>,
+    /// Held by the thread that completes what an ended connection has left, and by a reset. No
+    /// agent runs under it.
+    pub(crate) ending: Mutex<{ rank::ENDING }, ()>,
     pub(crate) control: Mutex<{ rank::CONTROL }, Control>,
     pub(crate) live: AtomicBool,
     state: AtomicU8,

@@ -344,11 +344,15 @@ impl SrqInner {
         evds.iter().try_for_each(|evd| evd.harvest_now())
     }
 
-    /// Finds the buffers that the device lost with an EP, after the EP has stopped taking buffers.
-    pub(crate) fn ep_drained(&self, ep: EpId) {
-        if !self.recv.path.ep_drained(ep.0) {
-            return;
-        }
+    /// Records that an EP has stopped taking buffers and that its completions are harvested. True
+    /// if the device may have lost a buffer with it: the caller then calls
+    /// [`SrqInner::flush_lost`] when it holds no lock.
+    pub(crate) fn ep_drained(&self, ep: EpId) -> bool {
+        self.recv.path.ep_drained(ep.0)
+    }
+
+    /// Flushes the buffers that the device lost with ended EPs.
+    pub(crate) fn flush_lost(&self) {
         // A thread that is completing an entry holds the lock of its EVD, so wait for those locks.
         // A thread that completes an entry later sees that there are suspects, and looks for lost
         // entries itself.

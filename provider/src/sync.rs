@@ -43,18 +43,19 @@ pub(crate) mod rank {
         ANSWERED = 2 "CrInner::answered";
         OPEN = 3 "CrInner::open";
         RESERVED = 4 "ServicePoint::reserved";
-        CONTROL = 5 "EpInner::control";
-        WINDOW = 6 "RmrInner::state";
-        TIES = 7 "SrqInner::eps";
-        LOW = 8 "SrqInner::low";
-        ORDER = 9 "Device::order";
-        CONNECT_EVD = 10 "EpInner::connect_evd";
-        DEFAULTS = 11 "Defaults::made";
-        QUEUE = 12 "EvdInner::queue";
-        REQUESTS = 13 "QueuePair::requests";
-        RECEIVES = 14 "QueuePair::receives";
-        DATAGRAMS = 15 "UdState";
-        LOSSES = 16 "LostEntries::losses";
+        ENDING = 5 "EpInner::ending";
+        CONTROL = 6 "EpInner::control";
+        WINDOW = 7 "RmrInner::state";
+        TIES = 8 "SrqInner::eps";
+        LOW = 9 "SrqInner::low";
+        ORDER = 10 "Device::order";
+        CONNECT_EVD = 11 "EpInner::connect_evd";
+        DEFAULTS = 12 "Defaults::made";
+        QUEUE = 13 "EvdInner::queue";
+        REQUESTS = 14 "QueuePair::requests";
+        RECEIVES = 15 "QueuePair::receives";
+        DATAGRAMS = 16 "UdState";
+        LOSSES = 17 "LostEntries::losses";
         /// A thread that holds a lock of this rank takes no other lock of this crate.
         TABLE = 20 "a table";
     }

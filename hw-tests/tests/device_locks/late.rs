@@ -1,7 +1,7 @@
 //! The progress thread is late: it handles the end of a connection after a thread of the program
 //! has reset and connected the EP again, or has freed it.
 
-use crate::steps::{Placed, Steps};
+use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
@@ -41,13 +41,17 @@ fn progress_thread(rig: &Rig) -> (ThreadId, Srq, Pair) {
 }
 
 /// From now on, this thread stops before it takes the last of these locks, if it has taken the
-/// others before in this order. It continues when the step "go" is reached.
+/// others before in this order. It continues when the step "go" is reached. Another thread is at
+/// step "reset" where it is about to take the lock that a reset takes.
 fn stop(thread: ThreadId, locks: &'static [&'static str]) -> (Arc<Steps>, Placed) {
     let steps = Arc::new(Steps::default());
     let hook = {
         let (steps, taken) = (steps.clone(), std::sync::Mutex::new(0));
         move |lock: &'static str| {
             if std::thread::current().id() != thread {
+                if lock == "EpInner::ending" && steps.has_reached("stopped") {
+                    steps.reach("reset");
+                }
                 return;
             }
             let mut taken = taken.lock().unwrap();
@@ -162,4 +166,41 @@ pub(crate) fn an_ep_is_connected_again_before_its_device_event_finds_it() {
 
 pub(crate) fn an_ep_is_connected_again_before_its_device_event_is_handled() {
     the_last_wqe_event_is_late(&["EpInner::control"]);
+}
+
+/// The progress thread is about to flush what the device has not completed of an ended connection.
+/// Another thread resets the EP and posts a receive: the receive belongs to the next connection.
+pub(crate) fn an_ep_is_reset_while_its_end_is_completed() {
+    let rig = Arc::new(Rig::new());
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let pair = rig.connect_plain(&EpAttr::default());
+    let locks = &[
+        "EpInner::ending",
+        "EpInner::control",
+        "QueuePair::receives",
+        "QueuePair::requests",
+        "QueuePair::receives",
+    ];
+    let (steps, placed) = end(&rig, &pair, thread, locks);
+    let mut server = pair.server;
+    let other = {
+        let rig = rig.clone();
+        elsewhere(move || {
+            server.reset().unwrap();
+            server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+            drop(rig);
+            server
+        })
+    };
+    steps.wait_for("reset");
+    // The reset waits for the progress thread, or does without it.
+    let early = other.recv_timeout(SHORT);
+    steps.reach("go");
+    let server = early.unwrap_or_else(|_| outcome(&rig, &other));
+    let_progress_catch_up(&rig);
+    drop(placed);
+    expect_nothing(&rig.server.recv);
+    let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
+    let got = rig.deliver(&mut pair, 8);
+    assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5));
 }

@@ -19,6 +19,7 @@ fn main() {
             a_request_is_accepted_while_its_ep_is_made_anew,
             an_ep_is_reset_before_its_failure_is_handled,
             an_ep_is_connected_again_before_its_end_is_checked,
+            an_ep_is_reset_while_its_end_is_completed,
             an_ep_is_connected_again_before_its_device_event_finds_it,
             an_ep_is_connected_again_before_its_device_event_is_handled,
         ],

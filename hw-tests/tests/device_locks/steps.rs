@@ -32,7 +32,7 @@ impl Steps {
         first
     }
 
-    fn has_reached(&self, step: &str) -> bool {
+    pub(crate) fn has_reached(&self, step: &str) -> bool {
         self.reached.lock().unwrap().contains(&step)
     }
 
@@ -94,7 +94,7 @@ fn modify(steps: &Arc<Steps>, rig: &Arc<Rig>, mut ep: Ep) -> mpsc::Receiver<(Ep,
 }
 
 /// Runs this on another thread.
-fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+pub(crate) fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
     let (done, outcome) = mpsc::channel();
     std::thread::spawn(move || done.send(what()));
     outcome
@@ -102,7 +102,7 @@ fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> mp
 
 /// The outcome. If the threads do not end, the IAs cannot be closed and are leaked.
 #[track_caller]
-fn outcome<T>(rig: &Arc<Rig>, from: &mpsc::Receiver<T>) -> T {
+pub(crate) fn outcome<T>(rig: &Arc<Rig>, from: &mpsc::Receiver<T>) -> T {
     from.recv_timeout(LONG).unwrap_or_else(|error| {
         std::mem::forget(rig.clone());
         panic!("two threads wait for each other: {error}");

@@ -35,33 +35,55 @@ impl EpInner {
         let _ = self.recv_evd.harvest_now();
         let _ = self.request_evd.harvest_now();
         let over = since.elapsed() > DRAIN_TIME;
-        let mut control = self.control.lock().unwrap();
-        // Another thread may have reset the EP since, and may be using it again.
-        if control.drained || self.state() != EpState::Disconnected {
-            return;
-        }
-        // A UD QP holds no buffer of an SRQ: a datagram takes a whole buffer or none.
-        let quiet = self.pair.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud());
-        if quiet || over {
-            control.drained = true;
-            drop(control);
-            self.recheck_notification();
-            let stopped = quiet || self.stop_device();
-            self.flush_left(stopped);
-            if let Some(srq) = self.srq.as_ref().filter(|_| stopped) {
-                srq.ep_drained(self.id);
-            }
-        } else {
-            drop(control);
+        let is_quiet = || {
+            // A UD QP holds no buffer of an SRQ: a datagram takes a whole buffer or none.
+            self.pair.is_drained() && (self.srq.is_none() || last_wqe || self.is_ud())
+        };
+        if !self.finish_drain(is_quiet, over) {
             let timer = Timer::Drain(since);
             self.device.reactor.certainly_after(Duration::from_millis(10), Arc::downgrade(self), timer);
         }
     }
 
+    /// Completes what an ended connection has left, if the device has completed all else
+    /// (`is_quiet`) or has to be stopped (`over`). False: not yet.
+    ///
+    /// The program may see that the EP is DISCONNECTED, and reset it, before this. So all of it
+    /// happens under a lock that a reset takes too, and nothing if the EP was reset since.
+    pub(super) fn finish_drain(self: &Arc<Self>, is_quiet: impl FnOnce() -> bool, over: bool) -> bool {
+        let ending = self.ending.lock().unwrap();
+        let control = self.control.lock().unwrap();
+        if control.drained || self.state() != EpState::Disconnected {
+            return true;
+        }
+        let quiet = is_quiet();
+        if !quiet && !over {
+            return false;
+        }
+        drop(control);
+        let stopped = quiet || self.stop_device();
+        self.flush_left(stopped);
+        let ended_on = self.srq.as_ref().filter(|srq| stopped && srq.ep_drained(self.id));
+        self.control.lock().unwrap().drained = true;
+        drop(ending);
+        self.look_at_both();
+        self.recheck_notification();
+        if let Some(srq) = ended_on {
+            srq.flush_lost();
+        }
+        true
+    }
+
+    /// Does the work that harvests under `ending` have left.
+    pub(super) fn look_at_both(&self) {
+        let _ = self.recv_evd.harvest_now();
+        let _ = self.request_evd.harvest_now();
+    }
+
     /// Stops a device that has not completed all work requests in time: it has forgotten some, or
     /// it is slow. In RESET the device forgets them all and touches no memory. Returns false if the
-    /// device may still be using buffers.
-    pub(super) fn stop_device(&self) -> bool {
+    /// device may still be using buffers. The caller holds `ending`.
+    fn stop_device(&self) -> bool {
         // On a direct SRQ, the device returns buffers only by completions.
         let all_by_completions = self.srq.as_ref().is_some_and(|srq| srq.recv.path.completes_all());
         if all_by_completions && self.pair.is_drained() {

@@ -25,16 +25,12 @@ pub(super) const LATE_ACK_TIME: Duration = Duration::from_millis(100);
 impl EpInner {
     pub(crate) fn disconnect(self: &Arc<Self>, how: CloseFlags) -> Result<()> {
         self.check()?;
-        let mut control = self.control.lock().unwrap();
-        let state = self.state();
+        let control = self.control.lock().unwrap();
+        let (state, life) = (self.state(), self.pair.life());
         match (state, how) {
             (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => Ok(()),
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
-                let cm = control.cm.take();
-                self.set_state(EpState::Disconnected);
-                control.drained = self.srq.is_some();
-                drop(control);
-                self.give_up_setup(cm);
+                self.give_up_setup(control);
                 self.event(ConnectionEventKind::Disconnected, Vec::new());
                 Ok(())
             }
@@ -48,7 +44,7 @@ impl EpInner {
             (EpState::Connected | EpState::DisconnectPending, _) => {
                 drop(control);
                 self.let_acknowledge();
-                self.end(ConnectionEventKind::Disconnected);
+                self.end_in(Some(life), ConnectionEventKind::Disconnected);
                 Ok(())
             }
             _ => Err(Error::state(state.subtype(), "there is no connection to end")),
@@ -69,12 +65,14 @@ impl EpInner {
 
     /// Ends a graceful disconnect once all requests are done; otherwise checks again later.
     pub(crate) fn finish_graceful(self: &Arc<Self>) {
+        // Read first: while this thread pauses, another may end the connection and reset the EP.
+        let life = self.pair.life();
         if self.state() != EpState::DisconnectPending {
             return;
         }
         if self.pair.requests_drained() {
             self.let_acknowledge();
-            self.end(ConnectionEventKind::Disconnected);
+            self.end_in(Some(life), ConnectionEventKind::Disconnected);
         } else {
             let pause = Duration::from_millis(1);
             self.device.reactor.certainly_after(pause, Arc::downgrade(self), Timer::FinishRequests);
@@ -88,6 +86,7 @@ impl EpInner {
         if known {
             control.left = self.attempt();
         }
+        let life = self.pair.life();
         drop(control);
         if !known {
             return;
@@ -97,20 +96,23 @@ impl EpInner {
                 // A QP that is in error already failed before the peer disconnected.
                 let broke = matches!(self.qp().state(), Ok(QpState::Error | QpState::Sqe));
                 if self.acknowledges_late() && !broke {
-                    self.wait_for_acknowledgements();
+                    self.wait_for_acknowledgements(life);
                     return;
                 }
                 let kind =
                     if broke { ConnectionEventKind::Broken } else { ConnectionEventKind::Disconnected };
-                self.end(kind);
+                self.end_in(Some(life), kind);
             }
             _ => self.setup_failed(token, ConnectionEventKind::NonPeerRejected, Vec::new()),
         }
     }
 
     /// The peer has disconnected. Acknowledgements that it sent before may not have been read yet.
-    fn wait_for_acknowledgements(self: &Arc<Self>) {
+    fn wait_for_acknowledgements(self: &Arc<Self>, life: u64) {
         let control = self.control.lock().unwrap();
+        if self.pair.life() != life {
+            return;
+        }
         if self.state() == EpState::Connected {
             self.set_state(EpState::DisconnectPending);
         }
@@ -124,8 +126,9 @@ impl EpInner {
 
     /// The awaited acknowledgements did not come.
     pub(crate) fn late_acks_expired(self: &Arc<Self>, attempt: u64) {
+        let life = self.pair.life();
         if self.attempt() == attempt && self.state() == EpState::DisconnectPending {
-            self.end(ConnectionEventKind::Disconnected);
+            self.end_in(Some(life), ConnectionEventKind::Disconnected);
         }
     }
 
@@ -172,11 +175,7 @@ impl EpInner {
     /// Ends a connection; every end passes through this function, except that by a free
     /// ([`EpInner::end_and_detach`]). Moves the QP to error, tells the peer, and pushes one event.
     /// For an SRQ EP, also pushes the asynchronous event that stock programs wait for (R192).
-    fn end(self: &Arc<Self>, kind: ConnectionEventKind) {
-        self.end_in(None, kind);
-    }
-
-    /// The same, only if the QP is in this life.
+    /// Nothing happens if the QP is not in this life.
     fn end_in(self: &Arc<Self>, life: Option<u64>, kind: ConnectionEventKind) {
         let mut control = self.control.lock().unwrap();
         let ended = !matches!(self.state(), EpState::Connected | EpState::DisconnectPending);
@@ -263,6 +262,16 @@ impl EpInner {
             state => return Err(Error::state(state.subtype(), "only a disconnected EP can be reset")),
         }
         self.drain();
+        let outcome = self.reset_drained();
+        self.look_at_both();
+        outcome
+    }
+
+    fn reset_drained(&self) -> Result<()> {
+        let _ending = self.ending.lock().unwrap();
+        if self.state() != EpState::Disconnected {
+            return Ok(()); // another thread was faster
+        }
         self.reset_qp()?;
         self.pair.forget_pending();
         self.pair.begin_life();

@@ -3,9 +3,10 @@
 
 use super::check_private_data;
 use crate::device::Timer;
-use crate::ep::EpInner;
+use crate::ep::{Control, EpInner};
 use crate::event_data::ConnectionEventKind;
 use crate::memory::headroom;
+use crate::sync::MutexGuard;
 use crate::types::{ConnQual, EpState, port_of};
 use crate::{Error, IaCounter, Result, ReturnType, Subtype};
 use rxe_fallback::cm::ConnInfo;
@@ -61,10 +62,7 @@ impl EpInner {
             // Without a route, the attempt fails: an event reports this.
             device.count(IaCounter::CmErr);
             control.calls.connects += 1;
-            self.set_state(EpState::Disconnected);
-            control.drained = self.srq.is_some();
-            drop(control);
-            self.give_up_setup(None);
+            self.give_up_setup(control);
             self.event(ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
@@ -112,7 +110,7 @@ impl EpInner {
         // counted as lost with another EP.
         self.may_take_buffers()?;
         if let Err(error) = self.device.to_ready(&qp, &id, Some((reads_in, reads_out)), &self.retry()) {
-            self.start_over_after_all();
+            self.start_over_after_all(control);
             // An ID that has no QP attributes no longer waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
             return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
@@ -130,7 +128,7 @@ impl EpInner {
         if let Err(error) = id.accept(&param) {
             self.device.count(IaCounter::CmErr);
             self.device.cm.forget(token);
-            self.start_over_after_all();
+            self.start_over_after_all(control);
             return Err(failed(error));
         }
         self.device.count(IaCounter::CmRepTx);
@@ -147,11 +145,16 @@ impl EpInner {
     }
 
     /// Undoes a failed accept: the EP is as before.
-    fn start_over_after_all(&self) {
-        match self.start_over() {
-            // The QP was in RESET, so it holds no buffer.
-            Ok(()) => self.srq.iter().for_each(|srq| srq.ep_drained(self.id)),
-            Err(error) => tracing::error!(%error, ep = self.id.0, "an EP is not as good as before"),
+    fn start_over_after_all(&self, control: MutexGuard<'_, Control>) {
+        if let Err(error) = self.start_over() {
+            tracing::error!(%error, ep = self.id.0, "an EP is not as good as before");
+            return;
+        }
+        // The QP was in RESET, so it holds no buffer.
+        let ended_on = self.srq.as_ref().filter(|srq| srq.ep_drained(self.id));
+        drop(control);
+        if let Some(srq) = ended_on {
+            srq.flush_lost();
         }
     }
 
@@ -320,7 +323,7 @@ impl EpInner {
         kind: ConnectionEventKind,
         private_data: Vec<u8>,
     ) {
-        let mut control = self.control.lock().unwrap();
+        let control = self.control.lock().unwrap();
         let state = self.state();
         if control.cm.as_ref().is_none_or(|(now, _)| *now != token) {
             return;
@@ -331,11 +334,7 @@ impl EpInner {
             EpState::CompletionPending => ConnectionEventKind::AcceptCompletionError,
             _ => return,
         };
-        let cm = control.cm.take();
-        self.set_state(EpState::Disconnected);
-        control.drained = self.srq.is_some();
-        drop(control);
-        self.give_up_setup(cm);
+        self.give_up_setup(control);
         if timed_out {
             self.device.count(IaCounter::CmErrTimeout);
         }
@@ -344,18 +343,20 @@ impl EpInner {
 
     /// Ends a failed setup. Receives of an EP without an SRQ are flushed; an SRQ EP has none
     /// (R189).
-    pub(super) fn give_up_setup(self: &Arc<Self>, cm: Option<(u64, Arc<CmId>)>) {
+    pub(super) fn give_up_setup(self: &Arc<Self>, mut control: MutexGuard<'_, Control>) {
+        self.set_state(EpState::Disconnected);
+        control.drained = false;
+        let cm = control.cm.take();
         let _ = self.qp().to_error();
+        drop(control);
         if let Some((token, id)) = cm {
             self.device.cm.forget(token);
             drop(id);
         }
-        if let Some(srq) = &self.srq {
+        if self.srq.is_some() {
             // The first message of the connection may have arrived already.
             let _ = self.recv_evd.harvest_now();
-            if self.stop_device() {
-                srq.ep_drained(self.id);
-            }
+            self.finish_drain(|| false, true);
         } else {
             self.drain_soon();
         }

@@ -27,7 +27,8 @@ impl EpInner {
     /// Flushes work requests that the device will never complete: those posted after the connection
     /// had ended, or to a device that forgets them (rxe, for receives posted in error). Unless the
     /// device is known to have stopped, buffers of pools that are on the device are not returned to
-    /// their pool: the device may still use them.
+    /// their pool: the device may still use them. The caller holds `ending`, and announces the
+    /// completions later.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
@@ -36,7 +37,8 @@ impl EpInner {
             if unsafe_to_lend(&receive.info, receive.on_device) {
                 continue;
             }
-            self.recv_evd.put_flushed(&self.pair, receive.info, self.pair.receive_op(), Credit::Nothing);
+            let op = self.pair.receive_op();
+            self.recv_evd.put_flushed_quietly(&self.pair, receive.info, op, Credit::Nothing);
         }
         loop {
             let mut requests = self.pair.requests.lock();
@@ -47,12 +49,8 @@ impl EpInner {
                 self.pair.request_reaped();
                 continue;
             }
-            self.request_evd.put_flushed(
-                &self.pair,
-                request.info(),
-                request.op,
-                Credit::Request(self.pair.clone()),
-            );
+            let credit = Credit::Request(self.pair.clone());
+            self.request_evd.put_flushed_quietly(&self.pair, request.info(), request.op, credit);
         }
     }
 
@@ -75,10 +73,10 @@ impl EpInner {
     }
 
     /// Resets the QP, so that the device forgets all work requests, and harvests what they have
-    /// completed. The caller must not hold the lock of `control`.
+    /// completed. The caller holds `ending`, and looks at both EVDs when it has released it.
     pub(crate) fn reset_qp(&self) -> crate::Result<()> {
         self.qp().to_reset().map_err(|e| crate::Error::verb(Subtype::ResourceTep, e))?;
-        let harvested = self.recv_evd.harvest_now().and_then(|()| self.request_evd.harvest_now());
+        let harvested = self.recv_evd.harvest_quietly().and_then(|()| self.request_evd.harvest_quietly());
         // Without memory a harvest leaves completions behind.
         let qpn = self.qp().num();
         self.recv_evd.clean(qpn);

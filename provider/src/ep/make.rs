@@ -325,6 +325,7 @@ impl EpSpec {
             live: AtomicBool::new(true),
             state: AtomicU8::new(state as u8),
             ud,
+            ending: Mutex::new(()),
             control: Mutex::new(control),
             pz: Mutex::new(self.pz),
             attr: Mutex::new(attr),

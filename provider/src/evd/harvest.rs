@@ -121,6 +121,14 @@ impl EvdInner {
         Ok(())
     }
 
+    /// The same without the work that may run an agent. The next harvest does that work.
+    pub(crate) fn harvest_quietly(&self) -> Result<()> {
+        let mut queue = self.queue();
+        let deferred = self.harvest(&mut queue)?;
+        queue.defer(deferred);
+        Ok(())
+    }
+
     /// Harvests all finished completions.
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Deferred> {
         // Without memory for deferred work, the remaining completions stay in the CQ until the next
@@ -261,6 +269,16 @@ impl EvdInner {
         drop(queue);
         self.announce(cno);
         self.run_deferred(deferred);
+    }
+
+    /// The same without an announcement: the caller calls [`EvdInner::harvest_now`] and
+    /// [`EvdInner::recheck_notification`] when it holds no lock.
+    pub(crate) fn put_flushed_quietly(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
+        let dto = pair.flushed(info, op);
+        let mut queue = self.queue();
+        let mut deferred = queue.take_deferred();
+        self.put(&mut queue, dto, credit, true, &mut deferred);
+        queue.defer(deferred);
     }
 
     /// Does the work that a harvest found and could not do under the queue's lock.
