@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Mode {
     /// Only explicit [`crate::step`] calls.
     Manual,
-    /// The engine runs in the caller's thread, deterministically: in [`crate::step`] and in the
-    /// hooked post, poll and arm functions of libmlx5. This is the default of a linked-in device.
+    /// The engine runs in the caller's thread, deterministically: in [`crate::step`], in the hooked
+    /// post, poll and arm functions of libmlx5, and while a thread sleeps in poll(2) on a completion
+    /// channel. This is the default of a linked-in device.
     Stepped,
     /// As `Stepped`, plus a helper thread for work that no hook sees: requests of other processes,
     /// timers that expire while the program sleeps, and doorbells of drivers that bypass libmlx5.

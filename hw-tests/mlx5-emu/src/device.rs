@@ -208,6 +208,15 @@ impl Device {
         crate::helper::wake();
     }
 
+    /// Doorbells on this page are found without a watch for a while.
+    pub(crate) fn leave_unwatched(&mut self, context: usize, page: u32) {
+        if let Some(state) = self.contexts.get_mut(context)
+            && let Some(slot) = state.uar_slot(page)
+        {
+            state.uar_pages[slot].hooked = true;
+        }
+    }
+
     /// True when the device has work to do soon that no descriptor, timer or doorbell announces.
     pub(crate) fn is_restless(&self) -> bool {
         self.backlogged || !self.in_error.is_empty() || self.faults.active

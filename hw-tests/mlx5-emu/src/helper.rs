@@ -3,8 +3,10 @@
 //! In [`Mode::Auto`] the thread sleeps until a socket of another process, a timer or a doorbell
 //! page ([`crate::watch`]) wakes it. After a doorbell that no hook saw, the thread polls the
 //! doorbell pages for a while, and does not sleep as long as the processor is otherwise idle. If
-//! the pages cannot be watched, the thread looks at them every two milliseconds. In
-//! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
+//! the pages cannot be watched, the thread looks at them every two milliseconds. While a thread of
+//! the program serves the device ([`crate::waits`]), the helper leaves the sockets and the doorbells
+//! to that thread. In [`Mode::Thread`] the thread polls like hardware. The other modes have no
+//! helper thread.
 #![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::{Mode, mode};
+use crate::waits::{self, Trust};
 use crate::watch::Watch;
 use crate::{device, sys};
 
@@ -34,6 +37,9 @@ const LONGEST_BESIDE_POLLS: Duration = Duration::from_micros(800);
 /// So many polls in vain during a nap are a program that polls without a pause. One that waits for
 /// events polls once or twice an event.
 const WITHOUT_PAUSE: u64 = 16;
+/// Longest nap while nobody sleeps on the sockets of peers, because a thread of the program that
+/// served them is likely to do so again.
+const LONGEST_BETWEEN_WAITS: Duration = Duration::from_micros(500);
 /// How long the thread sleeps when everything that can happen wakes it.
 const UNTIL_WOKEN: Duration = Duration::from_secs(10);
 
@@ -262,6 +268,8 @@ fn run() {
     let mut polls = 0;
     let mut hooked = 0;
     let mut spin = Spin::new();
+    let mut trust = Trust::new();
+    let mut waits = 0;
     let mut idle = 0u32;
     loop {
         let mode = mode();
@@ -291,10 +299,19 @@ fn run() {
             }
         };
         let mut device = device::lock();
+        // Threads of the program serve the device when they wait.
+        let served = mode == Mode::Auto && device.net.will_be_served(waits);
+        let between_waits = device.net.waits != waits;
+        waits = device.net.waits;
+        let left_to_waits = served && waits::are_trusted();
         for page in &touched {
             device.page_touched(page.context, page.index);
+            if left_to_waits {
+                device.leave_unwatched(page.context, page.index);
+            }
         }
-        let found = device.scan_doorbells() | !touched.is_empty();
+        let rung = device.scan_doorbells();
+        let found = rung | !touched.is_empty();
         device.run_ready();
         if !program_polls {
             // The listener is one of the descriptors that end the sleep.
@@ -329,7 +346,10 @@ fn run() {
         }
         // A doorbell that the helper found between two polls needs no spinning: the next poll would
         // have found it.
-        if found && !by_hook && !program_polls {
+        if served && watch.is_some() && touched.is_empty() {
+            trust.looked(rung);
+        }
+        if found && !by_hook && !program_polls && !left_to_waits {
             spin.rung();
             nap = SHORTEST;
         }
@@ -342,7 +362,7 @@ fn run() {
             }
             SpinWait::Over => {}
         }
-        if program_polls && contexts > 0 {
+        if program_polls && contexts > 0 && !served {
             // The polls serve all pages, so none needs protection.
             nap_beside_polls(watch.as_ref(), wakes);
             continue;
@@ -352,7 +372,7 @@ fn run() {
             let mut device = device::lock();
             if device.scan_doorbells() {
                 // Rung before the page was protected.
-                if device.hooked_steps == hooked {
+                if device.hooked_steps == hooked && !left_to_waits {
                     spin.rung();
                 }
                 continue;
@@ -367,7 +387,12 @@ fn run() {
         if let Some(timer) = timer {
             wait = wait.min(timer);
         }
-        if sleep_on_net(program_polls, watch.as_ref(), wait, wakes) {
+        if served && between_waits {
+            wait = wait.min(LONGEST_BETWEEN_WAITS);
+        } else if served && wait > LONGEST && !device::lock().net.hand_over() {
+            wait = LONGEST;
+        }
+        if sleep_on_net(program_polls || served, watch.as_ref(), wait, wakes) {
             nap = SHORTEST;
         }
     }
@@ -433,5 +458,5 @@ pub(crate) fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
     let time =
         libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: pointer and length describe `list`; the time is valid.
-    unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
+    unsafe { sys::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
 }

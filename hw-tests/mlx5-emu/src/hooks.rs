@@ -306,7 +306,7 @@ unsafe fn slot_of(object: *mut c_void) -> &'static Slot {
 }
 
 /// Runs the engine; a panic in it is reported instead of crossing into C.
-fn guarded(work: impl FnOnce()) {
+pub(crate) fn guarded(work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         complain(Kind::Internal, "the engine panicked".to_owned());
     }
@@ -343,7 +343,7 @@ pub(crate) fn driver_polls() {
             && device.contexts.len() > 0
         {
             let before = device.completions;
-            device.driver_step();
+            device.driver_step(true);
             news = device.completions != before;
             peers = device.net.has_peers();
         }
@@ -510,10 +510,10 @@ impl Device {
     }
 
     /// When a driver polls that rings its own doorbells. The pages of its doorbells need no
-    /// watching while it does.
-    fn driver_step(&mut self) {
+    /// watching while it does, if this driver's polls are to be relied on.
+    pub(crate) fn driver_step(&mut self, reliable: bool) {
         for context in 0..self.contexts.capacity() {
-            if !self.scan_context(context) {
+            if !self.scan_context(context) || !reliable {
                 continue;
             }
             for page in &mut self.contexts[context].uar_pages {

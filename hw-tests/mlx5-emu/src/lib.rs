@@ -42,6 +42,7 @@ pub mod ucma;
 pub mod ucx;
 mod uverbs;
 pub mod vfile;
+pub mod waits;
 mod watch;
 
 pub use clock::advance as advance_clock;

@@ -143,6 +143,27 @@ pub(crate) struct Net {
     sleepers: u32,
     /// A byte may have come through a socket.
     look_at_sockets: bool,
+    /// Counts changes of what [`Net::fall_asleep`] returns and announces.
+    generation: u64,
+    /// The thread of the program that serves the device while it sleeps ([`crate::waits`]): the
+    /// generation when it fell asleep.
+    waiting: Option<u64>,
+    /// Sleeps of such threads.
+    pub(crate) waits: u64,
+    /// Threads that sleep on a completion channel, and rely on another thread to be served.
+    pub(crate) bystanders: u32,
+    /// The helper sleeps without the peers until the thread that serves them tells it.
+    handed_over: bool,
+}
+
+/// What [`Net::start_waiting`] finds.
+pub(crate) enum Waiting {
+    /// There is work already.
+    Work,
+    /// Sleep on these descriptors, then call [`Net::stop_waiting`]. New peers connect to the first.
+    Sleep(Vec<RawFd>),
+    /// Another thread serves the device.
+    Taken,
 }
 
 fn address(slot: u32) -> std::io::Result<SocketAddr> {
@@ -160,6 +181,11 @@ impl Net {
             calls: 0,
             sleepers: 0,
             look_at_sockets: false,
+            generation: 0,
+            waiting: None,
+            waits: 0,
+            bystanders: 0,
+            handed_over: false,
         };
         let first = std::process::id() % SLOTS;
         for step in 0..SLOTS {
@@ -219,6 +245,7 @@ impl Net {
             return false;
         }
         if peer.wanted == 0 {
+            self.generation += 1;
             crate::helper::wake();
         }
         peer.wanted = peer.wanted.max(need);
@@ -232,6 +259,7 @@ impl Net {
                 let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
                 stream.set_nonblocking(true).ok()?;
                 let ring = Ring::offer(stream.as_raw_fd()).ok()?;
+                self.generation += 1;
                 crate::helper::wake();
                 Some(place.insert(Outgoing { stream, ring, queue: Vec::new(), done: 0, wanted: 0 }))
             }
@@ -252,6 +280,8 @@ impl Net {
             write_head(head, request, total);
             Payload::Segments(payload).gather(body);
         });
+        let waits_for_room = !peer.queue.is_empty();
+        self.generation += u64::from(waits_for_room);
         true
     }
 
@@ -282,6 +312,8 @@ impl Net {
                 _ => {}
             }
         });
+        let waits_for_room = !peer.queue.is_empty();
+        self.generation += u64::from(waits_for_room);
     }
 
     /// Prepares for a sleep of the caller. Returns the descriptors that end the sleep, or `None`
@@ -306,6 +338,46 @@ impl Net {
             self.incoming.iter().filter_map(|peer| peer.ring.as_ref()).for_each(Ring::awake);
             self.outgoing.values().for_each(|peer| peer.ring.awake());
         }
+    }
+
+    /// As [`Net::fall_asleep`], for a thread of the program that serves the device while it sleeps.
+    pub(crate) fn start_waiting(&mut self) -> Waiting {
+        if self.waiting.is_some() {
+            return Waiting::Taken;
+        }
+        let Some(list) = self.fall_asleep() else { return Waiting::Work };
+        self.waiting = Some(self.generation);
+        self.waits += 1;
+        Waiting::Sleep(list)
+    }
+
+    /// The sleep after [`Net::start_waiting`] is over.
+    pub(crate) fn stop_waiting(&mut self) {
+        // In a forked child no thread waits.
+        if self.waiting.take().is_none() {
+            return;
+        }
+        self.awake();
+        if std::mem::take(&mut self.handed_over) || self.bystanders > 0 {
+            crate::helper::wake();
+        }
+    }
+
+    /// A thread of the program is asleep that serves every peer.
+    pub(crate) fn is_served(&self) -> bool {
+        self.waiting == Some(self.generation)
+    }
+
+    /// A thread of the program serves the peers, or does so again soon.
+    pub(crate) fn will_be_served(&self, waits_before: u64) -> bool {
+        self.is_served() || self.waiting.is_none() && self.bystanders == 0 && self.waits != waits_before
+    }
+
+    /// The helper is about to sleep until the thread that serves the peers stops. Returns false if
+    /// there is no such thread.
+    pub(crate) fn hand_over(&mut self) -> bool {
+        self.handed_over = self.is_served();
+        self.handed_over
     }
 
     /// Tells the peers that a thread of this process sleeps. Returns true when there is work
@@ -347,6 +419,8 @@ impl Net {
             if stream.set_nonblocking(true).is_ok() {
                 self.incoming.push(Incoming { stream, ring: None, parts: Vec::new(), open: true });
                 self.look_at_sockets = true;
+                self.generation += 1;
+                crate::helper::wake();
             }
         }
     }

@@ -48,9 +48,11 @@ macro_rules! next_function {
         /// As the C function of the same name.
         pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
             static NEXT: Next = Next::new($symbol);
+            type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
             // SAFETY: the symbol is the C library's function with this prototype. Variadic integer
-            // arguments travel in the same registers on x86-64 and aarch64 Linux.
-            let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(NEXT.get()) };
+            // arguments travel in the same registers on x86-64 and aarch64 Linux. A thread that is
+            // cancelled in the function unwinds.
+            let function: Function = unsafe { std::mem::transmute(NEXT.get()) };
             // SAFETY: passed on to the caller.
             unsafe { function($($arg),*) }
         }
@@ -112,8 +114,20 @@ next_function!(/// fcntl(2).
     fcntl as c"fcntl64" (fd: c_int, command: c_int, arg: usize) -> c_int);
 next_function!(/// dup3(2).
     dup3 as c"dup3" (from: c_int, to: c_int, flags: c_int) -> c_int);
+next_function!(/// poll(2).
+    poll as c"poll" (list: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int);
+next_function!(/// ppoll(2).
+    ppoll as c"ppoll"
+    (list: *mut libc::pollfd, count: libc::nfds_t, time: *const libc::timespec,
+     mask: *const libc::sigset_t) -> c_int);
 next_function!(/// socket(2).
     socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int);
+
+/// `errno` of the calling thread.
+pub(crate) fn last_errno() -> c_int {
+    // SAFETY: __errno_location returns the calling thread's own, always valid errno.
+    unsafe { *libc::__errno_location() }
+}
 
 /// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(value: c_int) {

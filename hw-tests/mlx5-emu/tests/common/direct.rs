@@ -184,21 +184,30 @@ impl DirectCq {
         unsafe { (self.register as *const u64).read_volatile() == 0 }
     }
 
+    /// Arms the CQ for the next completion. `serial` counts the events of the CQ.
+    pub fn arm(&self, serial: u32) {
+        let word = (serial & 3) << 28 | self.index & 0xff_ffff;
+        self.arm_record(word);
+        self.arm_register(word);
+    }
+
     /// Consumes all CQEs and returns their number. Every CQE must be good.
     pub fn consume(&mut self) -> usize {
-        let mut found = 0;
-        loop {
-            let at = self.buf + u64::from(self.index & (self.count - 1)) * self.size + self.size - 1;
-            // SAFETY: inside the CQ's buffer.
-            let own = unsafe { (at as *const u8).read_volatile() };
-            if own >> 4 == 15 || u32::from(own & 1) != (self.index >> self.count.trailing_zeros()) & 1 {
-                return found;
-            }
-            assert!(own >> 4 < 13, "an error completion");
-            self.index += 1;
-            found += 1;
-            // SAFETY: the CQ's doorbell record.
-            unsafe { store32(self.record, self.index & 0xff_ffff) };
+        std::iter::from_fn(|| self.next_opcode()).count()
+    }
+
+    /// Consumes the next CQE, which must be good, and returns its opcode.
+    pub fn next_opcode(&mut self) -> Option<u8> {
+        let at = self.buf + u64::from(self.index & (self.count - 1)) * self.size + self.size - 1;
+        // SAFETY: inside the CQ's buffer.
+        let own = unsafe { (at as *const u8).read_volatile() };
+        if own >> 4 == 15 || u32::from(own & 1) != (self.index >> self.count.trailing_zeros()) & 1 {
+            return None;
         }
+        assert!(own >> 4 < 13, "an error completion");
+        self.index += 1;
+        // SAFETY: the CQ's doorbell record.
+        unsafe { store32(self.record, self.index & 0xff_ffff) };
+        Some(own >> 4)
     }
 }

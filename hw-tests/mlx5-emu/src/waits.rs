@@ -1,0 +1,369 @@
+//! poll(2) and ppoll(2) on a completion channel: the sleeping thread serves the device.
+//!
+//! Without this module the helper thread (`helper.rs`) sleeps on the sockets of peers, runs
+//! the queues when a message comes, and so wakes the thread that sleeps on the channel. Every
+//! message then wakes two threads, and a doorbell of a driver that rings it without libmlx5 costs a
+//! page fault (`watch.rs`). Here the thread runs the queues before it sleeps, and sleeps on
+//! the sockets as well. The helper leaves both to the thread as long as this goes well.
+//!
+//! One thread of a process does so at a time. Other threads sleep on their own descriptors only, as
+//! does a thread while another one polls CQs without a pause.
+#![expect(unsafe_code, reason = "C entry points with raw pointers")]
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+
+use crate::config::{Mode, mode};
+use crate::device::{self, Device};
+use crate::hooks::guarded;
+use crate::net::Waiting;
+use crate::{helper, sys, vfile};
+
+/// Longest list of descriptors that is looked at.
+const LONGEST_LIST: nfds_t = 64;
+/// So many polls of CQs between two waits are a program that polls without a pause.
+const WITHOUT_PAUSE: u64 = 64;
+
+/// How often a thread tries to lock the device before it leaves all to the helper.
+const TRIES: u32 = 1000;
+
+/// [`helper::polls`] at the last wait.
+static POLLS: AtomicU64 = AtomicU64::new(0);
+/// Doorbells are taken by the next wait of the thread that rang them, so their pages need no
+/// watching.
+static TRUSTED: AtomicBool = AtomicBool::new(true);
+
+/// The helper thread's record of doorbells that no wait took.
+pub(crate) struct Trust {
+    /// A bit for each of the last looks: a doorbell was there.
+    looks: u8,
+    until: Option<Instant>,
+    doubt: Duration,
+}
+
+impl Trust {
+    /// So many of the last eight looks may find a doorbell that is about to be taken by a wait.
+    const BY_CHANCE: u32 = 3;
+    /// How long the pages are watched in spite of waits: initial value and maximum. The time
+    /// doubles up to the maximum.
+    const DOUBT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+    pub(crate) fn new() -> Self {
+        TRUSTED.store(true, Ordering::Relaxed);
+        Self { looks: 0, until: None, doubt: Self::DOUBT.0 }
+    }
+
+    /// The helper looked for doorbells while a thread of the program serves the device.
+    pub(crate) fn looked(&mut self, found: bool) {
+        let now = Instant::now();
+        if !are_trusted() {
+            // The pages are watched or polled now, so what is found there means nothing.
+            TRUSTED.store(self.until.is_none_or(|until| now >= until), Ordering::Relaxed);
+            return;
+        }
+        self.looks = self.looks << 1 | u8::from(found);
+        if self.looks.count_ones() > Self::BY_CHANCE {
+            self.looks = 0;
+            if self.until.is_some_and(|until| now > until + 10 * self.doubt) {
+                self.doubt = Self::DOUBT.0;
+            }
+            self.until = Some(now + self.doubt);
+            self.doubt = (self.doubt * 2).min(Self::DOUBT.1);
+            TRUSTED.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// True when the pages of doorbells may be left to waits.
+pub(crate) fn are_trusted() -> bool {
+    TRUSTED.load(Ordering::Relaxed)
+}
+
+/// What a thread does before it sleeps.
+enum Next {
+    /// Return: the program's descriptors have to be looked at again.
+    Look,
+    /// Sleep on the program's descriptors and on these.
+    Sleep(Vec<RawFd>),
+    /// Sleep on the program's descriptors only.
+    Alone,
+    /// As `Alone`, because another thread serves the device.
+    Bystander,
+}
+
+/// The sleep of a thread that serves the device. Ends also when the thread is cancelled.
+struct Asleep;
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        device::lock().net.stop_waiting();
+    }
+}
+
+/// The sleep of a thread that relies on another one.
+struct Bystander;
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        device::lock().net.bystanders -= 1;
+    }
+}
+
+impl Device {
+    /// True when one of the descriptors is a completion channel.
+    fn waits_for_completions(&self, list: &[pollfd]) -> bool {
+        list.iter()
+            .filter_map(|entry| self.channel_fds.get(&entry.fd))
+            .any(|&id| self.contexts.iter().all(|(_, context)| context.async_channel != Some(id)))
+    }
+
+    /// As the poll of a driver that libmlx5 does not serve.
+    fn before_sleep(&mut self) -> Next {
+        let completions = self.completions;
+        self.driver_step(are_trusted());
+        if self.completions != completions {
+            return Next::Look;
+        }
+        match self.net.start_waiting() {
+            Waiting::Work => Next::Look,
+            Waiting::Sleep(list) => Next::Sleep(list),
+            Waiting::Taken => {
+                self.net.bystanders += 1;
+                Next::Bystander
+            }
+        }
+    }
+}
+
+/// Whether a thread may serve the device while it sleeps on this list.
+fn may_serve(list: &[pollfd]) -> bool {
+    let mode = mode();
+    if !matches!(mode, Mode::Stepped | Mode::Auto) || !device::exists() {
+        return false;
+    }
+    let polls = helper::polls();
+    if polls.wrapping_sub(POLLS.swap(polls, Ordering::Relaxed)) > WITHOUT_PAUSE {
+        return false;
+    }
+    // A signal handler may sleep, and interrupt the holder of the lock.
+    let mut tries = (0..TRIES).map(|_| {
+        std::hint::spin_loop();
+        device::try_lock()
+    });
+    tries.find_map(std::convert::identity).is_some_and(|device| {
+        // The helper, if there is one, notices the first peer.
+        let has_peers = mode == Mode::Stepped || device.net.has_peers();
+        !device.dead && has_peers && device.waits_for_completions(list)
+    })
+}
+
+/// ppoll(2) on the program's descriptors, and on others that are not counted. Also returns whether
+/// the first of the others can be read.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn sleep(
+    list: &mut [pollfd],
+    others: &[RawFd],
+    time: Option<Duration>,
+    mask: *const sigset_t,
+) -> (c_int, bool) {
+    let others = others.iter().map(|&fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let mut all: Vec<pollfd> = list.iter().copied().chain(others).collect();
+    let time = time.map(|time| timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: pointer and length describe `all`; the time is null or valid, the mask by contract.
+    let result = unsafe { sys::ppoll(all.as_mut_ptr(), all.len() as nfds_t, time, mask) };
+    if result < 0 {
+        return (result, false);
+    }
+    let first_other = all.get(list.len()).is_some_and(|entry| entry.revents != 0);
+    list.copy_from_slice(&all[..list.len()]);
+    let ready = list.iter().filter(|entry| entry.revents != 0).count();
+    (c_int::try_from(ready).unwrap_or(c_int::MAX), first_other)
+}
+
+/// Sleeps until a descriptor of the program is ready, and serves the device meanwhile.
+///
+/// # Safety
+/// As [`sleep`].
+unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_t) -> c_int {
+    // A timeout that no `Instant` can represent never expires.
+    let deadline = time.and_then(|time| Instant::now().checked_add(time));
+    let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    loop {
+        let mut next = Next::Alone;
+        guarded(|| next = device::lock().before_sleep());
+        let (result, over) = match next {
+            Next::Look => {
+                // SAFETY: by contract.
+                let (result, _) = unsafe { sleep(list, &[], Some(Duration::ZERO), mask) };
+                if result == 0 {
+                    std::thread::yield_now();
+                }
+                (result, left() == Some(Duration::ZERO))
+            }
+            Next::Sleep(others) => {
+                let asleep = Asleep;
+                // SAFETY: by contract.
+                let (result, a_peer_connects) = unsafe { sleep(list, &others, left(), mask) };
+                let errno = sys::last_errno();
+                drop(asleep);
+                // What came meanwhile is not for the helper, which may sleep for a while.
+                guarded(|| {
+                    let mut device = device::lock();
+                    if a_peer_connects {
+                        device.net.accept();
+                    }
+                    device.background();
+                });
+                sys::set_errno(errno);
+                (result, left() == Some(Duration::ZERO))
+            }
+            // SAFETY: by contract.
+            Next::Alone => (unsafe { sleep(list, &[], left(), mask) }.0, true),
+            Next::Bystander => {
+                let _bystander = Bystander;
+                // SAFETY: by contract.
+                (unsafe { sleep(list, &[], left(), mask) }.0, true)
+            }
+        };
+        if result != 0 || over {
+            return result;
+        }
+    }
+}
+
+/// The program's list, if the thread may serve the device while it sleeps on it.
+///
+/// # Safety
+/// As poll(2).
+unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if count == 0 || count > LONGEST_LIST || fds.is_null() {
+        return None;
+    }
+    // SAFETY: by contract the list is valid during the call.
+    let list = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    if !list.iter().any(|entry| vfile::is_virtual(entry.fd)) {
+        return None;
+    }
+    let mut may = false;
+    guarded(|| may = may_serve(list));
+    may.then_some(list)
+}
+
+/// poll(2).
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: as promised by the caller.
+    match unsafe { ours(fds, count) }.filter(|_| timeout != 0) {
+        Some(list) => {
+            let time = u64::try_from(timeout).ok().map(Duration::from_millis);
+            // SAFETY: no mask.
+            unsafe { wait(list, time, std::ptr::null()) }
+        }
+        // SAFETY: arguments are handed on unchanged.
+        None => unsafe { sys::poll(fds, count, timeout) },
+    }
+}
+
+/// ppoll(2).
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as promised by the caller.
+    let known = unsafe { time.as_ref() }.map(|time| {
+        let second = u64::try_from(time.tv_sec).ok()?;
+        let nanos = u32::try_from(time.tv_nsec).ok().filter(|&nanos| nanos < 1_000_000_000)?;
+        Some(Duration::new(second, nanos))
+    });
+    // A time that is not valid is for the kernel to refuse; no time at all needs no sleep.
+    let time_is_short = matches!(known, Some(None | Some(Duration::ZERO)));
+    // SAFETY: as promised by the caller.
+    match unsafe { ours(fds, count) }.filter(|_| !time_is_short) {
+        // SAFETY: as promised by the caller.
+        Some(list) => unsafe { wait(list, known.flatten(), mask) },
+        // SAFETY: arguments are handed on unchanged.
+        None => unsafe { sys::ppoll(fds, count, time, mask) },
+    }
+}
+
+/// `poll` of programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    check(count, room);
+    // SAFETY: as promised by the caller.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// `ppoll` of programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check(count, room);
+    // SAFETY: as promised by the caller.
+    unsafe { ppoll(fds, count, time, mask) }
+}
+
+/// Ends a program that passes more entries than its list has room for, as the C library does.
+fn check(count: nfds_t, room: size_t) {
+    if room as u64 / (size_of::<pollfd>() as u64) < count {
+        eprintln!("*** buffer overflow detected ***: terminated");
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doorbell_now_and_then_is_chance_and_one_after_another_is_not() {
+        let mut trust = Trust::new();
+        for look in 0..100 {
+            trust.looked(look % 3 == 0);
+            assert!(are_trusted(), "look {look}");
+        }
+        for _ in 0..8 {
+            trust.looked(true);
+        }
+        assert!(!are_trusted());
+        trust.looked(true);
+        assert!(!are_trusted(), "for a while");
+        std::thread::sleep(Trust::DOUBT.0);
+        trust.looked(true);
+        assert!(are_trusted());
+    }
+}
