@@ -344,11 +344,11 @@ fn run() {
             }
             continue;
         }
-        // A doorbell that the helper found between two polls needs no spinning: the next poll would
-        // have found it.
         if served && watch.is_some() && touched.is_empty() {
             trust.looked(rung);
         }
+        // A doorbell that the helper found between two polls, or before a wait, needs no spinning:
+        // the next poll or wait would have found it.
         if found && !by_hook && !program_polls && !left_to_waits {
             spin.rung();
             nap = SHORTEST;

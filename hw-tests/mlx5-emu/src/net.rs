@@ -160,7 +160,7 @@ pub(crate) struct Net {
 pub(crate) enum Waiting {
     /// There is work already.
     Work,
-    /// Sleep on these descriptors, then call [`Net::stop_waiting`]. New peers connect to the first.
+    /// Sleep on these descriptors, then call [`Net::stop_waiting`].
     Sleep(Vec<RawFd>),
     /// Another thread serves the device.
     Taken,

@@ -123,12 +123,6 @@ next_function!(/// ppoll(2).
 next_function!(/// socket(2).
     socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int);
 
-/// `errno` of the calling thread.
-pub(crate) fn last_errno() -> c_int {
-    // SAFETY: __errno_location returns the calling thread's own, always valid errno.
-    unsafe { *libc::__errno_location() }
-}
-
 /// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(value: c_int) {
     // SAFETY: __errno_location returns the calling thread's own, always valid errno.

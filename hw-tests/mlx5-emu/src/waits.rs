@@ -1,13 +1,14 @@
 //! poll(2) and ppoll(2) on a completion channel: the sleeping thread serves the device.
 //!
-//! Without this module the helper thread (`helper.rs`) sleeps on the sockets of peers, runs
-//! the queues when a message comes, and so wakes the thread that sleeps on the channel. Every
-//! message then wakes two threads, and a doorbell of a driver that rings it without libmlx5 costs a
-//! page fault (`watch.rs`). Here the thread runs the queues before it sleeps, and sleeps on
-//! the sockets as well. The helper leaves both to the thread as long as this goes well.
+//! Without this module the helper thread (`helper.rs`) sleeps on the sockets of peers, runs the
+//! queues when a message comes, and so wakes the thread that sleeps on the channel. Every message
+//! then wakes two threads, and a doorbell of a driver that rings it without libmlx5 costs a page
+//! fault (`watch.rs`). Here the thread runs the queues before it sleeps, and sleeps on the sockets
+//! as well. The helper leaves both to the thread as long as it finds few doorbells that no sleep
+//! took.
 //!
-//! One thread of a process does so at a time. Other threads sleep on their own descriptors only, as
-//! does a thread while another one polls CQs without a pause.
+//! Only one thread of a process does this at a time. Other threads sleep on their own descriptors
+//! only. So does every thread while the process polls CQs without a pause.
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
 use std::os::fd::RawFd;
@@ -32,15 +33,17 @@ const TRIES: u32 = 1000;
 
 /// [`helper::polls`] at the last wait.
 static POLLS: AtomicU64 = AtomicU64::new(0);
-/// Doorbells are taken by the next wait of the thread that rang them, so their pages need no
-/// watching.
+/// True while threads that ring doorbells sleep in this module soon after, and take them then. The
+/// doorbell pages need no watching meanwhile.
 static TRUSTED: AtomicBool = AtomicBool::new(true);
 
-/// The helper thread's record of doorbells that no wait took.
+/// The helper thread's record of doorbells that no wait took. It decides [`are_trusted`].
 pub(crate) struct Trust {
-    /// A bit for each of the last looks: a doorbell was there.
+    /// A bit for each of the helper's last eight looks at the doorbell pages: one was rung.
     looks: u8,
+    /// Until then the pages are watched in spite of waits.
     until: Option<Instant>,
+    /// How long they are watched next time.
     doubt: Duration,
 }
 
@@ -149,19 +152,18 @@ fn may_serve(list: &[pollfd]) -> bool {
         return false;
     }
     // A signal handler may sleep, and interrupt the holder of the lock.
-    let mut tries = (0..TRIES).map(|_| {
+    let Some(device) = (0..TRIES).find_map(|_| {
         std::hint::spin_loop();
         device::try_lock()
-    });
-    tries.find_map(std::convert::identity).is_some_and(|device| {
-        // The helper, if there is one, notices the first peer.
-        let has_peers = mode == Mode::Stepped || device.net.has_peers();
-        !device.dead && has_peers && device.waits_for_completions(list)
-    })
+    }) else {
+        return false;
+    };
+    // The helper, if there is one, notices the first peer.
+    let has_peers = mode == Mode::Stepped || device.net.has_peers();
+    !device.dead && has_peers && device.waits_for_completions(list)
 }
 
-/// ppoll(2) on the program's descriptors, and on others that are not counted. Also returns whether
-/// the first of the others can be read.
+/// ppoll(2) on the program's descriptors, and on others that are not counted.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -170,7 +172,7 @@ unsafe fn sleep(
     others: &[RawFd],
     time: Option<Duration>,
     mask: *const sigset_t,
-) -> (c_int, bool) {
+) -> c_int {
     let others = others.iter().map(|&fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     let mut all: Vec<pollfd> = list.iter().copied().chain(others).collect();
     let time = time.map(|time| timespec {
@@ -181,12 +183,11 @@ unsafe fn sleep(
     // SAFETY: pointer and length describe `all`; the time is null or valid, the mask by contract.
     let result = unsafe { sys::ppoll(all.as_mut_ptr(), all.len() as nfds_t, time, mask) };
     if result < 0 {
-        return (result, false);
+        return result;
     }
-    let first_other = all.get(list.len()).is_some_and(|entry| entry.revents != 0);
     list.copy_from_slice(&all[..list.len()]);
     let ready = list.iter().filter(|entry| entry.revents != 0).count();
-    (c_int::try_from(ready).unwrap_or(c_int::MAX), first_other)
+    c_int::try_from(ready).unwrap_or(c_int::MAX)
 }
 
 /// Sleeps until a descriptor of the program is ready, and serves the device meanwhile.
@@ -203,7 +204,7 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
         let (result, over) = match next {
             Next::Look => {
                 // SAFETY: by contract.
-                let (result, _) = unsafe { sleep(list, &[], Some(Duration::ZERO), mask) };
+                let result = unsafe { sleep(list, &[], Some(Duration::ZERO), mask) };
                 if result == 0 {
                     std::thread::yield_now();
                 }
@@ -212,26 +213,20 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
             Next::Sleep(others) => {
                 let asleep = Asleep;
                 // SAFETY: by contract.
-                let (result, a_peer_connects) = unsafe { sleep(list, &others, left(), mask) };
-                let errno = sys::last_errno();
+                let result = unsafe { sleep(list, &others, left(), mask) };
+                let error = std::io::Error::last_os_error();
                 drop(asleep);
                 // What came meanwhile is not for the helper, which may sleep for a while.
-                guarded(|| {
-                    let mut device = device::lock();
-                    if a_peer_connects {
-                        device.net.accept();
-                    }
-                    device.background();
-                });
-                sys::set_errno(errno);
+                guarded(|| device::lock().background());
+                sys::set_errno(sys::errno_of(&error));
                 (result, left() == Some(Duration::ZERO))
             }
             // SAFETY: by contract.
-            Next::Alone => (unsafe { sleep(list, &[], left(), mask) }.0, true),
+            Next::Alone => (unsafe { sleep(list, &[], left(), mask) }, true),
             Next::Bystander => {
                 let _bystander = Bystander;
                 // SAFETY: by contract.
-                (unsafe { sleep(list, &[], left(), mask) }.0, true)
+                (unsafe { sleep(list, &[], left(), mask) }, true)
             }
         };
         if result != 0 || over {

@@ -2,10 +2,13 @@
 #![expect(unsafe_code, reason = "processor affinity")]
 
 mod common;
+#[path = "common/end.rs"]
+mod end;
 #[path = "common/other.rs"]
 mod other;
 
 use common::*;
+use end::End;
 use other::{Other, line, say};
 use std::ptr::null_mut;
 
@@ -41,16 +44,15 @@ impl Side {
 
     /// The data that the other side needs.
     fn words(&self) -> String {
-        format!("{} {} {}", qpn(self.qp), self.memory.rkey, self.memory.at(0))
+        End::line(self.qp, &self.memory)
     }
 
     /// Connects; returns the other side's rkey and address.
     fn connect(&self, words: &str) -> (u32, u64) {
-        let mut words = words.split_whitespace().map(|word| word.parse::<u64>().expect("a number"));
-        let mut next = || words.next().expect("three numbers");
-        to_rtr(self.qp, next() as u32);
+        let other = End::read(words);
+        to_rtr(self.qp, other.qpn);
         to_rts_with(self.qp, 8, 2, 7);
-        (next() as u32, next())
+        (other.rkey, other.addr)
     }
 
     /// Polls until `count` completions have arrived.

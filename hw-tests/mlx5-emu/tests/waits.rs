@@ -6,11 +6,14 @@
 mod common;
 #[path = "common/direct.rs"]
 mod direct;
+#[path = "common/end.rs"]
+mod end;
 #[path = "common/other.rs"]
 mod other;
 
 use common::*;
 use direct::*;
+use end::End;
 use other::{Other, line, say};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::null_mut;
@@ -56,25 +59,35 @@ impl Side {
 
     /// The data that the other side needs.
     fn words(&self) -> String {
-        format!("{} {} {}", qpn(self.qp), self.memory.rkey, self.memory.at(0))
+        End::line(self.qp, &self.memory)
     }
 
     /// Connects; returns the other side's rkey and address.
     fn connect(&self, words: &str) -> (u32, u64) {
-        let mut words = words.split_whitespace().map(|word| word.parse::<u64>().expect("a number"));
-        let mut next = || words.next().expect("three numbers");
-        to_rtr(self.qp, next() as u32);
+        let other = End::read(words);
+        to_rtr(self.qp, other.qpn);
         // Without a limit of time: a peer may be slow to run.
         to_rts_with(self.qp, 0, 7, 7);
-        (next() as u32, next())
+        (other.rkey, other.addr)
     }
 
     /// Connects with the other process.
-    fn meet(rig: &mut Rig, other: &mut Other) -> (Self, (u32, u64)) {
+    fn meet(rig: &mut Rig, other: &mut Other) -> Self {
         let side = Self::new(rig);
         other.tell(&side.words());
-        let remote = side.connect(&other.says());
-        (side, remote)
+        side.connect(&other.says());
+        side
+    }
+
+    /// Connects with another process that echoes, and exchanges one of so many messages with it.
+    /// No event is left on the channel.
+    fn meet_echo(rig: &mut Rig, mode: Mode, count: u64) -> (Self, Other) {
+        let mut other = start(mode, "echo");
+        let mut side = Self::meet(rig, &mut other);
+        other.tell(&count.to_string());
+        side.rounds(1);
+        take_events(side.comp_channel);
+        (side, other)
     }
 
     fn post(&self) {
@@ -98,7 +111,7 @@ impl Side {
             self.received += self.look();
             if self.received == 0 {
                 sleep(&[self.channel], Some(LIMIT));
-                while comp_event(self.comp_channel) {}
+                take_events(self.comp_channel);
                 self.received += self.look();
                 assert!(since.elapsed() < LIMIT, "no message has come");
             }
@@ -129,6 +142,11 @@ impl Side {
     }
 }
 
+/// Takes the events from the channel; returns their number.
+fn take_events(channel: *mut ibv_comp_channel) -> u32 {
+    (0..).take_while(|_| comp_event(channel)).map(|_| 1).sum()
+}
+
 /// poll(2) for input; returns its result and the events.
 fn sleep(descriptors: &[RawFd], limit: Option<Duration>) -> (i32, Vec<i16>) {
     let mut list: Vec<libc::pollfd> =
@@ -145,6 +163,12 @@ fn start(mode: Mode, part: &str) -> Other {
     let mode = if mode == Mode::Auto { "auto" } else { "stepped" };
     let arguments = ["--exact", "other_process", "--ignored", "--nocapture"];
     Other::start(&arguments, &[("WAITS_PART", part), ("MLX5_EMU_MODE", mode)])
+}
+
+/// Tells the other process to end, and waits until it has.
+fn end(mut other: Other) {
+    other.tell("end");
+    other.ends_well();
 }
 
 #[test]
@@ -189,11 +213,10 @@ fn other_process() {
 fn sleeping_threads_serve_each_other_without_a_helper() {
     let mut rig = Rig::new();
     let mut other = start(Mode::Stepped, "echo");
-    let (mut side, _) = Side::meet(&mut rig, &mut other);
+    let mut side = Side::meet(&mut rig, &mut other);
     other.tell(&ROUNDS.to_string());
     side.rounds(ROUNDS);
-    other.tell("end");
-    other.ends_well();
+    end(other);
 }
 
 /// Sends, arms, polls and so on without the functions of libmlx5 that the device hooks.
@@ -249,9 +272,7 @@ impl Direct {
             self.look();
             if !reached(self) {
                 sleep(&[self.channel], Some(LIMIT));
-                while comp_event(self.comp_channel) {
-                    self.serial += 1;
-                }
+                self.serial += take_events(self.comp_channel);
                 self.look();
                 assert!(since.elapsed() < LIMIT, "{} messages, {} sends", self.received, self.sent);
             }
@@ -262,15 +283,14 @@ impl Direct {
 fn direct_rounds(mode: Mode) {
     let mut rig = Rig::new();
     let mut other = start(mode, "direct");
-    let (side, _) = Side::meet(&mut rig, &mut other);
+    let side = Side::meet(&mut rig, &mut other);
     let mut direct = Direct::new(&side);
     other.tell("go");
     for round in 1..=DIRECT_ROUNDS {
         direct.send();
         direct.wait_for(round, round);
     }
-    other.tell("end");
-    other.ends_well();
+    end(other);
 }
 
 #[test]
@@ -287,27 +307,22 @@ fn no_doorbell_is_lost_between_waits_and_helper() {
 fn a_program_that_stops_waiting_is_served() {
     let mut rig = Rig::new();
     let mut other = start(Mode::Auto, "reader");
-    let (mut side, _) = Side::meet(&mut rig, &mut other);
+    let mut side = Side::meet(&mut rig, &mut other);
     side.rounds(ROUNDS);
-    while comp_event(side.comp_channel) {}
+    take_events(side.comp_channel);
     // Long enough for the helper to stop looking at the doorbell pages, and to leave all to the
     // thread that sleeps.
     assert_eq!(sleep(&[side.channel], Some(Duration::from_millis(100))).0, 0);
     other.tell("read");
     // The READ needs this process, whose thread sleeps elsewhere.
     assert_eq!(other.says(), "read");
-    other.tell("end");
-    other.ends_well();
+    end(other);
 }
 
 #[test]
 fn poll_answers_as_without_peers() {
     let mut rig = Rig::new();
-    let mut other = start(Mode::Stepped, "echo");
-    let (mut side, _) = Side::meet(&mut rig, &mut other);
-    other.tell("1");
-    side.rounds(1);
-    while comp_event(side.comp_channel) {}
+    let (side, other) = Side::meet_echo(&mut rig, Mode::Stepped, 1);
 
     let (since, short) = (Instant::now(), Duration::from_millis(30));
     assert_eq!(sleep(&[side.channel], Some(short)), (0, vec![0]));
@@ -336,19 +351,14 @@ fn poll_answers_as_without_peers() {
     assert_eq!(ppoll(time(0, 1_000_000_000), libc::POLLIN), Err(nix::errno::Errno::EINVAL));
     assert_eq!(ppoll(time(-1, 0), libc::POLLIN), Err(nix::errno::Errno::EINVAL));
     assert_eq!(ppoll(time(100, 0), libc::POLLOUT), Ok((1, libc::POLLOUT)));
-    other.tell("end");
-    other.ends_well();
+    end(other);
 }
 
 #[test]
 fn a_signal_ends_the_sleep() {
     extern "C" fn nothing(_: i32) {}
     let mut rig = Rig::new();
-    let mut other = start(Mode::Stepped, "echo");
-    let (mut side, _) = Side::meet(&mut rig, &mut other);
-    other.tell("1");
-    side.rounds(1);
-    while comp_event(side.comp_channel) {}
+    let (side, other) = Side::meet_echo(&mut rig, Mode::Stepped, 1);
 
     let action = nix::sys::signal::SigAction::new(
         nix::sys::signal::SigHandler::Handler(nothing),
@@ -373,25 +383,20 @@ fn a_signal_ends_the_sleep() {
         over.store(true, Ordering::Relaxed);
         assert_eq!((result, error), (-1, nix::errno::Errno::EINTR));
     });
-    other.tell("end");
-    other.ends_well();
+    end(other);
 }
 
 #[test]
 fn a_peer_that_is_new_is_served_by_a_thread_that_sleeps() {
     let mut rig = Rig::new();
-    let mut known = start(Mode::Stepped, "echo");
-    let (mut side, _) = Side::meet(&mut rig, &mut known);
-    known.tell("2");
-    side.rounds(1);
+    let (mut side, known) = Side::meet_echo(&mut rig, Mode::Stepped, 2);
     let mut new = start(Mode::Stepped, "echo");
-    let (mut second, _) = Side::meet(&mut rig, &mut new);
+    let mut second = Side::meet(&mut rig, &mut new);
     new.tell(&ROUNDS.to_string());
     second.rounds(ROUNDS);
     side.rounds(1);
-    for mut other in [known, new] {
-        other.tell("end");
-        other.ends_well();
+    for other in [known, new] {
+        end(other);
     }
 }
 
@@ -399,13 +404,9 @@ fn a_peer_that_is_new_is_served_by_a_thread_that_sleeps() {
 #[test]
 fn threads_that_sleep_at_once_are_all_served() {
     let mut rig = Rig::new();
-    let mut idle = start(Mode::Auto, "echo");
-    let (mut first, _) = Side::meet(&mut rig, &mut idle);
+    let (first, idle) = Side::meet_echo(&mut rig, Mode::Auto, 1);
     let mut busy = start(Mode::Auto, "echo");
-    let (mut second, _) = Side::meet(&mut rig, &mut busy);
-    idle.tell("1");
-    first.rounds(1);
-    while comp_event(first.comp_channel) {}
+    let mut second = Side::meet(&mut rig, &mut busy);
     busy.tell(&(2 * ROUNDS).to_string());
     let event = EventFd::new().unwrap();
     std::thread::scope(|scope| {
@@ -415,8 +416,7 @@ fn threads_that_sleep_at_once_are_all_served() {
         assert_eq!(sleeper.join().unwrap(), (1, vec![0, libc::POLLIN]));
         second.rounds(ROUNDS);
     });
-    for mut other in [idle, busy] {
-        other.tell("end");
-        other.ends_well();
+    for other in [idle, busy] {
+        end(other);
     }
 }
