@@ -79,7 +79,7 @@ impl Requests {
     /// of the direct path names. Otherwise returns `None`, and nothing has changed.
     #[inline(always)]
     fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
-        let request = *self.ring.plain_front()?;
+        let request = self.ring.plain_front()?;
         // What is posted to the queue is in the ring. So if the oldest is posted, there is one.
         if !self.queue.complete_if(counter, self.ring.first()) {
             return None;

@@ -75,8 +75,8 @@ pub(super) extern "C" fn ep_post_send(
 ) -> u32 {
     if likely(count == 1)
         && let Some(segments) = iov.some()
-        && let Some(segment) = segments.first()
         && let Some(mut requests) = ep.requests_of_ep()
+        && let Some(segment) = segments.first()
         && requests.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;

@@ -226,8 +226,8 @@ pub(crate) struct LkeyCache {
     /// The value of `gone` while this LMR was alive.
     gone_then: u64,
     lmr: CachedLmr,
-    /// The LMR has LOCAL_WRITE.
-    writable: bool,
+    /// The privileges of the LMR.
+    privileges: MemPriv,
 }
 
 /// The bounds and the lkey of an LMR that passed the checks of a post.
@@ -238,7 +238,7 @@ struct CachedLmr {
     start: u64,
     len: u64,
     /// The length of the longest segment: `len`, or less.
-    longest: u64,
+    longest: u32,
 }
 
 impl CachedLmr {
@@ -249,7 +249,7 @@ impl CachedLmr {
         let len = u64::from(segment.segment_length);
         let offset = segment.virtual_address.wrapping_sub(self.start);
         // True for 1 to self.longest.
-        let fits = len.wrapping_sub(1) < self.longest;
+        let fits = segment.segment_length.wrapping_sub(1) < self.longest;
         (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
             .then_some(self.lkey)
     }
@@ -263,7 +263,7 @@ impl LkeyCache {
             gone: table.gone.clone(),
             gone_then: 0,
             lmr: CachedLmr { context: 0, lkey: 0, start: 0, len: 0, longest: 0 },
-            writable: false,
+            privileges: MemPriv::empty(),
         }
     }
 
@@ -289,7 +289,7 @@ impl LkeyCache {
 
     /// Whether the LMR can be written to. [`LkeyCache::key`] does not check this.
     pub(crate) fn is_writable(&self) -> bool {
-        self.writable
+        self.privileges.contains(MemPriv::LOCAL_WRITE)
     }
 
     /// Holds no LMR from now on.
@@ -310,8 +310,8 @@ impl LkeyCache {
         let start = entry.start.load(Ordering::Relaxed);
         let len = entry.end.load(Ordering::Relaxed) - start;
         let lkey = entry.lkey.load(Ordering::Relaxed);
-        self.lmr = CachedLmr { context, lkey, start, len, longest: len.min(longest.into()) };
-        self.writable = entry.privileges.load(Ordering::Relaxed) & MemPriv::LOCAL_WRITE.bits() != 0;
+        self.lmr = CachedLmr { context, lkey, start, len, longest: len.min(longest.into()) as u32 };
+        self.privileges = MemPriv::from_bits_truncate(entry.privileges.load(Ordering::Relaxed));
         self.gone_then = gone;
     }
 }

@@ -89,17 +89,19 @@ impl Requests {
         };
         let sge = Sge { addr: segment.virtual_address, len: length, lkey };
         let seq = self.ring.end();
+        // First the record: then fewer values are in use while the WQE is built.
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        self.ring.push(Request::new(&info, flags, op, length));
         let posted = match &mut self.queue {
             SendQueue::Direct(queue) if IN_SPAN => queue.post_one(seq, verb, sge, send_flags),
             SendQueue::Verbs(_) if IN_SPAN => false,
             queue => queue.post_one(seq, verb, sge, send_flags),
         };
         if !posted {
+            self.ring.take_back();
             return false;
         }
         self.posted.add(op, length.into());
-        let info = WrInfo { cookie, ..WrInfo::default() };
-        self.ring.push(Request::new(&info, flags, op, length));
         true
     }
 }

@@ -143,8 +143,13 @@ impl RequestRing {
     /// The oldest request, if it is plain: not suppressed, no bind, and not of the extension. The
     /// answer has no meaning if the ring is empty.
     #[inline(always)]
-    pub(crate) fn plain_front(&self) -> Option<&Request> {
-        self.entries.get(self.first as usize & self.mask).filter(|oldest| oldest.is_plain())
+    pub(crate) fn plain_front(&self) -> Option<Request> {
+        // Read field by field: the compiler then knows that `op` is an operation, and makes no test
+        // of it for the `Option`.
+        let Request { cookie, pool, op, length, state } =
+            *self.entries.get(self.first as usize & self.mask)?;
+        let oldest = Request { cookie, pool, op, length, state };
+        oldest.is_plain().then_some(oldest)
     }
 
     /// Takes the oldest request out of the ring, which is not empty. Its place becomes free.
@@ -162,6 +167,12 @@ impl RequestRing {
             *entry = request;
         }
         self.end = end + 1;
+    }
+
+    /// Takes back the request that was added last. Nobody has seen it.
+    #[inline(always)]
+    pub(crate) fn take_back(&mut self) {
+        self.end -= 1;
     }
 
     /// Takes the request at this position out of the ring, with all earlier requests. Their places

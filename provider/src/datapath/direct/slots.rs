@@ -177,14 +177,14 @@ impl RingSlots {
             return None;
         }
         let word = self.words.get((slot / BITS) as usize)?;
-        let before = word.given.load(Relaxed);
-        let returned = (before ^ word.taken.load(Relaxed)) | word.returned.load(Relaxed);
+        let returned = word.returned_alone() | word.returned.load(Relaxed);
         if returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
         // The last look-up that may fail, and the cookie, come here: fewer values are in use then.
         let info = self.completes_unmarked(slot)?;
-        word.given.store(before ^ 1 << (slot % BITS), Release);
+        // Read again, so that it is not kept until here.
+        word.given.store(word.given.load(Relaxed) ^ 1 << (slot % BITS), Release);
         self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
         Some(info)
     }
