@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r60_srq_post_any_bad_segment_fails_all,
     r61_srq_post_full,
     r62_srq_post_full_counts_unreaped,
+    r61_srq_post_full_for_one_and_for_several_segments,
     r63_srq_post_cookie_opaque,
     r65_srq_post_no_flags_means_signalled,
     r68_srq_post_iov_array_ownership,
@@ -291,6 +292,31 @@ fn r62_srq_post_full_counts_unreaped() {
         srq.post_recv(&[triplet], 0).unwrap();
         assert_eq!(post_refused(srq.post_recv(&[triplet], 0)), dat::RESOURCE_SRQ);
         assert_eq!(counts(&srq), (n, 3));
+    }
+}
+
+/// Buffers of one and of several segments share the depth, in whatever order they are posted.
+fn r61_srq_post_full_for_one_and_for_several_segments() {
+    let rig = Rig::new();
+    let mut srq = srq_with_iov(&rig.server, 4, 2);
+    let depth = srq.query().unwrap().max_recv_dtos;
+    let mut pair = rig.connect_srq(&srq);
+    let one = [rig.server.lmr.triplet(0, 64)];
+    let two = [rig.server.lmr.triplet(0, 64), rig.server.lmr.triplet(64, 64)];
+    srq.post_recv(&two, 0).unwrap();
+    rig.server.post(&mut srq, depth as usize - 1, 64, 0, 0);
+    for round in 0..12 {
+        for buffer in [&one[..], &two] {
+            assert_eq!(post_refused(srq.post_recv(buffer, 0)), dat::RESOURCE_SRQ, "round {round}");
+        }
+        assert_eq!(counts(&srq), (depth, depth));
+        for _ in 0..2 {
+            rig.deliver(&mut pair, 24);
+        }
+        // Several rounds of one segment pass what the last post of two segments knew of the room.
+        let next = if round % 4 == 3 { &two[..] } else { &one };
+        srq.post_recv(next, 0).unwrap();
+        srq.post_recv(&one, 0).unwrap();
     }
 }
 

@@ -236,7 +236,7 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
 /// As [`srq_post_recv`], for two or more segments in the LMR of the last post. A function of its
 /// own, because the slow function saves registers that this one does not need.
 #[inline(never)]
-fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+extern "C" fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(segments) = iov.few(count)
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
@@ -274,7 +274,12 @@ pub(super) extern "C" fn srq_post_recv_by_verbs(
 
 /// As [`srq_post_recv_several`], on the verbs path, for up to four segments.
 #[inline(never)]
-fn srq_post_recv_several_by_verbs(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+extern "C" fn srq_post_recv_several_by_verbs(
+    srq: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+) -> u32 {
     if (2..=4).contains(&count)
         && let Some([first, second, more @ ..]) = iov.few(count)
         && let Some(mut owned) = srq.hot_fast()
@@ -299,7 +304,7 @@ fn srq_post_refused(error: PostError) -> u32 {
 /// the segments: [`crate::Srq::post_from_last_lmr`] cannot panic. Otherwise takes the lock and
 /// posts with [`crate::Srq::post_slow`], which gives the error.
 #[inline(never)]
-fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
         && let Some(segments) = iov.few(count)

@@ -140,9 +140,13 @@ impl In<LmrTriplet> {
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
         let count = count as usize;
-        // SAFETY: as in `segments`.
-        ((1..=MAX_IOV).contains(&count) && !self.0.is_null() && self.0.is_aligned())
-            .then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
+        let fits = likely((1..=MAX_IOV).contains(&count));
+        if fits && likely(!self.0.is_null()) && likely(self.0.is_aligned()) {
+            // SAFETY: as in `segments`.
+            Some(unsafe { std::slice::from_raw_parts(self.0, count) })
+        } else {
+            None
+        }
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of
