@@ -419,6 +419,118 @@ TEST(agent_may_not_free_the_srq_whose_low_watermark_is_set)
     OK(dat_cno_free(cno));
 }
 
+/* An agent that keeps the progress thread of side a until it is told to return. */
+static int progress_is_kept;
+
+static void waiting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    long long end = now_ms() + LONG_TIME / 1000;
+    DAT_EVENT event;
+
+    (void)data;
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        ;
+    __atomic_add_fetch(&agent_entered, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&progress_is_kept, __ATOMIC_ACQUIRE) && now_ms() < end)
+        poll(NULL, 0, 1);
+    __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
+}
+
+/* An agent that runs inside a post to this SRQ. */
+static DAT_COUNT agent_saw;
+
+static void agent_of_a_post(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    DAT_SRQ_PARAM param = {.outstanding_dto_count = 77};
+    DAT_EVENT event;
+
+    (void)data;
+    agent_is_inside = pthread_equal(pthread_self(), agents_caller);
+    /* The frees below may need the progress thread. */
+    __atomic_store_n(&progress_is_kept, 0, __ATOMIC_RELEASE);
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        ;
+    agent_asks = dat_srq_query(agent_sets, DAT_SRQ_FIELD_ALL, &param);
+    agent_saw = param.outstanding_dto_count;
+    agent_answer = post(agent_sets, 0, ROOM);
+    if (agent_frees != DAT_HANDLE_NULL) {
+        agent_closes_it = dat_ep_free(agent_frees);
+        agent_frees_it = dat_srq_free(agent_sets);
+    }
+    __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
+}
+
+/* A post to a full SRQ harvests the completions of EPs that have no receive EVD. One of them exceeds
+ * a watermark, so the agent of the asynchronous EVD runs inside the post. The progress thread would
+ * be first if another agent did not keep it. Returns the answer to the post. */
+static DAT_RETURN post_that_runs_an_agent(DAT_SRQ_HANDLE srq, int frees)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, agent_of_a_post}, waiting = {NULL, waiting_agent};
+    DAT_SRQ_HANDLE other = srq_of(&a, 4);
+    DAT_EVD_HANDLE recv;
+    DAT_CNO_HANDLE cno, keeps;
+    struct pair kept, pair;
+    DAT_RETURN answer;
+
+    OK(dat_cno_create(a.ia, waiting, &keeps));
+    OK(dat_evd_create(a.ia, 16, keeps, DAT_EVD_DTO_FLAG, &recv));
+    kept = joined(ep_on(&a, other, recv, NULL), plain_ep(&b));
+    fill(other, 8, 4);
+    pair = joined(ep_on(&a, srq, DAT_HANDLE_NULL, NULL), plain_ep(&b));
+    fill(srq, 0, 4);
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.async, cno));
+    OK(dat_ep_set_watermark(pair.server, 0, -1));
+
+    agents_caller = pthread_self();
+    agent_entered = agent_called = agent_acted = 0;
+    agent_asks = agent_answer = agent_closes_it = agent_frees_it = 77;
+    agent_sets = srq;
+    agent_frees = frees ? pair.server : DAT_HANDLE_NULL;
+    progress_is_kept = 1;
+    SEND(kept, 8);
+    until(&agent_entered, 1);
+    for (int i = 0; i < 4; i++)
+        SEND(pair, 8);
+    answer = post(srq, 4, ROOM);
+    CHECK(agent_acted == 1 && agent_is_inside);
+    __atomic_store_n(&progress_is_kept, 0, __ATOMIC_RELEASE);
+    until(&agent_called, 1);
+    OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+    return answer;
+}
+
+/* No lock of the SRQ is held while the agent runs: it uses the SRQ as everywhere else. */
+TEST(agent_may_use_the_srq_of_a_post)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_SRQ_PARAM param;
+
+    OK(post_that_runs_an_agent(srq, 0));
+    EXPECT(DAT_SUCCESS, agent_asks);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    CHECK(agent_saw == 0);
+    OK(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &param));
+    CHECK(param.available_dto_count == 2 && param.outstanding_dto_count == 2);
+}
+
+/* The agent frees the EP and the SRQ of the post. Nothing is left of the SRQ. */
+TEST(agent_may_free_the_srq_of_a_post)
+{
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    long before = emu("count srq");
+
+    /* With the SRQ of the other connection. */
+    EXPECT(HANDLE(SRQ), post_that_runs_an_agent(srq, 1));
+    EXPECT(DAT_SUCCESS, agent_asks);
+    EXPECT(DAT_SUCCESS, agent_answer);
+    EXPECT(DAT_SUCCESS, agent_closes_it);
+    EXPECT(DAT_SUCCESS, agent_frees_it);
+    CHECK(emu("count srq") == before);
+    EXPECT(HANDLE(SRQ), dat_srq_free(srq));
+}
+
 int main(int argc, char **argv)
 {
     return run_tests(argc, argv);

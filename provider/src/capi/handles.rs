@@ -303,8 +303,8 @@ impl Handle {
     }
 
     /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code
-    /// of the consumer runs under the guard, except in calls of [`Handle::srq`]: these may run an
-    /// agent, which gets INVALID_STATE for calls on the same SRQ.
+    /// of the consumer runs under the guard, except in calls of [`Handle::srq`] that harvest: these
+    /// may run an agent, which gets INVALID_STATE for calls on the same SRQ.
     pub(super) fn hot(self) -> Result<Guard<'static, Hot>, LockError> {
         let guard = self.slot().ok_or(LockError::Empty)?.hot.lock()?;
         // The object may have been freed, and its slot may have another one, while this thread

@@ -302,7 +302,8 @@ fn srq_post_refused(error: PostError) -> u32 {
 
 /// Posts without the guard if the thread owns the biased lock and the LMR of the last post contains
 /// the segments: [`crate::Srq::post_from_last_lmr`] cannot panic. Otherwise takes the lock and
-/// posts with [`crate::Srq::post_slow`], which gives the error.
+/// posts with [`crate::Srq::post_once`], which gives the error. If the SRQ is full, harvests and
+/// posts again.
 #[inline(never)]
 extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(mut owned) = srq.hot_fast()
@@ -315,6 +316,19 @@ extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, c
     guard("dat_srq_post_recv", || {
         let mut locked = srq.srq()?;
         let segments = iov.segments(count)?;
-        locked.post_slow(segments, cookie).map_err(|e| Code::post(e, 5))
+        let refused = |e| Code::post(e, 5);
+        match locked.post_once(segments, cookie) {
+            Err(full @ PostError::Full(_)) => {
+                let defaults = locked.defaults().clone();
+                // An agent that runs in the harvest may use the SRQ, or free it.
+                drop(locked);
+                if defaults.harvest_discards() {
+                    srq.srq()?.post_once(segments, cookie).map_err(refused)
+                } else {
+                    Err(refused(full))
+                }
+            }
+            outcome => outcome.map_err(refused),
+        }
     })
 }

@@ -11,12 +11,14 @@
 use super::Srq;
 use crate::Subtype;
 use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster};
+use crate::defaults::Defaults;
 use crate::device::{LkeyCache, Use};
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::types::{LmrTriplet, MAX_IOV};
 use mlx5_direct::DataSeg;
 use rxe_fallback::Sge;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Srq {
@@ -124,10 +126,19 @@ impl Srq {
 
     /// Posts any number of segments on either path, and says why a post is refused.
     #[inline(never)]
-    pub(crate) fn post_slow(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        self.post_or_harvest(|srq| {
-            if srq.post_from_last_lmr(iov, cookie) { Ok(()) } else { srq.post_checked(iov, cookie) }
-        })
+    fn post_slow(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+        self.post_or_harvest(|srq| srq.post_once(iov, cookie))
+    }
+
+    /// As [`Srq::post_slow`], without a harvest: calls no code of the program.
+    #[inline(always)]
+    pub(crate) fn post_once(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+        if self.post_from_last_lmr(iov, cookie) { Ok(()) } else { self.post_checked(iov, cookie) }
+    }
+
+    /// Where a harvest may release entries of a full SRQ.
+    pub(crate) fn defaults(&self) -> &Arc<Defaults> {
+        &self.inner.defaults
     }
 
     /// Posts segments if the LMR of the last post contains them. Otherwise, or if the SRQ is full,
