@@ -18,8 +18,9 @@
 //!
 //! The lock stays shared where the kernel lacks membarrier or a sandbox forbids it.
 //!
-//! A thread that waits for another to leave yields and then sleeps; it does not spin while the
-//! other thread is not running.
+//! A thread that waits for another to leave keeps the processor for some microseconds, which is a
+//! hundred times as long as a lock is mostly used. Then the other thread is likely not to be
+//! running: the waiting thread yields and sleeps, or is parked.
 //!
 //! # Proof of mutual exclusion
 //!

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 // The loom model has a module of this name with loom's.
-pub(super) use parking_lot_core::SpinWait as Spin;
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 /// The number of entries in a row that make a thread the owner: after the first revocation, and at
@@ -34,11 +33,19 @@ pub(super) fn has_heavy_fence() -> bool {
 /// Executes a full memory barrier in every running thread of this process. A thread that is not
 /// running executed one when it was scheduled out.
 pub(super) fn heavy_fence() {
+    #[cfg(test)]
+    HEAVY_FENCES.set(HEAVY_FENCES.get() + 1);
     if !membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
         // The call worked when the lock was made, so a sandbox has forbidden it since. A
         // processor's store buffer drains within far less than this time.
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has executed [`heavy_fence`].
+    pub(super) static HEAVY_FENCES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// The owner's side of [`heavy_fence`]: the compiler keeps the order of the accesses around it.
@@ -69,7 +76,39 @@ pub(super) fn thread_id() -> usize {
     }
 }
 
-/// Waits for a thread that leaves without waking anybody: yields at first, then sleeps for up to a
+/// The first part of a wait: some microseconds on the processor, because a thread that uses a lock
+/// mostly leaves within nanoseconds. A yield would be short only if no other thread wants the
+/// processor; if one does, it may run for its whole turn, a thousand times as long.
+pub(super) struct Spin {
+    rounds: u32,
+}
+
+impl Spin {
+    /// The rounds of a wait; together they have 255 pauses of the processor.
+    pub(super) const ROUNDS: u32 = 12;
+    /// Each round is twice as long as the one before, up to this one.
+    const LONGEST: u32 = 5;
+
+    pub(super) fn new() -> Self {
+        Self { rounds: 0 }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// Waits for another round. False at once after the last one.
+    pub(super) fn spin(&mut self) -> bool {
+        if self.rounds == Self::ROUNDS {
+            return false;
+        }
+        (0..1 << self.rounds.min(Self::LONGEST)).for_each(|_| std::hint::spin_loop());
+        self.rounds += 1;
+        true
+    }
+}
+
+/// The rest of a wait for a thread that leaves without waking anybody: yields at first, then sleeps for up to a
 /// millisecond, so that the other thread gets the processor. `rounds` says how often the caller has
 /// waited.
 pub(super) fn pause(rounds: u32) {

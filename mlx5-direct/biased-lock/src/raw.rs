@@ -106,10 +106,13 @@ impl Bias {
     /// Returns when the owner of this bias, which the lock no longer has, is out and stays out.
     fn wait_until_left(&self) {
         heavy_fence();
+        let mut spin = Spin::new();
         let mut rounds = 0;
         while self.open.load(Ordering::Acquire) == 0 {
-            pause(rounds);
-            rounds += 1;
+            if !spin.spin() {
+                pause(rounds);
+                rounds += 1;
+            }
         }
     }
 }

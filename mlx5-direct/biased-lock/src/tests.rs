@@ -1,6 +1,6 @@
 //! The locks on the processor's own atomics, under load.
 
-use super::platform::{FIRST_STREAK, LONGEST_STREAK};
+use super::platform::{FIRST_STREAK, HEAVY_FENCES, LONGEST_STREAK, Spin};
 use super::{BiasedLock, BiasedMutex, Door, LockError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,6 +88,40 @@ fn threads_that_take_turns_share_the_lock() {
         visit(&mutex);
         drop(mutex.lock());
         assert!(mutex.is_shared(), "turn {turn}");
+    }
+}
+
+/// Two threads that use the lock in turn, so many times in a row each, take it from each other only
+/// until the lock knows that number: then it stays shared, and nobody pays for a barrier.
+#[test]
+fn turns_of_the_same_length_soon_need_no_barrier() {
+    let turns = |length: u32| {
+        let mutex = BiasedMutex::new(0_u32);
+        let turn = || {
+            let before = HEAVY_FENCES.get();
+            (0..length).for_each(|_| *mutex.lock() += 1);
+            HEAVY_FENCES.get() - before
+        };
+        let mut barriers = 0;
+        for _ in 0..50 {
+            barriers += turn();
+            barriers += std::thread::scope(|scope| scope.spawn(turn).join().unwrap());
+        }
+        assert_eq!(*mutex.lock(), 100 * length);
+        barriers
+    };
+    // The first owner, and the owners after 4, 8, 16, 32 and 64 entries lose it.
+    assert_eq!(turns(64), 6);
+    // Turns that are longer than the longest number pay for the barrier that ends them.
+    assert_eq!(turns(2 * LONGEST_STREAK), 99);
+}
+
+#[test]
+fn a_wait_begins_on_the_processor_and_goes_on_without_it() {
+    let mut spin = Spin::new();
+    for _ in 0..2 {
+        assert_eq!((0..100).filter(|_| spin.spin()).count(), Spin::ROUNDS as usize);
+        spin.reset();
     }
 }
 
