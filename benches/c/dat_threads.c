@@ -5,12 +5,19 @@
  *
  * In a group, each of THREADS threads posts GROUP buffers to the one SRQ, and sends as many messages
  * of 64 bytes by an endpoint of its own, a buffer and a message in turn. The messages go to
- * endpoints on that SRQ. Prints the nanoseconds of one group per line, from the moment at which the
- * first thread began until the last one ended, at least MINIMUM lines, after a tenth of the time to
- * warm up. With MILLISECONDS 0 the program runs one group to warm up, then exactly MINIMUM groups.
+ * endpoints on that SRQ. Prints the nanoseconds of one group per line, at least MINIMUM lines, after
+ * a tenth of the time to warm up. With MILLISECONDS 0 the program runs one group to warm up, then
+ * exactly MINIMUM groups.
+ *
+ * The time of a group is that of its slowest thread, from its own first call to its last. How long
+ * after the others a thread begins is not a matter of the provider: while threads wait for each
+ * other, the thread of a software device gets the processor, and keeps it for its turn. Each thread
+ * stays on one of the processors that the program may use; with fewer processors than threads, they
+ * share them.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -31,7 +38,7 @@ static atomic_int arrived;
 static struct thread {
 	DAT_EP_HANDLE client, server;
 	DAT_EVD_HANDLE sent;
-	long long start, end;
+	long long took;
 } all[MOST_THREADS];
 
 static void make(void)
@@ -96,26 +103,44 @@ static void post(void)
 		abort();
 }
 
+static cpu_set_t processors;
+
+/* Keeps this thread on the processor with this index among those of the program. */
+static void stay(int index)
+{
+	cpu_set_t one;
+	int i = 0;
+
+	for (index %= CPU_COUNT(&processors); !CPU_ISSET(i, &processors) || index-- > 0; i++)
+		;
+	CPU_ZERO(&one);
+	CPU_SET(i, &one);
+	if (pthread_setaffinity_np(pthread_self(), sizeof one, &one) != 0)
+		abort();
+}
+
 static void post_and_send(struct thread *t)
 {
 	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
+	long long start;
 	int i;
 
 	/* Nobody begins before all threads are awake. */
 	atomic_fetch_add(&arrived, 1);
 	while (atomic_load(&arrived) < threads)
 		sched_yield();
-	t->start = now();
+	start = now();
 	for (i = 0; i < group; i++) {
 		post();
 		if (dat_ep_post_send(t->client, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
 			abort();
 	}
-	t->end = now();
+	t->took = now() - start;
 }
 
 static void *work(void *arg)
 {
+	stay((struct thread *)arg - all);
 	for (;;) {
 		pthread_barrier_wait(&gate);
 		post_and_send(arg);
@@ -126,22 +151,17 @@ static void *work(void *arg)
 
 static long long one_group(void)
 {
-	long long first, last;
+	long long longest = 0;
 	int i;
 
 	atomic_store(&arrived, 0);
 	pthread_barrier_wait(&gate);
 	post_and_send(&all[0]);
 	pthread_barrier_wait(&gate);
-	first = all[0].start;
-	last = all[0].end;
-	for (i = 1; i < threads; i++) {
-		if (all[i].start < first)
-			first = all[i].start;
-		if (all[i].end > last)
-			last = all[i].end;
-	}
-	return last - first;
+	for (i = 0; i < threads; i++)
+		if (all[i].took > longest)
+			longest = all[i].took;
+	return longest;
 }
 
 static void take(DAT_EVD_HANDLE evd, int count)
@@ -199,6 +219,8 @@ int main(int argc, char **argv)
 	/* No message finds the SRQ empty. */
 	for (i = 0; i < threads * group; i++)
 		post();
+	if (sched_getaffinity(0, sizeof processors, &processors) != 0)
+		abort();
 	pthread_barrier_init(&gate, NULL, threads);
 	for (i = 1; i < threads; i++) {
 		pthread_t thread;
@@ -206,6 +228,7 @@ int main(int argc, char **argv)
 		if (pthread_create(&thread, NULL, work, &all[i]) != 0)
 			abort();
 	}
+	stay(0);
 	sample(group_and_rest, limit, least, &warm);
 	/* The threads and queues go with the process. */
 	_exit(0);

@@ -122,7 +122,7 @@ fn aims() -> Vec<(&'static str, Spec, Figure)> {
         ("two threads post and send", CaseName::DatTwoThreads),
         ("four threads post and send", CaseName::DatFourThreads),
     ] {
-        aims.push((what, spec(case, 1, 1023), Faster(Subject::Libdaplofa, 1.0)));
+        aims.push((what, spec(case, 1, 4095), Faster(Subject::Libdaplofa, 1.0)));
     }
     for (depth, times) in [(1023, 2.5), (4095, 8.0), (32_767, 50.0)] {
         let random = spec(CaseName::RandomCompletion, 32, depth);

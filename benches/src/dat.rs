@@ -27,8 +27,9 @@ pub struct DatPost {
     stepper: Option<Stepper>,
 }
 
-/// Operations of each thread in a sample of several threads.
-const EACH: u32 = 64;
+/// Operations of each thread in a sample of several threads: so many that the threads run at the
+/// same time for most of it.
+const EACH: u32 = 256;
 
 /// The compiled program that counts by single steps.
 #[derive(Debug)]
@@ -108,9 +109,10 @@ impl DatPost {
         self.folder.path().join("dat.conf")
     }
 
-    /// Operations of a sample: enough to warm the caches, and no more than an SRQ holds.
+    /// Operations of a sample: enough to warm the caches, and no more than an SRQ holds. For several
+    /// threads, those of one of them.
     fn group(spec: &Spec) -> u32 {
-        spec.case.threads().map_or(spec.depth.min(256), |threads| threads * EACH)
+        spec.case.threads().map_or(spec.depth.min(256), |_| EACH)
     }
 
     /// Environment variables for DAT programs that the shell starts: the provider's dat.conf and

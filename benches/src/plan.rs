@@ -312,9 +312,9 @@ pub fn plan(quick: bool) -> Vec<Spec> {
     }
     let of_dat = [DatReap, DatMessage, DatSend, DatReapSend, DatEmpty, DatEmptySends, DatAnswer];
     plan.extend(of_dat.map(|case| spec(case, 1, 1, 1023)));
-    plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 1023)));
+    plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 4095)));
     if !quick {
-        plan.extend([DatTwoThreads, DatPostCrowd].map(|case| spec(case, 1, 1, 1023)));
+        plan.extend([spec(DatTwoThreads, 1, 1, 4095), spec(DatPostCrowd, 1, 1, 1023)]);
     }
     plan
 }
