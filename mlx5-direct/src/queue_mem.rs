@@ -31,7 +31,7 @@ pub use heap::{HeapMem, HeapView};
 pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
 pub(crate) use receives::RqMem;
-pub(crate) use sends::{Posted, REQUEST, REQUEST_SHIFT, SqMem, Step};
+pub(crate) use sends::{Extra, ONE_BLOCK, Posted, REQUEST, REQUEST_SHIFT, SqMem};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 pub(crate) use staged::{StagedHead, StagedMem, StagedRequest};

@@ -33,9 +33,7 @@
 
 use crate::{
     dbrec::CounterDbRec,
-    queue_mem::{
-        Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Step, Target, Transport,
-    },
+    queue_mem::{Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Target, Transport},
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         DataSeg, SEGMENT_BYTES,
@@ -202,9 +200,9 @@ impl Sq {
         let qpn = self.qpn();
         let ctrl = wr.ctrl(units).words(0, 0);
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.ring.next_block(Step::ONE_BLOCK, cookie, register) else { return false };
+        let Some(mut place) = self.ring.next_block(cookie, register) else { return false };
         let ctrl = place.ctrl(ctrl);
-        if D::IN_REGISTERS {
+        if wr.in_registers() {
             let mut wqe = Registers::new(ctrl);
             wr.load_body(&mut wqe, qpn);
             place.ring_registers(&wqe, dbrec, register);

@@ -16,7 +16,7 @@ use std::{
 
 use crate::{
     barrier,
-    queue_mem::{Keep, Unit},
+    queue_mem::{Keep, ONE_BLOCK, Unit},
 };
 
 /// Offset of the CQ doorbell register in the page (`MLX5_CQ_DOORBELL`), in bytes.
@@ -64,10 +64,10 @@ pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 /// How queues use a send register.
 #[derive(Debug)]
 struct RegisterUse {
-    /// What a queue adds to the position after a request before it compares the position with its
-    /// limit: 0, or [`DOORBELLS_ONLY`] as soon as several queues have the register, or if the
-    /// register has no BlueFlame.
-    surcharge: AtomicU64,
+    /// What a queue adds to its position for a request of one block, before it compares the
+    /// position with its limit: [`ONE_BLOCK`], or [`DOORBELLS_ONLY`] as soon as several queues have
+    /// the register, or if the register has no BlueFlame.
+    step: AtomicU64,
 }
 
 /// No limit is so far away.
@@ -81,11 +81,11 @@ fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
     let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
     registers.retain(|_, user| user.strong_count() > 0);
     if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
-        user.surcharge.store(DOORBELLS_ONLY, Relaxed);
+        user.step.store(DOORBELLS_ONLY, Relaxed);
         return user;
     }
-    let surcharge = if doorbell_only { DOORBELLS_ONLY } else { 0 };
-    let user = Arc::new(RegisterUse { surcharge: AtomicU64::new(surcharge) });
+    let step = if doorbell_only { DOORBELLS_ONLY } else { ONE_BLOCK };
+    let user = Arc::new(RegisterUse { step: AtomicU64::new(step) });
     registers.insert(address, Arc::downgrade(&user));
     user
 }
@@ -125,20 +125,20 @@ impl SendRegister {
     /// Whether BlueFlame may be used now.
     #[inline(always)]
     pub(crate) fn takes_blueflame(&self) -> bool {
-        self.surcharge() == 0
+        self.step() == ONE_BLOCK
     }
 
-    /// What a queue adds to the position after a request before it compares the position with its
-    /// limit: 0, or 2^62 if the register takes doorbells only. Then no request is within the limit,
-    /// and BlueFlame is not used.
+    /// What a queue adds to its position for a request of one block, before it compares the
+    /// position with its limit. If the register takes doorbells only, this is 2^62: then no request
+    /// is within the limit, and BlueFlame is not used.
     #[inline(always)]
-    pub(crate) fn surcharge(&self) -> u64 {
-        self.user.surcharge.load(Relaxed)
+    pub(crate) fn step(&self) -> u64 {
+        self.user.step.load(Relaxed)
     }
 
     /// From now on, every queue that has the register rings it by doorbells only.
     pub(crate) fn stop_blueflame(&self) {
-        self.user.surcharge.store(DOORBELLS_ONLY, Relaxed);
+        self.user.step.store(DOORBELLS_ONLY, Relaxed);
     }
 
     /// Call this before a ring: the record, and earlier stores to the register, become visible

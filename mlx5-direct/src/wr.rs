@@ -424,11 +424,17 @@ impl<D: Data> Wr<D> {
     }
 
     /// As [`write_body`](Self::write_body), to registers of the processor. Only if
-    /// [`Data::IN_REGISTERS`].
+    /// [`in_registers`](Self::in_registers).
     #[inline(always)]
     pub(crate) fn load_body(self, out: &mut Registers, qpn: u32) {
         self.write_head(out, qpn);
         self.data.load(out);
+    }
+
+    /// Whether [`load_body`](Self::load_body) has the data.
+    #[inline(always)]
+    pub(crate) fn in_registers(&self) -> bool {
+        self.data.in_registers()
     }
 
     /// Writes the units between control segment and data.

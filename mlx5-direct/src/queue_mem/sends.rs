@@ -10,7 +10,7 @@ use std::collections::TryReserveError;
 
 use super::{
     Keep, WqeImage,
-    units::{Registers, Unit, Units, or_units, unit},
+    units::{Registers, Unit, Units, add_units, or_units, unit},
 };
 use crate::{
     dbrec::CounterDbRec,
@@ -34,29 +34,19 @@ pub(crate) struct Posted {
     pub(crate) after: u64,
 }
 
-/// What a request adds to the position if it is posted without any other check.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step(u64);
+/// What a request of one block adds to the position.
+pub(crate) const ONE_BLOCK: u64 = REQUEST + 1;
 
-impl Step {
+/// What a prepared request adds to the position in addition to [`ONE_BLOCK`], where the position is
+/// compared with the limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extra(u64);
+
+impl Extra {
     /// The request has one block.
-    pub(crate) const ONE_BLOCK: Self = Self(REQUEST + 1);
+    pub(crate) const NONE: Self = Self(0);
     /// The request needs another check. No limit is so far away.
     pub(crate) const CHECKED: Self = Self(1 << 61);
-}
-
-/// The control segment of the next request, without what the request itself says.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(16))]
-struct NextCtrl {
-    opmod: u8,
-    /// Number of the request's block, in the device's byte order.
-    block: [u8; 2],
-    opcode: u8,
-    /// QP number and, of the request, the number of units.
-    qpn_units: [u8; 4],
-    /// Flags of every request of the queue, in memory order.
-    flags: u64,
 }
 
 /// The send queue's ring, its position, and the record of each request. The ring is write-only,
@@ -72,7 +62,8 @@ pub(crate) struct SqMem {
     blocks: *mut u8,
     /// The record of that block is `records[n]`.
     records: *mut Posted,
-    next_ctrl: NextCtrl,
+    /// What the control segments of all requests have in common: QP number and flags.
+    common: Unit,
     mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
@@ -101,7 +92,7 @@ impl SqMem {
             limit: 0,
             blocks: base.as_ptr(),
             records: core::ptr::null_mut(),
-            next_ctrl: NextCtrl::default(),
+            common: unit([0; 2]),
             mask: block_count - 1,
             base,
             posted,
@@ -110,9 +101,9 @@ impl SqMem {
     }
 
     /// Sets what the control segments of all requests have in common.
+    /// `flags` are in memory order.
     pub(crate) fn set_common(&mut self, qpn: u32, flags: u64) {
-        self.next_ctrl.qpn_units = (qpn << 8).to_be_bytes();
-        self.next_ctrl.flags = flags;
+        self.common = unit([u64::from(qpn << 8).to_be(), flags]);
     }
 
     /// Position of the next request.
@@ -164,28 +155,32 @@ impl SqMem {
         let lap = number.wrapping_sub(first);
         self.blocks = self.base.as_ptr().wrapping_sub(lap.wrapping_mul(BLOCK_BYTES));
         self.records = self.posted.as_mut_ptr().wrapping_sub(lap);
-        self.limit = self.at.wrapping_add(len as u64 * Step::ONE_BLOCK.0);
-        self.next_ctrl.block = (self.at as u16).to_be_bytes();
+        self.limit = self.at.wrapping_add(len as u64 * ONE_BLOCK);
     }
 
-    /// Takes the place of the next request, and records its cookie, if the request has one block
-    /// and may be posted without any other check. Otherwise changes nothing.
+    /// Takes the place of the next request, which has one block, and records its cookie, if the
+    /// request may be posted without any other check. Otherwise changes nothing.
     #[inline(always)]
-    pub(crate) fn next_block(
+    pub(crate) fn next_block(&mut self, cookie: u64, register: &SendRegister) -> Option<OneBlock<'_>> {
+        // One sum for two checks: a register without BlueFlame brings the position beyond any limit.
+        self.block_up_to(self.at.wrapping_add(register.step()), cookie)
+    }
+
+    /// As [`next_block`](Self::next_block), if the request has one block.
+    #[inline(always)]
+    pub(crate) fn next_block_for(
         &mut self,
-        step: Step,
+        extra: Extra,
         cookie: u64,
         register: &SendRegister,
     ) -> Option<OneBlock<'_>> {
-        // One sum for three checks: a request of more blocks and a register without BlueFlame bring
-        // the position beyond any limit.
-        self.block_up_to(self.at.wrapping_add(register.surcharge()).wrapping_add(step.0), cookie)
+        self.block_up_to(self.at.wrapping_add(register.step()).wrapping_add(extra.0), cookie)
     }
 
     /// As [`next_block`](Self::next_block), for a request of one block that is rung later.
     #[inline(always)]
     pub(crate) fn next_block_of_chain(&mut self, cookie: u64) -> Option<OneBlock<'_>> {
-        self.block_up_to(self.at.wrapping_add(Step::ONE_BLOCK.0), cookie)
+        self.block_up_to(self.at.wrapping_add(ONE_BLOCK), cookie)
     }
 
     /// The block at the position, if the position `after` is within the limit.
@@ -201,9 +196,10 @@ impl SqMem {
         let offset = opaque(usize::from(at as u16) * 8);
         let wqe = self.blocks.wrapping_byte_add(offset * 8);
         let posted = self.records.wrapping_byte_add(offset * 2);
-        // SAFETY: all 16 bytes of the struct are initialised, and it is aligned to 16.
-        let ctrl = unsafe { (&raw const self.next_ctrl).cast::<Unit>().read() };
-        self.next_ctrl.block = (after as u16).to_be_bytes();
+        // From the position, which is in a register. A block number that the post before had stored
+        // could not be loaded with the rest of the segment until that store had left the processor.
+        let number = unit([(u64::from(at as u16) << 40).to_be(), 0]);
+        let ctrl = add_units(number, self.common);
         // SAFETY: the sum was within the limit, so the step was one block, and the request's number
         // is one of those for which `aim` has set the pointers.
         unsafe { *posted = Posted { cookie, after } };

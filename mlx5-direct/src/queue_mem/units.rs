@@ -31,6 +31,17 @@ pub(crate) fn or_units(a: Unit, b: Unit) -> Unit {
     return a | b;
 }
 
+/// The sum of both units by words of 64 bits. Where no two bits meet, that is [`or_units`], but the
+/// compiler does not take constants of other operations into the sum.
+#[inline(always)]
+pub(crate) fn add_units(a: Unit, b: Unit) -> Unit {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has SSE2.
+    return unsafe { core::arch::x86_64::_mm_add_epi64(a, b) };
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    return a + b;
+}
+
 /// Where the units of a WQE go: to memory ([`Units`]) or to registers of the processor
 /// ([`Registers`]).
 pub trait Target {
@@ -62,6 +73,29 @@ impl Registers {
         Self { block: [first, none, none, none], len: 1 }
     }
 
+    /// Whether [`push_inline`](Self::push_inline) takes this many bytes.
+    #[inline(always)]
+    pub(crate) const fn holds_inline(len: usize) -> bool {
+        const MOST: usize = BODY_UNITS * SEGMENT_BYTES - INLINE_HEADER_BYTES;
+        len.is_multiple_of(4) && SEGMENT_BYTES <= len && len <= MOST
+    }
+
+    /// Appends an inline segment whose length is a multiple of 4 from 16 to 44, and fills the block
+    /// with zeros. Leaves out other lengths.
+    #[inline(always)]
+    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
+        let Some(units) = inline_in_units(bytes) else { return };
+        units.iter().for_each(|unit| self.push_unit(*unit));
+    }
+
+    #[inline(always)]
+    fn push_unit(&mut self, unit: Unit) {
+        if self.len < BLOCK_UNITS {
+            self.block[self.len] = unit;
+            self.len += 1;
+        }
+    }
+
     /// The units so far.
     #[inline(always)]
     pub(crate) fn units(&self) -> &[Unit] {
@@ -78,10 +112,7 @@ impl Registers {
 impl Target for Registers {
     #[inline(always)]
     fn push(&mut self, words: [u64; 2]) {
-        if self.len < BLOCK_UNITS {
-            self.block[self.len] = unit(words);
-            self.len += 1;
-        }
+        self.push_unit(unit(words));
     }
 }
 
@@ -109,6 +140,84 @@ impl Target for Units<'_> {
         }
         self.skip(1);
     }
+}
+
+/// Units of a block behind the control segment.
+const BODY_UNITS: usize = BLOCK_UNITS - 1;
+
+/// An inline segment whose length is a multiple of 4 from 16 to 44, with zeros behind it; `None` for
+/// other lengths.
+///
+/// A segment that is copied to memory by pieces cannot be loaded from there by units until the
+/// pieces have left the processor. So each unit is put together in a register of the processor. The
+/// code is straight if the compiler knows the length.
+#[inline(always)]
+fn inline_in_units(bytes: &[u8]) -> Option<[Unit; BODY_UNITS]> {
+    match bytes.len() {
+        16 => bytes.first_chunk().map(units_of::<16>),
+        20 => bytes.first_chunk().map(units_of::<20>),
+        24 => bytes.first_chunk().map(units_of::<24>),
+        28 => bytes.first_chunk().map(units_of::<28>),
+        32 => bytes.first_chunk().map(units_of::<32>),
+        36 => bytes.first_chunk().map(units_of::<36>),
+        40 => bytes.first_chunk().map(units_of::<40>),
+        44 => bytes.first_chunk().map(units_of::<44>),
+        _ => None,
+    }
+}
+
+/// As [`inline_in_units`], for one of its lengths.
+#[inline(always)]
+fn units_of<const N: usize>(bytes: &[u8; N]) -> [Unit; BODY_UNITS] {
+    const SECOND: usize = SEGMENT_BYTES - INLINE_HEADER_BYTES;
+    const THIRD: usize = SECOND + SEGMENT_BYTES;
+    let first = header_unit(InlineHeader::new(N as u32), whole_unit(bytes, 0));
+    if N > THIRD {
+        [first, whole_unit(bytes, SECOND), last_unit(bytes, THIRD)]
+    } else {
+        [first, last_unit(bytes, SECOND), unit([0; 2])]
+    }
+}
+
+/// `M` bytes from `at` on.
+#[inline(always)]
+fn piece<const M: usize, const N: usize>(bytes: &[u8; N], at: usize) -> [u8; M] {
+    bytes[at..].first_chunk().copied().unwrap_or([0; M])
+}
+
+#[inline(always)]
+fn whole_unit<const N: usize>(bytes: &[u8; N], at: usize) -> Unit {
+    // SAFETY: both types have 16 bytes, and all values of them are valid.
+    unsafe { core::mem::transmute::<[u8; SEGMENT_BYTES], Unit>(piece(bytes, at)) }
+}
+
+/// A unit of the bytes from `at` on: 4, 8, 12 or 16, and zeros behind them.
+#[inline(always)]
+fn last_unit<const N: usize>(bytes: &[u8; N], at: usize) -> Unit {
+    let four = |at| {
+        let [a, b, c, d] = piece(bytes, at);
+        u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
+    };
+    let eight = |at| u64::from_ne_bytes(piece(bytes, at));
+    match N - at {
+        4 => unit([four(at), 0]),
+        8 => unit([eight(at), 0]),
+        12 => unit([eight(at), four(at + 8)]),
+        _ => whole_unit(bytes, at),
+    }
+}
+
+/// The first unit of an inline segment, from its header and the first unit of the bytes.
+#[inline(always)]
+fn header_unit(header: InlineHeader, bytes: Unit) -> Unit {
+    let [a, b, c, d] = header.raw().to_ne_bytes();
+    let header = unit([u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), 0]);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has SSE2.
+    let moved = unsafe { core::arch::x86_64::_mm_slli_si128::<{ INLINE_HEADER_BYTES as i32 }>(bytes) };
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let moved = (Unit::from_le(bytes) << (8 * INLINE_HEADER_BYTES)).to_le();
+    or_units(moved, header)
 }
 
 /// Copies 1 to 48 bytes by pieces that may overlap.
@@ -196,11 +305,19 @@ impl Units<'_> {
         if !(1..=48).contains(&bytes.len()) || units > self.left {
             return;
         }
-        // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have one
-        // of the lengths that `copy_short` takes.
-        unsafe {
-            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
-            copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
+        if self.left >= BODY_UNITS
+            && let Some(whole) = inline_in_units(bytes)
+        {
+            // One store for each unit, since some callers load the units again at once.
+            // SAFETY: three units are valid for writes.
+            unsafe { self.at.cast::<[Unit; BODY_UNITS]>().write_unaligned(whole) };
+        } else {
+            // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have
+            // one of the lengths that `copy_short` takes.
+            unsafe {
+                self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+                copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
+            }
         }
         self.skip(units);
     }

@@ -5,7 +5,7 @@ use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::{
     dv::{InlineSges, PlainSend, SendWr, SendWrs},
-    queue_mem::{Registers, Step, Target, Transport},
+    queue_mem::{Registers, Target, Transport},
     wqe::{
         SEGMENT_BYTES,
         send::{Ctrl, INLINE_HEADER_BYTES, opcode},
@@ -93,12 +93,18 @@ impl Sq {
         }
         let ctrl = send_ctrl(send, short_inline_units(send));
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.ring.next_block(Step::ONE_BLOCK, send.wr_id, register) else {
+        let Some(mut place) = self.ring.next_block(send.wr_id, register) else {
             return false;
         };
         let ctrl = place.ctrl(ctrl);
-        place.body().push_short_inline(send.inline());
-        place.ring_written(ctrl, dbrec, register);
+        if Registers::holds_inline(send.inline().len()) {
+            let mut wqe = Registers::new(ctrl);
+            wqe.push_inline(send.inline());
+            place.ring_registers(&wqe, dbrec, register);
+        } else {
+            place.body().push_short_inline(send.inline());
+            place.ring_written(ctrl, dbrec, register);
+        }
         true
     }
 
@@ -109,7 +115,7 @@ impl Sq {
         }
         let ctrl = send_ctrl(send, 2);
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(Step::ONE_BLOCK, send.wr_id, register) else { return false };
+        let Some(place) = self.ring.next_block(send.wr_id, register) else { return false };
         let mut wqe = Registers::new(place.ctrl(ctrl));
         wqe.push(send.segment().to_words());
         place.ring_registers(&wqe, dbrec, register);

@@ -2,7 +2,7 @@
 
 use super::{SendError, Sq, block};
 use crate::{
-    queue_mem::{Place, Posted, REQUEST, Step, Target, WqeImage},
+    queue_mem::{Extra, Place, Posted, REQUEST, Target, WqeImage},
     wqe::{
         DataSeg,
         send::{BLOCK_UNITS, flag, flags_word},
@@ -38,13 +38,13 @@ pub struct Prepared {
     head: usize,
     units: usize,
     /// Whether the request has one block.
-    step: Step,
+    extra: Extra,
     fenced: bool,
 }
 
-/// The step of a prepared request of this size.
-fn step(units: usize) -> Step {
-    if units <= BLOCK_UNITS { Step::ONE_BLOCK } else { Step::CHECKED }
+/// The extra of a prepared request of this size.
+fn extra(units: usize) -> Extra {
+    if units <= BLOCK_UNITS { Extra::NONE } else { Extra::CHECKED }
 }
 
 /// Some bytes of the payload of a [`Prepared`] request. [`Prepared::field`] makes it.
@@ -75,7 +75,7 @@ impl Sq {
             out.push(ctrl);
             wr.write_body(out, qpn);
         });
-        Ok(Prepared { image, head, units, step: step(units), fenced })
+        Ok(Prepared { image, head, units, extra: extra(units), fenced })
     }
 
     /// Posts a prepared request in its present form.
@@ -95,7 +95,7 @@ impl Sq {
     #[inline(always)]
     fn post_prepared_block(&mut self, prepared: &Prepared, cookie: u64) -> bool {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(prepared.step, cookie, register) else { return false };
+        let Some(place) = self.ring.next_block_for(prepared.extra, cookie, register) else { return false };
         place.ring_image(&prepared.image, dbrec, register);
         true
     }
@@ -171,7 +171,7 @@ impl Prepared {
             return Err(PayloadError);
         }
         self.units = self.head + (bytes.len() + 4).div_ceil(16);
-        self.step = step(self.units);
+        self.extra = extra(self.units);
         self.image.set_inline(self.head, bytes, self.units);
         Ok(())
     }

@@ -12,7 +12,7 @@ use doorbell_sys::ibv_send_flags;
 use super::{Sq, WrError, block};
 use crate::{
     dv::ctrl_flags,
-    queue_mem::{Posted, REQUEST, StagedHead, StagedMem, StagedRequest, Step, Target, Transport},
+    queue_mem::{Posted, REQUEST, StagedHead, StagedMem, StagedRequest, Target, Transport},
     wqe::{
         DataSeg, SEGMENT_BYTES,
         send::{BLOCK_UNITS, Ctrl, INLINE_HEADER_BYTES, XrcSeg, flag, flags_word},
@@ -275,7 +275,7 @@ impl Sq {
             return false;
         }
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(Step::ONE_BLOCK, head.cookie, register) else { return false };
+        let Some(place) = self.ring.next_block(head.cookie, register) else { return false };
         let ctrl = place.ctrl(ctrl_words(head));
         place.ring_block(ctrl, request.first_body(), dbrec, register);
         true

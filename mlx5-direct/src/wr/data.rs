@@ -18,7 +18,10 @@ pub trait Data: Copy + sealed::Sealed {
     fn write(self, out: &mut Units<'_>);
     /// Whether [`load`](Self::load) has the units.
     #[doc(hidden)]
-    const IN_REGISTERS: bool = false;
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        false
+    }
     /// Puts these units into registers of the processor.
     #[doc(hidden)]
     #[inline(always)]
@@ -88,7 +91,10 @@ impl Data for () {
     #[inline(always)]
     fn write(self, _: &mut Units<'_>) {}
 
-    const IN_REGISTERS: bool = true;
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        true
+    }
 }
 
 impl Data for Inline<'_> {
@@ -99,6 +105,16 @@ impl Data for Inline<'_> {
 
     #[inline(always)]
     fn write(self, out: &mut Units<'_>) {
+        out.push_inline(self.0);
+    }
+
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        Registers::holds_inline(self.0.len())
+    }
+
+    #[inline(always)]
+    fn load(self, out: &mut Registers) {
         out.push_inline(self.0);
     }
 
@@ -139,7 +155,10 @@ impl Data for DataSeg {
         }
     }
 
-    const IN_REGISTERS: bool = true;
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn load(self, out: &mut Registers) {

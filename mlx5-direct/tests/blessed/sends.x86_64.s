@@ -7,55 +7,56 @@ send_inline:
     push %rbx
     sub $0x88,%rsp
     test %rdx,%rdx
-    je line73
+    je line75
     shl $0x3,%rdx
     lea (%rdx,%rdx,4),%r15
     mov %rsp,%rbx
-    movaps placed(%rip),%xmm3
-    nopl 0x0(%rax)
+    movdqa placed(%rip),%xmm4
+    movd placed(%rip),%xmm5
+    data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
     mov 0x20(%rsi),%rdx
-    mov 0x38(%rdi),%rax
-    mov 0x88(%rdi),%rcx
-    mov 0x10(%rcx),%rcx
-    add %rax,%rcx
-    add $0x10001,%rcx
-    cmp %rcx,0x40(%rdi)
-    js line55
-    mov %rcx,0x38(%rdi)
-    movzwl %ax,%eax
-    shl $0x3,%eax
-    mov 0x48(%rdi),%r8
-    mov 0x50(%rdi),%r9
-    movaps 0x20(%rdi),%xmm0
-    orps %xmm3,%xmm0
-    mov %ecx,%r10d
-    rol $0x8,%r10w
-    mov %r10w,0x21(%rdi)
-    mov %rdx,(%r9,%rax,2)
-    mov %rcx,0x8(%r9,%rax,2)
-    movl $0x20000080,0x10(%r8,%rax,8)
-    movups (%rsi),%xmm1
-    movups 0x10(%rsi),%xmm2
-    movups %xmm1,0x14(%r8,%rax,8)
-    movups %xmm2,0x24(%r8,%rax,8)
-    movaps %xmm0,(%r8,%rax,8)
+    mov 0x38(%rdi),%rcx
+    mov 0x88(%rdi),%rax
+    mov 0x10(%rax),%rax
+    add %rcx,%rax
+    cmp %rax,0x40(%rdi)
+    js line56
+    mov %rax,0x38(%rdi)
+    movzwl %cx,%ecx
+    lea 0x0(,%rcx,8),%r8d
+    mov 0x48(%rdi),%r9
+    mov 0x50(%rdi),%r10
+    bswap %rcx
+    shr $0x28,%rcx
+    movd %ecx,%xmm0
+    paddq 0x20(%rdi),%xmm0
+    por %xmm4,%xmm0
+    mov %rdx,(%r10,%r8,2)
+    mov %rax,0x8(%r10,%r8,2)
+    movdqu (%rsi),%xmm1
+    movups 0xc(%rsi),%xmm2
+    pslldq $0x4,%xmm1
+    por %xmm5,%xmm1
+    movss 0x1c(%rsi),%xmm3
+    movdqa %xmm0,(%r9,%r8,8)
+    movdqa %xmm1,0x10(%r9,%r8,8)
+    movaps %xmm2,0x20(%r9,%r8,8)
+    movaps %xmm3,0x30(%r9,%r8,8)
     mov 0x70(%rdi),%rcx
-    mov %r10w,0x2(%rcx)
+    rol $0x8,%ax
+    mov %ax,0x2(%rcx)
     sfence
-    mov 0x80(%rdi),%rcx
-    movaps %xmm0,(%rcx)
-    movaps 0x10(%r8,%rax,8),%xmm0
-    movaps %xmm0,0x10(%rcx)
-    movaps 0x20(%r8,%rax,8),%xmm0
-    movaps %xmm0,0x20(%rcx)
-    movaps 0x30(%r8,%rax,8),%xmm0
-    movaps %xmm0,0x30(%rcx)
-    xor $0x100,%rcx
-    mov %rcx,0x80(%rdi)
+    mov 0x80(%rdi),%rax
+    movdqa %xmm0,(%rax)
+    movdqa %xmm1,0x10(%rax)
+    movaps %xmm2,0x20(%rax)
+    movaps %xmm3,0x30(%rax)
+    xor $0x100,%rax
+    mov %rax,0x80(%rdi)
     add $0x28,%rsi
     add $0xffffffffffffffd8,%r15
-    jne line12
-    jmp line73
+    jne line13
+    jmp line75
     movl $0x0,(%rsp)
     movl $0x4,0x38(%rsp)
     mov %rsi,0x70(%rsp)
@@ -65,11 +66,12 @@ send_inline:
     mov %rsi,%r12
     mov %rbx,%rsi
     call <mlx5_direct::sq::Sq::post_any>
-    movaps placed(%rip),%xmm3
+    movd placed(%rip),%xmm5
+    movdqa placed(%rip),%xmm4
     mov %r14,%rdi
     mov %r12,%rsi
     cmp $0x2,%al
-    je line51
+    je line52
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
@@ -92,9 +94,9 @@ send_segment:
     lea (%rdx,%rdx,2),%rax
     lea (%rsi,%rax,8),%r15
     mov %rsp,%rbx
-    movaps placed(%rip),%xmm2
+    movdqa placed(%rip),%xmm2
     xorps %xmm3,%xmm3
-    nopl 0x0(%rax)
+    nopl (%rax)
     movdqu (%rsi),%xmm0
     mov 0x10(%rsi),%rdx
     movd %xmm0,%eax
@@ -104,28 +106,28 @@ send_segment:
     mov 0x88(%rdi),%rax
     mov 0x10(%rax),%rax
     add %rcx,%rax
-    add $0x10001,%rax
     cmp %rax,0x40(%rdi)
     js line53
     mov %rax,0x38(%rdi)
     movzwl %cx,%ecx
-    shl $0x3,%ecx
-    mov 0x48(%rdi),%r8
-    mov 0x50(%rdi),%r9
-    movaps 0x20(%rdi),%xmm1
-    orps %xmm2,%xmm1
-    mov %eax,%r10d
-    rol $0x8,%r10w
-    mov %r10w,0x21(%rdi)
-    mov %rdx,(%r9,%rcx,2)
-    mov %rax,0x8(%r9,%rcx,2)
-    movaps %xmm1,(%r8,%rcx,8)
-    movdqa %xmm0,0x10(%r8,%rcx,8)
-    mov 0x70(%rdi),%rax
-    mov %r10w,0x2(%rax)
+    lea 0x0(,%rcx,8),%r8d
+    mov 0x48(%rdi),%r9
+    bswap %rcx
+    shr $0x28,%rcx
+    movd %ecx,%xmm1
+    paddq 0x20(%rdi),%xmm1
+    mov 0x50(%rdi),%rcx
+    por %xmm2,%xmm1
+    mov %rdx,(%rcx,%r8,2)
+    mov %rax,0x8(%rcx,%r8,2)
+    movdqa %xmm1,(%r9,%r8,8)
+    movdqa %xmm0,0x10(%r9,%r8,8)
+    mov 0x70(%rdi),%rcx
+    rol $0x8,%ax
+    mov %ax,0x2(%rcx)
     sfence
     mov 0x80(%rdi),%rax
-    movaps %xmm1,(%rax)
+    movdqa %xmm1,(%rax)
     movdqa %xmm0,0x10(%rax)
     movaps %xmm3,0x20(%rax)
     movaps %xmm3,0x30(%rax)
@@ -144,7 +146,7 @@ send_segment:
     mov %rbx,%rsi
     call <mlx5_direct::sq::Sq::post_any>
     xorps %xmm3,%xmm3
-    movaps placed(%rip),%xmm2
+    movdqa placed(%rip),%xmm2
     mov %r14,%rdi
     mov %r12,%rsi
     cmp $0x2,%al
@@ -169,7 +171,7 @@ send_prepared:
     push %rbx
     push %rax
     test %r8,%r8
-    je line75
+    je line76
     shl $0x4,%r8
     add %rcx,%r8
     mov placed(%rip),%r15
@@ -184,31 +186,32 @@ send_prepared:
     mov 0x10(%r9),%r9
     add %r11,%r9
     cmp %r9,0x40(%rdi)
-    js line57
+    js line58
     mov %r9,0x38(%rdi)
     movzwl %r10w,%r10d
-    shl $0x3,%r10d
-    mov 0x48(%rdi),%r11
-    mov 0x50(%rdi),%rbx
-    movaps 0x20(%rdi),%xmm0
-    mov %r9d,%ebp
-    rol $0x8,%bp
-    mov %bp,0x21(%rdi)
-    mov %rax,(%rbx,%r10,2)
-    mov %r9,0x8(%rbx,%r10,2)
+    lea 0x0(,%r10,8),%r11d
+    mov 0x48(%rdi),%rbx
+    mov 0x50(%rdi),%r14
+    bswap %r10
+    shr $0x28,%r10
+    movd %r10d,%xmm0
+    paddq 0x20(%rdi),%xmm0
+    mov %rax,(%r14,%r11,2)
+    mov %r9,0x8(%r14,%r11,2)
     movaps 0x10(%rsi),%xmm1
     movaps 0x20(%rsi),%xmm2
     movaps 0x30(%rsi),%xmm3
-    orps (%rsi),%xmm0
-    movaps %xmm0,(%r11,%r10,8)
-    movaps %xmm1,0x10(%r11,%r10,8)
-    movaps %xmm2,0x20(%r11,%r10,8)
-    movaps %xmm3,0x30(%r11,%r10,8)
+    por (%rsi),%xmm0
+    movdqa %xmm0,(%rbx,%r11,8)
+    movaps %xmm1,0x10(%rbx,%r11,8)
+    movaps %xmm2,0x20(%rbx,%r11,8)
+    movaps %xmm3,0x30(%rbx,%r11,8)
     mov 0x70(%rdi),%rax
-    mov %bp,0x2(%rax)
+    rol $0x8,%r9w
+    mov %r9w,0x2(%rax)
     sfence
     mov 0x80(%rdi),%rax
-    movaps %xmm0,(%rax)
+    movdqa %xmm0,(%rax)
     movaps %xmm1,0x10(%rax)
     movaps %xmm2,0x20(%rax)
     movaps %xmm3,0x30(%rax)
@@ -217,7 +220,7 @@ send_prepared:
     add $0x10,%rcx
     cmp %r8,%rcx
     jne line13
-    jmp line75
+    jmp line76
     mov %rdi,%rbx
     mov %rsi,%r14
     mov %rdx,%r12
@@ -231,7 +234,7 @@ send_prepared:
     mov %rbp,%rcx
     mov %r13,%r8
     cmp $0x2,%al
-    je line53
+    je line54
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
