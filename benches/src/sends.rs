@@ -7,7 +7,7 @@
 use std::{hint::black_box, mem::zeroed, ptr::null_mut};
 
 use doorbell_sys::*;
-use mlx5_direct::{Completion, Cq, DataSeg, Prepared, Sq, Srq, WqeIndex, Wr, wr::Inline};
+use mlx5_direct::{Completion, Cq, DataSeg, Sq, Srq, Template, WqeIndex, Wr, wr::Inline};
 
 use crate::{
     case::{Case, GROUP},
@@ -57,8 +57,8 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
         let way = match (spec.case, spec.batch) {
             (CaseName::SendGather, _) => Way::Gather(DataSeg::new(sge.addr, sge.length, sge.lkey)),
             (CaseName::SendPrepared, _) => {
-                let prepared = sq.prepare(Wr::send(Inline(&[0; TEXT])).signalled());
-                Way::Prepared(Box::new(prepared.expect("a short request")))
+                let prepared = sq.prepare(Wr::send(Inline(&[0; TEXT])).signalled()).expect("a short request");
+                Way::Template(Box::new(prepared.template().expect("a Send")))
             }
             (CaseName::SendFenced, _) => Way::Fenced,
             (_, 1) => Way::Inline,
@@ -144,7 +144,7 @@ enum Way {
     /// As a batch, with a call for each request.
     Chain,
     Gather(DataSeg),
-    Prepared(Box<Prepared>),
+    Template(Box<Template<12>>),
 }
 
 struct Direct {
@@ -242,10 +242,9 @@ impl Sends for Direct {
                     assert!(self.sq.post(Wr::send(black_box(*seg)).signalled(), cookie).is_ok(), "full");
                 }
             }
-            Way::Prepared(prepared) => {
+            Way::Template(template) => {
                 for cookie in 0..u64::from(GROUP) {
-                    prepared.payload()[..8].copy_from_slice(&cookie.to_ne_bytes());
-                    assert!(self.sq.post_prepared(prepared, cookie).is_ok(), "full");
+                    assert!(self.sq.post_template(template, cookie.to_ne_bytes(), cookie).is_ok(), "full");
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use mlx5_direct::{
     AddressOnly, AnySegments, Bound, Completion, Cq, CqLayout, DataSeg, Field, HeapMem, HeapView, Prepared,
-    Sq, SqLayout, Srq, SrqLayout, WqeIndex, Wr, wr::Inline,
+    Sq, SqLayout, Srq, SrqLayout, Template, WqeIndex, Wr, wr::Inline,
 };
 
 /// Posts the buffers of a list one by one, a record each.
@@ -132,6 +132,14 @@ fn send_prepared(sq: &mut Sq, prepared: &mut Prepared, field: Field<8>, numbers:
     }
 }
 
+/// Posts a template one by one, with eight other bytes each time.
+#[inline(never)]
+fn send_template(sq: &mut Sq, template: &Template<12>, numbers: &[(u64, u64)]) {
+    for &(number, cookie) in numbers {
+        assert!(sq.post_template(template, number.to_ne_bytes(), cookie).is_ok(), "full");
+    }
+}
+
 /// Polls `n` completions of sends, and releases their requests.
 #[inline(never)]
 fn poll_sends(cq: &mut Cq, sq: &mut Sq, n: u32) -> u64 {
@@ -212,6 +220,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
     let numbers: Vec<_> = (0..u64::from(batch)).map(|n| (n * 3, n)).collect();
     let mut prepared = sq.prepare(Wr::send(Inline(&[0; 32])).signalled()).expect("short");
     let field = prepared.field(8).expect("long enough");
+    let template = prepared.clone().template::<12>().expect("a short send");
     let mut block = 0u16;
     if case == "echo" {
         any.0.post_batch((0..u64::from(SLOTS) - 1).map(|n| (DataSeg::new(0x1000 + n * 64, 64, 0x77), n)));
@@ -222,6 +231,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
             "send_segment" => send_segment(&mut sq, black_box(&segs)),
             "send_batch" => assert_eq!(send_batch(&mut sq, black_box(&texts)), batch),
             "send_prepared" => send_prepared(&mut sq, &mut prepared, field, black_box(&numbers)),
+            "send_template" => send_template(&mut sq, &template, black_box(&numbers)),
             "poll_sends" => {
                 send_inline(&mut sq, &texts);
                 (0..batch as u16).for_each(|n| sent.push(0, 0x0a00_0042, block.wrapping_add(n)));

@@ -152,7 +152,9 @@ pub use queue_mem::{
 };
 pub use rq::Rq;
 pub use split::{SlotReturner, SrqPoster};
-pub use sq::{Chain, Field, NotPosted, PayloadError, Prepared, Released, SendBatchError, SendError, Sq};
+pub use sq::{
+    Chain, Field, NotPosted, PayloadError, Prepared, Released, SendBatchError, SendError, Sq, Template,
+};
 pub use srq::{
     AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, RebindError, Srq,
 };

@@ -35,8 +35,8 @@ pub(crate) use sends::{Extra, ONE_BLOCK, Posted, REQUEST, REQUEST_SHIFT, SqMem};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 pub(crate) use staged::{StagedHead, StagedMem, StagedRequest};
-pub(crate) use units::Unit;
 pub use units::{Registers, Target, Units};
+pub(crate) use units::{Unit, inline_at};
 
 /// Keeps heap-backed queues alive; `None` if the memory belongs to a verbs object.
 pub(crate) type Keep = Option<Arc<HeapMem>>;

@@ -11,6 +11,7 @@
 //! | [`Sq::post_batch`] | one doorbell | many requests with one type of data |
 //! | [`Sq::chain`] | one doorbell | a few requests of different types: a write, then a send |
 //! | [`Sq::post_prepared`] | BlueFlame | one request, posted again and again with another payload |
+//! | [`Sq::post_template`] | BlueFlame | one Send, posted again and again with eight other bytes |
 //! | [`Sq::post_send_wrs`] | as `ibv_post_send` | a list of verbs work requests |
 //! | [`Sq::post_staged`] | as `ibv_wr_complete` | requests built elsewhere, all or none |
 //!
@@ -50,7 +51,7 @@ mod staged;
 
 pub use chain::Chain;
 pub use list::{WrError, WrListError};
-pub use prepared::{Field, PayloadError, Prepared};
+pub use prepared::{Field, PayloadError, Prepared, Template};
 pub use staged::Staged;
 
 /// The block of a position.

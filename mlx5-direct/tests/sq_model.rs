@@ -48,6 +48,8 @@ enum Op {
     Chain(Vec<Request>, bool),
     /// A prepared message, with another payload of this length.
     Prepared(usize, bool),
+    /// A template of this length, with other bytes at one of some places.
+    Template(usize, usize, bool),
     /// The n-th outstanding request completes (modulo their number).
     Complete(usize),
     CompleteEach(usize),
@@ -88,12 +90,17 @@ fn ops() -> impl Strategy<Value = Op> {
         3 => (prop::collection::vec(requests(), 0..6), prop::bool::weighted(0.7))
             .prop_map(|(list, ring)| Op::Chain(list, ring)),
         2 => (1..200usize, prop::bool::weighted(0.2)).prop_map(|(len, fenced)| Op::Prepared(len, fenced)),
+        2 => (1..60usize, 0..PLACES.len(), prop::bool::weighted(0.2))
+            .prop_map(|(len, place, fenced)| Op::Template(len, place, fenced)),
         8 => (0..40usize).prop_map(Op::Complete),
         2 => (0..40usize).prop_map(Op::CompleteEach),
         1 => any::<u16>().prop_map(Op::Bogus),
         1 => Just(Op::Reset),
     ]
 }
+
+/// Where templates have their bytes.
+const PLACES: [usize; 8] = [0, 1, 4, 8, 12, 19, 24, 36];
 
 /// Bytes of a payload that differ from cookie to cookie.
 fn payload(cookie: u64, len: usize) -> Vec<u8> {
@@ -326,6 +333,29 @@ impl Session {
         self.next_cookie
     }
 
+    fn apply_template<const AT: usize>(&mut self, len: usize, fenced: bool) {
+        let (cookie, block) = (self.cookie(), self.next);
+        let request = Request::send(len, true, fenced);
+        let mut text = payload(cookie, len);
+        let fits = AT + 8 <= len && request.units() <= 4;
+        if AT + 8 <= len {
+            // What the program had there before is not sent.
+            text[AT..AT + 8].fill(0xff);
+        }
+        let wr = Wr::send(Inline(&text)).signalled();
+        let Ok(prepared) = self.sq.prepare(if fenced { wr.fenced() } else { wr }) else { return };
+        let template = prepared.template::<AT>();
+        assert_eq!(template.is_ok(), fits);
+        let Ok(template) = template else { return };
+        let bytes: [u8; 8] = payload(cookie, len)[AT..AT + 8].try_into().expect("eight bytes");
+        let refusal = self.refusal(&request);
+        assert_eq!(self.sq.post_template(&template, bytes, cookie), refusal.map_or(Ok(()), Err));
+        if refusal.is_none() {
+            self.note(&request, cookie);
+        }
+        self.check_ring(refusal.is_none().into(), block, request.units());
+    }
+
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Post(request) => {
@@ -437,6 +467,16 @@ impl Session {
                 }
                 self.check_ring(refusal.is_none().into(), block, units);
             }
+            Op::Template(len, place, fenced) => match PLACES[*place] {
+                0 => self.apply_template::<0>(*len, *fenced),
+                1 => self.apply_template::<1>(*len, *fenced),
+                4 => self.apply_template::<4>(*len, *fenced),
+                8 => self.apply_template::<8>(*len, *fenced),
+                12 => self.apply_template::<12>(*len, *fenced),
+                19 => self.apply_template::<19>(*len, *fenced),
+                24 => self.apply_template::<24>(*len, *fenced),
+                _ => self.apply_template::<36>(*len, *fenced),
+            },
             Op::Complete(n) | Op::CompleteEach(n) if !self.outstanding.is_empty() => {
                 let n = n % self.outstanding.len();
                 let block = self.outstanding[n].block;

@@ -256,8 +256,8 @@ fn hot_loops_are_plain() -> Result<(), Failed> {
 
 /// The functions of send queues, and the fences of each in the code that is not in a call. The
 /// poll takes no fence, a post one: between the record and the register.
-const SENDS: [(&str, usize); 4] =
-    [("send_inline", 1), ("send_segment", 1), ("send_prepared", 1), ("poll_sends", 0)];
+const SENDS: [(&str, usize); 5] =
+    [("send_inline", 1), ("send_segment", 1), ("send_prepared", 1), ("send_template", 1), ("poll_sends", 0)];
 
 fn sends_are_plain() -> Result<(), Failed> {
     let probe = probe()?;
@@ -397,6 +397,7 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("send_segment", "send_segment", 32, 39.8),
         ("send_batch", "send_batch", 32, 22.9),
         ("send_prepared", "send_prepared", 32, 43.9),
+        ("send_template", "send_template", 32, 40.9),
         ("poll_sends", "poll_sends", 32, 23.1),
         ("echo", "echo", 32, 124.6),
     ];

@@ -380,8 +380,23 @@ impl OneBlock<'_> {
     /// Writes a prepared WQE, and hands it to the device.
     #[inline(always)]
     pub(crate) fn ring_image(self, image: &WqeImage, dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+        self.ring_image_with(image, [unit([0; 2]); BLOCK_UNITS], dbrec, register);
+    }
+
+    /// Writes a prepared WQE with the bits of `others` as well, and hands it to the device.
+    #[inline(always)]
+    pub(crate) fn ring_image_with(
+        self,
+        image: &WqeImage,
+        others: [Unit; BLOCK_UNITS],
+        dbrec: &mut CounterDbRec,
+        register: &mut SendRegister,
+    ) {
         let mut units = image.first_block();
         units[0] = or_units(units[0], self.ctrl);
+        for (unit, other) in units.iter_mut().zip(others) {
+            *unit = or_units(*unit, other);
+        }
         // SAFETY: four units of a block of the ring, which is 64-byte aligned; exclusive through
         // the borrow of the ring.
         unsafe { self.wqe.cast::<[Unit; 4]>().write(units) };

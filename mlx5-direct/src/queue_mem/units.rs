@@ -42,6 +42,25 @@ pub(crate) fn add_units(a: Unit, b: Unit) -> Unit {
     return a + b;
 }
 
+/// Inline bytes of a Send that the first block of its WQE has.
+pub(crate) const INLINE_OF_SEND: usize = BODY_UNITS * SEGMENT_BYTES - INLINE_HEADER_BYTES;
+
+/// A block with eight bytes at their place if they are the inline bytes of a Send from `AT` on, and
+/// zeros in all other bytes.
+#[inline(always)]
+pub(crate) fn inline_at<const AT: usize>(bytes: [u8; 8]) -> [Unit; BLOCK_UNITS] {
+    const { assert!(AT + 8 <= INLINE_OF_SEND, "the bytes are not in the first block") };
+    let at = SEGMENT_BYTES + INLINE_HEADER_BYTES + AT;
+    let (word, shift) = (at / 8, at % 8 * 8);
+    let value = u64::from_le_bytes(bytes);
+    let mut words = [0; BLOCK_UNITS * SEGMENT_BYTES / 8];
+    words[word] = (value << shift).to_le();
+    if shift != 0 {
+        words[word + 1] = (value >> (64 - shift)).to_le();
+    }
+    [0, 1, 2, 3].map(|n| unit([words[2 * n], words[2 * n + 1]]))
+}
+
 /// Where the units of a WQE go: to memory ([`Units`]) or to registers of the processor
 /// ([`Registers`]).
 pub trait Target {
@@ -76,8 +95,7 @@ impl Registers {
     /// Whether [`push_inline`](Self::push_inline) takes this many bytes.
     #[inline(always)]
     pub(crate) const fn holds_inline(len: usize) -> bool {
-        const MOST: usize = BODY_UNITS * SEGMENT_BYTES - INLINE_HEADER_BYTES;
-        len.is_multiple_of(4) && SEGMENT_BYTES <= len && len <= MOST
+        len.is_multiple_of(4) && SEGMENT_BYTES <= len && len <= INLINE_OF_SEND
     }
 
     /// Appends an inline segment whose length is a multiple of 4 from 16 to 44, and fills the block

@@ -248,6 +248,90 @@ send_prepared:
     pop %rbp
     ret
 
+send_template:
+    push %r15
+    push %r14
+    push %r12
+    push %rbx
+    sub $0x48,%rsp
+    test %rcx,%rcx
+    je line76
+    mov %rcx,%rbx
+    mov %rdx,%r14
+    mov %rsi,%r15
+    mov %rdi,%r12
+    shl $0x4,%rbx
+    add %rdx,%rbx
+    movdqa (%rsi),%xmm2
+    movaps 0x10(%rsi),%xmm3
+    movdqa 0x20(%rsi),%xmm4
+    movaps 0x30(%rsi),%xmm5
+    nopl 0x0(%rax,%rax,1)
+    mov (%r14),%rdx
+    mov 0x8(%r14),%rcx
+    mov 0x38(%r12),%rsi
+    mov 0x88(%r12),%rax
+    mov 0x10(%rax),%rax
+    add %rsi,%rax
+    cmp %rax,0x40(%r12)
+    js line59
+    mov %rax,0x38(%r12)
+    movzwl %si,%esi
+    lea 0x0(,%rsi,8),%edi
+    mov 0x48(%r12),%r8
+    bswap %rsi
+    shr $0x28,%rsi
+    movd %esi,%xmm0
+    paddq 0x20(%r12),%xmm0
+    mov 0x50(%r12),%rsi
+    por %xmm2,%xmm0
+    mov %rcx,(%rsi,%rdi,2)
+    mov %rax,0x8(%rsi,%rdi,2)
+    movq %rdx,%xmm1
+    por %xmm4,%xmm1
+    movdqa %xmm0,(%r8,%rdi,8)
+    movaps %xmm3,0x10(%r8,%rdi,8)
+    movdqa %xmm1,0x20(%r8,%rdi,8)
+    movaps %xmm5,0x30(%r8,%rdi,8)
+    mov 0x70(%r12),%rcx
+    rol $0x8,%ax
+    mov %ax,0x2(%rcx)
+    sfence
+    mov 0x80(%r12),%rax
+    movdqa %xmm0,(%rax)
+    movaps %xmm3,0x10(%rax)
+    movdqa %xmm1,0x20(%rax)
+    movaps %xmm5,0x30(%rax)
+    xor $0x100,%rax
+    mov %rax,0x80(%r12)
+    add $0x10,%r14
+    cmp %rbx,%r14
+    jne line18
+    jmp line76
+    mov %r12,%rdi
+    mov %r15,%rsi
+    movdqa %xmm2,0x30(%rsp)
+    movaps %xmm3,0x20(%rsp)
+    movdqa %xmm4,0x10(%rsp)
+    movaps %xmm5,(%rsp)
+    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq>::post_template_any>
+    movaps (%rsp),%xmm5
+    movdqa 0x10(%rsp),%xmm4
+    movaps 0x20(%rsp),%xmm3
+    movdqa 0x30(%rsp),%xmm2
+    cmp $0x2,%al
+    je line55
+    lea placed(%rip),%rdi
+    lea placed(%rip),%rdx
+    mov $0x9,%esi
+    call *placed(%rip)
+    add $0x48,%rsp
+    pop %rbx
+    pop %r12
+    pop %r14
+    pop %r15
+    ret
+
 poll_sends:
     push %rbp
     push %r15
