@@ -76,7 +76,7 @@ pub use qp::{
     AttrMask, Qp, QpAttr, QpCaps, QpInit, QpKind, QpState, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
     UdDest,
 };
-pub use srq::{Srq, SrqAttr, SrqInit};
+pub use srq::{MOST_STAGED, Srq, SrqAttr, SrqInit, StagedRecv};
 pub use ud::{GRH_LEN, UdRecvBuffer, UdRecvWr};
 pub use wr::{PostError, PostListError, RecvWr, Sge};
 

@@ -330,6 +330,90 @@ impl Srq {
     }
 }
 
+/// The most segments of a [`StagedRecv`].
+pub const MOST_STAGED: usize = 4;
+
+/// A receive for an SRQ, in memory that is used for one post after the other. The caller writes the
+/// segments, and a post writes only what differs from the post before.
+///
+/// On an SRQ for UD, a GRH area must be left in front of the message.
+pub struct StagedRecv {
+    srq: Srq,
+    /// The work request. `next` is always NULL.
+    wr: sys::ibv_recv_wr,
+    /// Written by the device library if it refuses the work request. Not read.
+    bad: *mut sys::ibv_recv_wr,
+    segments: [Sge; MOST_STAGED],
+}
+
+// SAFETY: the pointers are only read by a post, which sets them first. The SRQ is `Send`.
+unsafe impl Send for StagedRecv {}
+// SAFETY: only `&mut self` leads to the pointers. The SRQ is `Sync`.
+unsafe impl Sync for StagedRecv {}
+
+impl StagedRecv {
+    /// For posts to this SRQ.
+    #[must_use]
+    pub fn new(srq: &Srq) -> Self {
+        let none = std::ptr::null_mut();
+        Self {
+            srq: srq.clone(),
+            wr: sys::ibv_recv_wr { wr_id: 0, next: none, sg_list: std::ptr::null_mut(), num_sge: 0 },
+            bad: none,
+            segments: [Sge::default(); MOST_STAGED],
+        }
+    }
+
+    /// The segments of the next post.
+    #[inline(always)]
+    pub fn segments(&mut self) -> &mut [Sge; MOST_STAGED] {
+        &mut self.segments
+    }
+
+    /// The `wr_id` of the last post.
+    #[must_use]
+    pub fn wr_id(&self) -> u64 {
+        self.wr.wr_id
+    }
+
+    /// Posts the first `count` segments without a look at the SRQ: the device library refuses too
+    /// many segments.
+    ///
+    /// # Errors
+    /// What [`StagedRecv::refusal`] converts; nothing was posted.
+    ///
+    /// # References
+    /// ibv_post_srq_recv(3)
+    #[inline(always)]
+    pub fn post(&mut self, wr_id: u64, count: usize) -> std::result::Result<(), i32> {
+        if count > MOST_STAGED {
+            return Err(libc::EINVAL);
+        }
+        self.wr.wr_id = wr_id;
+        self.wr.sg_list = self.segments.as_mut_ptr().cast();
+        self.wr.num_sge = count as i32;
+        // SAFETY: the SRQ is alive; the request and its `count` segments live for the call, and the
+        // verb only reads and copies them.
+        match unsafe { sys::ibv_post_srq_recv(self.srq.raw(), &mut self.wr, &mut self.bad) } {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+
+    /// Why [`StagedRecv::post`] has posted nothing: [`PostError::Full`] or [`PostError::Refused`].
+    /// A function of its own, so that a post has no code for it.
+    #[must_use]
+    pub fn refusal(errno: i32) -> PostError {
+        refused(errno)
+    }
+}
+
+impl std::fmt::Debug for StagedRecv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StagedRecv").field("srq", &self.srq).finish_non_exhaustive()
+    }
+}
+
 impl Drop for SrqInner {
     fn drop(&mut self) {
         // SAFETY: created by ibv_create_srq, freed only here; QPs on it hold a clone, so none is

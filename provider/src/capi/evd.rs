@@ -232,6 +232,22 @@ extern "C" fn evd_dequeue_rest(evd: Handle, out: Out<Event>) -> u32 {
 /// As [`evd_dequeue`], in the table of the verbs path.
 pub(super) extern "C" fn evd_dequeue_by_verbs(evd: Handle, out: Out<Event>) -> u32 {
     if !out.is_null()
+        && let Some(mut queue) = evd.queue_of_evd()
+    {
+        match queue.dequeue_by_verbs(ToC { evd, out }) {
+            Polled::Dto(()) => return SUCCESS,
+            // Only an EVD that takes completions gives this answer.
+            Polled::Empty => return ReturnType::QueueEmpty as u32,
+            Polled::Slow => {}
+        }
+    }
+    evd_dequeue_rest_by_verbs(evd, out)
+}
+
+/// As [`evd_dequeue_rest`], on the verbs path.
+#[inline(never)]
+extern "C" fn evd_dequeue_rest_by_verbs(evd: Handle, out: Out<Event>) -> u32 {
+    if !out.is_null()
         && !tracing::enabled!(tracing::Level::TRACE)
         && let Some(owned) = evd.hot_fast()
         && let Hot::Evd(owned) = &*owned

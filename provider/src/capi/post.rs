@@ -17,6 +17,7 @@ use super::handles::Hot;
 use super::objects::EpObject;
 use super::raw::{In, likely};
 use crate::datapath::WrInfo;
+use crate::datapath::verbs::Refused;
 use crate::ep::RequestKind;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
@@ -249,6 +250,8 @@ extern "C" fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>
 
 /// As [`srq_post_recv`], in the table of the verbs path. A post that the device library refuses
 /// ends with the error at once, so the arguments need not be saved across the library's call.
+///
+/// Calls nothing but one of the two functions below, which find their arguments in their registers.
 pub(super) extern "C" fn srq_post_recv_by_verbs(
     srq: Handle,
     count: i32,
@@ -256,20 +259,26 @@ pub(super) extern "C" fn srq_post_recv_by_verbs(
     cookie: u64,
 ) -> u32 {
     if likely(count == 1) {
-        if let Some(segments) = iov.some()
-            && let Some(mut owned) = srq.hot_fast()
-            && let Hot::Srq(owned) = &mut *owned
-            && let Some(segment) = segments.first()
-        {
-            match owned.post_fast_by_verbs(segment, cookie) {
-                Ok(true) => return SUCCESS,
-                Ok(false) => {}
-                Err(error) => return srq_post_refused(error),
-            }
-        }
-        return srq_post_recv_slow(srq, count, iov, cookie);
+        srq_post_recv_one_by_verbs(srq, count, iov, cookie)
+    } else {
+        srq_post_recv_several_by_verbs(srq, count, iov, cookie)
     }
-    srq_post_recv_several_by_verbs(srq, count, iov, cookie)
+}
+
+#[inline(never)]
+extern "C" fn srq_post_recv_one_by_verbs(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if let Some(segments) = iov.some()
+        && let Some(mut owned) = srq.hot_fast()
+        && let Hot::Srq(owned) = &mut *owned
+        && let Some(segment) = segments.first()
+        && let Some(staged) = owned.stage_by_verbs(segment, cookie)
+    {
+        return match staged.post() {
+            Ok(()) => SUCCESS,
+            Err(refused) => srq_post_refused(refused),
+        };
+    }
+    srq_post_recv_slow(srq, count, iov, cookie)
 }
 
 /// As [`srq_post_recv_several`], on the verbs path, for up to four segments.
@@ -280,23 +289,23 @@ extern "C" fn srq_post_recv_several_by_verbs(
     iov: In<LmrTriplet>,
     cookie: u64,
 ) -> u32 {
-    if (2..=4).contains(&count)
-        && let Some([first, second, more @ ..]) = iov.few(count)
+    if let Some(segments) = iov.several(count)
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
+        && let Some(staged) = owned.stage_several_by_verbs(segments, cookie)
     {
-        match owned.post_several_fast_by_verbs([first, second], more, cookie) {
-            Ok(true) => return SUCCESS,
-            Ok(false) => {}
-            Err(error) => return srq_post_refused(error),
-        }
+        return match staged.post() {
+            Ok(()) => SUCCESS,
+            Err(refused) => srq_post_refused(refused),
+        };
     }
     srq_post_recv_slow(srq, count, iov, cookie)
 }
 
 #[cold]
 #[inline(never)]
-fn srq_post_refused(error: PostError) -> u32 {
+fn srq_post_refused(refused: Refused<'_>) -> u32 {
+    let error = refused.take_back();
     guard("dat_srq_post_recv", || Err(Code::post(error, 5)))
 }
 

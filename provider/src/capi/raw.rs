@@ -149,6 +149,17 @@ impl In<LmrTriplet> {
         }
     }
 
+    /// As [`In::few`], for the posts that may be fast: each condition is a plain branch.
+    #[inline(always)]
+    pub(super) fn several<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
+        let segments = self.some()?.0;
+        if !likely(segments.is_aligned()) || !likely((1..=MAX_IOV as i32).contains(&count)) {
+            return None;
+        }
+        // SAFETY: as in `segments`.
+        Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
+    }
+
     /// `count` segments. More segments than any queue takes are not read; the post fails because of
     /// their number.
     pub(super) fn segments<'a>(self, count: i32) -> Result<&'a [LmrTriplet], Code> {

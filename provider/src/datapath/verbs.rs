@@ -8,9 +8,9 @@ use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
 use super::losses::LostEntries;
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
-use crate::types::{DtoOp, DtoStatus};
+use crate::types::{DtoOp, DtoStatus, LmrTriplet};
 use crate::{Error, Result, ReturnType, Subtype};
-use rxe_fallback::{Cq, Plain, Polled, PostError as Refusal, Sge, Srq, WcOpcode, WcStatus};
+use rxe_fallback::{Cq, Plain, Polled, PostError as Refusal, Sge, Srq, StagedRecv, WcOpcode, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,11 +30,54 @@ pub(crate) struct VerbsPoster {
     poster: EntryPoster,
     /// The ID of a work request without the entry.
     wr_ids: u64,
+    /// The work request of [`VerbsPoster::take_entry`].
+    staged: StagedRecv,
     /// The number of buffers that the device's queue holds.
     room: u32,
     /// Whether the device can resize the SRQ. If not, the SRQ was created at the device's largest
     /// depth.
     resizable: bool,
+}
+
+/// The segments of [`VerbsPoster::stage`], with an entry.
+#[must_use = "the entry counts as posted"]
+pub(crate) struct Staged<'a> {
+    poster: &'a mut VerbsPoster,
+    entry: u32,
+    count: usize,
+}
+
+impl<'a> Staged<'a> {
+    /// Posts the segments.
+    ///
+    /// # Errors
+    /// The device library refuses the buffer: see [`Refused::take_back`].
+    #[inline(always)]
+    pub(crate) fn post(self) -> Result<(), Refused<'a>> {
+        let Self { poster, entry, count } = self;
+        match poster.staged.post(poster.wr_ids | u64::from(entry), count) {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(Refused { poster, errno }),
+        }
+    }
+}
+
+/// A buffer that the device library has refused.
+#[must_use = "the entry counts as posted"]
+pub(crate) struct Refused<'a> {
+    poster: &'a mut VerbsPoster,
+    errno: i32,
+}
+
+impl Refused<'_> {
+    /// Frees the entry. Returns the error.
+    pub(crate) fn take_back(self) -> PostError {
+        let Self { poster, errno } = self;
+        // Read from the work request, so that a post keeps nothing in registers for it.
+        let entry = poster.staged.wr_id() as u32;
+        poster.poster.unpost(&poster.shared.entries, entry);
+        refused(StagedRecv::refusal(errno))
+    }
 }
 
 impl VerbsSrq {
@@ -46,9 +89,10 @@ impl VerbsSrq {
         resizable: bool,
     ) -> Result<(Arc<Self>, VerbsPoster)> {
         let (entries, poster) = SrqEntries::new(depth)?;
+        let staged = StagedRecv::new(&srq);
         let shared = Arc::new(Self { srq, entries, losses: LostEntries::default(), depth: depth.into() });
         let wr_ids = WrId::Srq { srq: id, entry: 0 }.pack();
-        Ok((shared.clone(), VerbsPoster { shared, poster, wr_ids, room, resizable }))
+        Ok((shared.clone(), VerbsPoster { shared, poster, wr_ids, staged, room, resizable }))
     }
 
     pub(crate) fn verbs(&self) -> &Srq {
@@ -107,25 +151,33 @@ impl VerbsPoster {
         self.post_entry(entry, segments)
     }
 
-    /// Does the work of [`VerbsPoster::post`], if an entry is found at once
-    /// ([`EntryPoster::post_returned`]). Otherwise returns false.
-    ///
-    /// # Errors
-    /// The device library refuses the buffer.
-    #[inline(always)]
-    pub(crate) fn post_fast(&mut self, segments: &[Sge], info: &WrInfo) -> Result<bool, PostError> {
-        match self.poster.post_returned(&self.shared.entries, info) {
-            Some(entry) => self.post_entry(entry, segments).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    #[inline(always)]
     fn post_entry(&mut self, entry: u32, segments: &[Sge]) -> Result<(), PostError> {
         self.shared.srq.post_raw(self.wr_ids | u64::from(entry), segments).map_err(|reason| {
             self.poster.unpost(&self.shared.entries, entry);
             refused(reason)
         })
+    }
+
+    /// Sets the lkey of all segments that [`VerbsPoster::stage`] writes.
+    pub(crate) fn set_lkey(&mut self, lkey: u32) {
+        for segment in self.staged.segments() {
+            segment.lkey = lkey;
+        }
+    }
+
+    /// Writes segment `at` of the next [`VerbsPoster::take_entry`], except for its lkey.
+    #[inline(always)]
+    pub(crate) fn stage(&mut self, at: usize, from: &LmrTriplet) {
+        let to = &mut self.staged.segments()[at];
+        (to.addr, to.len) = (from.virtual_address, from.segment_length);
+    }
+
+    /// Takes an entry for the first `count` segments of [`VerbsPoster::stage`], if one is found at
+    /// once ([`EntryPoster::post_returned`]). The caller posts them.
+    #[inline(always)]
+    pub(crate) fn take_entry(&mut self, count: usize, info: &WrInfo) -> Option<Staged<'_>> {
+        let entry = self.poster.post_returned(&self.shared.entries, info)?;
+        Some(Staged { poster: self, entry, count })
     }
 
     pub(crate) fn counts(&self) -> SrqCounts {
@@ -209,7 +261,7 @@ impl VerbsCq {
     /// if the poll fails.
     #[inline(always)]
     pub(crate) fn find(&mut self) -> Option<bool> {
-        if self.polled.is_empty() { self.fill().ok().map(|n| n > 0) } else { Some(true) }
+        self.polled.find().ok()
     }
 
     #[inline(never)]

@@ -232,13 +232,15 @@ pub(crate) struct LkeyCache {
 
 /// The bounds and the lkey of an LMR that passed the checks of a post.
 #[derive(Debug)]
-struct CachedLmr {
+pub(crate) struct CachedLmr {
     context: u32,
     lkey: u32,
     start: u64,
     len: u64,
     /// The length of the longest segment: `len`, or less.
     longest: u32,
+    /// `start + len`.
+    end: u64,
 }
 
 impl CachedLmr {
@@ -253,6 +255,16 @@ impl CachedLmr {
         (segment.lmr_context == self.context && alive && fits && offset <= self.len - len)
             .then_some(self.lkey)
     }
+
+    /// Whether this LMR contains the segment, which has one byte or more. `longest` is not
+    /// compared.
+    #[inline(always)]
+    pub(crate) fn contains(&self, segment: &LmrTriplet) -> bool {
+        let from = segment.virtual_address;
+        let to = from.wrapping_add(segment.segment_length.into());
+        // `to` is not behind `from` if the segment is empty, or if the sum overflows.
+        from >= self.start && to > from && to <= self.end && segment.lmr_context == self.context
+    }
 }
 
 impl LkeyCache {
@@ -262,7 +274,7 @@ impl LkeyCache {
         Self {
             gone: table.gone.clone(),
             gone_then: 0,
-            lmr: CachedLmr { context: 0, lkey: 0, start: 0, len: 0, longest: 0 },
+            lmr: CachedLmr { context: 0, lkey: 0, start: 0, len: 0, longest: 0, end: 0 },
             privileges: MemPriv::empty(),
         }
     }
@@ -287,6 +299,18 @@ impl LkeyCache {
         self.is_alive().then_some(|segment: &LmrTriplet| self.lmr.key(segment, true))
     }
 
+    /// The LMR, for a queue that takes segments of any length. `None` if the cache cannot tell
+    /// whether the LMR is alive.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> Option<&CachedLmr> {
+        self.is_alive().then_some(&self.lmr)
+    }
+
+    /// The lkey of the LMR that was remembered last.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lmr.lkey
+    }
+
     /// Whether the LMR can be written to. [`LkeyCache::key`] does not check this.
     pub(crate) fn is_writable(&self) -> bool {
         self.privileges.contains(MemPriv::LOCAL_WRITE)
@@ -294,7 +318,7 @@ impl LkeyCache {
 
     /// Holds no LMR from now on.
     pub(crate) fn forget(&mut self) {
-        self.lmr.longest = 0;
+        (self.lmr.longest, self.lmr.end) = (0, 0);
     }
 
     /// Remembers an LMR that has just passed [`LmrTable::check`], for segments of up to `longest`
@@ -308,9 +332,11 @@ impl LkeyCache {
             return;
         }
         let start = entry.start.load(Ordering::Relaxed);
-        let len = entry.end.load(Ordering::Relaxed) - start;
+        let end = entry.end.load(Ordering::Relaxed);
+        let len = end - start;
         let lkey = entry.lkey.load(Ordering::Relaxed);
-        self.lmr = CachedLmr { context, lkey, start, len, longest: len.min(longest.into()) as u32 };
+        let longest = len.min(longest.into()) as u32;
+        self.lmr = CachedLmr { context, lkey, start, len, longest, end };
         self.privileges = MemPriv::from_bits_truncate(entry.privileges.load(Ordering::Relaxed));
         self.gone_then = gone;
     }
@@ -346,5 +372,32 @@ mod tests {
         assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
         table.remove(number);
         assert!(!table.are_live(&[number], None));
+    }
+
+    /// At both ends, without a byte, at the end of the address space, and with another context.
+    #[test]
+    fn an_lmr_contains_what_the_key_is_for() {
+        let (start, end) = (0x1000, 0x2000);
+        let lmr = CachedLmr { context: 5, lkey: 9, start, len: end - start, longest: end - start, end };
+        let addresses = [0, start - 1, start, start + 1, end - 1, end, end + 1, u64::MAX - 1, u64::MAX];
+        let lengths = [0, 1, 2, 0xfff, 0x1000, 0x1001, u32::MAX];
+        for virtual_address in addresses {
+            for segment_length in lengths {
+                for lmr_context in [0, 4, 5, 6] {
+                    let segment = LmrTriplet { virtual_address, segment_length, lmr_context };
+                    let inside = u128::from(virtual_address) >= start.into()
+                        && u128::from(virtual_address) + u128::from(segment_length) <= end.into();
+                    let expected = inside && segment_length > 0 && lmr_context == 5;
+                    assert_eq!(lmr.contains(&segment), expected, "{segment:?}");
+                    assert_eq!(lmr.key(&segment, true), expected.then_some(9), "{segment:?}");
+                }
+            }
+        }
+        // A cache without an LMR.
+        let table = LmrTable::new().unwrap();
+        let none = LkeyCache::none(&table);
+        let segment = LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 };
+        assert!(!none.live().unwrap().contains(&segment));
+        assert!(!none.live().unwrap().contains(&LmrTriplet { segment_length: 1, ..segment }));
     }
 }

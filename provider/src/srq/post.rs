@@ -10,7 +10,7 @@
 
 use super::Srq;
 use crate::Subtype;
-use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster};
+use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::Staged};
 use crate::defaults::Defaults;
 use crate::device::{LkeyCache, Use};
 use crate::error::{Direction, PostError};
@@ -83,45 +83,43 @@ impl Srq {
         post_several_in_run(poster, &self.last, self.inner.max_iov, iov, cookie)
     }
 
-    /// As [`Srq::post_fast`], on the verbs path.
-    ///
-    /// # Errors
-    /// The device refuses the buffer.
+    /// Prepares what [`Srq::post_fast`] posts, on the verbs path. `None` if another function has to
+    /// post.
     #[inline(always)]
-    pub(crate) fn post_fast_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Result<bool, PostError> {
-        let SrqPoster::Verbs(poster) = &mut self.poster else { return Ok(false) };
-        let Some(lkey) = self.last.key(one) else { return Ok(false) };
-        poster.post_fast(&[sge(one, lkey)], &in_one_lmr(one, cookie))
+    pub(crate) fn stage_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Option<Staged<'_>> {
+        let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
+        if !self.last.live()?.contains(one) {
+            return None;
+        }
+        poster.stage(0, one);
+        poster.take_entry(1, &in_one_lmr(one, cookie))
     }
 
-    /// As [`Srq::post_fast_by_verbs`], for two segments, and up to two more.
-    ///
-    /// # Errors
-    /// As [`Srq::post_fast_by_verbs`].
+    /// As [`Srq::stage_by_verbs`], for two to four segments.
     #[inline(always)]
-    pub(crate) fn post_several_fast_by_verbs(
-        &mut self,
-        [first, second]: [&LmrTriplet; 2],
-        more: &[LmrTriplet],
-        cookie: u64,
-    ) -> Result<bool, PostError> {
-        let SrqPoster::Verbs(poster) = &mut self.poster else { return Ok(false) };
-        let Some(key) = self.last.keys() else { return Ok(false) };
-        let count = 2 + more.len();
-        if count > self.inner.max_iov as usize {
-            return Ok(false);
+    pub(crate) fn stage_several_by_verbs(&mut self, iov: &[LmrTriplet], cookie: u64) -> Option<Staged<'_>> {
+        let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
+        let lmr = self.last.live()?;
+        if iov.len() > self.inner.max_iov as usize {
+            return None;
         }
-        let mut segments = [Sge::default(); 4];
-        let (Some(a), Some(b)) = (key(first), key(second)) else { return Ok(false) };
-        (segments[0], segments[1]) = (sge(first, a), sge(second, b));
-        for (to, from) in segments[2..].iter_mut().zip(more) {
-            let Some(lkey) = key(from) else { return Ok(false) };
-            *to = sge(from, lkey);
+        let mut put = |at: usize, from: &LmrTriplet| {
+            poster.stage(at, from);
+            lmr.contains(from).then_some(())
+        };
+        // Straight-line code: a loop would count the segments.
+        let [first, second, more @ ..] = iov else { return None };
+        put(0, first)?;
+        put(1, second)?;
+        if let [third, more @ ..] = more {
+            put(2, third)?;
+            match more {
+                [] => {}
+                [fourth] => put(3, fourth)?,
+                _ => return None,
+            }
         }
-        match segments.get(..count) {
-            Some(segments) => poster.post_fast(segments, &in_one_lmr(first, cookie)),
-            None => Ok(false),
-        }
+        poster.take_entry(iov.len(), &in_one_lmr(first, cookie))
     }
 
     /// Posts any number of segments on either path, and says why a post is refused.
@@ -191,6 +189,9 @@ impl Srq {
         let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
             self.last.remember(&inner.device.lmrs, segment.lmr_context, u32::MAX);
+            if let SrqPoster::Verbs(poster) = &mut self.poster {
+                poster.set_lkey(self.last.lkey());
+            }
         }
         self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }

@@ -15,7 +15,7 @@ const MOST: usize = 32;
 pub struct Polled {
     cq: Cq,
     invalidate_flags: u32,
-    list: Box<[Wc]>,
+    list: Box<[Wc; MOST]>,
     /// The oldest completion that was not taken.
     next: usize,
     /// The end of the list's used part.
@@ -71,7 +71,8 @@ impl Polled {
         let mut list = Vec::new();
         list.try_reserve_exact(MOST)?;
         list.resize(MOST, Wc::EMPTY);
-        Ok(Self { invalidate_flags: cq.inner.invalidate_flags, cq, list: list.into(), next: 0, end: 0 })
+        let list = list.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("as long as reserved"));
+        Ok(Self { invalidate_flags: cq.inner.invalidate_flags, cq, list, next: 0, end: 0 })
     }
 
     /// The CQ.
@@ -110,19 +111,28 @@ impl Polled {
     /// ibv_poll_cq(3)
     #[inline]
     pub fn fill(&mut self) -> Result<usize> {
-        if !self.is_empty() {
-            return Ok(self.len());
+        match self.find() {
+            Ok(_) => Ok(self.len()),
+            Err(failed) => Err(poll_failed(failed)),
         }
-        (self.next, self.end) = (0, 0);
+    }
+
+    /// Does the work of [`Polled::fill`]. Returns whether there is a completion. The error is what
+    /// the device library has returned.
+    #[inline(always)]
+    pub fn find(&mut self) -> std::result::Result<bool, i32> {
+        if !self.is_empty() {
+            return Ok(true);
+        }
         // SAFETY: the CQ is alive; the list has room for as many completions, of the verb's type.
-        let got =
-            unsafe { sys::ibv_poll_cq(self.cq.raw(), self.list.len() as i32, self.list.as_mut_ptr().cast()) };
+        let got = unsafe { sys::ibv_poll_cq(self.cq.raw(), MOST as i32, self.list.as_mut_ptr().cast()) };
         match usize::try_from(got) {
+            Ok(0) => Ok(false),
             Ok(got) => {
-                self.end = got.min(self.list.len());
-                Ok(self.end)
+                (self.next, self.end) = (0, got.min(MOST));
+                Ok(true)
             }
-            Err(_) => Err(poll_failed(got)),
+            Err(_) => Err(got),
         }
     }
 

@@ -31,29 +31,39 @@ impl Queue {
         self.counts.polled += 1;
         Some(success)
     }
+
+    /// Takes the next event, if it is a success without an effect that is next on the only CQ of
+    /// the EVD. Polls that CQ if no polled completion is left. Otherwise, nothing has changed.
+    #[inline(always)]
+    pub(crate) fn dequeue_by_verbs<T: Take>(&mut self, take: T) -> Polled<T::Event> {
+        if SlowPath::REQUESTS.contains(self.slow_path)
+            && let Some(cq) = self.cq.as_mut().and_then(CqPath::by_verbs)
+        {
+            match cq.find() {
+                Some(true) => {
+                    if let Some(success) = self.next_by_verbs::<true>() {
+                        return Polled::Dto(take.success(success));
+                    }
+                }
+                Some(false) => {
+                    self.counts.dequeued(false, true);
+                    return Polled::Empty;
+                }
+                None => {}
+            }
+        }
+        Polled::Slow
+    }
 }
 
 impl EvdInner {
     /// As [`EvdInner::dequeue_fast`], on the verbs path.
     #[inline(always)]
     pub(crate) fn dequeue_fast_by_verbs<T: Take>(&self, take: T) -> Polled<T::Event> {
-        if let Some(mut locked) = self.queue.try_lock_fast() {
-            let queue = &mut *locked;
-            if SlowPath::REQUESTS.contains(queue.slow_path)
-                && let Some(cq) = queue.cq.as_mut().and_then(CqPath::by_verbs)
-            {
-                match cq.find() {
-                    Some(true) => {
-                        if let Some(success) = queue.next_by_verbs::<true>() {
-                            return Polled::Dto(take.success(success));
-                        }
-                    }
-                    Some(false) => {
-                        queue.counts.dequeued(false, true);
-                        return Polled::Empty;
-                    }
-                    None => {}
-                }
+        if let Some(mut queue) = self.queue.try_lock_fast() {
+            match queue.dequeue_by_verbs(take) {
+                Polled::Slow => {}
+                polled => return polled,
             }
         }
         self.dequeue_rest(take)
