@@ -78,6 +78,13 @@ struct LowWatermark {
     armed: bool,
 }
 
+/// The room of an SRQ of this depth that the device cannot resize, by verbs. The device library
+/// uses all places of the SRQ in turn, so with room for `most` buffers hardly a post would find its
+/// place in a cache.
+fn room_by_verbs(depth: u32, most: u32) -> u32 {
+    depth.saturating_mul(4).max(4095).min(most)
+}
+
 impl Srq {
     /// Creates an SRQ for at least `max_recv_dtos` buffers of at least `max_recv_iov` segments.
     ///
@@ -110,7 +117,12 @@ impl Srq {
         }
         let depth = attr.max_recv_dtos as u32;
         let resizable = device.context.attributes().srq_resize;
-        let room = if resizable { depth } else { device.attr.max_recv_per_srq as u32 };
+        let most = device.attr.max_recv_per_srq as u32;
+        let room = match device.path.is_direct() {
+            _ if resizable => depth,
+            true => most,
+            false => room_by_verbs(depth, most),
+        };
         let id = next_id();
         let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };
         let create =
@@ -176,7 +188,9 @@ impl Srq {
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for a depth below 1 or over the IA's limit (R102). INVALID_STATE
     /// for a depth below the outstanding count (R97) or below the low watermark (R100).
-    /// INSUFFICIENT_RESOURCES from the device; the depth then stays unchanged (R103).
+    /// INSUFFICIENT_RESOURCES from the device; the depth then stays unchanged (R103). On a device
+    /// that cannot resize an SRQ, by standard verbs, also for more than four times the depth at
+    /// creation, if that is more than 4,095.
     ///
     /// # References
     /// dat_srq_resize(3DAT).

@@ -120,9 +120,9 @@ fn creating_and_resizing_srqs() {
         with_each_failure(
             "a deeper SRQ",
             surroundings,
-            |(srq, _)| srq.resize(5000).inspect_err(|_| assert_eq!(srq.query().unwrap().max_recv_dtos, 16)),
+            |(srq, _)| srq.resize(4000).inspect_err(|_| assert_eq!(srq.query().unwrap().max_recv_dtos, 16)),
             |(srq, rig), ()| {
-                assert_eq!(srq.query().unwrap().max_recv_dtos, 5000);
+                assert_eq!(srq.query().unwrap().max_recv_dtos, 4000);
                 receives(rig, srq);
             },
         );

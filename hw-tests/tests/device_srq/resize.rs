@@ -4,7 +4,7 @@ use crate::*;
 use doorbell::{CompletionFlags, EpAttr, EpEvds, Srq};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Test, tests};
+use doorbell_hw_tests::{Pair, Rig, Side, Test, devices, tests};
 use std::collections::HashMap;
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -16,9 +16,15 @@ pub(crate) const TESTS: &[Test] = tests![
     r100_srq_resize_below_low_watermark,
     r102_srq_resize_bad_value,
     r103_srq_resize_no_resources,
+    r103_srq_resize_beyond_the_room,
     r104_srq_resize_under_traffic,
     r105_srq_resize_leaves_watermark_armed,
 ];
+
+/// An SRQ that the device lets grow to the largest depth, whether it can resize an SRQ or not.
+fn growing(side: &Side) -> Srq {
+    side.srq(side.ia.attributes().max_recv_per_srq / 4 + 1)
+}
 
 fn depth(srq: &Srq) -> i32 {
     srq.query().unwrap().max_recv_dtos
@@ -61,7 +67,7 @@ fn r94_srq_resize_grow_again_and_again() {
     let rig = Rig::new();
     let limits = rig.server.ia.attributes();
     let most = limits.max_recv_per_srq;
-    let mut srq = rig.server.srq(4);
+    let mut srq = growing(&rig.server);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 2, 64, 0, 1);
     for _ in 0..limits.max_evd_qlen / most + 3 {
@@ -156,7 +162,8 @@ fn r100_srq_resize_below_low_watermark() {
 /// check.
 fn r102_srq_resize_bad_value() {
     let side = server();
-    let mut srq = side.srq(4);
+    let mut srq = growing(&side);
+    srq.resize(4).unwrap();
     side.post(&mut srq, 4, 64, 0, 0);
     srq.set_low_watermark(4).unwrap();
     let most = side.ia.attributes().max_recv_per_srq;
@@ -179,7 +186,7 @@ fn r103_srq_resize_no_resources() {
     let recv = dto_evd(side);
     let evds = EpEvds { recv: Some(&recv), ..side.evds() };
     let large = side.srq(most / 2 + 2);
-    let mut small = side.srq(8);
+    let mut small = growing(side);
     let on_large = Ep::create_with_srq(&side.ia, &side.pz, evds, &large, &attr).unwrap();
     let on_small = Ep::create_with_srq(&side.ia, &side.pz, evds, &small, &attr).unwrap();
     side.post(&mut small, 3, 64, 0, 0);
@@ -201,6 +208,35 @@ fn r103_srq_resize_no_resources() {
     on_large.free().unwrap();
     large.free().unwrap();
     small.resize(most).unwrap();
+}
+
+/// By verbs, an SRQ that the device cannot resize has room for four times its depth, and for 4,095
+/// buffers. A larger depth is refused, and changes nothing.
+fn r103_srq_resize_beyond_the_room() {
+    let side = server();
+    let most = side.ia.attributes().max_recv_per_srq;
+    let name = devices().expect("DOORBELL_TEST_DEVICES names the devices").0;
+    let resizable = rxe_fallback::Context::open(&name).unwrap().attributes().srq_resize;
+    let unlimited = resizable || side.ia.provider_attributes().datapath == "direct";
+    for (from, room) in [(4, 4095), (1500, 6000)] {
+        let mut srq = side.srq(from);
+        side.post(&mut srq, 3, 64, 0, 0);
+        srq.resize(room.min(most)).unwrap();
+        assert_eq!(counts(&srq), (3, 3));
+        for to in [room + 1, most].into_iter().filter(|&to| room < to && to <= most) {
+            if unlimited {
+                srq.resize(to).unwrap();
+            } else {
+                assert_eq!(resize_refused(&mut srq, to), dat::RESOURCE_MEMORY);
+            }
+        }
+        let all = depth(&srq);
+        for _ in 3..all {
+            srq.post_recv(&[side.lmr.triplet(0, 64)], 7).unwrap();
+        }
+        assert_eq!(post_refused(srq.post_recv(&[], 0)), dat::RESOURCE_SRQ);
+        assert_eq!(counts(&srq), (all, all));
+    }
 }
 
 /// While two connections carry numbered messages the SRQ grows and shrinks after each: all messages
