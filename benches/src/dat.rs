@@ -132,8 +132,8 @@ impl DatPost {
     }
 
     /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs
-    /// only when the program sends or polls. For a case whose timed part sends, the device has a
-    /// thread of its own instead.
+    /// only when the program sends or polls. For a case whose timed part sends, or polls in vain, the
+    /// device has a thread of its own instead.
     fn command(&self, subject: Subject, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
         let threads = spec.case.threads();
         let mut command = Command::new(threads.map_or(self.program(), |_| self.threads()));
@@ -162,7 +162,7 @@ impl DatPost {
         if device::named().is_none() {
             command
                 .env("LD_PRELOAD", &self.device)
-                .env("MLX5_EMU_MODE", if spec.case.sends_by_dat() { "thread" } else { "stepped" })
+                .env("MLX5_EMU_MODE", if spec.case.needs_device_thread() { "thread" } else { "stepped" })
                 .env("MLX5_EMU_SESSION", session());
         }
         command
