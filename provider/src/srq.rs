@@ -118,10 +118,12 @@ impl Srq {
         let depth = attr.max_recv_dtos as u32;
         let resizable = device.context.attributes().srq_resize;
         let most = device.attr.max_recv_per_srq as u32;
-        let room = match device.path.is_direct() {
-            _ if resizable => depth,
-            true => most,
-            false => room_by_verbs(depth, most),
+        let room = if resizable {
+            depth
+        } else if device.path.is_direct() {
+            most
+        } else {
+            room_by_verbs(depth, most)
         };
         let id = next_id();
         let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };

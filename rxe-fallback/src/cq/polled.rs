@@ -117,8 +117,10 @@ impl Polled {
         }
     }
 
-    /// Does the work of [`Polled::fill`]. Returns whether there is a completion. The error is what
-    /// the device library has returned.
+    /// Does the work of [`Polled::fill`]. Returns whether there is a completion.
+    ///
+    /// # Errors
+    /// What the device library has returned, which [`Polled::fill`] makes an error of.
     #[inline(always)]
     pub fn find(&mut self) -> std::result::Result<bool, i32> {
         if !self.is_empty() {
