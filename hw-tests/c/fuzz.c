@@ -4,7 +4,9 @@
  * provider can survive is left out: pointers to memory that is not there, arguments that make the
  * device write over this program, waits without end.
  *
- *     fuzz IA IA [SECONDS [SEED]]
+ *     fuzz IA IA [SECONDS [SEED [CALLS]]]
+ *
+ * ends after this time or this number of calls, whatever comes first.
  *
  * What has to hold: nothing crashes or hangs; a call on a handle that is not live says
  * INVALID_HANDLE; no other code than those of the call; the IAs can be closed; and nothing is left
@@ -114,6 +116,7 @@ static pthread_barrier_t ready;
 
 struct player {
     pthread_t thread;
+    unsigned index;
     uint64_t number;
     int faulty;
 };
@@ -122,6 +125,7 @@ static void *play(void *arg)
 {
     struct player *player = arg;
 
+    thread_number = player->index + 1;
     start_with(player->number);
     begin_on(a.ia, 0);
     begin_on(b.ia, 1);
@@ -149,7 +153,7 @@ static void life(uint64_t number)
     }
     pthread_barrier_init(&ready, NULL, 3);
     for (int i = 0; several && i < 3; i++) {
-        players[i] = (struct player){.number = number * 1000 + i, .faulty = faulty};
+        players[i] = (struct player){.index = i, .number = number * 1000 + i, .faulty = faulty};
         CHECK(pthread_create(&players[i].thread, NULL, play, &players[i]) == 0);
     }
     if (several)
@@ -226,17 +230,26 @@ static void check_memory(unsigned lives, long long since)
     CHECK(least.mappings <= settled.mappings + MORE_MAPPINGS);
 }
 
+static unsigned long long sum(const unsigned *counts)
+{
+    unsigned long long all = 0;
+
+    for (unsigned i = 0; i < 79; i++)
+        all += counts[i];
+    return all;
+}
+
 int main(int argc, char **argv)
 {
     int seconds = argc > 3 ? atoi(argv[3]) : 10;
+    unsigned long long most = argc > 5 ? strtoull(argv[5], NULL, 0) : ULLONG_MAX;
     long long start = now_ms(), end = start + seconds * 1000LL;
-    unsigned long long made = 0, done = 0;
     unsigned lives = 0, never = 0;
     struct holdings before;
     struct sigaction on = {.sa_handler = last_words};
 
     if (argc < 3) {
-        printf("usage: %s IA IA [SECONDS [SEED]]\n", argv[0]);
+        printf("usage: %s IA IA [SECONDS [SEED [CALLS]]]\n", argv[0]);
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -255,17 +268,16 @@ int main(int argc, char **argv)
         if (failures > 0) {
             printf("failed in the life with seed %llu (%s, %s)\n", (unsigned long long)seed,
                    several ? "three threads" : "one thread", seed % 3 == 2 ? "with faults" : "without faults");
+            print_last_calls();
         }
-    } while (now_ms() < end && failures == 0);
+    } while (now_ms() < end && sum(calls_made) < most && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
-        made += calls_made[i];
-        done += calls_done[i];
         if (!calls_made[i] && lives > 3)
             printf("slot %u was never called\n", i), never++;
     }
     CHECK(never == 0);
-    printf("%u lives, %llu calls of which %llu succeeded, %u callbacks, last seed %llu\n", lives, made, done, called_back,
-           (unsigned long long)seed);
+    printf("%u lives, %llu calls of which %llu succeeded, %u callbacks, last seed %llu\n", lives, sum(calls_made),
+           sum(calls_done), called_back, (unsigned long long)seed);
     if (getenv("FUZZ_TABLE"))
         for (unsigned i = 0; i < 79; i++)
             printf("slot %2u: %7u calls, %7u succeeded\n", i, calls_made[i], calls_done[i]);

@@ -33,6 +33,7 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
     if (!live)
         listed = code == ERROR(DAT_INVALID_HANDLE, sub);
     checks++;
+    note_call(code, live);
     if (!listed) {
         failures++;
         printf("%s gave %#010x on a %s handle, seed %llu\n", now_calling, code, live ? "live" : "dead",

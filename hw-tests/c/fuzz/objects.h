@@ -6,6 +6,17 @@ static uint64_t seed;
 /* Each thread has its own objects and its own memory. The threads share the IAs. */
 static __thread uint64_t state;
 static __thread const char *now_calling = "nothing";
+static __thread unsigned thread_number;
+
+/* The last calls of each thread: a ring that a failure prints. */
+#define LAST 64
+static struct call {
+    const char *name;
+    unsigned code;
+    int live;
+    unsigned long long when;
+} last_calls[4][LAST];
+static unsigned calls_noted[4];
 
 static uint64_t next(void)
 {
@@ -24,6 +35,25 @@ static unsigned rnd(unsigned n)
 static int percent(unsigned p)
 {
     return rnd(100) < p;
+}
+
+static void note_call(unsigned code, int live)
+{
+    static unsigned long long moment;
+    struct call *call = &last_calls[thread_number][calls_noted[thread_number]++ % LAST];
+
+    *call = (struct call){now_calling, code, live, __atomic_add_fetch(&moment, 1, __ATOMIC_RELAXED)};
+}
+
+static void print_last_calls(void)
+{
+    for (unsigned thread = 0; thread < 4; thread++)
+        for (unsigned i = calls_noted[thread] > LAST ? calls_noted[thread] - LAST : 0; i < calls_noted[thread]; i++) {
+            const struct call *call = &last_calls[thread][i % LAST];
+
+            printf("thread %u, call %llu: %s of a %s handle gave %#010x\n", thread, call->when, call->name,
+                   call->live ? "live" : "dead", call->code);
+        }
 }
 
 static void last_words(int sig)
