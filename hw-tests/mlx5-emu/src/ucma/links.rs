@@ -2,8 +2,9 @@
 //! processes.
 //!
 //! A listener's name is bound when the listener binds its address, so the kernel prevents two
-//! processes from holding the same name. Names that only overlap (a wildcard and an address) are
-//! found in /proc/net/unix. One link carries all connections of a pair of processes. End of file on
+//! processes from holding the same name. Of names that only overlap (a wildcard and an address), a
+//! new address finds the wildcard by connecting to the wildcard's second socket, and a new wildcard
+//! finds the addresses in /proc/net/unix, which takes longer. One link carries all connections of a pair of processes. End of file on
 //! the link means that the other process is gone.
 
 use std::collections::{HashMap, VecDeque};
@@ -31,6 +32,8 @@ struct Link {
 struct Bound {
     socket: OwnedFd,
     token: u64,
+    /// Of a wildcard: a datagram socket of the same name, by which others find it.
+    _beacon: Option<OwnedFd>,
 }
 
 /// Input from a link.
@@ -100,14 +103,40 @@ impl Links {
         true
     }
 
-    /// Names of the same port that others hold, from the list of all Unix sockets.
+    /// Names of the same port that others hold. `name` itself may be missing, since the kernel
+    /// prevents a second bind, and so may other addresses, if `name` is an address.
     fn taken(&self, name: &Name) -> Vec<Name> {
+        if name.ip.is_unspecified() {
+            return self.listed(name);
+        }
+        let Ok(probe) = sock::datagrams() else { return self.listed(name) };
+        let held = |other: &Name| sock::connect(&probe, &self.socket_name(other)).is_ok();
+        Name::wildcards(name.port_space, name.port).into_iter().filter(held).collect()
+    }
+
+    /// The second socket of a wildcard. The error of a wildcard that exists is that of
+    /// [`Name::conflict`].
+    fn beacon(&self, name: &Name) -> Result<OwnedFd, Errno> {
+        let beacon = sock::datagrams().map_err(|e| errno(&e))?;
+        match sock::bind(&beacon, &self.socket_name(name)).map_err(|e| errno(&e)) {
+            Err(libc::EADDRINUSE) => Err(libc::EADDRNOTAVAIL),
+            result => result.map(|()| beacon),
+        }
+    }
+
+    /// Names of the same port that others hold, from the list of all Unix sockets.
+    fn listed(&self, name: &Name) -> Vec<Name> {
         let prefix = format!("@{}", self.prefix());
         let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        // An accepted connection appears under the listener's name, but does not occupy the name.
+        // An accepted connection appears under the listener's name, but does not occupy the name. The
+        // second socket of a wildcard is of another type.
+        const SEQPACKET: &str = "0005";
         const CONNECTED: &str = "03";
         list.lines()
-            .filter(|line| line.split_whitespace().nth(5) != Some(CONNECTED))
+            .filter(|line| {
+                let mut fields = line.split_whitespace().skip(4);
+                fields.next() == Some(SEQPACKET) && fields.next() != Some(CONNECTED)
+            })
             .filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix(&prefix).and_then(Name::parse))
             .filter(|other| (other.port_space, other.port) == (name.port_space, name.port))
             .collect()
@@ -178,13 +207,14 @@ impl Links {
 impl Net for Links {
     fn bind(&mut self, name: &Name) -> Result<(), Errno> {
         let socket = sock::socket().map_err(|e| errno(&e))?;
+        let beacon = if name.ip.is_unspecified() { Some(self.beacon(name)?) } else { None };
         if let Some(conflict) = self.taken(name).iter().find_map(|other| name.conflict(other)) {
             return Err(conflict);
         }
         sock::bind(&socket, &self.socket_name(name)).map_err(|e| errno(&e))?;
         let token = LISTENER | u64::from(self.next);
         self.next = self.next.wrapping_add(1).clamp(1, LinkId::MAX - 1);
-        self.bound.insert(*name, Bound { socket, token });
+        self.bound.insert(*name, Bound { socket, token, _beacon: beacon });
         self.listeners.insert(token, *name);
         Ok(())
     }
@@ -273,5 +303,35 @@ mod tests {
         server.unbind(&name);
         client.bind(&name).expect("the port is free");
         assert_eq!(server.links.len(), 1, "and the connection is still there");
+    }
+
+    #[test]
+    fn a_wildcard_and_an_address_of_other_processes_exclude_each_other() {
+        let namespace = format!("overlap-{}", std::process::id());
+        let mut first = Links::new(namespace.clone()).expect("first");
+        let mut second = Links::new(namespace).expect("second");
+        let name = |ip: &str| Name::parse(&format!("0106/7471/{ip}")).expect("name");
+        let overlaps = [
+            ("0.0.0.0", "127.0.0.1"),
+            ("::", "127.0.0.1"),
+            ("::", "::1"),
+            ("::!", "::1"),
+            ("::", "0.0.0.0"),
+            ("0.0.0.0", "0.0.0.0"),
+        ];
+        for (one, other) in overlaps {
+            for (held, wanted) in [(one, other), (other, one)] {
+                first.bind(&name(held)).expect("bind");
+                let refusal = second.bind(&name(wanted));
+                assert_eq!(refusal, Err(libc::EADDRNOTAVAIL), "{wanted} while {held} is held");
+                first.unbind(&name(held));
+                second.bind(&name(wanted)).expect("free again");
+                second.unbind(&name(wanted));
+            }
+        }
+        first.bind(&name("127.0.0.1")).expect("bind");
+        assert_eq!(second.bind(&name("127.0.0.1")), Err(libc::EADDRINUSE));
+        second.bind(&name("127.0.0.2")).expect("another address");
+        second.bind(&name("::!")).expect("another family");
     }
 }

@@ -63,6 +63,17 @@ impl Name {
         (self.ip == taken.ip).then_some(libc::EADDRINUSE)
     }
 
+    /// The wildcards of this port.
+    pub(crate) fn wildcards(port_space: u16, port: u16) -> [Self; 3] {
+        let v6 = IpAddr::from([0u16; 8]);
+        [(IpAddr::from([0u8; 4]), false), (v6, false), (v6, true)].map(|(ip, only_v6)| Self {
+            port_space,
+            port,
+            ip,
+            only_v6,
+        })
+    }
+
     /// The names under which a listener for `dst` may be found, best first.
     pub(crate) fn candidates(port_space: u16, dst: SocketAddr) -> Vec<Self> {
         let name = |ip, only_v6| Self { port_space, port: dst.port(), ip, only_v6 };

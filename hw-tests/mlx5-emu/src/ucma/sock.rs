@@ -38,6 +38,14 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
+/// A close-on-exec SOCK_DGRAM socket. Its names are apart from those of [`socket`]; a name that is
+/// bound can be connected to, and its owner does not notice.
+pub(super) fn datagrams() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers involved.
+    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
 /// Takes the abstract name.
 pub(super) fn bind(fd: &OwnedFd, name: &str) -> io::Result<()> {
     let (addr, len) = address(name)?;
