@@ -11,9 +11,10 @@
  * What has to hold: nothing crashes or hangs; a call on a handle that is not live says
  * INVALID_HANDLE; no other code than those of the call; the IAs can be closed; and nothing is left
  * behind: descriptors, threads, objects of the device after each life, and in a run of more than
- * three minutes mappings, and memory if this is compiled with -DCOUNT_MEMORY. A failure says its
- * seed, and the same seed with the same program makes the same calls (the device's events may come
- * at other times). */
+ * three minutes and 2 M calls mappings, and memory if this is compiled with -DCOUNT_MEMORY. A
+ * failure says its seed, the last calls of each thread and, if their number has changed, what the
+ * descriptors are. The same seed with the same program makes the same calls (the device's events
+ * may come at other times). */
 #include "tests.h"
 /* Not under valgrind, which has to see the provider's own allocations. */
 #ifdef COUNT_MEMORY
@@ -116,7 +117,7 @@ static pthread_barrier_t ready;
 
 struct player {
     pthread_t thread;
-    unsigned index;
+    unsigned index, length;
     uint64_t number;
     int faulty;
 };
@@ -130,8 +131,17 @@ static void *play(void *arg)
     begin_on(a.ia, 0);
     begin_on(b.ia, 1);
     pthread_barrier_wait(&ready);
-    calls(1000, player->faulty);
+    calls(player->length, player->faulty);
     return NULL;
+}
+
+/* The number of calls of a life. In the many short lives IAs are closed while connections are being
+ * made; in long ones there are more objects, and more handles of dead objects. */
+static unsigned some_length(void)
+{
+    unsigned p = rnd(16);
+
+    return p == 0 ? 6000 : p < 3 ? 3000 : 60 + rnd(240);
 }
 
 /* One life: opens two IAs, makes calls for a while from one thread or from three, and ends
@@ -142,8 +152,11 @@ static void life(uint64_t number)
     struct player players[3];
     int faulty = number % 3 == 2;
 
+    unsigned length;
+
     several = number % 4 == 3;
     start_with(number);
+    length = some_length();
     for (int i = 0; i < 2; i++) {
         side_open(sides[i], ia_names[i]);
         table = *(const DAT_PROVIDER **)raw(sides[i]->ia);
@@ -153,14 +166,14 @@ static void life(uint64_t number)
     }
     pthread_barrier_init(&ready, NULL, 3);
     for (int i = 0; several && i < 3; i++) {
-        players[i] = (struct player){.index = i, .number = number * 1000 + i, .faulty = faulty};
+        players[i] = (struct player){.index = i, .length = length / 3, .number = number * 1000 + i, .faulty = faulty};
         CHECK(pthread_create(&players[i].thread, NULL, play, &players[i]) == 0);
     }
     if (several)
         for (int i = 0; i < 3; i++)
             CHECK(pthread_join(players[i].thread, NULL) == 0);
     else
-        calls(3000, faulty);
+        calls(length, faulty);
     emu("no faults");
     /* IAs that the fuzzing opened through the table are closed through the table, and a and b
      * through libdat2. */
@@ -196,8 +209,8 @@ static long mappings(void)
  * first: the provider keeps dead handles (98,304 at most) and answers to datagram peers (for 70 s,
  * 16,384 at most). So the smallest value of each block of lives is compared with that of the first
  * block after this growth. */
-#define LIVES_OF_A_BLOCK 100
-#define SETTLED_LIVES 500
+#define CALLS_OF_A_BLOCK 300000
+#define SETTLED_CALLS 1500000
 #define SETTLED_MS 150000
 /* For those answers, and the EPs' memory that they hold. */
 #define MORE_BYTES (24LL << 20)
@@ -208,28 +221,6 @@ static struct level {
     long mappings;
 } settled, least;
 
-static void check_memory(unsigned lives, long long since)
-{
-    static unsigned of_block;
-    struct level now = {counted_bytes, mappings()};
-
-    if (lives < SETTLED_LIVES || now_ms() - since < SETTLED_MS)
-        return;
-    if (of_block++ == 0)
-        least = now;
-    least.bytes = now.bytes < least.bytes ? now.bytes : least.bytes;
-    least.mappings = now.mappings < least.mappings ? now.mappings : least.mappings;
-    if (of_block < LIVES_OF_A_BLOCK)
-        return;
-    of_block = 0;
-    if (settled.mappings == 0)
-        settled = least;
-    printf("after %u lives: at least %lld bytes and %ld mappings in the last %d; %lld and %ld at first; last seed %llu\n", lives,
-           least.bytes, least.mappings, LIVES_OF_A_BLOCK, settled.bytes, settled.mappings, (unsigned long long)seed);
-    CHECK(least.bytes <= settled.bytes + MORE_BYTES);
-    CHECK(least.mappings <= settled.mappings + MORE_MAPPINGS);
-}
-
 static unsigned long long sum(const unsigned *counts)
 {
     unsigned long long all = 0;
@@ -237,6 +228,31 @@ static unsigned long long sum(const unsigned *counts)
     for (unsigned i = 0; i < 79; i++)
         all += counts[i];
     return all;
+}
+
+static void check_memory(unsigned lives, long long since)
+{
+    static unsigned long long block_end;
+    unsigned long long calls = sum(calls_made);
+    struct level now = {counted_bytes, mappings()};
+
+    if (calls < SETTLED_CALLS || now_ms() - since < SETTLED_MS)
+        return;
+    if (block_end == 0)
+        block_end = calls + CALLS_OF_A_BLOCK, least = now;
+    least.bytes = now.bytes < least.bytes ? now.bytes : least.bytes;
+    least.mappings = now.mappings < least.mappings ? now.mappings : least.mappings;
+    if (calls < block_end)
+        return;
+    if (settled.mappings == 0)
+        settled = least;
+    printf("after %u lives, %llu calls: at least %lld bytes and %ld mappings in the last %d calls; %lld and %ld at first; "
+           "last seed %llu\n",
+           lives, calls, least.bytes, least.mappings, CALLS_OF_A_BLOCK, settled.bytes, settled.mappings,
+           (unsigned long long)seed);
+    CHECK(least.bytes <= settled.bytes + MORE_BYTES);
+    CHECK(least.mappings <= settled.mappings + MORE_MAPPINGS);
+    block_end = 0;
 }
 
 int main(int argc, char **argv)
@@ -272,7 +288,7 @@ int main(int argc, char **argv)
         }
     } while (now_ms() < end && sum(calls_made) < most && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
-        if (!calls_made[i] && lives > 3)
+        if (!calls_made[i] && sum(calls_made) > 20000)
             printf("slot %u was never called\n", i), never++;
     }
     CHECK(never == 0);

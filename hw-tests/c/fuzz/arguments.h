@@ -73,6 +73,14 @@ static int any_count(void)
     return percent(50) ? (int)rnd(20) : percent(80) ? odd[rnd(16)] : (int)next();
 }
 
+/* The size of an object. Large ones are less frequent, because their memory takes most of the time. */
+static int any_size(void)
+{
+    int n = any_count();
+
+    return n > 4096 && n < INT_MAX && !percent(10) ? 1 + n % 1000 : n;
+}
+
 static unsigned any_flags(unsigned sensible)
 {
     unsigned p = rnd(100);
@@ -188,9 +196,9 @@ static DAT_EP_ATTR *attributes(void)
     if (nonsense())
         e.request_completion_flags = post_flags();
     if (nonsense())
-        e.max_recv_dtos = any_count();
+        e.max_recv_dtos = any_size();
     if (nonsense())
-        e.max_request_dtos = any_count();
+        e.max_request_dtos = any_size();
     if (nonsense())
         e.max_request_iov = any_count();
     if (nonsense())

@@ -49,7 +49,7 @@ static void one_call(void)
         if (count_live(IA) > 3 || several)
             break;
         now_calling = "ia_open";
-        if (judge(0, table->ia_open_func(name, any_count(), evd, o), OF_CREATE | T(DAT_PROVIDER_NOT_FOUND), 1, 0) ==
+        if (judge(0, table->ia_open_func(name, any_size(), evd, o), OF_CREATE | T(DAT_PROVIDER_NOT_FOUND), 1, 0) ==
             DAT_SUCCESS) {
             ia = written(o);
             born(ia, IA, ia);
@@ -127,7 +127,7 @@ static void one_call(void)
         unsigned flags = any_flags((unsigned[]){0x20, 0x20, 0x20, 0x10, 0x40, 1, 0x1f0, 0x71, 0xf1, 0x80}[rnd(10)]);
 
         ia = any_handle(IA);
-        if (DID(15, evd_create, IA, ia, OF_CREATE, ia, !nonsense() ? 1 + (int)rnd(100) : any_count(),
+        if (DID(15, evd_create, IA, ia, OF_CREATE, ia, !nonsense() ? 1 + (int)rnd(100) : any_size(),
                 percent(70) ? DAT_HANDLE_NULL : any_handle(CNO), flags, o)) {
             NEW(EVD);
             objects[known - 1].flags = flags;
@@ -157,7 +157,7 @@ static void one_call(void)
         break;
     case 21:
         h = any_handle(EVD);
-        CALL(21, evd_resize, EVD, h, OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES, h, any_count());
+        CALL(21, evd_resize, EVD, h, OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES, h, any_size());
         break;
     case 22:
         h = any_handle(EVD);
@@ -330,7 +330,7 @@ static void one_call(void)
         CALL(61, ep_set_watermark, EP, h, OF_HANDLE | OF_ARGUMENT, h, any_count(), any_count());
         break;
     case 62: {
-        DAT_SRQ_ATTR attr = {!nonsense() ? 1 + (int)rnd(64) : any_count(), !nonsense() ? 1 + (int)rnd(3) : any_count(),
+        DAT_SRQ_ATTR attr = {!nonsense() ? 1 + (int)rnd(64) : any_size(), !nonsense() ? 1 + (int)rnd(3) : any_count(),
                              !nonsense() ? 0 : any_count()};
 
         ia = any_handle(IA);
@@ -355,7 +355,7 @@ static void one_call(void)
         break;
     case 66:
         h = any_handle(SRQ);
-        CALL(66, srq_resize, SRQ, h, OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES, h, any_count());
+        CALL(66, srq_resize, SRQ, h, OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES, h, any_size());
         break;
     case 67:
         h = any_handle(SRQ);
