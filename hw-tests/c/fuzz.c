@@ -255,6 +255,9 @@ static void check_memory(unsigned lives, long long since)
     block_end = 0;
 }
 
+/* A run makes at least this many calls, however slow it is, as under valgrind. */
+#define LEAST_CALLS 3000
+
 int main(int argc, char **argv)
 {
     int seconds = argc > 3 ? atoi(argv[3]) : 10;
@@ -286,7 +289,7 @@ int main(int argc, char **argv)
                    several ? "three threads" : "one thread", seed % 3 == 2 ? "with faults" : "without faults");
             print_last_calls();
         }
-    } while (now_ms() < end && sum(calls_made) < most && failures == 0);
+    } while ((now_ms() < end || sum(calls_made) < LEAST_CALLS) && sum(calls_made) < most && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
         if (!calls_made[i] && sum(calls_made) > 20000)
             printf("slot %u was never called\n", i), never++;
