@@ -2,15 +2,19 @@
 
 use crate::*;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData, ReturnType,
-    reason,
+    AsyncKind, AsyncObject, CloseFlags, Cno, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData,
+    ReturnType, reason,
 };
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Rig, Test, dat, tests};
+use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     r252_recv_evd_overflow_async,
     flushed_requests_overflow_their_evd,
+    a_resize_or_query_tells_an_overflow_that_it_finds,
+    a_dequeue_tells_an_overflow_that_it_finds,
+    a_request_flushed_at_once_is_announced,
+    a_buffer_posted_again_gets_no_message_twice,
     r254_recv_evd_free_refused,
     r255_recv_evd_free_releases_entries,
     r256_recv_evd_resize_keeps_events,
@@ -76,6 +80,110 @@ fn flushed_requests_overflow_their_evd() {
     }
     expect_nothing(&requests);
     expect_nothing(server.ia.async_evd());
+}
+
+/// A server EP with more room for requests than its own request EVD has, connected to an EP with
+/// receives for all of them. Returns the EVD's length, too.
+fn narrow(rig: &Rig, flags: EvdFlags) -> (Pair, Evd, Count) {
+    let server = &rig.server;
+    let requests = Evd::create(&server.ia, 1, None, flags).unwrap();
+    let qlen = requests.query().unwrap().qlen;
+    let evds = EpEvds { request: Some(&requests), ..server.evds() };
+    let attr = EpAttr { max_request_dtos: qlen + 4, ..EpAttr::default() };
+    let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    let client = rig.client.ep(&EpAttr { max_recv_dtos: qlen + 4, ..EpAttr::default() });
+    let mut pair = rig.connect(ep, client);
+    for cookie in 0..qlen as u64 + 4 {
+        pair.client.post_recv(&[], cookie, NONE).unwrap();
+    }
+    (pair, requests, qlen)
+}
+
+/// The only event on the asynchronous EVD says that this EVD has overflowed.
+fn expect_overflow(rig: &Rig, evd: &Evd) {
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(evd.id())));
+    expect_nothing(rig.server.ia.async_evd());
+}
+
+/// No other call harvests the completions.
+fn a_resize_or_query_tells_an_overflow_that_it_finds() {
+    let rig = Rig::new();
+    let looks: [fn(&Evd, Count); 2] =
+        [|evd, qlen| evd.resize(qlen).unwrap(), |evd, _| assert!(evd.query().is_ok())];
+    for look in looks {
+        let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
+        for cookie in 0..=qlen as u64 {
+            pair.server.post_send(&[], cookie, NONE).unwrap();
+        }
+        until("it has found them all", || {
+            look(&requests, qlen);
+            rig.server.ia.async_evd().query().unwrap().queued > 0
+        });
+        expect_overflow(&rig, &requests);
+        (0..qlen as u64).for_each(|cookie| assert_eq!(dto(&requests).cookie, cookie));
+        expect_nothing(&requests);
+    }
+}
+
+/// The EVD is full of software events before each dequeue, so the completion never has room.
+fn a_dequeue_tells_an_overflow_that_it_finds() {
+    let rig = Rig::new();
+    let (mut pair, requests, _) = narrow(&rig, EvdFlags::DTO | EvdFlags::SOFTWARE);
+    pair.server.post_send(&[], 0, NONE).unwrap();
+    until("a dequeue has found it", || {
+        while requests.post_software_event(1).is_ok() {}
+        assert!(matches!(requests.dequeue().unwrap().data, EventData::Software(1)));
+        rig.server.ia.async_evd().query().unwrap().queued > 0
+    });
+    expect_overflow(&rig, &requests);
+}
+
+/// A request of a disconnected EP, and a receive, are flushed without the device: nothing else
+/// wakes who waits for them, on the EVD or on its CNO.
+fn a_request_flushed_at_once_is_announced() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    rig.disconnect(&pair);
+    let waiting = waiter(&server.request, Some(LONG), 1);
+    pair.server.post_send(&[], 7, NONE).unwrap();
+    let EventData::Dto(sent) = waiting.join().unwrap().unwrap().event.data else { panic!("a completion") };
+    assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 7));
+
+    let cno = Cno::create(&server.ia).unwrap();
+    server.recv.set_cno(Some(&cno)).unwrap();
+    expect_quiet(&cno);
+    pair.server.post_recv(&[], 8, NONE).unwrap();
+    assert_eq!(cno.wait(Some(LONG)).unwrap(), server.recv.id());
+    let received = dto(&server.recv);
+    assert_eq!((received.status, received.cookie), (DtoStatus::Flushed, 8));
+}
+
+/// Two messages are polled together, and new posts take the entries of both, since the SRQ has no
+/// others. No dequeue may take a completion of an entry's last buffer for one of the new buffer.
+fn a_buffer_posted_again_gets_no_message_twice() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let mut srq = server.srq(2);
+    server.post(&mut srq, 2, 64, 0, 0);
+    let mut pair = rig.connect_srq(&srq);
+    for round in 0..8 {
+        rig.send(&mut pair, 0, 8);
+        rig.send(&mut pair, 0, 8);
+        for cookie in [2 * round, 2 * round + 1] {
+            // No wait: that takes all completions off the CQ.
+            let mut found = None;
+            until("the message is there", || {
+                found = server.recv.dequeue().ok();
+                found.is_some()
+            });
+            assert!(matches!(found.unwrap().data, EventData::Dto(received) if received.cookie == cookie));
+        }
+        server.post(&mut srq, 2, 64, 0, 2 * round + 2);
+        assert_eq!(code(server.recv.dequeue()), dat::QUEUE_EMPTY);
+    }
+    assert_eq!(counts(&srq), (2, 2));
 }
 
 /// An EVD that an EP feeds, by whatever stream, cannot be freed: INVALID_STATE (EVD_IN_USE); after
