@@ -29,6 +29,7 @@ fn main() {
         pieces_are_sent_in_their_order,
         sends_of_all_sizes_arrive_whole,
         each_send_of_a_pool_is_checked,
+        dropped_pools_leave_no_memory_behind,
     ])
     .exit();
 }
@@ -427,4 +428,15 @@ fn each_send_of_a_pool_is_checked() {
     let (_buf, error) = pool.send(&mut pair.client, buf, 8, NONE).unwrap_err();
     assert!(matches!(error, PostError::Stale(_)), "{error}");
     drop((server, pair, received));
+}
+
+/// The IA has a table of its pools. Everything of a pool that is dropped leaves it.
+fn dropped_pools_leave_no_memory_behind() {
+    const POOLS: i64 = 200;
+    let side = one_side();
+    let make = || (0..POOLS).for_each(|_| drop(RecvPool::new(&side.ia, &side.pz, 1, 64).unwrap()));
+    // Tables grow once.
+    make();
+    let left = allocation_counter::measure(make).count_current;
+    assert!(left < POOLS / 4, "{left} allocations left after {POOLS} pools");
 }
