@@ -92,6 +92,8 @@ impl Ia {
 
     fn open_device(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
         headroom()?;
+        // Before the libraries below start threads.
+        biased_lock::prepare();
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
         // A link-local address is valid only on its own link, and the connection manager does not

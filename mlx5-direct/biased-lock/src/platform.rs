@@ -30,6 +30,13 @@ pub(super) fn has_heavy_fence() -> bool {
     *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED))
 }
 
+/// Prepares the process for biased locks. Without this call the first lock does it. That takes
+/// milliseconds in a process with several threads, because the kernel waits until all processors
+/// have switched threads; in a process with one thread it takes one system call.
+pub fn prepare() {
+    has_heavy_fence();
+}
+
 /// Executes a full memory barrier in every running thread of this process. A thread that is not
 /// running executed one when it was scheduled out.
 pub(super) fn heavy_fence() {
