@@ -81,7 +81,7 @@ pub(crate) struct EvdInner {
     pub(crate) context: AtomicU64,
     channel: Option<CompChannel>,
     /// The consumer gave no EVD for this stream: completions are harvested and discarded (R87).
-    discards: bool,
+    pub(crate) discards: bool,
     live: AtomicBool,
     /// A thread is in `wait` (R248).
     waiting: AtomicBool,
@@ -274,9 +274,12 @@ pub(crate) enum Polled<T> {
     Slow,
 }
 
-/// The next power of two, at least 8, but at most the device's limit.
+/// The next power of two, at least 8, but at most the device's limit. One less if that is enough:
+/// a CQ of mlx5 holds one entry less than a power of two, and would take twice the memory for one
+/// more.
 fn round_up(qlen: usize, most: Count) -> usize {
-    qlen.max(8).next_power_of_two().min(qlen.max(most.max(8) as usize))
+    let rounded = qlen.max(8).next_power_of_two();
+    (rounded - usize::from(rounded > qlen)).min(qlen.max(most.max(8) as usize))
 }
 
 impl std::fmt::Debug for EvdInner {

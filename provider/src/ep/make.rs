@@ -154,9 +154,8 @@ impl EpSpec {
     pub(super) fn open_queues(&self, id: EpId) -> Result<EpQueues> {
         headroom()?;
         let timers = self.device.reactor.reserve_timers()?;
-        let discards = self.defaults.discards()?;
-        let recv = self.recv.clone().unwrap_or_else(|| discards.clone());
-        let request = self.request.clone().unwrap_or(discards);
+        let or_discards = |evd: &Option<Arc<_>>| evd.clone().map_or_else(|| self.defaults.discards(), Ok);
+        let (recv, request) = (or_discards(&self.recv)?, or_discards(&self.request)?);
         if let Some(srq) = &self.srq {
             srq.attach(&recv)?;
         }

@@ -188,8 +188,7 @@ impl EpInner {
             3,
             on_srq,
         )?;
-        let discards = self.defaults.discards()?;
-        let given = |evd: &Arc<_>| (!Arc::ptr_eq(evd, &discards)).then(|| evd.clone());
+        let given = |evd: &Arc<EvdInner>| (!evd.discards).then(|| evd.clone());
         let spec = EpSpec {
             device: self.device.clone(),
             defaults: self.defaults.clone(),
@@ -202,7 +201,7 @@ impl EpInner {
         };
         spec.check(Some(self.id), self.id, ArgNumbers { recv: 2, request: 2 })?;
         self.check_posted(change, &old)?;
-        let anew = self.needs_another_qp(&spec, &old)?;
+        let anew = self.needs_another_qp(&spec, &old);
         if anew && self.is_ud() {
             self.check_unused(state)?;
         }
@@ -261,20 +260,22 @@ impl EpInner {
         Ok(())
     }
 
-    fn needs_another_qp(&self, spec: &EpSpec, old: &EpAttr) -> Result<bool> {
-        let discards = self.defaults.discards()?;
-        let same = |now: &Arc<_>, new: &Option<Arc<_>>| Arc::ptr_eq(now, new.as_ref().unwrap_or(&discards));
+    fn needs_another_qp(&self, spec: &EpSpec, old: &EpAttr) -> bool {
+        let same = |now: &Arc<EvdInner>, new: &Option<Arc<EvdInner>>| match new {
+            Some(new) => Arc::ptr_eq(now, new),
+            None => now.discards,
+        };
         let new = &spec.attr;
         let rdma = if self.is_ud() { 0 } else { new.max_rdma_read_iov.max(new.max_rdma_write_iov) };
         let room = new.max_request_iov.max(rdma);
-        Ok(spec.pz.number != self.pz_number()
+        spec.pz.number != self.pz_number()
             || !same(&self.recv_evd, &spec.recv)
             || !same(&self.request_evd, &spec.request)
             || new.max_request_dtos > old.max_request_dtos
             || room > old.max_request_iov
             || new.max_inline > old.max_inline
             || self.srq.is_none()
-                && (new.max_recv_dtos > old.max_recv_dtos || new.max_recv_iov > old.max_recv_iov))
+                && (new.max_recv_dtos > old.max_recv_dtos || new.max_recv_iov > old.max_recv_iov)
     }
 
     fn change_connect_evd(&self, to: Option<&Arc<EvdInner>>) -> Result<()> {
@@ -341,7 +342,6 @@ impl EpInner {
             }
         })?;
         // Remove the EP's own streams once: the new streams may be on the same EVDs.
-        let discards = self.defaults.discards()?;
         let stream = |kind, flags: CompletionFlags| Stream { ep: self.id, kind, flags };
         let recv = stream(StreamKind::Recv { srq: self.srq.is_some() }, self.pair.recv_flags());
         let request = stream(StreamKind::Request, self.pair.request_flags());
@@ -352,7 +352,7 @@ impl EpInner {
             [(&self.recv_evd, recv, self.room.recv), (&self.request_evd, request, self.room.request)]
         {
             evd.forget(qpn);
-            evd.detach_one((!Arc::ptr_eq(evd, &discards)).then_some(stream), room);
+            evd.detach_one((!evd.discards).then_some(stream), room);
         }
         self.room.give_back(&qp, &self.recv_evd, &self.request_evd);
         if let Some(srq) = &self.srq {
