@@ -58,15 +58,18 @@ pub(crate) struct Use {
 
 impl LmrTable {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
+        let table = Self {
             chunks: table(CHUNKS, |_| OnceLock::new())?,
             free: Mutex::new(FreeEntries { list: std::collections::VecDeque::new(), next: 0 }),
             gone: Arc::default(),
-        })
+        };
+        // Here rather than in the program's first registration.
+        table.chunk(0)?;
+        Ok(table)
     }
 
-    /// Chunk `n`, created if necessary. The caller holds the lock of `free`, so no other thread
-    /// creates the chunk.
+    /// Chunk `n`, created if necessary. The caller holds the lock of `free`, or nobody else has the
+    /// table yet, so no other thread creates the chunk.
     fn chunk(&self, n: usize) -> Result<&Chunk> {
         if let Some(chunk) = self.chunks[n].get() {
             return Ok(chunk);
