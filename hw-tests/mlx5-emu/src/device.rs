@@ -253,6 +253,8 @@ pub(crate) fn mutex() -> &'static Mutex<Device> {
         // SAFETY: the pointer came from Box::leak and is never freed.
         return unsafe { &*known };
     }
+    // Here rather than in the program's first registration.
+    crate::mem::can_populate();
     let fresh = Box::into_raw(Box::new(Mutex::new(Device::new())));
     match DEVICE.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: just leaked, never freed.

@@ -323,10 +323,11 @@ fn run() {
         let timer = device.next_timer_ns().map(Duration::from_nanos);
         let contexts = device.contexts.len();
         let restless = device.is_restless();
-        if let Some(watch) = &mut watch {
-            watch.note(&mut device);
-        }
+        let wanted = watch.as_mut().and_then(|watch| watch.note(&mut device));
         drop(device);
+        if let (Some(watch), Some(wanted)) = (&mut watch, wanted) {
+            watch.find_mappings(&wanted);
+        }
         if watch.as_mut().is_some_and(|watching| watching.lift(&touched).is_err()) {
             // Closing the descriptor lifts every protection.
             watch = None;

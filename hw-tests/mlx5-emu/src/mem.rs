@@ -110,8 +110,8 @@ fn populate(first: u64, pages: usize, writable: bool) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// True when the kernel can populate (Linux 5.14).
-fn can_populate() -> bool {
+/// True when the kernel can populate (Linux 5.14). The first call tries it.
+pub(crate) fn can_populate() -> bool {
     static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *KNOWN.get_or_init(|| {
         let own = Box::new([0u8; 2 * PAGE as usize]);

@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use crate::device::Device;
+use crate::device::{Context, Device};
 use crate::sys;
 
 /// `ioctl` numbers and bits of `linux/userfaultfd.h`.
@@ -60,6 +60,32 @@ pub(crate) struct Touched {
     pub(crate) context: usize,
     pub(crate) index: u32,
     address: u64,
+}
+
+/// The UAR pages of a context.
+#[derive(Debug)]
+struct WantedContext {
+    context: usize,
+    inode: u64,
+    /// Where the device itself has mapped the pages.
+    own: u64,
+    pages: Vec<u32>,
+}
+
+/// The UAR pages of the device, whose mappings are looked for.
+#[derive(Debug)]
+pub(crate) struct Wanted(Vec<WantedContext>);
+
+impl Wanted {
+    fn of(device: &Device) -> Self {
+        let of_context = |(context, state): (usize, &Context)| WantedContext {
+            context,
+            inode: state.inode,
+            own: state.uar.address(),
+            pages: state.uar_pages.iter().map(|page| page.index).collect(),
+        };
+        Self(device.contexts.iter().map(of_context).collect())
+    }
 }
 
 /// The watch over this process's doorbell pages.
@@ -206,7 +232,8 @@ impl Watch {
     }
 
     /// Updates the watch from the device's data about its pages. Called with the device locked.
-    pub(crate) fn note(&mut self, device: &mut Device) {
+    /// Returns what [`Watch::find_mappings`] needs, if the mappings have to be looked up.
+    pub(crate) fn note(&mut self, device: &mut Device) -> Option<Wanted> {
         let now = Instant::now();
         if self.changes != Some(device.uar_changes) {
             self.changes = Some(device.uar_changes);
@@ -214,8 +241,9 @@ impl Watch {
             self.next_look = now;
             self.look_after = Duration::from_millis(1);
         }
+        let mut wanted = None;
         if !self.complete && now >= self.next_look {
-            self.find_mappings(device);
+            wanted = Some(Wanted::of(device));
             self.next_look = now + self.look_after;
             self.look_after = (self.look_after * 2).min(Duration::from_secs(1));
         }
@@ -226,10 +254,12 @@ impl Watch {
                 page.quiet_at = Some(now + HOOKED_QUIET);
             }
         }
+        wanted
     }
 
-    /// Finds the addresses at which the program has mapped the UAR pages.
-    fn find_mappings(&mut self, device: &Device) {
+    /// Finds the addresses at which the program has mapped the UAR pages. Called without the
+    /// device's lock, since it takes longer than most commands.
+    pub(crate) fn find_mappings(&mut self, wanted: &Wanted) {
         let Ok(maps) = read_all(&self.maps) else { return };
         let mut found: Vec<Page> = Vec::new();
         for line in maps.lines().filter(|line| line.contains("mlx5-emu-uar")) {
@@ -244,18 +274,15 @@ impl Watch {
                 continue;
             };
             let inode = inode.and_then(|text| text.parse().ok());
-            let Some((context, state)) = device.contexts.iter().find(|(_, state)| Some(state.inode) == inode)
-            else {
-                continue;
-            };
+            let Some(wanted) = wanted.0.iter().find(|wanted| Some(wanted.inode) == inode) else { continue };
             // The device's own mapping covers all pages; a program maps them one by one.
-            if start <= state.uar.address() && state.uar.address() < end {
+            if start <= wanted.own && wanted.own < end {
                 continue;
             }
             for step in 0..(end - start) / PAGE {
                 let Ok(index) = u32::try_from(offset / PAGE + step) else { break };
-                if state.uar_slot(index).is_some() {
-                    let address = start + step * PAGE;
+                if wanted.pages.contains(&index) {
+                    let (context, address) = (wanted.context, start + step * PAGE);
                     found.push(Page { address, context, index, protected: false, quiet_at: None });
                 }
             }
@@ -275,9 +302,9 @@ impl Watch {
             let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
             control(self.fd.as_raw_fd(), uffd::REGISTER, &mut request).is_ok()
         });
-        self.complete = device.contexts.iter().all(|(context, state)| {
-            state.uar_pages.iter().all(|page| {
-                found.iter().any(|mapped| (mapped.context, mapped.index) == (context, page.index))
+        self.complete = wanted.0.iter().all(|wanted| {
+            wanted.pages.iter().all(|&page| {
+                found.iter().any(|mapped| (mapped.context, mapped.index) == (wanted.context, page))
             })
         });
         self.pages = found;
