@@ -103,6 +103,11 @@ pub(crate) fn ucx_workers() -> bool {
     env("MLX5_EMU_UCX").as_deref() != Some("0")
 }
 
+/// Whether the engine runs in calls of DAT programs (`MLX5_EMU_DAT=0`: it does not).
+pub(crate) fn dat_polls() -> bool {
+    env("MLX5_EMU_DAT").as_deref() != Some("0")
+}
+
 /// `MLX5_EMU_STRICT=1`: complaints make a preloaded program exit with status 86.
 pub(crate) fn strict() -> bool {
     env("MLX5_EMU_STRICT").as_deref() == Some("1")

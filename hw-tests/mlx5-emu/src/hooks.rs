@@ -325,7 +325,7 @@ fn poll_step() -> bool {
     peers
 }
 
-/// A driver polls that libmlx5 does not serve, and that told the device so ([`crate::ucx`]).
+/// A driver polls that libmlx5 does not serve, and that told the device so ([`crate::ucx`], [`crate::dat`]).
 ///
 /// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine.
 pub(crate) fn driver_polls() {
@@ -350,6 +350,19 @@ pub(crate) fn driver_polls() {
     });
     LAST.store(crate::helper::program_polls(), Ordering::Relaxed);
     after_step(news, peers);
+}
+
+/// A driver has rung a doorbell, and told the device so ([`crate::dat`]).
+pub(crate) fn driver_posted() {
+    if !hooked() || !device::exists() {
+        return;
+    }
+    guarded(|| {
+        let mut device = device::lock();
+        if device.contexts.len() > 0 {
+            device.driver_step(crate::waits::are_trusted());
+        }
+    });
 }
 
 /// A poll ran the engine, and then found something or nothing.

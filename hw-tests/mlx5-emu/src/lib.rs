@@ -13,6 +13,7 @@ mod commands;
 mod complaints;
 mod config;
 mod control;
+pub mod dat;
 mod device;
 pub mod devices;
 mod engine;
