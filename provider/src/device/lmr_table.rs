@@ -381,7 +381,8 @@ mod tests {
     #[test]
     fn an_lmr_contains_what_the_key_is_for() {
         let (start, end) = (0x1000, 0x2000);
-        let lmr = CachedLmr { context: 5, lkey: 9, start, len: end - start, longest: end - start, end };
+        let len = end - start;
+        let lmr = CachedLmr { context: 5, lkey: 9, start, len, longest: len as u32, end };
         let addresses = [0, start - 1, start, start + 1, end - 1, end, end + 1, u64::MAX - 1, u64::MAX];
         let lengths = [0, 1, 2, 0xfff, 0x1000, 0x1001, u32::MAX];
         for virtual_address in addresses {
