@@ -175,24 +175,24 @@ fn locked_instructions() -> Result<(), Failed> {
 fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     let direct = [
-        (CaseName::DatPost, 1, 97.0),
-        (CaseName::DatPost, 2, 203.0),
-        (CaseName::DatPost, 4, 251.0),
-        (CaseName::DatReap, 1, 165.0),
-        (CaseName::DatSend, 1, 150.0),
-        (CaseName::DatReapSend, 1, 160.0),
-        (CaseName::DatEmpty, 1, 165.0),
-        (CaseName::DatEmptySends, 1, 140.0),
-        (CaseName::DatAnswer, 1, 580.0),
+        (CaseName::DatPost, 1, 95.5),
+        (CaseName::DatPost, 2, 188.0),
+        (CaseName::DatPost, 4, 237.0),
+        (CaseName::DatReap, 1, 162.0),
+        (CaseName::DatSend, 1, 145.0),
+        (CaseName::DatReapSend, 1, 148.0),
+        (CaseName::DatEmpty, 1, 157.0),
+        (CaseName::DatEmptySends, 1, 136.0),
+        (CaseName::DatAnswer, 1, 556.0),
     ];
     let by_verbs = [
-        (CaseName::DatPost, 1, 223.0),
-        (CaseName::DatPost, 2, 305.0),
-        (CaseName::DatPost, 4, 373.0),
-        (CaseName::DatReap, 1, 447.0),
+        (CaseName::DatPost, 1, 216.0),
+        (CaseName::DatPost, 2, 259.0),
+        (CaseName::DatPost, 4, 316.0),
+        (CaseName::DatReap, 1, 412.0),
         (CaseName::DatSend, 1, 478.0),
-        (CaseName::DatReapSend, 1, 338.0),
-        (CaseName::DatAnswer, 1, 1_470.0),
+        (CaseName::DatReapSend, 1, 298.0),
+        (CaseName::DatAnswer, 1, 1_400.0),
     ];
     let direct = direct.map(|limit| (Subject::Provider, limit));
     let by_verbs = by_verbs.map(|limit| (Subject::ProviderVerbs, limit));
@@ -231,8 +231,8 @@ fn instructions_under_doorbell_run() -> Result<(), Failed> {
         (CaseName::EmptyPoll, 1, 1, 113.5),
         (CaseName::Send, 1, 1, 148.5),
         (CaseName::Send, 32, 1, 98.5),
-        (CaseName::SendWr, 1, 1, 226.0),
-        (CaseName::SendWr, 32, 1, 139.5),
+        (CaseName::SendWr, 1, 1, 228.0),
+        (CaseName::SendWr, 32, 1, 143.0),
         (CaseName::ReapSend, 1, 1, 214.0),
     ];
     let (stepper, plan) = (Stepper::new()?, plan(false));
