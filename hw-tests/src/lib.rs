@@ -19,6 +19,11 @@ pub fn devices() -> Option<(String, String)> {
     Some((server, client))
 }
 
+/// Whether the tests run on rxe devices.
+pub fn on_rxe() -> bool {
+    devices().is_some_and(|(device, _)| device.starts_with("rxe"))
+}
+
 /// Writes the log to standard error, as far as `DOORBELL_LOG` asks (`debug`, `doorbell=trace`,
 /// ...).
 pub fn log() {

@@ -125,7 +125,11 @@ fn a_small_send_of_a_pool_goes_with_its_request() {
         second.fill(len as u8);
         pool.send(&mut pair.client, second, len, NONE).unwrap();
         drop(pool);
-        pair.server.post_recv(&receive, 1, NONE).unwrap();
+        // rxe sends the message again and again, each time from its memory, and fails without a
+        // receive. With one, the first copy might arrive late, and still be taken.
+        if !doorbell_hw_tests::on_rxe() {
+            pair.server.post_recv(&receive, 1, NONE).unwrap();
+        }
         let sent = dto(&rig.client.request);
         if inline && rig.client.ia.provider_attributes().datapath == "direct" {
             assert_eq!(sent.status, DtoStatus::Success, "{len} bytes");
