@@ -432,11 +432,12 @@ fn each_send_of_a_pool_is_checked() {
 
 /// The IA has a table of its pools. Everything of a pool that is dropped leaves it.
 fn dropped_pools_leave_no_memory_behind() {
-    const POOLS: i64 = 200;
+    const POOLS: i64 = 600;
     let side = one_side();
     let make = || (0..POOLS).for_each(|_| drop(RecvPool::new(&side.ia, &side.pz, 1, 64).unwrap()));
-    // Tables grow once.
+    // Tables grow once. The process's list of what a child of a fork disowns is tidied now and then
+    // only, so it keeps some pools for a while: as many as all tests have at that time.
     make();
     let left = allocation_counter::measure(make).count_current;
-    assert!(left < POOLS / 4, "{left} allocations left after {POOLS} pools");
+    assert!(left < POOLS / 2, "{left} allocations left after {POOLS} pools");
 }
