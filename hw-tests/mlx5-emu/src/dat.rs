@@ -9,13 +9,12 @@
 //! as it is, so that a program's calls cost what they cost without the device.
 #![expect(unsafe_code, reason = "C entry points with raw pointers, functions of libdat2")]
 
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
 use crate::config::{Mode, mode};
-use crate::mem;
+use crate::{mem, sys};
 
 /// Where the functions are in `DAT_PROVIDER`, in words: a name, a pointer, and 79 functions.
 const EVD_DEQUEUE: usize = 25;
@@ -66,26 +65,6 @@ static POSTS_OF_READS: [PostRead; TABLES] = [
     ep_post_rdma_read::<6>,
     ep_post_rdma_read::<7>,
 ];
-
-/// The address of libdat2's function with this name, or null.
-fn of_libdat(name: &CStr) -> *mut c_void {
-    // SAFETY: the names are NUL-terminated. RTLD_NOLOAD only finds a library that is loaded, and
-    // the caller of this module's function needs libdat2 and keeps it loaded.
-    unsafe {
-        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
-        if !next.is_null() {
-            return next;
-        }
-        // The program loaded libdat2 with dlopen(3), outside the scope of RTLD_NEXT.
-        let library = libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        if library.is_null() {
-            return library;
-        }
-        let found = libc::dlsym(library, name.as_ptr());
-        libc::dlclose(library);
-        found
-    }
-}
 
 /// Replaces the entry at this word of a table by `hook`, and stores the table's function in `own`.
 /// Leaves the entry if there is no function, or if it is hooked already.
@@ -156,7 +135,7 @@ unsafe extern "C" fn ep_post_rdma_read<const N: usize>(
 /// As the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_add_provider(table: *const c_void, info: *const c_void) -> u32 {
-    let register = of_libdat(c"dat_registry_add_provider");
+    let register = sys::of_loaded(c"libdat2.so.2", c"dat_registry_add_provider");
     if register.is_null() {
         return INTERNAL_ERROR;
     }

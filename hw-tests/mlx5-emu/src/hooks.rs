@@ -325,7 +325,8 @@ fn poll_step() -> bool {
     peers
 }
 
-/// A driver polls that libmlx5 does not serve, and that told the device so ([`crate::ucx`], [`crate::dat`]).
+/// A driver that does not use libmlx5 polls, and has told the device so ([`crate::ucx`],
+/// [`crate::dat`]).
 ///
 /// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine.
 pub(crate) fn driver_polls() {

@@ -12,6 +12,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{DIR, FILE};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
 
+/// The address of the next definition of this function, or of that in a library that is loaded; null
+/// if there is none. The caller stands in front of the function for a program that needs the library
+/// and keeps it loaded.
+pub(crate) fn of_loaded(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: the names are NUL-terminated. RTLD_NOLOAD only finds a library that is loaded, and
+    // the program keeps it loaded.
+    unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        if !next.is_null() {
+            return next;
+        }
+        // The program loaded it with dlopen(3), outside the scope of RTLD_NEXT.
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+        if library.is_null() {
+            return library;
+        }
+        let found = libc::dlsym(library, name.as_ptr());
+        libc::dlclose(library);
+        found
+    }
+}
+
 /// A function of the C library, looked up on first use.
 struct Next {
     name: &'static CStr,

@@ -8,10 +8,11 @@
 #![expect(unsafe_code, reason = "C entry points with raw pointers, functions of libuct")]
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libc::{c_int, c_uint, c_void};
+
+use crate::sys;
 
 /// `ucs_status_t`, a packed enumeration.
 type Status = i8;
@@ -29,30 +30,10 @@ type Unregister = unsafe extern "C" fn(*mut c_void, *mut c_int);
 /// The number of our registration with each worker, by the worker's address.
 static REGISTRATIONS: LazyLock<Mutex<HashMap<usize, c_int>>> = LazyLock::new(Mutex::default);
 
-/// The address of libuct's function with this name, or null.
-fn of_libuct(name: &CStr) -> *mut c_void {
-    // SAFETY: the names are NUL-terminated. RTLD_NOLOAD only finds a library that is loaded; a
-    // library that calls the functions of this module needs libuct and keeps it loaded.
-    unsafe {
-        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
-        if !next.is_null() {
-            return next;
-        }
-        // The program loaded libuct with dlopen(3), outside the scope of RTLD_NEXT.
-        let library = libc::dlopen(c"libuct.so.0".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        if library.is_null() {
-            return library;
-        }
-        let found = libc::dlsym(library, name.as_ptr());
-        libc::dlclose(library);
-        found
-    }
-}
-
 /// A function of libuct with the given type.
 macro_rules! of_libuct {
     ($name:literal as $type:ty) => {{
-        let found = of_libuct($name);
+        let found = sys::of_loaded(c"libuct.so.0", $name);
         // SAFETY: libuct's function of this name has this type in all versions 1.x.
         (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, $type>(found) })
     }};

@@ -115,9 +115,9 @@ impl Spin {
     }
 }
 
-/// The rest of a wait for a thread that leaves without waking anybody: yields at first, then sleeps for up to a
-/// millisecond, so that the other thread gets the processor. `rounds` says how often the caller has
-/// waited.
+/// The rest of a wait for a thread that leaves without waking anybody: yields at first, then sleeps
+/// for up to a millisecond, so that the other thread gets the processor. `rounds` says how often the
+/// caller has waited.
 pub(super) fn pause(rounds: u32) {
     const YIELDS: u32 = 16;
     match rounds.checked_sub(YIELDS) {

@@ -326,8 +326,9 @@ impl Units<'_> {
         if self.left >= BODY_UNITS
             && let Some(whole) = inline_in_units(bytes)
         {
-            // One store for each unit, since some callers load the units again at once.
-            // SAFETY: three units are valid for writes.
+            // One store for each unit, since some callers load the units again at once. The third may
+            // be behind the segment: nothing is there yet.
+            // SAFETY: `left` units are valid for writes, and there are three at least.
             unsafe { self.at.cast::<[Unit; BODY_UNITS]>().write_unaligned(whole) };
         } else {
             // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have

@@ -289,7 +289,7 @@ extern "C" fn srq_post_recv_several_by_verbs(
     iov: In<LmrTriplet>,
     cookie: u64,
 ) -> u32 {
-    if let Some(segments) = iov.several(count)
+    if let Some(segments) = iov.few(count)
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
         && let Some(staged) = owned.stage_several_by_verbs(segments, cookie)

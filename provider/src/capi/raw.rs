@@ -136,7 +136,7 @@ impl In<LmrTriplet> {
     }
 
     /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count and for NULL
-    /// and misaligned pointers.
+    /// and misaligned pointers. Each condition is a plain branch, for posts that may be fast.
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
         let count = count as usize;
@@ -147,17 +147,6 @@ impl In<LmrTriplet> {
         } else {
             None
         }
-    }
-
-    /// As [`In::few`], for the posts that may be fast: each condition is a plain branch.
-    #[inline(always)]
-    pub(super) fn several<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
-        let segments = self.some()?.0;
-        if !likely(segments.is_aligned()) || !likely((1..=MAX_IOV as i32).contains(&count)) {
-            return None;
-        }
-        // SAFETY: as in `segments`.
-        Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of

@@ -34,8 +34,7 @@ pub(crate) struct VerbsPoster {
     staged: StagedRecv,
     /// The number of buffers that the device's queue holds.
     room: u32,
-    /// Whether the device can resize the SRQ. If not, the SRQ was created at the device's largest
-    /// depth.
+    /// Whether the device can resize the SRQ. If not, the SRQ was created with room to grow.
     resizable: bool,
 }
 

@@ -4,8 +4,8 @@
 //! A listener's name is bound when the listener binds its address, so the kernel prevents two
 //! processes from holding the same name. Of names that only overlap (a wildcard and an address), a
 //! new address finds the wildcard by connecting to the wildcard's second socket, and a new wildcard
-//! finds the addresses in /proc/net/unix, which takes longer. One link carries all connections of a pair of processes. End of file on
-//! the link means that the other process is gone.
+//! finds the addresses in /proc/net/unix, which takes longer. One link carries all connections of a
+//! pair of processes. End of file on the link means that the other process is gone.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
