@@ -139,14 +139,12 @@ impl In<LmrTriplet> {
     /// and misaligned pointers. Each condition is a plain branch, for posts that may be fast.
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
-        let count = count as usize;
-        let fits = likely((1..=MAX_IOV).contains(&count));
-        if fits && likely(!self.0.is_null()) && likely(self.0.is_aligned()) {
-            // SAFETY: as in `segments`.
-            Some(unsafe { std::slice::from_raw_parts(self.0, count) })
-        } else {
-            None
+        let segments = self.some()?.0;
+        if !likely(segments.is_aligned()) || !likely((1..=MAX_IOV as i32).contains(&count)) {
+            return None;
         }
+        // SAFETY: as in `segments`.
+        Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of
