@@ -194,9 +194,9 @@ pub(crate) fn timer_set() {
     wake();
 }
 
-/// The program armed a CQ: it may stop polling now, and the helper has to serve it.
+/// The program armed a CQ, or sleeps: it may stop polling now, and the helper has to serve it.
 #[inline]
-pub(crate) fn program_arms() {
+pub(crate) fn program_pauses() {
     if BESIDE_POLLS.load(Ordering::Relaxed) {
         wake();
     }
@@ -460,4 +460,21 @@ pub(crate) fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
         libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: pointer and length describe `list`; the time is valid.
     unsafe { sys::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message that the program posted before its sleep must not wait for the end of the nap.
+    #[test]
+    fn a_program_that_sleeps_ends_the_nap_beside_its_polls() {
+        BESIDE_POLLS.store(true, Ordering::Relaxed);
+        let before = WAKES.load(Ordering::SeqCst);
+        // SAFETY: an empty list.
+        unsafe { waits::poll(std::ptr::null_mut(), 0, 1) };
+        let woken = WAKES.load(Ordering::SeqCst) != before;
+        BESIDE_POLLS.store(false, Ordering::Relaxed);
+        assert!(woken);
+    }
 }

@@ -442,7 +442,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
         let mut device = device::lock();
         device.notify_step(context);
     });
-    crate::helper::program_arms();
+    crate::helper::program_pauses();
     result
 }
 

@@ -266,8 +266,13 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
             // SAFETY: no mask.
             unsafe { wait(list, time, std::ptr::null()) }
         }
-        // SAFETY: arguments are handed on unchanged.
-        None => unsafe { sys::poll(fds, count, timeout) },
+        None => {
+            if timeout != 0 {
+                helper::program_pauses();
+            }
+            // SAFETY: arguments are handed on unchanged.
+            unsafe { sys::poll(fds, count, timeout) }
+        }
     }
 }
 
@@ -294,8 +299,13 @@ pub unsafe extern "C-unwind" fn ppoll(
     match unsafe { ours(fds, count) }.filter(|_| !time_is_short) {
         // SAFETY: as promised by the caller.
         Some(list) => unsafe { wait(list, known.flatten(), mask) },
-        // SAFETY: arguments are handed on unchanged.
-        None => unsafe { sys::ppoll(fds, count, time, mask) },
+        None => {
+            if !time_is_short {
+                helper::program_pauses();
+            }
+            // SAFETY: arguments are handed on unchanged.
+            unsafe { sys::ppoll(fds, count, time, mask) }
+        }
     }
 }
 
