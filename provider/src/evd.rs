@@ -325,7 +325,7 @@ impl EvdInner {
             queue: BiasedMutex::with_doors(Queue {
                 cq,
                 slow_path: SlowPath::of_new(flags, discards),
-                batch: Batch::new()?,
+                batch: Batch::new(with_cq)?,
                 qlen,
                 dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
                 others: queue(if flags.difference(EvdFlags::DTO | EvdFlags::RMR_BIND).is_empty() {

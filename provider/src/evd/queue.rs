@@ -134,9 +134,9 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Reserves memory for a poll of both CQs of an EVD.
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self { polled: list(2 * BATCH)?, next: 0 })
+    /// Reserves memory for a poll of both CQs of an EVD, if the EVD has any.
+    pub(crate) fn new(with_cq: bool) -> Result<Self> {
+        Ok(Self { polled: list(if with_cq { 2 * BATCH } else { 0 })?, next: 0 })
     }
 
     /// The number of completions that were not taken.
