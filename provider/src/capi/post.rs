@@ -309,18 +309,27 @@ fn srq_post_refused(refused: Refused<'_>) -> u32 {
     guard("dat_srq_post_recv", || Err(Code::post(error, 5)))
 }
 
-/// Posts without the guard if the thread owns the biased lock and the LMR of the last post contains
-/// the segments: [`crate::Srq::post_from_last_lmr`] cannot panic. Otherwise takes the lock and
-/// posts with [`crate::Srq::post_once`], which gives the error. If the SRQ is full, harvests and
-/// posts again.
+/// Posts without the guard if the LMR of the last post contains the segments:
+/// [`crate::Srq::post_from_last_lmr`] cannot panic. A thread that does not own the biased lock waits
+/// for it first, and then takes the fast path. Otherwise posts with [`crate::Srq::post_once`], which
+/// gives the error. If the SRQ is full, harvests and posts again.
 #[inline(never)]
 extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
-    if let Some(mut owned) = srq.hot_fast()
-        && let Hot::Srq(owned) = &mut *owned
+    let owned = srq.hot_fast();
+    let tried = owned.is_some();
+    if let Some(mut locked) = owned.or_else(|| srq.hot().ok())
+        && let Hot::Srq(locked) = &mut *locked
         && let Some(segments) = iov.few(count)
-        && owned.post_from_last_lmr(segments, cookie)
     {
-        return SUCCESS;
+        if !tried
+            && let [segment] = segments
+            && locked.post_fast(segment, cookie)
+        {
+            return SUCCESS;
+        }
+        if locked.post_from_last_lmr(segments, cookie) {
+            return SUCCESS;
+        }
     }
     guard("dat_srq_post_recv", || {
         let mut locked = srq.srq()?;
