@@ -112,6 +112,28 @@ TEST(r134_epsrq_null_evds_allowed)
     EMPTIED(a.conn);
 }
 
+/* A CQ for completions that the consumer does not want is made when the first EP needs one. */
+TEST(an_ep_with_all_its_evds_has_no_further_cq)
+{
+    struct side own;
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_EP_HANDLE ep;
+    long before;
+
+    if (no_software_device("an_ep_with_all_its_evds_has_no_further_cq"))
+        return;
+    side_open(&own, ia_names[0]);
+    before = emu("count cq");
+    plain_ep(&own);
+    CHECK(emu("count cq") == before);
+    for (int i = 0; i < 2; i++) {
+        OK(dat_ep_create(own.ia, own.pz, DAT_HANDLE_NULL, own.req, own.conn, &attr, &ep));
+        CHECK(emu("count cq") == before + 1);
+        OK(dat_ep_free(ep));
+    }
+    OK(dat_ia_close(own.ia, DAT_CLOSE_ABRUPT_FLAG));
+}
+
 /* PZs may differ if the provider says so, which depends on the device (R136 to R138, R164,
  * R261). */
 TEST(r135_epsrq_pz_differs_supported)
