@@ -283,8 +283,10 @@ fn sweep(base: &Path) {
             continue;
         }
         let path = entry.path();
-        let stale = match File::open(path.join("lock")) {
-            Ok(lock) => sys::flock(&lock, libc::LOCK_EX | libc::LOCK_NB),
+        let lock = File::open(path.join("lock"));
+        let stale = match &lock {
+            // Held until the tree is gone, so that nobody joins the tree meanwhile.
+            Ok(lock) => sys::flock(lock, libc::LOCK_EX | libc::LOCK_NB),
             // Another process creates or removes this tree right now, unless the tree is old.
             Err(_) => entry
                 .metadata()
@@ -299,9 +301,9 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Joins the tree that the parent process uses, if it named one and that is still there.
-fn join() -> Option<Tree> {
-    let path = PathBuf::from(std::env::var_os("SYSFS_PATH")?);
+/// Joins the tree that the parent process uses, or that this process used before an exec, if it is
+/// still there.
+fn join(path: PathBuf) -> Option<Tree> {
     if !path.file_name()?.to_string_lossy().starts_with(PREFIX) {
         return None;
     }
@@ -348,7 +350,8 @@ pub(crate) fn create() -> io::Result<PathBuf> {
     if let Some(tree) = tree.as_ref().filter(|tree| tree.pid == std::process::id()) {
         return Ok(tree.path.clone());
     }
-    let fresh = match join() {
+    let named = std::env::var_os("SYSFS_PATH").map(PathBuf::from);
+    let fresh = match named.and_then(join) {
         Some(tree) => tree,
         None => make()?,
     };
@@ -375,7 +378,7 @@ pub(crate) fn remove() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     /// Other processes sweep the temporary folder while one makes its tree.
     #[test]
@@ -399,5 +402,43 @@ mod tests {
         });
         fs::remove_dir_all(&base).unwrap();
         assert!(kept, "a tree was removed while its process made it");
+    }
+
+    /// Other processes sweep while one comes back to its tree after an exec, which has released the
+    /// lock. Then the tree is not there, or stays.
+    #[test]
+    fn a_sweep_leaves_trees_that_are_joined() {
+        let base = base().join(format!("mlx5-emu-join-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        let (over, sweeps) = (AtomicBool::new(false), AtomicU64::new(0));
+        let kept = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    sweep(&base);
+                    sweeps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let kept = (0..200).all(|_| {
+                let Tree { path, lock, .. } = begin(&base).unwrap();
+                for n in 0..20 {
+                    put(&path, &format!("class/{n}"), "").unwrap();
+                }
+                put(&path, "complete", "").unwrap();
+                drop(lock);
+                join(path).is_none_or(|tree| {
+                    // The sweep that was under way is over.
+                    let before = sweeps.load(Ordering::Relaxed);
+                    while sweeps.load(Ordering::Relaxed) == before {
+                        std::thread::yield_now();
+                    }
+                    let kept = (0..20).all(|n| tree.path.join(format!("class/{n}")).exists());
+                    kept && fs::remove_dir_all(&tree.path).is_ok()
+                })
+            });
+            over.store(true, Ordering::Relaxed);
+            kept
+        });
+        fs::remove_dir_all(&base).unwrap();
+        assert!(kept, "a tree was removed after its process joined it");
     }
 }
