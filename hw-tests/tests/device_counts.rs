@@ -118,6 +118,7 @@ fn in_every_state(rig: &Rig, srq: Option<&Srq>, visit: &mut dyn FnMut(&mut Ep, E
     see(&mut active, EpState::ActiveConnectionPending);
     drop(unanswered);
     expect_connection(&server.connect, &active, ConnectionEventKind::PeerRejected);
+    see(&mut active, EpState::Disconnected);
 }
 
 /// On an EP without SRQ a buffer counts from its post on, one by one, until its message is

@@ -29,6 +29,7 @@ fn main() {
             an_lmr_under_a_window_stays,
             a_pz_with_an_rmr_stays,
             binds_complete_in_their_turn,
+            the_first_dequeue_finds_a_finished_bind,
             a_suppressed_bind_makes_no_event,
             a_bind_on_a_disconnected_ep_is_flushed,
             a_window_survives_a_flushed_bind,
@@ -407,6 +408,25 @@ fn binds_complete_in_their_turn() {
     for (i, rmr) in rmrs.iter().enumerate() {
         let event = bound(&rig.server);
         assert_eq!((event.rmr, event.cookie), (rmr.id(), i as u64));
+    }
+    assert_eq!(dto(&rig.server.request).cookie, 99);
+}
+
+/// A bind that has completed comes from the first dequeue, although the dequeue has to look at the
+/// completion before it knows that an RMR is concerned. A request behind it comes after it.
+fn the_first_dequeue_finds_a_finished_bind() {
+    let (rig, mut pair, lmr) = pair();
+    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    for request in [CompletionFlags::SUPPRESS, NONE] {
+        pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
+        rmr.bind(&mut pair.server, to(&lmr, 0, 64), 7, NONE).unwrap();
+        pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, request).unwrap();
+        // The Send follows the bind.
+        dto(&rig.client.recv);
+        match rig.server.request.dequeue().unwrap().data {
+            EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (7, DtoStatus::Success)),
+            other => panic!("not a bind: {other:?}"),
+        }
     }
     assert_eq!(dto(&rig.server.request).cookie, 99);
 }

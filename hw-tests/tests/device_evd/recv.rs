@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData,
-    ReturnType, reason,
+    ReturnType, RmrTriplet, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_dequeue_tells_an_overflow_that_it_finds,
     a_request_flushed_at_once_is_announced,
     a_buffer_posted_again_gets_no_message_twice,
+    buffers_posted_again_behind_a_batch_get_their_messages,
     r254_recv_evd_free_refused,
     r255_recv_evd_free_releases_entries,
     r256_recv_evd_resize_keeps_events,
@@ -189,6 +190,54 @@ fn a_buffer_posted_again_gets_no_message_twice() {
         assert_eq!(code(server.recv.dequeue()), dat::QUEUE_EMPTY);
     }
     assert_eq!(counts(&srq), (2, 2));
+}
+
+/// The program takes some of many messages and posts their buffers again, so that each buffer waits
+/// for a message, or its message for the program. Messages with immediate data are polled in
+/// batches. The EPs have nearly all places of their completion queue, which is never found empty.
+fn buffers_posted_again_behind_a_batch_get_their_messages() {
+    const DEPTHS: [usize; 5] = [64, 32, 16, 8, 4];
+    const TAKEN: usize = 32;
+    let rig = Rig::new();
+    let server = &rig.server;
+    let recv = Evd::create(&server.ia, 127, None, EvdFlags::DTO).unwrap();
+    let mut pairs = DEPTHS.map(|depth| {
+        let evds = EpEvds { recv: Some(&recv), ..server.evds() };
+        let attr = EpAttr { max_recv_dtos: depth as Count, ..EpAttr::default() };
+        let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+        rig.connect(ep, rig.client.ep(&EpAttr::default()))
+    });
+    let mut sent = 0..;
+    let mut send = |pair: &mut Pair, n: usize| {
+        for immediate in sent.by_ref().take(n) {
+            pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, NONE).unwrap();
+            pair.client.post_rdma_write_immediate(&[], 0, RmrTriplet::default(), immediate, NONE).unwrap();
+            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+        }
+    };
+    let mut arrived = 0..;
+    let mut take = |n: usize| {
+        for immediate in arrived.by_ref().take(n) {
+            // A wait would poll all completions.
+            let mut event = None;
+            until("the message is there", || {
+                event = recv.dequeue().ok();
+                event.is_some()
+            });
+            let message = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+            assert_eq!((message.status, message.immediate), (DtoStatus::Success, Some(immediate)));
+        }
+    };
+    for (pair, depth) in pairs.iter_mut().zip(DEPTHS) {
+        send(pair, depth);
+    }
+    for _ in 0..2 {
+        // Those of the first EP.
+        take(TAKEN);
+        send(&mut pairs[0], TAKEN);
+    }
+    take(DEPTHS.iter().sum());
+    expect_nothing(server.ia.async_evd());
 }
 
 /// An EVD that an EP feeds, by whatever stream, cannot be freed: INVALID_STATE (EVD_IN_USE); after

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
     reads_work_once_allowed,
     plain_attributes_are_told_back,
     flags_that_requests_may_always_carry_change_nothing,
+    flags_change_for_one_ep_alone,
     attributes_of_an_srq_ep_are_told_back_exactly,
     an_srq_ep_moves_with_its_srq,
     a_reserved_ep_is_changed_and_then_accepts,
@@ -259,6 +260,27 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
     server.post_send(&[], 5, F::UNSIGNALLED).unwrap();
     assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
+}
+
+/// New flags are those of one EP's receives: the receives of others on the same EVD keep theirs, so
+/// that an SRQ EP whose receives use the threshold is refused until all receives there do.
+fn flags_change_for_one_ep_alone() {
+    let side = one_side();
+    let srq = side.srq(4);
+    let shared = evd(&side, EvdFlags::DTO);
+    let evds = doorbell::EpEvds { recv: Some(&shared), ..side.evds() };
+    let threshold = CompletionFlags::EVD_THRESHOLD;
+    let join = || {
+        let attr = EpAttr { recv_completion_flags: threshold, ..EpAttr::default() };
+        Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &attr)
+    };
+    let new = || Ep::create(&side.ia, &side.pz, evds, None).unwrap();
+    let (mut one, mut other) = (new(), new());
+    for ep in [&mut one, &mut other] {
+        assert_eq!(code(join()), dat::INVALID_ARG3);
+        ep.modify(EpChange { recv_completion_flags: Some(threshold), ..change() }).unwrap();
+    }
+    join().unwrap();
 }
 
 fn attributes_of_an_srq_ep_are_told_back_exactly() {

@@ -358,3 +358,24 @@ pub(crate) fn status(raw: WcStatus, wr_id: WrId) -> DtoStatus {
         _ => DtoStatus::LocalEp,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices say in different ways that a message was too long for its buffer. The same statuses
+    /// of a request are failures of the EP and of the peer.
+    #[test]
+    fn statuses_of_too_long_messages_mean_others_for_requests() {
+        use DtoStatus::{LocalEp, LocalLength, RemoteResponder};
+        for (raw, of_request) in [
+            (WcStatus::LocalLengthError, LocalLength),
+            (WcStatus::LocalQpOperationError, LocalEp),
+            (WcStatus::RemoteInvalidRequest, RemoteResponder),
+        ] {
+            assert_eq!(status(raw, WrId::Request(0)), of_request, "{raw:?}");
+            assert_eq!(status(raw, WrId::Recv(0)), LocalLength, "{raw:?}");
+            assert_eq!(status(raw, WrId::Srq { srq: 1, entry: 0 }), LocalLength, "{raw:?}");
+        }
+    }
+}
