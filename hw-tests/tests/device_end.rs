@@ -2,7 +2,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpEvds,
-    EpState, EvdFlags, EventData, RmrTriplet, Srq, SrqAttr, SrqState, reason,
+    EpState, Evd, EvdFlags, EventData, RmrTriplet, Srq, SrqAttr, SrqState, reason,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -19,6 +19,7 @@ fn main() {
         r183_abrupt_overrides_graceful,
         r184_disconnected_event_once,
         r185_disconnected_event_after_successes,
+        r185_disconnected_event_before_later_messages,
         r187_disconnect_forbidden_states,
         r189_disconnect_aborts_setup,
         r190_broken_flushes_like_disconnect,
@@ -284,6 +285,19 @@ fn r184_disconnected_event_once() {
     }
 }
 
+/// A connected pair whose server has this EVD for receives and connection events.
+fn on_one_evd(rig: &Rig, srq: &Srq, evd: &Evd) -> Pair {
+    let evds = EpEvds { recv: Some(evd), request: Some(&rig.server.request), connect: Some(evd) };
+    let attr = EpAttr::default();
+    let server = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, srq, &attr).unwrap();
+    let client = rig.client.ep(&attr);
+    let (_psp, arrival) = rig.ask(&client);
+    arrival.cr.accept(&server, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    expect_connection(evd, &server, ConnectionEventKind::Established);
+    Pair { server, client }
+}
+
 /// Where receives and connection events share an EVD, the successful receives leave it before the
 /// DISCONNECTED event.
 fn r185_disconnected_event_after_successes() {
@@ -291,15 +305,7 @@ fn r185_disconnected_event_after_successes() {
     let mut srq = rig.server.srq(8);
     for by_wait in [true, false] {
         let evd = rig.server.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
-        let evds = EpEvds { recv: Some(&evd), request: Some(&rig.server.request), connect: Some(&evd) };
-        let attr = EpAttr::default();
-        let server = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
-        let client = rig.client.ep(&attr);
-        let (_psp, arrival) = rig.ask(&client);
-        arrival.cr.accept(&server, &[]).unwrap();
-        expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
-        expect_connection(&evd, &server, ConnectionEventKind::Established);
-        let mut pair = Pair { server, client };
+        let mut pair = on_one_evd(&rig, &srq, &evd);
         rig.server.post(&mut srq, 4, 64, 0, 0);
         for _ in 0..4 {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
@@ -314,6 +320,30 @@ fn r185_disconnected_event_after_successes() {
         }
         expect_connection(&evd, &pair.server, ConnectionEventKind::Disconnected);
         expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+    }
+}
+
+/// The event waits for no message that another EP receives after it.
+fn r185_disconnected_event_before_later_messages() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(8);
+    let evd = rig.server.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
+    let mut ended = on_one_evd(&rig, &srq, &evd);
+    let mut other = on_one_evd(&rig, &srq, &evd);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    for pair in [&mut ended, &mut other] {
+        assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
+    }
+    ended.client.disconnect(CloseFlags::Abrupt).unwrap();
+    until("the event is there", || evd.query().unwrap().queued == 3);
+    for cookie in 0..2 {
+        assert_eq!(dto(&evd).cookie, cookie);
+        assert_eq!(rig.send(&mut other, 0, 8).status, DtoStatus::Success);
+        until("the later message is there", || evd.query().unwrap().queued == 3);
+    }
+    expect_connection(&evd, &ended.server, ConnectionEventKind::Disconnected);
+    for cookie in 2..4 {
+        assert_eq!(dto(&evd).cookie, cookie);
     }
 }
 

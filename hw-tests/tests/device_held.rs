@@ -13,6 +13,7 @@ fn main() {
     let tests = tests![
         room_for_an_srq_goes_with_its_last_ep,
         a_freed_srq_goes_while_its_evd_stays,
+        an_srq_whose_cq_cannot_grow_keeps_its_depth,
         late_completion_returns_the_buffer_of_a_freed_ep,
         late_completion_before_the_last_wqe_event_is_no_flush,
     ];
@@ -23,6 +24,9 @@ fn main() {
         _ if !software => Some("needs the software device, which can be told to be late"),
         "late_completion_returns_the_buffer_of_a_freed_ep" if !direct => {
             Some("libmlx5 takes no completion of a QP that is gone")
+        }
+        "an_srq_whose_cq_cannot_grow_keeps_its_depth" if direct => {
+            Some("by the direct path the CQ has room for every depth from the beginning")
         }
         _ => None,
     })
@@ -58,6 +62,19 @@ fn room_for_an_srq_goes_with_its_last_ep() {
         side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
     }
     assert_eq!(order("count cq"), cqs);
+}
+
+/// A resize of an SRQ needs room in the CQ of its receive EVD first. Without it, nothing changes.
+fn an_srq_whose_cq_cannot_grow_keeps_its_depth() {
+    let side = one_side();
+    let mut srq = side.srq(4);
+    let _ep = side.srq_ep(&srq, &EpAttr::default());
+    let before = srq.query().unwrap();
+    assert_eq!(order("fault cmd.resize_cq=12"), 0);
+    assert_eq!(srq.resize(4000).unwrap_err().return_type(), ReturnType::InsufficientResources);
+    order("no faults");
+    assert_eq!(srq.query().unwrap(), before);
+    srq.resize(4000).unwrap();
 }
 
 /// An EVD refers to an SRQ only while an EP of the SRQ receives on the EVD: an SRQ is destroyed when

@@ -46,6 +46,7 @@ fn gauges(pool: &RecvPool, srq: &Srq) -> (usize, usize, usize) {
 fn a_dropped_message_gives_its_buffer_back() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
+    assert_eq!(pool.buffer_size(), SIZE);
     for i in 0..40u8 {
         let bytes: Vec<u8> = (0..usize::from(i) * 6).map(|byte| byte as u8 ^ i).collect();
         rig.send_bytes(&mut pair, &bytes);
@@ -292,6 +293,7 @@ fn send_buffers_come_back() {
     let rig = Rig::new();
     let (_srq, mut received, mut pair) = rig.pooled(2);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    assert_eq!(pool.buffer_size(), SIZE);
     let mut one = pool.take().unwrap();
     let two = pool.take().unwrap();
     assert!(pool.take().is_none());

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
-    EvdFlags, LmrTriplet, Pz, Qos, RecvCounts,
+    EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, ReturnType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -23,7 +23,26 @@ pub(crate) const TESTS: &[Test] = tests![
     r170_ep_free_detaches,
     r171_ep_free_states,
     r173_ep_get_status_recv_idle,
+    connects_to_nowhere_leave_no_memory_behind,
 ];
+
+/// An address of the other family: by the device, the call or its event says so.
+fn connects_to_nowhere_leave_no_memory_behind() {
+    const CONNECTS: i64 = 1000;
+    let side = one_side();
+    let elsewhere = if side.ia.address().is_ipv4() { "::1" } else { "127.0.0.1" }.parse().unwrap();
+    let mut ep = side.ep(&EpAttr::default());
+    let mut connect = || match ep.connect(elsewhere, 1, None, &[], Qos::BestEffort) {
+        Err(error) => assert_eq!(error.return_type(), ReturnType::InvalidAddress, "{error}"),
+        Ok(()) => {
+            assert_eq!(connection(&side.connect).kind, ConnectionEventKind::Unreachable);
+            ep.reset().unwrap();
+        }
+    };
+    connect();
+    let left = allocation_counter::measure(|| (0..CONNECTS).for_each(|_| connect())).bytes_current;
+    assert!(left < CONNECTS, "{left} bytes left after {CONNECTS} connects");
+}
 
 /// Neither modify nor connect, disconnect and reset detach an EP from its SRQ: after reconnecting,
 /// it receives from the SRQ. Also R167.
