@@ -26,6 +26,50 @@ TEST(r74_srq_fill_in_iov_order)
     CHECK(memcmp(a.memory + 1024, "klmnopqrst..", 12) == 0);
 }
 
+/* The same for buffers that are posted again and again, with one segment up to four, as soon as their
+ * messages were dequeued. */
+TEST(r74_srq_fill_buffers_posted_again)
+{
+    enum { BUFFERS = 4, SEGMENTS = 4, BYTES = 10 };
+    DAT_SRQ_ATTR attr = {BUFFERS, SEGMENTS, 0};
+    DAT_SRQ_HANDLE srq;
+    struct pair pair;
+    char text[] = "0123456789abcdefghijklmnopqrstuvwxyzABCD";
+
+    OK(dat_srq_create(a.ia, a.pz, &attr, &srq));
+    pair = pair_on(srq);
+    for (int n = 0; n < 3 * SEGMENTS; n++) {
+        int segments = n % SEGMENTS + 1;
+
+        memset(a.memory, '.', MEMORY);
+        for (int i = 0; i < BUFFERS; i++) {
+            DAT_LMR_TRIPLET iov[SEGMENTS];
+
+            for (int at = 0; at < segments; at++)
+                iov[at] = piece(&a, (i * SEGMENTS + SEGMENTS - 1 - at) * ROOM, BYTES);
+            OK(dat_srq_post_recv(srq, segments, iov, as_cookie(i)));
+        }
+        for (int i = 0; i < BUFFERS; i++) {
+            text[0] = '0' + i;
+            memcpy(b.memory + 100 * ROOM, text, sizeof text);
+            SEND(pair, segments * BYTES);
+        }
+        for (int i = 0; i < BUFFERS; i++) {
+            DAT_EVENT event;
+
+            while (DAT_GET_TYPE(dat_evd_dequeue(a.recv, &event)) == DAT_QUEUE_EMPTY)
+                ;
+            CHECK(DTO(event).status == DAT_DTO_SUCCESS && DTO(event).user_cookie.as_64 == (DAT_UINT64)i);
+            text[0] = '0' + i;
+            for (int at = 0; at < segments; at++) {
+                char *into = a.memory + (i * SEGMENTS + SEGMENTS - 1 - at) * ROOM;
+
+                CHECK(memcmp(into, text + at * BYTES, BYTES) == 0 && into[BYTES] == '.');
+            }
+        }
+    }
+}
+
 /* The completion is on the EVD of the EP that took the buffer, names that EP, and has every field
  * written (R75, R76). */
 TEST(r77_srq_completion_fields)
