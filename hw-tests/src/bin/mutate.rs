@@ -1,4 +1,4 @@
-//! Mutants of the provider that can be selected at run time: `hw-tests/mutants-provider` uses this.
+//! Mutants of the provider that can be selected at run time: `hw-tests/soak.d/mutants-provider` uses this.
 //!
 //! One executable contains all chosen mutants, so that they are compiled once. The environment
 //! variable `DOORBELL_MUTANT` selects one of them by its number, and `DOORBELL_MUTANTS_REACHED`
