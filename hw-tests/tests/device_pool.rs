@@ -30,6 +30,7 @@ fn main() {
         sends_of_all_sizes_arrive_whole,
         each_send_of_a_pool_is_checked,
         dropped_pools_leave_no_memory_behind,
+        a_pool_of_nothing_is_refused,
     ])
     .exit();
 }
@@ -442,4 +443,19 @@ fn dropped_pools_leave_no_memory_behind() {
     make();
     let left = allocation_counter::measure(make).count_current;
     assert!(left < POOLS / 2, "{left} allocations left after {POOLS} pools");
+}
+
+/// A pool has a buffer at least, and its buffers have a byte at least and less than 4 GiB: else
+/// INVALID_PARAMETER (ARG3).
+fn a_pool_of_nothing_is_refused() {
+    let side = one_side();
+    for (buffers, size) in [(0, 64), (1, 0), (0, 0), (1, 1 << 32)] {
+        let receives = RecvPool::new(&side.ia, &side.pz, buffers, size).map(drop);
+        let sends = SendPool::new(&side.ia, &side.pz, buffers, size).map(drop);
+        assert_eq!(
+            (code(receives), code(sends)),
+            (dat::INVALID_ARG3, dat::INVALID_ARG3),
+            "{buffers}, {size}"
+        );
+    }
 }
