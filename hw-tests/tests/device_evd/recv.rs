@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r255_recv_evd_free_releases_entries,
     r256_recv_evd_resize_keeps_events,
     r257_recv_evd_small_queue_accepted,
+    r257_recv_evd_small_queue_has_room_in_its_cq,
     r258_recv_evd_close_aborts_waiter,
     evds_of_a_closed_ia_are_freed,
 ];
@@ -319,6 +320,30 @@ fn r257_recv_evd_small_queue_accepted() {
     for cookie in 0..20 {
         rig.send(&mut pair, 0, 8);
         assert_eq!(dto(&one).cookie, cookie);
+    }
+}
+
+/// Messages for all receives of several EPs wait in the CQ of an EVD that is shorter than that.
+fn r257_recv_evd_small_queue_has_room_in_its_cq() {
+    const RECEIVES: u64 = 64;
+    let rig = Rig::new();
+    let server = &rig.server;
+    let one = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
+    let evds = EpEvds { recv: Some(&one), ..server.evds() };
+    let attr = EpAttr { max_recv_dtos: RECEIVES as Count, ..EpAttr::default() };
+    let mut pairs = [(); 4].map(|()| {
+        let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+        rig.connect(ep, rig.client.ep(&EpAttr::default()))
+    });
+    for (pair, first) in pairs.iter_mut().zip((0..).step_by(RECEIVES as usize)) {
+        for cookie in first..first + RECEIVES {
+            pair.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
+            assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
+        }
+    }
+    for cookie in 0..4 * RECEIVES {
+        let message = *one.dequeue().unwrap().data.dto().unwrap();
+        assert_eq!((message.status, message.cookie), (DtoStatus::Success, cookie));
     }
 }
 
