@@ -1,13 +1,17 @@
 //! Counters of EVDs.
 
 use crate::*;
-use doorbell::{DtoStatus, EpAttr, EvdCounter as V, EvdFlags};
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdCounter as V, EvdFlags};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 use std::time::Duration;
 
-pub(crate) const TESTS: &[Test] =
-    tests![an_evd_counts_dequeues, an_evd_counts_waits, an_evd_counts_connection_events,];
+pub(crate) const TESTS: &[Test] = tests![
+    an_evd_counts_dequeues,
+    an_evd_counts_dequeues_from_each_of_its_cqs,
+    an_evd_counts_waits,
+    an_evd_counts_connection_events,
+];
 
 fn an_evd_counts_dequeues() {
     let rig = Rig::new();
@@ -39,6 +43,29 @@ fn an_evd_counts_dequeues() {
     software.post_software_event(1).unwrap();
     software.dequeue().unwrap();
     evd_is(&software, &[(V::Dequeue, 2), (V::DequeueFound, 1), (V::DequeueNotFound, 1)]);
+}
+
+/// A dequeue counts although the EVD has got a longer CQ since, for an EP that needs more room.
+fn an_evd_counts_dequeues_from_each_of_its_cqs() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let evd = rig.server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&evd), ..server.evds() };
+    let new = |max_recv_dtos| {
+        let attr = EpAttr { max_recv_dtos, ..EpAttr::default() };
+        Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap()
+    };
+    let mut pair = rig.connect(new(8), rig.client.ep(&EpAttr::default()));
+    pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, CompletionFlags::empty()).unwrap();
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    let mut misses = 0;
+    while evd.dequeue().is_err() {
+        misses += 1;
+    }
+    drop(pair);
+    let _longer = new(1000);
+    let polled = [(V::DequeuePoll, misses + 1), (V::DequeuePollFound, 1), (V::DequeueNotFound, misses)];
+    evd_is(&evd, &[&polled[..], &[(V::Dequeue, misses + 1)]].concat());
 }
 
 fn an_evd_counts_waits() {
