@@ -359,21 +359,44 @@ impl<const RANK: u8, T> Door<RANK, T> {
     }
 
     /// The value of the mutex, if the door is open, this thread is the owner of the mutex and
-    /// holds no guard. Does not wait.
+    /// holds no guard. Does not wait. `OFFSET` as in [`biased_lock::Door::try_lock_fast_in`].
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn try_lock_fast(&'static self) -> Option<DoorGuard<T>> {
-        let guard = self.0.try_lock_fast()?;
-        Some(DoorGuard { guard, _held: Held::checked(RANK) })
+    pub(crate) fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<DoorGuard<T>> {
+        let guard = self.0.try_lock_fast_in::<OFFSET>()?;
+        Some(DoorGuard { guard, held: Held::checked(RANK) })
     }
 }
 
-/// Access to the data of a [`BiasedMutex`] by its [`Door`]. One pointer, so that functions pass it
-/// on in a register.
+/// Access to the data of a [`BiasedMutex`] by its [`Door`]. Two pointers, so that functions pass it
+/// on in registers.
 #[derive(Debug)]
 pub(crate) struct DoorGuard<T> {
     guard: biased_lock::OwnerGuard<T>,
-    _held: Held,
+    held: Held,
+}
+
+/// A [`DoorGuard`] in one pointer.
+#[derive(Debug)]
+pub(crate) struct DoorPass<T> {
+    pass: biased_lock::OwnerPass<T>,
+    held: Held,
+}
+
+impl<T> DoorGuard<T> {
+    /// The guard without the address of the data, which takes a register.
+    #[inline(always)]
+    pub(crate) fn into_pass(self) -> DoorPass<T> {
+        DoorPass { pass: self.guard.into_pass(), held: self.held }
+    }
+}
+
+impl<T> DoorPass<T> {
+    /// The guard again.
+    #[inline(always)]
+    pub(crate) fn into_guard(self) -> DoorGuard<T> {
+        DoorGuard { guard: self.pass.into_guard(), held: self.held }
+    }
 }
 
 impl<T> Deref for DoorGuard<T> {

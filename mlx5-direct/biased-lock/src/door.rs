@@ -30,14 +30,24 @@ impl<T> Door<T> {
     /// mutex, and it holds no guard of it.
     #[inline(always)]
     pub fn try_lock_fast(&'static self) -> Option<OwnerGuard<T>> {
-        self.try_lock_fast_after(|| ())
+        self.try_lock_fast_in::<0>()
+    }
+
+    /// [`Door::try_lock_fast`] with one instruction less where `OFFSET` is the offset of the door in
+    /// a structure whose address is in a register. It has no other effect.
+    #[inline(always)]
+    pub fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<OwnerGuard<T>> {
+        self.try_lock_fast_after::<OFFSET>(|| ())
     }
 
     /// [`Door::try_lock_fast`] with code in the middle, for tests.
     #[inline(always)]
-    pub(super) fn try_lock_fast_after(&'static self, between: impl FnOnce()) -> Option<OwnerGuard<T>> {
+    pub(super) fn try_lock_fast_after<const OFFSET: usize>(
+        &'static self,
+        between: impl FnOnce(),
+    ) -> Option<OwnerGuard<T>> {
         // Only a mutex with a `T` opens this door.
-        try_enter_by(&self.bias, between).map(OwnerGuard::new)
+        try_enter_by::<OFFSET>(&self.bias, between).map(OwnerGuard::new)
     }
 }
 

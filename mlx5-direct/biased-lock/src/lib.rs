@@ -77,4 +77,4 @@ pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
 pub use self::platform::{SharedLocks, hold_shared_locks, prepare};
-pub use self::raw::{Guard, OwnerGuard};
+pub use self::raw::{Guard, OwnerGuard, OwnerPass};

@@ -67,13 +67,23 @@ impl<T: Send> BiasedLock<T> {
     /// The object, if this thread is the owner and holds no guard.
     #[inline(always)]
     pub fn try_lock_fast(&self) -> Option<Guard<'_, T>> {
-        self.try_lock_fast_after(|| ())
+        self.try_lock_fast_in::<0>()
+    }
+
+    /// [`BiasedLock::try_lock_fast`] with one instruction less where `OFFSET` is the offset of the
+    /// lock in a structure whose address is in a register. It has no other effect.
+    #[inline(always)]
+    pub fn try_lock_fast_in<const OFFSET: usize>(&self) -> Option<Guard<'_, T>> {
+        self.try_lock_fast_after::<OFFSET>(|| ())
     }
 
     /// [`BiasedLock::try_lock_fast`] with code in the middle, for tests.
     #[inline(always)]
-    pub(super) fn try_lock_fast_after(&self, between: impl FnOnce()) -> Option<Guard<'_, T>> {
-        let entered = self.raw.try_enter(between)?;
+    pub(super) fn try_lock_fast_after<const OFFSET: usize>(
+        &self,
+        between: impl FnOnce(),
+    ) -> Option<Guard<'_, T>> {
+        let entered = self.raw.try_enter::<OFFSET>(between)?;
         // A lock with an owner has an object: `take` leaves no owner.
         Some(Guard::new(self.object.load(Ordering::Relaxed), entered))
     }

@@ -121,7 +121,7 @@ impl<T> BiasedMutex<T> {
     /// [`BiasedMutex::try_lock_fast`] with code in the middle, for tests.
     #[inline(always)]
     pub(super) fn try_lock_fast_after(&self, between: impl FnOnce()) -> Option<Guard<'_, T>> {
-        self.raw.try_enter(between).map(|entered| Guard::new(self.value.get(), entered))
+        self.raw.try_enter::<0>(between).map(|entered| Guard::new(self.value.get(), entered))
     }
 
     /// Waits until no other thread uses the value.

@@ -83,6 +83,62 @@ pub(super) fn thread_id() -> usize {
     }
 }
 
+/// Whether the word has this value, as a relaxed load and a comparison say. `OFFSET` is best that of
+/// the word in a structure whose address the caller has in a register; it has no other effect.
+#[inline(always)]
+pub(super) fn is<const OFFSET: usize>(word: &AtomicUsize, value: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let base = word.as_ptr().wrapping_byte_sub(OFFSET);
+        // SAFETY: a load of the word, which is aligned, and a jump. Compilers make two instructions
+        // of an atomic load and a comparison.
+        unsafe {
+            std::arch::asm!(
+                "cmp [{base} + {offset}], {value}",
+                "jne {no}",
+                base = in(reg) base,
+                offset = const OFFSET,
+                value = in(reg) value,
+                no = label { return false },
+                options(nostack, readonly),
+            );
+        }
+        true
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        word.load(std::sync::atomic::Ordering::Relaxed) == value
+    }
+}
+
+/// Whether the pointer has this value, as a load and a comparison say. No later access of memory
+/// comes before the load. `OFFSET` as for [`is`].
+#[inline(always)]
+pub(super) fn is_still<const OFFSET: usize, T>(pointer: &AtomicPtr<T>, value: *mut T) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let base = pointer.as_ptr().wrapping_byte_sub(OFFSET);
+        // SAFETY: a load of the pointer, which is aligned, and a jump. The processor keeps the order
+        // of loads; the compiler, of all accesses around the instruction, which may use memory.
+        unsafe {
+            std::arch::asm!(
+                "cmp [{base} + {offset}], {value}",
+                "jne {no}",
+                base = in(reg) base,
+                offset = const OFFSET,
+                value = in(reg) value,
+                no = label { return false },
+                options(nostack),
+            );
+        }
+        true
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        pointer.load(std::sync::atomic::Ordering::SeqCst) == value
+    }
+}
+
 /// The first part of a wait: some microseconds on the processor, because a thread that uses a lock
 /// mostly leaves within nanoseconds. A yield would be short only if no other thread wants the
 /// processor; if one does, it may run for its whole turn, a thousand times as long.

@@ -4,10 +4,11 @@
 
 // tests/model.rs includes this file with a platform of its own.
 use super::platform::{
-    AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence,
-    light_fence, park, pause, thread_id, unpark_one,
+    AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence, is,
+    is_still, light_fence, park, pause, thread_id, unpark_one,
 };
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
@@ -163,20 +164,24 @@ impl SecondWord {
 }
 
 /// Enters the lock whose bias is in this word, if this thread is the owner and outside. Tests run
-/// `between` after the first look at the word and before the store of `open`.
+/// `between` after the first look at the word and before the store of `open`. `OFFSET` as for
+/// [`is`].
 #[inline(always)]
-pub(super) fn try_enter_by(word: &AtomicPtr<Bias>, between: impl FnOnce()) -> Option<Owner> {
+pub(super) fn try_enter_by<const OFFSET: usize>(
+    word: &AtomicPtr<Bias>,
+    between: impl FnOnce(),
+) -> Option<Owner> {
     let bias = word.load(Ordering::Acquire);
     let own = deref(bias)?;
     let thread = thread_id();
-    if own.open.load(Ordering::Relaxed) != thread {
+    if !is::<{ offset_of!(Bias, open) }>(&own.open, thread) {
         return None;
     }
     between();
     own.open.store(0, Ordering::Relaxed);
     light_fence();
     let entered = Owner(own);
-    (word.load(Ordering::SeqCst) == bias).then_some(entered)
+    is_still::<OFFSET, _>(word, bias).then_some(entered)
 }
 
 impl Raw {
@@ -187,8 +192,8 @@ impl Raw {
 
     /// Enters if this thread is the owner and outside; see [`try_enter_by`].
     #[inline(always)]
-    pub(super) fn try_enter(&self, between: impl FnOnce()) -> Option<Entered<'_>> {
-        try_enter_by(&self.bias, between).map(Entered::Owner)
+    pub(super) fn try_enter<const OFFSET: usize>(&self, between: impl FnOnce()) -> Option<Entered<'_>> {
+        try_enter_by::<OFFSET>(&self.bias, between).map(Entered::Owner)
     }
 
     /// Waits until no other thread is inside, and enters.
@@ -450,15 +455,39 @@ pub(super) enum Entered<'a> {
 /// [`Door`](super::Door), until the guard is dropped. Stays on its thread.
 #[derive(Debug)]
 pub struct OwnerGuard<T> {
+    /// The value of the mutex.
+    value: *mut T,
     owner: Owner,
-    _value: PhantomData<*mut T>,
 }
 
 impl<T> OwnerGuard<T> {
     /// `owner` was found in a door of a mutex with such a value.
     #[inline(always)]
     pub(super) fn new(owner: Owner) -> Self {
-        Self { owner, _value: PhantomData }
+        Self { value: owner.0.value().cast(), owner }
+    }
+}
+
+/// An [`OwnerGuard`] in one pointer, for a function that may not need the value.
+#[derive(Debug)]
+pub struct OwnerPass<T> {
+    owner: Owner,
+    _value: PhantomData<*mut T>,
+}
+
+impl<T> OwnerGuard<T> {
+    /// The guard without the address of the value.
+    #[inline(always)]
+    pub fn into_pass(self) -> OwnerPass<T> {
+        OwnerPass { owner: self.owner, _value: PhantomData }
+    }
+}
+
+impl<T> OwnerPass<T> {
+    /// The guard again.
+    #[inline(always)]
+    pub fn into_guard(self) -> OwnerGuard<T> {
+        OwnerGuard::new(self.owner)
     }
 }
 
@@ -468,7 +497,7 @@ impl<T> Deref for OwnerGuard<T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: as in `deref_mut`.
-        unsafe { &*self.owner.0.value().cast::<T>() }
+        unsafe { &*self.value }
     }
 }
 
@@ -478,7 +507,7 @@ impl<T> DerefMut for OwnerGuard<T> {
         // SAFETY: the value of the mutex, which is not dropped and not moved while its owner is
         // inside: `BiasedMutex::open_door` demands that, and the drop of a mutex closes its door.
         // Exclusive as in `Guard::deref_mut`.
-        unsafe { &mut *self.owner.0.value().cast::<T>() }
+        unsafe { &mut *self.value }
     }
 }
 

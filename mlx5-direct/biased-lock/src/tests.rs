@@ -341,7 +341,7 @@ fn a_late_owner_stays_out() {
     drop(lock.lock().unwrap());
     let (entered, leave) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
-        let late = lock.try_lock_fast_after(|| {
+        let late = lock.try_lock_fast_after::<0>(|| {
             scope.spawn(|| {
                 let other = lock.lock().unwrap();
                 entered.wait();
@@ -356,7 +356,7 @@ fn a_late_owner_stays_out() {
         assert!(!both, "two threads are inside");
     });
     drop(lock.lock().unwrap());
-    assert!(lock.try_lock_fast_after(|| drop(lock.take().unwrap())).is_none(), "the lock is empty");
+    assert!(lock.try_lock_fast_after::<0>(|| drop(lock.take().unwrap())).is_none(), "the lock is empty");
 }
 
 /// Uses the object as a post does: by the fast path if it is open. False if there is no object.

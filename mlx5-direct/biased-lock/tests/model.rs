@@ -106,6 +106,14 @@ mod platform {
         }
     }
 
+    pub(crate) fn is<const OFFSET: usize>(word: &AtomicUsize, value: usize) -> bool {
+        word.load(Ordering::Relaxed) == value
+    }
+
+    pub(crate) fn is_still<const OFFSET: usize, T>(pointer: &AtomicPtr<T>, value: *mut T) -> bool {
+        pointer.load(Ordering::SeqCst) == value
+    }
+
     pub(crate) fn pause(_: u32) {
         light_fence();
         thread::yield_now();
@@ -205,7 +213,7 @@ fn value(object: &Object) -> u32 {
 /// Uses the object as a post does. False if there is none.
 fn use_object(lock: &Lock) -> bool {
     light_fence();
-    let used = match lock.try_lock_fast_after(light_fence) {
+    let used = match lock.try_lock_fast_after::<0>(light_fence) {
         Some(mut object) => {
             add_one(&mut object);
             true
@@ -344,7 +352,7 @@ fn mutex_with_door() -> (Box<BiasedMutex<Object>>, &'static Door<Object>) {
 /// Enters by the door as a dequeue does. False if the door is closed.
 fn use_door(door: &'static Door<Object>) -> bool {
     light_fence();
-    let used = match door.try_lock_fast_after(light_fence) {
+    let used = match door.try_lock_fast_after::<0>(light_fence) {
         Some(mut object) => {
             add_one(&mut object);
             true

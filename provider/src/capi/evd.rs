@@ -10,7 +10,7 @@ use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::{Polled, Queue, Take};
 use crate::event_data::Success;
-use crate::sync::DoorGuard;
+use crate::sync::{DoorGuard, DoorPass};
 use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
@@ -172,6 +172,8 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
         if queue.has_messages_only() {
             return dequeue_message(evd, out, queue);
         }
+        // Another look, so that the compiler makes no table of the two cases.
+        let queue = queue.into_pass().into_guard();
         if queue.has_requests_only() {
             return dequeue_request(evd, out, queue);
         }
@@ -187,7 +189,7 @@ fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
     if queue.dequeue_message(ToC { evd, out }).is_some() {
         return SUCCESS;
     }
-    dequeue_nothing(evd, out, queue)
+    dequeue_nothing(evd, out, queue.into_pass())
 }
 
 #[inline(never)]
@@ -195,13 +197,14 @@ fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
     if queue.dequeue_request(ToC { evd, out }).is_some() {
         return SUCCESS;
     }
-    dequeue_nothing(evd, out, queue)
+    dequeue_nothing(evd, out, queue.into_pass())
 }
 
 /// The answer of an EVD without events. Programs that poll get it most of the time.
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+    let mut queue = queue.into_guard();
     if queue.dequeue_nothing() {
         // The callers have seen that the EVD takes completions only.
         return ReturnType::QueueEmpty as u32;

@@ -24,7 +24,7 @@ use super::code::Code;
 use super::handle::Handle;
 use super::held::{self, Held};
 use super::objects::{Object, Stored};
-use super::raw::{open_door_of_ep, open_door_of_evd};
+use super::raw::{is, open_door_of_ep, open_door_of_evd};
 use super::table::Table;
 use crate::evd::{EvdInner, Queue};
 use crate::memory::table;
@@ -34,6 +34,7 @@ use crate::{ReturnType, Srq, Subtype};
 use biased_lock::{BiasedLock, Guard, LockError};
 use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -116,7 +117,7 @@ impl HandleSlot {
     /// This slot, if the handle is of the present generation. The handle points to this slot.
     #[inline(always)]
     fn of(&self, handle: Handle) -> Option<&Self> {
-        (handle.0 as u32 == self.present.load(Ordering::Relaxed)).then_some(self)
+        is::<{ offset_of!(Self, present) }>(&self.present, handle.0 as u32).then_some(self)
     }
 
     fn handle(&self) -> Handle {
@@ -285,13 +286,13 @@ impl Handle {
     /// owns the lock of the queue. Under the guard, a call runs no code of the consumer.
     #[inline(always)]
     pub(super) fn queue_of_evd(self) -> Option<DoorGuard<Queue>> {
-        at(&FIRST, self.0)?.of(self)?.evd.try_lock_fast()
+        at(&FIRST, self.0)?.of(self)?.evd.try_lock_fast_in::<{ offset_of!(HandleSlot, evd) }>()
     }
 
     /// As [`Handle::queue_of_evd`], the requests of this EP on the direct path.
     #[inline(always)]
     pub(super) fn requests_of_ep(self) -> Option<DoorGuard<Requests>> {
-        at(&FIRST, self.0)?.of(self)?.ep.try_lock_fast()
+        at(&FIRST, self.0)?.of(self)?.ep.try_lock_fast_in::<{ offset_of!(HandleSlot, ep) }>()
     }
 
     /// The part of this object that posts and dequeues use, on the fast path: the slot is in the
@@ -299,7 +300,7 @@ impl Handle {
     /// no code of the consumer (an agent of a CNO), which may use the handle again.
     #[inline(always)]
     pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
-        at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast()
+        at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast_in::<{ offset_of!(HandleSlot, hot) }>()
     }
 
     /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code

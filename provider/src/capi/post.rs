@@ -74,11 +74,14 @@ pub(super) extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
+    // `post_send_fast` looks at the flags, too. Here, where no lock is held, it is a plain branch.
+    let posts = CompletionFlags::from_bits_retain(flags);
     if likely(count == 1)
         && let Some(segments) = iov.some()
+        && likely(CompletionFlags::SUPPRESS.contains(posts))
         && let Some(mut requests) = ep.requests_of_ep()
         && let Some(segment) = segments.first()
-        && requests.post_send_fast(segment, cookie, CompletionFlags::from_bits_retain(flags))
+        && requests.post_send_fast(segment, cookie, posts)
     {
         return SUCCESS;
     }
