@@ -175,24 +175,24 @@ fn locked_instructions() -> Result<(), Failed> {
 fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     let direct = [
-        (CaseName::DatPost, 1, 95.5),
-        (CaseName::DatPost, 2, 188.0),
-        (CaseName::DatPost, 4, 237.0),
-        (CaseName::DatReap, 1, 162.0),
-        (CaseName::DatSend, 1, 145.0),
-        (CaseName::DatReapSend, 1, 148.0),
-        (CaseName::DatEmpty, 1, 157.0),
-        (CaseName::DatEmptySends, 1, 136.0),
-        (CaseName::DatAnswer, 1, 556.0),
+        (CaseName::DatPost, 1, 92.5),
+        (CaseName::DatPost, 2, 187.0),
+        (CaseName::DatPost, 4, 235.5),
+        (CaseName::DatReap, 1, 151.0),
+        (CaseName::DatSend, 1, 143.0),
+        (CaseName::DatReapSend, 1, 140.0),
+        (CaseName::DatEmpty, 1, 151.0),
+        (CaseName::DatEmptySends, 1, 130.0),
+        (CaseName::DatAnswer, 1, 530.0),
     ];
     let by_verbs = [
-        (CaseName::DatPost, 1, 216.0),
-        (CaseName::DatPost, 2, 259.0),
-        (CaseName::DatPost, 4, 316.0),
-        (CaseName::DatReap, 1, 412.0),
-        (CaseName::DatSend, 1, 478.0),
-        (CaseName::DatReapSend, 1, 298.0),
-        (CaseName::DatAnswer, 1, 1_400.0),
+        (CaseName::DatPost, 1, 213.5),
+        (CaseName::DatPost, 2, 256.0),
+        (CaseName::DatPost, 4, 313.0),
+        (CaseName::DatReap, 1, 406.0),
+        (CaseName::DatSend, 1, 474.0),
+        (CaseName::DatReapSend, 1, 291.0),
+        (CaseName::DatAnswer, 1, 1_375.0),
     ];
     let direct = direct.map(|limit| (Subject::Provider, limit));
     let by_verbs = by_verbs.map(|limit| (Subject::ProviderVerbs, limit));

@@ -186,7 +186,7 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
 
 #[inline(never)]
 fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
-    if queue.dequeue_message(ToC { evd, out }).is_some() {
+    if queue.dequeue_message::<false, _>(ToC { evd, out }).is_some() {
         return SUCCESS;
     }
     dequeue_nothing(evd, out, queue.into_pass())

@@ -267,6 +267,11 @@ impl CqPath {
         matches!(self, Self::Direct(_))
     }
 
+    /// Whether SRQs have CQs of their own here.
+    pub(crate) fn has_any_of_srqs(&self) -> bool {
+        matches!(self, Self::Direct(cqs) if cqs.has_any_of_srqs())
+    }
+
     /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open_srq(&mut self, srq: &SrqPath) -> Result<()> {
         match (self, srq) {

@@ -42,9 +42,10 @@ impl QueuePair {
 
 impl Queue {
     /// Takes a plain message straight off the CQ of the EVD's only SRQ. `None` if another kind of
-    /// completion is next, or nothing: then nothing has changed.
+    /// completion is next, or nothing: then nothing has changed. Without `POOLS`, also `None` for a
+    /// buffer of a pool.
     #[inline(always)]
-    fn next_message(&mut self) -> Option<Success> {
+    fn next_message<const POOLS: bool>(&mut self) -> Option<Success> {
         let cq = self.cq.as_mut()?.direct()?.only_of_srqs()?;
         let next = cq.peek_only(PlainKind::Received)?;
         let plain = next.cqe();
@@ -52,7 +53,7 @@ impl Queue {
         if pair.watches_receives() {
             return None;
         }
-        let buffer = next.reap_fast()?;
+        let buffer = next.reap_fast::<POOLS>()?;
         let success = pair.message(buffer, next.byte_count());
         next.take_event();
         Some(success)
@@ -72,7 +73,7 @@ impl Queue {
             let Some(next) = cq.peek_only(PlainKind::Received) else { break };
             let plain = next.cqe();
             let Some(pair) = pairs.get_near(plain.qpn).filter(|pair| !pair.watches_receives()) else { break };
-            let Some(buffer) = next.reap_fast() else { break };
+            let Some(buffer) = next.reap_fast::<true>() else { break };
             put(place, take.success(pair.message(buffer, plain.byte_count)));
             next.take();
             n += 1;
@@ -81,7 +82,7 @@ impl Queue {
         n
     }
 
-    /// Takes a request that succeeded straight off the CQ, on an EVD without SRQs. `None` as for
+    /// Takes a request that succeeded straight off the CQ, on an EVD without CQs of SRQs. `None` as for
     /// [`Queue::next_message`].
     #[inline(always)]
     fn next_request(&mut self) -> Option<Success> {
@@ -166,7 +167,7 @@ impl Queue {
     /// Whether the next event may be taken by [`Queue::dequeue_message`].
     #[inline(always)]
     pub(crate) fn has_messages_only(&self) -> bool {
-        self.slow_path.is_empty()
+        self.slow_path == SlowPath::MESSAGES
     }
 
     /// Whether the next event may be taken by [`Queue::dequeue_request`].
@@ -178,8 +179,8 @@ impl Queue {
     /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
     /// `None` without a change otherwise.
     #[inline(always)]
-    pub(crate) fn dequeue_message<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        Some(take.plain(self.next_message()?))
+    pub(crate) fn dequeue_message<const POOLS: bool, T: Take>(&mut self, take: T) -> Option<T::Event> {
+        Some(take.plain(self.next_message::<POOLS>()?))
     }
 
     /// Takes the next event, if it is a request that succeeded, and next on the only CQ of the EVD.
@@ -193,7 +194,7 @@ impl Queue {
     /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
     #[inline]
     pub(crate) fn dequeue_nothing(&mut self) -> bool {
-        let nothing = SlowPath::REQUESTS.contains(self.slow_path)
+        let nothing = SlowPath::COMPLETIONS.contains(self.slow_path)
             && self.cq.as_mut().and_then(CqPath::direct).is_some_and(DirectCqs::are_empty);
         if nothing {
             self.counts.dequeued(false, true);
@@ -206,7 +207,7 @@ impl Queue {
     fn dequeue_plain<T: Take>(&mut self, take: T) -> Option<T::Event> {
         // Each case builds the event where it has the fields in registers.
         if self.has_messages_only() {
-            self.dequeue_message(take)
+            self.dequeue_message::<true, _>(take)
         } else if self.has_requests_only() {
             self.dequeue_request(take)
         } else {
@@ -239,12 +240,12 @@ impl EvdInner {
     pub(crate) fn drain_fast<T: TakeMany>(&self, take: T, into: &mut [Option<T::Event>]) -> usize {
         let mut locked = self.queue();
         let queue = &mut *locked;
-        if queue.slow_path.is_empty() {
+        if queue.has_messages_only() {
             let taken = queue.drain_messages(take, into);
             if taken > 0 {
                 return taken;
             }
-        } else if queue.slow_path == SlowPath::REQUESTS {
+        } else if queue.has_requests_only() {
             let taken = fill(into, take, || queue.next_request());
             if taken > 0 {
                 return taken;

@@ -88,6 +88,10 @@ bitflags::bitflags! {
         const DEFERRED = 16;
         /// Events may be queued, or completions be left of a polled batch.
         const QUEUED = 32;
+        /// The EVD has CQs of SRQs: on the direct path, receives from SRQs arrive on it.
+        const MESSAGES = 64;
+        /// What arrives on an EVD that takes completions.
+        const COMPLETIONS = Self::REQUESTS.bits() | Self::MESSAGES.bits();
         /// What rules out the fast path.
         const ALWAYS =
             Self::WAITED.bits() | Self::CLOSED.bits() | Self::NO_DTOS.bits() | Self::DEFERRED.bits();
@@ -204,7 +208,8 @@ impl Default for Pairs {
 /// A place of the small table.
 #[derive(Debug, Default)]
 struct Near {
-    qpn: u32,
+    /// The number with its bytes swapped, as it is in a completion of the direct path.
+    swapped: u32,
     pair: Option<Arc<QueuePair>>,
 }
 
@@ -222,7 +227,7 @@ impl Pairs {
     #[inline(always)]
     pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
         let place = &self.near[qpn as usize % NEAR];
-        place.pair.as_ref().filter(|_| place.qpn == qpn)
+        place.pair.as_ref().filter(|_| place.swapped == qpn.swap_bytes())
     }
 
     #[inline(never)]
@@ -241,8 +246,9 @@ impl Pairs {
     pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<QueuePair>) -> Result<(), TryReserveError> {
         put(&mut self.all, qpn, pair)?;
         let place = &mut self.near[qpn as usize % NEAR];
-        if place.pair.is_none() || place.qpn == qpn {
-            *place = Near { qpn, pair: Some(pair.clone()) };
+        let swapped = qpn.swap_bytes();
+        if place.pair.is_none() || place.swapped == swapped {
+            *place = Near { swapped, pair: Some(pair.clone()) };
         }
         Ok(())
     }
@@ -250,7 +256,7 @@ impl Pairs {
     pub(crate) fn remove(&mut self, qpn: u32) {
         self.all.remove(&qpn);
         let place = &mut self.near[qpn as usize % NEAR];
-        if place.qpn == qpn {
+        if place.swapped == qpn.swap_bytes() {
             place.pair = None;
         }
     }
@@ -314,7 +320,7 @@ impl Queue {
     /// Whether completions may be left of a polled batch, and nothing else comes before them.
     #[inline(always)]
     pub(super) fn has_batch_only(&self) -> bool {
-        SlowPath::REQUESTS.union(SlowPath::QUEUED).contains(self.slow_path)
+        SlowPath::COMPLETIONS.union(SlowPath::QUEUED).contains(self.slow_path)
             && self.others.is_empty()
             && self.dtos.is_empty()
     }

@@ -100,11 +100,13 @@ impl EvdInner {
     /// already; `before` is 0 for an SRQ that does not feed the EVD yet.
     pub(crate) fn make_room(&self, srq: &SharedRecv, before: u32, depth: u32) -> Result<()> {
         let mut queue = self.queue();
-        if let Some(cq) = &mut queue.cq
+        let Queue { cq, slow_path, .. } = &mut *queue;
+        if let Some(cq) = cq
             && cq.has_cq_of_srqs()
         {
             if before == 0 {
                 cq.open_srq(&srq.path)?;
+                *slow_path |= SlowPath::MESSAGES;
             }
             cq.expect_depth(srq.number, depth);
             if before == 0 {
@@ -118,11 +120,14 @@ impl EvdInner {
 
     /// Forgets an SRQ: no EP of the SRQ receives on this EVD any more.
     pub(crate) fn forget_srq(&self, srq: &SharedRecv, room: u32) {
-        let mut queue = self.queue();
+        let mut locked = self.queue();
+        let queue = &mut *locked;
         queue.srqs.remove(&srq.number);
         match &mut queue.cq {
             Some(cq) if cq.has_cq_of_srqs() => {
                 cq.close_srq(srq.number, |left| self.give_back(srq, left));
+                let any = cq.has_any_of_srqs();
+                queue.slow_path.set(SlowPath::MESSAGES, any);
             }
             _ => queue.demand = queue.demand.saturating_sub(room),
         }

@@ -231,10 +231,15 @@ impl DirectCqs {
         only(&mut self.receives)
     }
 
-    /// The shared CQ of an EVD that has no other CQ.
+    /// The shared CQ, if the EVD has one of them.
     #[inline(always)]
     pub(crate) fn only_shared(&mut self) -> Option<&mut DirectCq> {
-        if self.receives.is_empty() { only(&mut self.shared) } else { None }
+        only(&mut self.shared)
+    }
+
+    /// Whether the EVD has CQs of SRQs.
+    pub(crate) fn has_any_of_srqs(&self) -> bool {
+        !self.receives.is_empty()
     }
 
     /// Does the work of [`DirectCqs::peek`] for an EVD with both kinds of CQs. Completions that
@@ -354,10 +359,13 @@ impl PlainNext<'_> {
 
     /// Does the work of [`PlainNext::reap`] in the common case: the CQ has the map that takes plain
     /// stores, and a slot of the same word has returned last. `None` without a change otherwise.
+    /// Without `POOLS`, also `None` for buffers of pools.
     #[inline(always)]
-    pub(crate) fn reap_fast(&self) -> Option<(u64, u32)> {
+    pub(crate) fn reap_fast<const POOLS: bool>(&self) -> Option<(u64, u32)> {
         match self.returns {
-            Some(Returns { slots, alone: true }) => slots.reap_in_word(self.cqe().wqe_counter.into()),
+            Some(Returns { slots, alone: true }) => {
+                slots.reap_in_word::<POOLS>(self.cqe().wqe_counter.into())
+            }
             _ => None,
         }
     }

@@ -50,8 +50,8 @@ pub(super) struct RingSlots {
     alone: Alone,
 }
 
-/// Which of 64 slots have returned: one bit per slot in each map. The maps of a word are together,
-/// so that a reaper finds them by one look-up.
+/// Which of 64 slots have returned, and which may have a mark: one bit per slot in each map. The
+/// maps of a word are together, so that a reaper finds them by one look-up.
 #[derive(Debug)]
 struct Word {
     /// The map that all threads share: the returned slots.
@@ -59,11 +59,23 @@ struct Word {
     /// The map of the CQ that has one of its own, which writes `given`. The poster writes `taken`.
     given: AtomicU64,
     taken: AtomicU64,
+    /// The slots whose mark may be other than 0. Set before the mark. A slot that pools post keeps
+    /// its bit until it completes by [`RingSlots::complete`].
+    marked: AtomicU64,
 }
 
 impl Word {
     fn new() -> Self {
-        Self { returned: AtomicU64::new(0), given: AtomicU64::new(0), taken: AtomicU64::new(0) }
+        let none = || AtomicU64::new(0);
+        Self { returned: none(), given: none(), taken: none(), marked: none() }
+    }
+
+    /// Records that the slot with this bit may have a mark.
+    #[inline]
+    fn expect_mark(&self, bit: u64) {
+        if self.marked.load(Relaxed) & bit == 0 {
+            self.marked.fetch_or(bit, Release);
+        }
     }
 
     /// The slots that have returned through the map of the CQ.
@@ -118,7 +130,9 @@ impl RingSlots {
     /// Records the pool for which the poster is about to post this slot. 0 clears the record; a
     /// slot without a pool needs no call.
     pub(super) fn mark_pool(&self, slot: WqeIndex, pool: u32) {
-        if let Some(mark) = self.marks.get(usize::from(slot.0)) {
+        let word = self.words.get(usize::from(slot.0) / BITS as usize);
+        if let (Some(mark), Some(word)) = (self.marks.get(usize::from(slot.0)), word) {
+            word.expect_mark(1 << (u32::from(slot.0) % BITS));
             mark.store(u64::from(pool) << POOL_SHIFT, Release);
         }
     }
@@ -134,6 +148,7 @@ impl RingSlots {
         if was == COMPLETED || returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
+        word.expect_mark(1 << (slot % BITS));
         mark.store(COMPLETED, Relaxed);
         self.counts.fetch_add(UNREAPED_ONE, Relaxed);
         Some((self.cookies.get(slot as usize)?.load(Relaxed), (was >> POOL_SHIFT) as u32))
@@ -146,6 +161,9 @@ impl RingSlots {
         let Some(mark) = self.marks.get(slot as usize) else { return };
         if mark.load(Relaxed) == COMPLETED {
             mark.store(0, Relaxed);
+            if let Some(word) = self.words.get((slot / BITS) as usize) {
+                word.marked.fetch_and(!(1 << (slot % BITS)), Relaxed);
+            }
             self.give_back(slot, RELEASED_ONE - UNREAPED_ONE);
         }
     }
@@ -166,23 +184,32 @@ impl RingSlots {
         if self.alone.current.load(Relaxed) != word && (word as usize) < self.words.len() {
             self.change_word(word);
         }
-        self.reap_in_word(slot)
+        self.reap_in_word::<true>(slot)
     }
 
     /// Does the work of [`RingSlots::reap_alone`] for a slot of the word that changed last. `None`
-    /// for a slot of another word, too.
+    /// for a slot of another word, too, and for one that may have a mark unless `POOLS`: a program
+    /// in C has no pools.
     #[inline(always)]
-    pub(super) fn reap_in_word(&self, slot: u32) -> Option<(u64, u32)> {
+    pub(super) fn reap_in_word<const POOLS: bool>(&self, slot: u32) -> Option<(u64, u32)> {
         if self.alone.current.load(Relaxed) != slot / BITS {
             return None;
         }
         let word = self.words.get((slot / BITS) as usize)?;
+        let bit = slot % BITS;
         let returned = word.returned_alone() | word.returned.load(Relaxed);
-        if returned >> (slot % BITS) & 1 == 1 {
-            return None;
-        }
+        let marked = word.marked.load(Acquire);
         // The last look-up that may fail, and the cookie, come here: fewer values are in use then.
-        let info = self.completes_unmarked(slot)?;
+        let info = if !POOLS || marked >> bit & 1 == 0 {
+            if (returned | marked) >> bit & 1 == 1 {
+                return None;
+            }
+            (self.cookies.get(slot as usize)?.load(Relaxed), 0)
+        } else if returned >> bit & 1 == 0 {
+            self.completes_unmarked(slot)?
+        } else {
+            return None;
+        };
         // Read again, so that it is not kept until here.
         word.given.store(word.given.load(Relaxed) ^ 1 << (slot % BITS), Release);
         self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
@@ -271,7 +298,7 @@ impl RingSlots {
     /// Takes the returned slots of this word from both maps. `None` if there is none.
     #[inline]
     fn take_word(&self, word: u32) -> Option<u64> {
-        let Word { returned: shared, given, taken } = self.words.get(word as usize)?;
+        let Word { returned: shared, given, taken, .. } = self.words.get(word as usize)?;
         let given = given.load(Acquire);
         let mut bits = given ^ taken.load(Relaxed);
         if bits != 0 {
@@ -393,6 +420,22 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, [0, 1, 125, 500]);
         assert_eq!(slots.released(), 4);
+    }
+
+    #[test]
+    fn without_pools_slots_with_a_mark_are_left() {
+        let slots = slots(64);
+        slots.mark_pool(WqeIndex(3), 4);
+        assert!(slots.complete(4).is_some());
+        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<false>(4)), (None, None));
+        assert_eq!(slots.reap_in_word::<false>(5), Some((105, 0)));
+        assert_eq!((slots.reap_in_word::<false>(5), slots.reap_in_word::<true>(4)), (None, None));
+        assert_eq!(slots.reap_in_word::<true>(3), Some((103, 4)));
+        slots.release(4);
+        assert_eq!(slots.take_returned(0, 1), Some((0, 0b11_1000)));
+        // Posted again. A slot of a pool keeps its bit, which costs a look at its mark.
+        assert_eq!(slots.reap_in_word::<false>(4), Some((104, 0)));
+        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<true>(3)), (None, Some((103, 0))));
     }
 
     #[test]
