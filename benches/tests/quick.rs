@@ -179,11 +179,11 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 2, 187.0),
         (CaseName::DatPost, 4, 235.5),
         (CaseName::DatReap, 1, 151.0),
-        (CaseName::DatSend, 1, 143.0),
-        (CaseName::DatReapSend, 1, 140.0),
+        (CaseName::DatSend, 1, 133.0),
+        (CaseName::DatReapSend, 1, 132.5),
         (CaseName::DatEmpty, 1, 151.0),
-        (CaseName::DatEmptySends, 1, 130.0),
-        (CaseName::DatAnswer, 1, 530.0),
+        (CaseName::DatEmptySends, 1, 128.0),
+        (CaseName::DatAnswer, 1, 513.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 213.5),

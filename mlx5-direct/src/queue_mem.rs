@@ -31,6 +31,7 @@ pub use heap::{HeapMem, HeapView};
 pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
 pub(crate) use receives::RqMem;
+pub use sends::Cookie;
 pub(crate) use sends::{Extra, ONE_BLOCK, Posted, REQUEST, REQUEST_SHIFT, SqMem};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};

@@ -32,9 +32,13 @@
 //! QP went to RESET, remove its entries from the CQ ([`Cq::clean`](crate::Cq::clean)), and call
 //! [`Sq::reset`].
 
+use std::collections::TryReserveError;
+
 use crate::{
     dbrec::CounterDbRec,
-    queue_mem::{Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Target, Transport},
+    queue_mem::{
+        Cookie, Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Target, Transport,
+    },
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         DataSeg, SEGMENT_BYTES,
@@ -92,9 +96,9 @@ pub struct NotPosted(pub u16);
 
 /// The requests that a completion released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
+pub struct Released<C = u64> {
     /// The cookie of the request that completed.
-    pub cookie: u64,
+    pub cookie: C,
     /// The number of requests released: the completed request, and those before it that had no
     /// completion of their own.
     pub requests: u32,
@@ -116,8 +120,8 @@ pub struct Released {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Sq {
-    ring: SqMem,
+pub struct Sq<C = u64> {
+    ring: SqMem<C>,
     /// Position behind the last released request.
     done: u64,
     /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
@@ -166,6 +170,42 @@ impl Sq {
         sq
     }
 
+    /// The queue with cookies of another type, which [`post`](Self::post) takes and
+    /// [`complete`](Self::complete) returns: for a caller whose own record of a request would need a
+    /// table of its own. Nothing may be posted.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    ///
+    /// # Panics
+    ///
+    /// If something is posted.
+    pub fn with_cookies_of<C: Cookie>(self) -> Result<Sq<C>, TryReserveError> {
+        assert!(self.posted() == 0, "cookies change in an empty queue only");
+        let Self { ring, done, open, qpn_word, base_flags, fence_due, .. } = self;
+        let Self { max_blocks, most_short_inline, dbrec, register, transport, caps, .. } = self;
+        let ring = ring.with_cookies_of()?;
+        let mut sq = Sq {
+            ring,
+            done,
+            open,
+            qpn_word,
+            base_flags,
+            fence_due,
+            max_blocks,
+            most_short_inline,
+            dbrec,
+            register,
+            transport,
+            caps,
+        };
+        sq.aim();
+        Ok(sq)
+    }
+}
+
+impl<C: Cookie> Sq<C> {
     /// Posts one request. Straight-line code writes a request of up to four units (one block) and
     /// rings it by BlueFlame.
     ///
@@ -173,7 +213,7 @@ impl Sq {
     ///
     /// [`SendError`]; nothing was written.
     #[inline(always)]
-    pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         if self.post_one_block(&wr, cookie) { Ok(()) } else { self.post_any(wr, cookie) }
     }
 
@@ -181,7 +221,7 @@ impl Sq {
     /// [`post`](Self::post) or [`find_span`](Self::find_span) has found, and the request needs no
     /// fence. Otherwise returns false and posts nothing. Straight-line code without a call.
     #[inline(always)]
-    pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
+    pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         self.post_one_block(wr, cookie)
     }
 
@@ -193,7 +233,7 @@ impl Sq {
 
     /// Posts a request of one block, if this needs no other check. Otherwise changes nothing.
     #[inline(always)]
-    fn post_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
+    fn post_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let units = wr.units();
         if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
             return false;
@@ -264,7 +304,7 @@ impl Sq {
     /// queue, a register that takes doorbells only.
     #[cold]
     #[inline(never)]
-    fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         self.aim();
         if self.post_one_block(&wr, cookie) {
             return Ok(());
@@ -281,7 +321,7 @@ impl Sq {
     /// Writes a request at the position and advances the position. The device does not know of the
     /// request yet. Call [`aim`](Self::aim) afterwards.
     #[inline(always)]
-    fn write<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    fn write<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         let units = wr.units();
         let blocks = units.div_ceil(BLOCK_UNITS) as u32;
         if units > MAX_UNITS || blocks > self.max_blocks {
@@ -367,7 +407,7 @@ impl Sq {
     ///
     /// [`NotPosted`]; nothing changes.
     #[inline(always)]
-    pub fn complete(&mut self, wqe_counter: u16) -> Result<Released, NotPosted> {
+    pub fn complete(&mut self, wqe_counter: u16) -> Result<Released<C>, NotPosted> {
         let request = *self.ring.posted(wqe_counter.into());
         // No request was recorded with a position beyond the queue's, and those that were taken
         // back are not recorded any more, so what is behind the last released request is
@@ -380,17 +420,30 @@ impl Sq {
         Ok(Released { cookie: request.cookie, requests })
     }
 
-    /// As [`complete`](Self::complete), if the request has this cookie. Otherwise returns false,
-    /// and nothing changes. For a caller that knows which request is next: all it has to learn is
-    /// that the completion names it.
+    /// As [`complete`](Self::complete), if the request is the oldest, and `accept` makes something
+    /// of its cookie. Otherwise returns `None`, and nothing changes.
     #[inline(always)]
-    pub fn complete_if(&mut self, wqe_counter: u16, cookie: u64) -> bool {
-        let request = *self.ring.posted(wqe_counter.into());
-        if request.after <= self.done || request.cookie != cookie {
-            return false;
+    pub fn complete_oldest<R>(
+        &mut self,
+        wqe_counter: u16,
+        accept: impl FnOnce(&C) -> Option<R>,
+    ) -> Option<R> {
+        let request = self.ring.posted(wqe_counter.into());
+        // One comparison: the request is outstanding, and no other before it. See `complete`.
+        let after = request.after;
+        if after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
+            return None;
         }
-        self.done = request.after;
-        true
+        let accepted = accept(&request.cookie)?;
+        self.done = after;
+        Some(accepted)
+    }
+
+    /// Releases the oldest request without a completion, for a device that has stopped. Returns its
+    /// cookie; `None` if nothing is posted.
+    pub fn release_oldest(&mut self) -> Option<C> {
+        let (first, _) = self.outstanding().next()?;
+        self.complete(first).ok().map(|released| released.cookie)
     }
 
     /// As [`complete`](Self::complete), and passes the cookie of every request that it releases to
@@ -400,7 +453,7 @@ impl Sq {
     ///
     /// [`NotPosted`]; nothing changes.
     #[inline]
-    pub fn complete_each(&mut self, wqe_counter: u16, mut each: impl FnMut(u64)) -> Result<u32, NotPosted> {
+    pub fn complete_each(&mut self, wqe_counter: u16, mut each: impl FnMut(C)) -> Result<u32, NotPosted> {
         let first = self.done;
         let Released { requests, .. } = self.complete(wqe_counter)?;
         self.cookies(first).take(requests as usize).for_each(|(_, cookie)| each(cookie));
@@ -409,7 +462,7 @@ impl Sq {
 
     /// Requests that are posted and not released, oldest first: the number of the first block, and
     /// the cookie.
-    pub fn outstanding(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+    pub fn outstanding(&self) -> impl Iterator<Item = (u16, C)> + '_ {
         self.cookies(self.done).take(self.posted() as usize)
     }
 
@@ -441,7 +494,7 @@ impl Sq {
         crate::wr::is_bind(units, flags as u8, key)
     }
 
-    fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
+    fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, C)> + '_ {
         let mut at = from;
         core::iter::repeat_with(move || {
             let (first, request) = (block(at), self.ring.posted(block(at)));
@@ -543,20 +596,32 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_releases_only_the_expected_request() {
+    fn a_completion_releases_only_the_oldest_request() {
         let (layout, _device) = SqLayout::on_heap(16, 4).expect("layout");
-        let mut sq = Sq::new(layout);
-        for cookie in [7, 8] {
-            sq.post(Wr::send(Inline(b"one")).signalled(), cookie).expect("room");
+        let mut sq = Sq::new(layout).with_cookies_of::<[u64; 3]>().expect("memory");
+        let long = Wr::send(Inline(&[1; 100])).signalled();
+        // The ring ends several times, and the second request has two blocks.
+        for round in 0..40_u16 {
+            let first = 3 * round;
+            for n in [7, 8] {
+                let wr = if n == 7 { Wr::send(Inline(&[2; 3][..])).signalled() } else { long };
+                sq.post(wr, [n, n + 10, u64::from(round)]).expect("room");
+            }
+            let any = |of: &[u64; 3]| Some(*of);
+            assert_eq!(sq.complete_oldest(first + 1, any), None, "not the oldest");
+            assert_eq!(sq.complete_oldest(first + 2, any), None, "not the first block");
+            assert_eq!(sq.complete_oldest(first, |[n, ..]| (*n == 8).then_some(())), None);
+            assert_eq!(sq.posted(), 2);
+            assert_eq!(sq.complete_oldest(first, |of| Some(of[1])), Some(17));
+            assert_eq!(sq.complete_oldest(first, any), None, "a second completion of a request");
+            let last = [8, 18, u64::from(round)];
+            if round % 2 == 0 {
+                assert_eq!(sq.complete_oldest(first + 1, any), Some(last));
+            } else {
+                assert_eq!(sq.release_oldest(), Some(last));
+            }
+            assert_eq!((sq.posted(), sq.release_oldest()), (0, None));
         }
-        assert!(
-            !sq.complete_if(0, 8) && !sq.complete_if(1, 7) && !sq.complete_if(5, 7) && !sq.complete_if(5, 0)
-        );
-        assert_eq!(sq.posted(), 2);
-        assert!(sq.complete_if(0, 7));
-        assert!(!sq.complete_if(0, 7), "a second completion of a request");
-        assert!(sq.complete_if(1, 8));
-        assert_eq!(sq.posted(), 0);
     }
 
     #[test]

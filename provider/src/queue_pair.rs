@@ -15,7 +15,8 @@ mod ring;
 
 pub(crate) use self::last_pool::LastPool;
 pub(crate) use self::receives::{PrePosted, Receive, Receives};
-pub(crate) use self::ring::{Request, RequestRing};
+pub(crate) use self::ring::RequestRing;
+pub(crate) use crate::datapath::Request;
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
@@ -71,21 +72,66 @@ impl Requests {
     /// if it is not in the ring.
     #[inline(always)]
     fn complete(&mut self, named: u64) -> Option<Request> {
-        let position = self.queue.position(named)?;
-        self.ring.take(position)
+        match &mut self.queue {
+            SendQueue::Direct(queue) => {
+                let (request, requests) = queue.complete(named as u16)?;
+                self.ring.pass(requests);
+                Some(request)
+            }
+            SendQueue::Verbs(_) => self.ring.take(named),
+        }
+    }
+
+    /// As [`Requests::complete`], if the request is plain and the oldest. Otherwise returns `None`,
+    /// and nothing has changed.
+    #[inline(always)]
+    fn complete_plain(&mut self, named: u64) -> Option<Request> {
+        match &self.queue {
+            SendQueue::Direct(_) => self.complete_oldest(named as u16),
+            SendQueue::Verbs(_) => {
+                self.ring.plain_front()?;
+                self.ring.take(named)
+            }
+        }
     }
 
     /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
     /// of the direct path names. Otherwise returns `None`, and nothing has changed.
     #[inline(always)]
     fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
-        let request = self.ring.plain_front()?;
-        // What is posted to the queue is in the ring. So if the oldest is posted, there is one.
-        if !self.queue.complete_if(counter, self.ring.first()) {
-            return None;
-        }
-        self.ring.pass_first();
+        let SendQueue::Direct(queue) = &mut self.queue else { return None };
+        let request = queue.complete_oldest(counter)?;
+        self.ring.pass(1);
         Some(request)
+    }
+
+    /// Adds a request that was posted to the queue.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, request: Request) {
+        match self.queue {
+            SendQueue::Direct(_) => self.ring.count(),
+            SendQueue::Verbs(_) => self.ring.push(request),
+        }
+    }
+
+    /// Takes the oldest request out of the ring, for a device that does not complete it any more.
+    pub(crate) fn take_first(&mut self) -> Option<Request> {
+        // Those that the device does not have stand behind those that the send queue has.
+        if let SendQueue::Direct(queue) = &mut self.queue
+            && let Some(request) = queue.release_oldest()
+        {
+            self.ring.pass(1);
+            return Some(request);
+        }
+        self.ring.take_first()
+    }
+
+    /// Whether the device has no request.
+    fn are_drained(&self) -> bool {
+        match &self.queue {
+            SendQueue::Direct(queue) => queue.posted() == 0,
+            SendQueue::Verbs(_) => self.ring.front().is_none_or(|request| !request.is_on_device()),
+        }
     }
 }
 
@@ -472,9 +518,7 @@ impl QueuePair {
     /// signalled, so their completions name the oldest.
     #[inline(always)]
     pub(crate) fn reap_plain_request(&self, named: u64) -> Option<Request> {
-        let mut requests = self.requests.lock();
-        requests.ring.plain_front()?;
-        requests.complete(named)
+        self.requests.lock().complete_plain(named)
     }
 
     /// Does the work of [`QueuePair::reap_plain_request`] on the direct path, if this thread owns
@@ -495,7 +539,7 @@ impl QueuePair {
     pub(crate) fn reap_plain_request_by_verbs(&self, position: u64) -> Option<Request> {
         let mut requests = self.requests.try_lock_fast()?;
         requests.ring.plain_front()?;
-        requests.complete(position)
+        requests.ring.take(position)
     }
 
     /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
@@ -531,7 +575,7 @@ impl QueuePair {
 
     /// Whether the device has completed all requests.
     pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().ring.front().is_none_or(|request| !request.is_on_device())
+        self.requests.lock().are_drained()
     }
 
     /// The counts of work requests posted so far.

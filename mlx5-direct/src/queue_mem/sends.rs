@@ -28,11 +28,24 @@ pub(crate) const REQUEST_SHIFT: u32 = 16;
 
 /// The record of a request, stored at the number of its first block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Posted {
-    pub(crate) cookie: u64,
+pub(crate) struct Posted<C = u64> {
+    pub(crate) cookie: C,
     /// Position of the queue behind the request.
     pub(crate) after: u64,
 }
+
+impl<C> Posted<C> {
+    /// The size in units of eight bytes.
+    const EIGHTHS: usize = {
+        assert!(size_of::<Self>().is_multiple_of(8));
+        size_of::<Self>() / 8
+    };
+}
+
+/// What a queue stores with a request. See [`Sq::with_cookies_of`](crate::Sq::with_cookies_of).
+pub trait Cookie: Copy + Default + core::fmt::Debug {}
+
+impl<C: Copy + Default + core::fmt::Debug> Cookie for C {}
 
 /// What a request of one block adds to the position.
 pub(crate) const ONE_BLOCK: u64 = REQUEST + 1;
@@ -52,7 +65,7 @@ impl Extra {
 /// The send queue's ring, its position, and the record of each request. The ring is write-only,
 /// except for the copies of BlueFlame.
 #[derive(Debug)]
-pub(crate) struct SqMem {
+pub(crate) struct SqMem<C = u64> {
     /// Position of the next request.
     at: u64,
     /// Requests of one block may be posted up to this position without any other check. Their
@@ -61,22 +74,22 @@ pub(crate) struct SqMem {
     /// The block with running number `n` is at `blocks + 64 * n`, from `at` to `limit`.
     blocks: *mut u8,
     /// The record of that block is `records[n]`.
-    records: *mut Posted,
+    records: *mut Posted<C>,
     /// What the control segments of all requests have in common: QP number and flags.
     common: Unit,
     mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
-    posted: Box<[Posted]>,
+    posted: Box<[Posted<C>]>,
     _keep: Keep,
 }
 
 // SAFETY: plain memory without thread affinity; every write to the ring goes through `&mut self`.
-unsafe impl Send for SqMem {}
+unsafe impl<C: Send> Send for SqMem<C> {}
 // SAFETY: a shared reference reads only; writes need `&mut self`.
-unsafe impl Sync for SqMem {}
+unsafe impl<C: Sync> Sync for SqMem<C> {}
 
-impl SqMem {
+impl<C: Cookie> SqMem<C> {
     /// # Safety
     ///
     /// `base` is 64-byte aligned and valid for reads and writes of `block_count` blocks while the
@@ -98,6 +111,15 @@ impl SqMem {
             posted,
             _keep: keep,
         })
+    }
+
+    /// The same ring with records that have other cookies. All records begin anew, so nothing may
+    /// be posted.
+    pub(crate) fn with_cookies_of<D: Cookie>(self) -> Result<SqMem<D>, TryReserveError> {
+        let Self { at, blocks, common, mask, base, posted, _keep, .. } = self;
+        let posted = table(posted.len(), |_| Posted::default())?;
+        let records = core::ptr::null_mut();
+        Ok(SqMem { at, limit: at, blocks, records, common, mask, base, posted, _keep })
     }
 
     /// Sets what the control segments of all requests have in common.
@@ -132,13 +154,13 @@ impl SqMem {
 
     /// The record of the request at `block`; the number is masked into the ring.
     #[inline(always)]
-    pub(crate) fn posted(&self, block: u32) -> &Posted {
+    pub(crate) fn posted(&self, block: u32) -> &Posted<C> {
         // SAFETY: the masked number is below `mask + 1`, the length of the table.
         unsafe { self.posted.get_unchecked((block & self.mask) as usize) }
     }
 
     #[inline(always)]
-    pub(crate) fn set_posted(&mut self, block: u32, posted: Posted) {
+    pub(crate) fn set_posted(&mut self, block: u32, posted: Posted<C>) {
         // SAFETY: as in `posted`.
         unsafe { *self.posted.get_unchecked_mut((block & self.mask) as usize) = posted };
     }
@@ -161,7 +183,7 @@ impl SqMem {
     /// Takes the place of the next request, which has one block, and records its cookie, if the
     /// request may be posted without any other check. Otherwise changes nothing.
     #[inline(always)]
-    pub(crate) fn next_block(&mut self, cookie: u64, register: &SendRegister) -> Option<OneBlock<'_>> {
+    pub(crate) fn next_block(&mut self, cookie: C, register: &SendRegister) -> Option<OneBlock<'_>> {
         // One sum for two checks: a register without BlueFlame brings the position beyond any limit.
         self.block_up_to(self.at.wrapping_add(register.step()), cookie)
     }
@@ -171,7 +193,7 @@ impl SqMem {
     pub(crate) fn next_block_for(
         &mut self,
         extra: Extra,
-        cookie: u64,
+        cookie: C,
         register: &SendRegister,
     ) -> Option<OneBlock<'_>> {
         self.block_up_to(self.at.wrapping_add(register.step()).wrapping_add(extra.0), cookie)
@@ -179,23 +201,23 @@ impl SqMem {
 
     /// As [`next_block`](Self::next_block), for a request of one block that is rung later.
     #[inline(always)]
-    pub(crate) fn next_block_of_chain(&mut self, cookie: u64) -> Option<OneBlock<'_>> {
+    pub(crate) fn next_block_of_chain(&mut self, cookie: C) -> Option<OneBlock<'_>> {
         self.block_up_to(self.at.wrapping_add(ONE_BLOCK), cookie)
     }
 
     /// The block at the position, if the position `after` is within the limit.
     #[inline(always)]
-    fn block_up_to(&mut self, after: u64, cookie: u64) -> Option<OneBlock<'_>> {
+    fn block_up_to(&mut self, after: u64, cookie: C) -> Option<OneBlock<'_>> {
         let at = self.at;
         if self.limit.wrapping_sub(after).cast_signed() < 0 {
             return None;
         }
         self.at = after;
-        // Multiplied by 8 here, so that the factors 8 (blocks) and 2 (records) remain, which an
-        // x86 address can have.
+        // Multiplied by 8 here, so that the factors 8 (blocks) and 2 or 4 (records) remain, which
+        // an x86 address can have.
         let offset = opaque(usize::from(at as u16) * 8);
         let wqe = self.blocks.wrapping_byte_add(offset * 8);
-        let posted = self.records.wrapping_byte_add(offset * 2);
+        let posted = self.records.wrapping_byte_add(offset * const { Posted::<C>::EIGHTHS });
         // From the position, which is in a register. A block number that the post before had stored
         // could not be loaded with the rest of the segment until that store had left the processor.
         let number = unit([(u64::from(at as u16) << 40).to_be(), 0]);
@@ -216,14 +238,14 @@ impl SqMem {
 
     /// Neighbouring blocks from the position on, not beyond the end of the ring and at most `most`.
     #[inline(always)]
-    pub(crate) fn span(&mut self, most: u32) -> BlocksMut<'_> {
+    pub(crate) fn span(&mut self, most: u32) -> BlocksMut<'_, C> {
         let (first, len) = self.span_at(u32::from(self.at as u16), most);
         // SAFETY: first + len is at most the number of blocks, and of entries of the table.
         let (blocks, records) = unsafe {
             let end = first + len;
             (self.base.as_ptr().add(end * BLOCK_BYTES), self.posted.as_mut_ptr().add(end))
         };
-        let offset = -((len * size_of::<Posted>()) as isize);
+        let offset = -((len * size_of::<Posted<C>>()) as isize);
         BlocksMut { blocks, records, offset, _memory: PhantomData }
     }
 
@@ -294,7 +316,7 @@ pub(crate) struct OneBlock<'a> {
     ctrl: Unit,
     /// The count of the doorbell record.
     count: u16,
-    _memory: PhantomData<&'a mut SqMem>,
+    _memory: PhantomData<&'a mut u8>,
 }
 
 impl OneBlock<'_> {
@@ -407,18 +429,18 @@ impl OneBlock<'_> {
 }
 
 /// Neighbouring blocks of the ring, for WQEs of one block each.
-pub(crate) struct BlocksMut<'a> {
+pub(crate) struct BlocksMut<'a, C> {
     /// The address behind the last block.
     blocks: *mut u8,
     /// The address behind the last record; there is one for each block.
-    records: *mut Posted,
+    records: *mut Posted<C>,
     /// Offset of the next record from there, in bytes: negative, or 0 behind the last one.
     offset: isize,
-    _memory: PhantomData<&'a mut SqMem>,
+    _memory: PhantomData<&'a mut Posted<C>>,
 }
 
-impl<'a> Iterator for BlocksMut<'a> {
-    type Item = (Units<'a>, &'a mut Posted);
+impl<'a, C> Iterator for BlocksMut<'a, C> {
+    type Item = (Units<'a>, &'a mut Posted<C>);
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
@@ -426,13 +448,14 @@ impl<'a> Iterator for BlocksMut<'a> {
             return None;
         }
         let offset = opaque(self.offset.cast_unsigned()).cast_signed();
-        self.offset = offset + size_of::<Posted>() as isize;
-        // A block has the size of four records.
-        const { assert!(BLOCK_BYTES == 4 * size_of::<Posted>()) };
+        self.offset = offset + size_of::<Posted<C>>() as isize;
+        // A block has the size of two or four records.
+        const { assert!(BLOCK_BYTES.is_multiple_of(size_of::<Posted<C>>())) };
+        let blocks = offset * const { (BLOCK_BYTES / size_of::<Posted<C>>()) as isize };
         // SAFETY: at least one record before the end, so a block of the ring and an entry of the
         // table; each is given out once.
         unsafe {
-            let wqe = Units::new(self.blocks.offset(offset * 4), BLOCK_UNITS);
+            let wqe = Units::new(self.blocks.offset(blocks), BLOCK_UNITS);
             Some((wqe, &mut *self.records.byte_offset(offset)))
         }
     }

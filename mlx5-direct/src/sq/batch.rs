@@ -2,12 +2,12 @@
 
 use super::{REQUEST_SHIFT, SendBatchError, SendError, Sq, block};
 use crate::{
-    queue_mem::{Posted, REQUEST, Target},
+    queue_mem::{Cookie, Posted, REQUEST, Target},
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},
 };
 
-impl Sq {
+impl<C: Cookie> Sq<C> {
     /// Posts requests with one barrier, one record and one doorbell for all; returns how many.
     ///
     /// Requests of one block (up to four units) are the cheapest: the loop advances a pointer from
@@ -23,7 +23,7 @@ impl Sq {
     #[inline]
     pub fn post_batch<D: Data>(
         &mut self,
-        wrs: impl IntoIterator<Item = (Wr<D>, u64)>,
+        wrs: impl IntoIterator<Item = (Wr<D>, C)>,
     ) -> Result<u32, SendBatchError> {
         let mut wrs = wrs.into_iter().fuse();
         self.stay_near();
@@ -52,7 +52,7 @@ impl Sq {
 
     /// As [`write`](Self::write), outside the loop over requests of one block.
     #[inline(never)]
-    fn write_apart<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    fn write_apart<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         self.write(wr, cookie)
     }
 
@@ -62,9 +62,9 @@ impl Sq {
     #[inline(always)]
     fn write_span<D: Data>(
         &mut self,
-        wrs: &mut impl Iterator<Item = (Wr<D>, u64)>,
+        wrs: &mut impl Iterator<Item = (Wr<D>, C)>,
         last: &mut u64,
-    ) -> Option<(Wr<D>, u64)> {
+    ) -> Option<(Wr<D>, C)> {
         /// Adds one block to the first word of a control segment. The sum does not carry within a
         /// span: the block number wraps at the end of the ring at the earliest.
         const NEXT_BLOCK: u64 = 1 << 40;
@@ -102,7 +102,7 @@ impl Sq {
     #[inline]
     pub fn post_as_many<D: Data>(
         &mut self,
-        wrs: impl IntoIterator<Item = (Wr<D>, u64)>,
+        wrs: impl IntoIterator<Item = (Wr<D>, C)>,
     ) -> Result<u32, SendBatchError> {
         let room = self.free() as usize;
         match self.post_batch(wrs.into_iter().take(room)) {

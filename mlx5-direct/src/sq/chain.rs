@@ -2,6 +2,7 @@
 
 use super::{REQUEST_SHIFT, SendError, Sq, block};
 use crate::{
+    queue_mem::Cookie,
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},
 };
@@ -22,18 +23,18 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Chain<'a> {
-    sq: &'a mut Sq,
+pub struct Chain<'a, C: Cookie = u64> {
+    sq: &'a mut Sq<C>,
     first: u64,
     /// Position of the last request.
     last: u64,
     fence_due: u8,
 }
 
-impl Sq {
+impl<C: Cookie> Sq<C> {
     /// Starts a chain: requests of any types that are rung with one doorbell.
     #[inline(always)]
-    pub fn chain(&mut self) -> Chain<'_> {
+    pub fn chain(&mut self) -> Chain<'_, C> {
         self.stay_near();
         let (at, fence_due) = (self.at(), self.fence_due);
         Chain { sq: self, first: at, last: at, fence_due }
@@ -42,7 +43,7 @@ impl Sq {
     /// Writes a request of one block, if this needs no other check. Otherwise changes nothing. The
     /// device does not know of the request yet.
     #[inline(always)]
-    fn write_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: u64) -> bool {
+    fn write_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let units = wr.units();
         if units > BLOCK_UNITS || wr.is_fenced() || wr.changes_key() {
             return false;
@@ -58,7 +59,7 @@ impl Sq {
     /// The rest of [`Chain::push`]: several blocks, fences, a full queue, the end of the ring.
     #[cold]
     #[inline(never)]
-    fn write_any<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    fn write_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         self.find_blocks();
         if self.write_one_block(&wr, cookie) {
             return Ok(());
@@ -69,14 +70,14 @@ impl Sq {
     }
 }
 
-impl Chain<'_> {
+impl<C: Cookie> Chain<'_, C> {
     /// Writes a request behind the requests of the chain.
     ///
     /// # Errors
     ///
     /// [`SendError`]; the chain does not change.
     #[inline(always)]
-    pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+    pub fn push<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         let at = self.sq.at();
         if !self.sq.write_one_block(&wr, cookie) {
             self.sq.write_any(wr, cookie)?;
@@ -107,7 +108,7 @@ impl Chain<'_> {
     }
 }
 
-impl Drop for Chain<'_> {
+impl<C: Cookie> Drop for Chain<'_, C> {
     fn drop(&mut self) {
         self.sq.take_back(self.first, self.fence_due);
     }

@@ -2,7 +2,7 @@
 
 use super::{SendError, Sq, block};
 use crate::{
-    queue_mem::{Extra, Place, Posted, REQUEST, Target, WqeImage, inline_at},
+    queue_mem::{Cookie, Extra, Place, Posted, REQUEST, Target, WqeImage, inline_at},
     wqe::{
         DataSeg,
         send::{BLOCK_UNITS, flag, flags_word},
@@ -73,7 +73,7 @@ pub struct Template<const AT: usize>(Prepared);
 #[derive(Clone, Copy, Debug)]
 pub struct Field<const N: usize>(Place<N>);
 
-impl Sq {
+impl<C: Cookie> Sq<C> {
     /// Builds the WQE of a request for this queue, which [`post_prepared`](Self::post_prepared)
     /// posts. The WQE can also be posted to another queue of the same kind; the request then goes
     /// to that queue's peer. The WQE has at most four blocks, and its operation must not change a
@@ -106,7 +106,7 @@ impl Sq {
     ///
     /// [`SendError`]; nothing was written.
     #[inline(always)]
-    pub fn post_prepared(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
+    pub fn post_prepared(&mut self, prepared: &Prepared, cookie: C) -> Result<(), SendError> {
         if self.post_prepared_block(prepared, cookie) {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Sq {
         &mut self,
         template: &Template<AT>,
         bytes: [u8; 8],
-        cookie: u64,
+        cookie: C,
     ) -> Result<(), SendError> {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
         let Some(place) = self.ring.next_block(cookie, register) else {
@@ -141,7 +141,7 @@ impl Sq {
         &mut self,
         template: &Template<AT>,
         bytes: [u8; 8],
-        cookie: u64,
+        cookie: C,
     ) -> Result<(), SendError> {
         let mut prepared = template.0.clone();
         prepared.payload()[AT..AT + 8].copy_from_slice(&bytes);
@@ -150,7 +150,7 @@ impl Sq {
 
     /// As `post_one_block`, with a prepared request.
     #[inline(always)]
-    fn post_prepared_block(&mut self, prepared: &Prepared, cookie: u64) -> bool {
+    fn post_prepared_block(&mut self, prepared: &Prepared, cookie: C) -> bool {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
         let Some(place) = self.ring.next_block_for(prepared.extra, cookie, register) else { return false };
         place.ring_image(&prepared.image, dbrec, register);
@@ -159,7 +159,7 @@ impl Sq {
 
     #[cold]
     #[inline(never)]
-    fn post_prepared_any(&mut self, prepared: &Prepared, cookie: u64) -> Result<(), SendError> {
+    fn post_prepared_any(&mut self, prepared: &Prepared, cookie: C) -> Result<(), SendError> {
         self.aim();
         if self.post_prepared_block(prepared, cookie) {
             return Ok(());

@@ -24,7 +24,7 @@ pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
 pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, evd_of};
 use self::entries::CompletedUpTo;
 pub(crate) use self::queues::{RecvQueue, SendQueue};
-pub(crate) use self::request::Outgoing;
+pub(crate) use self::request::{Outgoing, Record, Request};
 use crate::error::PostError;
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};

@@ -4,7 +4,7 @@
 //! be posted to them through verbs.
 
 use super::direct;
-use super::request::Outgoing;
+use super::request::{Outgoing, Record};
 use super::{DataPath, WrId};
 use crate::Result;
 use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
@@ -53,8 +53,8 @@ impl SendQueue {
             Self::Direct(queue) => return queue.post(request),
             Self::Verbs(qp) => qp,
         };
-        let Outgoing { seq, op, sges, flags, to } = *request;
-        let wr_id = WrId::Request(seq).pack();
+        let Outgoing { record, op, sges, flags, to } = *request;
+        let wr_id = WrId::Request(record.seq).pack();
         match op {
             SendOp::BindMw(bind) if bind.mw.kind() == MwKind::Type1 => bind.mw.bind(qp, wr_id, &bind, flags),
             _ => {
@@ -71,15 +71,15 @@ impl SendQueue {
     /// Nothing was posted.
     pub(crate) fn post_inline(
         &mut self,
-        seq: u64,
+        record: Record,
         op: SendOp<'_>,
         bytes: &[u8],
         flags: SendFlags,
     ) -> Result<(), Refusal> {
         match self {
-            Self::Direct(queue) => queue.post_inline(seq, op, bytes, flags),
+            Self::Direct(queue) => queue.post_inline(record.request, op, bytes, flags),
             Self::Verbs(qp) => {
-                let wr_id = WrId::Request(seq).pack();
+                let wr_id = WrId::Request(record.seq).pack();
                 let inline = (!bytes.is_empty()).then_some(bytes);
                 qp.post_send(&SendWr { wr_id, op, sges: &[], flags, inline, ud: None })
             }
@@ -100,8 +100,8 @@ impl SendQueue {
             Self::Verbs(qp) => qp,
         };
         let wrs: [SendWr<'_>; MOST] = std::array::from_fn(|n| match requests.get(n) {
-            Some(&Outgoing { seq, op, sges, flags, .. }) => {
-                SendWr { flags, ..SendWr::new(WrId::Request(seq).pack(), op, sges) }
+            Some(&Outgoing { record, op, sges, flags, .. }) => {
+                SendWr { flags, ..SendWr::new(WrId::Request(record.seq).pack(), op, sges) }
             }
             None => SendWr::send(0, &[]),
         });
@@ -113,34 +113,15 @@ impl SendQueue {
     /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take
     /// it.
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+    pub(crate) fn post_one(&mut self, record: Record, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
         match self {
             Self::Direct(queue) => {
-                queue.post_one(seq, op, sge, flags) || {
+                queue.post_one(record.request, op, sge, flags) || {
                     queue.find_room();
-                    queue.post_one(seq, op, sge, flags)
+                    queue.post_one(record.request, op, sge, flags)
                 }
             }
-            Self::Verbs(qp) => qp.post_send_one(WrId::Request(seq).pack(), op, sge, flags).is_ok(),
-        }
-    }
-
-    /// The position of the request that a completion names. `None` if no such request is posted.
-    #[inline(always)]
-    pub(crate) fn position(&mut self, named: u64) -> Option<u64> {
-        match self {
-            Self::Direct(queue) => queue.complete(named as u16),
-            Self::Verbs(_) => Some(named),
-        }
-    }
-
-    /// Releases the request with this counter on the direct path, if it is posted there and has
-    /// this position. Otherwise returns false, and nothing has changed.
-    #[inline(always)]
-    pub(crate) fn complete_if(&mut self, counter: u16, position: u64) -> bool {
-        match self {
-            Self::Direct(queue) => queue.complete_if(counter, position),
-            Self::Verbs(_) => false,
+            Self::Verbs(qp) => qp.post_send_one(WrId::Request(record.seq).pack(), op, sge, flags).is_ok(),
         }
     }
 

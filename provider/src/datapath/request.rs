@@ -1,15 +1,115 @@
-//! A request as an EP hands it to its send queue.
+//! A request as an EP hands it to its send queue, and what is kept of it until it completes.
 
+use super::WrInfo;
+use crate::types::{CompletionFlags, DtoOp};
+use bitflags::bitflags;
 use rxe_fallback::{Ah, SendFlags, SendOp, Sge};
+
+/// A request for a send queue on either path.
+#[derive(Clone, Copy)]
+pub(crate) struct Record {
+    /// The position in the EP's stream of requests, by which the verbs path names the request.
+    pub(crate) seq: u64,
+    /// What the direct path stores in the send queue.
+    pub(crate) request: Request,
+}
 
 /// A request in the terms of the transport.
 #[derive(Clone, Copy)]
 pub(crate) struct Outgoing<'a> {
-    /// The position in the EP's stream of requests.
-    pub(crate) seq: u64,
+    pub(crate) record: Record,
     pub(crate) op: SendOp<'a>,
     pub(crate) sges: &'a [Sge],
     pub(crate) flags: SendFlags,
     /// The destination of a datagram: address handle, QP number and queue key.
     pub(crate) to: Option<(&'a Ah, u32, u32)>,
+}
+
+/// A request that is posted and not completed.
+#[derive(Clone, Copy, Debug)]
+// Two fields of a Send of no pool are 0 and are written together.
+#[repr(C)]
+pub(crate) struct Request {
+    pub(crate) cookie: u64,
+    /// The number of the pool that the buffer belongs to; 0 for none.
+    pub(crate) pool: u32,
+    pub(crate) op: DtoOp,
+    pub(crate) length: u32,
+    state: RequestState,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+bitflags! {
+    /// The completion flags of a request, and what else there is to know of it.
+    #[derive(Clone, Copy, Debug)]
+    struct RequestState: u32 {
+        /// As [`CompletionFlags::SUPPRESS`].
+        const SUPPRESS = CompletionFlags::SUPPRESS.bits();
+        /// The device does not have the request.
+        const NOT_ON_DEVICE = 1 << 30;
+        /// A bind, or an operation of the extension.
+        const SPECIAL = 1 << 31;
+        /// What makes a completion other than plain.
+        const NOT_PLAIN = Self::SUPPRESS.bits() | Self::SPECIAL.bits();
+        const _ = !0;
+    }
+}
+
+impl Request {
+    pub(crate) const NONE: Self =
+        Self { cookie: 0, pool: 0, op: DtoOp::Send, length: 0, state: RequestState::NOT_ON_DEVICE };
+
+    /// A request for the device.
+    #[inline(always)]
+    pub(crate) fn new(info: &WrInfo, flags: CompletionFlags, op: DtoOp, length: u32) -> Self {
+        let WrInfo { cookie, pool, .. } = *info;
+        let mut state = RequestState::from_bits_retain(flags.bits());
+        if op == DtoOp::RmrBind || op.is_extension() {
+            state |= RequestState::SPECIAL;
+        }
+        Self { cookie, pool, op, length, state }
+    }
+
+    /// The completion flags.
+    pub(crate) fn flags(&self) -> CompletionFlags {
+        CompletionFlags::from_bits_truncate(self.state.bits())
+    }
+
+    /// The device has the request. Otherwise the request waits behind requests that the device has,
+    /// and is flushed after them.
+    pub(crate) fn is_on_device(&self) -> bool {
+        !self.state.contains(RequestState::NOT_ON_DEVICE)
+    }
+
+    /// Records that the device does not get the request.
+    pub(crate) fn keep_off_device(&mut self) {
+        self.state |= RequestState::NOT_ON_DEVICE;
+    }
+
+    /// Whether the request has an event, the event has no effect when the consumer takes it, and
+    /// the operation is not of the extension.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        !self.state.intersects(RequestState::NOT_PLAIN)
+    }
+
+    /// The request, if it is plain.
+    #[inline(always)]
+    pub(crate) fn if_plain(&self) -> Option<Self> {
+        // Read field by field: the compiler then knows that `op` is an operation, and makes no test
+        // of it for the `Option`.
+        let Self { cookie, pool, op, length, state } = *self;
+        let request = Self { cookie, pool, op, length, state };
+        request.is_plain().then_some(request)
+    }
+
+    /// What the event of the request says about the buffer.
+    pub(crate) fn info(&self) -> WrInfo {
+        WrInfo { cookie: self.cookie, pool: self.pool, ..WrInfo::default() }
+    }
 }

@@ -4,7 +4,7 @@ use super::fast::known_segment;
 use super::post::{Checked, send_flags, too_many};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, Record, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
@@ -209,11 +209,15 @@ impl<const REQUESTS: usize, const SEGMENTS: usize> Plan<REQUESTS, SEGMENTS> {
         let mut requests = self.checked.iter().zip(first..);
         array::from_fn(|_| match requests.next() {
             Some((checked, seq)) => {
+                let record = Record { seq, request: checked.request };
                 let (own, rest) = sges.split_at(checked.segments);
                 sges = rest;
-                Outgoing { seq, op: checked.verb, sges: own, flags: checked.send_flags(), to: None }
+                Outgoing { record, op: checked.verb, sges: own, flags: checked.send_flags(), to: None }
             }
-            None => Outgoing { seq: 0, op: SendOp::Send, sges: &[], flags: SendFlags::empty(), to: None },
+            None => {
+                let record = Record { seq: 0, request: Request::NONE };
+                Outgoing { record, op: SendOp::Send, sges: &[], flags: SendFlags::empty(), to: None }
+            }
         })
     }
 }
@@ -247,15 +251,15 @@ impl EpInner {
         let mut first_is_new = false;
         // Takes its requests back if one of them is refused.
         let mut ones = queue.ones();
-        let mut seq = ring.end();
-        for request in requests {
-            let ChainRequest { kind, iov, flags, .. } = *request;
+        for (n, request) in requests.iter().enumerate() {
+            let ChainRequest { kind, iov, cookie, flags } = *request;
             let [segment] = iov else { return false };
             let len = segment.segment_length;
-            let (op, solicits) = match kind {
-                RequestKind::Send => (SendOp::Send, true),
+            let (dto, op, solicits) = match kind {
+                RequestKind::Send => (DtoOp::Send, SendOp::Send, true),
                 RequestKind::Write(to) if len <= to.segment_length => {
-                    (SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context }, false)
+                    let op = SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context };
+                    (DtoOp::RdmaWrite, op, false)
                 }
                 _ => return false,
             };
@@ -264,35 +268,36 @@ impl EpInner {
                 // Data and status may be in two LMRs.
                 None => match self.device.lmrs.check(0, segment, using) {
                     Ok(Some(sge)) if len <= longest => {
-                        first_is_new |= seq == ring.end();
+                        first_is_new |= n == 0;
                         sge
                     }
                     _ => return false,
                 },
             };
-            if !ALWAYS.contains(flags) || !ones.push(seq, op, sge, send_flags(flags, solicits)) {
+            let info = WrInfo { cookie, ..WrInfo::default() };
+            let filed = Request::new(&info, flags, dto, len);
+            if !ALWAYS.contains(flags) || !ones.push(filed, op, sge, send_flags(flags, solicits)) {
                 return false;
             }
-            seq += 1;
         }
         if let Some(PoolSend { memory, bytes, info, flags }) = &last {
             let Some(sge) = known_segment(*last_pool, memory, *bytes, info) else { return false };
-            if !ALWAYS.contains(*flags) || !ones.push(seq, SendOp::Send, sge, send_flags(*flags, true)) {
+            let filed = Request::new(info, *flags, DtoOp::Send, sge.len);
+            if !ALWAYS.contains(*flags) || !ones.push(filed, SendOp::Send, sge, send_flags(*flags, true)) {
                 return false;
             }
         }
         ones.ring();
-        let mut add = |info: &WrInfo, flags, op, length: u32| {
+        let mut add = |op, length: u32| {
             posted.add(op, length.into());
-            ring.push(Request::new(info, flags, op, length));
+            ring.count();
         };
-        for ChainRequest { kind, iov, cookie, flags } in requests {
-            let info = WrInfo { cookie: *cookie, ..WrInfo::default() };
+        for ChainRequest { kind, iov, .. } in requests {
             let op = if matches!(kind, RequestKind::Send) { DtoOp::Send } else { DtoOp::RdmaWrite };
-            add(&info, *flags, op, iov.first().map_or(0, |segment| segment.segment_length));
+            add(op, iov.first().map_or(0, |segment| segment.segment_length));
         }
-        if let Some(PoolSend { bytes, info, flags, .. }) = &last {
-            add(info, *flags, DtoOp::Send, bytes.1 as u32);
+        if let Some(PoolSend { bytes, .. }) = &last {
+            add(DtoOp::Send, bytes.1 as u32);
         }
         drop(locked);
         if let (true, Some([segment])) = (first_is_new, requests.first().map(|request| request.iov)) {
@@ -389,7 +394,7 @@ impl EpInner {
         };
         for Checked { request, .. } in &checked[..done] {
             requests.posted.add(request.op, request.length.into());
-            requests.ring.push(*request);
+            requests.add(*request);
         }
         posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })
     }

@@ -4,7 +4,7 @@
 //! make all checks, and post or give the error.
 
 use super::RequestKind;
-use crate::datapath::{MOST_IN_BLOCK, SendQueue, WrInfo};
+use crate::datapath::{MOST_IN_BLOCK, Record, SendQueue, WrInfo};
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
@@ -88,18 +88,20 @@ impl Requests {
             _ => return false,
         };
         let sge = Sge { addr: segment.virtual_address, len: length, lkey };
-        let seq = self.ring.end();
-        // First the record: then fewer values are in use while the WQE is built.
         let info = WrInfo { cookie, ..WrInfo::default() };
-        self.ring.push(Request::new(&info, flags, op, length));
-        let posted = match &mut self.queue {
-            SendQueue::Direct(queue) if IN_SPAN => queue.post_one(seq, verb, sge, send_flags),
-            SendQueue::Verbs(_) if IN_SPAN => false,
-            queue => queue.post_one(seq, verb, sge, send_flags),
-        };
-        if !posted {
-            self.ring.take_back();
-            return false;
+        let request = Request::new(&info, flags, op, length);
+        if IN_SPAN {
+            let SendQueue::Direct(queue) = &mut self.queue else { return false };
+            if !queue.post_one(request, verb, sge, send_flags) {
+                return false;
+            }
+            self.ring.count();
+        } else {
+            let record = Record { seq: self.ring.end(), request };
+            if !self.queue.post_one(record, verb, sge, send_flags) {
+                return false;
+            }
+            self.add(request);
         }
         self.posted.add(op, length.into());
         true
@@ -133,15 +135,16 @@ impl QueuePair {
         if requests.ring.room() == 0 {
             return false;
         }
-        let seq = requests.ring.end();
+        let request = Request::new(info, flags, DtoOp::Send, sge.len);
+        let record = Record { seq: requests.ring.end(), request };
         let few = copy.filter(|copy| copy.len() <= MOST_IN_BLOCK);
         let posted = match (&mut requests.queue, few) {
-            (SendQueue::Direct(queue), Some(few)) => queue.post_block(seq, few, send_flags),
-            (queue, _) => queue.post_one(seq, SendOp::Send, sge, send_flags),
+            (SendQueue::Direct(queue), Some(few)) => queue.post_block(request, few, send_flags),
+            (queue, _) => queue.post_one(record, SendOp::Send, sge, send_flags),
         };
         if posted {
             requests.posted.add(DtoOp::Send, sge.len.into());
-            requests.ring.push(Request::new(info, flags, DtoOp::Send, sge.len));
+            requests.add(request);
         }
         posted
     }

@@ -42,7 +42,7 @@ impl EpInner {
         }
         loop {
             let mut requests = self.pair.requests.lock();
-            let Some(request) = requests.ring.take_first() else { break };
+            let Some(request) = requests.take_first() else { break };
             requests.ring.hold_place();
             drop(requests);
             if unsafe_to_lend(&request.info(), request.is_on_device()) && request.op != DtoOp::RmrBind {

@@ -2,7 +2,7 @@
 
 use super::{EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, Record, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
@@ -147,8 +147,8 @@ impl EpInner {
         if bytes.len() > self.pair.qp().caps().max_inline as usize {
             return Err(PostError::Length);
         }
-        self.submit(state, request, solicits, 0, |queue, seq, flags| {
-            queue.post_inline(seq, verb, bytes, flags)
+        self.submit(state, request, solicits, 0, |queue, record, flags| {
+            queue.post_inline(record, verb, bytes, flags)
         })
     }
 
@@ -181,8 +181,8 @@ impl EpInner {
         }
         let Checked { request, verb, solicits, segments: n } =
             self.checked(kind, &mut sges[..n], &info, flags)?;
-        self.submit(state, request, solicits, segments, |queue, seq, flags| {
-            queue.post(&Outgoing { seq, op: verb, sges: &sges[..n], flags, to: None })
+        self.submit(state, request, solicits, segments, |queue, record, flags| {
+            queue.post(&Outgoing { record, op: verb, sges: &sges[..n], flags, to: None })
         })
     }
 
@@ -274,8 +274,8 @@ impl EpInner {
             return Err(PostError::Length);
         }
         let request = Request::new(&info, flags, DtoOp::SendUd, length as u32);
-        self.submit(state, request, true, segments, |queue, seq, flags| {
-            self.post_datagram(queue, seq, sges, flags, (&ah, to.qpn))
+        self.submit(state, request, true, segments, |queue, record, flags| {
+            self.post_datagram(queue, record, sges, flags, (&ah, to.qpn))
         })?;
         self.drop_handles_of_done_sends();
         Ok(())
@@ -290,7 +290,7 @@ impl EpInner {
         request: Request,
         solicits: bool,
         segments: usize,
-        post: impl FnOnce(&mut SendQueue, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
+        post: impl FnOnce(&mut SendQueue, Record, SendFlags) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
         let mut requests = self.pair.requests.lock();
         if segments > requests.max_iov {
@@ -322,13 +322,13 @@ impl Requests {
         &mut self,
         request: Request,
         solicits: bool,
-        post: impl FnOnce(&mut SendQueue, u64, SendFlags) -> Result<(), rxe_fallback::PostError>,
+        post: impl FnOnce(&mut SendQueue, Record, SendFlags) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
         let flags = send_flags(request.flags(), solicits);
-        let seq = self.ring.end();
-        post(&mut self.queue, seq, flags).map_err(refused)?;
+        let record = Record { seq: self.ring.end(), request };
+        post(&mut self.queue, record, flags).map_err(refused)?;
         self.posted.add(request.op, request.length.into());
-        self.ring.push(request);
+        self.add(request);
         Ok(())
     }
 }

@@ -100,14 +100,14 @@ impl Requests {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
-        self.post(request, false, |queue, seq, flags| {
+        self.post(request, false, |queue, record, flags| {
             let op = match what {
                 WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),
                 WindowRequest::Invalidate(key) => SendOp::LocalInv(key),
                 // A write of no bytes touches no memory, whatever the key is.
                 WindowRequest::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
             };
-            queue.post(&Outgoing { seq, op, sges: &[], flags, to: None })
+            queue.post(&Outgoing { record, op, sges: &[], flags, to: None })
         })
     }
 }

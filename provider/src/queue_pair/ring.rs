@@ -1,87 +1,14 @@
 //! The ring of posted requests.
 //!
 //! Requests have positions in the EP's stream of requests. The ring has a fixed table of a power of
-//! two entries; a request is in the entry of its position. A place in the ring is taken by each
-//! posted request, and by each completed request whose event the consumer has not taken.
+//! two entries; a request is in the entry of its position. On the direct path, the send queue has
+//! the requests that it has posted, and the ring counts them only; behind them, the ring has those
+//! that the device does not get. A place in the ring is taken by each posted request, and by each
+//! completed request whose event the consumer has not taken.
 
 use crate::Result;
-use crate::datapath::WrInfo;
+use crate::datapath::Request;
 use crate::memory::table;
-use crate::types::{CompletionFlags, DtoOp};
-use bitflags::bitflags;
-
-/// A request that is posted and not completed.
-#[derive(Clone, Copy, Debug)]
-// Two fields of a Send of no pool are 0 and are written together.
-#[repr(C)]
-pub(crate) struct Request {
-    pub(crate) cookie: u64,
-    /// The number of the pool that the buffer belongs to; 0 for none.
-    pub(crate) pool: u32,
-    pub(crate) op: DtoOp,
-    pub(crate) length: u32,
-    state: RequestState,
-}
-
-bitflags! {
-    /// The completion flags of a request, and what else there is to know of it.
-    #[derive(Clone, Copy, Debug)]
-    struct RequestState: u32 {
-        /// As [`CompletionFlags::SUPPRESS`].
-        const SUPPRESS = CompletionFlags::SUPPRESS.bits();
-        /// The device does not have the request.
-        const NOT_ON_DEVICE = 1 << 30;
-        /// A bind, or an operation of the extension.
-        const SPECIAL = 1 << 31;
-        /// What makes a completion other than plain.
-        const NOT_PLAIN = Self::SUPPRESS.bits() | Self::SPECIAL.bits();
-        const _ = !0;
-    }
-}
-
-impl Request {
-    pub(crate) const NONE: Self =
-        Self { cookie: 0, pool: 0, op: DtoOp::Send, length: 0, state: RequestState::NOT_ON_DEVICE };
-
-    /// A request for the device.
-    #[inline(always)]
-    pub(crate) fn new(info: &WrInfo, flags: CompletionFlags, op: DtoOp, length: u32) -> Self {
-        let WrInfo { cookie, pool, .. } = *info;
-        let mut state = RequestState::from_bits_retain(flags.bits());
-        if op == DtoOp::RmrBind || op.is_extension() {
-            state |= RequestState::SPECIAL;
-        }
-        Self { cookie, pool, op, length, state }
-    }
-
-    /// The completion flags.
-    pub(crate) fn flags(&self) -> CompletionFlags {
-        CompletionFlags::from_bits_truncate(self.state.bits())
-    }
-
-    /// The device has the request. Otherwise the request waits behind requests that the device has,
-    /// and is flushed after them.
-    pub(crate) fn is_on_device(&self) -> bool {
-        !self.state.contains(RequestState::NOT_ON_DEVICE)
-    }
-
-    /// Records that the device does not get the request.
-    pub(crate) fn keep_off_device(&mut self) {
-        self.state |= RequestState::NOT_ON_DEVICE;
-    }
-
-    /// Whether the request has an event, the event has no effect when the consumer takes it, and
-    /// the operation is not of the extension.
-    #[inline(always)]
-    fn is_plain(&self) -> bool {
-        !self.state.intersects(RequestState::NOT_PLAIN)
-    }
-
-    /// What the event of the request says about the buffer.
-    pub(crate) fn info(&self) -> WrInfo {
-        WrInfo { cookie: self.cookie, pool: self.pool, ..WrInfo::default() }
-    }
-}
 
 /// The ring of posted requests; see the module.
 #[derive(Debug)]
@@ -140,23 +67,18 @@ impl RequestRing {
         (!self.is_empty()).then(|| &self.entries[self.first as usize & self.mask])
     }
 
-    /// The oldest request, if it is plain: not suppressed, no bind, and not of the extension. The
-    /// answer has no meaning if the ring is empty.
+    /// The oldest request, if it is plain. The answer has no meaning if the ring is empty.
     #[inline(always)]
     pub(crate) fn plain_front(&self) -> Option<Request> {
-        // Read field by field: the compiler then knows that `op` is an operation, and makes no test
-        // of it for the `Option`.
-        let Request { cookie, pool, op, length, state } =
-            *self.entries.get(self.first as usize & self.mask)?;
-        let oldest = Request { cookie, pool, op, length, state };
-        oldest.is_plain().then_some(oldest)
+        self.entries.get(self.first as usize & self.mask)?.if_plain()
     }
 
-    /// Takes the oldest request out of the ring, which is not empty. Its place becomes free.
+    /// Takes the oldest requests, which the send queue has, out of the ring. Their places become
+    /// free.
     #[inline(always)]
-    pub(crate) fn pass_first(&mut self) {
-        self.first += 1;
-        self.limit += 1;
+    pub(crate) fn pass(&mut self, requests: u32) {
+        self.first += u64::from(requests);
+        self.limit += u64::from(requests);
     }
 
     /// Adds a request. The caller has checked that there is a place.
@@ -169,10 +91,10 @@ impl RequestRing {
         self.end = end + 1;
     }
 
-    /// Takes back the request that was added last. Nobody has seen it.
+    /// As [`RequestRing::push`], for a request that the send queue has.
     #[inline(always)]
-    pub(crate) fn take_back(&mut self) {
-        self.end -= 1;
+    pub(crate) fn count(&mut self) {
+        self.end += 1;
     }
 
     /// Takes the request at this position out of the ring, with all earlier requests. Their places
@@ -216,9 +138,11 @@ impl RequestRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::WrInfo;
+    use crate::types::{CompletionFlags, DtoOp};
 
     fn request(cookie: u64) -> Request {
-        Request { cookie, ..Request::NONE }
+        Request::new(&WrInfo { cookie, ..WrInfo::default() }, CompletionFlags::empty(), DtoOp::Send, 0)
     }
 
     #[test]
@@ -235,6 +159,20 @@ mod tests {
         assert_eq!((ring.room(), ring.first()), (2, 2));
         assert_eq!(ring.take_first().unwrap().cookie, 12);
         assert!(ring.is_empty() && ring.front().is_none() && ring.take_first().is_none());
+    }
+
+    /// On the direct path, the send queue has the requests in front.
+    #[test]
+    fn requests_that_the_device_does_not_get_stand_behind_the_others() {
+        let mut ring = RequestRing::new(4).unwrap();
+        ring.count();
+        ring.count();
+        ring.push(request(7));
+        assert_eq!((ring.room(), ring.end(), ring.is_empty()), (1, 3, false));
+        ring.pass(2);
+        assert_eq!((ring.room(), ring.first(), ring.front().unwrap().cookie), (3, 2, 7));
+        assert_eq!(ring.take_first().unwrap().cookie, 7);
+        assert!(ring.is_empty() && ring.room() == 4);
     }
 
     /// A completed request keeps its place until its event is taken.
@@ -271,7 +209,7 @@ mod tests {
             assert!(request.is_on_device());
             request.keep_off_device();
             assert!(!request.is_on_device() && request.flags() == flags);
-            ring.pass_first();
+            ring.pass(1);
             assert!(ring.is_empty() && ring.room() == 2 && ring.first() == 1);
         }
     }

@@ -1,7 +1,7 @@
 //! Posting of datagrams.
 
 use crate::Result;
-use crate::datapath::{Outgoing, SendQueue, WrInfo};
+use crate::datapath::{Outgoing, Record, SendQueue, WrInfo};
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
 use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
@@ -48,15 +48,15 @@ impl EpInner {
     pub(crate) fn post_datagram(
         &self,
         queue: &mut SendQueue,
-        seq: u64,
+        record: Record,
         sges: &[Sge],
         flags: SendFlags,
         (ah, qpn): (&Ah, u32),
     ) -> Result<(), Refusal> {
         let to = Some((ah, qpn, DATAGRAM_QKEY));
-        queue.post(&Outgoing { seq, op: SendOp::Send, sges, flags, to })?;
+        queue.post(&Outgoing { record, op: SendOp::Send, sges, flags, to })?;
         if let Some(ud) = &self.ud {
-            ud.0.lock().unwrap().sending.push_back((seq, ah.clone()));
+            ud.0.lock().unwrap().sending.push_back((record.seq, ah.clone()));
         }
         Ok(())
     }

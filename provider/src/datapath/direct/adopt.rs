@@ -2,6 +2,7 @@
 //! Turns verbs objects into queues that this provider drives. All obligations that [`mlx5_direct`]
 //! puts on its callers are met in this module.
 
+use crate::datapath::request::Request;
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::wr::AddressVector;
 use mlx5_direct::{DepthError, DvError, LayoutError, dv};
@@ -78,14 +79,15 @@ pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
 }
 
 /// Takes over the send queue of a QP to which nothing was posted.
-pub(super) fn send_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Sq, Qp>> {
+pub(super) fn send_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Sq<Request>, Qp>> {
     // SAFETY: `verbs` lives as long as `Adopted`. The clones of `verbs` change and query the QP's
     // state: on the direct path, `SendQueue` posts here and nowhere else. The send CQ was taken
     // over by `cq`. An IA has a context of its own, in which all QPs are created by this provider
     // and driven here, so every queue that rings the register belongs to mlx5-direct. Memory that
     // requests name is covered as in `srq`.
     let queue = unsafe { mlx5_direct::Sq::from_verbs(verbs.as_raw()) };
-    Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTep, &e))?, verbs })
+    let queue = queue.map_err(|e| refused(Subtype::ResourceTep, &e))?;
+    Ok(Adopted { queue: queue.with_cookies_of()?, verbs })
 }
 
 /// Takes over the receive queue of a QP to which nothing was posted.

@@ -1,12 +1,12 @@
 //! Send queues, and receive queues of EPs without an SRQ, on the direct path.
 //!
 //! Only the holder of the lock of the EP's requests uses the send queue, and only the holder of the
-//! lock of its receives uses the receive queue. The cookie of a request in the queue is its
-//! position in the EP's stream of requests.
+//! lock of its receives uses the receive queue. The send queue has the [`Request`] of each request
+//! that it has posted.
 
 use super::adopt::{self, Adopted};
 use crate::Result;
-use crate::datapath::request::Outgoing;
+use crate::datapath::request::{Outgoing, Request};
 use crate::types::MAX_IOV;
 use mlx5_direct::srq::PostError;
 use mlx5_direct::wr::{Bind, Data, Inline, MAX_BIND_BYTES, Remote, Wr};
@@ -16,7 +16,7 @@ use rxe_fallback::{BindMw, Mw, MwKind, PostError as Refusal, Qp, SendFlags, Send
 /// The send queue of a QP.
 #[derive(Debug)]
 pub(crate) struct DirectSends {
-    queue: Adopted<mlx5_direct::Sq, Qp>,
+    queue: Adopted<Sq<Request>, Qp>,
 }
 
 /// The receive queue of a QP.
@@ -58,19 +58,19 @@ const NO_SEGMENT: DataSeg = DataSeg::new(0, 0, 0);
 /// Sends and RDMA Writes of one segment that one doorbell hands to the device
 /// ([`DirectSends::ones`]). Without [`Ones::ring`], the queue takes them back.
 pub(crate) struct Ones<'a> {
-    chain: Chain<'a>,
+    chain: Chain<'a, Request>,
 }
 
 impl Ones<'_> {
     /// Writes a request. Returns false if the queue does not take it.
     #[inline(always)]
-    pub(crate) fn push(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+    pub(crate) fn push(&mut self, request: Request, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
         let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
         let taken = match op {
-            SendOp::Send => self.chain.push(with_flags(Wr::send(data), flags), seq),
+            SendOp::Send => self.chain.push(with_flags(Wr::send(data), flags), request),
             SendOp::Write { remote_addr, rkey } => {
                 let remote = Remote { addr: remote_addr, rkey };
-                self.chain.push(with_flags(Wr::write(remote, data), flags), seq)
+                self.chain.push(with_flags(Wr::write(remote, data), flags), request)
             }
             _ => return false,
         };
@@ -86,17 +86,17 @@ impl Ones<'_> {
 
 /// What takes requests: a queue, which rings for each, or a chain.
 trait Taker {
-    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError>;
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: Request) -> Result<(), SendError>;
 }
 
-impl Taker for Sq {
-    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+impl Taker for Sq<Request> {
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: Request) -> Result<(), SendError> {
         self.post(wr, cookie)
     }
 }
 
-impl Taker for Chain<'_> {
-    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: u64) -> Result<(), SendError> {
+impl Taker for Chain<'_, Request> {
+    fn take<D: Data>(&mut self, wr: Wr<D>, cookie: Request) -> Result<(), SendError> {
         self.push(wr, cookie)
     }
 }
@@ -140,14 +140,14 @@ fn put_from(to: &mut impl Taker, request: &Outgoing<'_>, segments: &mut [DataSeg
 }
 
 fn put_wr<D: Data>(to: &mut impl Taker, mut wr: Wr<D>, request: &Outgoing<'_>) -> Result<(), Refusal> {
-    let Outgoing { seq, flags, to: peer, .. } = *request;
+    let Outgoing { record, flags, to: peer, .. } = *request;
     wr = with_flags(wr, flags);
     if let Some((ah, qpn, qkey)) = peer {
         let path = adopt::path_of(ah).map_err(|_| Refusal::Refused(libc::EINVAL))?;
         wr = wr.to(&path, qpn, qkey);
     }
     let given = request.sges.len();
-    to.take(wr, seq).map_err(|error| match error {
+    to.take(wr, record.request).map_err(|error| match error {
         SendError::Full => Refusal::Full,
         SendError::TooLong => Refusal::TooManySegments { given, max: given.saturating_sub(1) },
     })
@@ -166,7 +166,7 @@ impl DirectSends {
     /// SOLICITED at most. Returns false without posting if the queue has to look for room first
     /// ([`DirectSends::find_room`]).
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, seq: u64, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+    pub(crate) fn post_one(&mut self, request: Request, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
         let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
         let remote = |addr, rkey| Remote { addr, rkey };
         let wr = match op {
@@ -175,7 +175,7 @@ impl DirectSends {
             SendOp::Read { remote_addr, rkey } => Wr::read(remote(remote_addr, rkey), data),
             _ => return false,
         };
-        self.queue.post_in_span(&with_flags(wr, flags), seq)
+        self.queue.post_in_span(&with_flags(wr, flags), request)
     }
 
     /// Looks for room for [`DirectSends::post_one`].
@@ -194,7 +194,7 @@ impl DirectSends {
     /// Posts a Send or an RDMA Write of these bytes.
     pub(crate) fn post_inline(
         &mut self,
-        seq: u64,
+        request: Request,
         op: SendOp<'_>,
         bytes: &[u8],
         flags: SendFlags,
@@ -206,7 +206,7 @@ impl DirectSends {
             }
             _ => return Err(Refusal::InlineMisplaced),
         };
-        self.queue.post(with_flags(wr, flags), seq).map_err(|error| match error {
+        self.queue.post(with_flags(wr, flags), request).map_err(|error| match error {
             SendError::Full => Refusal::Full,
             SendError::TooLong => Refusal::InlineTooLong { given: bytes.len(), max: MOST_IN_BLOCK },
         })
@@ -215,11 +215,11 @@ impl DirectSends {
     /// Posts a Send of at most [`MOST_IN_BLOCK`] bytes, with SIGNALLED and SOLICITED at most.
     /// Returns false without posting if the queue does not take it.
     #[inline(always)]
-    pub(crate) fn post_block(&mut self, seq: u64, bytes: &[u8], flags: SendFlags) -> bool {
+    pub(crate) fn post_block(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
         let wr = with_flags(Wr::send(Inline(bytes)), flags);
-        self.queue.post_in_span(&wr, seq) || {
+        self.queue.post_in_span(&wr, request) || {
             self.queue.find_span();
-            self.queue.post_in_span(&wr, seq)
+            self.queue.post_in_span(&wr, request)
         }
     }
 
@@ -261,18 +261,28 @@ impl DirectSends {
         Ok(())
     }
 
-    /// Releases the request that a completion names, and all before it. Returns its position;
-    /// `None` if it is not posted.
+    /// Releases the request that a completion names, and all before it. Returns it, and how many
+    /// they are; `None` if it is not posted.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, counter: u16) -> Option<u64> {
-        self.queue.complete(counter).ok().map(|released| released.cookie)
+    pub(crate) fn complete(&mut self, counter: u16) -> Option<(Request, u32)> {
+        self.queue.complete(counter).ok().map(|released| (released.cookie, released.requests))
     }
 
-    /// As [`DirectSends::complete`], if the request has this position. Otherwise returns false, and
-    /// nothing has changed.
+    /// Releases the oldest request, if it is plain, and a completion names it. Otherwise returns
+    /// `None`, and nothing has changed.
     #[inline(always)]
-    pub(crate) fn complete_if(&mut self, counter: u16, position: u64) -> bool {
-        self.queue.complete_if(counter, position)
+    pub(crate) fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
+        self.queue.complete_oldest(counter, Request::if_plain)
+    }
+
+    /// Releases the oldest request without a completion.
+    pub(crate) fn release_oldest(&mut self) -> Option<Request> {
+        self.queue.release_oldest()
+    }
+
+    /// The number of requests that the device has.
+    pub(crate) fn posted(&self) -> u32 {
+        self.queue.posted()
     }
 
     /// Starts again after the QP was reset.
