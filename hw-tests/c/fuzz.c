@@ -1,20 +1,23 @@
 /* Random calls with random arguments to all 79 slots of the provider's table: NULL, stale, freed,
  * foreign and misaligned handles and pointers, garbage in structures, unknown flags and masks, huge
- * and negative counts; in between enough sense to get connections and traffic. Only what no
- * provider can survive is left out: pointers to memory that is not there, arguments that make the
- * device write over this program, waits without end.
+ * and negative counts; in between enough sense to get connections and bursts of traffic. Only what
+ * no provider can survive is left out: pointers to memory that is not there, arguments that make
+ * the device write over this program, waits without end.
  *
  *     fuzz IA IA [SECONDS [SEED [CALLS]]]
  *
  * ends after this time or this number of calls, whatever comes first.
  *
+ * A life opens two IAs, makes calls in rounds, each of which ends with the IAs only, and closes the
+ * IAs at last with objects on them.
+ *
  * What has to hold: nothing crashes or hangs; a call on a handle that is not live says
- * INVALID_HANDLE; no other code than those of the call; the IAs can be closed; and nothing is left
- * behind: descriptors, threads, objects of the device after each life, and in a run of more than
- * three minutes and 2 M calls mappings, and memory if this is compiled with -DCOUNT_MEMORY. A
- * failure says its seed, the last calls of each thread and, if their number has changed, what the
- * descriptors are. The same seed with the same program makes the same calls (the device's events
- * may come at other times). */
+ * INVALID_HANDLE; no other code than those of the call; all objects can be freed, and the IAs can
+ * be closed; and nothing is left behind: descriptors, threads, objects of the device after some
+ * rounds and after each life, and in a run of more than three minutes and 2 M calls mappings, and
+ * memory if this is compiled with -DCOUNT_MEMORY. A failure says its seed, the last calls of each
+ * thread and, if their number has changed, what the descriptors are. The same seed with the same
+ * program makes the same calls (the device's events may come at other times). */
 #include "tests.h"
 /* Not under valgrind, which has to see the provider's own allocations. */
 #ifdef COUNT_MEMORY
@@ -28,7 +31,7 @@ static const long long counted_bytes = 0;
 
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
-#include "fuzz/slots.h"
+#include "fuzz/end.h"
 
 static DAT_HANDLE raw(DAT_IA_HANDLE ia)
 {
@@ -50,6 +53,9 @@ static void some_fault(void)
     emu(faults[rnd(14)]);
 }
 
+/* One of so many steps is a burst. */
+#define BURSTS 12
+
 static void calls(unsigned count, int faulty)
 {
     while (count-- > 0 && failures < 20) {
@@ -64,12 +70,20 @@ static void calls(unsigned count, int faulty)
             shuffle_garbage();
         if (faulty && rnd(30) == 0)
             some_fault();
-        if (rnd(60) == 0)
+        if (rnd(60) == 0) {
             connect_two();
-        else
+        } else if (rnd(BURSTS) == 0) {
+            unsigned made = burst();
+
+            count -= made < count ? made : count;
+        } else {
             one_call();
+        }
     }
 }
+
+/* Rounds of all lives. */
+static unsigned rounds_made;
 
 static void start_with(uint64_t number)
 {
@@ -88,9 +102,9 @@ static void begin_on(DAT_IA_HANDLE number, unsigned which)
     DAT_REGION_DESCRIPTION region = {.for_va = arena};
     DAT_PZ_HANDLE pz;
 
-    born(ia, IA, ia);
     OK(dat_pz_create(number, &pz));
     born(pz, PZ, ia);
+    homes[which] = (struct home){ia, pz};
     for (unsigned i = 0; i < 4; i++) {
         DAT_EVD_HANDLE evd;
 
@@ -112,76 +126,172 @@ static void begin_on(DAT_IA_HANDLE number, unsigned which)
     }
 }
 
-/* No fault is injected before all threads have these objects. */
-static pthread_barrier_t ready;
+/* No fault is injected before all threads have these objects, nor after the first begins to free
+ * them. */
+static pthread_barrier_t together;
+
+static void all_together(void)
+{
+    if (several)
+        pthread_barrier_wait(&together);
+}
 
 struct player {
     pthread_t thread;
     unsigned index, length;
     uint64_t number;
     int faulty;
+    /* Nothing is freed at the end, because the IAs are closed next. */
+    int leaves;
 };
 
-static void *play(void *arg)
+/* The calls of one round. Everything that they leave is freed, but the IAs. */
+static void play(struct player *player)
+{
+    DAT_HANDLE one = raw(a.ia), other = raw(b.ia);
+
+    begin_on(a.ia, 0);
+    begin_on(b.ia, 1);
+    all_together();
+    calls(player->length, player->faulty);
+    all_together();
+    emu("no faults");
+    all_together();
+    if (!player->leaves)
+        free_all(one, other);
+}
+
+static void *play_in_thread(void *arg)
 {
     struct player *player = arg;
 
     thread_number = player->index + 1;
     start_with(player->number);
-    begin_on(a.ia, 0);
-    begin_on(b.ia, 1);
-    pthread_barrier_wait(&ready);
-    calls(player->length, player->faulty);
+    born(raw(a.ia), IA, raw(a.ia));
+    born(raw(b.ia), IA, raw(b.ia));
+    play(player);
     return NULL;
 }
 
-/* The number of calls of a life. In the many short lives IAs are closed while connections are being
- * made; in long ones there are more objects, and more handles of dead objects. */
-static unsigned some_length(void)
+/* One round of a life, from one thread or from three. */
+static void play_round(uint64_t number, unsigned length, int faulty, int leaves)
 {
-    unsigned p = rnd(16);
+    struct player players[3];
 
-    return p == 0 ? 6000 : p < 3 ? 3000 : 60 + rnd(240);
+    if (!several) {
+        players[0] = (struct player){.length = length, .faulty = faulty, .leaves = leaves};
+        play(&players[0]);
+        return;
+    }
+    pthread_barrier_init(&together, NULL, 3);
+    for (int i = 0; i < 3; i++) {
+        players[i] = (struct player){.index = i, .length = length / 3, .number = number * 1000 + i, .faulty = faulty};
+        players[i].leaves = leaves;
+        CHECK(pthread_create(&players[i].thread, NULL, play_in_thread, &players[i]) == 0);
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(players[i].thread, NULL) == 0);
+    pthread_barrier_destroy(&together);
 }
 
-/* One life: opens two IAs, makes calls for a while from one thread or from three, and ends
- * everything. */
+/* The number of rounds of a life, and of the calls of a round. In short lives IAs are closed while
+ * connections are being made; in long rounds there are more objects, and more traffic. */
+static unsigned some_rounds(void)
+{
+    return percent(30) ? 0 : 1 + rnd(12);
+}
+
+static unsigned some_length(void)
+{
+    return percent(30) ? 300 + rnd(1000) : 2000 + rnd(4000);
+}
+
+static unsigned long long sum(const unsigned *counts)
+{
+    unsigned long long all = 0;
+
+    for (unsigned i = 0; i < 79; i++)
+        all += counts[i];
+    return all;
+}
+
+/* A run makes at least this many calls, however slow it is, as under valgrind. */
+#define LEAST_CALLS 3000
+
+/* The limits of this run. */
+static long long end_ms;
+static unsigned long long most_calls = ULLONG_MAX;
+
+static int over(void)
+{
+    unsigned long long calls = sum(calls_made);
+
+    return calls >= most_calls || (now_ms() >= end_ms && calls >= LEAST_CALLS);
+}
+
+/* Has this side make the EVD and the PZ that an IA gives to EPs without, and keeps: another side
+ * connects to a service point whose EPs the provider makes. */
+static void use_defaults(struct side *side, struct side *other)
+{
+    DAT_CONN_QUAL qual = 46998;
+    DAT_PSP_HANDLE psp;
+    DAT_EP_HANDLE ep;
+    DAT_EVENT event;
+    DAT_COUNT more;
+
+    OK(dat_psp_create(side->ia, qual, side->cr, DAT_PSP_PROVIDER_FLAG, &psp));
+    OK(dat_ep_create(other->ia, other->pz, other->recv, other->req, other->conn, NULL, &ep));
+    OK(dat_ep_connect(ep, side->attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, DAT_QOS_BEST_EFFORT,
+                      DAT_CONNECT_DEFAULT_FLAG));
+    event = NEXT(side->cr, DAT_CONNECTION_REQUEST_EVENT);
+    OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+    OK(dat_evd_wait(other->conn, LONG_TIME, 1, &event, &more));
+    OK(dat_ep_free(ep));
+    OK(dat_psp_free(psp));
+}
+
+/* The EVD of an IA for EPs without gets another CQ, of at least twice the size, when it has too few
+ * entries. An EVD of the program would leave descriptors, too. */
+#define MORE_CQS 16
+
+/* One life: opens two IAs, makes calls in rounds, at last some calls whose objects go with the
+ * IAs, and closes the IAs. */
 static void life(uint64_t number)
 {
     struct side *sides[2] = {&a, &b};
-    struct player players[3];
+    struct holdings opened;
     int faulty = number % 3 == 2;
+    unsigned rounds;
 
-    unsigned length;
-
-    several = number % 4 == 3;
     start_with(number);
-    length = some_length();
     for (int i = 0; i < 2; i++) {
         side_open(sides[i], ia_names[i]);
         table = *(const DAT_PROVIDER **)raw(sides[i]->ia);
         address = sides[i]->attr.ia_address_ptr;
-        begin_on(sides[i]->ia, i);
-        born(sides[i]->async, EVD, raw(sides[i]->ia));
+        born(raw(sides[i]->ia), IA, raw(sides[i]->ia));
     }
-    pthread_barrier_init(&ready, NULL, 3);
-    for (int i = 0; several && i < 3; i++) {
-        players[i] = (struct player){.index = i, .length = length / 3, .number = number * 1000 + i, .faulty = faulty};
-        CHECK(pthread_create(&players[i].thread, NULL, play, &players[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        use_defaults(sides[i], sides[1 - i]);
+    while (emu("count qp") > 0)
+        poll(NULL, 0, 1);
+    opened = holdings();
+    rounds = some_rounds();
+    for (unsigned i = 0; i < rounds && !over() && failures == 0 && count_live(IA) == 2; i++) {
+        several = (number + i) % 4 == 3;
+        alarm(300);
+        play_round(number * 100 + i, some_length(), faulty, 0);
+        /* Not after each round: the end of the last connections can take half a second. */
+        if (count_live(IA) == 2 && (i + 1 == rounds || over() || percent(20)))
+            check_holdings_but(opened, MORE_CQS);
+        rounds_made++;
     }
-    if (several)
-        for (int i = 0; i < 3; i++)
-            CHECK(pthread_join(players[i].thread, NULL) == 0);
-    else
-        calls(length, faulty);
-    emu("no faults");
-    /* IAs that the fuzzing opened through the table are closed through the table, and a and b
-     * through libdat2. */
-    for (unsigned i = 0; i < known; i++)
-        if (objects[i].live && objects[i].kind == IA && objects[i].handle != raw(a.ia) && objects[i].handle != raw(b.ia)) {
-            now_calling = "ia_close at the end";
-            OK(table->ia_close_func(objects[i].handle, DAT_CLOSE_ABRUPT_FLAG));
-        }
+    if (count_live(IA) == 2 && failures == 0) {
+        several = number % 4 == 3;
+        for (int i = 0; i < 2; i++)
+            born(sides[i]->async, EVD, raw(sides[i]->ia));
+        play_round(number * 100 + 99, 60 + rnd(240), faulty, 1);
+    }
+    close_others(raw(a.ia), raw(b.ia));
     for (int i = 0; i < 2; i++) {
         int live = find(raw(sides[i]->ia), IA) != NULL;
 
@@ -221,15 +331,6 @@ static struct level {
     long mappings;
 } settled, least;
 
-static unsigned long long sum(const unsigned *counts)
-{
-    unsigned long long all = 0;
-
-    for (unsigned i = 0; i < 79; i++)
-        all += counts[i];
-    return all;
-}
-
 static void check_memory(unsigned lives, long long since)
 {
     static unsigned long long block_end;
@@ -255,14 +356,10 @@ static void check_memory(unsigned lives, long long since)
     block_end = 0;
 }
 
-/* A run makes at least this many calls, however slow it is, as under valgrind. */
-#define LEAST_CALLS 3000
-
 int main(int argc, char **argv)
 {
     int seconds = argc > 3 ? atoi(argv[3]) : 10;
-    unsigned long long most = argc > 5 ? strtoull(argv[5], NULL, 0) : ULLONG_MAX;
-    long long start = now_ms(), end = start + seconds * 1000LL;
+    long long start = now_ms();
     unsigned lives = 0, never = 0;
     struct holdings before;
     struct sigaction on = {.sa_handler = last_words};
@@ -273,6 +370,9 @@ int main(int argc, char **argv)
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     ia_names = argv + 1;
+    end_ms = start + seconds * 1000LL;
+    if (argc > 5)
+        most_calls = strtoull(argv[5], NULL, 0);
     for (int i = 0; i < 4; i++)
         sigaction((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM}[i], &on, NULL);
     seed = argc > 4 ? strtoull(argv[4], NULL, 0) : (uint64_t)time(NULL);
@@ -289,14 +389,14 @@ int main(int argc, char **argv)
                    several ? "three threads" : "one thread", seed % 3 == 2 ? "with faults" : "without faults");
             print_last_calls();
         }
-    } while ((now_ms() < end || sum(calls_made) < LEAST_CALLS) && sum(calls_made) < most && failures == 0);
+    } while (!over() && failures == 0);
     for (unsigned i = 0; i < 79; i++) {
-        if (!calls_made[i] && sum(calls_made) > 20000)
+        if (!calls_made[i] && sum(calls_made) > 200000)
             printf("slot %u was never called\n", i), never++;
     }
     CHECK(never == 0);
-    printf("%u lives, %llu calls of which %llu succeeded, %u callbacks, last seed %llu\n", lives, sum(calls_made),
-           sum(calls_done), called_back, (unsigned long long)seed);
+    printf("%u lives, %u rounds, %llu calls of which %llu succeeded, %u callbacks, last seed %llu\n", lives,
+           rounds_made, sum(calls_made), sum(calls_done), called_back, (unsigned long long)seed);
     if (getenv("FUZZ_TABLE"))
         for (unsigned i = 0; i < 79; i++)
             printf("slot %2u: %7u calls, %7u succeeded\n", i, calls_made[i], calls_done[i]);

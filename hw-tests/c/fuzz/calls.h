@@ -20,6 +20,7 @@
 #define OF_CREATE (OF_HANDLE | OF_ARGUMENT | OF_STATE | OF_RESOURCES | OF_MODEL)
 
 static unsigned calls_made[80], calls_done[80];
+static __thread DAT_RETURN last_code;
 
 static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live, DAT_RETURN sub)
 {
@@ -34,6 +35,7 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
         listed = code == ERROR(DAT_INVALID_HANDLE, sub);
     checks++;
     note_call(code, live);
+    last_code = code;
     if (!listed) {
         failures++;
         printf("%s gave %#010x on a %s handle, seed %llu\n", now_calling, code, live ? "live" : "dead",

@@ -54,10 +54,45 @@ static DAT_HANDLE ia_of(DAT_HANDLE handle)
     return NULL;
 }
 
+/* The EP that the provider has made for this request, which the program owns once it accepts the
+ * request. */
+static DAT_HANDLE ep_of(DAT_HANDLE cr)
+{
+    DAT_CR_PARAM param = {.local_ep_handle = DAT_HANDLE_NULL};
+    int is_live;
+
+    if (!find(cr, CR) || !DID(11, cr_query, CR, cr, OF_QUERY, cr, DAT_CR_FIELD_ALL, &param))
+        return DAT_HANDLE_NULL;
+    return find(param.local_ep_handle, EP) ? DAT_HANDLE_NULL : param.local_ep_handle;
+}
+
+/* A PZ of each IA with memory registered in it. */
+static __thread struct home {
+    DAT_HANDLE ia, pz;
+} homes[2];
+
+static DAT_HANDLE home_of(DAT_HANDLE ia)
+{
+    for (int i = 0; i < 2; i++)
+        if (homes[i].ia == ia && find(homes[i].pz, PZ) && percent(75))
+            return homes[i].pz;
+    return any_handle(PZ);
+}
+
+/* EPs that connect_two has connected lately, with what belongs to each. */
+#define PAIRED 16
+static __thread struct connected {
+    DAT_HANDLE ia, ep, srq, recv, request;
+    /* Posts refused in a row because of the EP's state. */
+    unsigned refused;
+} paired[PAIRED];
+static __thread unsigned pairs_made;
+
 /* Connects EPs of the two IAs, as far as the objects at hand allow it. */
 static void connect_two(void)
 {
     DAT_HANDLE ia[2] = {current, NULL}, ep[2], evd, psp, cr;
+    struct connected ends[2];
     int datagrams = percent(30);
     DAT_EVENT event;
     DAT_COUNT more;
@@ -68,21 +103,21 @@ static void connect_two(void)
     for (int i = 0; i < 2; i++) {
         struct object *other = some(IA, 1, 0);
         DAT_EP_ATTR attr = ep_attr();
-        DAT_HANDLE srq = NULL;
+        struct connected *end = &ends[i];
 
         attr.service_type = datagrams;
         if (!other)
             return;
         current = ia[i] = i ? other->handle : current;
-        if (percent(70))
-            srq = any_handle(SRQ);
-        if (find(srq, SRQ)
-                ? !DID(59, ep_create_with_srq, IA, ia[i], OF_CREATE, ia[i], any_handle(PZ), any_of(EVD, 0x20),
-                       any_of(EVD, 0x20), any_of(EVD, 0x40), srq, &attr, &ep[i])
-                : !DID(25, ep_create, IA, ia[i], OF_CREATE, ia[i], any_handle(PZ), any_of(EVD, 0x20), any_of(EVD, 0x20),
+        *end = (struct connected){.ia = ia[i], .recv = any_of(EVD, 0x20), .request = any_of(EVD, 0x20)};
+        if (percent(70) && find(end->srq = any_handle(SRQ), SRQ)
+                ? !DID(59, ep_create_with_srq, IA, ia[i], OF_CREATE, ia[i], home_of(ia[i]), end->recv, end->request,
+                       any_of(EVD, 0x40), end->srq, &attr, &ep[i])
+                : !DID(25, ep_create, IA, ia[i], OF_CREATE, ia[i], home_of(ia[i]), end->recv, end->request,
                        any_of(EVD, 0x40), &attr, &ep[i]))
             return;
         born(ep[i], EP, ia[i]);
+        end->ep = ep[i];
     }
     evd = any_of(EVD, 0x10);
     if (!DID(53, psp_create_any, IA, ia[1], OF_CREATE | T(DAT_CONN_QUAL_UNAVAILABLE), ia[1], &qual, evd, 0, &psp))
@@ -99,8 +134,11 @@ static void connect_two(void)
              event.event_number != (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_REQUEST_EVENT) ||
             event.event_data.cr_arrival_event_data.sp_handle.psp_handle != psp)
             continue;
-        if (DID(12, cr_accept, CR, cr, OF_CREATE | OF_GONE, cr, ep[1], 3, garbage))
+        if (DID(12, cr_accept, CR, cr, OF_CREATE | OF_GONE, cr, ep[1], 3, garbage)) {
             died(cr, CR);
+            paired[pairs_made++ % PAIRED] = ends[0];
+            paired[pairs_made++ % PAIRED] = ends[1];
+        }
         return;
     }
 }

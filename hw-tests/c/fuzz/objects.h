@@ -138,6 +138,21 @@ static void born(DAT_HANDLE handle, enum kind kind, DAT_HANDLE ia)
         objects[known++] = (struct object){handle, ia, kind, 1, 0};
 }
 
+/* Forgets most dead objects, so that the list stays short. The others stay for calls on handles of
+ * dead objects. */
+#define DEAD 100
+static void forget_dead(void)
+{
+    unsigned dead = 0, kept = 0;
+
+    for (unsigned i = 0; i < known; i++)
+        dead += !objects[i].live;
+    for (unsigned i = 0; i < known; i++)
+        if (objects[i].live || dead-- <= DEAD)
+            objects[kept++] = objects[i];
+    known = kept;
+}
+
 static void died(DAT_HANDLE handle, enum kind kind)
 {
     struct object *object = find(handle, kind);

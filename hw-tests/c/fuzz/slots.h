@@ -25,15 +25,14 @@ static int several;
             died(h, kind);                                                                                       \
         break;
 
-static void one_call(void)
+static void call_slot(unsigned slot)
 {
     static DAT_NAME_PTR names[] = {"", "no such IA", "doorbell-none", NULL};
-    unsigned slot = rnd(100) < 75 ? rnd(79) : (unsigned[]){31, 31, 32, 64, 64, 22, 23, 23, 23, 28, 12, 12, 44, 59}[rnd(14)];
     DAT_REGION_DESCRIPTION region = {.for_va = arena + rnd(4) * 4096};
     DAT_OS_WAIT_PROXY_AGENT proxy = {garbage, percent(50) ? agent : NULL};
     DAT_CONTEXT context = {.as_64 = next()};
     DAT_RMR_COOKIE rmr_cookie = {.as_64 = next()};
-    DAT_HANDLE h, ia, h2;
+    DAT_HANDLE h, ia, h2, made;
     DAT_EVENT event;
     void *o = out(), *o2;
     int is_live;
@@ -106,9 +105,14 @@ static void one_call(void)
     QUERY(11, cr_query, CR, DAT_CR_FIELD_ALL)
     case 12:
         h = any_handle(CR);
-        if (DID(12, cr_accept, CR, h, OF_CREATE | OF_GONE, h, or_null(EP),
-                !nonsense() ? (int)rnd(60) : any_count(), in(NULL, 0)))
+        ia = ia_of(h);
+        h2 = or_null(EP);
+        made = h2 ? DAT_HANDLE_NULL : ep_of(h);
+        if (DID(12, cr_accept, CR, h, OF_CREATE | OF_GONE, h, h2, !nonsense() ? (int)rnd(60) : any_count(),
+                in(NULL, 0))) {
             died(h, CR);
+            born(made, EP, ia);
+        }
         break;
     case 13:
         h = any_handle(CR);
@@ -247,7 +251,7 @@ static void one_call(void)
                 length, h2, any_flags(percent(90) ? 0x33 : rnd(0x80)), any_flags(0), o, &context, percent(90) ? &rmr : NULL,
                 percent(50) ? NULL : (void *)(scratch + 2048), percent(50) ? NULL : (void *)(scratch + 2056))) {
             NEW(LMR);
-            contexts[rnd(64)] = (struct context){ia, context, rmr};
+            contexts[32 + rnd(32)] = (struct context){ia, context, rmr};
         }
         break;
     }
@@ -443,6 +447,48 @@ static void one_call(void)
         break;
     }
     }
+}
+
+static void one_call(void)
+{
+    static const unsigned often[] = {31, 31, 32, 64, 64, 22, 23, 23, 23, 28, 12, 12, 44, 59};
+
+    call_slot(rnd(100) < 75 ? rnd(79) : often[rnd(14)]);
+}
+
+/* Posts to the two ends of a connection and takes events: messages, full queues, many completions.
+ * Returns the number of slots called. */
+static unsigned burst(void)
+{
+    static const unsigned traffic[] = {31, 31, 31, 31, 31, 31, 64, 64, 64, 64, 64, 64, 23, 23, 23, 23};
+    unsigned n = 2 + rnd(40), at = rnd(PAIRED), made = 0;
+    struct connected *from, *to;
+
+    for (unsigned tries = 0; tries < PAIRED && !(find(paired[at].ep, EP) && find(paired[at ^ 1].ep, EP)); tries++)
+        at = (at + 1) % PAIRED;
+    from = &paired[at];
+    to = &paired[at ^ 1];
+    if (!find(from->ep, EP) || !find(to->ep, EP))
+        return 0;
+    while (made < n && from->refused < 4) {
+        unsigned slot = rnd(60) ? traffic[rnd(16)] : 32 + rnd(3);
+        int receives = slot == 64 || slot == 32;
+        struct connected *end = receives || (slot == 23 && percent(50)) ? to : from;
+
+        current = end->ia;
+        favourite[EP] = end->ep;
+        favourite[SRQ] = find(end->srq, SRQ) ? end->srq : NULL;
+        favourite[EVD] = end == to ? end->recv : end->request;
+        call_slot(slot == 64 && !favourite[SRQ] ? 32 : slot);
+        made++;
+        if (slot == 31)
+            from->refused = DAT_GET_TYPE(last_code) == DAT_INVALID_STATE ? from->refused + 1 : 0;
+    }
+    /* The connection has ended. */
+    if (from->refused == 4)
+        from->ep = NULL;
+    memset(favourite, 0, sizeof favourite);
+    return made;
 }
 
 #endif
