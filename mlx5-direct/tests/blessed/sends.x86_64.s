@@ -65,7 +65,7 @@ send_inline:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq::post_any>
+    call <mlx5_direct::sq::Sq<C>::post_any>
     movd placed(%rip),%xmm5
     movdqa placed(%rip),%xmm4
     mov %r14,%rdi
@@ -144,7 +144,7 @@ send_segment:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq::post_any>
+    call <mlx5_direct::sq::Sq<C>::post_any>
     xorps %xmm3,%xmm3
     movdqa placed(%rip),%xmm2
     mov %r14,%rdi
@@ -163,19 +163,16 @@ send_segment:
     ret
 
 send_prepared:
-    push %rbp
     push %r15
     push %r14
     push %r13
     push %r12
     push %rbx
-    push %rax
     test %r8,%r8
-    je line76
+    je line73
     shl $0x4,%r8
     add %rcx,%r8
-    mov placed(%rip),%r15
-    data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
+    nopl 0x0(%rax)
     mov (%rcx),%r9
     mov 0x8(%rcx),%rax
     mov %r9,(%rsi,%rdx,1)
@@ -186,7 +183,7 @@ send_prepared:
     mov 0x10(%r9),%r9
     add %r11,%r9
     cmp %r9,0x40(%rdi)
-    js line58
+    js line55
     mov %r9,0x38(%rdi)
     movzwl %r10w,%r10d
     lea 0x0(,%r10,8),%r11d
@@ -219,33 +216,31 @@ send_prepared:
     mov %rax,0x80(%rdi)
     add $0x10,%rcx
     cmp %r8,%rcx
-    jne line13
-    jmp line76
+    jne line10
+    jmp line73
     mov %rdi,%rbx
     mov %rsi,%r14
-    mov %rdx,%r12
+    mov %rdx,%r15
     mov %rax,%rdx
-    mov %r8,%r13
-    mov %rcx,%rbp
-    call *%r15
+    mov %r8,%r12
+    mov %rcx,%r13
+    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::post_prepared_any>
     mov %rbx,%rdi
     mov %r14,%rsi
-    mov %r12,%rdx
-    mov %rbp,%rcx
-    mov %r13,%r8
+    mov %r15,%rdx
+    mov %r13,%rcx
+    mov %r12,%r8
     cmp $0x2,%al
-    je line54
+    je line51
     lea placed(%rip),%rdi
     lea placed(%rip),%rdx
     mov $0x9,%esi
     call *placed(%rip)
-    add $0x8,%rsp
     pop %rbx
     pop %r12
     pop %r13
     pop %r14
     pop %r15
-    pop %rbp
     ret
 
 send_template:
@@ -314,7 +309,7 @@ send_template:
     movaps %xmm3,0x20(%rsp)
     movdqa %xmm4,0x10(%rsp)
     movaps %xmm5,(%rsp)
-    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq>::post_template_any>
+    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::post_template_any>
     movaps (%rsp),%xmm5
     movdqa 0x10(%rsp),%xmm4
     movaps 0x20(%rsp),%xmm3

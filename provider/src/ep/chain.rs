@@ -274,15 +274,14 @@ impl EpInner {
                     _ => return false,
                 },
             };
-            let info = WrInfo { cookie, ..WrInfo::default() };
-            let filed = Request::new(&info, flags, dto, len);
+            let filed = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, dto, len);
             if !ALWAYS.contains(flags) || !ones.push(filed, op, sge, send_flags(flags, solicits)) {
                 return false;
             }
         }
         if let Some(PoolSend { memory, bytes, info, flags }) = &last {
             let Some(sge) = known_segment(*last_pool, memory, *bytes, info) else { return false };
-            let filed = Request::new(info, *flags, DtoOp::Send, sge.len);
+            let filed = || Request::new(info, *flags, DtoOp::Send, sge.len);
             if !ALWAYS.contains(*flags) || !ones.push(filed, SendOp::Send, sge, send_flags(*flags, true)) {
                 return false;
             }

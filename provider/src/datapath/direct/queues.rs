@@ -64,17 +64,29 @@ pub(crate) struct Ones<'a> {
 impl Ones<'_> {
     /// Writes a request. Returns false if the queue does not take it.
     #[inline(always)]
-    pub(crate) fn push(&mut self, request: Request, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'_>,
+        sge: Sge,
+        flags: SendFlags,
+    ) -> bool {
         let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
-        let taken = match op {
-            SendOp::Send => self.chain.push(with_flags(Wr::send(data), flags), request),
+        match op {
+            SendOp::Send => self.push_wr(with_flags(Wr::send(data), flags), request),
             SendOp::Write { remote_addr, rkey } => {
                 let remote = Remote { addr: remote_addr, rkey };
-                self.chain.push(with_flags(Wr::write(remote, data), flags), request)
+                self.push_wr(with_flags(Wr::write(remote, data), flags), request)
             }
-            _ => return false,
-        };
-        taken.is_ok()
+            _ => false,
+        }
+    }
+
+    /// The request is made again for the general way. It would be in memory if both ways used the
+    /// same one, and the first would wait until that was stored.
+    #[inline(always)]
+    fn push_wr<D: Data>(&mut self, wr: Wr<D>, request: impl Fn() -> Request) -> bool {
+        self.chain.push_in_span(&wr, request()) || self.chain.push(wr, request()).is_ok()
     }
 
     /// Hands the requests to the device.
