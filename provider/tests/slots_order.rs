@@ -94,6 +94,33 @@ fn slot_is_taken_after_its_reaper_has_read_it() {
     });
 }
 
+/// The bit that leads a reaper to a slot's mark stays when the reaper of the round before clears its
+/// own: the pool of the new round is not lost. Another slot of the word is marked meanwhile.
+fn mark_of_the_new_round_is_found() {
+    const SLOT: u16 = 5;
+    loom::model(|| {
+        let slots = ring();
+        assert!(slots.claim());
+        let reaper = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || {
+                assert_eq!(slots.complete(SLOT.into()), Some((1000 + u64::from(SLOT), 0)));
+                slots.release(SLOT.into());
+            })
+        };
+        slots.mark_pool(WqeIndex(SLOT + 1), 3);
+        let taken = slots.take_returned(0, WORDS).is_some();
+        if taken {
+            slots.mark_pool(WqeIndex(SLOT), 9);
+        }
+        reaper.join().unwrap();
+        if taken {
+            assert_eq!(slots.reap_alone(SLOT.into()), Some((1000 + u64::from(SLOT), 9)));
+        }
+        assert_eq!(slots.reap_alone(u32::from(SLOT) + 1), Some((1001 + u64::from(SLOT), 3)));
+    });
+}
+
 /// The CQ that has a map of its own returns slots in the current word and in another while the
 /// poster takes one: each is found now or by the next search, and once.
 fn slots_of_the_cq_with_its_own_map_are_found() {
@@ -138,6 +165,10 @@ fn main() {
         }),
         Trial::test("slot_that_comes_back_during_a_search_is_found", || {
             slot_that_comes_back_during_a_search_is_found();
+            Ok(())
+        }),
+        Trial::test("mark_of_the_new_round_is_found", || {
+            mark_of_the_new_round_is_found();
             Ok(())
         }),
         Trial::test("slot_is_taken_after_its_reaper_has_read_it", || {
