@@ -55,9 +55,10 @@ TEST(r74_srq_fill_buffers_posted_again)
             SEND(pair, segments * BYTES);
         }
         for (int i = 0; i < BUFFERS; i++) {
-            DAT_EVENT event;
+            DAT_EVENT event = {0};
+            time_t began = time(NULL);
 
-            while (DAT_GET_TYPE(dat_evd_dequeue(a.recv, &event)) == DAT_QUEUE_EMPTY)
+            while (DAT_GET_TYPE(dat_evd_dequeue(a.recv, &event)) == DAT_QUEUE_EMPTY && time(NULL) < began + 60)
                 ;
             CHECK(DTO(event).status == DAT_DTO_SUCCESS && DTO(event).user_cookie.as_64 == (DAT_UINT64)i);
             text[0] = '0' + i;
