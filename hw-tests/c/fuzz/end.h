@@ -79,8 +79,8 @@ static struct object *first_left(void)
     return NULL;
 }
 
-/* Closes the IAs that the fuzzing has opened, but not these two. They were opened through the table,
- * and are closed through the table. */
+/* Closes the IAs that the fuzzing has opened through the table, but not these two, through the
+ * table. */
 static void close_others(DAT_HANDLE one, DAT_HANDLE other)
 {
     for (unsigned i = 0; i < known; i++)
