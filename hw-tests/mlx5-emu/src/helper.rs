@@ -470,11 +470,16 @@ mod tests {
     #[test]
     fn a_program_that_sleeps_ends_the_nap_beside_its_polls() {
         BESIDE_POLLS.store(true, Ordering::Relaxed);
-        let before = WAKES.load(Ordering::SeqCst);
+        let wakes = || WAKES.load(Ordering::SeqCst);
+        let before = wakes();
         // SAFETY: an empty list.
         unsafe { waits::poll(std::ptr::null_mut(), 0, 1) };
-        let woken = WAKES.load(Ordering::SeqCst) != before;
+        let by_poll = wakes() != before;
+        let (before, time) = (wakes(), libc::timespec { tv_sec: 0, tv_nsec: 1000 });
+        // SAFETY: an empty list, a valid time, and no mask.
+        unsafe { waits::ppoll(std::ptr::null_mut(), 0, &raw const time, std::ptr::null()) };
+        let by_ppoll = wakes() != before;
         BESIDE_POLLS.store(false, Ordering::Relaxed);
-        assert!(woken);
+        assert!(by_poll && by_ppoll);
     }
 }

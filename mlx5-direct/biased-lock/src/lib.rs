@@ -76,5 +76,5 @@ mod tests;
 pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
-pub use self::platform::{SharedLocks, hold_shared_locks, prepare};
+pub use self::platform::{SharedLocks, hold_shared_locks, is_u32, prepare};
 pub use self::raw::{Guard, OwnerGuard, OwnerPass};

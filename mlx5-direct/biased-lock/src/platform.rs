@@ -83,60 +83,78 @@ pub(super) fn thread_id() -> usize {
     }
 }
 
+/// Compares a word in memory with a value in a register, in one instruction. Compilers make two of
+/// an atomic load and a comparison. Evaluates to whether they are equal. `$sized` names the register
+/// in the size of the word, `$options` are those of `asm!`, and `$load` is the same in Rust, for
+/// other processors and Miri. `$offset` is best the word's offset in a structure whose address the
+/// caller has in a register; it has no other effect.
+macro_rules! equals_in_memory {
+    ($word:expr, $offset:ident, $value:expr, $sized:literal, ($($options:ident),*), $load:expr) => {{
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        'compare: {
+            let base = $word.as_ptr().wrapping_byte_sub($offset);
+            // SAFETY: a load of an aligned word that lives as long as the reference to it, and a
+            // jump. The processor keeps the order of loads. Without `readonly`, the compiler keeps
+            // the order of all accesses around the instruction, too.
+            unsafe {
+                std::arch::asm!(
+                    concat!("cmp [{base} + {offset}], ", $sized),
+                    "jne {no}",
+                    base = in(reg) base,
+                    offset = const $offset,
+                    value = in(reg) $value,
+                    no = label { break 'compare false },
+                    options($($options),*),
+                );
+            }
+            true
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            $load == $value
+        }
+    }};
+}
+
 /// Whether the word has this value, as a relaxed load and a comparison say. `OFFSET` is best that of
 /// the word in a structure whose address the caller has in a register; it has no other effect.
 #[inline(always)]
 pub(super) fn is<const OFFSET: usize>(word: &AtomicUsize, value: usize) -> bool {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let base = word.as_ptr().wrapping_byte_sub(OFFSET);
-        // SAFETY: a load of the word, which is aligned, and a jump. Compilers make two instructions
-        // of an atomic load and a comparison.
-        unsafe {
-            std::arch::asm!(
-                "cmp [{base} + {offset}], {value}",
-                "jne {no}",
-                base = in(reg) base,
-                offset = const OFFSET,
-                value = in(reg) value,
-                no = label { return false },
-                options(nostack, readonly),
-            );
-        }
-        true
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        word.load(std::sync::atomic::Ordering::Relaxed) == value
-    }
+    equals_in_memory!(
+        word,
+        OFFSET,
+        value,
+        "{value}",
+        (nostack, readonly),
+        word.load(std::sync::atomic::Ordering::Relaxed)
+    )
+}
+
+/// [`is`] for a word of 32 bits, for structures that contain a lock.
+#[inline(always)]
+pub fn is_u32<const OFFSET: usize>(word: &AtomicU32, value: u32) -> bool {
+    equals_in_memory!(
+        word,
+        OFFSET,
+        value,
+        "{value:e}",
+        (nostack, readonly),
+        word.load(std::sync::atomic::Ordering::Relaxed)
+    )
 }
 
 /// Whether the pointer has this value, as a load and a comparison say. No later access of memory
 /// comes before the load. `OFFSET` as for [`is`].
 #[inline(always)]
 pub(super) fn is_still<const OFFSET: usize, T>(pointer: &AtomicPtr<T>, value: *mut T) -> bool {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let base = pointer.as_ptr().wrapping_byte_sub(OFFSET);
-        // SAFETY: a load of the pointer, which is aligned, and a jump. The processor keeps the order
-        // of loads; the compiler, of all accesses around the instruction, which may use memory.
-        unsafe {
-            std::arch::asm!(
-                "cmp [{base} + {offset}], {value}",
-                "jne {no}",
-                base = in(reg) base,
-                offset = const OFFSET,
-                value = in(reg) value,
-                no = label { return false },
-                options(nostack),
-            );
-        }
-        true
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        pointer.load(std::sync::atomic::Ordering::SeqCst) == value
-    }
+    equals_in_memory!(
+        pointer,
+        OFFSET,
+        value,
+        "{value}",
+        (nostack),
+        pointer.load(std::sync::atomic::Ordering::SeqCst)
+    )
 }
 
 /// The first part of a wait: some microseconds on the processor, because a thread that uses a lock

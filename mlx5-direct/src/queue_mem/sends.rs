@@ -43,6 +43,9 @@ impl<C> Posted<C> {
 }
 
 /// What a queue stores with a request. See [`Sq::with_cookies_of`](crate::Sq::with_cookies_of).
+///
+/// Its size is a multiple of 8 bytes. [`Sq::post_batch`](crate::Sq::post_batch) compiles for 0, 8, 24
+/// and 56 bytes only: the cookie and 8 bytes more have to divide the 64 bytes of a block.
 pub trait Cookie: Copy + Default + core::fmt::Debug {}
 
 impl<C: Copy + Default + core::fmt::Debug> Cookie for C {}

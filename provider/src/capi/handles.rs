@@ -24,14 +24,14 @@ use super::code::Code;
 use super::handle::Handle;
 use super::held::{self, Held};
 use super::objects::{Object, Stored};
-use super::raw::{is, open_door_of_ep, open_door_of_evd};
+use super::raw::{open_door_of_ep, open_door_of_evd};
 use super::table::Table;
 use crate::evd::{EvdInner, Queue};
 use crate::memory::table;
 use crate::queue_pair::{QueuePair, Requests};
 use crate::sync::{Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::{ReturnType, Srq, Subtype};
-use biased_lock::{BiasedLock, Guard, LockError};
+use biased_lock::{BiasedLock, Guard, LockError, is_u32};
 use std::collections::{HashMap, TryReserveError, VecDeque};
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -117,7 +117,7 @@ impl HandleSlot {
     /// This slot, if the handle is of the present generation. The handle points to this slot.
     #[inline(always)]
     fn of(&self, handle: Handle) -> Option<&Self> {
-        is::<{ offset_of!(Self, present) }>(&self.present, handle.0 as u32).then_some(self)
+        is_u32::<{ offset_of!(Self, present) }>(&self.present, handle.0 as u32).then_some(self)
     }
 
     fn handle(&self) -> Handle {

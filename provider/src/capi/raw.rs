@@ -17,7 +17,6 @@ use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use zerocopy::IntoBytes;
 
 /// A pointer to an argument that is read, or NULL.
@@ -109,34 +108,6 @@ pub(super) fn likely(condition: bool) -> bool {
 #[cold]
 #[inline]
 fn unlikely() {}
-
-/// Whether the word has this value, as a relaxed load and a comparison say. `OFFSET` is best that of
-/// the word in a structure whose address the caller has in a register; it has no other effect.
-#[inline(always)]
-pub(super) fn is<const OFFSET: usize>(word: &AtomicU32, value: u32) -> bool {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let base = word.as_ptr().wrapping_byte_sub(OFFSET);
-        // SAFETY: a load of the word, which is aligned, and a jump. The compiler makes two
-        // instructions of an atomic load and a comparison.
-        unsafe {
-            std::arch::asm!(
-                "cmp [{base} + {offset}], {value:e}",
-                "jne {no}",
-                base = in(reg) base,
-                offset = const OFFSET,
-                value = in(reg) value,
-                no = label { return false },
-                options(nostack, readonly),
-            );
-        }
-        true
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    {
-        word.load(std::sync::atomic::Ordering::Relaxed) == value
-    }
-}
 
 /// A pointer to segments that is not NULL.
 #[derive(Clone, Copy)]
