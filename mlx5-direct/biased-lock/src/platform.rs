@@ -130,7 +130,8 @@ pub(super) fn is<const OFFSET: usize>(word: &AtomicUsize, value: usize) -> bool 
     )
 }
 
-/// [`is`] for a word of 32 bits, for structures that contain a lock.
+/// The same for a word of 32 bits, in structures that contain a lock: whether it has this value, as
+/// a relaxed load and a comparison say.
 #[inline(always)]
 pub fn is_u32<const OFFSET: usize>(word: &AtomicU32, value: u32) -> bool {
     equals_in_memory!(
