@@ -157,6 +157,8 @@ pub(crate) struct Device {
     pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
     pub(crate) uar_changes: u64,
+    /// UAR pages were allocated or freed, and the helper thread was not woken since.
+    unused_uars: bool,
     /// No thread writes to a doorbell register now: the program requested this step, and there is
     /// no helper thread.
     pub(crate) settled: bool,
@@ -198,6 +200,7 @@ impl Device {
             key_variant: 0,
             in_error: Vec::new(),
             uar_changes: 0,
+            unused_uars: false,
             settled: false,
         }
     }
@@ -205,7 +208,24 @@ impl Device {
     /// The set of UAR pages changed: the helper thread has to know, also when it sleeps.
     pub(crate) fn uars_changed(&mut self) {
         self.uar_changes += 1;
+        self.unused_uars = false;
         crate::helper::wake();
+    }
+
+    /// A UAR page was allocated or freed. It has no doorbell with an effect before a QP receives or
+    /// sends, so the helper thread sleeps on: to look for mappings takes it longer than the program
+    /// needs to create a QP.
+    pub(crate) fn unused_uars_changed(&mut self) {
+        self.uar_changes += 1;
+        self.unused_uars = true;
+    }
+
+    /// A QP receives or sends from now on, perhaps with doorbells on a page that the helper thread
+    /// does not know.
+    pub(crate) fn uars_in_use(&mut self) {
+        if self.unused_uars {
+            self.uars_changed();
+        }
     }
 
     /// Doorbells on this page are found without a watch for a while.

@@ -16,6 +16,12 @@ use std::time::{Duration, Instant};
 use ibv_wr_opcode::IBV_WR_RDMA_WRITE;
 use mlx5_emu::{Mode, set_mode};
 
+#[link(name = "mlx5")]
+unsafe extern "C" {
+    /// Allocates a doorbell page, and maps it.
+    fn mlx5dv_devx_alloc_uar(context: *mut ibv_context, flags: u32) -> *mut std::ffi::c_void;
+}
+
 /// A device whose engine runs in the helper thread, and a pair whose sender the test drives
 /// directly.
 struct Driver {
@@ -125,6 +131,28 @@ fn doorbells_on_many_pages_wake_the_helper() {
     driver.write_on_all();
     wait_for_quiet();
     driver.write_on_all();
+}
+
+/// To look for the mappings of new pages takes the helper longer than the program needs to create a
+/// QP, and no doorbell comes on a page before a QP uses it.
+#[test]
+fn pages_that_no_qp_uses_do_not_wake_the_helper() {
+    const PAGES: u64 = 100;
+    let mut driver = Driver::new(1);
+    driver.write_on_all();
+    wait_for_quiet();
+    let before = helper_sleeps().expect("a helper thread");
+    for _ in 0..PAGES {
+        // SAFETY: an open context. The page is freed with it.
+        let page = unsafe { mlx5dv_devx_alloc_uar(driver.rig.ctx, 0) };
+        assert!(!page.is_null());
+        // Time for the helper to run.
+        std::thread::yield_now();
+    }
+    // The helper wakes for this.
+    driver.write_on_all();
+    let sleeps = helper_sleeps().expect("a helper thread") - before;
+    assert!(sleeps < PAGES / 4, "the helper has woken {sleeps} times");
 }
 
 /// A program that posts and polls without a pause runs the engine itself. The helper sleeps nearly

@@ -101,13 +101,13 @@ impl Device {
         }
         context.next_uar_page += 1;
         context.uar_pages.push(UarPage::new(page));
-        self.uars_changed();
+        self.unused_uars_changed();
         Ok(page)
     }
 
     pub(super) fn free_uar_page(&mut self, context: usize, page: u32) {
         self.contexts[context].uar_pages.retain(|known| known.index != page);
-        self.uars_changed();
+        self.unused_uars_changed();
     }
 
     /// True when `page` is a UAR page of this context.

@@ -163,6 +163,9 @@ impl Device {
             let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
             self.take_doorbells(context, page);
         }
+        if !matches!(to, QpState::Reset | QpState::Init) {
+            self.uars_in_use();
+        }
         let qp = &mut self.qps[index];
         match to {
             QpState::Err => {

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use super::command::{Command, Reader, Room};
 use super::{Uverbs, devx, dm, flow, import};
 use crate::device::ObjectKind;
-use crate::{gids, mem, sys};
+use crate::{commands, gids, mem, sys};
 
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
@@ -18,6 +18,7 @@ const METHOD_QUERY_CONTEXT: u16 = 4;
 const OBJECT_PD: u16 = 1;
 const OBJECT_CQ: u16 = 3;
 const OBJECT_QP: u16 = 4;
+const OBJECT_SRQ: u16 = 5;
 const OBJECT_MR: u16 = 7;
 const OBJECT_FLOW: u16 = 9;
 const OBJECT_DM: u16 = 14;
@@ -154,6 +155,11 @@ pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
         (OBJECT_MR, 2) => import::advise_region(file, fd, &attrs),
         (OBJECT_MR, 3) => import::query_region(file, fd, &attrs),
         (OBJECT_FLOW, DRIVER) => flow::create_flow(file, fd, &attrs),
+        (OBJECT_PD, 0) => destroy(file, fd, &attrs, commands::DEALLOC_PD),
+        (OBJECT_MR, 1) => destroy(file, fd, &attrs, commands::DEREG_MR),
+        (OBJECT_CQ, 1) => destroy(file, fd, &attrs, commands::DESTROY_CQ),
+        (OBJECT_QP, 1) => destroy(file, fd, &attrs, commands::DESTROY_QP),
+        (OBJECT_SRQ, 1) => destroy(file, fd, &attrs, commands::DESTROY_SRQ),
         (OBJECT_MATCHER, DRIVER) => flow::create_matcher(file, fd, &attrs),
         (OBJECT_MATCHER, MATCHER_DESTROY) => flow::destroy_matcher(file, fd, &attrs),
         (OBJECT_DEVX, DRIVER) => devx::general_command(&attrs),
@@ -202,6 +208,30 @@ fn invoke_write(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Destroys an object as the legacy command of this number does. The attributes are the object's
+/// handle and, if the command has an answer, where the answer goes.
+fn destroy(file: &Uverbs, fd: RawFd, attrs: &[Attr], number: u32) -> io::Result<()> {
+    let handle = (need(attrs, 0)?.data as u32).to_ne_bytes();
+    let core = match number {
+        commands::DEALLOC_PD | commands::DEREG_MR => handle.to_vec(),
+        _ => [[0; 8].as_slice(), &handle, &[0; 4]].concat(),
+    };
+    let answer = find(attrs, 1);
+    let room = Room::default();
+    file.run(
+        fd,
+        Command {
+            number,
+            core,
+            uhw: Vec::new(),
+            core_out: answer.map_or(room, Attr::room),
+            uhw_out: room,
+            fd,
+        },
+    )?;
+    answer.map_or(Ok(()), Attr::mark_valid)
 }
 
 /// One entry of the GID table as `ib_uverbs_gid_entry`; `None` when the index is empty.
