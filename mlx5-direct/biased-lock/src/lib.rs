@@ -14,7 +14,8 @@
 //!   leave; waiting threads are parked. A thread that enters several times in a row without another
 //!   thread in between becomes the owner. That number is 4 at first, doubles with each revocation,
 //!   and is at most 1,024. So one visit of another thread costs little, and the cost of the
-//!   revocations (some microseconds each) is small against that of the entries between them.
+//!   revocations (some microseconds each) is small against that of the entries between them. A
+//!   thread that has said that it only visits ([`visit_only`]) becomes the owner late.
 //!
 //! The lock stays shared where the kernel lacks membarrier or a sandbox forbids it.
 //!
@@ -76,5 +77,5 @@ mod tests;
 pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
-pub use self::platform::{SharedLocks, hold_shared_locks, is_u32, prepare};
+pub use self::platform::{SharedLocks, hold_shared_locks, is_u32, prepare, visit_only};
 pub use self::raw::{Guard, OwnerGuard, OwnerPass};

@@ -37,6 +37,22 @@ pub fn prepare() {
     has_heavy_fence();
 }
 
+thread_local! {
+    static VISITS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Declares that this thread takes locks for short visits between the entries of other threads. It
+/// then does not become the owner of a lock by its first entry, and by entries in a row only if
+/// there are 1,024. So the thread that uses the lock most need not revoke this one's bias first.
+pub fn visit_only() {
+    VISITS.set(true);
+}
+
+/// Whether this thread has called [`visit_only`].
+pub(super) fn visits_only() -> bool {
+    VISITS.get()
+}
+
 /// Executes a full memory barrier in every running thread of this process. A thread that is not
 /// running executed one when it was scheduled out.
 pub(super) fn heavy_fence() {

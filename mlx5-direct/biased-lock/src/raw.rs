@@ -5,7 +5,7 @@
 // tests/model.rs includes this file with a platform of its own.
 use super::platform::{
     AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence, is,
-    is_still, light_fence, park, pause, thread_id, unpark_one,
+    is_still, light_fence, park, pause, thread_id, unpark_one, visits_only,
 };
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -94,7 +94,8 @@ impl Bias {
             0
         };
         self.streak.store(before.saturating_add(1), Ordering::Relaxed);
-        before + 1 >= self.needed.load(Ordering::Relaxed) && has_heavy_fence()
+        let needed = if visits_only() { LONGEST_STREAK } else { self.needed.load(Ordering::Relaxed) };
+        before + 1 >= needed && has_heavy_fence()
     }
 
     /// Begins the shared mode after a revocation.
@@ -218,7 +219,7 @@ impl Raw {
                 self.revoke(reuse, second);
                 return Entered::Shared(slow);
             }
-            None if has_heavy_fence() => {}
+            None if has_heavy_fence() && !visits_only() => {}
             None => {
                 self.bias.store(self.bias_of(0, reuse).address(), Ordering::SeqCst);
                 return Entered::Shared(slow);

@@ -1,6 +1,6 @@
 //! The locks on the processor's own atomics, under load.
 
-use super::platform::{FIRST_STREAK, HEAVY_FENCES, LONGEST_STREAK, Spin};
+use super::platform::{FIRST_STREAK, HEAVY_FENCES, LONGEST_STREAK, Spin, visit_only};
 use super::{BiasedLock, BiasedMutex, Door, LockError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,6 +78,37 @@ fn a_visit_does_not_take_the_fast_path_for_ever() {
         expected = (2 * expected).min(LONGEST_STREAK);
     }
     assert_eq!((needed, *mutex.lock()), (LONGEST_STREAK, 16));
+}
+
+#[test]
+fn a_thread_that_only_visits_becomes_the_owner_late() {
+    let in_visitor = |mutex: &BiasedMutex<u32>, entries: u32| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                visit_only();
+                (0..entries).for_each(|_| drop(mutex.lock()));
+            });
+        });
+    };
+    let owner_is_here = |mutex: &BiasedMutex<u32>| mutex.try_lock_fast().is_some();
+    // Of a new lock, and of one with a reserve.
+    let (plain, mut reserved) = (BiasedMutex::new(0), BiasedMutex::new(0));
+    reserved.reserve();
+    for mutex in [&plain, &reserved] {
+        in_visitor(mutex, 1);
+        assert!(mutex.is_shared());
+        let fences = HEAVY_FENCES.get();
+        drop(mutex.lock());
+        assert!(owner_is_here(mutex), "the visitor left no streak to break");
+        // It revokes the bias, and does not get it.
+        in_visitor(mutex, LONGEST_STREAK - 1);
+        assert!(mutex.is_shared());
+        (0..FIRST_STREAK).for_each(|_| drop(mutex.lock()));
+        assert!(owner_is_here(mutex));
+        assert_eq!(HEAVY_FENCES.get(), fences, "this thread had nothing to revoke");
+        in_visitor(mutex, LONGEST_STREAK + 1);
+        assert!(!mutex.is_shared());
+    }
 }
 
 #[test]

@@ -96,6 +96,11 @@ mod platform {
         HAS_FENCES.get()
     }
 
+    /// Decides only how soon a thread becomes the owner.
+    pub(crate) fn visits_only() -> bool {
+        false
+    }
+
     /// A fence point: executes the fence that another thread waits for.
     pub(crate) fn light_fence() {
         let own = &FENCES_OF[number() - 1];

@@ -7,11 +7,12 @@
 //! progress thread polls a CQ.
 
 use crate::sync::{Mutex, MutexGuard, rank};
+use crate::types::ByNumber;
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -149,7 +150,7 @@ pub(crate) struct Reactor {
     epoll: Epoll,
     wake: EventFd,
     deadlines: Mutex<{ rank::TABLE }, Deadlines>,
-    sources: Mutex<{ rank::TABLE }, HashMap<u64, Weak<dyn Source>>>,
+    sources: Mutex<{ rank::TABLE }, ByNumber<u64, Weak<dyn Source>>>,
     stop: AtomicBool,
     /// The ID of the progress thread.
     thread: OnceLock<ThreadId>,
@@ -337,6 +338,8 @@ impl Reactor {
 
     fn run(self: Arc<Self>, device: &Weak<dyn Source>) {
         let _ = self.thread.set(std::thread::current().id());
+        // Queues belong to the threads of the program that post and dequeue.
+        biased_lock::visit_only();
         let mut events = [EpollEvent::empty(); 32];
         // `stop` is also read before each wait, because its wake-up may have been read together
         // with an earlier one.
