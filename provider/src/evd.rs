@@ -23,13 +23,12 @@ pub(crate) use self::queue::{Queue, Stream, StreamKind, Take, TakeMany};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{CqPath, DirectCqs};
-use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Source, Timer};
+use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Signal, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Notice, reason};
 use crate::memory::{headroom, queue};
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -87,7 +86,7 @@ pub(crate) struct EvdInner {
     waiting: AtomicBool,
     /// The waiting thread has armed the CQ for itself.
     interrupted: AtomicBool,
-    wake: EventFd,
+    wake: Signal,
     pub(crate) queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
     _timers: ReservedTimers,
@@ -308,8 +307,7 @@ impl EvdInner {
             .map_err(no_evd)?
             .map(|cq| device.path.cq(cq, channel.as_ref()))
             .transpose()?;
-        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
-            .map_err(|e| Error::resources(Subtype::ResourceTevd, format!("eventfd: {e}")))?;
+        let wake = device.signals.take()?;
         let inner = Arc::new(Self {
             id,
             device: device.clone(),
@@ -410,20 +408,27 @@ impl EvdInner {
         queue.pairs.clear();
         let srqs = std::mem::take(&mut queue.srqs);
         let cno = queue.cno.take();
+        let watched = std::mem::take(&mut queue.alert.watched);
         drop(queue);
+        // A thread that begins to wait now finds the EVD closed when it takes the queue's lock.
+        let waiting = self.waiting.load(Ordering::Acquire);
         events.into_iter().for_each(|queued| queued.abandon(&self.device, &srqs));
         self.give_back_lost(deferred);
         // Dropping a connection request rejects that request.
         drop(others);
         if let Some(channel) = &self.channel {
-            let _ = self.device.reactor.watch(self.id.0, channel.as_fd(), false);
+            if watched {
+                let _ = self.device.reactor.watch(self.id.0, channel.as_fd(), false);
+            }
             self.device.reactor.remove_source(self.id.0);
         }
         if let Some(cno) = cno {
             cno.leave();
         }
         self.device.registry.remove(Class::Evd, self.id.0);
-        self.wake_waiter();
+        if waiting {
+            self.wake_waiter();
+        }
     }
 }
 

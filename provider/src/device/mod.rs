@@ -16,6 +16,7 @@ mod reactor;
 mod registry;
 mod rkeys;
 mod settings;
+mod signals;
 
 pub(crate) use address_handles::{AddressHandles, UdRoute};
 pub(crate) use cm::{Cm, CmHandler};
@@ -25,6 +26,7 @@ pub(crate) use reactor::{Reactor, ReservedTimers, Source, Timer};
 pub(crate) use registry::{Class, Member, Registry};
 pub(crate) use rkeys::{RkeyTarget, Rkeys, WindowOwner};
 pub use settings::IaSettings;
+pub(crate) use signals::{Signal, Signals};
 
 use crate::counters::IaCounts;
 use crate::datapath::DataPath;
@@ -58,6 +60,7 @@ pub(crate) struct Device {
     pub(crate) pools: Pools,
     pub(crate) registry: Registry,
     pub(crate) reactor: Arc<Reactor>,
+    pub(crate) signals: Arc<Signals>,
     pub(crate) counts: IaCounts,
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
     order: Mutex<{ rank::ORDER }, ()>,
@@ -104,6 +107,7 @@ impl Device {
             pools: Pools::default(),
             registry: Registry::default(),
             reactor,
+            signals: Signals::new(),
             counts: IaCounts::new(context.sysfs_path(), port),
             async_sink: Mutex::default(),
             order: Mutex::new(()),

@@ -115,8 +115,7 @@ impl EvdInner {
     }
 
     pub(super) fn wake_waiter(&self) {
-        // EAGAIN means that a wake-up is already pending.
-        let _ = self.wake.write(1);
+        self.wake.send();
     }
 
     /// Handles a readable channel on the progress thread: arms the CQ again, so that no completion
@@ -205,8 +204,7 @@ impl EvdInner {
     /// next step may find one.
     pub(crate) fn poll_wait(&self, wait: &mut Wait) -> Result<Option<(Dequeued, usize)>, WaitError> {
         if wait.armed {
-            // EAGAIN: no thread of this process has signalled.
-            let _ = self.wake.read();
+            self.wake.clear();
             wait.notified |= self.drain_channel() && wait.solicited;
             wait.armed = false;
         }
@@ -359,7 +357,7 @@ impl EvdInner {
         let readable = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
         let (woken, device) = (readable(&fds[0]), fds.get(1).is_some_and(readable));
         if woken {
-            let _ = self.wake.read();
+            self.wake.clear();
         }
         Ok(device && self.drain_channel())
     }
