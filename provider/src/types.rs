@@ -1,7 +1,8 @@
 //! Flags, states and small values, with the numbers of the DAT 2.0 headers.
 
 use bitflags::bitflags;
-use std::hash::Hasher;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
 /// A signed count, as DAT counts (`DAT_COUNT`).
@@ -353,7 +354,9 @@ pub(crate) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        self.0
+        // Tables take the index from the lower bits, and only the upper ones depend on all bits of
+        // the number.
+        self.0.rotate_left(32)
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -373,6 +376,9 @@ impl Hasher for NumberHasher {
         self.write_u64(number.into());
     }
 }
+
+/// A table of what has these numbers.
+pub(crate) type ByNumber<N, T> = HashMap<N, T, BuildHasherDefault<NumberHasher>>;
 
 /// The destination of datagrams: a peer's EP (`DAT_IB_ADDR_HANDLE`).
 ///

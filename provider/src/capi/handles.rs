@@ -30,9 +30,10 @@ use crate::evd::{EvdInner, Queue};
 use crate::memory::table;
 use crate::queue_pair::{QueuePair, Requests};
 use crate::sync::{Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
+use crate::types::ByNumber;
 use crate::{ReturnType, Srq, Subtype};
 use biased_lock::{BiasedLock, Guard, LockError, is_u32};
-use std::collections::{HashMap, TryReserveError, VecDeque};
+use std::collections::{TryReserveError, VecDeque};
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
@@ -86,7 +87,7 @@ static BY_ID: OnceLock<Mutex<{ rank::TABLE }, ById>> = OnceLock::new();
 
 #[derive(Default)]
 struct ById {
-    handles: HashMap<u64, Handle>,
+    handles: ByNumber<u64, Handle>,
     /// Insertions that are under way and for which memory is reserved.
     expected: usize,
 }
@@ -395,7 +396,8 @@ impl Handle {
             }
             None => return Err(invalid()),
         };
-        let outcome = if slot.is_inherited() {
+        let inherited = slot.is_inherited();
+        let outcome = if inherited {
             slot.forget(object);
             Ok(())
         } else {
@@ -407,7 +409,7 @@ impl Handle {
         }
         drop(guard);
         drop(slot.hot.take());
-        retire(slot);
+        retire(slot, inherited);
         Ok(())
     }
 
@@ -428,7 +430,7 @@ impl Handle {
         if !inherited {
             drop(slot.hot.take());
         }
-        retire(slot);
+        retire(slot, inherited);
         if inherited {
             slot.forget(object);
             return Ok(None);
@@ -509,13 +511,14 @@ impl Handle {
                 // The object is dropped without the lock.
                 let object = slot.write().ok().and_then(|(mut guard, _held)| guard.take());
                 let Some(object) = object else { continue };
-                if slot.is_inherited() {
+                let inherited = slot.is_inherited();
+                if inherited {
                     slot.forget(object);
                 } else {
                     drop(object);
                     drop(slot.hot.take());
                 }
-                retire(slot);
+                retire(slot, inherited);
             }
         }
     }
@@ -537,13 +540,13 @@ pub(super) fn forget_inherited() {
 
 /// Makes the handles of this slot stale and puts it into quarantine. The slot of an inherited
 /// object is not used again: its door may still be open.
-fn retire(slot: &'static HandleSlot) {
+fn retire(slot: &'static HandleSlot, inherited: bool) {
     let id = slot.id.swap(0, Ordering::Relaxed);
     if id != 0 {
         by_id().handles.remove(&id);
     }
     slot.next_generation();
-    if !slot.is_inherited() {
+    if !inherited {
         free().dead.push_back(slot);
     }
 }

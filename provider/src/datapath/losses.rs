@@ -15,9 +15,8 @@
 use super::Lost;
 use super::entries::{CompletedUpTo, SrqEntries};
 use crate::sync::{Mutex, MutexGuard, rank};
-use crate::types::NumberHasher;
-use std::collections::{HashMap, TryReserveError, VecDeque};
-use std::hash::BuildHasherDefault;
+use crate::types::ByNumber;
+use std::collections::{TryReserveError, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -33,7 +32,7 @@ pub(crate) struct LostEntries {
 #[derive(Default)]
 struct Losses {
     /// Live EPs.
-    holders: HashMap<u64, Arc<CompletedUpTo>, BuildHasherDefault<NumberHasher>>,
+    holders: ByNumber<u64, Arc<CompletedUpTo>>,
     /// Ended EPs that may have held an entry.
     suspects: Vec<Suspect>,
     /// While there are suspects: the posts that had not completed when the list was last filled,

@@ -1,10 +1,10 @@
 //! The CM ids of a device (`rdma_cm_id`), and the handler of each id's events.
 
 use crate::sync::{Mutex, rank};
+use crate::types::ByNumber;
 use crate::types::next_id;
 use crate::{Error, Result, Subtype};
 use rxe_fallback::{CmEvent, CmId, EventChannel, PortSpace};
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// An object that owns CM ids and handles their events.
@@ -32,7 +32,7 @@ enum Route {
 
 /// The event channel of rdma_cm, and the handlers of its CM ids by token.
 pub(crate) struct Cm {
-    routes: Mutex<{ rank::TABLE }, HashMap<u64, Route>>,
+    routes: Mutex<{ rank::TABLE }, ByNumber<u64, Route>>,
     /// Dropped after the ids.
     channel: EventChannel,
 }

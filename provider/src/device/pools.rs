@@ -3,11 +3,11 @@
 use crate::Result;
 use crate::bounded_queue::BoundedQueue;
 use crate::sync::{Mutex, rank};
-use std::collections::HashMap;
+use crate::types::ByNumber;
 use std::sync::{Arc, Weak};
 
 #[derive(Debug, Default)]
-pub(crate) struct Pools(Mutex<{ rank::TABLE }, HashMap<u32, Weak<BoundedQueue>>>);
+pub(crate) struct Pools(Mutex<{ rank::TABLE }, ByNumber<u32, Weak<BoundedQueue>>>);
 
 impl Pools {
     /// Adds a pool, whose buffers come back through `returned`.

@@ -6,8 +6,8 @@ use crate::datapath::Lost;
 use crate::fork::{self, Inherit};
 use crate::memory::list;
 use crate::sync::{Mutex, rank};
+use crate::types::ByNumber;
 use crate::{IaCounter, Result};
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// Classes of objects, in the order in which the close of an IA closes them (R274).
@@ -57,7 +57,7 @@ impl std::fmt::Debug for dyn Member {
     }
 }
 
-type Tables = [HashMap<u64, Entry>; 8];
+type Tables = [ByNumber<u64, Entry>; 8];
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<{ rank::TABLE }, Tables>);
@@ -128,7 +128,7 @@ impl Registry {
     pub(crate) fn close_all(&self) {
         let mut tables = self.0.lock().unwrap();
         let taken = Class::ALL.map(|class| match class {
-            Class::Ep => HashMap::new(),
+            Class::Ep => ByNumber::default(),
             _ => std::mem::take(&mut tables[class as usize]),
         });
         drop(tables);
@@ -161,7 +161,7 @@ impl Counts {
 /// entry, in the order of their numbers.
 pub(super) fn each_of<const RANK: u8, L, E, T>(
     locked: &Mutex<RANK, L>,
-    table: impl Fn(&L) -> &HashMap<u64, E>,
+    table: impl Fn(&L) -> &ByNumber<u64, E>,
     of: impl Fn(&E) -> Option<T>,
     mut f: impl FnMut(T),
 ) {

@@ -4,8 +4,8 @@ use super::registry::each_of;
 use crate::Result;
 use crate::error::PostError;
 use crate::sync::{Mutex, rank};
+use crate::types::ByNumber;
 use crate::types::{EpId, LmrTriplet};
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// An RMR: the owner of a memory window. Events of binds, of peers and of EPs reach it by this
@@ -36,10 +36,10 @@ pub(crate) enum RkeyTarget {
 
 #[derive(Default)]
 struct Tables {
-    targets: HashMap<u32, RkeyTarget>,
+    targets: ByNumber<u32, RkeyTarget>,
     /// The number of further rkeys for which memory is reserved.
     expected: usize,
-    windows: HashMap<u64, Weak<dyn WindowOwner>>,
+    windows: ByNumber<u64, Weak<dyn WindowOwner>>,
 }
 
 #[derive(Default)]

@@ -13,10 +13,9 @@ use crate::event_data::{Dequeued, DtoCompletion, Notice, Success};
 use crate::memory::list;
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
-use crate::types::{CompletionFlags, DtoOp, EpId, EvdFlags, NumberHasher};
+use crate::types::{ByNumber, CompletionFlags, DtoOp, EpId, EvdFlags};
 use rxe_fallback::Context;
-use std::collections::{HashMap, HashSet, TryReserveError, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::{HashSet, TryReserveError, VecDeque};
 use std::sync::Arc;
 
 pub(crate) const BATCH: usize = 32;
@@ -127,7 +126,7 @@ impl Queued {
 }
 
 /// Maps the number of a QP or an SRQ to its object. Each completion needs one lookup.
-pub(crate) type Numbered<T> = HashMap<u32, Arc<T>, BuildHasherDefault<NumberHasher>>;
+pub(crate) type Numbered<T> = ByNumber<u32, Arc<T>>;
 
 /// Completions that were polled together and are taken one by one. Those that no dequeue has taken
 /// count as if they were still in the CQ: a harvest takes them first.
