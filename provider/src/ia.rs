@@ -6,7 +6,7 @@ mod create;
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, IaSettings};
 use crate::evd::EvdInner;
-use crate::memory::headroom;
+use crate::memory::{headroom, ready};
 use crate::types::{CloseFlags, Count, EvdFlags, EvdId, LmrTriplet};
 use crate::{Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{Context, Selector};
@@ -127,6 +127,7 @@ impl Ia {
         }
         tracing::info!(device = device.context.name(), port, %address, "IA open");
         let defaults = Defaults::new(&device);
+        ready();
         Ok(Self { device, defaults, async_evd: Evd { inner: async_evd } })
     }
 

@@ -30,12 +30,36 @@ use std::collections::{TryReserveError, VecDeque};
 /// More than the small allocations of one call add up to.
 const HEADROOM: usize = 16 << 10;
 
+/// More than the small allocations for a PZ add up to.
+const SMALL_HEADROOM: usize = 2 << 10;
+
 /// Fails if there may be no memory for the small allocations of a call that creates an object.
 pub(crate) fn headroom() -> Result<()> {
-    let memory = list::<u8>(HEADROOM)?;
+    have(HEADROOM)
+}
+
+/// As [`headroom`], for a PZ. For a larger block the allocator would touch more memory than the call.
+pub(crate) fn small_headroom() -> Result<()> {
+    have(SMALL_HEADROOM)
+}
+
+fn have(bytes: usize) -> Result<()> {
+    let memory = list::<u8>(bytes)?;
     // Keeps the compiler from removing an unused allocation.
     std::hint::black_box(&memory);
     Ok(())
+}
+
+/// Memory that the heap has ready for the first objects of an IA.
+const READY: usize = 96 << 10;
+
+/// Writes to memory that the heap then has for later calls. A page that the process has not used
+/// costs these a page fault, which takes longer than the rest of the creation of a small object.
+pub(crate) fn ready() {
+    if let Ok(mut memory) = list::<u8>(READY) {
+        memory.resize(READY, 0);
+        std::hint::black_box(&memory);
+    }
 }
 
 /// An empty list with room for `n` entries.

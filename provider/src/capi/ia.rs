@@ -8,6 +8,7 @@ use super::handle::Handle;
 use super::held::check_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
 use super::raw::{In, Out};
+use super::rehearsal;
 use super::sockaddr::SockAddr;
 use crate::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
 use std::ffi::c_char;
@@ -80,6 +81,7 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");
         Code(error.code())
     })?;
+    rehearsal::rehearse_once(&ia);
     let address = SockAddr::kept(SocketAddr::new(ia.address(), 0));
     let named = named_attrs(&ia);
     let evd = ia.async_evd().clone();

@@ -48,6 +48,7 @@ mod lmr;
 mod objects;
 mod post;
 mod raw;
+mod rehearsal;
 mod rmr;
 mod service;
 mod sockaddr;

@@ -4,7 +4,7 @@
 use crate::cno::CnoInner;
 use crate::device::Class;
 use crate::evd::EvdInner;
-use crate::memory::headroom;
+use crate::memory::small_headroom;
 use crate::pz::PzInner;
 use crate::types::{Count, EvdFlags};
 use crate::{Cno, Error, Evd, Ia, IaCounter, Pz, Result, Subtype};
@@ -79,7 +79,7 @@ impl Pz {
     /// dat_pz_create(3DAT).
     pub fn create(ia: &Ia) -> Result<Self> {
         ia.device.check()?;
-        headroom()?;
+        small_headroom()?;
         let inner = PzInner::new(&ia.device)?;
         ia.device.register(Class::Pz, inner.number.into(), &inner, &[IaCounter::PzCreate])?;
         Ok(Self { inner })
