@@ -128,6 +128,7 @@ impl Ia {
         tracing::info!(device = device.context.name(), port, %address, "IA open");
         let defaults = Defaults::new(&device);
         ready();
+        device.signals.fill();
         Ok(Self { device, defaults, async_evd: Evd { inner: async_evd } })
     }
 

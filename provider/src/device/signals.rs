@@ -7,12 +7,16 @@
 use crate::sync::{Mutex, rank};
 use crate::{Error, Result, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::os::fd::{AsFd, BorrowedFd};
+use nix::sys::resource::{Resource, getrlimit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The number of eventfds that a device always has. It has more only while EVDs use more.
-const KEPT: usize = 4;
+/// The number of eventfds that a device keeps. It has more only while EVDs use more.
+const KEPT: usize = 8;
+
+/// Descriptors that [`Signals::fill`] leaves to others.
+const FOR_OTHERS: u64 = 64;
 
 fn eventfd() -> nix::Result<EventFd> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
@@ -31,12 +35,24 @@ struct Eventfds {
 }
 
 impl Signals {
-    /// With [`KEPT`] eventfds; with fewer if the process has not enough descriptors.
+    /// Without eventfds.
     pub(super) fn new() -> Arc<Self> {
-        let mut spare = Vec::with_capacity(KEPT);
-        spare.extend((0..KEPT).map_while(|_| eventfd().ok()));
-        let all = spare.len();
-        Arc::new(Self(Mutex::new(Eventfds { spare, all })))
+        Arc::new(Self(Mutex::new(Eventfds { spare: Vec::with_capacity(KEPT), all: 0 })))
+    }
+
+    /// Makes eventfds until there are [`KEPT`], or until the process has few descriptors left.
+    pub(crate) fn fill(&self) {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+        let mut eventfds = self.0.lock().unwrap();
+        while eventfds.all < KEPT {
+            let Ok(fd) = eventfd() else { return };
+            // The kernel gives the lowest number that is free.
+            if fd.as_fd().as_raw_fd() as u64 + FOR_OTHERS > limit {
+                return;
+            }
+            eventfds.spare.push(fd);
+            eventfds.all += 1;
+        }
     }
 
     /// A signal that was not sent.
@@ -114,7 +130,6 @@ impl Drop for Signal {
 mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::fd::AsRawFd;
 
     fn is_readable(signal: &Signal) -> bool {
         let mut fds = [PollFd::new(signal.as_fd(), PollFlags::POLLIN)];
@@ -124,6 +139,7 @@ mod tests {
     #[test]
     fn a_signal_is_new_although_another_evd_has_sent_it() {
         let signals = Signals::new();
+        signals.fill();
         let first = signals.take().unwrap();
         first.send();
         assert!(is_readable(&first));
@@ -144,6 +160,11 @@ mod tests {
             let eventfds = signals.0.lock().unwrap();
             (eventfds.spare.len(), eventfds.all)
         };
+        let early = signals.take().unwrap();
+        assert_eq!(counts(), (0, 1));
+        signals.fill();
+        assert_eq!(counts(), (KEPT - 1, KEPT));
+        drop(early);
         assert_eq!(counts(), (KEPT, KEPT));
         let mut taken: Vec<_> = (0..KEPT + 2).map(|_| signals.take().unwrap()).collect();
         assert_eq!(counts(), (0, KEPT + 2));
