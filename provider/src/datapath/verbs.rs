@@ -363,6 +363,59 @@ pub(crate) fn status(raw: WcStatus, wr_id: WrId) -> DtoStatus {
 mod tests {
     use super::*;
 
+    /// Immediate data makes a Send another operation, as a key that it has invalidated does. A
+    /// failure has no operation.
+    #[test]
+    fn a_message_names_its_entry_and_says_what_it_carried() {
+        use DtoOp::{Receive, ReceiveImmediate, ReceiveRdmaWriteImmediate, ReceiveWithInvalidate};
+        let wr_id = WrId::Srq { srq: 7, entry: 3 };
+        for (opcode, immediate, invalidated, op) in [
+            (Some(WcOpcode::Recv), None, None, Receive),
+            (Some(WcOpcode::Recv), Some(9), None, ReceiveImmediate),
+            (Some(WcOpcode::Recv), None, Some(8), ReceiveWithInvalidate),
+            (Some(WcOpcode::RecvRdmaWithImm), Some(9), None, ReceiveRdmaWriteImmediate),
+            (None, None, None, Receive),
+        ] {
+            let status = if opcode.is_some() { WcStatus::Success } else { WcStatus::WorkRequestFlushed };
+            let got = translate(&rxe_fallback::Completion {
+                wr_id: wr_id.pack(),
+                status,
+                opcode,
+                byte_len: 64,
+                imm: immediate,
+                invalidated_rkey: invalidated,
+                qp_num: 5,
+                src_qp: 6,
+                ..rxe_fallback::Completion::default()
+            });
+            assert_eq!((got.wr_id, got.qpn, got.source_qpn, got.length), (wr_id, 5, 6, 64));
+            assert_eq!((got.op, got.immediate, got.invalidated), (op, immediate, invalidated));
+            assert_eq!(got.status == DtoStatus::Success, opcode.is_some());
+        }
+    }
+
+    /// Each status of a request, as verbs have it.
+    #[test]
+    fn failures_of_requests_keep_their_reasons() {
+        for (raw, expected) in [
+            (WcStatus::Success, DtoStatus::Success),
+            (WcStatus::WorkRequestFlushed, DtoStatus::Flushed),
+            (WcStatus::LocalEecOperationError, DtoStatus::LocalEp),
+            (WcStatus::LocalProtectionError, DtoStatus::LocalProtection),
+            (WcStatus::LocalAccessError, DtoStatus::LocalProtection),
+            (WcStatus::MwBindError, DtoStatus::RmrOperationFailed),
+            (WcStatus::BadResponse, DtoStatus::BadResponse),
+            (WcStatus::RemoteAccessError, DtoStatus::RemoteAccess),
+            (WcStatus::RemoteOperationError, DtoStatus::RemoteResponder),
+            (WcStatus::RnrRetryExceeded, DtoStatus::ReceiverNotReady),
+            (WcStatus::RetryExceeded, DtoStatus::Transport),
+            (WcStatus::ResponseTimeout, DtoStatus::Transport),
+            (WcStatus::General, DtoStatus::LocalEp),
+        ] {
+            assert_eq!(status(raw, WrId::Request(0)), expected, "{raw:?}");
+        }
+    }
+
     /// Devices say in different ways that a message was too long for its buffer. The same statuses
     /// of a request are failures of the EP and of the peer.
     #[test]

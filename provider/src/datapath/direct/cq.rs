@@ -586,6 +586,29 @@ mod tests {
     }
 
     #[test]
+    fn syndromes_are_statuses_of_verbs() {
+        for (syndrome, expected) in [
+            (Syndrome::LocalLength, WcStatus::LocalLengthError),
+            (Syndrome::LocalQpOperation, WcStatus::LocalQpOperationError),
+            (Syndrome::LocalProtection, WcStatus::LocalProtectionError),
+            (Syndrome::OdpPageFault, WcStatus::LocalProtectionError),
+            (Syndrome::Flushed, WcStatus::WorkRequestFlushed),
+            (Syndrome::MwBind, WcStatus::MwBindError),
+            (Syndrome::BadResponse, WcStatus::BadResponse),
+            (Syndrome::LocalAccess, WcStatus::LocalAccessError),
+            (Syndrome::RemoteInvalidRequest, WcStatus::RemoteInvalidRequest),
+            (Syndrome::RemoteAccess, WcStatus::RemoteAccessError),
+            (Syndrome::RemoteOperation, WcStatus::RemoteOperationError),
+            (Syndrome::TransportRetries, WcStatus::RetryExceeded),
+            (Syndrome::RnrRetries, WcStatus::RnrRetryExceeded),
+            (Syndrome::RemoteAborted, WcStatus::RemoteAborted),
+            (Syndrome::Other(0x7f), WcStatus::General),
+        ] {
+            assert_eq!(in_verbs_terms(syndrome), expected, "{syndrome:?}");
+        }
+    }
+
+    #[test]
     fn shared_cq_names_the_queue_and_the_place_in_it() {
         let error = ErrorCqe {
             syndrome: Syndrome::Flushed,

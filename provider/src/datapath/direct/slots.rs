@@ -444,7 +444,10 @@ mod tests {
         slots.mark_pool(WqeIndex(64), 1);
         assert_eq!((slots.complete(64), slots.reap(64)), (None, None));
         slots.release(u32::MAX);
+        assert_eq!((slots.reap_alone(64), slots.reap_alone(u32::MAX)), (None, None));
         assert_eq!(slots.counts(), Counts { released: 0, unreaped: 0 });
+        // The word that changed last is still the first.
+        assert_eq!(slots.reap_in_word::<false>(3), Some((103, 0)));
     }
 
     #[test]
@@ -457,6 +460,41 @@ mod tests {
         let taken: Vec<_> =
             std::iter::from_fn(|| slots.take_returned(7_990 / BITS, 512)).map(|t| t.0).collect();
         assert_eq!(taken, [125, 500, 0, 1]);
+    }
+
+    /// Words of the group in which the search starts come before the other groups if they are
+    /// behind its start, and otherwise last.
+    #[test]
+    fn a_search_goes_round_the_ring_once() {
+        for start in [0, 63, 64, 90, 127, 128, 511] {
+            let slots = slots(32_768);
+            let words = [0, 1, 62, 63, 64, 65, 67, 80, 100, 125, 127, 128, 300, 510, 511];
+            for word in words {
+                assert!(slots.reap(word * BITS + 5).is_some());
+            }
+            let mut expected = words.to_vec();
+            expected.rotate_left(words.iter().filter(|word| **word < start).count());
+            let taken: Vec<_> = std::iter::from_fn(|| slots.take_returned(start, 512)).collect();
+            assert!(taken.iter().all(|(_, bits)| *bits == 1 << 5));
+            assert_eq!(taken.iter().map(|t| t.0).collect::<Vec<_>>(), expected, "from {start} on");
+        }
+    }
+
+    /// The word behind the last of the ring is the first. The CQ of the map writes to that one, so
+    /// no bit of a group leads to it.
+    #[test]
+    fn the_first_word_comes_behind_the_last() {
+        let slots = slots(192);
+        for slot in [64, 0] {
+            assert!(slots.reap_alone(slot).is_some());
+        }
+        assert_eq!(slots.take_returned(2, 3), Some((0, 1)));
+        assert_eq!(slots.take_returned(2, 3), Some((1, 1)));
+        // A place beyond the ring is its first word.
+        assert_eq!((slots.reap_alone(65), slots.reap_alone(1)), (Some((165, 0)), Some((101, 0))));
+        assert_eq!(slots.take_returned(3, 3), Some((0, 1 << 1)));
+        assert_eq!(slots.take_returned(3, 3), Some((1, 1 << 1)));
+        assert_eq!(slots.take_returned(0, 3), None);
     }
 
     #[test]
