@@ -173,6 +173,7 @@ fn zero_based_memory_ends_where_it_ends() {
     let rig = Rig::new();
     let lmr = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 4096, all_privileges()).unwrap();
     let mut ep = rig.server.ep(&EpAttr::default());
+    assert_eq!((lmr.len(), lmr.is_empty()), (4096, false));
     ep.post_recv(&[lmr.triplet(0, 4096)], 0, NONE).unwrap();
     assert_eq!(code(ep.post_recv(&[lmr.triplet(1, 4096)], 0, NONE)), dat::INVALID_ARG3);
     let real = LmrTriplet { virtual_address: lmr.address(), ..lmr.triplet(0, 1) };

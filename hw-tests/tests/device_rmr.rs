@@ -2,8 +2,9 @@
 //! into them.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EventData, Lmr,
-    LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope, RmrTriplet, VaType,
+    CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd,
+    EvdFlags, EventData, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope,
+    RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -30,6 +31,7 @@ fn main() {
             a_pz_with_an_rmr_stays,
             binds_complete_in_their_turn,
             the_first_dequeue_finds_a_finished_bind,
+            a_finished_bind_leaves_later_requests_in_the_cq,
             a_suppressed_bind_makes_no_event,
             a_bind_on_a_disconnected_ep_is_flushed,
             a_window_survives_a_flushed_bind,
@@ -434,6 +436,47 @@ fn the_first_dequeue_finds_a_finished_bind() {
         }
     }
     assert_eq!(dto(&rig.server.request).cookie, 99);
+}
+
+/// The dequeue of a bind does not move requests behind it into the EVD, which has no room for them.
+fn a_finished_bind_leaves_later_requests_in_the_cq() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let requests = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
+    let more = 3 * requests.query().unwrap().qlen as u64;
+    let evds = EpEvds { request: Some(&requests), ..server.evds() };
+    let attr = EpAttr { max_request_dtos: more as Count + 1, ..EpAttr::default() };
+    let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    let lmr = Lmr::create(&server.ia, &server.pz, 4096, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).unwrap();
+    let mut rmr = Rmr::create(&server.pz).unwrap();
+    // Receives are posted first: their EVD is another one.
+    pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, NONE).unwrap();
+    pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
+    rmr.bind(&mut pair.server, to(&lmr, 0, 64), 99, NONE).unwrap();
+    let target = remote(rig.client.lmr.address(), 8, rig.client.lmr.rmr_context());
+    for cookie in 1..more {
+        pair.server.post_rdma_write(&[server.lmr.triplet(0, 8)], cookie, target, NONE).unwrap();
+    }
+    pair.server.post_send(&[server.lmr.triplet(0, 8)], more, NONE).unwrap();
+    assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
+    // The answer follows the acknowledgement of the Send, and so of all before it.
+    assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
+    // A wait would move all of them.
+    match requests.dequeue().unwrap().data {
+        EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (99, DtoStatus::Success)),
+        other => panic!("not a bind: {other:?}"),
+    }
+    for cookie in 1..=more {
+        let mut event = None;
+        until("the request has completed", || {
+            event = requests.dequeue().ok();
+            event.is_some()
+        });
+        let done = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
+    }
+    expect_nothing(server.ia.async_evd());
 }
 
 fn a_suppressed_bind_makes_no_event() {

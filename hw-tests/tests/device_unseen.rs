@@ -28,6 +28,7 @@ fn main() {
             the_soft_watermark_is_told,
             the_soft_watermark_of_a_new_ep_is_told,
             the_soft_watermark_is_told_through_a_cno,
+            the_soft_watermark_is_told_by_a_dequeue,
             the_hard_watermark_is_told_to_both_ends,
             nothing_wakes_the_provider_while_nothing_happens,
         ],
@@ -312,6 +313,28 @@ fn the_soft_watermark_is_told_through_a_cno() {
     send(&rig, &mut pair, 8);
     readable(&cno);
     expect_soft(&rig.server.ia, &pair.server);
+}
+
+/// The EVD tells of solicited messages only, so no one but the program looks at this message. Its
+/// dequeue tells the watermark.
+fn the_soft_watermark_is_told_by_a_dequeue() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let attr = EpAttr { recv_completion_flags: CompletionFlags::SOLICITED_WAIT, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.srq_ep(&srq, &attr), rig.client.ep(&EpAttr::default()));
+    for cookie in 0..4 {
+        pair.server.set_watermark(0, WATERMARK_INFINITE).unwrap();
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        let mut event = None;
+        until("the message is there", || {
+            event = rig.server.recv.dequeue().ok();
+            event.is_some()
+        });
+        let got = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+        assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie));
+        expect_soft(&rig.server.ia, &pair.server);
+    }
 }
 
 /// The watermark is set before the connection or during it.

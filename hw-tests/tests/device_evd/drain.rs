@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r251_drain_takes_requests_in_their_order,
     r251_drain_takes_all_kinds_of_events,
     r251_drains_of_two_threads_share_the_events,
+    r251_drain_drops_what_the_places_hold,
     r248_drain_beside_a_waiter,
 ];
 
@@ -224,6 +225,38 @@ fn r251_drains_of_two_threads_share_the_events() {
     let mut all = [one, two].concat();
     all.sort_unstable();
     assert_eq!(all, (0..MESSAGES as u64).collect::<Vec<_>>());
+}
+
+/// A place holds a connection request from an earlier drain. The completion that replaces it drops
+/// it, which rejects it.
+fn r251_drain_drops_what_the_places_hold() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let (requests, messages, both) =
+        (server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO));
+    for (recv, request, drained) in
+        [(&messages, &requests, &messages), (&messages, &requests, &requests), (&both, &both, &both)]
+    {
+        let mut srq = server.srq(4);
+        server.post(&mut srq, 1, 64, 0, 7);
+        let evds = EpEvds { recv: Some(recv), request: Some(request), ..server.evds() };
+        let ep = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &EpAttr::default()).unwrap();
+        let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+        let asking = rig.client.ep(&EpAttr::default());
+        let (_psp, arrival) = rig.ask(&asking);
+        let mut places = [Some(Event { evd: server.cr.id(), data: EventData::ConnectionRequest(arrival) })];
+        // The answer follows the acknowledgement of the server's message.
+        pair.client.post_recv(&[rig.client.lmr.triplet(4096, 64)], 0, NONE).unwrap();
+        pair.server.post_send(&[server.lmr.triplet(0, 8)], 7, NONE).unwrap();
+        assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        assert_eq!(drained.drain(&mut places).unwrap(), 1);
+        let [Some(event)] = &places else { panic!("an event: {places:?}") };
+        let dto = event.data.dto().expect("a completion");
+        assert_eq!((dto.status, dto.cookie), (DtoStatus::Success, 7));
+        expect_connection(&rig.client.connect, &asking, ConnectionEventKind::PeerRejected);
+        rig.disconnect(&pair);
+    }
 }
 
 /// A drain beside a waiter is refused as a dequeue is, and so is one of an EVD that was freed.

@@ -2,11 +2,11 @@
 
 use crate::*;
 use doorbell::{
-    CloseFlags, Cno, DtoStatus, Ep, EpAttr, EpChange, Evd, EvdFlags, EventData, Ia, IaSettings, Lmr, Pz, Srq,
-    SrqAttr,
+    CloseFlags, Cno, DtoStatus, Ep, EpAttr, EpChange, EpEvds, Evd, EvdFlags, EventData, Ia, IaSettings, Lmr,
+    Pz, Srq, SrqAttr,
 };
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Rig, Test, devices, tests};
+use doorbell_hw_tests::{Rig, Test, dat, devices, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     opening_an_ia,
@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = tests![
     creating_cnos,
     creating_and_resizing_srqs,
     creating_eps,
+    creating_eps_with_many_receive_evds,
     modifying_eps,
 ];
 
@@ -169,6 +170,37 @@ fn creating_eps() {
             rig.server.post(srq, 1, 64, 0, 5);
             let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
             assert_eq!(rig.deliver(&mut pair, 64).status, DtoStatus::Success);
+        },
+    );
+}
+
+/// An SRQ finds the EVDs of its EPs by a table, which has to grow now and then.
+fn creating_eps_with_many_receive_evds() {
+    const EVDS: usize = 56;
+    let surroundings = || {
+        let side = one_side();
+        let srq = side.srq(8);
+        let evds: Vec<_> =
+            (0..=EVDS).map(|_| Evd::create(&side.ia, 8, None, EvdFlags::DTO).unwrap()).collect();
+        let ep = |recv| {
+            let evds = EpEvds { recv: Some(recv), ..side.evds() };
+            Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &EpAttr::default())
+        };
+        let eps: Vec<_> = evds[..EVDS].iter().map(|recv| ep(recv).unwrap()).collect();
+        (eps, srq, evds, side)
+    };
+    with_each_failure(
+        "an EP with one more receive EVD",
+        surroundings,
+        |(_, srq, evds, side)| {
+            let evds = EpEvds { recv: evds.last(), ..side.evds() };
+            Ep::create_with_srq(&side.ia, &side.pz, evds, srq, &EpAttr::default())
+        },
+        |(_, srq, evds, _), ep| {
+            assert_eq!(evds[EVDS].free().unwrap_err().code(), dat::INVALID_STATE_EVD_IN_USE);
+            ep.free().unwrap();
+            evds[EVDS].free().unwrap();
+            assert_eq!(counts(srq), (0, 0));
         },
     );
 }

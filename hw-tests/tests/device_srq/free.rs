@@ -1,7 +1,7 @@
 //! Freeing SRQs (section C).
 
 use crate::*;
-use doorbell::{ConnectionEventKind, EpAttr, EpState, Pz, Srq, SrqAttr};
+use doorbell::{AsyncObject, ConnectionEventKind, EpAttr, EpState, Pz, Srq, SrqAttr, reason};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r27_srq_free_with_unreaped_completions,
     r29_srq_free_releases_buffers,
     r30_srq_free_after_lmr_free,
+    a_dropped_srq_stays_while_an_ep_uses_it,
 ];
 
 /// The free that has to be refused; gives the SRQ back.
@@ -130,4 +131,21 @@ fn r30_srq_free_after_lmr_free() {
     assert_eq!(counts(&srq), (4, 4));
     srq.free().unwrap();
     pz.free().unwrap();
+}
+
+/// A drop is no free: the EP goes on taking buffers, and the low watermark is told.
+fn a_dropped_srq_stays_while_an_ep_uses_it() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let mut pair = rig.connect_srq(&srq);
+    srq.set_low_watermark(3).unwrap();
+    let id = srq.id();
+    drop(srq);
+    assert_eq!(rig.deliver(&mut pair, 24).cookie, 0);
+    expect_nothing(rig.server.ia.async_evd());
+    assert_eq!(rig.deliver(&mut pair, 24).cookie, 1);
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!((event.object, event.reason), (AsyncObject::Srq(id), reason::SRQ_LOW_WATERMARK));
+    rig.disconnect(&pair);
 }

@@ -146,7 +146,11 @@ fn r54_srq_post_too_many_segments() {
         }
     }
     assert_eq!(counts(&srq), (0, 0));
-    srq.post_recv(&vec![side.lmr.triplet(0, 8); iov], 0).unwrap();
+    let good = vec![side.lmr.triplet(0, 8); iov + 1];
+    srq.post_recv(&good[..iov], 0).unwrap();
+    // Now the LMR is that of the last post, and the slot may have room for one segment more.
+    assert_eq!(post_refused(srq.post_recv(&good, 0)), dat::INVALID_ARG2);
+    assert_eq!(counts(&srq), (1, 1));
 }
 
 /// A segment may reach from the first to the last byte of its LMR, not beyond, nor around the

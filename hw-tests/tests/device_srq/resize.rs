@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r95_srq_resize_shrink,
     r97_srq_resize_below_outstanding,
     r98_srq_resize_outstanding_has_three_parts,
+    r98_srq_resize_finds_unwanted_messages,
     r100_srq_resize_below_low_watermark,
     r102_srq_resize_bad_value,
     r103_srq_resize_no_resources,
@@ -138,6 +139,22 @@ fn r98_srq_resize_outstanding_has_three_parts() {
         assert!(dto(&rig.server.recv).is_success());
     }
     assert_eq!(counts(&srq), (4, 4));
+}
+
+/// Messages of an EP without a receive EVD occupy no entry. Nothing but the resize looks for them.
+fn r98_srq_resize_finds_unwanted_messages() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let mut srq = side.srq(8);
+    let evds = EpEvds { recv: None, ..side.evds() };
+    let ep = Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &EpAttr::default()).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    side.post(&mut srq, 6, 64, 0, 0);
+    for _ in 0..4 {
+        assert!(rig.send(&mut pair, 0, 24).is_success());
+    }
+    until("all messages are found", || srq.resize(2).is_ok());
+    assert_eq!(counts(&srq), (2, 2));
 }
 
 /// Below the low watermark is refused, exactly at it is allowed. Also R101.
