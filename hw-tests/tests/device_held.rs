@@ -1,11 +1,12 @@
 //! Resources held for an EP are released with the EP: room in its receive EVD, buffers whose
-//! completion comes late. The tests run one at a time, since faults and counters of the software
+//! completion comes late. Also completions that the device has written wrongly, and memory that it
+//! does not give back. The tests run one at a time, since faults and counters of the software
 //! device belong to the process.
 #![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
-use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, RecvPool, ReturnType};
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, Lmr, RecvPool, ReturnType};
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Rig, tests};
+use doorbell_hw_tests::{Rig, dat, tests};
 use std::ffi::{CString, c_char};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,9 @@ fn main() {
         an_srq_whose_cq_cannot_grow_keeps_its_depth,
         late_completion_returns_the_buffer_of_a_freed_ep,
         late_completion_before_the_last_wqe_event_is_no_flush,
+        an_lmr_that_the_device_keeps_is_used_on,
+        messages_before_a_broken_completion_are_taken,
+        a_completion_of_a_slot_that_was_not_posted_frees_none,
     ];
     let software = order("count mr") >= 0;
     let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
@@ -27,6 +31,9 @@ fn main() {
         }
         "an_srq_whose_cq_cannot_grow_keeps_its_depth" if direct => {
             Some("by the direct path the CQ has room for every depth from the beginning")
+        }
+        "a_completion_of_a_slot_that_was_not_posted_frees_none" if !direct => {
+            Some("libmlx5 believes the device which slot is free")
         }
         _ => None,
     })
@@ -160,4 +167,90 @@ fn completion_in_time_is_no_flush() -> bool {
     assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Success, 40, ended.server.id()));
     assert_eq!(counts(&srq), (1, 1));
     true
+}
+
+/// The device refuses to deregister the memory of an LMR: the LMR stays, and can be freed later.
+fn an_lmr_that_the_device_keeps_is_used_on() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    let side = &rig.server;
+    let lmr = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+    let mrs = order("count mr");
+    assert_eq!(order("fault cmd.dereg_mr=16"), 0);
+    let refused = lmr.free().unwrap_err();
+    assert_eq!(refused.error.code(), dat::INVALID_STATE_LMR_IN_USE);
+    let lmr = refused.object;
+    pair.server.post_recv(&[lmr.triplet(0, 64)], 3, CompletionFlags::empty()).unwrap();
+    assert_eq!((rig.deliver(&mut pair, 8).cookie, order("count mr")), (3, mrs));
+    lmr.free().unwrap();
+    assert_eq!(order("count mr"), mrs - 1);
+}
+
+/// A completion that cannot be read is an error, but the messages before it are events. By the
+/// direct path, the error stays. libmlx5 skips that completion, and forgets those of the same poll.
+fn messages_before_a_broken_completion_are_taken() {
+    let direct = one_side().ia.provider_attributes().datapath == "direct";
+    // An opcode of no message, or a QP that does not exist.
+    let (broken, rounds) = match direct {
+        true => ("fault forge=0x3f50", &[0, 1, 5, 16, 20][..]),
+        false => ("fault forge=0x21ff", &[0, 1, 5, 16][..]),
+    };
+    for &messages in rounds {
+        let rig = Rig::new();
+        let recv = &rig.server.recv;
+        let mut srq = rig.server.srq(32);
+        rig.server.post(&mut srq, 32, 64, 0, 0);
+        let mut pair = rig.connect_srq(&srq);
+        let mut cookies = 0..messages;
+        let take = || recv.dequeue().unwrap().data.dto().unwrap().cookie;
+        for _ in cookies.clone() {
+            assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        }
+        // By verbs, this polls all of them.
+        if let Some(cookie) = cookies.next() {
+            assert_eq!(take(), cookie);
+        }
+        assert_eq!(order(broken), 0);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        let found = recv.query();
+        match cookies.clone().count() {
+            0 => assert_eq!(found.unwrap_err().return_type(), ReturnType::InternalError),
+            left => assert_eq!(found.unwrap().queued, left),
+        }
+        for cookie in cookies {
+            assert_eq!(take(), cookie);
+        }
+        if direct {
+            assert_eq!(recv.dequeue().unwrap_err().return_type(), ReturnType::InternalError);
+        }
+    }
+}
+
+/// The device names a slot that was not posted. The program gets an event, but the slot of the
+/// message stays occupied: no buffer is posted into it.
+fn a_completion_of_a_slot_that_was_not_posted_frees_none() {
+    const DEPTH: usize = 80;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(DEPTH as i32);
+    rig.server.post(&mut srq, DEPTH, 64, 0, 1);
+    let mut pair = rig.connect_srq(&srq);
+    let mut expected: Vec<u64> = (1..=70).collect();
+    for message in 0..70 {
+        // In the second word of 64 slots, where others return as well.
+        if message == 66 {
+            assert_eq!(order("fault forge=0x3d7d"), 0);
+            expected[message] = 0;
+        }
+        let received = rig.deliver(&mut pair, 8);
+        assert_eq!((received.status, received.cookie), (DtoStatus::Success, expected[message]));
+    }
+    // The resize takes back what has returned.
+    srq.resize(DEPTH as i32 + 1).unwrap();
+    assert_eq!(counts(&srq), (11, 11));
+    for cookie in 0..70 {
+        srq.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie).unwrap();
+    }
+    assert_eq!(counts(&srq), (81, 81));
+    assert_eq!(code(srq.post_recv(&[rig.server.lmr.triplet(0, 64)], 0)), dat::RESOURCE_SRQ);
+    assert_eq!(rig.deliver(&mut pair, 8).cookie, 71);
 }

@@ -13,6 +13,7 @@
 //! | `hold` | a send completion is held back until completions of another QP passed it |
 //! | `repeat` | a send completion is written twice |
 //! | `stale` | a completion lacks its owner bit until the next explicit step |
+//! | `forge=NUMBER` | a receive completion has a wrong byte: its place times 256, and the byte |
 //! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
@@ -42,6 +43,13 @@ pub enum Fault {
     /// A completion is written without its owner bit. The owner bit follows at the next explicit
     /// step.
     StaleOwner,
+    /// A receive completion has this byte at this place.
+    Forge {
+        /// From the first byte of the completion on.
+        at: u8,
+        /// At place 63, the owner bit stays as it is.
+        byte: u8,
+    },
     /// A receive completion is written without its owner bit. The owner bit and every later
     /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
     LateReceive,
@@ -151,6 +159,10 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
         "stale" => Fault::StaleOwner,
         "late" => Fault::LateReceive,
         "delay" => Fault::Delay(number()?),
+        "forge" => match number()? {
+            at_and_byte @ 0..0x4000 => Fault::Forge { at: (at_and_byte >> 8) as u8, byte: at_and_byte as u8 },
+            _ => return Err(format!("{text}: a completion has 64 bytes")),
+        },
         "error" => {
             Fault::Error(u8::try_from(number()?).map_err(|_| format!("{text}: a syndrome is one byte"))?)
         }
@@ -239,6 +251,18 @@ impl Faults {
             Fault::Error(code) => Injected::Error(code),
             _ => Injected::NotReady,
         })
+    }
+
+    /// The place and the wrong byte of a completion that is about to be written.
+    #[cold]
+    pub(crate) fn forged(&mut self, op: u8) -> Option<(usize, u8)> {
+        if !matches!(op, 1..=4) {
+            return None;
+        }
+        match self.strike(None, |fault| matches!(fault, Fault::Forge { .. }))? {
+            Fault::Forge { at, byte } => Some((at.into(), byte)),
+            _ => None,
+        }
     }
 
     /// A completion is about to get its owner byte. Returns true if a fault delays the owner byte.
@@ -366,6 +390,8 @@ mod tests {
         assert_eq!((rule.fault, rule.count, rule.skip), (Fault::Delay(20), 3, 2));
         assert_eq!(parse("cmd.create_srq=12").unwrap().fault, Fault::Command("create_srq", 12));
         assert_eq!(parse("error=0x13").unwrap().fault, Fault::Error(0x13));
+        assert_eq!(parse("forge=0x3f50").unwrap().fault, Fault::Forge { at: 63, byte: 0x50 });
+        assert!(parse("forge=0x4000").is_err());
         assert!(parse("cmd.nonsense=1").is_err());
         assert!(parse("delay").is_err());
     }

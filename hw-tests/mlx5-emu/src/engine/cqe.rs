@@ -144,7 +144,15 @@ impl Device {
         bytes[56..60].copy_from_slice(&cqe.sop_qpn.to_be_bytes());
         bytes[60..62].copy_from_slice(&cqe.wqe_counter.to_be_bytes());
         let owner = ((cq.pi >> cq.log_count) & 1) as u8;
-        let op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
+        let mut op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
+        if self.faults.active
+            && let Some((wrong, byte)) = self.faults.forged(cqe.opcode)
+        {
+            bytes[wrong] = byte;
+            if wrong == 63 {
+                op_own = byte & !1 | owner;
+            }
+        }
         cq.buf.write(at, &bytes[..63]);
         if !self.faults.active || !self.faults.keep_owner_stale(index, cq.buf, at + 63, op_own) {
             cq.buf.publish_byte(at + 63, op_own);
