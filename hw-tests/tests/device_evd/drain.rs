@@ -228,38 +228,38 @@ fn r251_drains_of_two_threads_share_the_events() {
 }
 
 /// A place holds a connection request from an earlier drain. The completion that replaces it drops
-/// it, which rejects it. By verbs, the first place makes the drain poll.
+/// it, which rejects it. By verbs, the places before it make the drain poll.
 fn r251_drain_drops_what_the_places_hold() {
     let rig = Rig::new();
     let server = &rig.server;
     let (requests, messages, both) =
         (server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO));
-    for (recv, request, drained) in
-        [(&messages, &requests, &messages), (&messages, &requests, &requests), (&both, &both, &both)]
-    {
+    let evds = [(&messages, &requests, &messages), (&messages, &requests, &requests), (&both, &both, &both)];
+    for (at, (recv, request, drained)) in [0, 2].into_iter().flat_map(|at| evds.map(|evds| (at, evds))) {
         let mut srq = server.srq(4);
-        server.post(&mut srq, 2, 64, 0, 7);
+        server.post(&mut srq, 3, 64, 0, 7);
         let evds = EpEvds { recv: Some(recv), request: Some(request), ..server.evds() };
         let ep = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &EpAttr::default()).unwrap();
         let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
         let asking = rig.client.ep(&EpAttr::default());
         let (_psp, arrival) = rig.ask(&asking);
         let old = Event { evd: server.cr.id(), data: EventData::ConnectionRequest(arrival) };
-        let mut places = [None, Some(old)];
-        for cookie in [7, 8] {
+        let mut places = [None, None, None];
+        places[at] = Some(old);
+        for cookie in [7, 8, 9] {
             pair.client.post_recv(&[rig.client.lmr.triplet(4096, 64)], 0, NONE).unwrap();
             pair.server.post_send(&[server.lmr.triplet(0, 8)], cookie, NONE).unwrap();
             assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
         }
         // The answers follow the acknowledgement of the server's messages.
-        for _ in 0..2 {
+        for _ in 0..3 {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         }
-        assert_eq!(drained.drain(&mut places).unwrap(), 2);
+        assert_eq!(drained.drain(&mut places).unwrap(), 3);
         let taken: Vec<_> =
             places.iter().flatten().map(|event| event.data.dto().map(|dto| dto.cookie)).collect();
         // Completions of one CQ come in order: the EVD of both kinds has requests first.
-        assert_eq!(taken, [Some(7), Some(8)]);
+        assert_eq!(taken, [Some(7), Some(8), Some(9)]);
         expect_connection(&rig.client.connect, &asking, ConnectionEventKind::PeerRejected);
         rig.disconnect(&pair);
     }

@@ -134,23 +134,27 @@ fn r52_srq_post_zero_length_segment_ignores_rest() {
     assert_eq!((got.cookie, got.length), (2, 0));
 }
 
-/// One segment more than the SRQ was made for is refused, whatever else is wrong with the segments.
+/// One segment more than the SRQ was made for is refused, whatever else is wrong with the segments,
+/// and when nothing is wrong with them.
 fn r54_srq_post_too_many_segments() {
     let side = server();
-    let mut srq = srq_with_iov(&side, 4, 2);
-    let iov = srq.query().unwrap().max_recv_iov as usize;
-    for segment in [side.lmr.triplet(0, 8), LmrTriplet::default(), side.lmr.triplet(side.lmr.len(), 8)] {
-        for more in [1, 100] {
-            let segments = vec![segment; iov + more];
-            assert_eq!(post_refused(srq.post_recv(&segments, 0)), dat::INVALID_ARG2);
+    let most = side.ia.attributes().max_iov_segments_per_dto;
+    for of in [2, most] {
+        let mut srq = srq_with_iov(&side, 4, of);
+        let iov = srq.query().unwrap().max_recv_iov as usize;
+        for segment in [side.lmr.triplet(0, 8), LmrTriplet::default(), side.lmr.triplet(side.lmr.len(), 8)] {
+            for more in [1, 100] {
+                let segments = vec![segment; iov + more];
+                assert_eq!(post_refused(srq.post_recv(&segments, 0)), dat::INVALID_ARG2);
+            }
         }
+        assert_eq!(counts(&srq), (0, 0));
+        let good = vec![side.lmr.triplet(0, 8); iov + 1];
+        srq.post_recv(&good[..iov], 0).unwrap();
+        // Now the LMR is that of the last post.
+        assert_eq!(post_refused(srq.post_recv(&good, 0)), dat::INVALID_ARG2);
+        assert_eq!(counts(&srq), (1, 1));
     }
-    assert_eq!(counts(&srq), (0, 0));
-    let good = vec![side.lmr.triplet(0, 8); iov + 1];
-    srq.post_recv(&good[..iov], 0).unwrap();
-    // Now the LMR is that of the last post, and the slot may have room for one segment more.
-    assert_eq!(post_refused(srq.post_recv(&good, 0)), dat::INVALID_ARG2);
-    assert_eq!(counts(&srq), (1, 1));
 }
 
 /// A segment may reach from the first to the last byte of its LMR, not beyond, nor around the
