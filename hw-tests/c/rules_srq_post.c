@@ -41,6 +41,37 @@ TEST(r53_srq_post_negative_segments)
     COUNTS(srq, 0, 0);
 }
 
+/* One segment too many is refused also when all segments are in the LMR of the last post, and
+ * entries have come back from messages. The refused posts take no entry. */
+TEST(r54_srq_post_too_many_segments)
+{
+    for (int segments = 1; segments <= 3; segments++) {
+        DAT_SRQ_ATTR attr = {4, segments, 0};
+        DAT_SRQ_HANDLE srq;
+        DAT_LMR_TRIPLET iov[40];
+        struct pair pair;
+        int most;
+
+        OK(dat_srq_create(a.ia, a.pz, &attr, &srq));
+        most = look(srq).max_recv_iov;
+        CHECK(most >= segments && most < 40);
+        for (int i = 0; i < 40; i++)
+            iov[i] = piece(&a, i * 64, 64);
+        pair = pair_on(srq);
+        for (int i = 0; i < 12; i++) {
+            OK(dat_srq_post_recv(srq, most, iov, as_cookie(1)));
+            SEND(pair, 8);
+            TAKEN(a.recv, pair.server, 8);
+        }
+        for (int i = 0; i < 8; i++)
+            EXPECT(ARG(2), dat_srq_post_recv(srq, most + 1, iov, as_cookie(2)));
+        COUNTS(srq, 0, 0);
+        for (int i = 0; i < 4; i++)
+            OK(dat_srq_post_recv(srq, most, iov, as_cookie(3)));
+        COUNTS(srq, 4, 4);
+    }
+}
+
 TEST(r55_srq_post_null_iov)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
