@@ -431,6 +431,8 @@ mod tests {
         assert_eq!(slots.reap_in_word::<false>(5), Some((105, 0)));
         assert_eq!((slots.reap_in_word::<false>(5), slots.reap_in_word::<true>(4)), (None, None));
         assert_eq!(slots.reap_in_word::<true>(3), Some((103, 4)));
+        // It has returned, and has its bit still.
+        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<true>(3)), (None, None));
         slots.release(4);
         assert_eq!(slots.take_returned(0, 1), Some((0, 0b11_1000)));
         // Posted again. A slot of a pool keeps its bit, which costs a look at its mark.
