@@ -3,8 +3,8 @@
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd,
-    EvdFlags, EventData, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope,
-    RmrTriplet, VaType,
+    EvdCounter, EvdFlags, EventData, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind,
+    RmrBindCompletion, RmrScope, RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -419,6 +419,11 @@ fn binds_complete_in_their_turn() {
     assert_eq!(dto(&rig.server.request).cookie, 99);
 }
 
+/// How many dequeues have found their event by a poll.
+fn found_by_polls(evd: &Evd) -> u64 {
+    evd.counters().unwrap()[EvdCounter::DequeuePollFound]
+}
+
 /// A bind that has completed comes from the first dequeue, although the dequeue has to look at the
 /// completion before it knows that an RMR is concerned. A request behind it comes after it.
 fn the_first_dequeue_finds_a_finished_bind() {
@@ -430,10 +435,12 @@ fn the_first_dequeue_finds_a_finished_bind() {
         pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, request).unwrap();
         // The Send follows the bind.
         dto(&rig.client.recv);
+        let before = found_by_polls(&rig.server.request);
         match rig.server.request.dequeue().unwrap().data {
             EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (7, DtoStatus::Success)),
             other => panic!("not a bind: {other:?}"),
         }
+        assert_eq!(found_by_polls(&rig.server.request), before + 1);
     }
     assert_eq!(dto(&rig.server.request).cookie, 99);
 }
