@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_resize_or_query_tells_an_overflow_that_it_finds,
     a_dequeue_tells_an_overflow_that_it_finds,
     a_request_flushed_at_once_is_announced,
+    a_dequeue_passes_suppressed_requests,
     a_buffer_posted_again_gets_no_message_twice,
     buffers_posted_again_behind_a_batch_get_their_messages,
     r254_recv_evd_free_refused,
@@ -161,6 +162,36 @@ fn a_request_flushed_at_once_is_announced() {
     assert_eq!(cno.wait(Some(LONG)).unwrap(), server.recv.id());
     let received = dto(&server.recv);
     assert_eq!((received.status, received.cookie), (DtoStatus::Flushed, 8));
+}
+
+/// A dequeue takes requests that make no event off the CQ, and ends when nothing is behind them.
+fn a_dequeue_passes_suppressed_requests() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    for suppressed in [1, 3, 7] {
+        for event in [true, false] {
+            for _ in 1..suppressed {
+                let nothing = RmrTriplet::default();
+                pair.server.post_rdma_write(&[], 0, nothing, CompletionFlags::SUPPRESS).unwrap();
+            }
+            pair.client.post_recv(&[], 0, NONE).unwrap();
+            pair.server.post_send(&[], 0, CompletionFlags::SUPPRESS).unwrap();
+            if event {
+                pair.client.post_recv(&[], 0, NONE).unwrap();
+                pair.server.post_send(&[], 7, NONE).unwrap();
+                assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
+            }
+            assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
+            // The answer follows the acknowledgement of them all.
+            pair.server.post_recv(&[], 0, NONE).unwrap();
+            assert_eq!(rig.deliver(&mut pair, 0).status, DtoStatus::Success);
+            if event {
+                let found = rig.server.request.dequeue().unwrap();
+                assert_eq!(found.data.dto().unwrap().cookie, 7);
+            }
+            assert_eq!(code(rig.server.request.dequeue()), dat::QUEUE_EMPTY);
+        }
+    }
 }
 
 /// Two messages are polled together, and buffers are posted anew before the next dequeue. That
