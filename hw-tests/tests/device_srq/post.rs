@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r61_srq_post_full,
     r62_srq_post_full_counts_unreaped,
     r61_srq_post_full_for_one_and_for_several_segments,
+    r62_srq_post_finds_each_entry_that_came_back,
     r63_srq_post_cookie_opaque,
     r65_srq_post_no_flags_means_signalled,
     r68_srq_post_iov_array_ownership,
@@ -326,6 +327,19 @@ fn r61_srq_post_full_for_one_and_for_several_segments() {
         srq.post_recv(next, 0).unwrap();
         srq.post_recv(&one, 0).unwrap();
     }
+}
+
+/// No post is refused while an entry is free, for several rounds of all slots. Buffers without
+/// segments lie in no LMR, and so are all posted by the function for all cases.
+fn r62_srq_post_finds_each_entry_that_came_back() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(2);
+    let mut pair = rig.connect_srq(&srq);
+    for cookie in 0..1300 {
+        srq.post_recv(&[], cookie).unwrap();
+        assert_eq!(rig.deliver(&mut pair, 0).cookie, cookie);
+    }
+    assert_eq!(counts(&srq), (0, 0));
 }
 
 /// Cookies come back bit for bit, and two buffers with the same one both complete. Also R64.
