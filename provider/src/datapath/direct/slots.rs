@@ -495,6 +495,10 @@ mod tests {
         assert_eq!(slots.take_returned(3, 3), Some((0, 1 << 1)));
         assert_eq!(slots.take_returned(3, 3), Some((1, 1 << 1)));
         assert_eq!(slots.take_returned(0, 3), None);
+        // Elsewhere, the word behind the first one of the search is the next.
+        assert_eq!((slots.reap_alone(66), slots.reap(130)), (Some((166, 0)), Some((230, 0))));
+        assert_eq!(slots.take_returned(0, 3), Some((1, 1 << 2)));
+        assert_eq!(slots.take_returned(0, 3), Some((2, 1 << 2)));
     }
 
     #[test]
