@@ -193,44 +193,50 @@ impl Batch {
 /// Queue pairs by QP number. The devices number QPs in ascending order, so a small table by the low
 /// bits finds most of them without a hash.
 #[derive(Debug)]
-pub(crate) struct Pairs {
-    near: [Near; NEAR],
-    all: Numbered<QueuePair>,
+pub(crate) struct Pairs<P = QueuePair> {
+    near: [Near<P>; NEAR],
+    all: Numbered<P>,
 }
 
-impl Default for Pairs {
+impl<P> Default for Pairs<P> {
     fn default() -> Self {
         Self { near: std::array::from_fn(|_| Near::default()), all: Numbered::default() }
     }
 }
 
 /// A place of the small table.
-#[derive(Debug, Default)]
-struct Near {
+#[derive(Debug)]
+struct Near<P> {
     /// The number with its bytes swapped, as it is in a completion of the direct path.
     swapped: u32,
-    pair: Option<Arc<QueuePair>>,
+    pair: Option<Arc<P>>,
+}
+
+impl<P> Default for Near<P> {
+    fn default() -> Self {
+        Self { swapped: 0, pair: None }
+    }
 }
 
 /// Places of the small table.
 const NEAR: usize = 64;
 
-impl Pairs {
+impl<P> Pairs<P> {
     /// The queue pair with this number.
     #[inline(always)]
-    pub(crate) fn get(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+    pub(crate) fn get(&self, qpn: u32) -> Option<&Arc<P>> {
         self.get_near(qpn).or_else(|| self.get_far(qpn))
     }
 
     /// The queue pair with this number, if it is in the small table.
     #[inline(always)]
-    pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+    pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<P>> {
         let place = &self.near[qpn as usize % NEAR];
         place.pair.as_ref().filter(|_| place.swapped == qpn.swap_bytes())
     }
 
     #[inline(never)]
-    fn get_far(&self, qpn: u32) -> Option<&Arc<QueuePair>> {
+    fn get_far(&self, qpn: u32) -> Option<&Arc<P>> {
         self.all.get(&qpn)
     }
 
@@ -242,7 +248,7 @@ impl Pairs {
     ///
     /// # Errors
     /// No memory. A number that is assigned already needs none.
-    pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<QueuePair>) -> Result<(), TryReserveError> {
+    pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<P>) -> Result<(), TryReserveError> {
         put(&mut self.all, qpn, pair)?;
         let place = &mut self.near[qpn as usize % NEAR];
         let swapped = qpn.swap_bytes();
@@ -502,5 +508,210 @@ impl Deferred {
         failed.try_reserve(more(failed.len()))?;
         received.try_reserve(more(received.len()))?;
         lost.try_reserve(more(lost.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::WrId;
+    use crate::types::{DtoStatus, EpId};
+
+    /// A queue without events and without a CQ.
+    fn queue() -> Queue {
+        Queue {
+            cq: None,
+            slow_path: SlowPath::empty(),
+            batch: Batch::new(true).unwrap(),
+            qlen: 8,
+            dtos: VecDeque::new(),
+            others: VecDeque::new(),
+            before_end: None,
+            pairs: Pairs::default(),
+            srqs: HashMap::default(),
+            streams: Vec::new(),
+            notified: false,
+            waitable: true,
+            enabled: true,
+            cno: None,
+            alert: Alert::default(),
+            demand: 0,
+            counts: EvdCounts::default(),
+            deferred: Deferred::default(),
+        }
+    }
+
+    fn completion(qpn: u32, slot: u16) -> Completion {
+        Completion {
+            wr_id: WrId::Recv(slot),
+            qpn,
+            status: DtoStatus::Success,
+            op: DtoOp::Receive,
+            length: 0,
+            immediate: None,
+            invalidated: None,
+            source_qpn: 0,
+        }
+    }
+
+    fn named(completion: &Completion) -> (u32, u16) {
+        let WrId::Recv(slot) = completion.wr_id else { panic!("{completion:?}") };
+        (completion.qpn, slot)
+    }
+
+    #[test]
+    fn a_batch_gives_its_completions_in_order_and_without_those_of_a_reset_qp() {
+        let mut batch = Batch::new(true).unwrap();
+        assert!(batch.front().is_none() && batch.pop().is_none());
+        batch
+            .for_poll()
+            .extend([(7, 0), (8, 1), (7, 2), (8, 3), (9, 4), (7, 5)].map(|(qpn, n)| completion(qpn, n)));
+        assert_eq!(batch.len(), 6);
+        assert_eq!(batch.front().map(named), Some((7, 0)));
+        batch.skip();
+        assert_eq!(batch.pop().as_ref().map(named), Some((8, 1)));
+        let removed = std::cell::RefCell::new(Vec::new());
+        batch.clean(7, |gone| removed.borrow_mut().push(named(gone)));
+        // The first one of that QP was taken before.
+        assert_eq!(removed.into_inner(), [(7, 2), (7, 5)]);
+        assert_eq!(batch.len(), 2);
+        assert_eq!(batch.front().map(named), Some((8, 3)));
+        assert_eq!(batch.pop().as_ref().map(named), Some((8, 3)));
+        assert_eq!(batch.pop().as_ref().map(named), Some((9, 4)));
+        assert!(batch.front().is_none() && batch.pop().is_none());
+        assert!(batch.for_poll().is_empty());
+        assert_eq!(batch.len(), 0);
+    }
+
+    /// Numbers in ascending order, as devices assign them, are in the small table; further ones are
+    /// found, too.
+    #[test]
+    fn a_pair_is_found_by_its_number_alone() {
+        const FIRST: u32 = 0x1234;
+        let mut pairs = Pairs::<u32>::default();
+        let numbers = FIRST..FIRST + 3 * NEAR as u32;
+        for qpn in numbers.clone() {
+            assert!(pairs.get(qpn).is_none());
+            pairs.put(qpn, &Arc::new(qpn)).unwrap();
+        }
+        assert_eq!(pairs.len(), 3 * NEAR);
+        for qpn in numbers.clone() {
+            assert_eq!(pairs.get(qpn).map(|pair| **pair), Some(qpn));
+            let near = qpn - FIRST < NEAR as u32;
+            assert_eq!(pairs.get_near(qpn).map(|pair| **pair), near.then_some(qpn));
+        }
+        // A number that is assigned anew.
+        for qpn in [FIRST, FIRST + NEAR as u32] {
+            pairs.put(qpn, &Arc::new(1)).unwrap();
+            assert_eq!(pairs.get(qpn).map(|pair| **pair), Some(1));
+        }
+        assert_eq!(pairs.len(), 3 * NEAR);
+        // The place of one that is gone goes to the next with the same low bits.
+        pairs.remove(FIRST + NEAR as u32);
+        assert!(pairs.get(FIRST + NEAR as u32).is_none());
+        assert_eq!(pairs.get_near(FIRST).map(|pair| **pair), Some(1));
+        pairs.remove(FIRST);
+        assert!(pairs.get(FIRST).is_none());
+        assert_eq!(pairs.get(FIRST + 2 * NEAR as u32).map(|pair| **pair), Some(FIRST + 2 * NEAR as u32));
+        let last = Arc::new(2);
+        pairs.put(FIRST + 3 * NEAR as u32, &last).unwrap();
+        assert_eq!(pairs.get_near(FIRST + 3 * NEAR as u32).map(|pair| **pair), Some(2));
+        assert_eq!(Arc::strong_count(&last), 3);
+        pairs.clear();
+        assert_eq!((pairs.len(), Arc::strong_count(&last)), (0, 1));
+        assert!((FIRST..FIRST + 4 * NEAR as u32).all(|qpn| pairs.get(qpn).is_none()));
+    }
+
+    fn stream(kind: StreamKind, flags: CompletionFlags) -> Stream {
+        Stream { ep: EpId(1), kind, flags }
+    }
+
+    /// A closed EVD wants no events; one with a mark, or whose completions alone report failures,
+    /// wants what shows them.
+    #[test]
+    fn a_cq_is_armed_for_what_its_eps_need() {
+        let none = CompletionFlags::empty();
+        for failures_are_solicited in [false, true] {
+            let mut queue = queue();
+            queue.alert.failures_are_solicited = failures_are_solicited;
+            queue.streams.push(stream(StreamKind::Recv { srq: true }, none));
+            assert_eq!(queue.wanted(), Armed::Nothing);
+            queue.alert.mark(3, true);
+            queue.alert.mark(4, true);
+            assert_eq!(queue.wanted(), Armed::All);
+            queue.alert.mark(3, false);
+            assert_eq!(queue.wanted(), Armed::All);
+            queue.streams[0].flags = CompletionFlags::SOLICITED_WAIT;
+            assert_eq!(queue.wanted(), Armed::Failures);
+            queue.streams[0].flags = none;
+            queue.alert.mark(4, false);
+            assert_eq!(queue.wanted(), Armed::Nothing);
+            queue.alert.expect_failures();
+            let failures = if failures_are_solicited { Armed::Failures } else { Armed::All };
+            assert_eq!(queue.wanted(), failures);
+            queue.alert.mark(4, true);
+            assert_eq!(queue.wanted(), Armed::All);
+            queue.slow_path |= SlowPath::CLOSED;
+            assert_eq!(queue.wanted(), Armed::Nothing);
+        }
+    }
+
+    #[test]
+    fn an_armed_cq_stays_armed_until_its_event() {
+        let mut queue = queue();
+        for armed in [Armed::All, Armed::Failures] {
+            queue.arm(armed).unwrap();
+            assert_eq!(queue.alert.armed, armed);
+        }
+        queue.alert.disarmed();
+        assert_eq!(queue.alert.armed, Armed::Nothing);
+    }
+
+    #[test]
+    fn streams_of_completions_have_flags() {
+        let mut queue = queue();
+        let solicited = CompletionFlags::SOLICITED_WAIT;
+        for kind in [StreamKind::Connection, StreamKind::Service] {
+            queue.streams.push(stream(kind, solicited));
+        }
+        assert!(!queue.has_dtos() && !queue.has(solicited));
+        queue.streams.push(stream(StreamKind::Request, CompletionFlags::empty()));
+        assert!(queue.has_dtos() && !queue.has(solicited));
+        queue.streams.push(stream(StreamKind::Recv { srq: false }, solicited));
+        assert!(queue.has(solicited) && !queue.has(CompletionFlags::UNSIGNALLED));
+    }
+
+    #[test]
+    fn deferred_work_keeps_dequeues_from_the_fast_path() {
+        let mut queue = queue();
+        assert!(Deferred::default().is_nothing());
+        queue.defer(Deferred::default());
+        assert_eq!(queue.slow_path, SlowPath::empty());
+        assert!(!Deferred::overflow().is_nothing());
+        queue.defer(Deferred::overflow());
+        assert_eq!(queue.slow_path, SlowPath::DEFERRED);
+        assert!(queue.take_deferred().overflowed);
+        assert_eq!(queue.slow_path, SlowPath::empty());
+        assert!(queue.take_deferred().is_nothing());
+    }
+
+    /// Whether the rest of a polled batch is next.
+    #[test]
+    fn a_batch_waits_for_all_that_comes_before_it() {
+        let mut queue = queue();
+        for plain in [SlowPath::REQUESTS, SlowPath::MESSAGES, SlowPath::COMPLETIONS | SlowPath::QUEUED] {
+            queue.slow_path = plain;
+            assert!(queue.has_batch_only());
+            for more in [SlowPath::WAITED, SlowPath::CLOSED, SlowPath::NO_DTOS, SlowPath::DEFERRED] {
+                queue.slow_path = plain | more;
+                assert!(!queue.has_batch_only(), "{more:?}");
+            }
+            queue.slow_path = plain;
+            queue.push_notice(Notice::Software(1));
+            assert!(!queue.has_batch_only());
+            assert!(queue.slow_path.contains(SlowPath::QUEUED));
+            assert!(matches!(queue.pop(), Some(Dequeued::Notice(Notice::Software(1)))));
+            assert!(queue.has_batch_only());
+        }
     }
 }
