@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Cno, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData,
-    ReturnType, RmrTriplet, reason,
+    AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd,
+    EvdFlags, EventData, IaSettings, ReturnType, RmrTriplet, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -13,6 +13,12 @@ pub(crate) const TESTS: &[Test] = tests![
     flushed_requests_overflow_their_evd,
     a_resize_or_query_tells_an_overflow_that_it_finds,
     a_dequeue_tells_an_overflow_that_it_finds,
+    a_dequeue_that_finds_a_failure_ends_the_connection,
+    a_query_counts_more_messages_than_one_poll_finds,
+    a_connection_takes_nothing_off_the_cqs_of_its_evds,
+    notices_leave_before_the_rest_of_a_batch,
+    an_ep_joins_its_evd_beside_a_waiter,
+    a_cno_is_not_triggered_for_what_was_taken,
     a_request_flushed_at_once_is_announced,
     a_dequeue_passes_suppressed_requests,
     a_buffer_posted_again_gets_no_message_twice,
@@ -141,6 +147,143 @@ fn a_dequeue_tells_an_overflow_that_it_finds() {
         rig.server.ia.async_evd().query().unwrap().queued > 0
     });
     expect_overflow(&rig, &requests);
+}
+
+/// No message finds a receive. The device reports this at the sender alone, by the completion.
+fn a_dequeue_that_finds_a_failure_ends_the_connection() {
+    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 1 });
+    for _ in 0..20 {
+        let mut pair = rig.connect_plain(&EpAttr::default());
+        pair.client.post_send(&[], 7, NONE).unwrap();
+        let mut found = None;
+        until("the failure is there", || {
+            found = rig.client.request.dequeue().ok();
+            found.is_some()
+        });
+        let failed = *found.unwrap().data.dto().unwrap();
+        assert_eq!((failed.status, failed.cookie), (DtoStatus::ReceiverNotReady, 7));
+        expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+        expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
+    }
+}
+
+/// One query is enough, however many messages wait.
+fn a_query_counts_more_messages_than_one_poll_finds() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(100);
+    let mut pair = rig.connect_srq(&srq);
+    for n in [31, 32, 33, 64, 100] {
+        rig.server.post(&mut srq, n, 64, 0, 0);
+        for _ in 0..n {
+            assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        }
+        assert_eq!(queued(&rig.server.recv), n);
+        assert_eq!(counts(&srq), (0, n as Count));
+        (0..n as u64).for_each(|cookie| assert_eq!(dto(&rig.server.recv).cookie, cookie));
+    }
+}
+
+/// More requests have finished than their EVD has room for. The consumer can still dequeue them one
+/// by one, since another EP of the EVD that connects harvests nothing.
+fn a_connection_takes_nothing_off_the_cqs_of_its_evds() {
+    let rig = Rig::new();
+    let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
+    let all = qlen as u64 + 4;
+    for cookie in 0..all {
+        pair.server.post_send(&[], cookie, NONE).unwrap();
+        assert_eq!(dto(&rig.client.recv).cookie, cookie);
+    }
+    let evds = EpEvds { request: Some(&requests), ..rig.server.evds() };
+    // They stay until the end: a disconnect harvests.
+    let _others = [(); 2].map(|()| {
+        let other = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+        rig.connect(other, rig.client.ep(&EpAttr::default()))
+    });
+    for cookie in 0..all {
+        let mut found = None;
+        until("the request is there", || {
+            found = requests.dequeue().ok();
+            found.is_some()
+        });
+        assert_eq!(found.unwrap().data.dto().unwrap().cookie, cookie);
+    }
+    assert_eq!(queued(rig.server.ia.async_evd()), 0);
+}
+
+/// A message with immediate data is polled together with those behind it. A software event that
+/// comes then is older than none of them, but notices leave first.
+fn notices_leave_before_the_rest_of_a_batch() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    for by_drain in [false, true] {
+        let evd = server.evd(EvdFlags::DTO | EvdFlags::SOFTWARE);
+        let mut srq = server.srq(4);
+        server.post(&mut srq, 4, 64, 0, 0);
+        let mut pair =
+            rig.connect(srq_ep(server, &srq, &evd, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
+        pair.client.post_rdma_write_immediate(&[], 0, RmrTriplet::default(), 1, NONE).unwrap();
+        assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+        for _ in 0..3 {
+            assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        }
+        let take = || {
+            let mut place = [const { None }; 1];
+            if by_drain {
+                evd.drain(&mut place).unwrap();
+            } else {
+                place[0] = Some(evd.dequeue().unwrap());
+            }
+            match place[0].take().unwrap().data {
+                EventData::Software(value) => value,
+                EventData::Dto(dto) => dto.cookie,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(take(), 0);
+        evd.post_software_event(70).unwrap();
+        assert_eq!(take(), 70);
+        assert_eq!(take(), 1);
+        evd.post_software_event(71).unwrap();
+        evd.post_software_event(72).unwrap();
+        assert_eq!([take(), take(), take(), take()], [71, 72, 2, 3]);
+        assert_eq!(counts(&srq), (0, 0));
+        rig.disconnect(&pair);
+    }
+}
+
+/// The thread that waits stays the only one that may take events, and is woken by the next.
+fn an_ep_joins_its_evd_beside_a_waiter() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let evd = server.evd(EvdFlags::DTO | EvdFlags::SOFTWARE);
+    let waiting = waiter(&evd, Some(LONG), 1);
+    let evds = EpEvds { recv: Some(&evd), request: Some(&evd), ..server.evds() };
+    let mut srq = server.srq(4);
+    let attr = EpAttr::default();
+    let on_srq = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &attr).unwrap();
+    assert!(is_waiting(&evd));
+    let plain = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    assert!(is_waiting(&evd));
+    let mut pair = rig.connect(on_srq, rig.client.ep(&attr));
+    let _other = rig.connect(plain, rig.client.ep(&attr));
+    assert!(is_waiting(&evd));
+    server.post(&mut srq, 1, 64, 0, 5);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    assert_eq!(waiting.join().unwrap().unwrap().event.data.dto().unwrap().cookie, 5);
+}
+
+/// The consumer has taken every event. When the connection ends and the EP is freed, nothing is
+/// left for which the CNO of the EVD could be triggered.
+fn a_cno_is_not_triggered_for_what_was_taken() {
+    let rig = Rig::new();
+    let mut l = listening(&rig, NONE);
+    assert_eq!(rig.send(&mut l.pair, 0, 8).status, DtoStatus::Success);
+    assert_eq!(l.cno.wait(Some(LONG)).unwrap(), l.recv.id());
+    assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 0);
+    expect_quiet(&l.cno);
+    rig.disconnect(&l.pair);
+    l.pair.server.free().unwrap();
+    expect_quiet(&l.cno);
 }
 
 /// A request of a disconnected EP, and a receive, are flushed without the device: nothing else
