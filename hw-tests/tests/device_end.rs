@@ -390,8 +390,10 @@ fn r189_disconnect_aborts_setup() {
         assert_eq!(client.state(), EpState::ActiveConnectionPending);
         client.disconnect(how).unwrap();
         assert_eq!(client.state(), EpState::Disconnected);
+        // One that is posted after the end is flushed behind them.
+        client.post_recv(&[rig.client.lmr.triplet(4096, 64)], 7, NONE).unwrap();
         expect_connection(&rig.client.connect, &client, ConnectionEventKind::Disconnected);
-        for cookie in [5, 6] {
+        for cookie in [5, 6, 7] {
             let got = dto(&rig.client.recv);
             assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Flushed, cookie, client.id()));
         }

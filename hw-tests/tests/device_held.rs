@@ -4,9 +4,12 @@
 //! device belong to the process.
 #![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
-use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdFlags, Gauges, Lmr, RecvPool, ReturnType};
+use doorbell::{
+    AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd,
+    EvdFlags, Gauges, Lmr, RecvPool, ReturnType,
+};
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Rig, dat, tests};
+use doorbell_hw_tests::{Pair, Rig, dat, tests};
 use std::ffi::{CString, c_char};
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,9 @@ fn main() {
         an_lmr_that_the_device_keeps_is_used_on,
         messages_before_a_broken_completion_are_taken,
         a_completion_of_a_slot_that_was_not_posted_frees_none,
+        a_reset_waits_for_late_completions,
+        requests_that_the_device_forgets_trigger_the_cno,
+        requests_that_the_device_forgets_overflow_their_evd,
     ];
     let software = order("count mr") >= 0;
     let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
@@ -39,6 +45,8 @@ fn main() {
     })
     .exit();
 }
+
+const NONE: CompletionFlags = CompletionFlags::empty();
 
 /// The software device's answer to an order (mlx5-emu/src/orders.rs); -1 on other devices.
 fn order(text: &str) -> i64 {
@@ -82,6 +90,62 @@ fn an_srq_whose_cq_cannot_grow_keeps_its_depth() {
     order("no faults");
     assert_eq!(srq.query().unwrap(), before);
     srq.resize(4000).unwrap();
+}
+
+/// The device has not completed the receives of an ended EP when the EP is reset. They are reported
+/// nevertheless, each once.
+fn a_reset_waits_for_late_completions() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    for cookie in 0..3 {
+        pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
+    }
+    assert_eq!(order("fault stale"), 0);
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    pair.server.reset().unwrap();
+    assert_eq!(pair.server.state(), EpState::Unconnected);
+    for cookie in 0..3 {
+        let got = dto(&rig.server.recv);
+        assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Flushed, cookie, pair.server.id()));
+    }
+    assert_eq!(order("step"), 0);
+    expect_nothing(&rig.server.recv);
+}
+
+/// A pair whose server has posted a request that waits for a receive. Once the connection ends, the
+/// device does not complete that request.
+fn with_a_forgotten_request(rig: &Rig, requests: &Evd) -> Pair {
+    let evds = EpEvds { request: Some(requests), ..rig.server.evds() };
+    let server = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+    let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
+    pair.server.post_send(&[], 77, NONE).unwrap();
+    assert_eq!(order("fault stale"), 0);
+    pair
+}
+
+/// The provider reports the request, and no event of the device announces it.
+fn requests_that_the_device_forgets_trigger_the_cno() {
+    let rig = Rig::patient();
+    let cno = Cno::create(&rig.server.ia).unwrap();
+    let requests = Evd::create(&rig.server.ia, 8, Some(&cno), EvdFlags::DTO).unwrap();
+    let pair = with_a_forgotten_request(&rig, &requests);
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    assert_eq!(cno.wait(Some(LONG)).unwrap(), requests.id());
+    let got = *requests.dequeue().unwrap().data.dto().unwrap();
+    assert_eq!((got.status, got.cookie), (DtoStatus::Flushed, 77));
+    assert_eq!(order("step"), 0);
+}
+
+/// There is no room for it, and no call looks at the EVD.
+fn requests_that_the_device_forgets_overflow_their_evd() {
+    let rig = Rig::patient();
+    let requests = Evd::create(&rig.server.ia, 1, None, EvdFlags::DTO | EvdFlags::SOFTWARE).unwrap();
+    let pair = with_a_forgotten_request(&rig, &requests);
+    while requests.post_software_event(1).is_ok() {}
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(requests.id())));
+    assert_eq!(order("step"), 0);
 }
 
 /// An EVD refers to an SRQ only while an EP of the SRQ receives on the EVD: an SRQ is destroyed when

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
-    EvdFlags, LmrTriplet, Pz, Qos, RecvCounts, ReturnType,
+    EvdFlags, LmrTriplet, Psp, Pz, Qos, RecvCounts, ReturnType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -24,7 +24,29 @@ pub(crate) const TESTS: &[Test] = tests![
     r171_ep_free_states,
     r173_ep_get_status_recv_idle,
     connects_to_nowhere_leave_no_memory_behind,
+    a_query_tells_both_ends_of_a_connection,
 ];
+
+/// Address and port of an end are the same at both sides, and the port of the service is that of
+/// the passive side.
+fn a_query_tells_both_ends_of_a_connection() {
+    let rig = Rig::new();
+    let (server, client) = (rig.server.ep(&EpAttr::default()), rig.client.ep(&EpAttr::default()));
+    let param = client.query().unwrap();
+    assert_eq!((param.local, param.remote), (None, None));
+    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
+    let (at_server, at_client) = (server.query().unwrap(), client.query().unwrap());
+    assert_eq!((at_client.local, at_client.remote), (at_server.remote, at_server.local));
+    let (here, there) = (at_client.local.unwrap(), at_client.remote.unwrap());
+    assert_eq!((here.ip(), there.ip()), (rig.client.ia.address(), rig.server.ia.address()));
+    assert_ne!(here.port(), 0);
+    assert_eq!(u64::from(there.port()), qual);
+    drop(psp);
+}
 
 /// An address of the other family: by the device, the call or its event says so.
 fn connects_to_nowhere_leave_no_memory_behind() {
