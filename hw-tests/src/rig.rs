@@ -6,8 +6,10 @@ use doorbell::{
     DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, Lmr, MemPriv,
     Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrTriplet, Rsp, Srq, SrqAttr,
 };
-use rxe_fallback::ConnParam;
 use rxe_fallback::cm::Resolved;
+use rxe_fallback::{
+    Access, CmEventKind, ConnParam, Context, Cq, Mr, Pd as VerbsPd, Qp, QpInit, QpKind, SendFlags, SendOp,
+};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,32 @@ pub struct Rig {
     pub server: Side,
     /// The side that sends.
     pub client: Side,
+}
+
+/// A peer by verbs. It answers nothing that its device does not answer, and never ends its
+/// connection, not even after a failure.
+#[derive(Debug)]
+pub struct Silent {
+    qp: Qp,
+    memory: Mr,
+    _peer: Resolved,
+}
+
+impl Silent {
+    /// Posts a message of up to 4096 bytes.
+    pub fn send(&self, len: usize) {
+        self.post(SendOp::Send, len);
+    }
+
+    /// Posts a write of 8 bytes into memory that the peer has not given.
+    pub fn write_where_it_may_not(&self) {
+        self.post(SendOp::Write { remote_addr: 4096, rkey: 1 }, 8);
+    }
+
+    fn post(&self, op: SendOp<'_>, len: usize) {
+        let from = self.memory.sge(0, len).unwrap();
+        self.qp.post_send_one(0, op, from, SendFlags::SIGNALLED).unwrap();
+    }
 }
 
 /// Two connected EPs.
@@ -407,6 +435,43 @@ impl Rig {
         let client = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
         client.id().connect(&ConnParam { qp_num: 0x1234, ..ConnParam::default() }).unwrap();
         (client, connection_request(&self.server.cr))
+    }
+
+    /// Connects the server's EP to a peer that only does what it is told.
+    #[track_caller]
+    pub fn connect_silent(&self, server: &Ep) -> Silent {
+        let (_, device) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
+        let context = Context::open(&device).unwrap();
+        let pd = VerbsPd::alloc(&context).unwrap();
+        let cq = Cq::create(&context, 16, None, 0, 0).unwrap();
+        let init = QpInit {
+            kind: QpKind::Rc,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            max_send_wr: 4,
+            max_send_sge: 1,
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: true,
+            token: 0,
+        };
+        let qp = Qp::create(&pd, &init).unwrap();
+        let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
+        let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
+        let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
+        let from = SocketAddr::new(self.client.ia.address(), 0);
+        let to = SocketAddr::new(self.server.ia.address(), port);
+        let peer = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
+        peer.id().connect(&ConnParam::for_qp(&qp)).unwrap();
+        connection_request(&self.server.cr).cr.accept(server, &[]).unwrap();
+        let answer = peer.id().channel().next_event_timeout(LONG).unwrap().expect("an answer");
+        assert_eq!(answer.kind, CmEventKind::ConnectResponse);
+        peer.id().qp_to_rts(&qp, None, None).unwrap();
+        peer.id().establish().unwrap();
+        expect_connection(&self.server.connect, server, ConnectionEventKind::Established);
+        Silent { qp, memory, _peer: peer }
     }
 
     /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a

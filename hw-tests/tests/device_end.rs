@@ -9,7 +9,7 @@ use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
 
 fn main() {
-    doorbell_hw_tests::run(tests![
+    let tests = tests![
         r174_flush_reports_every_taken_buffer,
         r174_flush_needs_no_further_message,
         r174_finished_receives_keep_their_result,
@@ -25,7 +25,21 @@ fn main() {
         r190_broken_flushes_like_disconnect,
         r192_dtestsrq_ep_broken_quirk,
         r193_dtestsrq_async_queue_depth,
-    ])
+        ends_come_in_the_order_of_the_peers_disconnects,
+        a_peer_that_disconnects_leaves_requests_flushed,
+        a_connection_to_a_silent_peer_breaks_with_a_message_too_long,
+        a_connection_to_a_silent_peer_breaks_with_a_forbidden_write,
+    ];
+    let rxe = doorbell_hw_tests::on_rxe();
+    doorbell_hw_tests::run_unless(tests, 4, |name| match name {
+        "ends_come_in_the_order_of_the_peers_disconnects" if rxe => {
+            Some("on rxe the end waits for acknowledgements, which come late there")
+        }
+        "a_connection_to_a_silent_peer_breaks_with_a_forbidden_write" if rxe => {
+            Some("rxe raises no event for it")
+        }
+        _ => None,
+    })
     .exit();
 }
 
@@ -497,4 +511,73 @@ fn r193_dtestsrq_async_queue_depth() {
     }
     assert!(pairs.iter().all(|pair| broken.contains(&AsyncObject::Ep(pair.server.id()))));
     assert_eq!(broken.len(), EPS);
+}
+
+/// A request that waits for a receive of the peer does not delay the end: nobody will answer it.
+fn ends_come_in_the_order_of_the_peers_disconnects() {
+    let rig = Rig::patient();
+    for _ in 0..5 {
+        let mut first = rig.connect_plain(&EpAttr::default());
+        let second = rig.connect_plain(&EpAttr::default());
+        first.client.post_send(&[], 7, NONE).unwrap();
+        for pair in [&first, &second] {
+            pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+            expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
+        }
+        for pair in [&first, &second] {
+            expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+        }
+        let sent = dto(&rig.client.request);
+        assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 7));
+    }
+}
+
+/// The peer never answers a request and disconnects: that is no broken connection.
+fn a_peer_that_disconnects_leaves_requests_flushed() {
+    let rig = Rig::patient();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    for cookie in [7, 8] {
+        pair.client.post_send(&[], cookie, NONE).unwrap();
+    }
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+    for cookie in [7, 8] {
+        let sent = dto(&rig.client.request);
+        assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, cookie));
+    }
+    assert_eq!(pair.client.state(), EpState::Disconnected);
+    pair.client.reset().unwrap();
+}
+
+/// The program does not look at the receive EVD, and the peer does not end the connection. The
+/// device's event for an SRQ EP that takes no more buffers is all that tells the failure.
+fn a_connection_to_a_silent_peer_breaks_with_a_message_too_long() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
+    let peer = rig.connect_silent(&server);
+    peer.send(65);
+    expect_connection(&rig.server.connect, &server, ConnectionEventKind::Broken);
+    let broken = asynchronous(&rig.server.ia);
+    assert_eq!((broken.kind, broken.object), (AsyncKind::EpBroken, AsyncObject::Ep(server.id())));
+    let got = dto(&rig.server.recv);
+    assert_eq!((got.status, got.cookie), (DtoStatus::LocalLength, 0));
+    assert_eq!(counts(&srq), (3, 3));
+    server.reset().unwrap();
+}
+
+/// Nothing completes at an EP without posted receives. Only an event of the device tells the
+/// failure.
+fn a_connection_to_a_silent_peer_breaks_with_a_forbidden_write() {
+    let rig = Rig::new();
+    let srq = rig.server.srq(4);
+    let attr = EpAttr::default();
+    for mut server in [rig.server.ep(&attr), rig.server.srq_ep(&srq, &attr)] {
+        let peer = rig.connect_silent(&server);
+        peer.write_where_it_may_not();
+        expect_connection(&rig.server.connect, &server, ConnectionEventKind::Broken);
+        server.reset().unwrap();
+    }
+    expect_nothing(&rig.server.recv);
 }
