@@ -4,7 +4,7 @@ use crate::wait::{software, with_events};
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter,
-    EvdFlags, Event, EventData, RmrTriplet,
+    EvdFlags, Event, EventData, Psp, Qos, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
@@ -17,10 +17,17 @@ pub(crate) const TESTS: &[Test] = tests![
     r251_drains_of_two_threads_share_the_events,
     r251_drain_drops_what_the_places_hold,
     r248_drain_beside_a_waiter,
+    a_drain_fills_free_places,
+    a_drain_drops_the_old_events,
 ];
 
 /// Takes events by drains of at most `most`, until there are `n`. Without drains if `most` is 0.
 fn drained(evd: &Evd, n: usize, most: usize) -> Vec<Event> {
+    drained_into(evd, n, most, 0)
+}
+
+/// The same with drains whose first places are free.
+fn drained_into(evd: &Evd, n: usize, most: usize, free: usize) -> Vec<Event> {
     let mut all = Vec::new();
     until("all events are there", || {
         if most == 0 {
@@ -28,7 +35,7 @@ fn drained(evd: &Evd, n: usize, most: usize) -> Vec<Event> {
         } else {
             // Drains have to replace old events.
             let old = || Event { evd: evd.id(), data: EventData::Software(99) };
-            let mut places: Vec<_> = (0..most).map(|_| Some(old())).collect();
+            let mut places: Vec<_> = (0..most).map(|place| (place >= free).then(old)).collect();
             let got = evd.drain(&mut places).unwrap();
             assert!(places.iter().take(got).all(Option::is_some));
             assert!(places.iter().skip(got).all(Option::is_none));
@@ -176,6 +183,77 @@ fn r251_drain_takes_all_kinds_of_events() {
         events[1..].iter().map(kind).partition(|(cookie, _)| *cookie == 100);
     assert_eq!(completions, [(0, true), (1, true), (2, false), (3, false)]);
     assert_eq!(ends, [(100, true)]);
+}
+
+/// Drains into places that are free from the beginning, or from some place on are not, take each
+/// event once, in order: plain messages, requests, and both on one EVD, also while the buffers are
+/// posted anew.
+fn a_drain_fills_free_places() {
+    let rig = Rig::new();
+    let (recv, both) = (rig.server.evd(EvdFlags::DTO), rig.client.evd(EvdFlags::DTO));
+    let mut srq = rig.server.srq(16);
+    rig.server.post(&mut srq, 16, 64, 0, 0);
+    let evds = EpEvds { recv: Some(&both), request: Some(&both), ..rig.client.evds() };
+    let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, None).unwrap();
+    let mut pair = rig.connect(srq_ep(&rig.server, &srq, &recv, &EpAttr::default()), client);
+    let cookie = |event: &Event| event.data.dto().expect("a completion").cookie;
+    let (mut posted, mut sent, mut expected) = (16, 0, 0..);
+    for (most, free) in [(1, 1), (3, 3), (4, 2), (5, 4), (8, 8), (16, 16), (16, 3), (16, 16)] {
+        let n = most.min(12) as u64;
+        let before = (dequeues(&recv), dequeues(&both));
+        for _ in 0..n {
+            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], sent, NONE).unwrap();
+            sent += 1;
+        }
+        // No call that harvests: each drain finds the completions where the device has put them.
+        let requests: Vec<_> = drained_into(&both, n as usize, most, free).iter().map(cookie).collect();
+        assert_eq!(requests, (sent - n..sent).collect::<Vec<_>>(), "{free} free places of {most}");
+        let messages: Vec<_> = drained_into(&recv, n as usize, most, free).iter().map(cookie).collect();
+        let next: Vec<_> = expected.by_ref().take(n as usize).collect();
+        assert_eq!(messages, next, "{free} free places of {most}");
+        for _ in 0..n {
+            srq.post_recv(&[rig.server.lmr.triplet(0, 64)], posted).unwrap();
+            posted += 1;
+        }
+        for (evd, before) in [(&recv, before.0), (&both, before.1)] {
+            assert_eq!(evd.drain(&mut [const { None }; 4]).unwrap(), 0);
+            let (all, found, not_found) = dequeues(evd);
+            assert_eq!((found - before.1, all - found), (n, not_found));
+        }
+        assert_eq!(counts(&srq), (16, 16));
+    }
+}
+
+/// The old event of each place is dropped, whichever event takes the place: one is a connection
+/// request, which is rejected then.
+fn a_drain_drops_the_old_events() {
+    let rig = Rig::new();
+    let recv = rig.server.evd(EvdFlags::DTO);
+    let mut srq = rig.server.srq(4);
+    let mut pair =
+        rig.connect(srq_ep(&rig.server, &srq, &recv, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    for (requests, free) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let refused = rig.client.ep(&EpAttr::default());
+        refused.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let old = next(&rig.server.cr);
+        assert!(matches!(old.data, EventData::ConnectionRequest(_)));
+        rig.server.post(&mut srq, 2, 64, 0, 0);
+        for cookie in 0..2 {
+            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
+        }
+        let (one, other) = if requests { (&rig.client.request, &recv) } else { (&recv, &rig.client.request) };
+        (0..2).for_each(|_| assert_eq!(dto(other).status, DtoStatus::Success));
+        let mut places: Vec<_> = (0..free).map(|_| None).chain([Some(old), None]).collect();
+        let mut taken = Vec::new();
+        until("both events are taken", || {
+            one.drain(&mut places).unwrap();
+            taken.extend(places.iter_mut().filter_map(Option::take));
+            taken.len() >= 2
+        });
+        assert_eq!(taken.iter().map(|event| event.data.dto().unwrap().cookie).collect::<Vec<_>>(), [0, 1]);
+        expect_connection(&rig.client.connect, &refused, ConnectionEventKind::PeerRejected);
+    }
 }
 
 /// Sets the flag when it is dropped.

@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r237_flags_sender_bit_ignored_elsewhere,
     r238_flags_errors_notify,
     r238_flags_errors_trigger_cno,
+    a_disabled_evd_triggers_no_cno,
     r238_flags_flushed_notify,
     r239_flags_threshold_mode,
     r240_flags_sender_suppress_is_local,
@@ -243,5 +244,23 @@ fn r241_flags_send_unsignalled_needs_ep_mode() {
     for (waiting, oldest) in [(at_server, 0), (at_client, 10)] {
         let got = waiting.join().unwrap().unwrap();
         assert_eq!((got.event.data.dto().unwrap().cookie, got.more), (oldest, 1));
+    }
+}
+
+/// Disabled, the EVD triggers its CNO by no event; enabled again, by the next one.
+fn a_disabled_evd_triggers_no_cno() {
+    let rig = Rig::new();
+    let mut l = listening(&rig, NONE);
+    for n in 0..2 {
+        l.recv.disable().unwrap();
+        assert!(!l.recv.query().unwrap().enabled);
+        send_until_queued(&rig, &mut l, NONE, 1);
+        expect_quiet(&l.cno);
+        assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 2 * n);
+        l.recv.enable().unwrap();
+        assert!(l.recv.query().unwrap().enabled);
+        assert_eq!(rig.send(&mut l.pair, 0, 8).status, DtoStatus::Success);
+        assert_eq!(l.cno.wait(Some(LONG)).unwrap(), l.recv.id());
+        assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 2 * n + 1);
     }
 }

@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r254_recv_evd_free_refused,
     r255_recv_evd_free_releases_entries,
     r256_recv_evd_resize_keeps_events,
+    an_evd_is_resized_up_to_the_limits,
     r257_recv_evd_small_queue_accepted,
     r257_recv_evd_small_queue_has_room_in_its_cq,
     r258_recv_evd_close_aborts_waiter,
@@ -475,6 +476,22 @@ fn r256_recv_evd_resize_keeps_events() {
     for cookie in 0..15 {
         assert_eq!(dto(&l.recv).cookie, cookie);
     }
+}
+
+/// The smallest and the greatest length are legal, and no other.
+fn an_evd_is_resized_up_to_the_limits() {
+    let side = one_side();
+    let evd = side.evd(EvdFlags::SOFTWARE);
+    let most = side.ia.attributes().max_evd_qlen;
+    for qlen in [1, most] {
+        evd.resize(qlen).unwrap();
+        assert!(evd.query().unwrap().qlen >= qlen);
+    }
+    let before = evd.query().unwrap();
+    for qlen in [0, -1, most + 1] {
+        assert_eq!(code(evd.resize(qlen)), dat::INVALID_ARG2);
+    }
+    assert_eq!(evd.query().unwrap(), before);
 }
 
 /// EPs with far more receives than their shared EVD has room for can be created, and work.
