@@ -61,7 +61,7 @@ pub struct Rig {
 pub struct Silent {
     qp: Qp,
     memory: Mr,
-    _peer: Resolved,
+    id: Resolved,
 }
 
 impl Silent {
@@ -440,6 +440,16 @@ impl Rig {
     /// Connects the server's EP to a peer that only does what it is told.
     #[track_caller]
     pub fn connect_silent(&self, server: &Ep) -> Silent {
+        let peer = self.answer_silent(server);
+        peer.id.id().establish().unwrap();
+        expect_connection(&self.server.connect, server, ConnectionEventKind::Established);
+        peer
+    }
+
+    /// The same, but the peer does not confirm the connection: the server's EP is in
+    /// COMPLETION_PENDING.
+    #[track_caller]
+    pub fn answer_silent(&self, server: &Ep) -> Silent {
         let (_, device) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
         let context = Context::open(&device).unwrap();
         let pd = VerbsPd::alloc(&context).unwrap();
@@ -469,9 +479,7 @@ impl Rig {
         let answer = peer.id().channel().next_event_timeout(LONG).unwrap().expect("an answer");
         assert_eq!(answer.kind, CmEventKind::ConnectResponse);
         peer.id().qp_to_rts(&qp, None, None).unwrap();
-        peer.id().establish().unwrap();
-        expect_connection(&self.server.connect, server, ConnectionEventKind::Established);
-        Silent { qp, memory, _peer: peer }
+        Silent { qp, memory, id: peer }
     }
 
     /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a

@@ -29,6 +29,8 @@ fn main() {
         a_peer_that_disconnects_leaves_requests_flushed,
         a_connection_to_a_silent_peer_breaks_with_a_message_too_long,
         a_connection_to_a_silent_peer_breaks_with_a_forbidden_write,
+        a_message_that_was_taken_confirms_the_connection,
+        an_accept_that_is_never_confirmed_fails_with_its_peer,
     ];
     let rxe = doorbell_hw_tests::on_rxe();
     doorbell_hw_tests::run_unless(tests, 4, |name| match name {
@@ -580,4 +582,52 @@ fn a_connection_to_a_silent_peer_breaks_with_a_forbidden_write() {
         server.reset().unwrap();
     }
     expect_nothing(&rig.server.recv);
+}
+
+/// The peer sends a message and does not confirm the connection. A program that has taken the
+/// message may answer it: the connection is up.
+fn a_message_that_was_taken_confirms_the_connection() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let attr = EpAttr::default();
+    for (on_srq, by_wait) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut server = if on_srq { rig.server.srq_ep(&srq, &attr) } else { rig.server.ep(&attr) };
+        let buffer = [rig.server.lmr.triplet(0, 64)];
+        if on_srq {
+            srq.post_recv(&buffer, 5).unwrap();
+        } else {
+            server.post_recv(&buffer, 5, NONE).unwrap();
+        }
+        let peer = rig.answer_silent(&server);
+        assert_eq!(server.state(), EpState::CompletionPending);
+        peer.send(8);
+        let mut taken = None;
+        until("the message is there", || {
+            taken = if by_wait { Some(next(&rig.server.recv)) } else { rig.server.recv.dequeue().ok() };
+            taken.is_some()
+        });
+        assert_eq!(taken.unwrap().data.dto().unwrap().cookie, 5);
+        assert_eq!(server.state(), EpState::Connected);
+        expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
+        server.disconnect(CloseFlags::Abrupt).unwrap();
+        expect_connection(&rig.server.connect, &server, ConnectionEventKind::Disconnected);
+        expect_nothing(&rig.server.connect);
+    }
+}
+
+/// The peer goes away before it has confirmed the connection.
+fn an_accept_that_is_never_confirmed_fails_with_its_peer() {
+    let rig = Rig::new();
+    let srq = rig.server.srq(4);
+    let attr = EpAttr::default();
+    for mut server in [rig.server.ep(&attr), rig.server.srq_ep(&srq, &attr)] {
+        let (raw, arrival) = rig.ask_and_never_confirm();
+        arrival.cr.accept(&server, &[]).unwrap();
+        assert_eq!(server.state(), EpState::CompletionPending);
+        drop(raw);
+        expect_connection(&rig.server.connect, &server, ConnectionEventKind::AcceptCompletionError);
+        assert_eq!(server.state(), EpState::Disconnected);
+        server.reset().unwrap();
+    }
+    expect_nothing(&rig.server.connect);
 }

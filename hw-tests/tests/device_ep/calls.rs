@@ -25,7 +25,21 @@ pub(crate) const TESTS: &[Test] = tests![
     r173_ep_get_status_recv_idle,
     connects_to_nowhere_leave_no_memory_behind,
     a_query_tells_both_ends_of_a_connection,
+    an_ended_connection_is_followed_by_none,
 ];
+
+/// An EP can be connected like another one only while that one is connected.
+fn an_ended_connection_is_followed_by_none() {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    rig.disconnect(&pair);
+    let other = rig.client.ep(&EpAttr::default());
+    for ended in [&pair.client, &pair.server, &other] {
+        let refused = other.dup_connect(ended, Some(LONG), &[]).unwrap_err();
+        assert_eq!(refused.return_type(), ReturnType::InvalidState);
+        assert_eq!(other.state(), EpState::Unconnected);
+    }
+}
 
 /// Address and port of an end are the same at both sides, and the port of the service is that of
 /// the passive side.

@@ -180,6 +180,8 @@ fn connecting_to_nobody_ends_in_an_event() {
             (server, free_qual, LONG, &[K::NonPeerRejected][..]),
             // On a machine with a default route, nobody answers from that address.
             (nobody, free_qual, Duration::from_secs(2), &[K::Unreachable, K::TimedOut]),
+            // The provider itself gives up when nobody has answered for some seconds.
+            (nobody, free_qual, LONG, &[K::Unreachable]),
             (server, silent_qual, Duration::from_secs(2), &[K::TimedOut]),
         ] {
             let mut ep = rig.client.ep(&EpAttr::default());
