@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// Smaller allocations always succeed: see provider/src/memory.rs.
 pub(crate) const LEAST: usize = 2048;
@@ -14,6 +14,22 @@ struct Failing;
 
 /// Large allocations of all threads fail.
 pub(crate) static EXHAUSTED: AtomicBool = AtomicBool::new(false);
+
+/// Bytes of large allocations that all threads hold.
+pub(crate) static HELD: AtomicUsize = AtomicUsize::new(0);
+
+fn hold(at: *mut u8, size: usize) -> *mut u8 {
+    if size >= LEAST && !at.is_null() {
+        HELD.fetch_add(size, SeqCst);
+    }
+    at
+}
+
+fn give_back(size: usize) {
+    if size >= LEAST {
+        HELD.fetch_sub(size, SeqCst);
+    }
+}
 
 /// Which large allocations of this thread fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,10 +72,11 @@ unsafe impl GlobalAlloc for Failing {
             return std::ptr::null_mut();
         }
         // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
+        hold(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        give_back(layout.size());
         // SAFETY: passed on.
         unsafe { System.dealloc(at, layout) }
     }
@@ -69,7 +86,7 @@ unsafe impl GlobalAlloc for Failing {
             return std::ptr::null_mut();
         }
         // SAFETY: passed on.
-        unsafe { System.alloc_zeroed(layout) }
+        hold(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -77,6 +94,10 @@ unsafe impl GlobalAlloc for Failing {
             return std::ptr::null_mut();
         }
         // SAFETY: passed on.
-        unsafe { System.realloc(at, layout, size) }
+        let moved = unsafe { System.realloc(at, layout, size) };
+        if !moved.is_null() {
+            give_back(layout.size());
+        }
+        hold(moved, size)
     }
 }

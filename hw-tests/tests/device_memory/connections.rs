@@ -1,5 +1,6 @@
 //! Calls that connect and accept; RMRs, pools and datagrams.
 
+use crate::allocator::HELD;
 use crate::*;
 use doorbell::{
     ConnectionEventKind, Csp, DatagramEventKind, DtoStatus, Ep, EpAttr, EventData, Psp, Qos, Received,
@@ -7,9 +8,18 @@ use doorbell::{
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
+use std::sync::atomic::Ordering::SeqCst;
 
-pub(crate) const TESTS: &[Test] =
-    tests![posting_before_a_connection, connecting, accepting, service_points, rmrs, pools, datagrams,];
+pub(crate) const TESTS: &[Test] = tests![
+    posting_before_a_connection,
+    a_connection_releases_what_posts_before_it_needed,
+    connecting,
+    accepting,
+    service_points,
+    rmrs,
+    pools,
+    datagrams,
+];
 
 /// The provider keeps the segments of receives posted before a connection, in case the QP is
 /// replaced. This needs memory.
@@ -29,6 +39,33 @@ fn posting_before_a_connection() {
         |(ep, side)| (0..200).try_for_each(|_| ep.post_recv(&[side.lmr.triplet(64, 64)], 0, NONE)),
         |_, ()| {},
     );
+}
+
+/// Once a connection begins, on either side, the QP is not replaced any more: the segments are
+/// dropped.
+fn a_connection_releases_what_posts_before_it_needed() {
+    const RECEIVES: usize = 1000;
+    /// Of one segment.
+    const BYTES: usize = 16;
+    let rig = Rig::new();
+    let [server, client] = [&rig.server, &rig.client].map(|side| {
+        let mut ep = side.ep(&long(RECEIVES as Count));
+        for i in 0..RECEIVES {
+            ep.post_recv(&[side.lmr.triplet(0, 64)], i as u64, NONE).unwrap();
+        }
+        ep
+    });
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let before = HELD.load(SeqCst);
+    client.connect(rig.server.ia.address(), qual, Some(LONG), b"", Qos::BestEffort).unwrap();
+    let arrival = connection_request(&rig.server.cr);
+    let asked = HELD.load(SeqCst);
+    assert!(asked + RECEIVES * BYTES <= before, "{before} bytes, then {asked}");
+    arrival.cr.accept(&server, b"").unwrap();
+    let accepted = HELD.load(SeqCst);
+    assert!(accepted + RECEIVES * BYTES <= asked, "{asked} bytes, then {accepted}");
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
 }
 
 fn connecting() {
