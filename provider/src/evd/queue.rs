@@ -528,7 +528,7 @@ mod tests {
             others: VecDeque::new(),
             before_end: None,
             pairs: Pairs::default(),
-            srqs: HashMap::default(),
+            srqs: Numbered::default(),
             streams: Vec::new(),
             notified: false,
             waitable: true,
