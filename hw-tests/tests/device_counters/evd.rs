@@ -64,8 +64,19 @@ fn an_evd_counts_dequeues_from_each_of_its_cqs() {
     }
     drop(pair);
     let _longer = new(1000);
-    let polled = [(V::DequeuePoll, misses + 1), (V::DequeuePollFound, 1), (V::DequeueNotFound, misses)];
-    evd_is(&evd, &[&polled[..], &[(V::Dequeue, misses + 1)]].concat());
+    // On rxe the device tells the progress thread of each completion, so that thread may have taken
+    // this one off the CQ before.
+    let queued = evd.counters().unwrap()[V::DequeueFound];
+    evd_is(
+        &evd,
+        &[
+            (V::Dequeue, misses + 1),
+            (V::DequeueFound, queued),
+            (V::DequeuePoll, misses + 1 - queued),
+            (V::DequeuePollFound, 1 - queued),
+            (V::DequeueNotFound, misses),
+        ],
+    );
 }
 
 fn an_evd_counts_waits() {
