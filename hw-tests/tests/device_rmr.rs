@@ -43,6 +43,9 @@ fn main() {
         ],
         4,
         move |name| match name {
+            "a_finished_bind_leaves_later_requests_in_the_cq" if rxe => {
+                Some("on rxe the progress thread is told of each completion, and takes it off the CQ")
+            }
             "a_peer_gets_nothing_outside_the_window" if rxe => {
                 Some("rxe does not look at the bounds of windows")
             }
@@ -440,7 +443,9 @@ fn the_first_dequeue_finds_a_finished_bind() {
             EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (7, DtoStatus::Success)),
             other => panic!("not a bind: {other:?}"),
         }
-        assert_eq!(found_by_polls(&rig.server.request), before + 1);
+        // On rxe the progress thread is told of each completion, and may take it off the CQ before.
+        let polled = found_by_polls(&rig.server.request) - before;
+        assert!(polled == 1 || polled == 0 && doorbell_hw_tests::on_rxe(), "{polled}");
     }
     assert_eq!(dto(&rig.server.request).cookie, 99);
 }
