@@ -192,11 +192,13 @@ impl CrInner {
     }
 
     pub(crate) fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
-        self.answer(|| self.accept_with(ep, private_data))
+        self.answer(|| self.accept_with(ep, private_data))?;
+        self.expect_failures(ep);
+        Ok(())
     }
 
     pub(crate) fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
-        self.answer(|| {
+        let accepted = self.answer(|| {
             let none = || match self.is_open() {
                 true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
                 false => gone(),
@@ -208,10 +210,19 @@ impl CrInner {
                 let is_same = cell.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
                 // If the EP was recreated meanwhile, try again.
                 if outcome.is_ok() || is_same {
-                    return outcome;
+                    return outcome.map(|()| ep);
                 }
             }
-        })
+        })?;
+        self.expect_failures(&accepted);
+        Ok(())
+    }
+
+    /// After an accept, without a lock: this looks for completions, which may run an agent.
+    fn expect_failures(&self, ep: &EpInner) {
+        if self.requester.is_none() {
+            ep.expect_failures();
+        }
     }
 
     /// Rejects and consumes the request, even if the peer has given up.

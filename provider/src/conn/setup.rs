@@ -78,6 +78,9 @@ impl EpInner {
     }
 
     /// Answers a connection request with this EP.
+    ///
+    /// The caller calls [`EpInner::expect_failures`] once it holds no lock: this looks for
+    /// completions, which may run an agent.
     pub(crate) fn accept(
         self: &Arc<Self>,
         token: u64,
@@ -139,8 +142,6 @@ impl EpInner {
         control.last_wqe = false;
         self.set_state(EpState::CompletionPending);
         self.pair.drop_preposted();
-        drop(control);
-        self.expect_failures();
         Ok(())
     }
 
