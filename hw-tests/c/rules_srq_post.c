@@ -1,4 +1,5 @@
 /* SRQs through libdat2: posting (section E). */
+#include "emu.h"
 #include "rig.h"
 
 TEST(r51_srq_post_zero_segments)
@@ -41,6 +42,18 @@ TEST(r53_srq_post_negative_segments)
     COUNTS(srq, 0, 0);
 }
 
+/* Takes the next message. By a dequeue, if the message is there: then its entry comes back in another
+ * way than by a wait. */
+static DAT_UINT64 polled(DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+
+    if (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
+        event = NEXT(evd, DAT_DTO_COMPLETION_EVENT);
+    CHECK(event.event_number == DAT_DTO_COMPLETION_EVENT && DTO(event).status == DAT_DTO_SUCCESS);
+    return DTO(event).user_cookie.as_64;
+}
+
 /* One segment too many is refused also when all segments are in the LMR of the last post, and
  * entries have come back from messages. The refused posts take no entry. */
 TEST(r54_srq_post_too_many_segments)
@@ -61,7 +74,10 @@ TEST(r54_srq_post_too_many_segments)
         for (int i = 0; i < 12; i++) {
             OK(dat_srq_post_recv(srq, most, iov, as_cookie(1)));
             SEND(pair, 8);
-            TAKEN(a.recv, pair.server, 8);
+            if (i % 2)
+                polled(a.recv);
+            else
+                TAKEN(a.recv, pair.server, 8);
         }
         for (int i = 0; i < 8; i++)
             EXPECT(ARG(2), dat_srq_post_recv(srq, most + 1, iov, as_cookie(2)));
@@ -265,6 +281,38 @@ TEST(r71_srq_post_thread_rule)
     }
     COUNTS(shared, 0, 0);
     EMPTIED(a.recv);
+}
+
+/* The device library refuses a buffer although the SRQ has room: the device has named one place
+ * twice, and the library believes it. The buffer counts as not posted. Only the software device can
+ * do this, and only the verbs path has this library. */
+TEST(srq_post_refused_by_the_library)
+{
+    const char *path = getenv("DOORBELL_DATAPATH");
+    const int depth = a.attr.max_recv_per_srq;
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 64);
+    DAT_SRQ_HANDLE srq;
+    struct pair pair;
+
+    if (emu("count mr") < 0 || !path || strcmp(path, "verbs") != 0)
+        return;
+    srq = srq_of(&a, depth);
+    for (int i = 0; i < depth; i++)
+        OK(dat_srq_post_recv(srq, 1, &iov, as_cookie(i)));
+    pair = pair_on(srq);
+    for (unsigned i = 0; i < 2; i++) {
+        SEND(pair, 8);
+        CHECK(polled(a.recv) == i);
+    }
+    /* The third message comes with the place of the first, and completes no buffer. */
+    CHECK(emu("fault forge=0x3d00") == 0);
+    SEND(pair, 8);
+    SILENT(a.recv);
+    OK(dat_srq_post_recv(srq, 1, &iov, as_cookie(1)));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY), dat_srq_post_recv(srq, 1, &iov, as_cookie(1)));
+        COUNTS(srq, depth - 1, depth - 1);
+    }
 }
 
 int main(int argc, char **argv)

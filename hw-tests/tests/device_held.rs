@@ -5,8 +5,9 @@
 #![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd,
-    EvdFlags, Gauges, Lmr, RecvPool, ReturnType,
+    AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr,
+    EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr,
+    RmrBind, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, dat, tests};
@@ -26,6 +27,11 @@ fn main() {
         a_reset_waits_for_late_completions,
         requests_that_the_device_forgets_trigger_the_cno,
         requests_that_the_device_forgets_overflow_their_evd,
+        completions_of_an_earlier_qp_of_the_same_number_are_dropped,
+        a_buffer_that_the_library_refuses_is_not_posted,
+        a_query_of_an_srq_wakes_the_waiter_for_what_it_finds,
+        a_cq_that_the_device_breaks_is_an_overflow,
+        a_window_that_was_bound_is_bound_again,
     ];
     let software = order("count mr") >= 0;
     let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
@@ -40,6 +46,12 @@ fn main() {
         }
         "a_completion_of_a_slot_that_was_not_posted_frees_none" if !direct => {
             Some("libmlx5 believes the device which slot is free")
+        }
+        "completions_of_an_earlier_qp_of_the_same_number_are_dropped" if !direct => {
+            Some("libmlx5 takes no completion of a QP that is gone")
+        }
+        "a_buffer_that_the_library_refuses_is_not_posted" if direct => {
+            Some("by the direct path no library refuses a buffer")
         }
         _ => None,
     })
@@ -317,4 +329,126 @@ fn a_completion_of_a_slot_that_was_not_posted_frees_none() {
     assert_eq!(counts(&srq), (81, 81));
     assert_eq!(code(srq.post_recv(&[rig.server.lmr.triplet(0, 64)], 0)), dat::RESOURCE_SRQ);
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 71);
+}
+
+/// The device gives a QP the number of one that is gone. Completions of the earlier QP are none of
+/// the new one, whether they are in the CQ or were polled: no event comes, and their buffers return
+/// to the pool.
+fn completions_of_an_earlier_qp_of_the_same_number_are_dropped() {
+    for polled in [false, true] {
+        let rig = Rig::new();
+        let (srq, mut pool, mut stays) = rig.pooled(4);
+        let mut freed = rig.connect_srq(&srq);
+        assert_eq!(order("fault late*3"), 0);
+        for old in [true, false, true] {
+            let pair = if old { &mut freed } else { &mut stays };
+            assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
+        }
+        freed.server.free().unwrap();
+        expect_connection(&rig.client.connect, &freed.client, ConnectionEventKind::Disconnected);
+        assert_eq!(order("release"), 0);
+        // Polls all three, and takes the second: the first is of no EP.
+        let mut first = polled.then(|| *rig.server.recv.dequeue().unwrap().data.dto().unwrap());
+        assert_eq!(order("reuse qpn"), 0);
+        let mut new = rig.connect_srq(&srq);
+        let got = first.take().unwrap_or_else(|| dto(&rig.server.recv));
+        assert_eq!((got.status, got.ep), (DtoStatus::Success, stays.server.id()));
+        let buffer = pool.take(&got).unwrap();
+        let left = Gauges { posted: 1, out: 1, free: 2, available: 1, unreaped: 0 };
+        assert_eq!(pool.gauges(&srq).unwrap(), left, "polled: {polled}");
+        drop(buffer);
+        let got = rig.deliver(&mut new, 8);
+        assert_eq!((got.status, got.ep), (DtoStatus::Success, new.server.id()));
+        expect_nothing(&rig.server.recv);
+    }
+}
+
+/// libmlx5 refuses a buffer although the SRQ has room: the device has named one place twice, and
+/// libmlx5 believes it. The buffer counts as not posted.
+fn a_buffer_that_the_library_refuses_is_not_posted() {
+    let rig = Rig::new();
+    let depth = rig.server.ia.attributes().max_recv_per_srq;
+    let mut srq = rig.server.srq(depth);
+    let buffer = [rig.server.lmr.triplet(0, 64)];
+    for cookie in 0..depth as u64 {
+        srq.post_recv(&buffer, cookie).unwrap();
+    }
+    let mut pair = rig.connect_srq(&srq);
+    for cookie in [0, 1] {
+        assert_eq!(rig.deliver(&mut pair, 8).cookie, cookie);
+    }
+    // The third message comes with the place of the first, and completes no buffer.
+    assert_eq!(order("fault forge=0x3d00"), 0);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    expect_nothing(&rig.server.recv);
+    assert_eq!(counts(&srq), (depth - 2, depth - 2));
+    srq.post_recv(&buffer, 0).unwrap();
+    for _ in 0..3 {
+        assert_eq!(code(srq.post_recv(&buffer, 0)), dat::RESOURCE_MEMORY);
+        assert_eq!(counts(&srq), (depth - 1, depth - 1));
+    }
+}
+
+/// A message becomes visible only after its event. The call that finds it wakes the thread that
+/// waits for it.
+fn a_query_of_an_srq_wakes_the_waiter_for_what_it_finds() {
+    let rig = Rig::new();
+    let recv = &rig.server.recv;
+    let mut srq = rig.server.srq(4);
+    rig.server.post(&mut srq, 1, 64, 0, 5);
+    let mut pair = rig.connect_srq(&srq);
+    let blocked = || recv.counters().unwrap()[EvdCounter::WaitBlocked];
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| dto(recv));
+        until("it sleeps", || blocked() == 1);
+        assert_eq!(order("fault stale"), 0);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        until("it was woken in vain", || blocked() == 2);
+        assert_eq!(order("step"), 0);
+        srq.query().unwrap();
+        assert_eq!(waiter.join().unwrap().cookie, 5);
+    });
+}
+
+/// The device reports that a CQ is broken: an overflow of its EVD.
+fn a_cq_that_the_device_breaks_is_an_overflow() {
+    let side = one_side();
+    assert_eq!(order("cq error"), 0);
+    let mut told = [(); 2].map(|()| {
+        let event = asynchronous(&side.ia);
+        assert_eq!(event.kind, AsyncKind::EvdOverflow);
+        event.object
+    });
+    told.sort_by_key(|object| format!("{object:?}"));
+    let mut evds = [&side.recv, &side.request].map(|evd| AsyncObject::Evd(evd.id()));
+    evds.sort_by_key(|object| format!("{object:?}"));
+    assert_eq!(told, evds);
+}
+
+/// After the event of its bind a window is certain: the next bind needs no other window of the
+/// device.
+fn a_window_that_was_bound_is_bound_again() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let rig = Rig::new();
+        let side = &rig.server;
+        let mut pair = rig.connect_plain(&EpAttr::default());
+        let mut rmr = make(&side.pz).unwrap();
+        for cookie in 0..3 {
+            let to = RmrBind {
+                lmr: &side.lmr,
+                segment: side.lmr.triplet(0, 64),
+                privileges: MemPriv::REMOTE_WRITE,
+                va_type: VaType::Virtual,
+            };
+            rmr.bind(&mut pair.server, to, cookie, NONE).unwrap();
+            match next(&side.request).data {
+                EventData::RmrBind(bind) => {
+                    assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
+                }
+                other => panic!("not a bind: {other:?}"),
+            }
+            assert_eq!(order("fault cmd.alloc_mw=12*0"), 0);
+        }
+        order("no faults");
+    }
 }

@@ -9,7 +9,8 @@ use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
 /// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq
-/// error`, `no faults`, `release` (the held-back completions of the fault `late`), `step` (as
+/// error`, `cq error`, `reuse qpn` (the next QP gets the number of the one that was destroyed last),
+/// `no faults`, `release` (the held-back completions of the fault `late`), `step` (as
 /// [`control::step`]), `fault RULES` (in the form of `MLX5_EMU_FAULTS`), and `count
 /// pd|mr|cq|qp|srq|ah|uar|complaint`. Returns the count for `count`, 0 for the other orders, and -1
 /// for an unknown order.
@@ -30,6 +31,8 @@ fn obey(order: &str) -> Option<i64> {
         "fatal" => control::fatal_error(),
         "remove" => control::remove_device(),
         "srq error" => device::lock().break_srqs(),
+        "cq error" => device::lock().break_cqs(),
+        "reuse qpn" => device::lock().qps.use_again(),
         "no faults" => control::no_faults(),
         "release" => control::release_late(),
         "step" => control::step(),

@@ -9,12 +9,20 @@ pub(crate) struct Slab<T> {
     limit: usize,
     len: usize,
     eager: bool,
+    again: bool,
 }
 
 impl<T> Slab<T> {
     /// A table with indices below `limit`.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { entries: Vec::new(), free: std::collections::VecDeque::new(), limit, len: 0, eager: false }
+        Self {
+            entries: Vec::new(),
+            free: std::collections::VecDeque::new(),
+            limit,
+            len: 0,
+            eager: false,
+            again: false,
+        }
     }
 
     /// A table that reuses free indices at once, so that the table stays small.
@@ -22,10 +30,18 @@ impl<T> Slab<T> {
         Self { eager: true, ..Self::new(limit) }
     }
 
+    /// The next object gets the index that became free last.
+    pub(crate) fn use_again(&mut self) {
+        self.again = true;
+    }
+
     /// Puts an object in and returns its index; `None` when the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Option<usize> {
         let reuse = self.eager && !self.free.is_empty();
-        let index = if self.entries.len() < self.limit && !reuse {
+        let last = if std::mem::take(&mut self.again) { self.free.pop_back() } else { None };
+        let index = if let Some(last) = last {
+            last
+        } else if self.entries.len() < self.limit && !reuse {
             self.entries.push(None);
             self.entries.len() - 1
         } else {

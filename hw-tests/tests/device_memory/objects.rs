@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     CloseFlags, Cno, DtoStatus, Ep, EpAttr, EpChange, EpEvds, Evd, EvdFlags, EventData, Ia, IaSettings, Lmr,
-    Pz, Srq, SrqAttr,
+    Pz, Srq, SrqAttr, WATERMARK_INFINITE,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, devices, tests};
@@ -17,6 +17,8 @@ pub(crate) const TESTS: &[Test] = tests![
     creating_and_resizing_srqs,
     creating_eps,
     creating_eps_with_many_receive_evds,
+    creating_eps_that_need_another_cq,
+    watermarks_need_no_memory,
     modifying_eps,
 ];
 
@@ -203,6 +205,45 @@ fn creating_eps_with_many_receive_evds() {
             assert_eq!(counts(srq), (0, 0));
         },
     );
+}
+
+/// An EVD that is too short for the receives of its EPs gets more CQs on the direct path, each twice
+/// as long as the last. Their list has to grow now and then.
+fn creating_eps_that_need_another_cq() {
+    for cqs in [4, 8] {
+        let sizes = move || (0..=cqs).map(|n| 8 << n);
+        let surroundings = move || {
+            let side = one_side();
+            let evd = Evd::create(&side.ia, 1, None, EvdFlags::DTO).unwrap();
+            let ep = |max_recv_dtos| {
+                let evds = EpEvds { recv: Some(&evd), ..side.evds() };
+                let attr = EpAttr { max_recv_dtos, ..EpAttr::default() };
+                Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap()
+            };
+            let eps: Vec<_> = sizes().take(cqs).map(ep).collect();
+            (eps, evd, side)
+        };
+        with_each_failure(
+            "an EP for which its EVD needs another CQ",
+            surroundings,
+            |(_, evd, side)| {
+                let evds = EpEvds { recv: Some(evd), ..side.evds() };
+                let attr = EpAttr { max_recv_dtos: sizes().last().unwrap(), ..EpAttr::default() };
+                Ep::create(&side.ia, &side.pz, evds, Some(&attr))
+            },
+            |_, ep| ep.free().unwrap(),
+        );
+    }
+}
+
+/// An EVD reserves the memory for watermarks of all its EPs when the EPs are created.
+fn watermarks_need_no_memory() {
+    let side = one_side();
+    let srq = side.srq(8);
+    let mut eps: Vec<_> = (0..500).map(|_| side.srq_ep(&srq, &long(1))).collect();
+    PLAN.set(Plan::FailFrom(0));
+    eps.iter_mut().for_each(|ep| ep.set_watermark(0, WATERMARK_INFINITE).unwrap());
+    assert_eq!(PLAN.replace(Plan::Succeed), Plan::FailFrom(0), "a watermark has taken memory");
 }
 
 fn modifying_eps() {

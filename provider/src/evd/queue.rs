@@ -656,6 +656,28 @@ mod tests {
         }
     }
 
+    /// The marks of as many EPs as the table was told of need no memory.
+    #[test]
+    fn marks_have_the_memory_that_was_reserved() {
+        let mut alert = Alert::default();
+        alert.reserve(1).unwrap();
+        for eps in [1, 40, 41, 500] {
+            alert.reserve(eps).unwrap();
+            let room = alert.marked.capacity();
+            assert!(room >= eps);
+            for qpn in 0..eps as u32 {
+                alert.mark(qpn, true);
+            }
+            assert_eq!((alert.marked.len(), alert.marked.capacity()), (eps, room));
+        }
+        // As many as there are marks already.
+        let room = alert.marked.capacity();
+        for eps in [0, 500] {
+            alert.reserve(eps).unwrap();
+            assert_eq!(alert.marked.capacity(), room);
+        }
+    }
+
     #[test]
     fn an_armed_cq_stays_armed_until_its_event() {
         let mut queue = queue();

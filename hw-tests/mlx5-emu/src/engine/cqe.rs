@@ -222,6 +222,14 @@ impl Device {
         true
     }
 
+    /// Breaks all CQs, as if they were full.
+    pub(crate) fn break_cqs(&mut self) {
+        let all: Vec<usize> = self.cqs.iter().map(|(index, _)| index).collect();
+        for index in all {
+            self.overrun(index);
+        }
+    }
+
     /// The CQ is full: an event, and its QPs go to the error state.
     fn overrun(&mut self, index: usize) {
         let cq = &mut self.cqs[index];
