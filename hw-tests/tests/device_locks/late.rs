@@ -1,11 +1,12 @@
 //! The progress thread is late: it handles the end of a connection after a thread of the program
-//! has reset and connected the EP again, or has freed it.
+//! has reset and connected the EP again, or has freed it, or an event of a CQ after a thread of the
+//! program has begun to wait.
 
 use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpId, EpState, Psp, Srq,
+    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, Psp, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
@@ -203,4 +204,34 @@ pub(crate) fn an_ep_is_reset_while_its_end_is_completed() {
     let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
     let got = rig.deliver(&mut pair, 8);
     assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5));
+}
+
+/// The progress thread has taken an event off the channel of an EVD, and stops. A thread takes the
+/// message of the event and waits for the next one: it gets that one.
+pub(crate) fn a_thread_waits_after_the_progress_thread_took_the_event() {
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let server = &rig.server;
+    let recv = server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&recv), ..server.evds() };
+    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    for cookie in 0..2 {
+        pair.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
+    }
+    let (steps, placed) = stop(thread, &["EvdInner::queue"]);
+    let solicited = CompletionFlags::SOLICITED_WAIT;
+    assert_eq!(rig.send_with(&mut pair, 0, 8, solicited).status, DtoStatus::Success);
+    steps.wait_for("stopped");
+    assert_eq!(dto(&recv).cookie, 0);
+    let blocked = || recv.counters().unwrap()[EvdCounter::WaitBlocked];
+    let before = blocked();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| dto(&recv));
+        until("it sleeps", || blocked() > before);
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        steps.reach("go");
+        assert_eq!(waiter.join().unwrap().cookie, 1);
+    });
+    drop(placed);
 }

@@ -22,6 +22,7 @@ fn main() {
             an_ep_is_reset_while_its_end_is_completed,
             an_ep_is_connected_again_before_its_device_event_finds_it,
             an_ep_is_connected_again_before_its_device_event_is_handled,
+            a_thread_waits_after_the_progress_thread_took_the_event,
         ],
         1,
     )

@@ -105,14 +105,16 @@ fn an_undone_post_leaves_no_trace() {
     assert_eq!(table.complete(entry, 1), Some(2));
 }
 
-/// Also posts that took their entry from the queue of returned entries.
+/// Also posts that took their entry from the queue of returned entries, several in a row.
 #[test]
 fn undone_posts_leave_every_entry_free() {
     let (entries, mut poster) = SrqEntries::new(8).unwrap();
     let ep = ep_of(&entries, EVD);
     for lap in 0..2_000 {
-        let undone = poster.post(&entries, &info(0)).unwrap();
-        poster.unpost(&entries, undone);
+        for _ in 0..3 {
+            let undone = poster.post(&entries, &info(0)).unwrap();
+            poster.unpost(&entries, undone);
+        }
         let posted: HashMap<_, _> = (0..8).map(|n| (poster.post(&entries, &info(n)).unwrap(), n)).collect();
         assert_eq!(posted.len(), 8, "an entry is used twice, in lap {lap}");
         assert!(posted.iter().all(|(&entry, &n)| entries.reap(entry, &ep) == Some((n, 0))));
