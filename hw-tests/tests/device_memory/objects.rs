@@ -6,7 +6,7 @@ use doorbell::{
     Pz, Srq, SrqAttr, WATERMARK_INFINITE,
 };
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Rig, Side, Test, dat, devices, tests};
+use doorbell_hw_tests::{Rig, Test, dat, devices, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     opening_an_ia,
@@ -17,7 +17,6 @@ pub(crate) const TESTS: &[Test] = tests![
     creating_and_resizing_srqs,
     creating_eps,
     creating_eps_with_many_receive_evds,
-    creating_eps_that_need_another_cq,
     watermarks_need_no_memory,
     modifying_eps,
 ];
@@ -204,29 +203,6 @@ fn creating_eps_with_many_receive_evds() {
             evds[EVDS].free().unwrap();
             assert_eq!(counts(srq), (0, 0));
         },
-    );
-}
-
-/// An EVD that is too short for the receives of its EPs gets more CQs on the direct path, each longer
-/// than the last.
-fn creating_eps_that_need_another_cq() {
-    let sizes = || (0..5).map(|n| 8 << (2 * n));
-    fn ep(evd: &Evd, side: &Side, max_recv_dtos: Count) -> doorbell::Result<Ep> {
-        let evds = EpEvds { recv: Some(evd), ..side.evds() };
-        let attr = EpAttr { max_recv_dtos, ..EpAttr::default() };
-        Ep::create(&side.ia, &side.pz, evds, Some(&attr))
-    }
-    let surroundings = || {
-        let side = one_side();
-        let evd = Evd::create(&side.ia, 1, None, EvdFlags::DTO).unwrap();
-        let eps: Vec<_> = sizes().take(4).map(|n| ep(&evd, &side, n).unwrap()).collect();
-        (eps, evd, side)
-    };
-    with_each_failure(
-        "an EP for which its EVD needs another CQ",
-        surroundings,
-        |(_, evd, side)| ep(evd, side, sizes().last().unwrap()),
-        |_, ep| ep.free().unwrap(),
     );
 }
 
