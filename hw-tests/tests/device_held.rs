@@ -17,10 +17,12 @@ use std::time::{Duration, Instant};
 fn main() {
     let tests = tests![
         room_for_an_srq_goes_with_its_last_ep,
+        eps_share_the_cqs_of_their_evd,
         a_freed_srq_goes_while_its_evd_stays,
         an_srq_whose_cq_cannot_grow_keeps_its_depth,
         late_completion_returns_the_buffer_of_a_freed_ep,
         late_completion_before_the_last_wqe_event_is_no_flush,
+        a_late_completion_counts_though_its_qp_cannot_be_reset,
         an_lmr_that_the_device_keeps_is_used_on,
         messages_before_a_broken_completion_are_taken,
         an_overflow_before_a_broken_completion_is_told,
@@ -42,6 +44,7 @@ fn main() {
         "late_completion_returns_the_buffer_of_a_freed_ep" if !direct => {
             Some("libmlx5 takes no completion of a QP that is gone")
         }
+        "eps_share_the_cqs_of_their_evd" if !direct => Some("by verbs an EVD has one CQ"),
         "an_srq_whose_cq_cannot_grow_keeps_its_depth" if direct => {
             Some("by the direct path the CQ has room for every depth from the beginning")
         }
@@ -93,6 +96,30 @@ fn room_for_an_srq_goes_with_its_last_ep() {
         side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
     }
     assert_eq!(order("count cq"), cqs);
+}
+
+/// EPs share a CQ of their EVD while the CQ has room for one more, and leave their room to later ones.
+fn eps_share_the_cqs_of_their_evd() {
+    let side = one_side();
+    let evd = Evd::create(&side.ia, 1, None, EvdFlags::DTO).unwrap();
+    let attr = EpAttr { max_recv_dtos: 64, ..EpAttr::default() };
+    let ep = || {
+        let evds = EpEvds { recv: Some(&evd), ..side.evds() };
+        Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap()
+    };
+    let first = ep();
+    let cqs = order("count cq");
+    // The CQ that was made for the first EP has room for four of them. While an EP is created, it
+    // takes twice the room that it keeps.
+    let _shared = [ep(), ep()];
+    assert_eq!(order("count cq"), cqs);
+    let _last = ep();
+    assert_eq!(order("count cq"), cqs + 1);
+    first.free().unwrap();
+    for _ in 0..20 {
+        ep().free().unwrap();
+        assert_eq!(order("count cq"), cqs + 1);
+    }
 }
 
 /// A resize of an SRQ needs room in the CQ of its receive EVD first. Without it, nothing changes.
@@ -247,6 +274,34 @@ fn completion_in_time_is_no_flush() -> bool {
     assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Success, 40, ended.server.id()));
     assert_eq!(counts(&srq), (1, 1));
     true
+}
+
+/// An ended EP may have taken a buffer whose completion comes late, and its QP cannot be reset. The
+/// device may still use the buffer, so it is not declared lost: its completion counts.
+fn a_late_completion_counts_though_its_qp_cannot_be_reset() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let recv = rig.server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
+    let attr = EpAttr::default();
+    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
+    let mut ended = rig.connect(ep, rig.client.ep(&attr));
+    let mut other = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 3, 64, 0, 40);
+    assert_eq!(order("fault late"), 0);
+    assert_eq!(rig.send(&mut ended, 0, 8).status, DtoStatus::Success);
+    // A younger buffer completes, so that the older one is known to be taken.
+    assert_eq!(rig.deliver(&mut other, 8).cookie, 41);
+    rig.disconnect(&ended);
+    assert_eq!(order("fault cmd.modify_qp=5*0"), 0);
+    // Waits as long as the device may take for its last completions.
+    ended.server.reset().unwrap_err();
+    assert_eq!(ended.server.state(), EpState::Disconnected);
+    order("no faults");
+    assert_eq!(order("release"), 0);
+    let got = dto(&recv);
+    assert_eq!((got.status, got.cookie, got.ep), (DtoStatus::Success, 40, ended.server.id()));
+    expect_nothing(&recv);
 }
 
 /// The device refuses to deregister the memory of an LMR: the LMR stays, and can be freed later.

@@ -517,12 +517,14 @@ fn r257_recv_evd_small_queue_accepted() {
 /// Messages for all receives of several EPs wait in the CQ of an EVD that is shorter than that.
 fn r257_recv_evd_small_queue_has_room_in_its_cq() {
     const RECEIVES: u64 = 64;
+    /// So many that the CQ that the EVD gets for the first is too short for all.
+    const EPS: usize = 12;
     let rig = Rig::new();
     let server = &rig.server;
     let one = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
     let evds = EpEvds { recv: Some(&one), ..server.evds() };
     let attr = EpAttr { max_recv_dtos: RECEIVES as Count, ..EpAttr::default() };
-    let mut pairs = [(); 4].map(|()| {
+    let mut pairs = [(); EPS].map(|()| {
         let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
         rig.connect(ep, rig.client.ep(&EpAttr::default()))
     });
@@ -532,7 +534,7 @@ fn r257_recv_evd_small_queue_has_room_in_its_cq() {
             assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
         }
     }
-    for cookie in 0..4 * RECEIVES {
+    for cookie in 0..EPS as u64 * RECEIVES {
         let message = *one.dequeue().unwrap().data.dto().unwrap();
         assert_eq!((message.status, message.cookie), (DtoStatus::Success, cookie));
     }
