@@ -269,7 +269,7 @@ impl Srq {
         if let Err(error) = self.inner.shut() {
             return Err(Refused { object: self, error });
         }
-        self.inner.close();
+        // The drop of `self` closes the SRQ, since no EP uses it.
         Ok(())
     }
 }

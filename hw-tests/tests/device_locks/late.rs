@@ -10,6 +10,7 @@ use doorbell::{
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
+use std::ffi::{CStr, c_char};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -234,4 +235,61 @@ pub(crate) fn a_thread_waits_after_the_progress_thread_took_the_event() {
         assert_eq!(waiter.join().unwrap().cookie, 1);
     });
     drop(placed);
+}
+
+/// The software device's answer to an order (mlx5-emu/src/orders.rs); -1 on other devices.
+pub(crate) fn order(text: &CStr) -> i64 {
+    type Control = unsafe extern "C" fn(*const c_char) -> i64;
+    // SAFETY: the name is a string with a NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr()) };
+    if found.is_null() {
+        return -1;
+    }
+    // SAFETY: the device's function of this name has this type.
+    let control = unsafe { std::mem::transmute::<*mut libc::c_void, Control>(found) };
+    // SAFETY: a string with a NUL.
+    unsafe { control(text.as_ptr()) }
+}
+
+/// The device has not completed a receive in time, so the progress thread is about to reset the QP
+/// of the ended EP. Just before, the completion shows: it counts.
+pub(crate) fn a_message_that_shows_before_the_reset_counts() {
+    /// The provider waits for the device so long.
+    const BOUND: Duration = Duration::from_millis(500);
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+    assert_eq!(order(c"fault late"), 0);
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    let shown = Arc::new(OnceLock::new());
+    let ends = Instant::now();
+    let hook = {
+        // The last lock, and whether it is so late that this check of the EP resets the QP.
+        let (shown, last) = (shown.clone(), std::sync::Mutex::new(("", false)));
+        move |lock: &'static str| {
+            if std::thread::current().id() != thread {
+                return;
+            }
+            let mut last = last.lock().unwrap();
+            last.1 &= lock != "EpInner::control";
+            if *last == ("EpInner::control", false) && lock == "EvdInner::queue" {
+                std::thread::sleep((BOUND + SHORT).saturating_sub(ends.elapsed()));
+                last.1 = true;
+            }
+            if last.1 && lock == "EpInner::ending" && shown.set(()).is_ok() {
+                assert_eq!(order(c"release"), 0);
+            }
+            last.0 = lock;
+        }
+    };
+    before_locks(Some(Arc::new(hook)));
+    let placed = Placed;
+    rig.disconnect(&pair);
+    until("the completion shows", || shown.get().is_some());
+    let_progress_catch_up(&rig);
+    drop(placed);
+    let got = dto(&rig.server.recv);
+    assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5));
+    expect_nothing(&rig.server.recv);
 }

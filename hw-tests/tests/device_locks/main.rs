@@ -1,6 +1,10 @@
 //! Threads of the program and the progress thread use one EP, in an order that the test sets: a
 //! thread stops before it takes a given lock until the other thread has reached its own step. Debug
 //! builds only, since release builds have no hook in the locks.
+#![cfg_attr(
+    debug_assertions,
+    expect(unsafe_code, reason = "an order to the software device, by its C function")
+)]
 
 #[cfg(debug_assertions)]
 mod late;
@@ -11,7 +15,7 @@ fn main() {
     #[cfg(debug_assertions)]
     use {late::*, steps::*};
     #[cfg(debug_assertions)]
-    doorbell_hw_tests::run_with_threads(
+    doorbell_hw_tests::run_unless(
         doorbell_hw_tests::tests![
             a_request_is_rejected_while_its_ep_is_made_anew,
             a_request_is_rejected_before_its_ep_is_made_anew,
@@ -23,8 +27,17 @@ fn main() {
             an_ep_is_connected_again_before_its_device_event_finds_it,
             an_ep_is_connected_again_before_its_device_event_is_handled,
             a_thread_waits_after_the_progress_thread_took_the_event,
+            a_message_that_shows_before_the_reset_counts,
         ],
         1,
+        |name| match name {
+            "a_message_that_shows_before_the_reset_counts"
+                if order(c"count mr") < 0 || std::env::var("DOORBELL_DATAPATH").as_deref() == Ok("verbs") =>
+            {
+                Some("needs the software device, and no libmlx5 that forgets completions at a reset")
+            }
+            _ => None,
+        },
     )
     .exit();
 }
