@@ -15,7 +15,6 @@ pub(crate) const TESTS: &[Test] = tests![
     a_connection_releases_what_posts_before_it_needed,
     connecting,
     accepting,
-    freeing_eps_needs_no_memory,
     service_points,
     rmrs,
     pools,
@@ -263,19 +262,4 @@ fn datagrams() {
             client.free_address_handle(&to).unwrap();
         },
     );
-}
-
-/// An SRQ keeps a record of each ended EP that may have taken a buffer, and reserves the memory for
-/// it when the EP connects.
-fn freeing_eps_needs_no_memory() {
-    let rig = Rig::new();
-    let mut srq = rig.server.srq(4);
-    rig.server.post(&mut srq, 4, 64, 0, 0);
-    let pairs: Vec<_> = (0..70).map(|_| rig.connect_srq(&srq)).collect();
-    let (servers, _clients): (Vec<_>, Vec<_>) =
-        pairs.into_iter().map(|pair| (pair.server, pair.client)).unzip();
-    PLAN.set(Plan::FailFrom(0));
-    servers.into_iter().for_each(|ep| ep.free().unwrap());
-    PLAN.set(Plan::Succeed);
-    assert_eq!(counts(&srq), (4, 4));
 }
