@@ -4,6 +4,7 @@
 pub mod dat;
 pub mod echo;
 pub mod rig;
+pub mod software;
 
 pub use rig::{Pair, Rig, Side};
 

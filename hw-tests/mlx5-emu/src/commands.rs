@@ -1,5 +1,5 @@
-//! Numbers and names of the verbs commands. The front end (`uverbs`) dispatches by number; faults
-//! on demand name a command.
+//! Numbers and names of the verbs commands, and names of commands of the connection manager. The
+//! front end (`uverbs`) dispatches by number; faults on demand name a command.
 
 /// The bit of an extended command.
 pub(crate) const EX: u32 = 0x8000_0000;
@@ -76,9 +76,23 @@ const NAMES: &[(&str, u32)] = &[
     ("destroy_flow", DESTROY_FLOW),
 ];
 
+/// Commands of the connection manager that can fail on demand (`ucma`). An accept at the active
+/// side, which confirms the answer, is `establish`.
+const CM_NAMES: &[&str] = &[
+    "resolve_addr",
+    "resolve_route",
+    "connect",
+    "listen",
+    "accept",
+    "establish",
+    "reject",
+    "disconnect",
+    "init_qp_attr",
+];
+
 /// Names of the commands that can fail on demand.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    NAMES.iter().map(|&(name, _)| name).chain(["uar_alloc"])
+    NAMES.iter().map(|&(name, _)| name).chain(["uar_alloc"]).chain(CM_NAMES.iter().copied())
 }
 
 /// Name of a command, in its plain or extended form.

@@ -392,6 +392,7 @@ mod tests {
         assert_eq!(parse("error=0x13").unwrap().fault, Fault::Error(0x13));
         assert_eq!(parse("forge=0x3f50").unwrap().fault, Fault::Forge { at: 63, byte: 0x50 });
         assert!(parse("forge=0x4000").is_err());
+        assert_eq!(parse("cmd.resolve_addr=113").unwrap().fault, Fault::Command("resolve_addr", 113));
         assert!(parse("cmd.nonsense=1").is_err());
         assert!(parse("delay").is_err());
     }

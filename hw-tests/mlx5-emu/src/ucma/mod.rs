@@ -103,6 +103,9 @@ type Answer = Option<(u64, Vec<u8>)>;
 impl CmFile {
     /// Runs one command; `fd` is the descriptor it was written to.
     fn run(&self, fd: RawFd, command: Command) -> io::Result<Answer> {
+        if let Some(errno) = fault(&command) {
+            return Err(sys::errno(errno));
+        }
         let file = self.0;
         let known = [(file, fd)];
         let answer: Result<Answer, Errno> = match command {
@@ -151,6 +154,26 @@ impl CmFile {
             }
         }
     }
+}
+
+/// The errno of a fault on demand that strikes this command.
+fn fault(command: &Command) -> Option<Errno> {
+    let name = match command {
+        Command::ResolveAddr { .. } => "resolve_addr",
+        Command::ResolveRoute { .. } => "resolve_route",
+        Command::Connect { .. } => "connect",
+        Command::Listen { .. } => "listen",
+        Command::Accept { param: Some(_), .. } => "accept",
+        Command::Accept { param: None, .. } => "establish",
+        Command::Reject { .. } => "reject",
+        Command::Disconnect { .. } => "disconnect",
+        Command::InitQpAttr { .. } => "init_qp_attr",
+        _ => return None,
+    };
+    if !crate::device::exists() {
+        return None;
+    }
+    crate::device::lock().faults.command_error_named(name)
 }
 
 /// The commands that need nothing but the manager.

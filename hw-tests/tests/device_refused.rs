@@ -1,0 +1,148 @@
+//! Commands that the connection manager or the device refuses while a connection is set up or ends.
+//! The tests run one at a time, since faults of the software device belong to the process.
+
+use doorbell::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DtoStatus, Ep, EpAttr, EpCounter, EpState, Ia,
+    IaCounter, Psp, Qos, ReturnType,
+};
+use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::software::order;
+use doorbell_hw_tests::{Pair, Rig, dat, tests};
+
+fn main() {
+    let tests = tests![
+        a_connect_without_a_route_ends_in_an_event,
+        a_connect_that_fails_on_its_way_ends_in_an_event,
+        an_ep_whose_accept_fails_is_as_before,
+        an_accept_without_a_request_is_aborted,
+        a_disconnect_that_nobody_hears_ends_the_connection,
+    ];
+    let software = order("count mr") >= 0;
+    doorbell_hw_tests::run_unless(tests, 1, |_| {
+        (!software).then_some("needs the software device, which can be told to refuse commands")
+    })
+    .exit();
+}
+
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// The next command of this name fails with this errno.
+#[track_caller]
+fn refuse(command: &str, errno: i32) {
+    assert_eq!(order(&format!("fault cmd.{command}={errno}")), 0);
+}
+
+/// What has been counted since the last call.
+fn counted(ia: &Ia, counter: IaCounter) -> u64 {
+    ia.take_counters(IaCounter::ALL).unwrap()[counter]
+}
+
+/// Connects both EPs and sends one message.
+#[track_caller]
+fn connect_and_deliver(rig: &Rig, server: Ep, client: Ep) -> Pair {
+    let mut pair = rig.connect(server, client);
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    let got = rig.deliver(&mut pair, 8);
+    assert_eq!((got.status, got.cookie), (DtoStatus::Success, 3));
+    pair
+}
+
+/// The call succeeds, and the event tells the failure. The EP can connect again after a reset.
+fn a_connect_without_a_route_ends_in_an_event() {
+    let rig = Rig::new();
+    let mut client = rig.client.ep(&EpAttr::default());
+    rig.client.ia.take_counters(IaCounter::ALL).unwrap();
+    for connects in 1..=3 {
+        refuse("resolve_addr", libc::EHOSTUNREACH);
+        client.connect(rig.server.ia.address(), 1, Some(LONG), &[], Qos::BestEffort).unwrap();
+        expect_connection(&rig.client.connect, &client, ConnectionEventKind::Unreachable);
+        assert_eq!(client.state(), EpState::Disconnected);
+        assert_eq!(counted(&rig.client.ia, IaCounter::CmErr), 1);
+        assert_eq!(client.counters().unwrap()[EpCounter::Connect], connects);
+        client.reset().unwrap();
+    }
+    let pair = connect_and_deliver(&rig, rig.server.ep(&EpAttr::default()), client);
+    assert_eq!(pair.client.counters().unwrap()[EpCounter::Connect], 4);
+    assert_eq!(counted(&rig.client.ia, IaCounter::CmErr), 0);
+    expect_nothing(&rig.client.connect);
+}
+
+/// The connection manager refuses a later step, when the call has returned already.
+fn a_connect_that_fails_on_its_way_ends_in_an_event() {
+    let rig = Rig::new();
+    let mut client = rig.client.ep(&EpAttr::default());
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    rig.client.ia.take_counters(IaCounter::ALL).unwrap();
+    for (step, sent) in [("resolve_route", 0), ("connect", 0), ("establish", 1)] {
+        refuse(step, libc::EIO);
+        client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let mut server = rig.server.ep(&EpAttr::default());
+        if sent == 1 {
+            connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
+        }
+        expect_connection(&rig.client.connect, &client, ConnectionEventKind::NonPeerRejected);
+        assert_eq!(client.state(), EpState::Disconnected);
+        let counters = rig.client.ia.take_counters(IaCounter::ALL).unwrap();
+        assert_eq!((counters[IaCounter::CmErr], counters[IaCounter::CmReqTx]), (1, sent), "{step}");
+        assert_eq!((counters[IaCounter::CmRtuTx], counters[IaCounter::CmActiveEst]), (0, 0), "{step}");
+        if sent == 1 {
+            expect_connection(&rig.server.connect, &server, ConnectionEventKind::AcceptCompletionError);
+            server.reset().unwrap();
+        }
+        client.reset().unwrap();
+    }
+    let _pair = connect_and_deliver(&rig, rig.server.ep(&EpAttr::default()), client);
+    expect_nothing(&rig.client.connect);
+}
+
+/// The device or the connection manager refuses an accept for want of memory. The EP and the
+/// receives that it has are as before: it can accept the next request.
+fn an_ep_whose_accept_fails_is_as_before() {
+    for (step, errno, counts) in
+        [("accept", libc::ENOMEM, 1), ("init_qp_attr", libc::ENOMEM, 0), ("modify_qp", libc::EINVAL, 0)]
+    {
+        let rig = Rig::new();
+        let mut server = rig.server.ep(&EpAttr::default());
+        server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+        let refused = rig.client.ep(&EpAttr::default());
+        let (_psp, arrival) = rig.ask(&refused);
+        rig.server.ia.take_counters(IaCounter::ALL).unwrap();
+        refuse(step, errno);
+        let error = arrival.cr.accept(&server, &[]).unwrap_err();
+        assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{step}: {error:?}");
+        let counters = rig.server.ia.counters().unwrap();
+        let of = |counter| counters[counter];
+        assert_eq!((of(IaCounter::CmErr), of(IaCounter::CmRepTx)), (counts, 0), "{step}");
+        assert_eq!((server.state(), server.query().unwrap().remote), (EpState::Unconnected, None));
+        drop(error);
+        expect_connection(&rig.client.connect, &refused, ConnectionEventKind::PeerRejected);
+        let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
+        let got = rig.deliver(&mut pair, 8);
+        assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5), "{step}");
+        expect_nothing(&rig.server.recv);
+        expect_nothing(&rig.server.connect);
+    }
+}
+
+/// The connection manager no longer knows the request.
+fn an_accept_without_a_request_is_aborted() {
+    let rig = Rig::new();
+    let server = rig.server.ep(&EpAttr::default());
+    let client = rig.client.ep(&EpAttr::default());
+    let (_psp, arrival) = rig.ask(&client);
+    refuse("init_qp_attr", libc::EINVAL);
+    assert_eq!(code(arrival.cr.accept(&server, &[])), dat::ABORT);
+    assert_eq!(server.state(), EpState::Unconnected);
+}
+
+/// The peer is gone: nothing was sent that counts.
+fn a_disconnect_that_nobody_hears_ends_the_connection() {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    rig.server.ia.take_counters(IaCounter::ALL).unwrap();
+    refuse("disconnect", libc::EINVAL);
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
+    assert_eq!(counted(&rig.server.ia, IaCounter::CmDreqTx), 0);
+    assert_eq!(pair.client.state(), EpState::Connected);
+}
