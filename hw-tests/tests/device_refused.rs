@@ -16,6 +16,8 @@ fn main() {
         an_ep_whose_accept_fails_is_as_before,
         an_accept_without_a_request_is_aborted,
         a_disconnect_that_nobody_hears_ends_the_connection,
+        a_setup_ends_with_each_event_of_a_failure,
+        a_connection_whose_device_goes_away_is_broken,
     ];
     let software = order("count mr") >= 0;
     doorbell_hw_tests::run_unless(tests, 1, |_| {
@@ -145,4 +147,40 @@ fn a_disconnect_that_nobody_hears_ends_the_connection() {
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
     assert_eq!(counted(&rig.server.ia, IaCounter::CmDreqTx), 0);
     assert_eq!(pair.client.state(), EpState::Connected);
+}
+
+/// The connection manager tells that the setup has failed: no address, no route, no connection.
+fn a_setup_ends_with_each_event_of_a_failure() {
+    use ConnectionEventKind::{NonPeerRejected, Unreachable};
+    let rig = Rig::new();
+    let mut client = rig.client.ep(&EpAttr::default());
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    // ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_RESPONSE come as ADDR_ERROR, ROUTE_ERROR and
+    // CONNECT_ERROR.
+    for (fault, kind) in [(0x0001, Unreachable), (0x0203, Unreachable), (0x0506, NonPeerRejected)] {
+        assert_eq!(order(&format!("fault event={fault}")), 0);
+        client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let server = rig.server.ep(&EpAttr::default());
+        if kind == NonPeerRejected {
+            connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
+        }
+        expect_connection(&rig.client.connect, &client, kind);
+        assert_eq!(client.state(), EpState::Disconnected);
+        if kind == NonPeerRejected {
+            expect_connection(&rig.server.connect, &server, ConnectionEventKind::AcceptCompletionError);
+        }
+        client.reset().unwrap();
+    }
+    let _pair = connect_and_deliver(&rig, rig.server.ep(&EpAttr::default()), client);
+    expect_nothing(&rig.client.connect);
+}
+
+/// DISCONNECTED comes as DEVICE_REMOVAL.
+fn a_connection_whose_device_goes_away_is_broken() {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    assert_eq!(order("fault event=0x0a0b"), 0);
+    pair.server.disconnect(CloseFlags::Abrupt).unwrap();
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    assert_eq!(pair.client.state(), EpState::Disconnected);
 }

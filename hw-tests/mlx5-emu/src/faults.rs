@@ -15,6 +15,7 @@
 //! | `stale` | a completion lacks its owner bit until the next explicit step |
 //! | `forge=NUMBER` | a receive completion has a wrong byte: its place times 256, and the byte |
 //! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
+//! | `event=NUMBER` | an event of rdma_cm comes as another: its number times 256, and the other |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
 use crate::commands;
@@ -53,6 +54,14 @@ pub enum Fault {
     /// A receive completion is written without its owner bit. The owner bit and every later
     /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
     LateReceive,
+    /// An event of the connection manager with the first number (`RDMA_CM_EVENT_*`) comes with the
+    /// second.
+    Event {
+        /// Its number.
+        from: u8,
+        /// The number that the program sees.
+        to: u8,
+    },
     /// The command with this name fails with this errno.
     Command(&'static str, i32),
 }
@@ -163,6 +172,12 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
             at_and_byte @ 0..0x4000 => Fault::Forge { at: (at_and_byte >> 8) as u8, byte: at_and_byte as u8 },
             _ => return Err(format!("{text}: a completion has 64 bytes")),
         },
+        "event" => match number()? {
+            from_and_to @ 0..0x1_0000 => {
+                Fault::Event { from: (from_and_to >> 8) as u8, to: from_and_to as u8 }
+            }
+            _ => return Err(format!("{text}: two numbers of one byte")),
+        },
         "error" => {
             Fault::Error(u8::try_from(number()?).map_err(|_| format!("{text}: a syndrome is one byte"))?)
         }
@@ -251,6 +266,18 @@ impl Faults {
             Fault::Error(code) => Injected::Error(code),
             _ => Injected::NotReady,
         })
+    }
+
+    /// The number with which an event of the connection manager comes.
+    pub(crate) fn event(&mut self, number: u32) -> u32 {
+        if !self.active {
+            return number;
+        }
+        let applies = |fault| matches!(fault, Fault::Event { from, .. } if u32::from(from) == number);
+        match self.strike(None, applies) {
+            Some(Fault::Event { to, .. }) => to.into(),
+            _ => number,
+        }
     }
 
     /// The place and the wrong byte of a completion that is about to be written.
@@ -394,6 +421,8 @@ mod tests {
         assert!(parse("forge=0x4000").is_err());
         assert_eq!(parse("cmd.resolve_addr=113").unwrap().fault, Fault::Command("resolve_addr", 113));
         assert!(parse("cmd.nonsense=1").is_err());
+        assert_eq!(parse("event=0x0506").unwrap().fault, Fault::Event { from: 5, to: 6 });
+        assert!(parse("event=0x10000").is_err());
         assert!(parse("delay").is_err());
     }
 

@@ -138,8 +138,11 @@ impl CmFile {
                 cm.take_event(cx, file)
             })?;
             if let Some(e) = event {
-                let reply =
-                    abi::event(e.uid, e.group.unwrap_or(e.id), e.kind as u32, e.status, &e.param, e.ece);
+                let number = match crate::device::exists() {
+                    true => crate::device::lock().faults.event(e.kind as u32),
+                    false => e.kind as u32,
+                };
+                let reply = abi::event(e.uid, e.group.unwrap_or(e.id), number, e.status, &e.param, e.ece);
                 return Ok(Some((response, reply.cut(room))));
             }
             if sys::is_nonblocking(fd) {
