@@ -7,6 +7,7 @@ use doorbell::{
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
+use std::time::{Duration, Instant};
 
 fn main() {
     let tests = tests![
@@ -31,6 +32,7 @@ fn main() {
         a_connection_to_a_silent_peer_breaks_with_a_forbidden_write,
         a_message_that_was_taken_confirms_the_connection,
         an_accept_that_is_never_confirmed_fails_with_its_peer,
+        a_reset_waits_only_until_the_device_has_taken_the_last_buffer,
     ];
     let rxe = doorbell_hw_tests::on_rxe();
     doorbell_hw_tests::run_unless(tests, 4, |name| match name {
@@ -634,4 +636,21 @@ fn an_accept_that_is_never_confirmed_fails_with_its_peer() {
         server.reset().unwrap();
     }
     expect_nothing(&rig.server.connect);
+}
+
+/// The device tells when an SRQ EP takes no more buffers. A reset need not wait longer for them.
+///
+/// On a machine that is so loaded that the time has passed, the test begins again.
+fn a_reset_waits_only_until_the_device_has_taken_the_last_buffer() {
+    /// Without the device's word, the provider waits at least twice as long.
+    const BOUND: Duration = Duration::from_millis(250);
+    let rig = Rig::new();
+    let srq = rig.server.srq(4);
+    until("a reset that waits for nothing", || {
+        let mut pair = rig.connect_srq(&srq);
+        let ends = Instant::now();
+        rig.disconnect(&pair);
+        pair.server.reset().unwrap();
+        ends.elapsed() < BOUND
+    });
 }

@@ -1,9 +1,9 @@
-//! Commands that the connection manager or the device refuses while a connection is set up or ends.
-//! The tests run one at a time, since faults of the software device belong to the process.
+//! Commands that the connection manager or the device refuses while a connection is set up or ends,
+//! and work requests that the device forgets when an EP is freed. The tests run one at a time, since faults of the software device belong to the process.
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DtoStatus, Ep, EpAttr, EpCounter, EpState, Ia,
-    IaCounter, Psp, Qos, ReturnType,
+    IaCounter, Psp, Qos, RecvPool, ReturnType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -18,6 +18,7 @@ fn main() {
         a_disconnect_that_nobody_hears_ends_the_connection,
         a_setup_ends_with_each_event_of_a_failure,
         a_connection_whose_device_goes_away_is_broken,
+        a_freed_ep_gives_back_the_buffers_that_the_device_forgets,
     ];
     let software = order("count mr") >= 0;
     doorbell_hw_tests::run_unless(tests, 1, |_| {
@@ -183,4 +184,16 @@ fn a_connection_whose_device_goes_away_is_broken() {
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
     assert_eq!(pair.client.state(), EpState::Disconnected);
+}
+
+/// The device does not complete a receive of an EP that is freed. The EP takes its buffer back.
+fn a_freed_ep_gives_back_the_buffers_that_the_device_forgets() {
+    let rig = Rig::new();
+    let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 4, SIZE).unwrap();
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    assert_eq!((pool.refill(&mut pair.server).unwrap(), pool.posted()), (4, 4));
+    assert_eq!(order("fault stale"), 0);
+    pair.server.free().unwrap();
+    assert_eq!(pool.posted(), 0);
+    assert_eq!(order("step"), 0);
 }

@@ -19,7 +19,19 @@ pub(crate) const TESTS: &[Test] = tests![
     a_request_where_nobody_listens_is_refused,
     a_request_without_an_answer_is_a_timeout,
     a_connection_that_breaks_is_counted_where_it_broke,
+    a_free_that_ends_a_connection_is_a_request,
 ];
+
+/// The peer answers the request.
+fn a_free_that_ends_a_connection_is_a_request() {
+    let rig = Rig::new();
+    let pair = rig.connect_plain(&EpAttr::default());
+    restart(&rig);
+    pair.server.free().unwrap();
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+    ia_becomes(&rig.server.ia, &[(I::EpFree, 1), (I::CmDreqTx, 1), (I::CmDrepRx, 1)]);
+    ia_becomes(&rig.client.ia, &[(I::CmDreqRx, 1), (I::CmDrepTx, 1)]);
+}
 
 fn an_ia_counts_what_is_made_and_freed() {
     let device = devices().unwrap().0;

@@ -26,7 +26,26 @@ pub(crate) const TESTS: &[Test] = tests![
     connects_to_nowhere_leave_no_memory_behind,
     a_query_tells_both_ends_of_a_connection,
     an_ended_connection_is_followed_by_none,
+    an_ep_that_accepts_has_no_service_of_its_life_before,
 ];
+
+/// An EP has connected, and then accepts: there is no service for another EP to connect to.
+fn an_ep_that_accepts_has_no_service_of_its_life_before() {
+    let rig = Rig::new();
+    let mut first = rig.connect_plain(&EpAttr::default());
+    rig.disconnect(&first);
+    first.client.reset().unwrap();
+    let (_psp, qual) = Psp::create_any(&rig.client.ia, &rig.client.cr).unwrap();
+    let active = rig.server.ep(&EpAttr::default());
+    active.connect(rig.client.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    connection_request(&rig.client.cr).cr.accept(&first.client, &[]).unwrap();
+    expect_connection(&rig.server.connect, &active, ConnectionEventKind::Established);
+    expect_connection(&rig.client.connect, &first.client, ConnectionEventKind::Established);
+    let other = rig.client.ep(&EpAttr::default());
+    let refused = other.dup_connect(&first.client, Some(LONG), &[]).unwrap_err();
+    assert_eq!(refused.return_type(), ReturnType::InvalidState);
+    assert_eq!(other.state(), EpState::Unconnected);
+}
 
 /// An EP can be connected like another one only while that one is connected.
 fn an_ended_connection_is_followed_by_none() {

@@ -88,10 +88,9 @@ impl EpInner {
         asked: &ConnInfo,
         private_data: &[u8],
     ) -> Result<()> {
-        self.check()?;
         check_private_data(private_data, 3)?;
         let mut control = self.control.lock().unwrap();
-        // The EP may have been recreated or closed meanwhile.
+        // With the lock: the EP may be recreated or closed at any time.
         self.check()?;
         let state = self.state();
         let takes_part = matches!(
