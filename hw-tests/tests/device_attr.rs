@@ -21,6 +21,7 @@ fn main() {
         quality_of_service_is_best_effort,
         zero_based_memory_is_named_from_0,
         zero_based_memory_ends_where_it_ends,
+        lmrs_can_be_as_long_as_advertised_and_no_longer,
         segments_to_be_synced_have_to_be_there,
         shared_memory_can_be_registered_as_such,
         two_ias_tell_one_evd,
@@ -31,6 +32,18 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// There is no memory for such an LMR, but its length is none of the bad parameters.
+fn lmrs_can_be_as_long_as_advertised_and_no_longer() {
+    let side = one_side();
+    let most = side.ia.attributes().max_lmr_block_size;
+    let make = |len| code(Lmr::create(&side.ia, &side.pz, len, all_privileges()));
+    assert_eq!(make(0), dat::INVALID_ARG4);
+    match usize::try_from(most) {
+        Ok(most) if most < usize::MAX => assert_eq!(make(most + 1), dat::INVALID_ARG4),
+        _ => assert_eq!(make(usize::MAX), dat::RESOURCE_MEMORY_REGION),
+    }
+}
 
 fn eps_can_have_what_is_advertised_and_no_more() {
     let side = one_side();
