@@ -2,7 +2,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpEvds,
-    EpState, Evd, EvdFlags, EventData, RmrTriplet, Srq, SrqAttr, SrqState, reason,
+    EpState, Evd, EvdFlags, EventData, IaCounter, RmrTriplet, Srq, SrqAttr, SrqState, reason,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -592,6 +592,7 @@ fn a_message_that_was_taken_confirms_the_connection() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     let attr = EpAttr::default();
+    let mut confirmed = 0;
     for (on_srq, by_wait) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut server = if on_srq { rig.server.srq_ep(&srq, &attr) } else { rig.server.ep(&attr) };
         let buffer = [rig.server.lmr.triplet(0, 64)];
@@ -615,6 +616,10 @@ fn a_message_that_was_taken_confirms_the_connection() {
         }
         assert_eq!(server.state(), EpState::Connected);
         expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
+        // The connection manager is told, and confirms in place of the peer.
+        confirmed += 1;
+        let confirmations = || rig.server.ia.counters().unwrap()[IaCounter::CmRtuRx];
+        until("a confirmation", || confirmations() == confirmed);
         server.disconnect(CloseFlags::Abrupt).unwrap();
         expect_connection(&rig.server.connect, &server, ConnectionEventKind::Disconnected);
         expect_nothing(&rig.server.connect);

@@ -279,6 +279,7 @@ impl EpInner {
         let mut control = self.control.lock().unwrap();
         control.remote = None;
         control.service = None;
+        control.last_wqe = false;
         // A UD QP receives again after the reset.
         control.drained = !self.is_ud();
         self.set_state(EpState::Unconnected);

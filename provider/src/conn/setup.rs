@@ -138,7 +138,6 @@ impl EpInner {
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
         control.drained = false;
-        control.last_wqe = false;
         self.set_state(EpState::CompletionPending);
         self.pair.drop_preposted();
         Ok(())
@@ -265,7 +264,6 @@ impl EpInner {
             return Ok(());
         }
         control.drained = false;
-        control.last_wqe = false;
         self.set_state(EpState::Connected);
         drop(control);
         self.expect_failures();
@@ -349,9 +347,8 @@ impl EpInner {
         let cm = control.cm.take();
         let _ = self.qp().to_error();
         drop(control);
-        if let Some((token, id)) = cm {
+        if let Some((token, _id)) = cm {
             self.device.cm.forget(token);
-            drop(id);
         }
         if self.srq.is_some() {
             // The first message of the connection may have arrived already.
