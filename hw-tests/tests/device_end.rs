@@ -592,8 +592,9 @@ fn a_message_that_was_taken_confirms_the_connection() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     let attr = EpAttr::default();
-    let mut confirmed = 0;
-    for (on_srq, by_wait) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (confirmed, (on_srq, by_wait)) in
+        (1..).zip([(false, false), (true, false), (false, true), (true, true)])
+    {
         let mut server = if on_srq { rig.server.srq_ep(&srq, &attr) } else { rig.server.ep(&attr) };
         let buffer = [rig.server.lmr.triplet(0, 64)];
         if on_srq {
@@ -617,7 +618,6 @@ fn a_message_that_was_taken_confirms_the_connection() {
         assert_eq!(server.state(), EpState::Connected);
         expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
         // The connection manager is told, and confirms in place of the peer.
-        confirmed += 1;
         let confirmations = || rig.server.ia.counters().unwrap()[IaCounter::CmRtuRx];
         until("a confirmation", || confirmations() == confirmed);
         server.disconnect(CloseFlags::Abrupt).unwrap();
