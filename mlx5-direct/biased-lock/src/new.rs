@@ -29,6 +29,7 @@ impl<T> BiasedMutex<T> {
 
     /// A mutex with this value that can open a [`Door`]. What its locks need is allocated as by
     /// [`BiasedMutex::reserve`].
+    #[inline(always)]
     pub fn with_doors(value: T) -> Self {
         let null = AtomicPtr::new(std::ptr::null_mut());
         let mut mutex = Self::from_parts(Raw::new(), null, true, value);

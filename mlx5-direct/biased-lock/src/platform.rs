@@ -4,8 +4,8 @@
 #![expect(unsafe_code, reason = "a system call, a load of the thread pointer, and parked threads")]
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 // The loom model has a module of this name with loom's.
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -242,10 +242,11 @@ pub(super) fn unpark_one(key: usize, release: impl FnOnce(bool)) {
 /// A bias; its type belongs to the protocol.
 type AnyBias = &'static (dyn Any + Send + Sync);
 
-type Unused = HashMap<usize, Vec<AnyBias>>;
+/// By thread. A process has few threads that own locks.
+type Unused = BTreeMap<usize, Vec<AnyBias>>;
 
 /// Biases that no [`BiasedLock`](super::BiasedLock) uses, by their thread.
-static UNUSED: LazyLock<Mutex<Unused>> = LazyLock::new(Mutex::default);
+static UNUSED: Mutex<Unused> = Mutex::new(BTreeMap::new());
 
 fn unused() -> MutexGuard<'static, Unused> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
