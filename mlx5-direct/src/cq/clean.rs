@@ -1,7 +1,7 @@
 //! Removing the entries of a QP that is gone.
 
 use super::Cq;
-use crate::cqe::{self, Completion, CqeError, CqeFields};
+use crate::cqe::{self, Completion, CqeFields};
 
 impl Cq {
     /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many.
@@ -20,11 +20,20 @@ impl Cq {
     /// need it. If `removed` panics, later entries of the QP stay in the queue.
     pub fn clean(&mut self, qpn: u32, mut removed: impl FnMut(Completion)) -> u32 {
         let mut cleaning = Cleaning { cq: self, qpn, looked_at: 0 };
-        while let Some(completion) = cleaning.look_at_next() {
-            if let Some(completion) = completion {
+        while let Some((at, op_own)) = cleaning.look_at_next() {
+            if cleaning.cq.is_of(at, qpn)
+                && let Ok(completion) = cqe::decode_other(&cleaning.cq.cqes.entry(at), op_own)
+            {
                 removed(completion);
             }
         }
+        cleaning.close_gaps()
+    }
+
+    /// As [`clean`](Self::clean), for a CQ whose entries hold no slots of an SRQ. Nothing is decoded.
+    pub fn discard(&mut self, qpn: u32) -> u32 {
+        let mut cleaning = Cleaning { cq: self, qpn, looked_at: 0 };
+        while cleaning.look_at_next().is_some() {}
         cleaning.close_gaps()
     }
 
@@ -47,18 +56,17 @@ impl Cleaning<'_> {
         self.cq.cqes.index().wrapping_add(n)
     }
 
-    /// The completion of the next waiting entry, if it is of the QP. `None` after the last entry
-    /// that can be polled.
-    fn look_at_next(&mut self) -> Option<Option<Completion>> {
-        let (n, at) = (self.looked_at, self.at(self.looked_at));
+    /// The next waiting entry: its index, and its byte of opcode and owner. `None` after the last
+    /// entry that can be polled.
+    fn look_at_next(&mut self) -> Option<(u32, u8)> {
+        let n = self.looked_at;
         let op_own = (n <= self.cq.cqes.mask()).then(|| self.cq.peek(n)).flatten()?;
-        let completion = match cqe::decode_other(&self.cq.cqes.entry(at), op_own) {
-            // Nothing behind such an entry can be polled.
-            Err(CqeError::Compressed | CqeError::Resized) => return None,
-            decoded => decoded.ok().filter(|_| self.cq.is_of(at, self.qpn)),
-        };
+        // Nothing behind such an entry can be polled.
+        if cqe::ends_queue(op_own) {
+            return None;
+        }
         self.looked_at += 1;
-        Some(completion)
+        Some((self.at(n), op_own))
     }
 
     /// Moves the other entries together, and returns how many are gone.

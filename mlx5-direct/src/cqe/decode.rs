@@ -152,6 +152,15 @@ pub(crate) fn decode_send(cqe: &impl CqeFields, wqe_counter: u16) -> SendCqe {
     }
 }
 
+/// Whether no entry behind one with this byte can be polled: it is compressed, or the last before a
+/// resize.
+pub(crate) fn ends_queue(op_own: u8) -> bool {
+    match op_own >> 4 {
+        0..=4 => payload(op_own).is_none(),
+        opcode => opcode == 5,
+    }
+}
+
 /// Decodes requester entries, receives with their payload in the entry, and errors; refuses the
 /// other entries.
 #[inline]
