@@ -280,9 +280,9 @@ TEST(no_memory_left)
     DAT_REGION_DESCRIPTION region;
     DAT_HANDLE made = DAT_HANDLE_NULL;
     DAT_LMR_CONTEXT context;
-    DAT_EVD_HANDLE async;
+    DAT_EVD_HANDLE async, held[5];
     DAT_IA_HANDLE ia;
-    int refused = 0;
+    int refused = 0, n;
 
     if (no_software_device("no_memory_left"))
         return;
@@ -307,12 +307,17 @@ TEST(no_memory_left)
             dat_lmr_create(a.ia, 0, region, 4096, a.pz, DAT_MEM_PRIV_ALL_FLAG, 0, &made, &context, NULL, NULL, NULL),
             dat_lmr_free(made));
     WITHOUT("cmd.create_cq", dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made), dat_evd_free(made));
+    /* An IA keeps some channels of freed EVDs. */
+    for (n = 0; n < 5; n++)
+        OK(dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &held[n]));
     WITHOUT("cmd.create_comp_channel", dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made),
             dat_evd_free(made));
     WITHOUT("cmd.create_srq", dat_srq_create(a.ia, a.pz, &depth, &made), dat_srq_free(made));
     WITHOUT("cmd.create_qp", dat_ep_create(a.ia, a.pz, a.recv, a.req, a.conn, &attr, &made), dat_ep_free(made));
     WITHOUT("cmd.get_context", dat_ia_open(ia_names[0], 8, &async, &ia), dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
     CHECK(refused == 7);
+    for (n = 0; n < 5; n++)
+        OK(dat_evd_free(held[n]));
 }
 
 /* With few free descriptors, an IA cannot be opened and an EVD may not be created. The failed

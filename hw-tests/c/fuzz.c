@@ -250,6 +250,20 @@ static void use_defaults(struct side *side, struct side *other)
     OK(dat_psp_free(psp));
 }
 
+/* Has the IA keep what it keeps of freed objects for later ones. */
+static void fill_spares(struct side *side)
+{
+    DAT_EVD_HANDLE evds[4];
+    DAT_PZ_HANDLE pz;
+
+    for (int i = 0; i < 4; i++)
+        OK(dat_evd_create(side->ia, 4, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evds[i]));
+    OK(dat_pz_create(side->ia, &pz));
+    for (int i = 0; i < 4; i++)
+        OK(dat_evd_free(evds[i]));
+    OK(dat_pz_free(pz));
+}
+
 /* The EVD of an IA for EPs without gets another CQ, of at least twice the size, when it has too few
  * entries. An EVD of the program would leave descriptors, too. */
 #define MORE_CQS 16
@@ -274,6 +288,8 @@ static void life(uint64_t number)
         use_defaults(sides[i], sides[1 - i]);
     while (emu("count qp") > 0)
         poll(NULL, 0, 1);
+    for (int i = 0; i < 2; i++)
+        fill_spares(sides[i]);
     opened = holdings();
     rounds = some_rounds();
     for (unsigned i = 0; i < rounds && !over() && failures == 0 && count_live(IA) == 2; i++) {

@@ -181,6 +181,14 @@ static void close_ia(void)
     OK(dat_ia_close(new_ia, DAT_CLOSE_ABRUPT_FLAG));
 }
 
+/* An IA keeps the protection domain of a freed PZ for the next one, so a second PZ needs a new one. */
+static DAT_PZ_HANDLE first_pz;
+
+static void make_first_pz(void)
+{
+    OK(dat_pz_create(a.ia, &first_pz));
+}
+
 static DAT_RETURN make_pz(void)
 {
     return dat_pz_create(a.ia, &made);
@@ -189,6 +197,7 @@ static DAT_RETURN make_pz(void)
 static void free_pz(void)
 {
     OK(dat_pz_free(made));
+    OK(dat_pz_free(first_pz));
 }
 
 static DAT_RETURN make_lmr(void)
@@ -445,7 +454,7 @@ static void with_each_failure(const struct call *call, enum place place, int nee
 
 static const struct call calls[] = {
     {"dat_ia_open", nothing, open_ia, close_ia, YES, YES},
-    {"dat_pz_create", nothing, make_pz, free_pz, YES, YES},
+    {"dat_pz_create", make_first_pz, make_pz, free_pz, YES, YES},
     {"dat_lmr_create", nothing, make_lmr, free_lmr, YES, YES},
     {"dat_evd_create for completions", nothing, make_dto_evd, free_evd, YES, YES},
     {"dat_evd_create for connections", nothing, make_connection_evd, free_evd, YES, NO},

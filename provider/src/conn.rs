@@ -149,7 +149,14 @@ impl Ep {
         if let Err(error) = self.can_free() {
             return Err(Refused { object: self, error });
         }
+        let pair = Arc::downgrade(&self.inner.pair);
         self.inner.close();
+        drop(self);
+        if let Some(pair) = pair.upgrade() {
+            // Another thread still looks at the EP, and destroys the QP when it has finished. The
+            // device stops now.
+            let _ = pair.qp().to_reset();
+        }
         Ok(())
     }
 

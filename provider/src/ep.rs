@@ -470,8 +470,9 @@ impl EpInner {
     pub(crate) fn detach(&self) {
         self.device.rkeys.ep_gone(self.id);
         let qp = self.qp();
-        self.recv_evd.unregister(qp.num(), self.id);
-        self.request_evd.unregister(qp.num(), self.id);
+        let holds = self.srq.is_some() || !self.device.pools.is_empty();
+        self.recv_evd.unregister(qp.num(), self.id, holds);
+        self.request_evd.unregister(qp.num(), self.id, holds);
         self.recv_evd.detach(self.id, self.room.recv);
         self.request_evd.detach(self.id, self.room.request);
         self.room.give_back(&qp, &self.recv_evd, &self.request_evd);

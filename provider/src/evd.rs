@@ -300,7 +300,8 @@ impl EvdInner {
         let id = EvdId(next_id());
         let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
-        let channel = with_cq.then(|| device.path.channel(&device.context)).transpose().map_err(no_evd)?;
+        let channel = || device.channels.take(device.path, &device.context);
+        let channel = with_cq.then(channel).transpose().map_err(no_evd)?;
         let cq = with_cq
             .then(|| Cq::create(&device.context, qlen as u32, channel.as_ref(), 0, id.0))
             .transpose()
@@ -340,6 +341,7 @@ impl EvdInner {
                 enabled: true,
                 cno: None,
                 alert: Alert::new(&device.context),
+                stale: false,
                 demand: 0,
                 counts: EvdCounts::default(),
                 deferred: Deferred::default(),
@@ -401,11 +403,12 @@ impl EvdInner {
             return;
         }
         let mut queue = self.queue();
-        let deferred = self.harvest(&mut queue).unwrap_or_default();
+        // What is on the CQ holds something only of these.
+        let holds = queue.pairs.len() + queue.srqs.len() > 0;
+        let deferred = holds.then(|| self.harvest(&mut queue).ok()).flatten().unwrap_or_default();
         queue.slow_path |= SlowPath::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
-        queue.pairs.clear();
         let srqs = std::mem::take(&mut queue.srqs);
         let cno = queue.cno.take();
         let watched = std::mem::take(&mut queue.alert.watched);
@@ -483,5 +486,12 @@ impl AsyncSink for EvdInner {
 impl Drop for EvdInner {
     fn drop(&mut self) {
         self.close();
+        if let Some(channel) = self.channel.take()
+            && !self.device.is_inherited()
+        {
+            // The CQs go first, and their events with them.
+            drop(self.queue.get_mut().cq.take());
+            self.device.channels.give_back(channel);
+        }
     }
 }

@@ -72,10 +72,9 @@ impl crate::fork::Inherit for PzInner {
 impl PzInner {
     /// A zone that is not in the device's registry.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
-        let pd = Pd::alloc(&device.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e))?;
         Ok(Arc::new(Self {
             device: device.clone(),
-            pd,
+            pd: device.take_pd()?,
             number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
@@ -101,6 +100,12 @@ impl PzInner {
 
     pub(crate) fn close(&self) -> bool {
         self.live.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Drop for PzInner {
+    fn drop(&mut self) {
+        self.device.return_pd(&self.pd);
     }
 }
 

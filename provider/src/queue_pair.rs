@@ -610,6 +610,23 @@ impl QueuePair {
         receives.preposted = PrePosted::default();
     }
 
+    /// Takes all work requests off their queues, which the device has stopped. Calls `drop_one` for
+    /// each that names a buffer.
+    pub(crate) fn abandon_pending(&self, drop_one: impl Fn(WrInfo)) {
+        let mut receives = self.receives.lock();
+        while let Some(receive) = receives.ring.pop_front() {
+            drop_one(receive.info);
+        }
+        drop(receives);
+        let mut requests = self.requests.lock();
+        while let Some(request) = requests.take_first() {
+            // A bind carries the number of its RMR in place of the pool.
+            if request.op != DtoOp::RmrBind {
+                drop_one(request.info());
+            }
+        }
+    }
+
     /// Drops the pre-posted segments. From the start of a connection the device may use the
     /// receives, so they stay in this queue.
     pub(crate) fn drop_preposted(&self) {

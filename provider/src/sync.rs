@@ -306,6 +306,7 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     }
 
     /// As [`BiasedMutex::new`], for a mutex that can open a [`Door`].
+    #[inline(always)]
     pub(crate) fn with_doors(value: T) -> Self {
         Self(biased_lock::BiasedMutex::with_doors(value))
     }
@@ -328,6 +329,10 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     pub(crate) fn try_lock_fast(&self) -> Option<BiasedMutexGuard<'_, T>> {
         let guard = self.0.try_lock_fast()?;
         Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
     }
 
     /// The lock behind the rank, for its door.

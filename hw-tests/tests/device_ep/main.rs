@@ -2,6 +2,7 @@
 
 mod calls;
 mod create;
+mod free;
 mod inline;
 mod requests;
 mod retry;
@@ -11,7 +12,7 @@ use doorbell_hw_tests::Side;
 
 fn main() {
     doorbell_hw_tests::run(
-        &[create::TESTS, calls::TESTS, requests::TESTS, retry::TESTS, inline::TESTS].concat(),
+        &[create::TESTS, calls::TESTS, requests::TESTS, retry::TESTS, inline::TESTS, free::TESTS].concat(),
     )
     .exit();
 }

@@ -315,7 +315,8 @@ impl EpInner {
         self.set_state(EpState::Disconnected);
         control.drained = !used;
         drop(control);
-        if used {
+        let waits = used && !self.drop_work(state == EpState::Disconnected);
+        if waits {
             let _ = self.qp().to_error();
         }
         if let Some((token, id)) = cm {
@@ -326,7 +327,7 @@ impl EpInner {
                 self.device.cm.forget(token);
             }
         }
-        if used {
+        if waits {
             self.drain();
         }
         self.close_datagrams();

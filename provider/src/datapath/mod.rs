@@ -254,7 +254,8 @@ impl CqPath {
         }
     }
 
-    /// Removes the completions of this QP, which was reset or destroyed. Calls `removed` for each.
+    /// Removes the completions of this QP, which was reset or destroyed. Calls `removed` for each that
+    /// holds an entry of an SRQ, and perhaps for others.
     pub(crate) fn clean(&mut self, qpn: u32, removed: impl FnMut(&Completion)) {
         match self {
             Self::Verbs(cq) => cq.clean(qpn, removed),

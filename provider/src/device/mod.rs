@@ -7,6 +7,7 @@
 mod address_handles;
 mod async_events;
 mod attributes;
+mod channels;
 mod cm;
 mod cm_events;
 mod lmr_table;
@@ -19,6 +20,7 @@ mod settings;
 mod signals;
 
 pub(crate) use address_handles::{AddressHandles, UdRoute};
+pub(crate) use channels::Channels;
 pub(crate) use cm::{Cm, CmHandler};
 pub(crate) use lmr_table::{LkeyCache, LmrTable, Use};
 pub(crate) use pools::Pools;
@@ -33,7 +35,7 @@ use crate::datapath::DataPath;
 use crate::event_data::AsyncEvent;
 use crate::sync::{Mutex, rank};
 use crate::{Error, IaAttr, IaCounter, ProviderAttr, Result, Subtype};
-use rxe_fallback::{AtomicCap, CmId, Context, EventChannel};
+use rxe_fallback::{AtomicCap, CmId, Context, EventChannel, Pd};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,6 +63,10 @@ pub(crate) struct Device {
     pub(crate) registry: Registry,
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) channels: Channels,
+    /// A protection domain for the next PZ, unless there is none: the first, or that of a freed PZ.
+    /// The device takes longer to create and to free a domain than the rest of these calls takes.
+    spare_pd: Mutex<{ rank::TABLE }, Option<Pd>>,
     pub(crate) counts: IaCounts,
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
     order: Mutex<{ rank::ORDER }, ()>,
@@ -108,6 +114,9 @@ impl Device {
             registry: Registry::default(),
             reactor,
             signals: Signals::new(),
+            channels: Channels::default(),
+            // Without it, the creation of a PZ tells what is missing.
+            spare_pd: Mutex::new(Pd::alloc(&context).ok()),
             counts: IaCounts::new(context.sysfs_path(), port),
             async_sink: Mutex::default(),
             order: Mutex::new(()),
@@ -117,6 +126,22 @@ impl Device {
             cm: Cm::new(channel),
             context,
         }))
+    }
+
+    /// A protection domain without objects.
+    pub(crate) fn take_pd(&self) -> Result<Pd> {
+        let spare = self.spare_pd.lock().unwrap().take();
+        spare.map_or_else(
+            || Pd::alloc(&self.context).map_err(|e| Error::verb(Subtype::ResourceProtectionDomain, e)),
+            Ok,
+        )
+    }
+
+    /// Takes back the protection domain of a PZ that is gone, unless an object still has it.
+    pub(crate) fn return_pd(&self, pd: &Pd) {
+        if !self.is_inherited() && !pd.is_shared() {
+            self.spare_pd.lock().unwrap().get_or_insert_with(|| pd.clone());
+        }
     }
 
     /// Starts the progress thread.

@@ -25,6 +25,11 @@ impl Pools {
         self.0.lock().unwrap().remove(&number);
     }
 
+    /// Whether there is no pool, so that no work request names a buffer of one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().is_empty()
+    }
+
     /// Returns a buffer whose completion no program will reap to its pool. Pool 0 is no pool.
     pub(crate) fn return_unseen(&self, pool: u32, cookie: u64) {
         if pool == 0 {

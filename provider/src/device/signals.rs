@@ -15,8 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The number of eventfds that a device keeps. It has more only while EVDs use more.
 const KEPT: usize = 8;
 
-/// Descriptors that [`Signals::fill`] leaves to others.
+/// Descriptors that what is kept leaves to others.
 const FOR_OTHERS: u64 = 64;
+
+/// Whether the process has descriptors for others beside this one.
+pub(super) fn leaves_room(fd: BorrowedFd<'_>) -> bool {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    // The kernel gives the lowest number that is free.
+    fd.as_raw_fd() as u64 + FOR_OTHERS <= limit
+}
 
 fn eventfd() -> nix::Result<EventFd> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
@@ -42,12 +49,10 @@ impl Signals {
 
     /// Makes eventfds until there are [`KEPT`], or until the process has few descriptors left.
     pub(crate) fn fill(&self) {
-        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
         let mut eventfds = self.0.lock().unwrap();
         while eventfds.all < KEPT {
             let Ok(fd) = eventfd() else { return };
-            // The kernel gives the lowest number that is free.
-            if fd.as_fd().as_raw_fd() as u64 + FOR_OTHERS > limit {
+            if !leaves_room(fd.as_fd()) {
                 return;
             }
             eventfds.spare.push(fd);

@@ -54,6 +54,32 @@ impl EpInner {
         }
     }
 
+    /// Drops the work requests of an EP that is being freed (R172), so that nothing of the EP is left
+    /// to wait for. The device is stopped first, unless the QP is in error and no buffer of a pool
+    /// can be in use: the end of the QP stops it as well.
+    ///
+    /// Returns false if the device has to complete the work requests first: entries of an SRQ return
+    /// only by completions, and a QP that cannot be reset may still use its buffers.
+    pub(crate) fn drop_work(&self, in_error: bool) -> bool {
+        if self.srq.is_some() {
+            return false;
+        }
+        let ending = self.ending.lock().unwrap();
+        if !(in_error && self.device.pools.is_empty()) {
+            let qp = self.qp();
+            if let Err(error) = qp.to_reset() {
+                tracing::warn!(%error, ep = self.id.0, "the QP of an EP that is freed cannot be reset");
+                return false;
+            }
+            self.recv_evd.clean(qp.num());
+            self.request_evd.clean(qp.num());
+            self.pair.abandon_pending(|info| self.device.pools.return_unseen(info.pool, info.cookie));
+        }
+        self.control.lock().unwrap().drained = true;
+        drop(ending);
+        true
+    }
+
     /// Returns the QP to its state before a connection that failed to start. In RESET a device
     /// forgets posted receives, so they are posted again. No request was posted.
     pub(crate) fn start_over(&self) -> crate::Result<()> {

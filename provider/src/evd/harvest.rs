@@ -54,14 +54,19 @@ impl EvdInner {
     }
 
     /// Forgets the queue pair, drops the EP's events and releases what those events hold (R172).
-    /// The completions of the queue pair are harvested first, so that buffers of pools return.
-    pub(crate) fn unregister(&self, qpn: u32, ep: EpId) {
-        if let Err(error) = self.harvest_now() {
+    /// `holds`: completions of the queue pair may hold an entry of an SRQ or a buffer of a pool.
+    /// They are harvested first, so that both return.
+    pub(crate) fn unregister(&self, qpn: u32, ep: EpId, holds: bool) {
+        if holds && let Err(error) = self.harvest_now() {
             tracing::error!(%error, "cannot harvest an EVD");
         }
         let mut queue = self.queue();
-        // Without memory a harvest leaves completions behind.
-        self.clean_queue(&mut queue, qpn);
+        if holds {
+            // Without memory a harvest leaves completions behind.
+            self.clean_queue(&mut queue, qpn);
+        } else {
+            queue.stale = true;
+        }
         queue.pairs.remove(qpn);
         queue.alert.mark(qpn, false);
         // Rotates the queue in place: there may be no memory for a second queue.
@@ -126,6 +131,16 @@ impl EvdInner {
         let mut queue = self.queue();
         let deferred = self.harvest(&mut queue)?;
         queue.defer(deferred);
+        Ok(())
+    }
+
+    /// Takes completions of QPs that are gone off the CQ, before other QPs need the room.
+    pub(super) fn drop_stale(&self, queue: &mut Queue) -> Result<()> {
+        if queue.stale {
+            let deferred = self.harvest(queue)?;
+            queue.defer(deferred);
+            queue.stale = false;
+        }
         Ok(())
     }
 

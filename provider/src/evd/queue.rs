@@ -44,6 +44,8 @@ pub(crate) struct Queue {
     pub(crate) enabled: bool,
     pub(crate) cno: Option<Arc<CnoInner>>,
     pub(crate) alert: Alert,
+    /// Completions of QPs that are gone may take room on the CQ.
+    pub(crate) stale: bool,
     /// The number of CQ entries that all attached streams together may need.
     pub(crate) demand: u32,
     pub(crate) counts: EvdCounts,
@@ -200,7 +202,7 @@ pub(crate) struct Pairs<P = QueuePair> {
 
 impl<P> Default for Pairs<P> {
     fn default() -> Self {
-        Self { near: std::array::from_fn(|_| Near::default()), all: Numbered::default() }
+        Self { near: [const { Near { swapped: 0, pair: None } }; NEAR], all: Numbered::default() }
     }
 }
 
@@ -210,12 +212,6 @@ struct Near<P> {
     /// The number with its bytes swapped, as it is in a completion of the direct path.
     swapped: u32,
     pair: Option<Arc<P>>,
-}
-
-impl<P> Default for Near<P> {
-    fn default() -> Self {
-        Self { swapped: 0, pair: None }
-    }
 }
 
 /// Places of the small table.
@@ -264,11 +260,6 @@ impl<P> Pairs<P> {
         if place.swapped == qpn.swap_bytes() {
             place.pair = None;
         }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.near = std::array::from_fn(|_| Near::default());
-        self.all.clear();
     }
 }
 

@@ -52,6 +52,7 @@ impl EvdInner {
         let demand = queue.demand.saturating_add(room);
         let depth = demand.max(queue.qlen as u32);
         queue.streams.try_reserve(streams.len())?;
+        self.drop_stale(&mut queue)?;
         if let Some(cq) = &mut queue.cq
             && room > 0
         {
@@ -140,6 +141,7 @@ impl EvdInner {
     /// No memory, or the device has no such CQ.
     pub(crate) fn lend(&self, entries: u32) -> Result<Option<Cq>> {
         let mut queue = self.queue();
+        self.drop_stale(&mut queue)?;
         let Some(cq) = &mut queue.cq else { return Ok(None) };
         let (cq, made) = cq.lend(entries)?;
         if made {

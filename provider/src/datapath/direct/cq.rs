@@ -256,9 +256,10 @@ impl DirectCqs {
     }
 
     /// Removes the completions of this QP, which the device writes no more. Calls `removed` for
-    /// each.
+    /// each that holds an entry of an SRQ.
     pub(crate) fn clean(&mut self, qpn: u32, mut removed: impl FnMut(&Completion)) {
-        for cq in self.all() {
+        self.shared.iter_mut().for_each(|cq| _ = cq.cq.discard(qpn));
+        for cq in &mut self.receives {
             let srq = cq.srq;
             cq.cq.clean(qpn, |cqe| {
                 if let Some(completion) = translate(srq, &cqe) {
