@@ -347,13 +347,24 @@ impl EvdInner {
                 deferred: Deferred::default(),
             }),
         });
-        if inner.channel.is_some() {
-            device.reactor.add_source(id.0, &inner)?;
-        }
-        if !discards {
-            device.register(Class::Evd, id.0, &inner, &[IaCounter::EvdCreate])?;
+        if let Err(error) = inner.enlist() {
+            // A call that fails keeps nothing: with a clone, the channel does not stay for the next EVD.
+            let _channel = inner.channel.clone();
+            drop(inner);
+            return Err(error);
         }
         Ok(inner)
+    }
+
+    /// Puts the EVD where its events and calls look for it.
+    fn enlist(self: &Arc<Self>) -> Result<()> {
+        if self.channel.is_some() {
+            self.device.reactor.add_source(self.id.0, self)?;
+        }
+        if !self.discards {
+            self.device.register(Class::Evd, self.id.0, self, &[IaCounter::EvdCreate])?;
+        }
+        Ok(())
     }
 
     pub(crate) fn read_counts(&self, reset: &[EvdCounter]) -> Counters<EvdCounter> {

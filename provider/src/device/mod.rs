@@ -68,6 +68,8 @@ pub(crate) struct Device {
     /// The device takes longer to create and to free a domain than the rest of these calls takes.
     spare_pd: Mutex<{ rank::TABLE }, Option<Pd>>,
     pub(crate) counts: IaCounts,
+    /// The device has had an EP for datagrams.
+    pub(crate) sends_datagrams: AtomicBool,
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
     order: Mutex<{ rank::ORDER }, ()>,
     live: AtomicBool,
@@ -118,6 +120,7 @@ impl Device {
             // Without it, the creation of a PZ tells what is missing.
             spare_pd: Mutex::new(Pd::alloc(&context).ok()),
             counts: IaCounts::new(context.sysfs_path(), port),
+            sends_datagrams: AtomicBool::new(false),
             async_sink: Mutex::default(),
             order: Mutex::new(()),
             live: AtomicBool::new(true),
@@ -240,7 +243,9 @@ impl Device {
     /// deregistered: programs need not wait for the completions of datagrams (the last one may have
     /// none), and the device reads the memory after the post.
     pub(crate) fn finish_sends(&self) {
-        self.registry.each(Class::Ep, Member::finish_sends);
+        if self.sends_datagrams.load(Ordering::Acquire) {
+            self.registry.each(Class::Ep, Member::finish_sends);
+        }
     }
 
     /// Whether the device has remote atomics.

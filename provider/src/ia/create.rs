@@ -81,7 +81,13 @@ impl Pz {
         ia.device.check()?;
         small_headroom()?;
         let inner = PzInner::new(&ia.device)?;
-        ia.device.register(Class::Pz, inner.number.into(), &inner, &[IaCounter::PzCreate])?;
+        if let Err(error) = ia.device.register(Class::Pz, inner.number.into(), &inner, &[IaCounter::PzCreate])
+        {
+            // A call that fails keeps nothing: with a clone, the domain does not stay for the next PZ.
+            let _domain = inner.pd.clone();
+            drop(inner);
+            return Err(error);
+        }
         Ok(Self { inner })
     }
 }
