@@ -559,7 +559,13 @@ mod tests {
         }
         assert_eq!(device_addresses(0, 1 << 63), None);
         assert_eq!(device_addresses(4096, u64::MAX - 4096), None);
-        assert!(device_addresses(0, 1).unwrap() >= before);
+        let last = device_addresses(0, 1).unwrap();
+        assert!(last >= before);
+        // Up to the last one, and no further.
+        let (next, end) = (last + (2 << 20), 1 << 63);
+        assert_eq!(device_addresses(0, end - next + 1), None);
+        assert_eq!(device_addresses(0, end - next), Some(next));
+        assert_eq!(device_addresses(0, 1), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, Psp, Srq,
+    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, Psp, Srq, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig};
@@ -234,6 +234,30 @@ pub(crate) fn a_thread_waits_after_the_progress_thread_took_the_event() {
         steps.reach("go");
         assert_eq!(waiter.join().unwrap().cookie, 1);
     });
+    drop(placed);
+}
+
+/// The device has reported a low watermark, and the progress thread is about to handle the event. A
+/// thread of the program sets another value first: the program gets the event of the former one,
+/// once.
+pub(crate) fn a_low_watermark_is_set_before_its_event_is_handled() {
+    let rig = Rig::new();
+    let (thread, _srq, _pair) = progress_thread(&rig);
+    let mut srq = rig.server.srq(8);
+    let mut pair = rig.connect_srq(&srq);
+    rig.server.post(&mut srq, 4, 64, 0, 0);
+    srq.set_low_watermark(2).unwrap();
+    let (steps, placed) = stop(thread, &["SrqInner::low"]);
+    for _ in 0..3 {
+        rig.deliver(&mut pair, 8);
+    }
+    steps.wait_for("stopped");
+    srq.set_low_watermark(0).unwrap();
+    let event = asynchronous(&rig.server.ia);
+    assert_eq!((event.object, event.reason), (AsyncObject::Srq(srq.id()), reason::SRQ_LOW_WATERMARK));
+    steps.reach("go");
+    let_progress_catch_up(&rig);
+    expect_nothing(rig.server.ia.async_evd());
     drop(placed);
 }
 

@@ -27,6 +27,7 @@ fn main() {
             an_ep_is_connected_again_before_its_device_event_finds_it,
             an_ep_is_connected_again_before_its_device_event_is_handled,
             a_thread_waits_after_the_progress_thread_took_the_event,
+            a_low_watermark_is_set_before_its_event_is_handled,
             a_message_that_shows_before_the_reset_counts,
         ],
         1,
