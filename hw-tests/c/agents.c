@@ -206,11 +206,14 @@ static void querying_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
 
     (void)data;
     while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS) {
-        agent_answer = dat_rmr_query(agent_queries, DAT_RMR_FIELD_ALL, &param);
+        /* An event of an earlier overflow may come late. It counts only if there is an EP to free. */
+        DAT_EP_HANDLE ep = __atomic_exchange_n(&agent_frees, DAT_HANDLE_NULL, __ATOMIC_ACQ_REL);
+        DAT_RETURN answer = dat_rmr_query(agent_queries, DAT_RMR_FIELD_ALL, &param);
+
+        if (ep == DAT_HANDLE_NULL)
+            continue;
         /* Every RMR is told that the EP goes. */
-        if (agent_frees != DAT_HANDLE_NULL && agent_answer == DAT_SUCCESS)
-            agent_answer = dat_ep_free(agent_frees);
-        agent_frees = DAT_HANDLE_NULL;
+        agent_answer = answer == DAT_SUCCESS ? dat_ep_free(ep) : answer;
         __atomic_add_fetch(&agent_acted, 1, __ATOMIC_RELEASE);
     }
 }
@@ -289,7 +292,7 @@ static void use_the_rmr_of_a_bind(int for_ep)
 
     agent_acted = 0;
     agent_answer = 77;
-    agent_frees = plain_ep(&a);
+    __atomic_store_n(&agent_frees, plain_ep(&a), __ATOMIC_RELEASE);
     fill_requests(pair);
     bind_to(agent_queries, ep, 64);
     until(&agent_acted, 1);
@@ -301,7 +304,7 @@ static void use_the_rmr_of_a_bind(int for_ep)
         for (DAT_COUNT i = 0; i < messages; i++)
             SEND(pair, 8);
         agent_answer = 77;
-        agent_frees = plain_ep(&a);
+        __atomic_store_n(&agent_frees, plain_ep(&a), __ATOMIC_RELEASE);
         bind_to(agent_queries, ep, 128);
         until(&agent_acted, before + 1);
         EXPECT(DAT_SUCCESS, agent_answer);
