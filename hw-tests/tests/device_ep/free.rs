@@ -23,7 +23,8 @@ fn unread_completions_of_freed_eps_take_no_room() {
     const EPS: usize = 40;
     const REQUESTS: Count = 16;
     let rig = Rig::patient();
-    let requests = Evd::create(&rig.client.ia, 1, None, EvdFlags::DTO).unwrap();
+    // Room for all requests of one EP, in case a disconnect comes before their acknowledgements.
+    let requests = Evd::create(&rig.client.ia, REQUESTS, None, EvdFlags::DTO).unwrap();
     let attr = EpAttr { max_request_dtos: REQUESTS, ..EpAttr::default() };
     for n in 0..EPS {
         let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };
