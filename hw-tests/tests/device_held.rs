@@ -2,16 +2,15 @@
 //! completion comes late. Also completions that the device has written wrongly, and memory that it
 //! does not give back. The tests run one at a time, since faults and counters of the software
 //! device belong to the process.
-#![expect(unsafe_code, reason = "orders to the software device, by its C function")]
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr,
     EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr,
-    RmrBind, VaType,
+    RmrBind, Srq, VaType,
 };
 use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::software::order;
 use doorbell_hw_tests::{Pair, Rig, dat, tests};
-use std::ffi::{CString, c_char};
 use std::time::{Duration, Instant};
 
 fn main() {
@@ -66,21 +65,6 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
-
-/// The software device's answer to an order (mlx5-emu/src/orders.rs); -1 on other devices.
-fn order(text: &str) -> i64 {
-    type Control = unsafe extern "C" fn(*const c_char) -> i64;
-    let text = CString::new(text).unwrap();
-    // SAFETY: the name is a string with a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr()) };
-    if found.is_null() {
-        return -1;
-    }
-    // SAFETY: the device's function of this name has this type.
-    let control = unsafe { std::mem::transmute::<*mut libc::c_void, Control>(found) };
-    // SAFETY: a string with a NUL.
-    unsafe { control(text.as_ptr()) }
-}
 
 /// An EVD reserves CQ room for each SRQ whose EPs receive there. EPs that are created and freed on
 /// one SRQ, one at a time, need that room once. The test makes more EPs than the longest CQ could
@@ -240,6 +224,17 @@ fn late_completion_before_the_last_wqe_event_is_no_flush() {
     }
 }
 
+/// Connects an EP that receives from the SRQ on an EVD of its own, since completions of one CQ do not
+/// overtake each other.
+fn connect_apart(rig: &Rig, srq: &Srq) -> (Evd, Pair) {
+    let recv = rig.server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
+    let attr = EpAttr::default();
+    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, srq, &attr).unwrap();
+    let pair = rig.connect(ep, rig.client.ep(&attr));
+    (recv, pair)
+}
+
 /// The EP ends in this life of its QP. Returns false if the completion came too late.
 fn completion_in_time_is_no_flush(lives: u32) -> bool {
     /// Much longer than an EP takes to end once its last completion has come, and shorter than the
@@ -249,12 +244,7 @@ fn completion_in_time_is_no_flush(lives: u32) -> bool {
     const BOUND: Duration = Duration::from_millis(500);
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
-    // Its own EVD, since completions of one CQ do not overtake each other.
-    let recv = rig.server.evd(EvdFlags::DTO);
-    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
-    let attr = EpAttr::default();
-    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
-    let mut ended = rig.connect(ep, rig.client.ep(&attr));
+    let (recv, mut ended) = connect_apart(&rig, &srq);
     for _ in 1..lives {
         rig.disconnect(&ended);
         ended.server.reset().unwrap();
@@ -289,11 +279,7 @@ fn completion_in_time_is_no_flush(lives: u32) -> bool {
 fn a_late_completion_counts_though_its_qp_cannot_be_reset() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
-    let recv = rig.server.evd(EvdFlags::DTO);
-    let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
-    let attr = EpAttr::default();
-    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
-    let mut ended = rig.connect(ep, rig.client.ep(&attr));
+    let (recv, mut ended) = connect_apart(&rig, &srq);
     let mut other = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 3, 64, 0, 40);
     assert_eq!(order("fault late"), 0);

@@ -1,5 +1,6 @@
 //! Commands that the connection manager or the device refuses while a connection is set up or ends,
-//! and work requests that the device forgets when an EP is freed. The tests run one at a time, since faults of the software device belong to the process.
+//! and work requests that the device forgets when an EP is freed. The tests run one at a time, since
+//! faults of the software device belong to the process.
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DtoStatus, Ep, EpAttr, EpCounter, EpState, Ia,

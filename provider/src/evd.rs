@@ -416,7 +416,7 @@ impl EvdInner {
         let mut queue = self.queue();
         // What is on the CQ holds something only of these.
         let holds = queue.pairs.len() + queue.srqs.len() > 0;
-        let deferred = holds.then(|| self.harvest(&mut queue).ok()).flatten().unwrap_or_default();
+        let deferred = if holds { self.harvest(&mut queue).unwrap_or_default() } else { Deferred::default() };
         queue.slow_path |= SlowPath::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);

@@ -118,10 +118,7 @@ impl CompChannel {
     /// Whether there are clones of this channel: each of its CQs has one.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        let shared = Arc::strong_count(&self.inner) > 1;
-        // The CQ that had the last clone is gone from the device.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        shared
+        crate::is_shared(&self.inner)
     }
 
     /// The device of the channel.

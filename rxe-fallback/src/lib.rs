@@ -80,4 +80,4 @@ pub use srq::{MOST_STAGED, Srq, SrqAttr, SrqInit, StagedRecv};
 pub use ud::{GRH_LEN, UdRecvBuffer, UdRecvWr};
 pub use wr::{PostError, PostListError, RecvWr, Sge};
 
-pub(crate) use util::{log_failed_drop, set_nonblocking, token_from, token_into};
+pub(crate) use util::{is_shared, log_failed_drop, set_nonblocking, token_from, token_into};

@@ -64,10 +64,7 @@ impl Pd {
     /// Whether there are clones of this PD: every object that was made in it has one.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        let shared = Arc::strong_count(&self.inner) > 1;
-        // The object that had the last clone is gone from the device.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        shared
+        crate::is_shared(&self.inner)
     }
 
     /// Whether `other` is a clone of this PD.

@@ -1,6 +1,8 @@
 //! Small things that several objects need.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -25,6 +27,14 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(failed)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
     Ok(())
+}
+
+/// Whether there is more than one reference to this object. If not, what the others did with it has
+/// happened before.
+pub(crate) fn is_shared<T>(object: &Arc<T>) -> bool {
+    let shared = Arc::strong_count(object) > 1;
+    fence(Ordering::Acquire);
+    shared
 }
 
 /// A drop cannot return an error; the log gets it.

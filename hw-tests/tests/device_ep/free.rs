@@ -130,12 +130,10 @@ fn a_new_evd_has_no_event_of_a_freed_one() {
 /// A PZ is dropped while an LMR of it is left. An EP in the next PZ gives no access to that LMR.
 fn memory_of_a_dropped_pz_stays_out_of_the_next() {
     let rig = Rig::patient();
-    let (old, lmr) = {
+    let lmr = {
         let pz = Pz::create(&rig.server.ia).unwrap();
-        let lmr = Lmr::create(&rig.server.ia, &pz, 4096, MemPriv::all()).unwrap();
-        (pz, lmr)
+        Lmr::create(&rig.server.ia, &pz, 4096, MemPriv::all()).unwrap()
     };
-    drop(old);
     for _ in 0..2 {
         let pz = Pz::create(&rig.server.ia).unwrap();
         let server = Ep::create(&rig.server.ia, &pz, rig.server.evds(), None).unwrap();

@@ -9,8 +9,8 @@ use doorbell::{
     EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, Psp, Srq, reason,
 };
 use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::software::order;
 use doorbell_hw_tests::{Pair, Rig};
-use std::ffi::{CStr, c_char};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -261,20 +261,6 @@ pub(crate) fn a_low_watermark_is_set_before_its_event_is_handled() {
     drop(placed);
 }
 
-/// The software device's answer to an order (mlx5-emu/src/orders.rs); -1 on other devices.
-pub(crate) fn order(text: &CStr) -> i64 {
-    type Control = unsafe extern "C" fn(*const c_char) -> i64;
-    // SAFETY: the name is a string with a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr()) };
-    if found.is_null() {
-        return -1;
-    }
-    // SAFETY: the device's function of this name has this type.
-    let control = unsafe { std::mem::transmute::<*mut libc::c_void, Control>(found) };
-    // SAFETY: a string with a NUL.
-    unsafe { control(text.as_ptr()) }
-}
-
 /// The device has not completed a receive in time, so the progress thread is about to reset the QP
 /// of the ended EP. Just before, the completion shows: it counts.
 pub(crate) fn a_message_that_shows_before_the_reset_counts() {
@@ -284,7 +270,7 @@ pub(crate) fn a_message_that_shows_before_the_reset_counts() {
     let (thread, _srq, _pair) = progress_thread(&rig);
     let mut pair = rig.connect_plain(&EpAttr::default());
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
-    assert_eq!(order(c"fault late"), 0);
+    assert_eq!(order("fault late"), 0);
     assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
     let shown = Arc::new(OnceLock::new());
     let ends = Instant::now();
@@ -302,7 +288,7 @@ pub(crate) fn a_message_that_shows_before_the_reset_counts() {
                 last.1 = true;
             }
             if last.1 && lock == "EpInner::ending" && shown.set(()).is_ok() {
-                assert_eq!(order(c"release"), 0);
+                assert_eq!(order("release"), 0);
             }
             last.0 = lock;
         }

@@ -1,10 +1,6 @@
 //! Threads of the program and the progress thread use one EP, in an order that the test sets: a
 //! thread stops before it takes a given lock until the other thread has reached its own step. Debug
 //! builds only, since release builds have no hook in the locks.
-#![cfg_attr(
-    debug_assertions,
-    expect(unsafe_code, reason = "an order to the software device, by its C function")
-)]
 
 #[cfg(debug_assertions)]
 mod late;
@@ -33,7 +29,8 @@ fn main() {
         1,
         |name| match name {
             "a_message_that_shows_before_the_reset_counts"
-                if order(c"count mr") < 0 || std::env::var("DOORBELL_DATAPATH").as_deref() == Ok("verbs") =>
+                if doorbell_hw_tests::software::order("count mr") < 0
+                    || std::env::var("DOORBELL_DATAPATH").as_deref() == Ok("verbs") =>
             {
                 Some("needs the software device, and no libmlx5 that forgets completions at a reset")
             }

@@ -18,11 +18,11 @@ const KEPT: usize = 8;
 /// Descriptors that what is kept leaves to others.
 const FOR_OTHERS: u64 = 64;
 
-/// Whether the process has descriptors for others beside this one.
-pub(super) fn leaves_room(fd: BorrowedFd<'_>) -> bool {
+/// The highest descriptor that may be kept, so that the process has [`FOR_OTHERS`] left: the kernel
+/// gives the lowest number that is free. `None`: none may be kept.
+pub(super) fn highest_kept() -> Option<u64> {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-    // The kernel gives the lowest number that is free.
-    fd.as_raw_fd() as u64 + FOR_OTHERS <= limit
+    limit.checked_sub(FOR_OTHERS)
 }
 
 fn eventfd() -> nix::Result<EventFd> {
@@ -49,10 +49,11 @@ impl Signals {
 
     /// Makes eventfds until there are [`KEPT`], or until the process has few descriptors left.
     pub(crate) fn fill(&self) {
+        let highest = highest_kept();
         let mut eventfds = self.0.lock().unwrap();
         while eventfds.all < KEPT {
             let Ok(fd) = eventfd() else { return };
-            if !leaves_room(fd.as_fd()) {
+            if Some(fd.as_fd().as_raw_fd() as u64) > highest {
                 return;
             }
             eventfds.spare.push(fd);

@@ -56,7 +56,7 @@ impl EpInner {
 
     /// Drops the work requests of an EP that is being freed (R172), so that nothing of the EP is left
     /// to wait for. The device is stopped first, unless the QP is in error and no buffer of a pool
-    /// can be in use: the end of the QP stops it as well.
+    /// can be in use: destroying the QP stops it as well.
     ///
     /// Returns false if the device has to complete the work requests first: entries of an SRQ return
     /// only by completions, and a QP that cannot be reset may still use its buffers.

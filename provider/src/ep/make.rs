@@ -170,10 +170,12 @@ impl EpSpec {
             let queues = self.device.path.queues(&qp, self.srq.is_some())?;
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
-            if ud {
+            let ud = if ud {
                 self.device.sends_datagrams.store(true, Ordering::Release);
-            }
-            let ud = if ud { Some(Box::new(UdState::new(sends)?)) } else { None };
+                Some(Box::new(UdState::new(sends)?))
+            } else {
+                None
+            };
             Ok((queues, RequestRing::new(sends)?, queue(room.recv as usize)?, ud))
         };
         let ((sends, recvs), requests, receives, ud) = memory().inspect_err(|_| undo())?;
