@@ -62,8 +62,8 @@ pub(super) struct HandleSlot {
     /// The low half of the address in a handle of the present generation; 0 before the first
     /// generation.
     present: AtomicU32,
-    /// The process that created the object.
-    process: AtomicU32,
+    /// [`FORKS`] when the object was created.
+    forks: AtomicU32,
     /// Leads the owner of the lock of an EVD to its queue.
     evd: Door<{ rank::QUEUE }, Queue>,
     /// Leads the owner of the lock of an EP's requests to them, on the direct path.
@@ -81,6 +81,9 @@ pub(super) struct HandleSlot {
 
 static FIRST: [HandleSlot; FIRST_CHUNK] = [const { HandleSlot::new() }; FIRST_CHUNK];
 static LATER: [OnceLock<Box<[HandleSlot]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
+/// The number of forks that led from the process that loaded this library to this one, as far as
+/// their handlers ran.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<{ rank::TABLE }, Free> = Mutex::new(Free { used: 0, dead: VecDeque::new() });
 /// The handles by the numbers that events carry.
 static BY_ID: OnceLock<Mutex<{ rank::TABLE }, ById>> = OnceLock::new();
@@ -104,7 +107,7 @@ impl HandleSlot {
         Self {
             provider: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
             present: AtomicU32::new(0),
-            process: AtomicU32::new(0),
+            forks: AtomicU32::new(0),
             evd: Door::new(),
             ep: Door::new(),
             hot: BiasedLock::new(),
@@ -261,7 +264,7 @@ impl HandleSlot {
 
     /// Whether the object belongs to the process from which this one was forked.
     fn is_inherited(&self) -> bool {
-        self.process.load(Ordering::Relaxed) != std::process::id()
+        self.forks.load(Ordering::Relaxed) != FORKS.load(Ordering::Relaxed)
     }
 
     /// Forgets an inherited object: nothing is freed.
@@ -493,7 +496,7 @@ impl Handle {
             word.store(table, Ordering::Relaxed);
         }
         slot.context.store(0, Ordering::Relaxed);
-        slot.process.store(std::process::id(), Ordering::Relaxed);
+        slot.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.ia.store(ia.given().unwrap_or(handle).0, Ordering::Relaxed);
         *slot.object.write_unshared().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(object.wrap()));
         Ok(handle)
@@ -532,6 +535,7 @@ pub(super) fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
 /// In a forked child: makes all handles of the parent stale. Their objects are not touched, and
 /// their slots are not used again.
 pub(super) fn forget_inherited() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     for slot in slots() {
         slot.next_generation();
     }
