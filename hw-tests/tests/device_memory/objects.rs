@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     CloseFlags, Cno, DtoStatus, Ep, EpAttr, EpChange, EpEvds, Evd, EvdFlags, EventData, Ia, IaSettings, Lmr,
-    Pz, Srq, SrqAttr, WATERMARK_INFINITE,
+    Pz, Rmr, Srq, SrqAttr, WATERMARK_INFINITE,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, devices, tests};
@@ -18,6 +18,8 @@ pub(crate) const TESTS: &[Test] = tests![
     creating_eps,
     creating_eps_with_many_receive_evds,
     watermarks_need_no_memory,
+    freeing_without_memory,
+    closing_without_memory,
     modifying_eps,
 ];
 
@@ -214,6 +216,40 @@ fn watermarks_need_no_memory() {
     PLAN.set(Plan::FailFrom(0));
     eps.iter_mut().for_each(|ep| ep.set_watermark(0, WATERMARK_INFINITE).unwrap());
     assert_eq!(PLAN.replace(Plan::Succeed), Plan::FailFrom(0), "a watermark has taken memory");
+}
+
+/// A program without memory frees objects to get some.
+fn freeing_without_memory() {
+    let side = one_side();
+    let srq = side.srq(8);
+    let mut eps: Vec<_> = (0..500).map(|_| side.srq_ep(&srq, &long(1))).collect();
+    eps.extend((0..100).map(|_| side.ep(&long(1))));
+    let evds: Vec<_> = (0..100).map(|_| side.evd(EvdFlags::CONNECTION)).collect();
+    let lmrs: Vec<_> = (0..200).map(|_| remote(&side)).collect();
+    let rmrs: Vec<_> = (0..100).map(|_| Rmr::create(&side.pz).unwrap()).collect();
+    let pzs: Vec<_> = (0..100).map(|_| Pz::create(&side.ia).unwrap()).collect();
+    PLAN.set(Plan::FailFrom(0));
+    eps.into_iter().for_each(|ep| ep.free().unwrap());
+    srq.free().unwrap();
+    evds.into_iter().for_each(|evd| evd.free().unwrap());
+    rmrs.into_iter().for_each(|rmr| rmr.free().unwrap());
+    lmrs.into_iter().for_each(|lmr| lmr.free().unwrap());
+    pzs.into_iter().for_each(|pz| pz.free().unwrap());
+    PLAN.set(Plan::Succeed);
+}
+
+/// The abrupt close of an IA frees what is left.
+fn closing_without_memory() {
+    let side = one_side();
+    let srq = side.srq(8);
+    let mut eps: Vec<_> = (0..300).map(|_| side.srq_ep(&srq, &long(1))).collect();
+    eps.extend((0..100).map(|_| side.ep(&long(1))));
+    let lmrs: Vec<_> = (0..100).map(|_| remote(&side)).collect();
+    let Side { ia, .. } = side;
+    PLAN.set(Plan::FailFrom(0));
+    ia.close(CloseFlags::Abrupt).unwrap();
+    drop((eps, lmrs, srq));
+    PLAN.set(Plan::Succeed);
 }
 
 fn modifying_eps() {

@@ -258,10 +258,16 @@ pub(super) fn reuse_bias(thread: usize) -> Option<AnyBias> {
 }
 
 /// Keeps biases that their lock no longer uses. A thread that gets the ID of an ended thread gets
-/// its biases, too.
+/// its biases, too. A bias for which the list has no memory is leaked: a program without memory
+/// drops locks to get some.
 pub(super) fn keep_biases(biases: &mut dyn Iterator<Item = (usize, AnyBias)>) {
     let mut unused = unused();
-    biases.for_each(|(thread, bias)| unused.entry(thread).or_default().push(bias));
+    for (thread, bias) in biases {
+        let list = unused.entry(thread).or_default();
+        if list.try_reserve(1).is_ok() {
+            list.push(bias);
+        }
+    }
 }
 
 /// What [`hold_shared_locks`] has locked.
