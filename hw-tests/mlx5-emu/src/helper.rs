@@ -324,7 +324,9 @@ fn run() {
         let contexts = device.contexts.len();
         let restless = device.is_restless();
         let wanted = watch.as_mut().and_then(|watch| watch.note(&mut device));
+        let gone = device.net.take_gone();
         drop(device);
+        drop(gone);
         if let (Some(watch), Some(wanted)) = (&mut watch, wanted) {
             watch.find_mappings(&wanted);
         }

@@ -45,7 +45,7 @@ const REQUEST_HEAD: usize = 119;
 const PART_HEAD: usize = 8;
 
 /// A connection that a peer made to us.
-struct Incoming {
+pub(crate) struct Incoming {
     stream: UnixStream,
     ring: Option<Ring>,
     /// The part of a frame that has arrived so far.
@@ -54,7 +54,7 @@ struct Incoming {
 }
 
 /// A connection that we made to a peer.
-struct Outgoing {
+pub(crate) struct Outgoing {
     stream: UnixStream,
     ring: Ring,
     /// Frames that the ring had no room for.
@@ -132,12 +132,24 @@ impl Outgoing {
     }
 }
 
+/// What was the connection to a peer. Dropping it unmaps rings, which takes as long as some commands
+/// of a program.
+#[expect(dead_code, reason = "only to be dropped")]
+pub(crate) enum Gone {
+    Incoming(Incoming),
+    Outgoing(Outgoing),
+}
+
+/// Peers that are gone are dropped with the device locked if the helper has left this number.
+const GONE: usize = 16;
+
 /// The process's place among the others.
 pub(crate) struct Net {
     slot: u32,
     listener: Option<UnixListener>,
     incoming: Vec<Incoming>,
     outgoing: HashMap<u32, Outgoing>,
+    gone: Vec<Gone>,
     calls: u32,
     /// Threads that sleep until a descriptor can be read.
     sleepers: u32,
@@ -178,6 +190,7 @@ impl Net {
             listener: None,
             incoming: Vec::new(),
             outgoing: HashMap::new(),
+            gone: Vec::new(),
             calls: 0,
             sleepers: 0,
             look_at_sockets: false,
@@ -411,6 +424,21 @@ impl Net {
         }
     }
 
+    /// Leaves a peer to the helper, which drops it without the lock of the device.
+    fn leave(&mut self, peer: Gone) {
+        if self.gone.len() >= GONE {
+            // There may be no helper.
+            self.gone.clear();
+        }
+        self.gone.push(peer);
+        crate::helper::wake();
+    }
+
+    /// Peers that are gone, to be dropped without the lock of the device.
+    pub(crate) fn take_gone(&mut self) -> Vec<Gone> {
+        std::mem::take(&mut self.gone)
+    }
+
     /// Accepts the connections of peers. The kernel allocates a socket even for an accept that
     /// finds no connection, so this call is too expensive for every look.
     pub(crate) fn accept(&mut self) {
@@ -530,8 +558,13 @@ impl Device {
         for peer in &mut incoming {
             self.serve(peer);
         }
-        incoming.retain(|peer| peer.open);
-        self.net.incoming.append(&mut incoming);
+        for peer in incoming {
+            if peer.open {
+                self.net.incoming.push(peer);
+            } else {
+                self.net.leave(Gone::Incoming(peer));
+            }
+        }
         self.write_waiting();
     }
 
@@ -555,7 +588,9 @@ impl Device {
             }
         }
         for slot in lost {
-            self.net.outgoing.remove(&slot);
+            if let Some(peer) = self.net.outgoing.remove(&slot) {
+                self.net.leave(Gone::Outgoing(peer));
+            }
             self.peer_lost(slot);
         }
         if self.net.sleepers > 0 {
