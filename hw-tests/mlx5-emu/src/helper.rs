@@ -27,6 +27,8 @@ static WAKES: AtomicU64 = AtomicU64::new(0);
 /// The thread naps because the program polls without a pause.
 static BESIDE_POLLS: AtomicBool = AtomicBool::new(false);
 static WAKE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+/// Set when the thread holds its descriptors.
+static READY: OnceLock<()> = OnceLock::new();
 
 /// Longest nap while a doorbell may come that wakes nobody.
 const LONGEST: Duration = Duration::from_millis(2);
@@ -150,6 +152,13 @@ pub(crate) fn ensure() {
 extern "C" fn in_child() {
     RUNNING_IN.store(0, Ordering::Release);
     device::forget_in_child();
+}
+
+/// Returns when the thread, if there is one, holds all descriptors that it needs.
+pub(crate) fn wait_until_ready() {
+    if RUNNING_IN.load(Ordering::Acquire) == std::process::id() {
+        READY.wait();
+    }
 }
 
 /// The mode was set by the program.
@@ -280,6 +289,7 @@ fn run() {
             watch_mode = Some(mode);
             // In other modes no thread may wait for this one.
             watch = if mode == Mode::Auto { Watch::new() } else { None };
+            let _ = READY.set(());
         }
         if !matches!(mode, Mode::Auto | Mode::Thread) {
             sleep(&[], Duration::from_millis(50), WAKES.load(Ordering::SeqCst));

@@ -1,10 +1,7 @@
 //! Calls without enough memory. For each allocation of a call, the test makes that allocation fail,
 //! once alone and once together with all later ones. The call must return INSUFFICIENT_RESOURCES,
 //! leave nothing behind (descriptors, threads, device objects), and succeed when it is repeated.
-#![expect(
-    unsafe_code,
-    reason = "an allocator that fails on demand, and the software device's function by its name"
-)]
+#![expect(unsafe_code, reason = "an allocator that fails on demand")]
 
 mod allocator;
 mod connections;
@@ -14,6 +11,7 @@ mod objects;
 use crate::allocator::{PLAN, Plan};
 use doorbell::{CompletionFlags, Count, EpAttr, Error, Lmr, PostError, Refused, ReturnType};
 use doorbell_hw_tests::rig::*;
+use doorbell_hw_tests::software::order;
 use std::fmt::Debug;
 
 fn main() {
@@ -49,15 +47,8 @@ impl Holdings {
 }
 
 fn device_objects() -> Option<[i64; 6]> {
-    // SAFETY: the name is a string with a NUL.
-    let control = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mlx5_emu_control".as_ptr()) };
-    if control.is_null() {
-        return None;
-    }
-    // SAFETY: hw-tests/mlx5-emu/src/orders.rs has it.
-    let control: extern "C" fn(*const libc::c_char) -> i64 = unsafe { std::mem::transmute(control) };
-    let kinds = [c"count pd", c"count mr", c"count cq", c"count qp", c"count srq", c"count ah"];
-    Some(kinds.map(|kind| control(kind.as_ptr())))
+    let kinds = ["pd", "mr", "cq", "qp", "srq", "ah"];
+    (order("ready") == 0).then(|| kinds.map(|kind| order(&format!("count {kind}"))))
 }
 
 /// The error of a call without memory.
