@@ -15,6 +15,7 @@ fn main() {
         a_connect_without_a_route_ends_in_an_event,
         a_connect_that_fails_on_its_way_ends_in_an_event,
         an_ep_whose_accept_fails_is_as_before,
+        an_ep_that_cannot_start_over_does_so_later,
         an_accept_without_a_request_is_aborted,
         a_disconnect_that_nobody_hears_ends_the_connection,
         a_setup_ends_with_each_event_of_a_failure,
@@ -125,6 +126,43 @@ fn an_ep_whose_accept_fails_is_as_before() {
         assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5), "{step}");
         expect_nothing(&rig.server.recv);
         expect_nothing(&rig.server.connect);
+    }
+}
+
+/// The device also refuses to return the QP of such an EP to its state before. The next call that
+/// needs the QP does it.
+fn an_ep_that_cannot_start_over_does_so_later() {
+    // The accept fails at its first command to the QP. The reset of the QP is the second, and the
+    // way to INIT begins with the third.
+    for failing in [2, 3] {
+        for posts in [true, false] {
+            let rig = Rig::new();
+            let mut server = rig.server.ep(&EpAttr::default());
+            server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+            let client = rig.client.ep(&EpAttr::default());
+            let (_psp, arrival) = rig.ask(&client);
+            refuse("modify_qp", libc::ENOMEM);
+            assert_eq!(order(&format!("fault cmd.modify_qp=12*0@{}", failing - 2)), 0);
+            let error = arrival.cr.accept(&server, &[]).unwrap_err();
+            assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{error:?}");
+            assert_eq!(server.state(), EpState::Unconnected);
+            if posts {
+                let refused = server.post_recv(&[rig.server.lmr.triplet(64, 64)], 6, NONE).unwrap_err();
+                assert_eq!(refused.code(), dat::RESOURCE_MEMORY);
+            }
+            assert_eq!(order("no faults"), 0);
+            if posts {
+                server.post_recv(&[rig.server.lmr.triplet(64, 64)], 6, NONE).unwrap();
+            }
+            drop(error);
+            expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+            let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
+            for cookie in if posts { 5..7 } else { 5..6 } {
+                let got = rig.deliver(&mut pair, 8);
+                assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{failing}");
+            }
+            expect_nothing(&rig.server.recv);
+        }
     }
 }
 

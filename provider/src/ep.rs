@@ -134,6 +134,9 @@ pub(crate) struct EpInner {
     pub(crate) ending: Mutex<{ rank::ENDING }, ()>,
     pub(crate) control: Mutex<{ rank::CONTROL }, Control>,
     pub(crate) live: AtomicBool,
+    /// An accept failed, and the device did not return the QP to its state before. Each call that
+    /// needs the QP tries that again first.
+    pub(crate) must_start_over: AtomicBool,
     state: AtomicU8,
     pz: Mutex<{ rank::TABLE }, Arc<PzInner>>,
     attr: Mutex<{ rank::TABLE }, EpAttr>,

@@ -13,6 +13,7 @@ use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, PortSpace};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The time limit of address resolution and of route resolution.
@@ -34,6 +35,7 @@ impl EpInner {
         if let Some(ud) = &self.ud {
             return self.connect_datagrams(ud, remote, qual, timeout, private_data);
         }
+        self.ensure_started_over()?;
         let mut control = self.control.lock().unwrap();
         let state = self.state();
         if state != EpState::Unconnected {
@@ -89,6 +91,7 @@ impl EpInner {
         private_data: &[u8],
     ) -> Result<()> {
         check_private_data(private_data, 3)?;
+        self.ensure_started_over()?;
         let mut control = self.control.lock().unwrap();
         // With the lock: the EP may be recreated or closed at any time.
         self.check()?;
@@ -145,16 +148,37 @@ impl EpInner {
 
     /// Undoes a failed accept: the EP is as before.
     fn start_over_after_all(&self, control: MutexGuard<'_, Control>) {
-        if let Err(error) = self.start_over() {
-            tracing::error!(%error, ep = self.id.0, "an EP is not as good as before");
-            return;
+        self.must_start_over.store(true, Ordering::Release);
+        if let Err(error) = self.start_over_under(control) {
+            tracing::warn!(%error, ep = self.id.0, "an EP has to start over before its next use");
         }
+    }
+
+    /// Returns the QP to its state before an accept that failed, if that is still to be done.
+    ///
+    /// # Errors
+    /// The device refuses again.
+    pub(crate) fn ensure_started_over(&self) -> Result<()> {
+        if !self.must_start_over.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let control = self.control.lock().unwrap();
+        if !self.must_start_over.load(Ordering::Acquire) {
+            return Ok(()); // another thread was faster
+        }
+        self.start_over_under(control)
+    }
+
+    fn start_over_under(&self, control: MutexGuard<'_, Control>) -> Result<()> {
+        self.start_over()?;
+        self.must_start_over.store(false, Ordering::Release);
         // The QP was in RESET, so it holds no buffer.
         let ended_on = self.srq.as_ref().filter(|srq| srq.ep_drained(self.id));
         drop(control);
         if let Some(srq) = ended_on {
             srq.flush_lost();
         }
+        Ok(())
     }
 
     /// Records that this EP may take buffers of the SRQ from now on.

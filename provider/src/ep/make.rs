@@ -327,6 +327,7 @@ impl EpSpec {
             pair,
             srq: self.srq,
             live: AtomicBool::new(true),
+            must_start_over: AtomicBool::new(false),
             state: AtomicU8::new(state as u8),
             ud,
             ending: Mutex::new(()),

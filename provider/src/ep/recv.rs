@@ -2,13 +2,13 @@
 
 use super::EpInner;
 use super::post::too_many;
-use crate::Subtype;
 use crate::datapath::{WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{Credit, LastPool, Receive, Receives};
 use crate::types::{CompletionFlags, EpState, LmrTriplet, MAX_IOV};
+use crate::{ReturnType, Subtype};
 use rxe_fallback::Sge;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -80,6 +80,11 @@ impl EpInner {
         if !self.flags_fit(flags, CompletionFlags::UNSIGNALLED, self.pair.recv_flags()) {
             return Err(PostError::Flags);
         }
+        self.ensure_started_over().map_err(|error| {
+            tracing::warn!(%error, ep = self.id.0, "an EP cannot start over");
+            let memory = error.return_type() == ReturnType::InsufficientResources;
+            PostError::Device(if memory { libc::ENOMEM } else { libc::EIO })
+        })?;
         let mut receives = self.pair.receives.lock();
         if segments > receives.max_iov {
             return Err(too_many(segments, receives.max_iov));
