@@ -45,12 +45,16 @@ static DAT_HANDLE raw(DAT_IA_HANDLE ia)
 static void some_fault(void)
 {
     static const char *faults[] = {
-        "fault drop*2", "fault rnr*3", "fault error=0x13", "fault error=0x14", "fault hold", "fault cmd.create_cq=12",
-        "fault cmd.create_qp=12", "fault cmd.create_srq=12", "fault cmd.alloc_pd=12", "fault cmd.reg_mr=12",
-        "fault cmd.modify_qp=12", "fault cmd.create_comp_channel=12", "no faults", "no faults",
+        "fault drop*2", "fault rnr*3", "fault error=0x13", "fault error=0x14", "fault hold", "fault delay=300",
+        "fault cmd.create_cq=12", "fault cmd.create_qp=12", "fault cmd.create_srq=12", "fault cmd.alloc_pd=12",
+        "fault cmd.reg_mr=12", "fault cmd.modify_qp=12", "fault cmd.create_comp_channel=12", "fault cmd.alloc_mw=12",
+        "fault cmd.resize_cq=12", "fault cmd.modify_srq=12", "fault cmd.create_ah=12", "fault cmd.resolve_addr=12",
+        "fault cmd.resolve_route=12", "fault cmd.connect=12", "fault cmd.listen=12", "fault cmd.accept=12",
+        "fault cmd.establish=12", "fault cmd.reject=12", "fault cmd.disconnect=22", "fault cmd.init_qp_attr=12",
+        "no faults", "no faults", "no faults", "no faults",
     };
 
-    emu(faults[rnd(14)]);
+    emu(faults[rnd(sizeof faults / sizeof *faults)]);
 }
 
 /* One of so many steps is a burst. */

@@ -363,7 +363,7 @@ static void call_slot(unsigned slot)
         break;
     case 67:
         h = any_handle(SRQ);
-        CALL(67, srq_set_lw, SRQ, h, OF_HANDLE | OF_ARGUMENT, h, any_count());
+        CALL(67, srq_set_lw, SRQ, h, OF_HANDLE | OF_ARGUMENT | OF_RESOURCES, h, any_count());
         break;
     case 68: {
         DAT_COMM comm = {address->sa_family, SOCK_STREAM, percent(50) ? IPPROTO_TCP : 0};
