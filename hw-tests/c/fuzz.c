@@ -41,7 +41,8 @@ static DAT_HANDLE raw(DAT_IA_HANDLE ia)
     return pointer;
 }
 
-/* Faults of the machine: lost messages, failed requests, no memory for new objects. */
+/* Faults of the machine: lost messages, failed requests, no memory for new objects, a port that is
+ * down, queues in error. */
 static void some_fault(void)
 {
     static const char *faults[] = {
@@ -51,7 +52,7 @@ static void some_fault(void)
         "fault cmd.resize_cq=12", "fault cmd.modify_srq=12", "fault cmd.create_ah=12", "fault cmd.resolve_addr=12",
         "fault cmd.resolve_route=12", "fault cmd.connect=12", "fault cmd.listen=12", "fault cmd.accept=12",
         "fault cmd.establish=12", "fault cmd.reject=12", "fault cmd.disconnect=22", "fault cmd.init_qp_attr=12",
-        "no faults", "no faults", "no faults", "no faults",
+        "no faults", "no faults", "no faults", "no faults", "port down", "port up", "srq error", "cq error",
     };
 
     emu(faults[rnd(sizeof faults / sizeof *faults)]);
@@ -160,6 +161,7 @@ static void play(struct player *player)
     calls(player->length, player->faulty);
     all_together();
     emu("no faults");
+    emu("port up");
     all_together();
     if (!player->leaves)
         free_all(one, other);
