@@ -156,18 +156,23 @@ static void print_descriptors(void)
         closedir(dir);
 }
 
-/* The places of descriptors and CQs among the counts. */
+/* The places of descriptors, PDs and CQs among the counts. */
 #define HELD_DESCRIPTORS 0
+#define HELD_PDS 2
 #define HELD_CQS 4
 
 /* The descriptors of the completion channels that two IAs keep, of which the software device makes
  * three each. An IA keeps fewer if a QP had a channel's CQ for longer than its EVD. */
 #define KEPT_DESCRIPTORS (2 * 4 * 3)
+/* The PDs that two IAs keep. An IA keeps none if a QP had the PD for longer than its PZ. */
+#define KEPT_PDS 2
 
 /* The counts that may be: at least and at most. In an open IA, `more_cqs` is not 0. */
 static long held_least(struct holdings before, int i, long more_cqs)
 {
-    return before.n[i] - (i == HELD_DESCRIPTORS && more_cqs ? KEPT_DESCRIPTORS : 0);
+    long kept = i == HELD_DESCRIPTORS ? KEPT_DESCRIPTORS : i == HELD_PDS ? KEPT_PDS : 0;
+
+    return before.n[i] - (more_cqs ? kept : 0);
 }
 
 static long held_most(struct holdings before, int i, long more_cqs)
