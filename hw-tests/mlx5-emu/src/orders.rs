@@ -9,10 +9,11 @@ use crate::device::{self, ObjectKind};
 use crate::{control, faults};
 
 /// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq
-/// error`, `cq error`, `reuse qpn` (the next QP gets the number of the one that was destroyed last),
-/// `no faults`, `release` (the held-back completions of the fault `late`), `step` (as
-/// [`control::step`]), `ready` (waits until the device's thread has its descriptors), `fault RULES`
-/// (in the form of `MLX5_EMU_FAULTS`), and `count pd|mr|cq|qp|srq|ah|uar|complaint`. Returns the count for `count`, 0 for the other orders, and -1
+/// error` and `cq error` (all that are in use break), `reuse qpn` (the next QP gets the number of the
+/// one that was destroyed last), `no faults`, `release` (the held-back completions of the fault
+/// `late`), `step` (as [`control::step`]), `ready` (waits until the device's thread has its
+/// descriptors), `fault RULES` (in the form of `MLX5_EMU_FAULTS`), and `count
+/// pd|mr|cq|qp|srq|ah|uar|complaint`. Returns the count for `count`, 0 for the other orders, and -1
 /// for an unknown order.
 ///
 /// # Safety

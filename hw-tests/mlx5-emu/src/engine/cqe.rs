@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::events::kind;
 use crate::mem::Area;
 use crate::objects::{Armed, Stamps};
+use crate::qp_state::QpState;
 use crate::sys;
 
 /// CQE opcodes (high nibble of byte 63).
@@ -222,15 +223,16 @@ impl Device {
         true
     }
 
-    /// Breaks all CQs, as if they were full.
+    /// Breaks all CQs of QPs, as if they were full. For the others, see [`Device::break_srqs`].
     pub(crate) fn break_cqs(&mut self) {
-        let all: Vec<usize> = self.cqs.iter().map(|(index, _)| index).collect();
+        let used = self.cqs.iter().filter(|(_, cq)| cq.users > 0);
+        let all: Vec<usize> = used.map(|(index, _)| index).collect();
         for index in all {
             self.overrun(index);
         }
     }
 
-    /// The CQ is full: an event, and its QPs go to the error state.
+    /// The CQ is full: an event, and its QPs go to the error state. A QP in RESET uses no CQ.
     fn overrun(&mut self, index: usize) {
         let cq = &mut self.cqs[index];
         cq.overrun = true;
@@ -240,6 +242,7 @@ impl Device {
         let users: Vec<usize> = self
             .qps
             .iter()
+            .filter(|(_, qp)| qp.state != QpState::Reset)
             .filter(|(_, qp)| qp.send_cq == Some(index) || qp.recv_cq == Some(index))
             .map(|(qp, _)| qp)
             .collect();

@@ -110,11 +110,17 @@ impl Device {
         self.async_event(context, element, kind::SRQ_ERR);
     }
 
-    /// Every SRQ breaks.
+    /// Every SRQ in use breaks, that is with a QP or with a WQE so far. libibverbs may still be
+    /// creating another. It would lose the acknowledgement of the event, and wait for that without
+    /// end when the SRQ is destroyed.
     pub(crate) fn break_srqs(&mut self) {
         let all: Vec<usize> = self.srqs.iter().map(|(index, _)| index).collect();
         for index in all {
-            self.srq_error(index);
+            self.refresh_srq(index);
+            let srq = &self.srqs[index];
+            if srq.users > 0 || srq.posted > 0 {
+                self.srq_error(index);
+            }
         }
     }
 
