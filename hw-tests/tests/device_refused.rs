@@ -16,6 +16,7 @@ fn main() {
         a_connect_that_fails_on_its_way_ends_in_an_event,
         an_ep_whose_accept_fails_is_as_before,
         an_ep_that_cannot_start_over_does_so_later,
+        an_ep_on_an_srq_starts_over_later,
         an_accept_without_a_request_is_aborted,
         a_disconnect_that_nobody_hears_ends_the_connection,
         a_setup_ends_with_each_event_of_a_failure,
@@ -163,6 +164,33 @@ fn an_ep_that_cannot_start_over_does_so_later() {
             }
             expect_nothing(&rig.server.recv);
         }
+    }
+}
+
+/// The same of an EP on an SRQ, which has no queue of its own. Its buffers stay with the SRQ.
+fn an_ep_on_an_srq_starts_over_later() {
+    for failing in [2, 3] {
+        let rig = Rig::new();
+        let mut srq = rig.server.srq(8);
+        rig.server.post(&mut srq, 2, 64, 0, 5);
+        let server = rig.server.srq_ep(&srq, &EpAttr::default());
+        let client = rig.client.ep(&EpAttr::default());
+        let (_psp, arrival) = rig.ask(&client);
+        refuse("modify_qp", libc::ENOMEM);
+        assert_eq!(order(&format!("fault cmd.modify_qp=12*0@{}", failing - 2)), 0);
+        let error = arrival.cr.accept(&server, &[]).unwrap_err();
+        assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{error:?}");
+        assert_eq!(order("no faults"), 0);
+        drop(error);
+        expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+        assert_eq!(srq.query().unwrap().available, 2);
+        let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
+        for cookie in 5..7 {
+            let got = rig.deliver(&mut pair, 8);
+            assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{failing}");
+        }
+        pair.server.free().unwrap();
+        srq.free().unwrap();
     }
 }
 
