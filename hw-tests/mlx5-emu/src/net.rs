@@ -45,7 +45,7 @@ const REQUEST_HEAD: usize = 119;
 const PART_HEAD: usize = 8;
 
 /// A connection that a peer made to us.
-pub(crate) struct Incoming {
+struct Incoming {
     stream: UnixStream,
     ring: Option<Ring>,
     /// The part of a frame that has arrived so far.
@@ -54,7 +54,7 @@ pub(crate) struct Incoming {
 }
 
 /// A connection that we made to a peer.
-pub(crate) struct Outgoing {
+struct Outgoing {
     stream: UnixStream,
     ring: Ring,
     /// Frames that the ring had no room for.
@@ -132,15 +132,7 @@ impl Outgoing {
     }
 }
 
-/// What was the connection to a peer. Dropping it unmaps rings, which takes as long as some commands
-/// of a program.
-#[expect(dead_code, reason = "only to be dropped")]
-pub(crate) enum Gone {
-    Incoming(Incoming),
-    Outgoing(Outgoing),
-}
-
-/// Peers that are gone are dropped with the device locked if the helper has left this number.
+/// Connections to lost peers are dropped with the device locked if the helper has left this number.
 const GONE: usize = 16;
 
 /// The process's place among the others.
@@ -149,7 +141,9 @@ pub(crate) struct Net {
     listener: Option<UnixListener>,
     incoming: Vec<Incoming>,
     outgoing: HashMap<u32, Outgoing>,
-    gone: Vec<Gone>,
+    /// Connections to lost peers, to be dropped. That unmaps rings, which takes as long as some
+    /// commands of a program.
+    gone: Vec<Box<dyn Send>>,
     calls: u32,
     /// Threads that sleep until a descriptor can be read.
     sleepers: u32,
@@ -424,18 +418,19 @@ impl Net {
         }
     }
 
-    /// Leaves a peer to the helper, which drops it without the lock of the device.
-    fn leave(&mut self, peer: Gone) {
+    /// Leaves the connection to a lost peer to the helper, which drops it without the lock of the
+    /// device.
+    fn leave(&mut self, peer: impl Send + 'static) {
         if self.gone.len() >= GONE {
             // There may be no helper.
             self.gone.clear();
         }
-        self.gone.push(peer);
+        self.gone.push(Box::new(peer));
         crate::helper::wake();
     }
 
-    /// Peers that are gone, to be dropped without the lock of the device.
-    pub(crate) fn take_gone(&mut self) -> Vec<Gone> {
+    /// Connections to lost peers, to be dropped without the lock of the device.
+    pub(crate) fn take_gone(&mut self) -> Vec<Box<dyn Send>> {
         std::mem::take(&mut self.gone)
     }
 
@@ -562,7 +557,7 @@ impl Device {
             if peer.open {
                 self.net.incoming.push(peer);
             } else {
-                self.net.leave(Gone::Incoming(peer));
+                self.net.leave(peer);
             }
         }
         self.write_waiting();
@@ -589,7 +584,7 @@ impl Device {
         }
         for slot in lost {
             if let Some(peer) = self.net.outgoing.remove(&slot) {
-                self.net.leave(Gone::Outgoing(peer));
+                self.net.leave(peer);
             }
             self.peer_lost(slot);
         }
