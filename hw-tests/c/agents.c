@@ -218,18 +218,18 @@ static void querying_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
     }
 }
 
+/* On the software device the bind makes room in the request queue at once. On others the queue may be
+ * full until an acknowledgement has arrived. */
 static void bind_to(DAT_RMR_HANDLE rmr, DAT_EP_HANDLE ep, unsigned offset)
 {
     DAT_LMR_TRIPLET part = piece(&a, offset, 64);
     DAT_RMR_COOKIE cookie = {.as_64 = 5};
     DAT_RMR_CONTEXT context;
-
-    long long end = now_ms() + LONG_TIME / 1000;
+    long long end = now_ms() + (emu("count qp") < 0 ? LONG_TIME / 1000 : 0);
     DAT_RETURN answer;
 
-    /* The request queue is full until an acknowledgement has arrived. */
-    while ((answer = dat_rmr_bind(rmr, a.lmr, &part, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, ep, cookie, 0,
-                                  &context)) != DAT_SUCCESS &&
+    while (answer = dat_rmr_bind(rmr, a.lmr, &part, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, ep, cookie, 0,
+                                 &context),
            DAT_GET_TYPE(answer) == DAT_INSUFFICIENT_RESOURCES && now_ms() < end)
         poll(NULL, 0, 1);
     EXPECT(DAT_SUCCESS, answer);

@@ -130,64 +130,64 @@ fn an_ep_whose_accept_fails_is_as_before() {
     }
 }
 
-/// The device also refuses to return the QP of such an EP to its state before. The next call that
-/// needs the QP does it.
+/// A request of `client`, which this EP accepts in vain: the device refuses the first command to its
+/// QP, and then, from the command `refused` on, to return the QP to its state before. The reset is
+/// the second command; the way to INIT begins with the third. Rejects the request after `meanwhile`,
+/// which ends the faults.
+fn accept_that_fails_twice(rig: &Rig, server: &mut Ep, refused: u32, meanwhile: impl FnOnce(&mut Ep)) {
+    let client = rig.client.ep(&EpAttr::default());
+    let (_psp, arrival) = rig.ask(&client);
+    refuse("modify_qp", libc::ENOMEM);
+    assert_eq!(order(&format!("fault cmd.modify_qp=12*0@{}", refused - 2)), 0);
+    let error = arrival.cr.accept(server, &[]).unwrap_err();
+    assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{error:?}");
+    assert_eq!(server.state(), EpState::Unconnected);
+    meanwhile(server);
+    drop(error);
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+}
+
+/// The next call that needs the QP of such an EP starts over.
 fn an_ep_that_cannot_start_over_does_so_later() {
-    // The accept fails at its first command to the QP. The reset of the QP is the second, and the
-    // way to INIT begins with the third.
-    for failing in [2, 3] {
+    for refused in [2, 3] {
         for posts in [true, false] {
             let rig = Rig::new();
             let mut server = rig.server.ep(&EpAttr::default());
             server.post_recv(&[rig.server.lmr.triplet(0, 64)], 5, NONE).unwrap();
-            let client = rig.client.ep(&EpAttr::default());
-            let (_psp, arrival) = rig.ask(&client);
-            refuse("modify_qp", libc::ENOMEM);
-            assert_eq!(order(&format!("fault cmd.modify_qp=12*0@{}", failing - 2)), 0);
-            let error = arrival.cr.accept(&server, &[]).unwrap_err();
-            assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{error:?}");
-            assert_eq!(server.state(), EpState::Unconnected);
-            if posts {
-                let refused = server.post_recv(&[rig.server.lmr.triplet(64, 64)], 6, NONE).unwrap_err();
-                assert_eq!(refused.code(), dat::RESOURCE_MEMORY);
-            }
-            assert_eq!(order("no faults"), 0);
-            if posts {
-                server.post_recv(&[rig.server.lmr.triplet(64, 64)], 6, NONE).unwrap();
-            }
-            drop(error);
-            expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+            accept_that_fails_twice(&rig, &mut server, refused, |server| {
+                let second = [rig.server.lmr.triplet(64, 64)];
+                if posts {
+                    let error = server.post_recv(&second, 6, NONE).unwrap_err();
+                    assert_eq!(error.code(), dat::RESOURCE_MEMORY);
+                }
+                assert_eq!(order("no faults"), 0);
+                if posts {
+                    server.post_recv(&second, 6, NONE).unwrap();
+                }
+            });
             let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
             for cookie in if posts { 5..7 } else { 5..6 } {
                 let got = rig.deliver(&mut pair, 8);
-                assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{failing}");
+                assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{refused}");
             }
             expect_nothing(&rig.server.recv);
         }
     }
 }
 
-/// The same of an EP on an SRQ, which has no queue of its own. Its buffers stay with the SRQ.
+/// The same of an EP on an SRQ, which has no receive queue. Its buffers stay with the SRQ.
 fn an_ep_on_an_srq_starts_over_later() {
-    for failing in [2, 3] {
+    for refused in [2, 3] {
         let rig = Rig::new();
         let mut srq = rig.server.srq(8);
         rig.server.post(&mut srq, 2, 64, 0, 5);
-        let server = rig.server.srq_ep(&srq, &EpAttr::default());
-        let client = rig.client.ep(&EpAttr::default());
-        let (_psp, arrival) = rig.ask(&client);
-        refuse("modify_qp", libc::ENOMEM);
-        assert_eq!(order(&format!("fault cmd.modify_qp=12*0@{}", failing - 2)), 0);
-        let error = arrival.cr.accept(&server, &[]).unwrap_err();
-        assert_eq!(error.error.return_type(), ReturnType::InsufficientResources, "{error:?}");
-        assert_eq!(order("no faults"), 0);
-        drop(error);
-        expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
+        let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
+        accept_that_fails_twice(&rig, &mut server, refused, |_| assert_eq!(order("no faults"), 0));
         assert_eq!(srq.query().unwrap().available, 2);
         let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
         for cookie in 5..7 {
             let got = rig.deliver(&mut pair, 8);
-            assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{failing}");
+            assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{refused}");
         }
         pair.server.free().unwrap();
         srq.free().unwrap();
