@@ -169,6 +169,8 @@ impl EpInner {
         self.start_over_under(control)
     }
 
+    /// Returns the QP to its state before the accept. Then, without the lock, flushes the buffers of
+    /// the SRQ that the device lost with ended EPs.
     fn start_over_under(&self, control: MutexGuard<'_, Control>) -> Result<()> {
         self.start_over()?;
         self.must_start_over.store(false, Ordering::Release);
