@@ -28,15 +28,6 @@ static void busy_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
     __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
 }
 
-static void until(unsigned *count, unsigned value)
-{
-    long long end = now_ms() + LONG_TIME / 1000;
-
-    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) < value && now_ms() < end)
-        poll(NULL, 0, 1);
-    CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
-}
-
 /* The agent is called by the thread that posts an event and by the progress thread. In the end it
  * closes its own IA. */
 TEST(agent_may_call_anything)

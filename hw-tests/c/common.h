@@ -9,6 +9,7 @@
 #ifndef COMMON_H
 #define COMMON_H
 
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,22 @@
 
 /* Atomic, because tests have several threads. */
 static _Atomic unsigned checks, failures;
+static char first_failure[400];
+
+/* Says that something is not as expected. `finish` repeats the first text, because logs show their
+ * end only. */
+__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
+{
+    char text[sizeof first_failure];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (failures++ == 0)
+        memcpy(first_failure, text, sizeof text);
+    printf("%s\n", text);
+}
 
 /* A call has to give exactly this DAT_RETURN. */
 #define EXPECT(code, call)                                                                                       \
@@ -23,8 +40,7 @@ static _Atomic unsigned checks, failures;
         DAT_RETURN got_ = (call);                                                                                \
         checks++;                                                                                                \
         if (got_ != (DAT_RETURN)(code)) {                                                                        \
-            failures++;                                                                                          \
-            printf("%s:%d: %s gave %#010x, not %#010x\n", __FILE__, __LINE__, #call, got_, (unsigned)(code));    \
+            complain("%s:%d: %s gave %#010x, not %#010x", __FILE__, __LINE__, #call, got_, (unsigned)(code));    \
         }                                                                                                        \
     } while (0)
 
@@ -36,8 +52,7 @@ static _Atomic unsigned checks, failures;
         DAT_RETURN got_ = (call);                                                                                \
         checks++;                                                                                                \
         if (DAT_GET_TYPE(got_) != (type)) {                                                                      \
-            failures++;                                                                                          \
-            printf("%s:%d: %s gave %#010x, not %s\n", __FILE__, __LINE__, #call, got_, #type);                   \
+            complain("%s:%d: %s gave %#010x, not %s", __FILE__, __LINE__, #call, got_, #type);                   \
         }                                                                                                        \
     } while (0)
 
@@ -46,8 +61,7 @@ static _Atomic unsigned checks, failures;
     do {                                                                                                         \
         checks++;                                                                                                \
         if (!(what)) {                                                                                           \
-            failures++;                                                                                          \
-            printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                                            \
+            complain("%s:%d: not so: %s", __FILE__, __LINE__, #what);                                            \
         }                                                                                                        \
     } while (0)
 
@@ -66,7 +80,7 @@ static int finish(void)
     if (failures == 0)
         printf("all %u checks passed\n", checks);
     else
-        printf("%u of %u checks failed\n", failures, checks);
+        printf("%u of %u checks failed; the first: %s\n", failures, checks, first_failure);
     return failures != 0;
 }
 
@@ -139,8 +153,7 @@ static DAT_SRQ_PARAM look(DAT_SRQ_HANDLE srq)
         DAT_SRQ_PARAM p_ = look(srq);                                                                            \
         checks++;                                                                                                \
         if (p_.available_dto_count != (int)(free_) || p_.outstanding_dto_count != (int)(out)) {                  \
-            failures++;                                                                                          \
-            printf("%s:%d: available %d and outstanding %d, not %d and %d\n", __FILE__, __LINE__,                \
+            complain("%s:%d: available %d and outstanding %d, not %d and %d", __FILE__, __LINE__,                \
                    p_.available_dto_count, p_.outstanding_dto_count, (int)(free_), (int)(out));                  \
         }                                                                                                        \
     } while (0)
@@ -156,8 +169,7 @@ static DAT_EVENT next_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const c
     ret = dat_evd_wait(evd, LONG_TIME, 1, &event, &more);
     checks++;
     if (ret != DAT_SUCCESS || event.event_number != number || event.evd_handle != evd) {
-        failures++;
-        printf("%s:%d: waiting gave %#010x, event %#x, not event %#x\n", file, line, ret, event.event_number, number);
+        complain("%s:%d: waiting gave %#010x, event %#x, not event %#x", file, line, ret, event.event_number, number);
         if (ret != DAT_SUCCESS)
             exit(finish());
     }

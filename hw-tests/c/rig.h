@@ -113,8 +113,7 @@ static DAT_DTO_COMPLETION_EVENT_DATA taken(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep,
     checks++;
     if (DTO(event).ep_handle != ep || DTO(event).status != DAT_DTO_SUCCESS || DTO(event).transfered_length != length ||
         DTO(event).operation != DAT_DTO_RECEIVE) {
-        failures++;
-        printf("%s:%d: a receive with status %d, %u bytes, operation %d%s\n", file, line, DTO(event).status,
+        complain("%s:%d: a receive with status %d, %u bytes, operation %d%s", file, line, DTO(event).status,
                (unsigned)DTO(event).transfered_length, DTO(event).operation,
                DTO(event).ep_handle == ep ? "" : ", of another EP");
     }
@@ -230,8 +229,7 @@ static struct pair plain_pair(unsigned count)
         OK(dat_ep_recv_query(ep, &held_, &span_));                                                               \
         checks++;                                                                                                \
         if (held_ != (n) || span_ != (n)) {                                                                      \
-            failures++;                                                                                          \
-            printf("%s:%d: holds %d, span %d, not %d\n", __FILE__, __LINE__, held_, span_, (int)(n));            \
+            complain("%s:%d: holds %d, span %d, not %d", __FILE__, __LINE__, held_, span_, (int)(n));            \
         }                                                                                                        \
     } while (0)
 

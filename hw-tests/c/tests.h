@@ -84,6 +84,16 @@ static long long now_ms(void)
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
+/* Waits until a count that an agent or another thread increments has reached this value. */
+static void until(unsigned *count, unsigned value)
+{
+    long long end = now_ms() + LONG_TIME / 1000;
+
+    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) < value && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(__atomic_load_n(count, __ATOMIC_ACQUIRE) >= value);
+}
+
 /* What can be counted of a process: descriptors, threads, and the objects of the software device if
  * it is loaded. */
 #define HELD 8
@@ -203,9 +213,9 @@ static void check_holdings_but(struct holdings before, long more_cqs)
     for (int i = 0; i < HELD; i++) {
         long least = held_least(before, i, more_cqs), most = held_most(before, i, more_cqs);
 
+        checks++;
         if (h.n[i] < least || h.n[i] > most)
-            printf("left behind: %ld %s, where there were %ld\n", h.n[i], held_names[i], before.n[i]);
-        CHECK(least <= h.n[i] && h.n[i] <= most);
+            complain("left behind: %ld %s, where there were %ld", h.n[i], held_names[i], before.n[i]);
     }
     if (h.n[HELD_DESCRIPTORS] > before.n[HELD_DESCRIPTORS])
         print_descriptors();

@@ -37,8 +37,7 @@ static DAT_RETURN judge(unsigned slot, DAT_RETURN code, uint64_t types, int live
     note_call(code, live);
     last_code = code;
     if (!listed) {
-        failures++;
-        printf("%s gave %#010x on a %s handle, seed %llu\n", now_calling, code, live ? "live" : "dead",
+        complain("%s gave %#010x on a %s handle, seed %llu", now_calling, code, live ? "live" : "dead",
                (unsigned long long)seed);
         if (failures == 1)
             print_last_calls();
