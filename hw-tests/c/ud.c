@@ -204,6 +204,53 @@ TEST(rejections_and_failures_are_events_of_their_own)
     OK(dat_ep_free(client));
 }
 
+static DAT_CR_HANDLE answered_twice;
+static DAT_RETURN second_answer;
+static unsigned answers;
+
+static void answering_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    (void)data, (void)evd;
+    second_answer = dat_cr_reject(answered_twice, 0, NULL);
+    __atomic_add_fetch(&answers, 1, __ATOMIC_RELEASE);
+}
+
+/* The route back to the requester cannot be resolved: dat_cr_accept succeeds, and an event says so.
+ * The agent that runs for the event may make any call, even one on the same request. */
+TEST(a_requester_that_cannot_be_reached)
+{
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, answering_agent};
+    DAT_EP_HANDLE client = ud_ep(&b), server = ud_ep(&a);
+    DAT_PSP_HANDLE psp;
+    DAT_CNO_HANDLE cno;
+    DAT_EVENT event;
+
+    answered_twice = asked(client, &psp);
+    OK(dat_cno_create(a.ia, agent, &cno));
+    OK(dat_evd_modify_cno(a.conn, cno));
+    answers = 0;
+    /* Only the software device can be told to refuse. */
+    if (emu("fault cmd.resolve_addr=113") == 0) {
+        OK(dat_cr_accept(answered_twice, server, 0, NULL));
+        until(&answers, 1);
+        EXPECT(HANDLE(CR), second_answer);
+        event = NEXT(a.conn, (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_ERROR_EVENT);
+        CHECK(event.event_data.connect_event_data.ep_handle == server);
+        CHECK(memcmp(event.event_data.connect_event_data.private_data, "who?", 4) == 0);
+    } else {
+        OK(dat_cr_accept(answered_twice, server, 0, NULL));
+        established(&a, server, DAT_IB_UD_PASSIVE_REMOTE_AH, &b);
+        until(&answers, 1);
+        EXPECT(HANDLE(CR), second_answer);
+    }
+    established(&b, client, DAT_IB_UD_REMOTE_AH, &a);
+    OK(dat_evd_modify_cno(a.conn, DAT_HANDLE_NULL));
+    OK(dat_cno_free(cno));
+    OK(dat_psp_free(psp));
+    OK(dat_ep_free(server));
+    OK(dat_ep_free(client));
+}
+
 TEST(handles_are_freed_once)
 {
     struct friends f = friends(ud_ep(&a), ud_ep(&b));

@@ -54,6 +54,14 @@ impl IncomingRequest {
     }
 }
 
+/// What an accept leaves to be done.
+struct Accepted {
+    /// The EP that the request had, if another was taken: it is free again.
+    unused: Option<Arc<EpCell>>,
+    /// The device cannot resolve the way back to the peer of datagrams.
+    unreachable: bool,
+}
+
 #[derive(Debug)]
 struct Open {
     id: Arc<CmId>,
@@ -192,8 +200,8 @@ impl CrInner {
     }
 
     pub(crate) fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
-        self.answer(|| self.accept_with(ep, private_data))?;
-        self.expect_failures(ep);
+        let accepted = self.answer(|| self.accept_with(ep, private_data))?;
+        self.after_accept(ep, accepted);
         Ok(())
     }
 
@@ -210,18 +218,25 @@ impl CrInner {
                 let is_same = cell.get().is_none_or(|now| Arc::ptr_eq(&now, &ep));
                 // If the EP was recreated meanwhile, try again.
                 if outcome.is_ok() || is_same {
-                    return outcome.map(|()| ep);
+                    return outcome.map(|accepted| (ep, accepted));
                 }
             }
         })?;
-        self.expect_failures(&accepted);
+        let (ep, accepted) = accepted;
+        self.after_accept(&ep, accepted);
         Ok(())
     }
 
-    /// After an accept, without a lock: this looks for completions, which may run an agent.
-    fn expect_failures(&self, ep: &EpInner) {
+    /// What may run an agent, or take time, is done without a lock.
+    fn after_accept(&self, ep: &EpInner, Accepted { unused, unreachable }: Accepted) {
+        if unreachable {
+            ep.requester_is_unreachable(&self.private_data);
+        }
         if self.requester.is_none() {
             ep.expect_failures();
+        }
+        if let Some(unused) = unused {
+            Self::let_go(&unused);
         }
     }
 
@@ -249,7 +264,8 @@ impl CrInner {
         outcome
     }
 
-    fn accept_with(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
+    /// The caller calls [`CrInner::after_accept`] with the result once it holds no lock.
+    fn accept_with(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<Accepted> {
         if !Arc::ptr_eq(&ep.device, &self.device) {
             return Err(Error::handle(Subtype::InvalidHandleEp, "EP"));
         }
@@ -270,23 +286,21 @@ impl CrInner {
         if !own && matches!(state, EpState::PassiveConnectionPending | EpState::TentativeConnectionPending) {
             return Err(Error::state(state.subtype(), "this EP waits for the answer to another request"));
         }
-        match self.requester {
+        let unreachable = match self.requester {
             Some(requester) => {
-                ep.accept_datagrams(&id, requester, &self.private_data, private_data)?;
+                let reachable = ep.accept_datagrams(&id, requester, &self.private_data, private_data)?;
                 self.device.cm.forget(self.token);
+                !reachable
             }
             None => {
                 let outcome = ep.accept(self.token, id, &self.asked, private_data);
                 outcome.map_err(|error| if self.is_open() { error } else { gone() })?;
+                false
             }
-        }
+        };
         self.device.count(IaCounter::SpCrAccepted);
-        // An EP that the request had and did not use is free again.
-        let open = self.open.lock().unwrap().take();
-        if let Some(Open { ep: Some(ep), .. }) = open {
-            Self::let_go(&ep);
-        }
-        Ok(())
+        let unused = self.open.lock().unwrap().take().and_then(|open| open.ep).filter(|_| !own);
+        Ok(Accepted { unused, unreachable })
     }
 
     /// Releases the EP of a request that did not use the EP. The caller holds no lock of the

@@ -55,13 +55,16 @@ impl EpInner {
     }
 
     /// Answers a request with this EP's QP, and resolves the route to the requester.
+    ///
+    /// Returns false if the route cannot be resolved: the caller then calls
+    /// [`EpInner::requester_is_unreachable`].
     pub(crate) fn accept_datagrams(
         self: &Arc<Self>,
         id: &CmId,
         requester: SidrRequester,
         requested: &[u8],
         private_data: &[u8],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.check()?;
         check_private_data(private_data, 3)?;
         headroom()?;
@@ -83,12 +86,18 @@ impl EpInner {
         self.set_state(EpState::Unconnected);
         drop(control);
         let side = Side::Passive(requester.qpn, requested.to_vec());
-        if let Err(error) = self.start_resolve(ud, peer, side) {
+        let resolving = self.start_resolve(ud, peer, side);
+        if let Err(error) = &resolving {
             tracing::warn!(?error, %peer, ep = self.id.0, "cannot resolve the route back to the requester");
             self.device.count(IaCounter::CmErr);
-            self.datagram_event(Kind::Failed(Failure::Unreachable), requested.to_vec(), 0);
         }
-        Ok(())
+        Ok(resolving.is_ok())
+    }
+
+    /// Reports that the route back to the requester cannot be resolved. An agent may run here: the
+    /// caller holds no lock.
+    pub(crate) fn requester_is_unreachable(&self, requested: &[u8]) {
+        self.datagram_event(Kind::Failed(Failure::Unreachable), requested.to_vec(), 0);
     }
 
     /// Starts to resolve the route. Returns the token of the CM id.
