@@ -124,11 +124,16 @@ impl DatPost {
             ("DAT_OVERRIDE", self.conf().into_os_string()),
             ("IA", ia(subject).into()),
             ("DEVICE_LIBRARY", device.to_owned()),
-            ("SERVER_OUTPUT", self.folder.path().join("server").into_os_string()),
+            ("SERVER_OUTPUT", self.server_output().into_os_string()),
             ("MLX5_EMU_SESSION", session().into()),
         ];
         all.extend(subject.environment().iter().map(|(name, value)| (*name, OsString::from(value))));
         all
+    }
+
+    /// The file that takes what dtest's server prints.
+    pub fn server_output(&self) -> PathBuf {
+        self.folder.path().join("server")
     }
 
     /// The program for a subject, in a fabric of its own. In the mode `stepped` the device runs

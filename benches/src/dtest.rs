@@ -1,7 +1,7 @@
 //! The latencies that dtest of the dapl project reports for each provider. DAT programs have long
 //! been compared by these figures.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
@@ -11,17 +11,51 @@ use crate::{dat::DatPost, device, plan::Subject, report};
 /// The subjects on which dtest is run.
 pub const SUBJECTS: [Subject; 3] = [Subject::Libdaplofa, Subject::Provider, Subject::ProviderVerbs];
 
-/// A figure of the client, in microseconds: its name here, the start of dtest's line behind the
-/// process number, and the word before the number.
-const FIGURES: [(&str, &str, &str); 4] = [
-    ("message ping-pong, one way", "Message PingPong:", "latency"),
-    ("RDMA write", "RDMA write (", "itime="),
-    ("RDMA read", "RDMA read:", "itime="),
-    ("connect", "connect:", "connect:"),
+/// How dtest's lines become a figure.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// The only number, a mean of many operations.
+    Mean,
+    /// The only number, of a single call. dtest reads a clock of whole microseconds and computes in
+    /// floating point: the figure is rounded to what the clock said.
+    Single,
+    /// Of several single operations the fastest, the median, and the sum.
+    Least,
+    Median,
+    Sum,
+}
+
+/// A figure: its name here, the start of dtest's line behind the process number, the word before
+/// the number, and the reading.
+type Figure = (&'static str, &'static str, &'static str, Reading);
+
+const FIGURES: [Figure; 17] = [
+    ("message ping-pong, one way", "Message PingPong:", "latency", Reading::Mean),
+    ("RDMA Write", "RDMA write (", "itime=", Reading::Mean),
+    ("RDMA Read, least of four", "RDMA read:", "itime=", Reading::Least),
+    ("RDMA Read, median of four", "RDMA read:", "itime=", Reading::Median),
+    ("RDMA Read, all four", "RDMA read:", "itime=", Reading::Sum),
+    ("connect", "connect:", "connect:", Reading::Single),
+    ("open", "open:", "open:", Reading::Single),
+    ("close", "close:", "close:", Reading::Single),
+    ("PZ create", "PZ create:", "PZ create:", Reading::Single),
+    ("PZ free", "PZ free:", "PZ free:", Reading::Single),
+    ("LMR create", "LMR create:", "LMR create:", Reading::Single),
+    ("LMR free", "LMR free:", "LMR free:", Reading::Single),
+    ("EVD create", "EVD create:", "EVD create:", Reading::Single),
+    ("EVD free", "EVD free:", "EVD free:", Reading::Single),
+    ("EP create", "EP create:", "EP create:", Reading::Single),
+    ("EP free", "EP free:", "EP free:", Reading::Single),
+    ("total", "TOTAL:", "TOTAL:", Reading::Single),
 ];
 
+/// The figure that only the client prints.
+const CLIENT_ONLY: &str = "connect";
+
+const ENDS: [&str; 2] = ["server", "client"];
+
 /// Server and client, which exchange addresses on a fixed TCP port (15828, hexadecimal 3DD4). The
-/// script prints the client's output.
+/// script prints the client's output; the server's is in a file.
 const PAIR: &str = r#"
 [ -z "$OWN_NETWORK" ] || ip link set lo up || exit
 [ -z "$DEVICE_LIBRARY" ] || export LD_PRELOAD=$DEVICE_LIBRARY
@@ -36,9 +70,9 @@ client=$?
 wait $server && exit $client
 "#;
 
-/// Microseconds by figure and subject.
+/// Microseconds by figure, end and subject, of each round.
 #[derive(Debug, Default)]
-pub struct Latencies(BTreeMap<(usize, &'static str), Vec<f64>>);
+pub struct Latencies(BTreeMap<(usize, usize, &'static str), Vec<f64>>);
 
 impl Latencies {
     /// Runs dtest once for each provider and stores the figures.
@@ -48,60 +82,79 @@ impl Latencies {
     /// The output of dtest if it failed, or a text that names what is missing.
     pub fn measure(&mut self, dat: &DatPost) -> Result<()> {
         for subject in SUBJECTS {
-            let output = pair(dat, subject)?;
-            for (n, (name, line, word)) in FIGURES.into_iter().enumerate() {
-                let found = figures(&output, line, word);
-                // If there are several numbers, the first ones include the warm-up.
-                let Some(least) = found.into_iter().min_by(f64::total_cmp) else {
-                    bail!("dtest on {} says nothing of {name}:\n{output}", subject.name());
-                };
-                self.0.entry((n, subject.name())).or_default().push(least);
+            let outputs = pair(dat, subject)?;
+            for (end, output) in outputs.iter().enumerate() {
+                for (n, figure) in figures_of(end) {
+                    let Some(us) = read(output, figure) else {
+                        bail!(
+                            "dtest's {} on {} says nothing of {}:\n{output}",
+                            ENDS[end],
+                            subject.name(),
+                            figure.0
+                        );
+                    };
+                    self.0.entry((n, end, subject.name())).or_default().push(us);
+                }
             }
         }
         Ok(())
     }
 
     /// The median of the measurements.
-    fn median(&self, figure: usize, subject: Subject) -> Option<f64> {
-        let mut all = self.0.get(&(figure, subject.name()))?.clone();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied()
+    fn median(&self, figure: usize, end: usize, subject: Subject) -> Option<f64> {
+        Some(median(self.0.get(&(figure, end, subject.name()))?))
     }
 
-    /// A table for people.
+    /// A table for people. An asterisk marks what is slower than libdaplofa.
     pub fn to_table(&self) -> Table {
-        let mut header = vec!["dtest -b 4096, µs"];
+        let mut header = vec!["dtest -b 4096, µs", "end"];
         header.extend(SUBJECTS.map(Subject::name));
-        let mut table = report::table(&header, 1);
+        let mut table = report::table(&header, 2);
         for (n, (name, ..)) in FIGURES.into_iter().enumerate() {
-            let mut row = vec![name.to_owned()];
-            row.extend(SUBJECTS.map(|s| self.median(n, s).map_or("-".to_owned(), |us| format!("{us:.1}"))));
-            table.add_row(row);
+            for (end, end_name) in ENDS.into_iter().enumerate() {
+                let Some(reference) = self.median(n, end, SUBJECTS[0]) else { continue };
+                let mut row = vec![name.to_owned(), end_name.to_owned()];
+                row.extend(SUBJECTS.map(|subject| match self.median(n, end, subject) {
+                    Some(us) if us > reference => format!("* {us:.1}"),
+                    Some(us) => format!("{us:.1}"),
+                    None => "-".to_owned(),
+                }));
+                table.add_row(row);
+            }
         }
         table
     }
 
-    /// Writes a JSON array of objects with the keys `figure`, `subject` and `us`.
+    /// Writes a JSON array of objects with the keys `figure`, `end`, `subject` and `us`.
     ///
     /// # Errors
     ///
     /// The error of the file system.
     pub fn write_json(&self, path: &Path) -> io::Result<()> {
-        let mut lines = vec![];
-        for (n, (name, ..)) in FIGURES.into_iter().enumerate() {
-            for subject in SUBJECTS {
-                let Some(us) = self.median(n, subject) else { continue };
-                let mut line = String::new();
-                let _ = write!(
-                    line,
-                    "  {{\"figure\": \"{name}\", \"subject\": \"{}\", \"us\": {us:.2}}}",
-                    subject.name()
-                );
-                lines.push(line);
-            }
-        }
+        let lines: Vec<_> = self
+            .0
+            .iter()
+            .map(|(&(figure, end, subject), all)| {
+                let (name, end, us) = (FIGURES[figure].0, ENDS[end], median(all));
+                format!(
+                    "  {{\"figure\": \"{name}\", \"end\": \"{end}\", \"subject\": \"{subject}\", \"us\": {us:.2}}}"
+                )
+            })
+            .collect();
         fs::write(path, format!("[\n{}\n]\n", lines.join(",\n")))
     }
+}
+
+/// The figures that this end prints, with their places in [`FIGURES`].
+fn figures_of(end: usize) -> impl Iterator<Item = (usize, Figure)> {
+    FIGURES.into_iter().enumerate().filter(move |(_, (name, ..))| end == 1 || *name != CLIENT_ONLY)
+}
+
+/// The median; of an even number of values the higher of the two in the middle.
+fn median(values: &[f64]) -> f64 {
+    let mut all = values.to_vec();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 /// Whether dtest is installed (package dapl2-utils).
@@ -110,8 +163,8 @@ pub fn available() -> bool {
     std::env::split_paths(&path).any(|folder| folder.join("dtest").exists())
 }
 
-/// The client's output.
-fn pair(dat: &DatPost, subject: Subject) -> Result<String> {
+/// The outputs of server and client.
+fn pair(dat: &DatPost, subject: Subject) -> Result<[String; 2]> {
     // In a network namespace of its own, nobody else has the port. A real device is not visible
     // there.
     let alone = device::named().is_none()
@@ -122,15 +175,28 @@ fn pair(dat: &DatPost, subject: Subject) -> Result<String> {
     }
     command.args(["-c", PAIR]);
     command.env("OWN_NETWORK", if alone { "1" } else { "" });
-    for (name, value) in dat.environment(subject) {
-        command.env(name, value);
-    }
+    command.envs(dat.environment(subject));
     let output = command.output().context("cannot run bash")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() || !text.contains("PASSED") {
-        bail!("dtest on {}:\n{text}{}", subject.name(), String::from_utf8_lossy(&output.stderr));
+    let client = String::from_utf8_lossy(&output.stdout).into_owned();
+    let server = fs::read(dat.server_output()).unwrap_or_default();
+    let server = String::from_utf8_lossy(&server).into_owned();
+    if !output.status.success() || ![&server, &client].iter().all(|text| text.contains("PASSED")) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("dtest on {}:\n{server}\n{client}{said}", subject.name());
     }
-    Ok(text)
+    Ok([server, client])
+}
+
+/// The value of a figure in what one end printed.
+fn read(output: &str, (_, line, word, reading): Figure) -> Option<f64> {
+    let numbers = figures(output, line, word);
+    match reading {
+        Reading::Mean => numbers.last().copied(),
+        Reading::Single => numbers.last().map(|us| us.round()),
+        Reading::Least => numbers.into_iter().min_by(f64::total_cmp).map(f64::round),
+        Reading::Median => (!numbers.is_empty()).then(|| median(&numbers).round()),
+        Reading::Sum => (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>().round()),
+    }
 }
 
 /// The numbers behind `word` in the lines that start with a process number and `line`: `4711: RDMA
@@ -155,8 +221,27 @@ mod tests {
              31877: RDMA write (bi-direction): Total=69359.06 usec, itime= 34.68 us, poll=0, 2000 x 4096\n\
              31877: RDMA read:   Total=    647.07 usec,   4 bursts, itime=    183.11 usec, pc=0\n\
              31877: RDMA read:   Total=    647.07 usec,   4 bursts, itime=    134.94 usec, pc=0\n\
-             31877: connect:      1156.09 usec, poll_cnt=0\n";
-        let all = FIGURES.map(|(_, line, word)| figures(output, line, word));
-        assert_eq!(all, [vec![193.62], vec![34.68], vec![183.11, 134.94], vec![1156.09]]);
+             31877: RDMA read:   Total=    647.07 usec,   4 bursts, itime=    150.92 usec, pc=0\n\
+             31877: open:         3279.92 usec\n\
+             31877: PZ create:       1.91 usec\n\
+             31877: PZ free:         1.19 usec\n\
+             31877: connect:      1156.09 usec, poll_cnt=0\n\
+             31877: TOTAL:        4821.78 usec\n";
+        let all: Vec<_> = figures_of(1).map(|(_, figure)| read(output, figure)).collect();
+        let found: Vec<_> = all.iter().copied().flatten().collect();
+        assert_eq!(found, [193.62, 34.68, 135.0, 151.0, 469.0, 1156.0, 3280.0, 2.0, 1.0, 4822.0]);
+        // Nothing is made up for what is not printed, and the server's connect is not asked for.
+        assert_eq!(all.len() - found.len(), 7);
+        assert_eq!(figures_of(0).count(), 16);
+    }
+
+    #[test]
+    fn slower_figures_are_marked() {
+        let mut latencies = Latencies::default();
+        for (subject, us) in [(SUBJECTS[0], 4.0), (SUBJECTS[1], 4.0), (SUBJECTS[2], 5.0)] {
+            latencies.0.insert((1, 0, subject.name()), vec![us]);
+        }
+        let table = latencies.to_table().to_string();
+        assert_eq!((table.matches('*').count(), table.matches("* 5.0").count()), (1, 1), "{table}");
     }
 }

@@ -276,10 +276,12 @@ fn dtest_latencies() -> Result<(), Failed> {
     else {
         return Err("the figures are not a list".into());
     };
-    assert_eq!(figures.len(), 4 * 3, "{printed}");
+    // All figures of the client, and all but one of the server.
+    assert_eq!(figures.len(), (17 + 16) * 3, "{printed}");
     for figure in &figures {
         let (name, us) = (figure["figure"].as_str().unwrap(), figure["us"].as_f64().unwrap());
-        assert!(us > 0.0 && printed.contains(name), "{figure} in\n{printed}");
+        // Some calls take less than a microsecond, dtest's unit.
+        assert!(us >= 0.0 && printed.contains(name), "{figure} in\n{printed}");
     }
     Ok(())
 }
