@@ -303,15 +303,12 @@ impl CqPath {
         }
     }
 
-    /// Asks for one event on the channel at the next completion, or at the next solicited or failed
-    /// one.
-    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
+    /// Asks each CQ for one event on the channel at the next completion, or at the next solicited
+    /// or failed one. Returns the number of CQs.
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<usize> {
         match self {
-            Self::Verbs(cq) => cq.arm(solicited_only),
-            Self::Direct(cqs) => {
-                cqs.arm(solicited_only);
-                Ok(())
-            }
+            Self::Verbs(cq) => cq.arm(solicited_only).map(|()| 1),
+            Self::Direct(cqs) => Ok(cqs.arm(solicited_only)),
         }
     }
 

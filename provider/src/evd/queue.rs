@@ -405,6 +405,10 @@ impl Armed {
 pub(crate) struct Alert {
     /// The completions that raise the next event. Every CQ of the EVD is armed for at least these.
     pub(crate) armed: Armed,
+    /// The number of CQs at the last arming. Each raises one event for each arming, at most.
+    cqs: usize,
+    /// The most events that the channel may hold now, or get without another arming.
+    unread: usize,
     /// The progress thread watches the channel.
     pub(crate) watched: bool,
     /// An EP is connected whose failures only its completions on this EVD report.
@@ -425,6 +429,22 @@ impl Alert {
     /// Records that all CQs have to be armed again.
     pub(crate) fn disarmed(&mut self) {
         self.armed = Armed::Nothing;
+    }
+
+    /// Whether the channel may hold an event. To read it in vain costs a system call.
+    pub(crate) fn may_hold_event(&self) -> bool {
+        self.unread > 0
+    }
+
+    /// Records that an event was read.
+    pub(crate) fn event_read(&mut self) {
+        self.armed = Armed::Nothing;
+        self.unread = self.unread.saturating_sub(1);
+    }
+
+    /// Records that the channel held no event: each CQ that is armed can still raise one.
+    pub(crate) fn none_read(&mut self) {
+        self.unread = self.unread.min(self.cqs);
     }
 
     pub(crate) fn expect_failures(&mut self) {
@@ -462,7 +482,8 @@ impl Queue {
 
     pub(crate) fn arm(&mut self, to: Armed) -> Result<()> {
         if let Some(cq) = &mut self.cq {
-            cq.arm(to == Armed::Failures)?;
+            self.alert.cqs = cq.arm(to == Armed::Failures)?;
+            self.alert.unread += self.alert.cqs;
         }
         self.alert.armed = to;
         Ok(())
@@ -681,6 +702,46 @@ mod tests {
         }
         queue.alert.disarmed();
         assert_eq!(queue.alert.armed, Armed::Nothing);
+    }
+
+    /// As [`Queue::arm`] with so many CQs.
+    fn arm_cqs(alert: &mut Alert, cqs: usize) {
+        alert.cqs = cqs;
+        alert.unread += cqs;
+    }
+
+    #[test]
+    fn a_cq_raises_one_event_for_each_arming() {
+        let mut alert = Alert::default();
+        assert!(!alert.may_hold_event());
+        arm_cqs(&mut alert, 1);
+        assert!(alert.may_hold_event());
+        alert.event_read();
+        assert!(!alert.may_hold_event());
+        // Armed again before the event was read: there may be two.
+        arm_cqs(&mut alert, 1);
+        arm_cqs(&mut alert, 1);
+        alert.event_read();
+        assert!(alert.may_hold_event());
+        alert.event_read();
+        assert!(!alert.may_hold_event());
+        // An event that nobody asked for.
+        alert.event_read();
+        assert!(!alert.may_hold_event());
+    }
+
+    #[test]
+    fn an_armed_cq_may_raise_an_event_after_a_look_in_vain() {
+        let mut alert = Alert::default();
+        for _ in 0..3 {
+            arm_cqs(&mut alert, 2);
+        }
+        alert.none_read();
+        for _ in 0..2 {
+            assert!(alert.may_hold_event());
+            alert.event_read();
+        }
+        assert!(!alert.may_hold_event());
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl EvdInner {
     /// knows which completions are solicited. Without a CNO the event is for the progress thread
     /// itself.
     pub(crate) fn channel_ready(&self) {
-        let told = self.drain_channel();
+        let told = self.drain_channel(true);
         let mut queue = self.queue();
         let solicited = queue.has(CompletionFlags::SOLICITED_WAIT);
         if self.waiting.load(Ordering::Acquire) {
@@ -205,7 +205,7 @@ impl EvdInner {
     pub(crate) fn poll_wait(&self, wait: &mut Wait) -> Result<Option<(Dequeued, usize)>, WaitError> {
         if wait.armed {
             self.wake.clear();
-            wait.notified |= self.drain_channel() && wait.solicited;
+            wait.notified |= self.drain_channel(false) && wait.solicited;
             wait.armed = false;
         }
         loop {
@@ -303,7 +303,7 @@ impl EvdInner {
     /// Arms the CQ for a wait that has found nothing. The wait has to look once more, because
     /// completions that finished before the CQ was armed raise no event.
     fn arm_for(&self, wait: &mut Wait) -> Result<()> {
-        wait.notified |= self.drain_channel() && wait.solicited;
+        wait.notified |= self.drain_channel(false) && wait.solicited;
         self.arm_to_wait(wait.solicited)?;
         wait.armed = true;
         Ok(())
@@ -315,20 +315,26 @@ impl EvdInner {
         self.queue().counts.blocked += 1;
     }
 
-    fn drain_channel(&self) -> bool {
+    /// Reads the events of the channel. `readable`: it holds one. Otherwise it is read only if it
+    /// may hold one.
+    fn drain_channel(&self, readable: bool) -> bool {
+        let Some(channel) = &self.channel else { return false };
         let mut any = false;
-        if let Some(channel) = &self.channel {
-            while let Ok(Some(token)) = channel.next_event() {
-                let mut queue = self.queue();
-                queue.alert.disarmed();
-                let for_consumer =
-                    queue.cno.is_some() && queue.enabled || self.waiting.load(Ordering::Acquire);
-                queue.counts.completion += u64::from(for_consumer);
-                if let Some(cq) = &mut queue.cq {
-                    cq.event(token);
-                }
-                any = true;
+        let mut more = readable || self.queue().alert.may_hold_event();
+        while more {
+            let Ok(Some(token)) = channel.next_event() else {
+                self.queue().alert.none_read();
+                break;
+            };
+            let mut queue = self.queue();
+            queue.alert.event_read();
+            let for_consumer = queue.cno.is_some() && queue.enabled || self.waiting.load(Ordering::Acquire);
+            queue.counts.completion += u64::from(for_consumer);
+            if let Some(cq) = &mut queue.cq {
+                cq.event(token);
             }
+            any = true;
+            more = queue.alert.may_hold_event();
         }
         any
     }
@@ -359,6 +365,6 @@ impl EvdInner {
         if woken {
             self.wake.clear();
         }
-        Ok(device && self.drain_channel())
+        Ok(device && self.drain_channel(true))
     }
 }

@@ -276,11 +276,11 @@ impl DirectCqs {
         polled + std::mem::take(&mut self.polled)
     }
 
-    /// Asks for one event on the channel at the next completion, or at the next solicited or failed
-    /// one.
-    pub(crate) fn arm(&mut self, solicited_only: bool) {
+    /// Asks each CQ for one event on the channel at the next completion, or at the next solicited
+    /// or failed one. Returns the number of CQs.
+    pub(crate) fn arm(&mut self, solicited_only: bool) -> usize {
         let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
-        self.all().for_each(|cq| cq.cq.arm(what));
+        self.all().map(|cq| cq.cq.arm(what)).count()
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut DirectCq> {
