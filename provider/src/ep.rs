@@ -418,8 +418,14 @@ impl EpInner {
     }
 
     pub(crate) fn set_state(&self, state: EpState) {
-        self.pair.set_hook(RecvHooks::UNCONFIRMED, state == EpState::CompletionPending);
+        let unconfirmed = state == EpState::CompletionPending;
+        if unconfirmed {
+            self.pair.set_hook(RecvHooks::UNCONFIRMED, true);
+        }
         self.state.store(state as u8, Ordering::Release);
+        if !unconfirmed {
+            self.pair.set_hook(RecvHooks::UNCONFIRMED | RecvHooks::ANSWERABLE, false);
+        }
         if state == EpState::Connected {
             self.pair.allow_fast_requests();
         } else {

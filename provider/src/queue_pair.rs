@@ -49,6 +49,8 @@ bitflags! {
         const UNCONFIRMED = 2;
         /// The receives are datagrams.
         const DATAGRAMS = 4;
+        /// A message has come before the confirmation. Set together with [`Self::UNCONFIRMED`].
+        const ANSWERABLE = 8;
     }
 }
 
@@ -313,6 +315,20 @@ impl QueuePair {
         }
     }
 
+    /// Records a message, if the connection is not confirmed yet.
+    fn message_came(&self) {
+        let (unconfirmed, answerable) = (RecvHooks::UNCONFIRMED.bits(), RecvHooks::ANSWERABLE.bits());
+        let mark = |hooks: u8| (hooks & unconfirmed != 0).then_some(hooks | answerable);
+        // Fails if the connection was confirmed meanwhile.
+        let _ = self.hooks.fetch_update(Ordering::AcqRel, Ordering::Acquire, mark);
+    }
+
+    /// Whether a message has come before the confirmation. A consumer may see the message just
+    /// before the message has confirmed the connection.
+    pub(crate) fn is_answerable(&self) -> bool {
+        self.hooks.load(Ordering::Acquire) & RecvHooks::ANSWERABLE.bits() != 0
+    }
+
     /// Whether the next receive exceeds a high watermark. On an EP without an SRQ, a post may
     /// exceed one.
     pub(crate) fn is_marked(&self) -> bool {
@@ -390,18 +406,20 @@ impl QueuePair {
         lmrs_live: impl FnOnce(&[u32], Option<u32>) -> bool,
     ) -> Option<Completed> {
         let failed = completion.status != DtoStatus::Success;
+        let hooked = !matches!(completion.wr_id, WrId::Request(_)) && self.watches_receives();
+        if hooked && !failed {
+            self.message_came();
+        }
         match completion.wr_id {
             WrId::Srq { entry, .. } => {
                 let srq = self.srq.as_ref()?;
                 let info = srq.path.complete(entry, Some(&self.completed_up_to))?;
-                let hooked = self.watches_receives();
                 let notify = failed || !self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
                 let dto = self.received(completion, info, lmrs_live);
                 Some(Completed { dto, credit: Credit::Entry { srq: srq.number, entry }, notify, hooked })
             }
             WrId::Recv(slot) => {
                 let receive = self.receive_done(slot)?;
-                let hooked = self.watches_receives();
                 let quiet = self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT)
                     || receive.flags.contains(CompletionFlags::UNSIGNALLED);
                 let dto = self.received(completion, receive.info, lmrs_live);

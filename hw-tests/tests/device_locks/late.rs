@@ -10,7 +10,7 @@ use doorbell::{
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
-use doorbell_hw_tests::{Pair, Rig};
+use doorbell_hw_tests::{Pair, Rig, dat};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -302,4 +302,50 @@ pub(crate) fn a_message_that_shows_before_the_reset_counts() {
     let got = dto(&rig.server.recv);
     assert_eq!((got.status, got.cookie), (DtoStatus::Success, 5));
     expect_nothing(&rig.server.recv);
+}
+
+/// A message comes before the peer has confirmed the connection. A thread has taken it off the CQ,
+/// and is about to record that it confirms the connection; another thread has the event already,
+/// and answers.
+pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
+    let rig = Arc::new(Rig::new());
+    let mut srq = rig.server.srq(1);
+    rig.server.post(&mut srq, 1, 64, 0, 5);
+    let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
+    let peer = rig.answer_silent(&server);
+    let answer = [rig.server.lmr.triplet(0, 8)];
+    assert_eq!(code(server.post_send(&answer, 6, NONE)), dat::INVALID_STATE_EP_COMPLPENDING);
+    peer.send(8);
+    let steps = Arc::new(Steps::default());
+    let looking = Arc::new(OnceLock::new());
+    let placed = {
+        let (steps, looking) = (steps.clone(), looking.clone());
+        before_locks(Some(Arc::new(move |lock| {
+            let looks = looking.get() == Some(&std::thread::current().id());
+            if looks && lock == "EpInner::control" && steps.reach("stopped") {
+                steps.wait_for("go");
+            }
+        })));
+        Placed
+    };
+    // A query of the SRQ looks for completions.
+    let looked = {
+        let steps = steps.clone();
+        elsewhere(move || {
+            let _ = looking.set(std::thread::current().id());
+            while !steps.has_reached("stopped") {
+                srq.query().unwrap();
+            }
+        })
+    };
+    steps.wait_for("stopped");
+    assert_eq!((dto(&rig.server.recv).cookie, server.state()), (5, EpState::CompletionPending));
+    server.post_send(&answer, 6, NONE).unwrap();
+    steps.reach("go");
+    outcome(&rig, &looked);
+    drop(placed);
+    expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
+    assert_eq!(server.state(), EpState::Connected);
+    server.disconnect(CloseFlags::Abrupt).unwrap();
+    assert_eq!(dto(&rig.server.request).cookie, 6);
 }

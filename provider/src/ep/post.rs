@@ -53,7 +53,14 @@ impl EpInner {
         self.takes_flags(flags)?;
         // On a DISCONNECTED EP, the request is flushed without the device, which may forget it:
         // immediately, or after the requests that are still in progress.
-        let state = self.state();
+        let mut state = self.state();
+        if state == EpState::CompletionPending {
+            if self.pair.is_answerable() {
+                return Ok(EpState::Connected);
+            }
+            // The state changes before the mark goes.
+            state = self.state();
+        }
         if state == EpState::Connected || state == EpState::Disconnected && !self.is_ud() {
             return Ok(state);
         }
