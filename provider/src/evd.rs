@@ -25,7 +25,7 @@ use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{CqPath, DirectCqs};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Signal, Source, Timer};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Notice, reason};
-use crate::memory::{headroom, queue};
+use crate::memory::{headroom, headroom_of_notices, queue};
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
@@ -89,7 +89,7 @@ pub(crate) struct EvdInner {
     wake: Signal,
     pub(crate) queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
-    _timers: ReservedTimers,
+    _timers: Option<ReservedTimers>,
 }
 
 impl Evd {
@@ -294,12 +294,12 @@ impl EvdInner {
         flags: EvdFlags,
         discards: bool,
     ) -> Result<Arc<Self>> {
-        headroom()?;
-        let timers = device.reactor.reserve_timers()?;
+        let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
+        if with_cq { headroom() } else { headroom_of_notices() }?;
+        let timers = with_cq.then(|| device.reactor.reserve_timers()).transpose()?;
         let qlen = round_up(min_qlen, device.attr.max_evd_qlen);
         let id = EvdId(next_id());
         let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
-        let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
         let channel = || device.channels.take(device.path, &device.context);
         let channel = with_cq.then(channel).transpose().map_err(no_evd)?;
         let cq = with_cq

@@ -38,6 +38,14 @@ pub(crate) fn headroom() -> Result<()> {
     have(HEADROOM)
 }
 
+/// More than the small allocations for an EVD without a CQ add up to.
+const NOTICES_HEADROOM: usize = 4 << 10;
+
+/// As [`headroom`], for an EVD without a CQ.
+pub(crate) fn headroom_of_notices() -> Result<()> {
+    have(NOTICES_HEADROOM)
+}
+
 /// As [`headroom`], for a PZ. For a larger block the allocator would touch more memory than the call.
 pub(crate) fn small_headroom() -> Result<()> {
     have(SMALL_HEADROOM)

@@ -32,7 +32,10 @@ pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u
         let evd = Evd::create(&object.ia, qlen, cno_object.as_ref().map(|cno| &cno.cno), flags)?;
         let handle = ia.sibling_known_as(EvdObject { evd: evd.clone(), cno }, evd.id().0)?;
         evd.set_context(handle.0 as u64);
-        handle.put_hot(Hot::Evd(evd.inner.clone()));
+        // Dequeues of other events always need all checks.
+        if flags.contains(EvdFlags::DTO) {
+            handle.put_hot(Hot::Evd(evd.inner.clone()));
+        }
         out.set(handle);
         Ok(())
     })
