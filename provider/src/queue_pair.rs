@@ -49,7 +49,7 @@ bitflags! {
         const UNCONFIRMED = 2;
         /// The receives are datagrams.
         const DATAGRAMS = 4;
-        /// A message has come before the confirmation. Set together with [`Self::UNCONFIRMED`].
+        /// A message has come before the confirmation. Set only beside [`Self::UNCONFIRMED`].
         const ANSWERABLE = 8;
     }
 }
@@ -406,20 +406,18 @@ impl QueuePair {
         lmrs_live: impl FnOnce(&[u32], Option<u32>) -> bool,
     ) -> Option<Completed> {
         let failed = completion.status != DtoStatus::Success;
-        let hooked = !matches!(completion.wr_id, WrId::Request(_)) && self.watches_receives();
-        if hooked && !failed {
-            self.message_came();
-        }
         match completion.wr_id {
             WrId::Srq { entry, .. } => {
                 let srq = self.srq.as_ref()?;
                 let info = srq.path.complete(entry, Some(&self.completed_up_to))?;
+                let hooked = self.watches_receives();
                 let notify = failed || !self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT);
                 let dto = self.received(completion, info, lmrs_live);
                 Some(Completed { dto, credit: Credit::Entry { srq: srq.number, entry }, notify, hooked })
             }
             WrId::Recv(slot) => {
                 let receive = self.receive_done(slot)?;
+                let hooked = self.watches_receives();
                 let quiet = self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT)
                     || receive.flags.contains(CompletionFlags::UNSIGNALLED);
                 let dto = self.received(completion, receive.info, lmrs_live);
@@ -478,6 +476,7 @@ impl QueuePair {
         };
         if success {
             self.received.add(ReceivedAs::of(op), completion.length);
+            self.message_came();
         }
         DtoCompletion::new(DtoFields {
             ep: self.ep,

@@ -205,7 +205,10 @@ impl EvdInner {
     pub(crate) fn poll_wait(&self, wait: &mut Wait) -> Result<Option<(Dequeued, usize)>, WaitError> {
         if wait.armed {
             self.wake.clear();
-            wait.notified |= self.drain_channel(false) && wait.solicited;
+            // Until it is empty, because the caller may be told of a change only.
+            while self.drain_channel(true) {
+                wait.notified |= wait.solicited;
+            }
             wait.armed = false;
         }
         loop {
