@@ -58,7 +58,7 @@ impl IncomingRequest {
 struct Accepted {
     /// The EP that the request had, if another was taken: it is free again.
     unused: Option<Arc<EpCell>>,
-    /// The device cannot resolve the way back to the peer of datagrams.
+    /// The route back to the requester of datagrams cannot be resolved.
     unreachable: bool,
 }
 
@@ -206,7 +206,7 @@ impl CrInner {
     }
 
     pub(crate) fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
-        let accepted = self.answer(|| {
+        let (ep, accepted) = self.answer(|| {
             let none = || match self.is_open() {
                 true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
                 false => gone(),
@@ -222,7 +222,6 @@ impl CrInner {
                 }
             }
         })?;
-        let (ep, accepted) = accepted;
         self.after_accept(&ep, accepted);
         Ok(())
     }

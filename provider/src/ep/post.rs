@@ -51,16 +51,18 @@ impl EpInner {
     #[inline]
     pub(super) fn takes_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
         self.takes_flags(flags)?;
-        // On a DISCONNECTED EP, the request is flushed without the device, which may forget it:
-        // immediately, or after the requests that are still in progress.
         let mut state = self.state();
         if state == EpState::CompletionPending {
+            // The peer has sent a message, so the connection is up. Another thread is about to
+            // change the state.
             if self.pair.is_answerable() {
                 return Ok(EpState::Connected);
             }
-            // The state changes before the mark goes.
+            // The state changes before the mark of the message is removed, so it is read again.
             state = self.state();
         }
+        // On a DISCONNECTED EP, the request is flushed without the device, which may forget it:
+        // immediately, or after the requests that are still in progress.
         if state == EpState::Connected || state == EpState::Disconnected && !self.is_ud() {
             return Ok(state);
         }

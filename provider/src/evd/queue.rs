@@ -438,8 +438,14 @@ impl Alert {
 
     /// Records that an event was read.
     pub(crate) fn event_read(&mut self) {
-        self.armed = Armed::Nothing;
+        self.disarmed();
         self.unread = self.unread.saturating_sub(1);
+    }
+
+    /// Records that so many CQs were armed.
+    fn cqs_armed(&mut self, cqs: usize) {
+        self.cqs = cqs;
+        self.unread += cqs;
     }
 
     /// Records that the channel held no event: each CQ that is armed can still raise one.
@@ -482,8 +488,8 @@ impl Queue {
 
     pub(crate) fn arm(&mut self, to: Armed) -> Result<()> {
         if let Some(cq) = &mut self.cq {
-            self.alert.cqs = cq.arm(to == Armed::Failures)?;
-            self.alert.unread += self.alert.cqs;
+            let cqs = cq.arm(to == Armed::Failures)?;
+            self.alert.cqs_armed(cqs);
         }
         self.alert.armed = to;
         Ok(())
@@ -704,23 +710,17 @@ mod tests {
         assert_eq!(queue.alert.armed, Armed::Nothing);
     }
 
-    /// As [`Queue::arm`] with so many CQs.
-    fn arm_cqs(alert: &mut Alert, cqs: usize) {
-        alert.cqs = cqs;
-        alert.unread += cqs;
-    }
-
     #[test]
     fn a_cq_raises_one_event_for_each_arming() {
         let mut alert = Alert::default();
         assert!(!alert.may_hold_event());
-        arm_cqs(&mut alert, 1);
+        alert.cqs_armed(1);
         assert!(alert.may_hold_event());
         alert.event_read();
         assert!(!alert.may_hold_event());
         // Armed again before the event was read: there may be two.
-        arm_cqs(&mut alert, 1);
-        arm_cqs(&mut alert, 1);
+        alert.cqs_armed(1);
+        alert.cqs_armed(1);
         alert.event_read();
         assert!(alert.may_hold_event());
         alert.event_read();
@@ -734,7 +734,7 @@ mod tests {
     fn an_armed_cq_may_raise_an_event_after_a_look_in_vain() {
         let mut alert = Alert::default();
         for _ in 0..3 {
-            arm_cqs(&mut alert, 2);
+            alert.cqs_armed(2);
         }
         alert.none_read();
         for _ in 0..2 {

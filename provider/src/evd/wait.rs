@@ -318,8 +318,8 @@ impl EvdInner {
         self.queue().counts.blocked += 1;
     }
 
-    /// Reads the events of the channel. `readable`: it holds one. Otherwise it is read only if it
-    /// may hold one.
+    /// Reads the events of the channel. True if there was one. Stops when no armed CQ can have raised
+    /// another; begins although none can have raised one if `readable`, as poll(2) has told.
     fn drain_channel(&self, readable: bool) -> bool {
         let Some(channel) = &self.channel else { return false };
         let mut any = false;
