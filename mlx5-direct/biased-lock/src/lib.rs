@@ -30,8 +30,8 @@
 //! one lock. Its word `open` is the owner's thread ID, or 0 while the owner is inside. The owner
 //! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load
 //! `bias`. It enters only if the loaded bias is still its own; otherwise it stores its ID in `open`
-//! again. A thread that revokes the bias executes: store another `bias`; heavy fence; load the
-//! owner's `open` until it is not 0. The light fence only keeps the compiler from reordering. The
+//! again. A thread that revokes the bias executes: store another `bias`, or NULL; heavy fence; load
+//! the owner's `open` until it is not 0. The light fence only keeps the compiler from reordering. The
 //! heavy fence executes a full memory barrier in the owner's thread at some point of the owner's
 //! program:
 //!

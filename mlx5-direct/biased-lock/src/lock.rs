@@ -50,7 +50,7 @@ impl<T: Send> BiasedLock<T> {
     /// Waits until no other thread uses the object and takes it out. Returns `None`, and leaves the
     /// object where it is, if this thread holds a guard.
     pub fn take(&self) -> Option<Box<T>> {
-        let _slow = self.raw.exclude(reuse, |unused| keep(unused)).ok()?;
+        let _slow = self.raw.exclude(|unused| keep(unused)).ok()?;
         let object = self.object.swap(std::ptr::null_mut(), Ordering::SeqCst);
         // SAFETY: `put` made the pointer from a box. The swap gave it to this call alone, and no
         // thread is inside.

@@ -314,13 +314,14 @@ impl Raw {
     /// lock, which then begins anew.
     pub(super) fn exclude(
         &self,
-        reuse: Reuse,
         unused: impl FnOnce(&mut dyn Iterator<Item = &'static Bias>),
     ) -> Result<SlowGuard<'_>, Reentrant> {
         let slow = self.hold()?;
-        self.revoke(reuse, None);
         if let Some(last) = deref(self.bias.load(Ordering::Relaxed)) {
             self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
+            if last.thread() != 0 && last.thread() != thread_id() {
+                last.wait_until_left();
+            }
             unused(&mut last.ring());
         }
         Ok(slow)

@@ -1,9 +1,10 @@
 //! The locks on the processor's own atomics, under load.
 
 use super::platform::{FIRST_STREAK, HEAVY_FENCES, LONGEST_STREAK, Spin, visit_only};
+use super::raw::{Raw, no_reuse};
 use super::{BiasedLock, BiasedMutex, Door, LockError};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 struct Object {
     taken: AtomicBool,
@@ -388,6 +389,24 @@ fn a_late_owner_stays_out() {
     });
     drop(lock.lock().unwrap());
     assert!(lock.try_lock_fast_after::<0>(|| drop(lock.take().unwrap())).is_none(), "the lock is empty");
+}
+
+/// A program without memory frees objects to get some, so that needs none.
+#[test]
+fn taking_the_object_out_makes_no_bias() {
+    let raw = Raw::from_parts(AtomicPtr::default(), AtomicUsize::new(0));
+    let enter = || drop(raw.enter(raw.hold().unwrap(), no_reuse, None));
+    let biases = || {
+        let mut count = 0;
+        drop(raw.exclude(|unused| count = unused.count()).unwrap());
+        count
+    };
+    assert_eq!(biases(), 0, "an unused lock");
+    enter();
+    assert_eq!(biases(), 1, "by the owner");
+    enter();
+    let other = std::thread::scope(|scope| scope.spawn(biases).join().unwrap());
+    assert_eq!(other, 1, "by another thread");
 }
 
 /// Uses the object as a post does: by the fast path if it is open. False if there is no object.
