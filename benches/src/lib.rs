@@ -12,6 +12,7 @@ pub mod dat;
 pub mod device;
 pub mod direct;
 pub mod dtest;
+pub mod host;
 pub mod libmlx5;
 pub mod nothing;
 pub mod path;

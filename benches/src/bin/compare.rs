@@ -9,7 +9,7 @@ use doorbell_benches::{
     case::{COUNTED_RUNS, counted, trapped},
     chart, count,
     dat::{DatPost, Stepper, library},
-    device, dtest, libmlx5,
+    device, dtest, host, libmlx5,
     plan::{Spec, Subject, plan},
     report,
     report::Row,
@@ -247,6 +247,7 @@ fn measure(args: &Args) -> Result<()> {
     if let Ok(load) = std::fs::read_to_string("/proc/loadavg") {
         println!("load now: {}", load.trim());
     }
+    println!("{}", host::pages_taken(Duration::from_secs(1)));
     report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
     if with_dtest {
         let path = args.out.with_file_name("dtest.json");
