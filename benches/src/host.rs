@@ -85,7 +85,10 @@ mod tests {
         assert_eq!(taken, Taken { pages: 1000, taken: 50, time: Duration::from_millis(6) });
         assert!(taken.disturbs());
         let text = taken.to_string();
-        assert!(text.contains("50 of 1000 pages") && text.contains("120 µs") && text.contains("METHOD.md"), "{text}");
+        assert!(
+            text.contains("50 of 1000 pages") && text.contains("120 µs") && text.contains("METHOD.md"),
+            "{text}"
+        );
     }
 
     #[test]
