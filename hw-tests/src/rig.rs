@@ -75,6 +75,11 @@ impl Silent {
         self.post(SendOp::Write { remote_addr: 4096, rkey: 1 }, 8);
     }
 
+    /// Posts the only receive.
+    pub fn receive(&self) {
+        self.qp.post_recv(0, &[self.memory.sge(0, 64).unwrap()]).unwrap();
+    }
+
     fn post(&self, op: SendOp<'_>, len: usize) {
         let from = self.memory.sge(0, len).unwrap();
         self.qp.post_send_one(0, op, from, SendFlags::SIGNALLED).unwrap();

@@ -121,10 +121,12 @@ impl Last {
         self.silent = suppressed;
     }
 
-    /// Whether the window has this rkey, or will have it once its requests have completed.
+    /// Whether the window has this rkey, or will have it once its requests have completed. While
+    /// the device may still execute one of them, the window must not be freed: the request would
+    /// fail, and the connection with it.
     fn is_sound(&self) -> bool {
-        let up = |ep: Arc<EpInner>| ep.state() == EpState::Connected && ep.attempt() == self.attempt;
-        !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(up))
+        let executes = |ep: Arc<EpInner>| ep.executes_requests() && ep.attempt() == self.attempt;
+        !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(executes))
     }
 }
 

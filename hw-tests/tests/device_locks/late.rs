@@ -6,7 +6,8 @@ use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, Psp, Srq, reason,
+    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, EventData, MemPriv, Psp, Rmr, RmrBind, Srq, VaType,
+    reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -306,15 +307,14 @@ pub(crate) fn a_message_that_shows_before_the_reset_counts() {
 
 /// A message comes before the peer has confirmed the connection. A thread has taken it off the CQ,
 /// and is about to record that it confirms the connection; another thread has the event already,
-/// and answers.
-pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
-    let rig = Arc::new(Rig::new());
+/// and uses the EP. Returns it connected.
+fn used_before_it_is_confirmed(rig: &Arc<Rig>, used: impl FnOnce(&mut Ep)) -> (Ep, Silent) {
     let mut srq = rig.server.srq(1);
     rig.server.post(&mut srq, 1, 64, 0, 5);
     let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
     let peer = rig.answer_silent(&server);
-    let answer = [rig.server.lmr.triplet(0, 8)];
-    assert_eq!(code(server.post_send(&answer, 6, NONE)), dat::INVALID_STATE_EP_COMPLPENDING);
+    let early = server.post_send(&[rig.server.lmr.triplet(0, 8)], 4, NONE);
+    assert_eq!(code(early), dat::INVALID_STATE_EP_COMPLPENDING);
     peer.send(8);
     let steps = Arc::new(Steps::default());
     let looking = Arc::new(OnceLock::new());
@@ -340,12 +340,49 @@ pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
     };
     steps.wait_for("stopped");
     assert_eq!((dto(&rig.server.recv).cookie, server.state()), (5, EpState::CompletionPending));
-    server.post_send(&answer, 6, NONE).unwrap();
+    used(&mut server);
     steps.reach("go");
-    outcome(&rig, &looked);
+    outcome(rig, &looked);
     drop(placed);
     expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
     assert_eq!(server.state(), EpState::Connected);
+    (server, peer)
+}
+
+pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
+    let rig = Arc::new(Rig::new());
+    let answer = |server: &mut Ep| server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
+    let (mut server, _peer) = used_before_it_is_confirmed(&rig, answer);
     server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(dto(&rig.server.request).cookie, 6);
+}
+
+/// The second bind comes while the first waits for a Send, for which the peer has no receive. It
+/// must not free the window, which the first bind still needs.
+pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection() {
+    for make in [Rmr::create, Rmr::create_for_ep] {
+        let rig = Arc::new(Rig::patient());
+        let mut rmr = make(&rig.server.pz).unwrap();
+        let bind_twice = |server: &mut Ep| {
+            server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
+            for cookie in [7, 8] {
+                let segment = rig.server.lmr.triplet(0, 64);
+                let (privileges, va_type) = (MemPriv::REMOTE_READ, VaType::Virtual);
+                let to = RmrBind { lmr: &rig.server.lmr, segment, privileges, va_type };
+                rmr.bind(server, to, cookie, NONE).unwrap();
+            }
+        };
+        let (_server, peer) = used_before_it_is_confirmed(&rig, bind_twice);
+        peer.receive();
+        let sent = dto(&rig.server.request);
+        assert_eq!((sent.cookie, sent.status), (6, DtoStatus::Success));
+        for cookie in [7, 8] {
+            match next(&rig.server.request).data {
+                EventData::RmrBind(bind) => {
+                    assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
+                }
+                other => panic!("not a bind: {other:?}"),
+            }
+        }
+    }
 }
