@@ -352,7 +352,7 @@ fn used_before_it_is_confirmed(rig: &Arc<Rig>, used: impl FnOnce(&mut Ep)) -> (E
 pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
     let rig = Arc::new(Rig::new());
     let answer = |server: &mut Ep| server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
-    let (mut server, _peer) = used_before_it_is_confirmed(&rig, answer);
+    let (server, _peer) = used_before_it_is_confirmed(&rig, answer);
     server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(dto(&rig.server.request).cookie, 6);
 }
