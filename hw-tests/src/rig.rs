@@ -4,7 +4,7 @@ use crate::devices;
 use doorbell::{
     AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DtoCompletion,
     DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, Lmr, MemPriv,
-    Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrTriplet, Rsp, Srq, SrqAttr,
+    Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
@@ -291,6 +291,15 @@ pub fn dto(evd: &Evd) -> DtoCompletion {
     match next(evd).data {
         EventData::Dto(dto) => dto,
         other => panic!("not a completion: {other:?}"),
+    }
+}
+
+/// The next event, which is the completion of a bind.
+#[track_caller]
+pub fn bound(evd: &Evd) -> RmrBindCompletion {
+    match next(evd).data {
+        EventData::RmrBind(bind) => bind,
+        other => panic!("not a bind: {other:?}"),
     }
 }
 

@@ -8,7 +8,7 @@ use doorbell::{
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Side, devices, tests};
+use doorbell_hw_tests::{Pair, Rig, devices, tests};
 
 fn main() {
     let rxe = devices().is_some_and(|(server, _)| !server.starts_with("mlx5"));
@@ -82,19 +82,11 @@ fn nothing(lmr: &Lmr) -> RmrBind<'_> {
     to(lmr, 0, 0)
 }
 
-#[track_caller]
-fn bound(side: &Side) -> RmrBindCompletion {
-    match next(&side.request).data {
-        EventData::RmrBind(bind) => bind,
-        other => panic!("not a bind: {other:?}"),
-    }
-}
-
 /// Binds through the server's EP and waits for the completion.
 #[track_caller]
 fn bind(rig: &Rig, pair: &mut Pair, rmr: &mut Rmr, to: RmrBind<'_>) -> u32 {
     let context = rmr.bind(&mut pair.server, to, 7, NONE).unwrap();
-    let event = bound(&rig.server);
+    let event = bound(&rig.server.request);
     assert_eq!(
         event,
         RmrBindCompletion { rmr: rmr.id(), ep: pair.server.id(), cookie: 7, status: DtoStatus::Success }
@@ -416,7 +408,7 @@ fn binds_complete_in_their_turn() {
     let target = remote(lmr.address() + 128, 4, contexts[2]);
     assert_eq!(write(&rig, &mut pair, b"done", target), DtoStatus::Success);
     for (i, rmr) in rmrs.iter().enumerate() {
-        let event = bound(&rig.server);
+        let event = bound(&rig.server.request);
         assert_eq!((event.rmr, event.cookie), (rmr.id(), i as u64));
     }
     assert_eq!(dto(&rig.server.request).cookie, 99);
@@ -520,7 +512,7 @@ fn a_bind_on_a_disconnected_ep_is_flushed() {
     let mut rmr = Rmr::create(&rig.server.pz).unwrap();
     rig.disconnect(&pair);
     rmr.bind(&mut pair.server, to(&lmr, 0, 64), 5, NONE).unwrap();
-    let event = bound(&rig.server);
+    let event = bound(&rig.server.request);
     assert_eq!((event.rmr, event.cookie, event.status), (rmr.id(), 5, DtoStatus::Flushed));
     assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
     lmr.free().unwrap();
@@ -547,7 +539,7 @@ fn a_window_survives_a_flushed_bind() {
         // Events of the old connection may still come.
         let context = rmr.bind(&mut again.server, to(&lmr, 128, 64), 7, NONE).unwrap();
         loop {
-            let event = bound(&rig.server);
+            let event = bound(&rig.server.request);
             if event.ep == again.server.id() {
                 assert_eq!(event.status, DtoStatus::Success);
                 break;

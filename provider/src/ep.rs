@@ -242,7 +242,7 @@ impl Ep {
         let inner = &self.inner;
         inner.check()?;
         let state = inner.state();
-        if !matches!(state, EpState::Connected | EpState::CompletionPending | EpState::DisconnectPending) {
+        if !state.has_connection() {
             return Err(Error::state(state.subtype(), "the EP has no connection"));
         }
         inner.device.connection(&inner.qp()).map_err(|e| Error::verb(Subtype::ResourceTep, e))

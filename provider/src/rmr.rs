@@ -125,8 +125,8 @@ impl Last {
     /// the device may still execute one of them, the window must not be freed: the request would
     /// fail, and the connection with it.
     fn is_sound(&self) -> bool {
-        let executes = |ep: Arc<EpInner>| ep.executes_requests() && ep.attempt() == self.attempt;
-        !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(executes))
+        let up = |ep: Arc<EpInner>| ep.state().has_connection() && ep.attempt() == self.attempt;
+        !self.failed && (self.pending == 0 && !self.silent || self.ep.upgrade().is_some_and(up))
     }
 }
 

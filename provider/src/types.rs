@@ -151,6 +151,12 @@ impl EpState {
         )
     }
 
+    /// Whether there is a connection: it is up, about to be confirmed or about to end. The QP can
+    /// execute requests.
+    pub(crate) fn has_connection(self) -> bool {
+        matches!(self, Self::Connected | Self::CompletionPending | Self::DisconnectPending)
+    }
+
     /// The `INVALID_STATE` subtype that names this state.
     pub(crate) fn subtype(self) -> crate::Subtype {
         use crate::Subtype as S;

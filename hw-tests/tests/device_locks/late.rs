@@ -6,8 +6,7 @@ use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, EventData, MemPriv, Psp, Rmr, RmrBind, Srq, VaType,
-    reason,
+    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, MemPriv, Psp, Rmr, RmrBind, Srq, VaType, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -308,7 +307,7 @@ pub(crate) fn a_message_that_shows_before_the_reset_counts() {
 /// A message comes before the peer has confirmed the connection. A thread has taken it off the CQ,
 /// and is about to record that it confirms the connection; another thread has the event already,
 /// and uses the EP. Returns it connected.
-fn used_before_it_is_confirmed(rig: &Arc<Rig>, used: impl FnOnce(&mut Ep)) -> (Ep, Silent) {
+fn used_before_it_is_confirmed(rig: &Arc<Rig>, use_ep: impl FnOnce(&mut Ep)) -> (Ep, Silent) {
     let mut srq = rig.server.srq(1);
     rig.server.post(&mut srq, 1, 64, 0, 5);
     let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
@@ -340,7 +339,7 @@ fn used_before_it_is_confirmed(rig: &Arc<Rig>, used: impl FnOnce(&mut Ep)) -> (E
     };
     steps.wait_for("stopped");
     assert_eq!((dto(&rig.server.recv).cookie, server.state()), (5, EpState::CompletionPending));
-    used(&mut server);
+    use_ep(&mut server);
     steps.reach("go");
     outcome(rig, &looked);
     drop(placed);
@@ -377,12 +376,8 @@ pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection()
         let sent = dto(&rig.server.request);
         assert_eq!((sent.cookie, sent.status), (6, DtoStatus::Success));
         for cookie in [7, 8] {
-            match next(&rig.server.request).data {
-                EventData::RmrBind(bind) => {
-                    assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
-                }
-                other => panic!("not a bind: {other:?}"),
-            }
+            let bind = bound(&rig.server.request);
+            assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
         }
     }
 }

@@ -31,9 +31,9 @@
 //! executes: load `open`, and go on only if it is not 0; store `open = 0`; light fence; load
 //! `bias`. It enters only if the loaded bias is still its own; otherwise it stores its ID in `open`
 //! again. A thread that revokes the bias executes: store another `bias`, or NULL; heavy fence; load
-//! the owner's `open` until it is not 0. The light fence only keeps the compiler from reordering. The
-//! heavy fence executes a full memory barrier in the owner's thread at some point of the owner's
-//! program:
+//! the owner's `open` until it is not 0. The light fence only keeps the compiler from reordering.
+//! The heavy fence executes a full memory barrier in the owner's thread at some point of the
+//! owner's program:
 //!
 //! - after the store of 0: the store is visible before the heavy fence returns, so the thread that
 //!   revokes reads 0 and waits;

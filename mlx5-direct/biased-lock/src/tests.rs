@@ -391,7 +391,7 @@ fn a_late_owner_stays_out() {
     assert!(lock.try_lock_fast_after::<0>(|| drop(lock.take().unwrap())).is_none(), "the lock is empty");
 }
 
-/// A program without memory frees objects to get some, so that needs none.
+/// Programs that are out of memory free objects, so this must not allocate.
 #[test]
 fn taking_the_object_out_makes_no_bias() {
     let raw = Raw::from_parts(AtomicPtr::default(), AtomicUsize::new(0));

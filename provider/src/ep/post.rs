@@ -69,13 +69,6 @@ impl EpInner {
         Err(PostError::EpState(state.subtype()))
     }
 
-    /// Whether the device may execute posted requests: the QP is connected and nothing has moved it
-    /// to error yet.
-    pub(crate) fn executes_requests(&self) -> bool {
-        use EpState::{CompletionPending, Connected, DisconnectPending};
-        matches!(self.state(), CompletionPending | Connected | DisconnectPending)
-    }
-
     /// Whether the EP is live and connected: it takes requests with flags that any EP takes.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {

@@ -318,8 +318,8 @@ impl EvdInner {
         self.queue().counts.blocked += 1;
     }
 
-    /// Reads the events of the channel. True if there was one. Stops when no armed CQ can have raised
-    /// another; begins although none can have raised one if `readable`, as poll(2) has told.
+    /// Reads the events of the channel, until no armed CQ can have raised another. True if there was
+    /// one. Reads at least once if `readable`: poll(2) has said that there is an event.
     fn drain_channel(&self, readable: bool) -> bool {
         let Some(channel) = &self.channel else { return false };
         let mut any = false;
