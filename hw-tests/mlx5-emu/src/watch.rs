@@ -9,7 +9,7 @@
 //! The alternative, mprotect(2) with a SIGSEGV handler, lacks four properties of userfaultfd.
 //! First, a range must be registered before it can be protected, and unmapping ends the
 //! registration. Memory that the program later maps at the same address is therefore never
-//! protected by mistake. Second, the program's signal handlers are not involved. Third, a forked
+//! protected by mistake (see [`Watch::register`]). Second, the program's signal handlers are not involved. Third, a forked
 //! child inherits no protection. Fourth, closing the descriptor lifts every protection at once.
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls")]
 
@@ -26,6 +26,7 @@ use crate::sys;
 mod uffd {
     pub(super) const API: u64 = 0xc018_aa3f;
     pub(super) const REGISTER: u64 = 0xc020_aa00;
+    pub(super) const UNREGISTER: u64 = 0x8010_aa01;
     pub(super) const WRITEPROTECT: u64 = 0xc018_aa06;
     pub(super) const VERSION: u64 = 0xaa;
     pub(super) const FEATURE_WP: u64 = 1;
@@ -260,7 +261,14 @@ impl Watch {
     /// Finds the addresses at which the program has mapped the UAR pages. Called without the
     /// device's lock, since it takes longer than most commands.
     pub(crate) fn find_mappings(&mut self, wanted: &Wanted) {
-        let Ok(maps) = read_all(&self.maps) else { return };
+        if let Some(found) = self.mapped_pages(wanted) {
+            self.register(found, wanted);
+        }
+    }
+
+    /// The program's mappings of the UAR pages at this moment.
+    fn mapped_pages(&self, wanted: &Wanted) -> Option<Vec<Page>> {
+        let maps = read_all(&self.maps).ok()?;
         let mut found: Vec<Page> = Vec::new();
         for line in maps.lines().filter(|line| line.contains("mlx5-emu-uar")) {
             let mut fields = line.split_ascii_whitespace();
@@ -287,20 +295,31 @@ impl Watch {
                 }
             }
         }
-        // The protection state is not carried over: the mapping at an address may have changed.
-        for page in &mut found {
-            let known = |old: &&Page| {
-                (old.address, old.context, old.index) == (page.address, page.context, page.index)
-            };
-            if let Some(old) = self.pages.iter().find(known) {
-                page.quiet_at = old.quiet_at;
-            }
-        }
-        // Registration alone has no effect on accesses. If the program has mapped other memory here
-        // in the meantime, the program does not notice the registration.
+        Some(found)
+    }
+
+    /// Registers these pages and watches them from now on.
+    ///
+    /// The program may have mapped other memory at such an address since it was read. A write of
+    /// this thread to that memory, once protected, would never end. Only pages that are still UAR
+    /// pages after the registration are watched: unmapping one later ends its registration, and the
+    /// memory that replaces it cannot be protected.
+    fn register(&mut self, mut found: Vec<Page>, wanted: &Wanted) {
         found.retain(|page| {
             let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
             control(self.fd.as_raw_fd(), uffd::REGISTER, &mut request).is_ok()
+        });
+        let now = self.mapped_pages(wanted).unwrap_or_default();
+        let same = |a: &Page, b: &Page| (a.address, a.context, a.index) == (b.address, b.context, b.index);
+        found.retain_mut(|page| {
+            let still = now.iter().any(|now| same(now, page));
+            if !still {
+                // Fails if the address is not mapped any more.
+                let _ = control(self.fd.as_raw_fd(), uffd::UNREGISTER, &mut [page.address, PAGE]);
+            }
+            // The protection state is not carried over: the mapping at an address may have changed.
+            page.quiet_at = self.pages.iter().find(|old| same(old, page)).and_then(|old| old.quiet_at);
+            still
         });
         self.complete = wanted.0.iter().all(|wanted| {
             wanted.pages.iter().all(|&page| {
@@ -334,5 +353,63 @@ impl Watch {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    /// Maps one page at `at`, or anywhere if that is null.
+    fn map(at: *mut libc::c_void, memory: RawFd) -> *mut libc::c_void {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let place = if at.is_null() { 0 } else { libc::MAP_FIXED };
+        // SAFETY: a new mapping, or one that replaces a mapping of this test.
+        let page = unsafe { libc::mmap(at, PAGE as usize, access, libc::MAP_SHARED | place, memory, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        page
+    }
+
+    /// Whether the page can be written. A system call fails where a thread's own store would block,
+    /// since the watch asks for faults of user code only.
+    fn is_writable(page: *mut libc::c_void) -> bool {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(&[1]).unwrap();
+        // SAFETY: a page of this test, to which nothing else refers.
+        reader.read(unsafe { std::slice::from_raw_parts_mut(page.cast(), 1) }).is_ok()
+    }
+
+    #[test]
+    fn memory_that_replaces_a_page_is_not_protected() {
+        let Some(mut watch) = Watch::new() else {
+            println!("userfaultfd is not available here: nothing is protected");
+            return;
+        };
+        let uar = sys::memfd(c"mlx5-emu-uar", PAGE).unwrap();
+        let other = sys::memfd(c"other", PAGE).unwrap();
+        let (_, inode) = sys::inode_of(uar.as_raw_fd()).unwrap();
+        let wanted = Wanted(vec![WantedContext { context: 0, inode, own: 0, pages: vec![0] }]);
+        let page = map(std::ptr::null_mut(), uar.as_raw_fd());
+
+        watch.find_mappings(&wanted);
+        assert!(watch.protect() && !is_writable(page), "a UAR page is not protected");
+        // Replaced after the registration, and between the look at the mappings and the
+        // registration.
+        let found = watch.mapped_pages(&wanted).unwrap();
+        assert_eq!(found.len(), 1);
+        map(page, other.as_raw_fd());
+        assert!(is_writable(page));
+        watch.register(found, &wanted);
+        assert!(!watch.protect());
+        assert!(is_writable(page), "other memory is protected");
+        // It becomes a UAR page again.
+        map(page, uar.as_raw_fd());
+        watch.find_mappings(&wanted);
+        assert!(watch.protect() && !is_writable(page), "a UAR page is not protected");
+        drop(watch);
+        assert!(is_writable(page), "the end of the watch lifts no protection");
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(page, PAGE as usize) };
     }
 }

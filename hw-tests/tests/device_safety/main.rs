@@ -11,12 +11,12 @@ mod sends;
 use doorbell::{CompletionFlags, Lmr, RmrTriplet};
 use std::process::ExitCode;
 
-/// Set in a process in which no memory can be deregistered.
-const STUCK: &str = "DOORBELL_SAFETY_STUCK";
+/// Set in a process that only checks the memory of a pool: `true` if it is to stay mapped.
+const POOL_STAYS: &str = "DOORBELL_SAFETY_POOL_STAYS";
 
 fn main() -> ExitCode {
-    if std::env::var_os(STUCK).is_some() {
-        lifetimes::memory_of_a_pool_stays_or_goes(true);
+    if let Ok(stays) = std::env::var(POOL_STAYS) {
+        lifetimes::memory_of_a_pool_stays_or_goes(stays == "true");
         return ExitCode::SUCCESS;
     }
     let emulated = std::env::var("LD_PRELOAD").is_ok_and(|libraries| libraries.contains("mlx5_emu"));
