@@ -23,17 +23,14 @@ impl Device {
         }
     }
 
-    /// Handles all events of the channel, which is readable.
+    /// Handles one event of the channel, which is readable. If there are more, epoll tells so: asking
+    /// here would be a call of librdmacm for nothing after nearly every event, with the channel's
+    /// lock held, which a thread that destroys a CM id needs.
     pub(super) fn cm_ready(&self) {
-        loop {
-            match self.cm.channel().next_event() {
-                Ok(Some(event)) => self.on_cm_event(event),
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(%error, "cannot read the event channel of rdma_cm");
-                    return;
-                }
-            }
+        match self.cm.channel().next_event() {
+            Ok(Some(event)) => self.on_cm_event(event),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "cannot read the event channel of rdma_cm"),
         }
     }
 
