@@ -9,8 +9,9 @@
 //! The alternative, mprotect(2) with a SIGSEGV handler, lacks four properties of userfaultfd.
 //! First, a range must be registered before it can be protected, and unmapping ends the
 //! registration. Memory that the program later maps at the same address is therefore never
-//! protected by mistake (see [`Watch::register`]). Second, the program's signal handlers are not involved. Third, a forked
-//! child inherits no protection. Fourth, closing the descriptor lifts every protection at once.
+//! protected by mistake (see [`Watch::register`]). Second, the program's signal handlers are not
+//! involved. Third, a forked child inherits no protection. Fourth, closing the descriptor lifts
+//! every protection at once.
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls")]
 
 use std::fs::File;
