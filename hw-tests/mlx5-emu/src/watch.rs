@@ -301,10 +301,10 @@ impl Watch {
 
     /// Registers these pages and watches them from now on.
     ///
-    /// The program may have mapped other memory at such an address since it was read. A write of
-    /// this thread to that memory, once protected, would never end. Only pages that are still UAR
-    /// pages after the registration are watched: unmapping one later ends its registration, and the
-    /// memory that replaces it cannot be protected.
+    /// The program may have mapped other memory at such an address since the list of mappings was
+    /// read. That memory must not be protected: this thread lifts protections, so it would wait for
+    /// itself if it wrote there. Only pages that are still UAR pages after the registration are
+    /// watched. If the program replaces one of them later, the registration ends with the mapping.
     fn register(&mut self, mut found: Vec<Page>, wanted: &Wanted) {
         found.retain(|page| {
             let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
@@ -395,8 +395,8 @@ mod tests {
 
         watch.find_mappings(&wanted);
         assert!(watch.protect() && !is_writable(page), "a UAR page is not protected");
-        // Replaced after the registration, and between the look at the mappings and the
-        // registration.
+        // Other memory replaces the page. That ends the registration and the protection, but the
+        // page is already in a list of pages to register.
         let found = watch.mapped_pages(&wanted).unwrap();
         assert_eq!(found.len(), 1);
         map(page, other.as_raw_fd());
@@ -404,6 +404,12 @@ mod tests {
         watch.register(found, &wanted);
         assert!(!watch.protect());
         assert!(is_writable(page), "other memory is protected");
+        // A range can be registered with one userfaultfd at a time.
+        let own = Watch::new().unwrap();
+        let mut request = [page.expose_provenance() as u64, PAGE, uffd::MODE_WP, 0];
+        let registered = control(own.fd.as_raw_fd(), uffd::REGISTER, &mut request);
+        registered.expect("other memory is still registered");
+        drop(own);
         // It becomes a UAR page again.
         map(page, uar.as_raw_fd());
         watch.find_mappings(&wanted);

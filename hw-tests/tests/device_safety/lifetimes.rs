@@ -51,8 +51,8 @@ pub(crate) fn memory_of_a_pool_stays_or_goes(stays: bool) {
     assert_eq!(is_mapped(start, LEN), stays);
 }
 
-/// Calls [`memory_of_a_pool_stays_or_goes`] in a process of its own. Beside other tests, new memory
-/// of these could have the pool's address.
+/// Calls [`memory_of_a_pool_stays_or_goes`] in a process of its own. In this process, other tests may
+/// map new memory at the address of the freed pool.
 fn in_a_process(stays: bool, faults: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
     let output = alone.env(POOL_STAYS, stays.to_string()).env("MLX5_EMU_FAULTS", faults).output().unwrap();

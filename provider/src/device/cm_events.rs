@@ -23,9 +23,10 @@ impl Device {
         }
     }
 
-    /// Handles one event of the channel, which is readable. If there are more, epoll tells so: asking
-    /// here would be a call of librdmacm for nothing after nearly every event, with the channel's
-    /// lock held, which a thread that destroys a CM id needs.
+    /// Handles one event of the channel, which is readable. If there are more, epoll reports the
+    /// channel again. Calling `next_event` until it finds nothing would cost one more call for nearly
+    /// every event, and that call holds the channel's lock, which other threads need to destroy a CM
+    /// id.
     pub(super) fn cm_ready(&self) {
         match self.cm.channel().next_event() {
             Ok(Some(event)) => self.on_cm_event(event),
