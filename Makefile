@@ -20,6 +20,12 @@ QUICK ?=
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
 
+# libdoorbell.so as it is installed and measured: optimised together with the crates it uses. cargo does
+# that only for what it builds as a C library alone, so this is a build of its own, in its own folder.
+dat_library := $(target_dir)/lto/release/libdoorbell.so
+build_dat_library := cargo rustc --release -p doorbell --lib --crate-type cdylib \
+	--config 'profile.release.lto="fat"' --config profile.release.codegen-units=1 --target-dir "$(target_dir)/lto"
+
 # The folders of make install. DESTDIR is put in front of each.
 prefix ?= /usr/local
 libdir ?= $(prefix)/lib
@@ -44,6 +50,7 @@ DAT2 ?= $(if $(wildcard $(foreach dir,/usr/lib /usr/lib64 /usr/lib/*-linux-gnu,$
 
 build: setup ## build everything, optimised
 	cargo build --release --workspace
+	$(build_dat_library)
 	$(dat12)
 	$(dat2)
 
@@ -72,7 +79,8 @@ hw-test: setup ## everything on an mlx5 device of this machine, in one report (D
 
 bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
 	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs
-	"$(target_dir)/release/compare" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
+	$(build_dat_library)
+	"$(target_dir)/release/compare" --libdoorbell "$(dat_library)" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
 
 lint: setup ## format and clippy
 	cargo fmt --all --check
@@ -108,18 +116,19 @@ deb-test: deb ## the packages installed, used on the software device and purged 
 
 libraries: ## what make install installs, optimised
 	cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
+	$(build_dat_library)
 	$(dat12)
 	$(dat2)
 
 # The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
 install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	if command -v cargo >/dev/null; then \
-		cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins; \
-	elif [ ! -e "$(target_dir)/release/libdoorbell.so" ]; then \
+		cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
+	elif [ ! -e "$(dat_library)" ]; then \
 		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
 	fi
 	install -d "$(DESTDIR)$(libdir)" "$(DESTDIR)$(bindir)" "$(DESTDIR)$(mandir)/man1" "$(DESTDIR)$(mandir)/man7" "$(DESTDIR)$(datadir)/doorbell"
-	install -m 755 "$(target_dir)/release/libdoorbell.so" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
+	install -m 755 "$(dat_library)" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
 	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
 	install -m 644 provider/dist/doorbell-datconf.1 provider/dist/doorbell-info.1 "$(DESTDIR)$(mandir)/man1"

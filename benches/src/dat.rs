@@ -64,17 +64,27 @@ impl Stepper {
 }
 
 impl DatPost {
-    /// Compiles the programs against the installed libdat2.
+    /// Compiles the programs against the installed libdat2. They use the libdoorbell.so beside this
+    /// program.
     ///
     /// # Errors
     ///
     /// A text that names what is missing: a compiler, libdat2 (package libdapl-dev), or a library
     /// of this workspace.
     pub fn new() -> Result<Self> {
+        Self::with(library("libdoorbell.so")?)
+    }
+
+    /// As [`DatPost::new`] with this libdoorbell.so.
+    ///
+    /// # Errors
+    ///
+    /// As [`DatPost::new`].
+    pub fn with(provider: PathBuf) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let this = Self {
             device: library("libmlx5_emu.so")?,
-            provider: library("libdoorbell.so")?,
+            provider,
             stepper: if cfg!(target_arch = "x86_64") { Some(Stepper::new()?) } else { None },
             folder,
         };

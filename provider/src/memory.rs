@@ -61,9 +61,17 @@ fn have(bytes: usize) -> Result<()> {
 /// Memory that the heap has ready for the first objects of an IA.
 const READY: usize = 96 << 10;
 
+/// More than the free memory at which glibc gives the end of its heap back to the kernel.
+const MAPPED: usize = 256 << 10;
+
 /// Writes to memory that the heap then has for later calls. A page that the process has not used
 /// costs these a page fault, which takes longer than the rest of the creation of a small object.
 pub(crate) fn ready() {
+    // glibc maps a block of this size, and takes its free as a sign that the program needs such
+    // blocks again: from then on it gives the end of the heap back only when twice as much is free
+    // (mallopt(3), M_MMAP_THRESHOLD). Otherwise the free of an EP would return these pages, with a
+    // system call and an interrupt of the other processors.
+    let _ = have(MAPPED);
     if let Ok(mut memory) = list::<u8>(READY) {
         memory.resize(READY, 0);
         std::hint::black_box(&memory);

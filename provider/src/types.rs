@@ -1,7 +1,7 @@
 //! Flags, states and small values, with the numbers of the DAT 2.0 headers.
 
 use bitflags::bitflags;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
@@ -385,6 +385,9 @@ impl Hasher for NumberHasher {
 
 /// A table of what has these numbers.
 pub(crate) type ByNumber<N, T> = HashMap<N, T, BuildHasherDefault<NumberHasher>>;
+
+/// A set of numbers.
+pub(crate) type Numbers<N> = HashSet<N, BuildHasherDefault<NumberHasher>>;
 
 /// The destination of datagrams: a peer's EP (`DAT_IB_ADDR_HANDLE`).
 ///

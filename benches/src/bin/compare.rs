@@ -40,6 +40,9 @@ struct Args {
     /// complete at random.
     #[arg(long)]
     device: Option<String>,
+    /// The libdoorbell.so to measure, instead of the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    libdoorbell: Option<PathBuf>,
     /// Do not count instructions.
     #[arg(long)]
     no_instructions: bool,
@@ -162,7 +165,12 @@ fn measure(args: &Args) -> Result<()> {
         // Reports a provider that does not work before a hundred processes fail.
         doorbell::Ia::open(name)?;
     }
-    let dat = DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
+    let dat = match &args.libdoorbell {
+        Some(file) => Some(DatPost::with(
+            file.canonicalize().with_context(|| format!("cannot measure {}", file.display()))?,
+        )?),
+        None => DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok(),
+    };
     let uct = Uct::new().map_err(|e| println!("the subject ucx is left out: {e:#}")).ok();
     let verbs = library("libdoorbell_verbs.so").map_err(|e| println!("the subject verbs is left out: {e:#}"));
     let mut jobs = vec![];

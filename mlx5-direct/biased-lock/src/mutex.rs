@@ -194,11 +194,10 @@ impl<T> Drop for BiasedMutex<T> {
             keep(&mut self.raw.biases());
             return;
         }
-        let biases: Vec<*mut Bias> = self.raw.biases().map(Bias::address).collect();
-        for bias in biases {
+        self.raw.empty(|bias| {
             // SAFETY: `Bias::allocate` made it from a box, for this lock alone, which nobody uses
             // any more.
             drop(unsafe { Box::from_raw(bias) });
-        }
+        });
     }
 }

@@ -166,6 +166,9 @@ pub(super) fn each_of<const RANK: u8, L, E, T>(
     mut f: impl FnMut(T),
 ) {
     let guard = locked.lock().unwrap();
+    if table(&guard).is_empty() {
+        return;
+    }
     if let Ok(mut all) = list(table(&guard).len()) {
         all.extend(table(&guard).values().filter_map(of));
         drop(guard);

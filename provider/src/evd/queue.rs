@@ -13,9 +13,9 @@ use crate::event_data::{Dequeued, DtoCompletion, Notice, Success};
 use crate::memory::list;
 use crate::queue_pair::{Credit, QueuePair};
 use crate::shared_recv::SharedRecv;
-use crate::types::{ByNumber, CompletionFlags, DtoOp, EpId, EvdFlags};
+use crate::types::{ByNumber, CompletionFlags, DtoOp, EpId, EvdFlags, Numbers};
 use rxe_fallback::Context;
-use std::collections::{HashSet, TryReserveError, VecDeque};
+use std::collections::{TryReserveError, VecDeque};
 use std::sync::Arc;
 
 pub(crate) const BATCH: usize = 32;
@@ -416,7 +416,7 @@ pub(crate) struct Alert {
     /// `Timer::Rearm` is set.
     pub(crate) scheduled: bool,
     /// QP numbers of EPs whose next receive exceeds a high watermark.
-    pub(crate) marked: HashSet<u32>,
+    pub(crate) marked: Numbers<u32>,
     /// A failed request raises a solicited event, as the verbs specification requires.
     pub(crate) failures_are_solicited: bool,
 }
