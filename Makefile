@@ -75,7 +75,8 @@ judges: ## test suites and programs of other projects on the software mlx5 devic
 	$(if $(LIBRARY),LIBRARY=1) hw-tests/judges $(JUDGE)
 
 hw-test: setup ## everything on an mlx5 device of this machine, in one report (DEVICE=mlx5_0, PEER=mlx5_1: a second one that it reaches)
-	QUICK=$(QUICK) hw-tests/hw-test $(DEVICE) $(PEER)
+	$(build_dat_library)
+	QUICK=$(QUICK) DAT_LIBRARY="$(dat_library)" hw-tests/hw-test $(DEVICE) $(PEER)
 
 bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
 	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs

@@ -274,6 +274,9 @@ impl Rmr {
 
     /// Invalidates the context, if the RMR is bound, and frees the RMR.
     ///
+    /// A bind of the RMR that the device has not executed yet fails, and breaks the connection of
+    /// its EP: take its event first.
+    ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
     ///
