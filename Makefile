@@ -20,8 +20,8 @@ QUICK ?=
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
 
-# libdoorbell.so as it is installed and measured: optimised together with the crates it uses. cargo does
-# that only for what it builds as a C library alone, so this is a build of its own, in its own folder.
+# libdoorbell.so as it is installed and measured: with link-time optimisation. cargo does that only if it
+# builds the crate as a C library and not as a Rust library as well, hence a separate build.
 dat_library := $(target_dir)/lto/release/libdoorbell.so
 build_dat_library := cargo rustc --release -p doorbell --lib --crate-type cdylib \
 	--config 'profile.release.lto="fat"' --config profile.release.codegen-units=1 --target-dir "$(target_dir)/lto"

@@ -61,16 +61,16 @@ fn have(bytes: usize) -> Result<()> {
 /// Memory that the heap has ready for the first objects of an IA.
 const READY: usize = 96 << 10;
 
-/// More than the free memory at which glibc gives the end of its heap back to the kernel.
+/// The size of a block that glibc, by default, maps by itself instead of taking it from its heap.
 const MAPPED: usize = 256 << 10;
 
 /// Writes to memory that the heap then has for later calls. A page that the process has not used
 /// costs these a page fault, which takes longer than the rest of the creation of a small object.
 pub(crate) fn ready() {
-    // glibc maps a block of this size, and takes its free as a sign that the program needs such
-    // blocks again: from then on it gives the end of the heap back only when twice as much is free
-    // (mallopt(3), M_MMAP_THRESHOLD). Otherwise the free of an EP would return these pages, with a
-    // system call and an interrupt of the other processors.
+    // When glibc frees such a block, it raises two thresholds (mallopt(3), M_MMAP_THRESHOLD). One is
+    // the free memory at the end of the heap from which glibc returns it to the kernel: from 128 KiB
+    // to twice the size of the block. With the lower one, the free of an EP could return the pages
+    // written below, by a brk(2) that interrupts the other processors.
     let _ = have(MAPPED);
     if let Ok(mut memory) = list::<u8>(READY) {
         memory.resize(READY, 0);

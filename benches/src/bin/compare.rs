@@ -166,11 +166,13 @@ fn measure(args: &Args) -> Result<()> {
         doorbell::Ia::open(name)?;
     }
     let dat = match &args.libdoorbell {
-        Some(file) => Some(DatPost::with(
-            file.canonicalize().with_context(|| format!("cannot measure {}", file.display()))?,
-        )?),
-        None => DatPost::new().map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok(),
+        Some(file) => {
+            let named = file.canonicalize();
+            DatPost::with(named.with_context(|| format!("cannot measure {}", file.display()))?)
+        }
+        None => DatPost::new(),
     };
+    let dat = dat.map_err(|e| println!("cases through libdat2 are left out: {e:#}")).ok();
     let uct = Uct::new().map_err(|e| println!("the subject ucx is left out: {e:#}")).ok();
     let verbs = library("libdoorbell_verbs.so").map_err(|e| println!("the subject verbs is left out: {e:#}"));
     let mut jobs = vec![];

@@ -338,14 +338,14 @@ impl Raw {
         deref(self.bias.load(Ordering::Relaxed)).into_iter().flat_map(Bias::ring)
     }
 
-    /// Takes the biases out of the lock, which nobody else uses, and gives them to `free`.
+    /// Takes the biases out of the lock, which nobody else uses, and calls `free` with each.
     pub(super) fn empty(&mut self, mut free: impl FnMut(*mut Bias)) {
         let first = self.bias.swap(std::ptr::null_mut(), Ordering::Relaxed);
         let mut at = first;
         while let Some(bias) = deref(at) {
             let next = bias.next.load(Ordering::Relaxed);
             free(at);
-            // The first one is freed already.
+            // The ring ends at its first bias, which is freed already.
             at = if next == first { std::ptr::null_mut() } else { next };
         }
     }
