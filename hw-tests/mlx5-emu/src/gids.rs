@@ -18,6 +18,8 @@ pub struct Gid {
     pub address: IpAddr,
     /// Network device the address belongs to.
     pub ndev: String,
+    /// The index of the network device; 0 if it has none.
+    pub ifindex: u32,
 }
 
 impl Gid {
@@ -35,18 +37,16 @@ impl Gid {
 pub fn table() -> &'static [Gid] {
     static TABLE: OnceLock<Vec<Gid>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut gids = vec![
-            Gid { address: IpAddr::V4(Ipv4Addr::LOCALHOST), ndev: "lo".to_owned() },
-            Gid { address: IpAddr::V6(Ipv6Addr::LOCALHOST), ndev: "lo".to_owned() },
-        ];
-        for gid in crate::ifaddrs::host_addresses(|name: &CStr, address| Gid {
-            address,
-            ndev: name.to_string_lossy().into_owned(),
-        }) {
-            if gids.len() < GID_TABLE_LEN && !gids.iter().any(|known| known.address == gid.address) {
-                gids.push(gid);
+        let mut gids: Vec<Gid> = Vec::new();
+        let mut add = |ndev: &CStr, address| {
+            if gids.len() < GID_TABLE_LEN && !gids.iter().any(|known| known.address == address) {
+                let ifindex = crate::ifaddrs::index_of(ndev);
+                gids.push(Gid { address, ndev: ndev.to_string_lossy().into_owned(), ifindex });
             }
-        }
+        };
+        add(c"lo", IpAddr::V4(Ipv4Addr::LOCALHOST));
+        add(c"lo", IpAddr::V6(Ipv6Addr::LOCALHOST));
+        crate::ifaddrs::host_addresses(add);
         gids
     })
 }

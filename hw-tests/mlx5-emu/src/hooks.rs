@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "function tables of libibverbs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
@@ -67,6 +67,8 @@ static CONTEXTS: [Slot; SLOTS] = [const {
 struct Originals {
     keys: [AtomicUsize; Self::SIZE],
     functions: [AtomicUsize; Self::SIZE],
+    /// Whether an object was ever inserted.
+    used: AtomicBool,
 }
 
 impl Originals {
@@ -77,6 +79,7 @@ impl Originals {
         Self {
             keys: [const { AtomicUsize::new(0) }; Self::SIZE],
             functions: [const { AtomicUsize::new(0) }; Self::SIZE],
+            used: AtomicBool::new(false),
         }
     }
 
@@ -86,6 +89,7 @@ impl Originals {
 
     /// Called with the device locked.
     fn insert(&self, object: usize, function: usize) -> bool {
+        self.used.store(true, Ordering::Relaxed);
         for step in 0..Self::SIZE {
             let at = (Self::start(object) + step) % Self::SIZE;
             let key = self.keys[at].load(Ordering::Relaxed);
@@ -100,6 +104,11 @@ impl Originals {
 
     /// Called with the device locked.
     fn remove(&self, object: usize) {
+        // Most programs have no extended objects. A look into the table costs the first destruction
+        // of an object a page fault.
+        if !self.used.load(Ordering::Relaxed) {
+            return;
+        }
         for step in 0..Self::SIZE {
             let at = (Self::start(object) + step) % Self::SIZE;
             match self.keys[at].load(Ordering::Relaxed) {

@@ -4,15 +4,14 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Maps every IP address of the host's active interfaces by `make(interface, address)`. The result
-/// is empty when the addresses cannot be read.
-pub(crate) fn host_addresses<T>(mut make: impl FnMut(&CStr, IpAddr) -> T) -> Vec<T> {
+/// Calls `f(interface, address)` for every IP address of the host's active interfaces; for none when
+/// the addresses cannot be read.
+pub(crate) fn host_addresses(mut f: impl FnMut(&CStr, IpAddr)) {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the result.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Vec::new();
+        return;
     }
-    let mut found = Vec::new();
     let mut cursor = list;
     while !cursor.is_null() {
         // SAFETY: non-null elements of the list are valid until freeifaddrs.
@@ -37,9 +36,14 @@ pub(crate) fn host_addresses<T>(mut make: impl FnMut(&CStr, IpAddr) -> T) -> Vec
             continue;
         };
         // SAFETY: ifa_name is a NUL-terminated string as long as the list lives.
-        found.push(make(unsafe { CStr::from_ptr(entry.ifa_name) }, address));
+        f(unsafe { CStr::from_ptr(entry.ifa_name) }, address);
     }
     // SAFETY: the list came from getifaddrs and is freed once.
     unsafe { libc::freeifaddrs(list) };
-    found
+}
+
+/// The index of a network interface; 0 if there is none with this name.
+pub(crate) fn index_of(interface: &CStr) -> u32 {
+    // SAFETY: a NUL-terminated string.
+    unsafe { libc::if_nametoindex(interface.as_ptr()) }
 }

@@ -435,10 +435,13 @@ impl Net {
     }
 
     /// Accepts the connections of peers. The kernel allocates a socket even for an accept that
-    /// finds no connection, so this call is too expensive for every look.
+    /// finds no connection, so this asks first whether there is one.
     pub(crate) fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        while let Ok((stream, _)) = listener.accept() {
+        let is_there = || crate::helper::wait_for(&[listener.as_raw_fd()], Duration::ZERO);
+        while is_there()
+            && let Ok((stream, _)) = listener.accept()
+        {
             if stream.set_nonblocking(true).is_ok() {
                 self.incoming.push(Incoming { stream, ring: None, parts: Vec::new(), open: true });
                 self.look_at_sockets = true;

@@ -26,6 +26,11 @@ pub fn set_memlock(counts: bool) {
     COUNTS.store(u8::from(counts), Ordering::Relaxed);
 }
 
+/// Reads the settings, so that the first registration does not.
+pub(crate) fn start() {
+    counts();
+}
+
 fn counts() -> bool {
     match COUNTS.load(Ordering::Relaxed) {
         0 => false,

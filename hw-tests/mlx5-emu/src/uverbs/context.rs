@@ -34,6 +34,7 @@ impl Device {
         const DYN_UAR: u64 = 2;
         let static_uars = config::static_uars() || lib_caps & DYN_UAR == 0;
 
+        crate::pin::start();
         let (channel, fd) = self.open_channel()?;
         self.hold_channel(channel);
         let state = &mut self.contexts[context];

@@ -238,10 +238,8 @@ fn destroy(file: &Uverbs, fd: RawFd, attrs: &[Attr], number: u32) -> io::Result<
 fn gid_entry(index: usize) -> Option<Vec<u8>> {
     const ROCE_V2: u32 = 2;
     let gid = gids::table().get(index)?;
-    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{}/ifindex", gid.ndev));
-    let ifindex: u32 = ifindex.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let mut out = gid.bytes().to_vec();
-    for word in [index as u32, 1, ROCE_V2, ifindex] {
+    for word in [index as u32, 1, ROCE_V2, gid.ifindex] {
         out.extend_from_slice(&word.to_ne_bytes());
     }
     Some(out)
