@@ -77,7 +77,7 @@ fn main() {
             assert_eq!(echo::run(&rig, 3000), expected);
         }),
         trial("bound_buffers_come_around_again_and_again", bound),
-        trial("a_send_queue_has_the_limits_that_verbs_granted", sends::caps),
+        trial("queues_have_the_limits_that_verbs_granted", sends::caps),
         trial("queues_that_cannot_be_taken_over_are_refused_with_the_reason", sends::refused_queues),
         trial("send_wqes_completions_and_memory_equal_those_of_ibv_post_send", sends::twins),
         trial("refused_work_requests_are_those_that_ibv_post_send_refuses", sends::refusals),

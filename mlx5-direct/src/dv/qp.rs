@@ -18,11 +18,10 @@ use crate::{
     wr::{AddressVector, Bind},
 };
 
-/// What verbs and libmlx5 report about a QP.
+/// What libmlx5 reports about a QP.
 struct Qp {
     raw: *mut ibv_qp,
     dv: abi::DvQp,
-    init: ibv_qp_init_attr,
     transport: Transport,
 }
 
@@ -48,17 +47,27 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
         return Err(LayoutError::QpSignature.into());
     }
     // SAFETY: integers and pointers only, for which zero is a value.
-    let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    let mask = ibv_qp_attr_mask::IBV_QP_CAP.0 as c_int;
-    // SAFETY: a live QP and structs of the call's types.
-    checked("ibv_query_qp", unsafe { doorbell_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
-    // SAFETY: as above.
     let (mut obj, mut dv): (abi::DvObj, abi::DvQp) = unsafe { (zeroed(), zeroed()) };
     obj.qp = abi::DvPair { object: qp.cast(), out: (&raw mut dv).cast() };
     // SAFETY: a live QP of a type that has a register, and structs at least as large as the
     // library's.
     checked("mlx5dv_init_obj(QP)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_QP) })?;
-    Ok(Qp { raw: qp, dv, init, transport })
+    Ok(Qp { raw: qp, dv, transport })
+}
+
+/// The capacities of both queues, for which the kernel asks the device.
+///
+/// # Safety
+///
+/// `qp` is a live QP, or null.
+unsafe fn query(qp: *mut ibv_qp) -> Result<ibv_qp_init_attr, DvError> {
+    let qp = require(qp, "QP")?;
+    // SAFETY: integers and pointers only, for which zero is a value.
+    let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
+    let mask = ibv_qp_attr_mask::IBV_QP_CAP.0 as c_int;
+    // SAFETY: a live QP and structs of the call's types.
+    checked("ibv_query_qp", unsafe { doorbell_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
+    Ok(init)
 }
 
 /// Whether libmlx5 was told not to use BlueFlame. libmlx5 reports the register's size in that case
@@ -81,9 +90,23 @@ impl SqLayout {
     /// As [`Sq::from_verbs`].
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: a live QP by contract.
-        let qp = unsafe { describe(qp.cast()) }?;
-        let (sq, cap) = (&qp.dv.sq, &qp.init.cap);
-        if sq.wqe_cnt == 0 || cap.max_send_wr == 0 {
+        let (qp, init) = unsafe { (describe(qp.cast())?, query(qp.cast())?) };
+        let caps = SqCaps {
+            max_requests: init.cap.max_send_wr,
+            max_segments: init.cap.max_send_sge,
+            max_inline: init.cap.max_inline_data,
+            signal_all: init.sq_sig_all != 0,
+        };
+        // SAFETY: passed on to the caller.
+        unsafe { Self::of(&qp, caps) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Sq::from_verbs_with`].
+    unsafe fn of(qp: &Qp, caps: SqCaps) -> Result<Self, DvError> {
+        let sq = &qp.dv.sq;
+        if sq.wqe_cnt == 0 || caps.max_requests == 0 {
             return Err(LayoutError::NoQueue { what: "send" }.into());
         }
         if sq.stride as usize != BLOCK_BYTES {
@@ -99,12 +122,7 @@ impl SqLayout {
             blueflame: !blueflame_is_off(),
             // SAFETY: a live QP by contract.
             qpn: unsafe { (*qp.raw).qp_num },
-            caps: SqCaps {
-                max_requests: cap.max_send_wr,
-                max_segments: cap.max_send_sge,
-                max_inline: cap.max_inline_data,
-                signal_all: qp.init.sq_sig_all != 0,
-            },
+            caps,
             transport: qp.transport,
         };
         // SAFETY: libmlx5 describes its own queue, which lives as long as the QP; this function's
@@ -148,6 +166,23 @@ impl Sq {
         let queue = unsafe { SqLayout::from_verbs(qp) }.map(Self::new);
         taken_over("send queue", queue, |sq| (sq.qpn(), sq.max_requests()))
     }
+
+    /// As [`from_verbs`](Self::from_verbs), with the capacities that the creation of the QP gave
+    /// (`ibv_qp_init_attr.cap` after `ibv_create_qp(3)`). `from_verbs` has to query them, which the
+    /// kernel forwards to the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqLayout::from_verbs`].
+    ///
+    /// # Safety
+    ///
+    /// As [`from_verbs`](Self::from_verbs), and these are the capacities of the QP.
+    pub unsafe fn from_verbs_with<T>(qp: *mut T, caps: SqCaps) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        let queue = unsafe { describe(qp.cast()).and_then(|qp| SqLayout::of(&qp, caps)) }.map(Self::new);
+        taken_over("send queue", queue, |sq| (sq.qpn(), sq.max_requests()))
+    }
 }
 
 impl RqLayout {
@@ -162,8 +197,16 @@ impl RqLayout {
     /// As [`Rq::from_verbs`].
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: a live QP by contract.
-        let qp = unsafe { describe(qp.cast()) }?;
-        let (rq, cap) = (&qp.dv.rq, &qp.init.cap);
+        let (qp, init) = unsafe { (describe(qp.cast())?, query(qp.cast())?) };
+        // SAFETY: passed on to the caller.
+        unsafe { Self::of(&qp, init.cap.max_recv_wr) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Rq::from_verbs_with`].
+    unsafe fn of(qp: &Qp, max_requests: u32) -> Result<Self, DvError> {
+        let rq = &qp.dv.rq;
         if rq.wqe_cnt == 0 {
             return Err(LayoutError::NoQueue { what: "receive" }.into());
         }
@@ -173,7 +216,7 @@ impl RqLayout {
             wqe_count: rq.wqe_cnt,
             stride_bytes: rq.stride,
             // The kernel reports slots here. libmlx5 44 and 65 accept that many receives.
-            max_requests: if cap.max_recv_wr == 0 { rq.wqe_cnt } else { cap.max_recv_wr.min(rq.wqe_cnt) },
+            max_requests: if max_requests == 0 { rq.wqe_cnt } else { max_requests.min(rq.wqe_cnt) },
             // SAFETY: a live QP by contract.
             qpn: unsafe { (*qp.raw).qp_num },
         };
@@ -207,6 +250,23 @@ impl Rq {
         // SAFETY: passed on to the caller.
         let queue = unsafe { RqLayout::from_verbs(qp) }.map(Self::new);
         taken_over("receive queue", queue, |rq| (rq.qpn(), rq.max_requests()))
+    }
+
+    /// As [`from_verbs`](Self::from_verbs), for the number of receives that the creation of the QP
+    /// gave (`ibv_qp_init_attr.cap.max_recv_wr` after `ibv_create_qp(3)`). `from_verbs` has to query
+    /// it, which the kernel forwards to the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`RqLayout::from_verbs`].
+    ///
+    /// # Safety
+    ///
+    /// As [`from_verbs`](Self::from_verbs).
+    pub unsafe fn from_verbs_with<T>(qp: *mut T, max_requests: u32) -> Result<Self, DvError> {
+        // SAFETY: passed on to the caller.
+        let queue = unsafe { describe(qp.cast()).and_then(|qp| RqLayout::of(&qp, max_requests)) };
+        taken_over("receive queue", queue.map(Self::new), |rq| (rq.qpn(), rq.max_requests()))
     }
 }
 

@@ -395,6 +395,7 @@ pub(crate) fn caps(rig: &Rig) {
             let (qp, cap) = rig.qp_with(cq, cq, std::ptr::null_mut(), |init| {
                 (init.qp_type, init.sq_sig_all) = (qp_type, 0);
                 (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (wr, sge, inline);
+                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (wr, sge);
             });
             let sq = take_sq(qp);
             let caps = sq.caps();
@@ -403,11 +404,23 @@ pub(crate) fn caps(rig: &Rig) {
                 (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data, false),
                 "type {qp_type}, {wr} requests of {sge} segments or {inline} bytes"
             );
+            let units = sq.max_units();
             let bytes = vec![0; cap.max_inline_data as usize];
             let remote = Remote { addr: 0, rkey: 0 };
             let segs = vec![DataSeg::new(1, 1, 1); sge as usize];
             assert!(Wr::write(remote, Inline(&bytes)).units() <= sq.max_units());
             assert!(Wr::write(remote, &segs[..]).units() <= sq.max_units());
+            // As the creation gave them: without a query, the queues are the same.
+            drop(sq);
+            // SAFETY: as for `take_sq`.
+            let with = unsafe { Sq::from_verbs_with(qp, caps) }.expect("a fresh QP");
+            assert_eq!((with.caps(), with.max_units()), (caps, units));
+            let rq = take_rq(qp);
+            let found = (rq.max_requests(), rq.max_segments());
+            drop(rq);
+            // SAFETY: as for `take_sq`.
+            let with = unsafe { Rq::from_verbs_with(qp, cap.max_recv_wr) }.expect("a fresh QP");
+            assert_eq!((with.max_requests(), with.max_segments()), found);
             rig.destroy(&[qp], &[], &[cq]);
         }
     }

@@ -4,6 +4,7 @@
 
 use crate::datapath::request::Request;
 use crate::{Error, Result, ReturnType, Subtype};
+use mlx5_direct::queue_mem::SqCaps;
 use mlx5_direct::wr::AddressVector;
 use mlx5_direct::{DepthError, DvError, LayoutError, dv};
 use rxe_fallback::{Ah, Context, Cq, Pd, Qp, QpInit, Srq};
@@ -80,12 +81,20 @@ pub(super) fn cq(verbs: Cq) -> Result<Adopted<mlx5_direct::Cq, Cq>> {
 
 /// Takes over the send queue of a QP to which nothing was posted.
 pub(super) fn send_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Sq<Request>, Qp>> {
+    let caps = verbs.caps();
+    let caps = SqCaps {
+        max_requests: caps.max_send_wr,
+        max_segments: caps.max_send_sge,
+        max_inline: caps.max_inline,
+        signal_all: false,
+    };
     // SAFETY: `verbs` lives as long as `Adopted`. The clones of `verbs` change and query the QP's
     // state: on the direct path, `SendQueue` posts here and nowhere else. The send CQ was taken
     // over by `cq`. An IA has a context of its own, in which all QPs are created by this provider
     // and driven here, so every queue that rings the register belongs to mlx5-direct. Memory that
-    // requests name is covered as in `srq`.
-    let queue = unsafe { mlx5_direct::Sq::from_verbs(verbs.as_raw()) };
+    // requests name is covered as in `srq`. `caps` is what the creation gave, and `signal_all` was
+    // not asked for.
+    let queue = unsafe { mlx5_direct::Sq::from_verbs_with(verbs.as_raw(), caps) };
     let queue = queue.map_err(|e| refused(Subtype::ResourceTep, &e))?;
     Ok(Adopted { queue: queue.with_cookies_of()?, verbs })
 }
@@ -93,7 +102,7 @@ pub(super) fn send_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Sq<Request>, 
 /// Takes over the receive queue of a QP to which nothing was posted.
 pub(super) fn receive_queue(verbs: Qp) -> Result<Adopted<mlx5_direct::Rq, Qp>> {
     // SAFETY: as in `send_queue`, with `RecvQueue` and the receive CQ.
-    let queue = unsafe { mlx5_direct::Rq::from_verbs(verbs.as_raw()) };
+    let queue = unsafe { mlx5_direct::Rq::from_verbs_with(verbs.as_raw(), verbs.caps().max_recv_wr) };
     Ok(Adopted { queue: queue.map_err(|e| refused(Subtype::ResourceTep, &e))?, verbs })
 }
 
