@@ -59,6 +59,19 @@
 //! have a door never frees a bias, but keeps it for another lock of the same thread. A mutex that
 //! is dropped closes its door, and thereby waits for an owner that has entered by it.
 //!
+//! # The ordinary lock
+//!
+//! `slow` is taken by a locked instruction and released by a plain store. A thread that releases it
+//! executes: store `slow = 0`; light fence; load the number of parked threads, and wake one if it is
+//! not 0. A thread that has waited long executes: increment that number; heavy fence; load `slow`,
+//! and go to sleep only if it is not 0, with no wake-up between the load and the sleep. It decrements
+//! the number when it has the lock. The barrier falls into the program of the thread that holds
+//! `slow`: after its store, and the waiting thread reads 0; or before its load, and it reads another
+//! number than 0 and wakes a thread. Without membarrier, both fences are ordinary ones, with the
+//! same result.
+//!
+//! # Visibility
+//!
 //! The value's memory is visible to the next user: each user leaves with a release store (of `open`
 //! or of `slow`), which the next user reads with acquire before it enters; an owner that enters
 //! again by the fast path was the last user.

@@ -88,6 +88,14 @@ impl<T: Send> BiasedLock<T> {
         Some(Guard::new(self.object.load(Ordering::Relaxed), entered))
     }
 
+    /// The object, if the lock is in shared mode and no thread uses the object.
+    #[inline(always)]
+    pub fn try_lock_shared(&self) -> Option<Guard<'_, T>> {
+        let entered = self.raw.try_enter_shared(reuse, || None)?;
+        // A lock in shared mode has an object, as one with an owner.
+        Some(Guard::new(self.object.load(Ordering::Relaxed), entered))
+    }
+
     /// Waits until no other thread uses the object.
     ///
     /// # Errors

@@ -124,6 +124,13 @@ impl<T> BiasedMutex<T> {
         self.raw.try_enter::<0>(between).map(|entered| Guard::new(self.value.get(), entered))
     }
 
+    /// The value, if the lock is in shared mode and no thread uses the value.
+    #[inline(always)]
+    pub fn try_lock_shared(&self) -> Option<Guard<'_, T>> {
+        let entered = self.raw.try_enter_shared(self.reuse(), || self.second_word())?;
+        Some(Guard::new(self.value.get(), entered))
+    }
+
     /// Waits until no other thread uses the value.
     ///
     /// # Panics

@@ -5,6 +5,8 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 // The loom model has a module of this name with loom's.
@@ -27,7 +29,26 @@ fn membarrier(command: libc::c_long) -> bool {
 /// Whether [`heavy_fence`] works in this process.
 pub(super) fn has_heavy_fence() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED))
+    *REGISTERED.get_or_init(|| {
+        let registered = membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
+        IS_REGISTERED.store(registered, Relaxed);
+        registered
+    })
+}
+
+/// Whether [`has_heavy_fence`] has answered yes.
+static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Between the release of a lock and the look whether threads are parked. Pairs with
+/// [`parking_fence`].
+#[inline(always)]
+pub(super) fn release_fence() {
+    if IS_REGISTERED.load(Relaxed) { light_fence() } else { fence(SeqCst) }
+}
+
+/// Between the count of a thread that will be parked and its last look whether the lock is held.
+pub(super) fn parking_fence() {
+    if has_heavy_fence() { heavy_fence() } else { fence(SeqCst) }
 }
 
 /// Prepares the process for biased locks. Without this call the first lock does it. That takes
@@ -217,7 +238,8 @@ pub(super) fn pause(rounds: u32) {
     }
 }
 
-/// Sleeps until [`unpark_one`] with this key, unless `still` is false.
+/// Sleeps until [`unpark_one`] with this key, unless `still` is false. No thread is woken between
+/// the call of `still` and the sleep.
 pub(super) fn park(key: usize, still: impl Fn() -> bool) {
     let token = parking_lot_core::DEFAULT_PARK_TOKEN;
     // SAFETY: the key is the address of an atomic of the caller, which lives meanwhile. `still` is
@@ -227,16 +249,23 @@ pub(super) fn park(key: usize, still: impl Fn() -> bool) {
     }
 }
 
-/// Wakes one thread that sleeps with this key. Before that, no thread can go to sleep or wake while
-/// `release` runs; its argument says whether further threads sleep.
-pub(super) fn unpark_one(key: usize, release: impl FnOnce(bool)) {
-    // SAFETY: the key is the address of an atomic of the caller. `release` is a store.
+/// Wakes one thread that sleeps with this key, if there is one.
+#[cold]
+#[inline(never)]
+pub(super) fn unpark_one(key: usize) {
+    // SAFETY: the key is the address of an atomic of the caller. The closure does nothing.
     unsafe {
-        parking_lot_core::unpark_one(key, |result| {
-            release(result.have_more_threads);
-            parking_lot_core::DEFAULT_UNPARK_TOKEN
-        });
+        parking_lot_core::unpark_one(key, |_| parking_lot_core::DEFAULT_UNPARK_TOKEN);
     }
+}
+
+/// The number of threads that are parked, or about to be, for the locks that share this number with
+/// the one of this key. Locks have no room for numbers of their own.
+#[inline(always)]
+pub(super) fn parked(key: usize) -> &'static AtomicU32 {
+    static PARKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+    // Locks are mostly in blocks of 128 bytes.
+    &PARKED[(key >> 7) % PARKED.len()]
 }
 
 /// A bias; its type belongs to the protocol.

@@ -5,7 +5,8 @@
 // tests/model.rs includes this file with a platform of its own.
 use super::platform::{
     AtomicPtr, AtomicU32, AtomicUsize, FIRST_STREAK, LONGEST_STREAK, Spin, has_heavy_fence, heavy_fence, is,
-    is_still, light_fence, park, pause, thread_id, unpark_one, visits_only,
+    is_still, light_fence, park, parked, parking_fence, pause, release_fence, thread_id, unpark_one,
+    visits_only,
 };
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -86,6 +87,7 @@ impl Bias {
 
     /// Counts an entry in shared mode. True if the thread has entered so often in a row that it
     /// becomes the owner.
+    #[inline(always)]
     fn makes_owner(&self, thread: usize) -> bool {
         let before = if self.last.load(Ordering::Relaxed) == thread {
             self.streak.load(Ordering::Relaxed)
@@ -94,8 +96,14 @@ impl Bias {
             0
         };
         self.streak.store(before.saturating_add(1), Ordering::Relaxed);
-        let needed = if visits_only() { LONGEST_STREAK } else { self.needed.load(Ordering::Relaxed) };
-        before + 1 >= needed && has_heavy_fence()
+        before + 1 >= self.needed.load(Ordering::Relaxed) && Self::may_own(before + 1)
+    }
+
+    /// Whether this thread, after so many entries in a row, may become the owner.
+    #[cold]
+    #[inline(never)]
+    fn may_own(streak: u32) -> bool {
+        has_heavy_fence() && (streak >= LONGEST_STREAK || !visits_only())
     }
 
     /// Begins the shared mode after a revocation.
@@ -132,12 +140,9 @@ pub(super) struct Raw {
     /// The bias in force: an owner's, or the record of the shared mode. NULL before the first
     /// entry.
     bias: AtomicPtr<Bias>,
-    /// The ordinary lock: the ID of the thread that holds it, or 0; and [`PARKED`].
+    /// The ordinary lock: the ID of the thread that holds it, or 0.
     slow: AtomicUsize,
 }
-
-/// Threads are parked. Thread IDs are even.
-const PARKED: usize = 1;
 
 /// This thread is inside already.
 #[derive(Debug)]
@@ -197,8 +202,47 @@ impl Raw {
         try_enter_by::<OFFSET>(&self.bias, between).map(Entered::Owner)
     }
 
+    /// Enters if the lock is in shared mode and no thread is inside or enters. `second` is called
+    /// under `slow`.
+    #[inline(always)]
+    pub(super) fn try_enter_shared(
+        &self,
+        reuse: Reuse,
+        second: impl FnOnce() -> Option<SecondWord>,
+    ) -> Option<Entered<'_>> {
+        // Acquire, because the record may be new.
+        let shared = deref(self.bias.load(Ordering::Acquire)).filter(|bias| bias.thread() == 0)?;
+        let thread = thread_id();
+        self.slow.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        let slow = SlowGuard(self);
+        // Under `slow` the record of the shared mode is that of the first look, unless another
+        // thread has changed the mode meanwhile.
+        if self.bias.load(Ordering::Relaxed) != shared.address() {
+            return None;
+        }
+        if shared.makes_owner(thread) {
+            return Some(self.enter_rest(slow, reuse, second()));
+        }
+        Some(Entered::Shared(slow))
+    }
+
     /// Waits until no other thread is inside, and enters.
+    #[inline(always)]
     pub(super) fn enter<'a>(
+        &'a self,
+        slow: SlowGuard<'a>,
+        reuse: Reuse,
+        second: Option<SecondWord>,
+    ) -> Entered<'a> {
+        match deref(self.bias.load(Ordering::Relaxed)) {
+            Some(shared) if shared.thread() == 0 && !shared.makes_owner(thread_id()) => Entered::Shared(slow),
+            _ => self.enter_rest(slow, reuse, second),
+        }
+    }
+
+    /// Enters a lock that is not shared, or whose owner this thread becomes.
+    #[inline(never)]
+    fn enter_rest<'a>(
         &'a self,
         slow: SlowGuard<'a>,
         reuse: Reuse,
@@ -210,11 +254,7 @@ impl Raw {
                 own.open.store(0, Ordering::Relaxed);
                 return Entered::Owner(Owner(own));
             }
-            Some(shared) if shared.thread() == 0 => {
-                if !shared.makes_owner(thread) {
-                    return Entered::Shared(slow);
-                }
-            }
+            Some(shared) if shared.thread() == 0 => {}
             Some(_) => {
                 self.revoke(reuse, second);
                 return Entered::Shared(slow);
@@ -357,7 +397,7 @@ impl Raw {
         if !free {
             self.hold_contended(thread)?;
         }
-        let guard = SlowGuard { slow: &self.slow };
+        let guard = SlowGuard(self);
         let own = deref(self.bias.load(Ordering::Relaxed)).filter(|bias| bias.thread() == thread);
         match own {
             Some(own) if own.open.load(Ordering::Relaxed) == 0 => Err(Reentrant),
@@ -372,32 +412,19 @@ impl Raw {
             return Err(Reentrant);
         }
         let mut spin = Spin::new();
+        let mut parked = None;
         loop {
-            let state = self.slow.load(Ordering::Relaxed);
-            if state & !PARKED == 0 {
-                if self
-                    .slow
-                    .compare_exchange(state, state | thread, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
+            if self.slow.load(Ordering::Relaxed) == 0 {
+                let taken = self.slow.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed);
+                if taken.is_ok() {
                     return Ok(());
                 }
+            }
+            if spin.spin() {
                 continue;
             }
-            if state & PARKED == 0 {
-                if spin.spin() {
-                    continue;
-                }
-                let parked = state | PARKED;
-                if self.slow.compare_exchange(state, parked, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-                    continue;
-                }
-            }
-            let held = || {
-                let state = self.slow.load(Ordering::Relaxed);
-                state & PARKED != 0 && state != PARKED
-            };
-            park(self.slow_address(), held);
+            parked.get_or_insert_with(|| Parked::new(self.slow_address()));
+            park(self.slow_address(), || self.slow.load(Ordering::Relaxed) != 0);
             spin.reset();
         }
     }
@@ -414,7 +441,7 @@ impl Raw {
                 && bias.lock.load(Ordering::Relaxed) == lock
                 && bias.open.load(Ordering::Relaxed) == 0
         };
-        self.slow.load(Ordering::Relaxed) & !PARKED == thread
+        self.slow.load(Ordering::Relaxed) == thread
             || deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.ring().any(used))
     }
 
@@ -427,24 +454,38 @@ impl Raw {
 
 /// The ordinary lock, held until this is dropped.
 #[derive(Debug)]
-pub(super) struct SlowGuard<'a> {
-    slow: &'a AtomicUsize,
-}
+pub(super) struct SlowGuard<'a>(&'a Raw);
 
 impl Drop for SlowGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.slow.compare_exchange(thread_id(), 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            release_parked(self.slow);
+        self.0.slow.store(0, Ordering::Release);
+        release_fence();
+        let key = self.0.slow_address();
+        if parked(key).load(Ordering::Relaxed) != 0 {
+            unpark_one(key);
         }
     }
 }
 
-#[cold]
-fn release_parked(slow: &AtomicUsize) {
-    unpark_one(std::ptr::from_ref(slow) as usize, |more| {
-        slow.store(if more { PARKED } else { 0 }, Ordering::Release);
-    });
+/// A thread that waits for a lock and is parked, or about to be. While this lives, a thread that
+/// releases the lock wakes one that is parked.
+struct Parked(&'static AtomicU32);
+
+impl Parked {
+    /// `key` is that of [`park`].
+    fn new(key: usize) -> Self {
+        let count = parked(key);
+        count.fetch_add(1, Ordering::Relaxed);
+        parking_fence();
+        Self(count)
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The owner's right to use the value, until this is dropped.
