@@ -331,6 +331,14 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
         Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
     }
 
+    /// The value, if threads share the lock and none uses the value. Does not wait.
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock_shared(&self) -> Option<BiasedMutexGuard<'_, T>> {
+        let guard = self.0.try_lock_shared()?;
+        Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }

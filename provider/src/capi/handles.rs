@@ -307,6 +307,15 @@ impl Handle {
         at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast_in::<{ offset_of!(HandleSlot, hot) }>()
     }
 
+    /// The same for a thread that shares the lock, if no other thread uses the object.
+    #[inline(always)]
+    pub(super) fn hot_shared(self) -> Option<Guard<'static, Hot>> {
+        let slot = at(&FIRST, self.0)?;
+        let guard = slot.of(self)?.hot.try_lock_shared()?;
+        // As in `Handle::hot`.
+        slot.of(self).map(|_| guard)
+    }
+
     /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code
     /// of the consumer runs under the guard, except in calls of [`Handle::srq`] that harvest: these
     /// may run an agent, which gets INVALID_STATE for calls on the same SRQ.

@@ -85,6 +85,28 @@ pub(super) extern "C" fn ep_post_send(
     {
         return SUCCESS;
     }
+    ep_post_send_shared(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_send`], for a thread that shares the EP's requests with one that dequeues their
+/// completions.
+#[inline(never)]
+extern "C" fn ep_post_send_shared(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    if count == 1
+        && let Some(segments) = iov.some()
+        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot_shared())
+        && let Hot::Ep(pair) = &*guard
+        && let Some(segment) = segments.first()
+        && pair.post_send_shared(segment, cookie, CompletionFlags::from_bits_retain(flags))
+    {
+        return SUCCESS;
+    }
     ep_post_send_slow(ep, count, iov, cookie, flags)
 }
 
@@ -102,6 +124,28 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
         && let Hot::EpByVerbs(pair) = &*owned
         && let Some(segment) = segments.first()
         && pair.post_send_by_verbs(segment, cookie, CompletionFlags::from_bits_retain(flags))
+    {
+        return SUCCESS;
+    }
+    ep_post_send_shared_by_verbs(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_send_by_verbs`], for a thread that shares the EP's requests with one that dequeues
+/// their completions.
+#[inline(never)]
+extern "C" fn ep_post_send_shared_by_verbs(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    if count == 1
+        && let Some(segments) = iov.some()
+        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot_shared())
+        && let Hot::EpByVerbs(pair) = &*guard
+        && let Some(segment) = segments.first()
+        && pair.post_send_shared_by_verbs(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
         return SUCCESS;
     }
@@ -232,9 +276,23 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
         {
             return SUCCESS;
         }
-        return srq_post_recv_slow(srq, count, iov, cookie);
+        return srq_post_recv_shared(srq, count, iov, cookie);
     }
     srq_post_recv_several(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv`], for one segment and a thread that shares the SRQ with others.
+#[inline(never)]
+extern "C" fn srq_post_recv_shared(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    if let Some(segments) = iov.some()
+        && let Some(mut shared) = srq.hot_shared()
+        && let Hot::Srq(shared) = &mut *shared
+        && let Some(segment) = segments.first()
+        && shared.post_fast(segment, cookie)
+    {
+        return SUCCESS;
+    }
+    srq_post_recv_slow(srq, count, iov, cookie)
 }
 
 /// As [`srq_post_recv`], for two or more segments in the LMR of the last post. A function of its
@@ -275,6 +333,28 @@ extern "C" fn srq_post_recv_one_by_verbs(srq: Handle, count: i32, iov: In<LmrTri
         && let Hot::Srq(owned) = &mut *owned
         && let Some(segment) = segments.first()
         && let Some(staged) = owned.stage_by_verbs(segment, cookie)
+    {
+        return match staged.post() {
+            Ok(()) => SUCCESS,
+            Err(refused) => srq_post_refused(refused),
+        };
+    }
+    srq_post_recv_shared_by_verbs(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv_shared`], on the verbs path.
+#[inline(never)]
+extern "C" fn srq_post_recv_shared_by_verbs(
+    srq: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+) -> u32 {
+    if let Some(segments) = iov.some()
+        && let Some(mut shared) = srq.hot_shared()
+        && let Hot::Srq(shared) = &mut *shared
+        && let Some(segment) = segments.first()
+        && let Some(staged) = shared.stage_by_verbs(segment, cookie)
     {
         return match staged.post() {
             Ok(()) => SUCCESS,
@@ -324,11 +404,16 @@ extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, c
         && let Hot::Srq(locked) = &mut *locked
         && let Some(segments) = iov.few(count)
     {
-        if !tried
-            && let [segment] = segments
-            && locked.post_fast(segment, cookie)
-        {
-            return SUCCESS;
+        if !tried && let [segment] = segments {
+            if locked.post_fast(segment, cookie) {
+                return SUCCESS;
+            }
+            if let Some(staged) = locked.stage_by_verbs(segment, cookie) {
+                return match staged.post() {
+                    Ok(()) => SUCCESS,
+                    Err(refused) => srq_post_refused(refused),
+                };
+            }
         }
         if locked.post_from_last_lmr(segments, cookie) {
             return SUCCESS;

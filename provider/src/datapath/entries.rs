@@ -432,7 +432,7 @@ impl EntryPoster {
     /// Takes a free entry for a buffer that is about to be posted. `None` when the SRQ is full
     /// (R61, R62).
     pub(crate) fn post(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
-        if let Some(number) = self.post_returned(entries, info) {
+        if let Some(number) = self.post_at_hand(entries, info) {
             return Some(number);
         }
         let post = self.next_post(entries)?;
@@ -441,18 +441,22 @@ impl EntryPoster {
         Some(number)
     }
 
-    /// Does the work of [`EntryPoster::post`] if a claimed queue has returned an entry of the first
-    /// chunk. Otherwise, or if the SRQ is full, `None`. Straight-line code without calls.
+    /// Does the work of [`EntryPoster::post`] if the claimed queue has returned an entry of the first
+    /// chunk, or if such an entry is the next of the poster's own list. Otherwise, or if the SRQ is
+    /// full, `None`. Straight-line code without calls.
     #[inline(always)]
-    pub(crate) fn post_returned(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
+    pub(crate) fn post_at_hand(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
         let post = self.next_post(entries)?;
-        let number = self.front;
-        let entry = entries.first.get(number as usize)?;
+        let mut number = self.front;
+        let mut entry = entries.first.get(number as usize)?;
         let next = entry.next.load(Acquire);
         if next == NONE {
-            return None;
+            number = self.free;
+            entry = entries.first.get(number as usize)?;
+            self.free = entry.next.load(Relaxed);
+        } else {
+            self.front = next;
         }
-        self.front = next;
         entries.occupy(entry, post, info);
         Some(number)
     }

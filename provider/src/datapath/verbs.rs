@@ -172,10 +172,10 @@ impl VerbsPoster {
     }
 
     /// Takes an entry for the first `count` segments of [`VerbsPoster::stage`], if one is found at
-    /// once ([`EntryPoster::post_returned`]). The caller posts them.
+    /// once ([`EntryPoster::post_at_hand`]). The caller posts them.
     #[inline(always)]
     pub(crate) fn take_entry(&mut self, count: usize, info: &WrInfo) -> Option<Staged<'_>> {
-        let entry = self.poster.post_returned(&self.shared.entries, info)?;
+        let entry = self.poster.post_at_hand(&self.shared.entries, info)?;
         Some(Staged { poster: self, entry, count })
     }
 

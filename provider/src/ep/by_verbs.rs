@@ -20,6 +20,21 @@ impl QueuePair {
         let Some(mut requests) = self.requests.try_lock_fast() else { return false };
         requests.send_by_verbs(segment, cookie, flags)
     }
+
+    /// As [`QueuePair::post_send_by_verbs`], for a thread that shares the requests with others.
+    #[inline(always)]
+    pub(crate) fn post_send_shared_by_verbs(
+        &self,
+        segment: &LmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
+        let Some(mut requests) = self.requests.try_lock_shared() else { return false };
+        requests.send_by_verbs(segment, cookie, flags)
+    }
 }
 
 impl Requests {

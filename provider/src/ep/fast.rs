@@ -29,6 +29,13 @@ impl QueuePair {
         }
         self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
     }
+
+    /// As [`Requests::post_send_fast`], for a thread that shares the requests with others.
+    #[inline(always)]
+    pub(crate) fn post_send_shared(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+        let Some(mut requests) = self.requests.try_lock_shared() else { return false };
+        requests.post_send_fast(segment, cookie, flags)
+    }
 }
 
 impl Requests {
