@@ -54,8 +54,14 @@ pub(super) fn parking_fence() {
 /// Prepares the process for biased locks. Without this call the first lock does it. That takes
 /// milliseconds in a process with several threads, because the kernel waits until all processors
 /// have switched threads; in a process with one thread it takes one system call.
+///
+/// Also uses the memory that each lock looks at when it is released, so that no later release has a
+/// page fault.
 pub fn prepare() {
     has_heavy_fence();
+    PARKED.iter().for_each(|count| {
+        std::hint::black_box(count.load(Relaxed));
+    });
 }
 
 thread_local! {
@@ -249,21 +255,24 @@ pub(super) fn park(key: usize, still: impl Fn() -> bool) {
     }
 }
 
-/// Wakes one thread that sleeps with this key, if there is one.
+/// Wakes one thread that sleeps with this key, if there is one. `extern "C"` so that it does not
+/// unwind: callers of locks can then end with a jump.
 #[cold]
 #[inline(never)]
-pub(super) fn unpark_one(key: usize) {
+pub(super) extern "C" fn unpark_one(key: usize) {
     // SAFETY: the key is the address of an atomic of the caller. The closure does nothing.
     unsafe {
         parking_lot_core::unpark_one(key, |_| parking_lot_core::DEFAULT_UNPARK_TOKEN);
     }
 }
 
+/// See [`parked`].
+static PARKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+
 /// The number of threads that are parked, or about to be, for the locks that share this number with
 /// the one of this key. Locks have no room for numbers of their own.
 #[inline(always)]
 pub(super) fn parked(key: usize) -> &'static AtomicU32 {
-    static PARKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
     // Locks are mostly in blocks of 128 bytes.
     &PARKED[(key >> 7) % PARKED.len()]
 }

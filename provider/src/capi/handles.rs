@@ -54,6 +54,10 @@ const WORD: usize = size_of::<usize>();
 const SLOT_SIZE: usize = size_of::<HandleSlot>();
 const _: () = assert!(SLOT_SIZE.is_power_of_two() && align_of::<HandleSlot>() == SLOT_SIZE);
 
+/// Data that begins with a page of memory, so that the first slots are in one.
+#[repr(align(4096))]
+struct Pages<T>(T);
+
 /// The memory to which a handle points. It holds one object or none.
 #[repr(C, align(128))]
 pub(super) struct HandleSlot {
@@ -79,7 +83,7 @@ pub(super) struct HandleSlot {
     object: RwLock<{ rank::HANDLE }, Option<Box<Object>>>,
 }
 
-static FIRST: [HandleSlot; FIRST_CHUNK] = [const { HandleSlot::new() }; FIRST_CHUNK];
+static FIRST: Pages<[HandleSlot; FIRST_CHUNK]> = Pages([const { HandleSlot::new() }; FIRST_CHUNK]);
 static LATER: [OnceLock<Box<[HandleSlot]>>; LATER_CHUNKS] = [const { OnceLock::new() }; LATER_CHUNKS];
 /// The number of forks that led from the process that loaded this library to this one, as far as
 /// their handlers ran.
@@ -243,7 +247,7 @@ fn free() -> MutexGuard<'static, Free> {
 /// All slots that were ever used.
 fn slots() -> impl Iterator<Item = &'static HandleSlot> {
     let used = free().used;
-    FIRST.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used)
+    FIRST.0.iter().chain(LATER.iter().map_while(OnceLock::get).flatten()).take(used)
 }
 
 fn by_id() -> MutexGuard<'static, ById> {
@@ -278,7 +282,7 @@ impl Handle {
     /// The slot of this handle, if the handle is of the slot's present generation.
     #[inline(always)]
     pub(super) fn slot(self) -> Option<&'static HandleSlot> {
-        at(&FIRST, self.0).or_else(|| self.later_slot())?.of(self)
+        at(&FIRST.0, self.0).or_else(|| self.later_slot())?.of(self)
     }
 
     #[cold]
@@ -290,13 +294,13 @@ impl Handle {
     /// owns the lock of the queue. Under the guard, a call runs no code of the consumer.
     #[inline(always)]
     pub(super) fn queue_of_evd(self) -> Option<DoorGuard<Queue>> {
-        at(&FIRST, self.0)?.of(self)?.evd.try_lock_fast_in::<{ offset_of!(HandleSlot, evd) }>()
+        at(&FIRST.0, self.0)?.of(self)?.evd.try_lock_fast_in::<{ offset_of!(HandleSlot, evd) }>()
     }
 
     /// As [`Handle::queue_of_evd`], the requests of this EP on the direct path.
     #[inline(always)]
     pub(super) fn requests_of_ep(self) -> Option<DoorGuard<Requests>> {
-        at(&FIRST, self.0)?.of(self)?.ep.try_lock_fast_in::<{ offset_of!(HandleSlot, ep) }>()
+        at(&FIRST.0, self.0)?.of(self)?.ep.try_lock_fast_in::<{ offset_of!(HandleSlot, ep) }>()
     }
 
     /// The part of this object that posts and dequeues use, on the fast path: the slot is in the
@@ -304,13 +308,13 @@ impl Handle {
     /// no code of the consumer (an agent of a CNO), which may use the handle again.
     #[inline(always)]
     pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
-        at(&FIRST, self.0)?.of(self)?.hot.try_lock_fast_in::<{ offset_of!(HandleSlot, hot) }>()
+        at(&FIRST.0, self.0)?.of(self)?.hot.try_lock_fast_in::<{ offset_of!(HandleSlot, hot) }>()
     }
 
     /// The same for a thread that shares the lock, if no other thread uses the object.
     #[inline(always)]
     pub(super) fn hot_shared(self) -> Option<Guard<'static, Hot>> {
-        let slot = at(&FIRST, self.0)?;
+        let slot = at(&FIRST.0, self.0)?;
         let guard = slot.of(self)?.hot.try_lock_shared()?;
         // As in `Handle::hot`.
         slot.of(self).map(|_| guard)
@@ -581,7 +585,7 @@ fn fresh() -> Result<&'static HandleSlot, TryReserveError> {
     let dead = free.dead.len();
     free.dead.try_reserve(all - dead)?;
     let mut index = free.used;
-    if let Some(slot) = FIRST.get(index) {
+    if let Some(slot) = FIRST.0.get(index) {
         free.used += 1;
         return Ok(slot);
     }
