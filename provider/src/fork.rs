@@ -93,9 +93,10 @@ pub(crate) fn know<T: Inherit + 'static>(object: &Arc<T>) -> Result<(), TryReser
     let mut known = known();
     if known.all.len() >= known.sweep {
         known.all.retain(|object| object.strong_count() > 0);
-        known.sweep = 2 * known.all.len() + 64;
+        let until_sweep = known.all.len() + 64;
+        known.all.try_reserve(until_sweep)?;
+        known.sweep = known.all.len() + until_sweep;
     }
-    known.all.try_reserve(1)?;
     let object: Weak<T> = Arc::downgrade(object);
     known.all.push(object);
     Ok(())

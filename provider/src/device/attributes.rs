@@ -15,7 +15,8 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
     // DAT has one number for all DTOs. A receive of an SRQ may take fewer segments than one of a
     // QP.
     let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
-    let max_message = context.port(1).map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
+    let port = context.port(port).ok();
+    let max_message = port.as_ref().map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
     IaAttr {
         adapter_name: context.name().to_owned(),
         vendor_name: format!("{:#x} part {}", a.vendor_id, a.vendor_part_id),
@@ -45,7 +46,7 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         max_pzs: count(a.max_pd),
         max_message_size: max_message,
         max_rdma_size: max_message,
-        mtu: context.port(port).map_or(0, |port| port.active_mtu),
+        mtu: port.map_or(0, |port| port.active_mtu),
         atomics: a.atomic_cap != AtomicCap::None,
         datagrams: context.transport() == Transport::Ib,
         max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },

@@ -15,8 +15,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const INDEX_BITS: u32 = 20;
-const CHUNK: usize = 1024;
-const CHUNKS: usize = (1 << INDEX_BITS) / CHUNK;
+/// The number of entries of the first chunk. Each further chunk has twice as many as the one before.
+const FIRST: usize = 64;
+const CHUNKS: usize = ((1 << INDEX_BITS) / FIRST).ilog2() as usize;
+/// The number of entries of all chunks.
+const ENTRIES: usize = (FIRST << CHUNKS) - FIRST;
 
 /// The properties of one LMR that a post checks. A dead entry has context 0.
 #[derive(Debug, Default)]
@@ -36,7 +39,7 @@ type Chunk = [LmrEntry];
 
 /// All LMRs of an IA, by context.
 pub(crate) struct LmrTable {
-    chunks: Box<[OnceLock<Box<Chunk>>]>,
+    chunks: [OnceLock<Box<Chunk>>; CHUNKS],
     free: Mutex<{ rank::TABLE }, FreeEntries>,
     /// Incremented after each LMR that is freed.
     gone: Arc<AtomicU64>,
@@ -49,6 +52,15 @@ struct FreeEntries {
     next: u32,
 }
 
+/// The chunk of entry `index`, and the entry's place in it.
+#[inline(always)]
+const fn place(index: usize) -> (usize, usize) {
+    // Chunk n begins at index (FIRST << n) - FIRST.
+    let from_first = index + FIRST;
+    let highest = from_first.ilog2();
+    ((highest - FIRST.ilog2()) as usize, from_first ^ 1 << highest)
+}
+
 /// The queue and the direction that a segment is checked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
@@ -59,7 +71,7 @@ pub(crate) struct Use {
 impl LmrTable {
     pub(crate) fn new() -> Result<Self> {
         let table = Self {
-            chunks: table(CHUNKS, |_| OnceLock::new())?,
+            chunks: [const { OnceLock::new() }; CHUNKS],
             free: Mutex::new(FreeEntries { list: std::collections::VecDeque::new(), next: 0 }),
             gone: Arc::default(),
         };
@@ -74,13 +86,13 @@ impl LmrTable {
         if let Some(chunk) = self.chunks[n].get() {
             return Ok(chunk);
         }
-        let made = table(CHUNK, |_| LmrEntry::default())?;
+        let made = table(FIRST << n, |_| LmrEntry::default())?;
         Ok(self.chunks[n].get_or_init(|| made))
     }
 
     fn entry(&self, context: u32) -> Option<&LmrEntry> {
-        let index = (context & ((1 << INDEX_BITS) - 1)) as usize;
-        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
+        let (chunk, at) = place((context & ((1 << INDEX_BITS) - 1)) as usize);
+        self.chunks.get(chunk)?.get().map(|chunk| &chunk[at])
     }
 
     /// Checks one segment in the order of the rules (alive, privilege, PZ, bounds) and returns it
@@ -189,17 +201,17 @@ impl LmrTable {
         free.list.try_reserve(all - given_back)?;
         // An entry is used again only when 64 others are free, so that a stale context is
         // recognised for longer.
-        let (index, generation) = if free.list.len() > 64 || free.next >> INDEX_BITS != 0 {
+        let (index, generation) = if free.list.len() > 64 || free.next as usize == ENTRIES {
             free.list.pop_front().ok_or_else(|| {
                 Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this IA are in use")
             })?
         } else {
-            self.chunk(free.next as usize / CHUNK)?;
+            self.chunk(place(free.next as usize).0)?;
             free.next += 1;
             (free.next - 1, 1)
         };
-        let at = index as usize;
-        Ok((generation << INDEX_BITS | index, &self.chunk(at / CHUNK)?[at % CHUNK]))
+        let (chunk, at) = place(index as usize);
+        Ok((generation << INDEX_BITS | index, &self.chunk(chunk)?[at]))
     }
 
     /// In a forked child: makes every [`LkeyCache`] out of date.
@@ -375,6 +387,30 @@ mod tests {
         assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
         table.remove(number);
         assert!(!table.are_live(&[number], None));
+    }
+
+    /// No entry has two indices, and all lie within the chunks.
+    #[test]
+    fn the_chunks_follow_each_other() {
+        let mut expected = (0..CHUNKS).flat_map(|chunk| (0..FIRST << chunk).map(move |at| (chunk, at)));
+        for index in 0..ENTRIES {
+            assert_eq!(Some(place(index)), expected.next());
+        }
+        assert_eq!(expected.next(), None);
+        assert_eq!(place((1 << INDEX_BITS) - 1).0, CHUNKS, "a context without an entry has no chunk");
+    }
+
+    /// LMRs of several chunks are found by their contexts, and no others.
+    #[test]
+    fn each_context_has_its_entry() {
+        let table = LmrTable::new().unwrap();
+        let numbers: Vec<u32> =
+            (0..FIRST as u32 * 5).map(|pz| table.insert_pool_memory(pz).unwrap()).collect();
+        for (pz, &number) in (0..).zip(&numbers) {
+            assert!(table.are_live(&[number], Some(pz)) && !table.are_live(&[number], Some(pz + 1)));
+        }
+        let beyond = numbers.last().unwrap() + 1;
+        assert!(!table.are_live(&[beyond], None) && !table.are_live(&[u32::MAX], None));
     }
 
     /// At both ends, without a byte, at the end of the address space, and with another context.

@@ -57,12 +57,23 @@ impl std::fmt::Debug for dyn Member {
     }
 }
 
+/// The number of members of each class for which there is room from the start: a connection has up
+/// to three EVDs, and the IA has one.
+const FIRST: usize = 4;
+
 type Tables = [ByNumber<u64, Entry>; 8];
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry(Mutex<{ rank::TABLE }, Tables>);
 
 impl Registry {
+    /// Without members, and with room for the first of each class.
+    pub(super) fn new() -> Result<Self> {
+        let mut tables = Tables::default();
+        tables.iter_mut().try_for_each(|table| table.try_reserve(FIRST))?;
+        Ok(Self(Mutex::new(tables)))
+    }
+
     /// Adds a member under a number that is unique within the class. If no member had the number,
     /// `new` runs under the lock, so that [`Registry::count`] sees both changes or none.
     ///

@@ -42,7 +42,6 @@ struct Tables {
     windows: ByNumber<u64, Weak<dyn WindowOwner>>,
 }
 
-#[derive(Default)]
 pub(crate) struct Rkeys(Mutex<{ rank::TABLE }, Tables>);
 
 /// Reserved memory for one more rkey: see [`Rkeys::expect`].
@@ -62,6 +61,13 @@ impl Drop for ExpectedRkey<'_> {
 }
 
 impl Rkeys {
+    /// Without rkeys, and with room for the first.
+    pub(super) fn new() -> Result<Self> {
+        let mut tables = Tables::default();
+        tables.targets.try_reserve(1)?;
+        Ok(Self(Mutex::new(tables)))
+    }
+
     /// Adds an rkey.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ unsafe extern "C" {
 pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     let attr = context.port(port)?;
     let ethernet = attr.link_layer == LinkLayer::Ethernet;
-    let entries = match whole_table(context) {
+    let entries = match whole_table(context, port, attr.gid_tbl_len) {
         Ok(entries) => entries,
         Err(error) if error.errno() == libc::ENOMEM => return Err(error),
         // On a kernel without this call, libibverbs reads sysfs and stops at the first entry that
@@ -111,8 +111,15 @@ pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
         Err(_) => one_by_one(context, port, attr.gid_tbl_len)?,
     };
     let of_port = || entries.iter().filter(|e| e.port_num == u32::from(port));
-    let mut found = list(of_port().count())?;
-    found.extend(of_port().map(|e| entry(e, ethernet)));
+    let mut found: Vec<GidEntry> = list(of_port().count())?;
+    let mut before = 0;
+    for raw in of_port() {
+        // Most entries have the interface of the entry before them, whose name is then known.
+        let same = found.last().filter(|_| raw.ndev_ifindex == before);
+        let netdev = same.map_or_else(|| interface(raw.ndev_ifindex), |last| last.netdev.clone());
+        found.push(entry(raw, ethernet, netdev));
+        before = raw.ndev_ifindex;
+    }
     Ok(found)
 }
 
@@ -123,10 +130,11 @@ fn list<T>(room: usize) -> Result<Vec<T>> {
     Ok(list)
 }
 
-fn whole_table(context: &Context) -> Result<Vec<sys::ibv_gid_entry>> {
-    let mut room = 0;
-    for number in 1..=context.attributes().phys_port_cnt {
-        room += context.port(number)?.gid_tbl_len as usize;
+/// The entries of all ports; `port` has `len`.
+fn whole_table(context: &Context, port: u8, len: u32) -> Result<Vec<sys::ibv_gid_entry>> {
+    let mut room = len as usize;
+    for other in (1..=context.attributes().phys_port_cnt).filter(|&other| other != port) {
+        room += context.port(other)?.gid_tbl_len as usize;
     }
     let mut entries = list::<sys::ibv_gid_entry>(room)?;
     // SAFETY: the context is open; there is room for `room` entries of the given size.
@@ -160,12 +168,14 @@ fn one_by_one(context: &Context, port: u8, len: u32) -> Result<Vec<sys::ibv_gid_
     Ok(entries)
 }
 
-fn entry(raw: &sys::ibv_gid_entry, ethernet: bool) -> GidEntry {
+/// The name of the network interface with this index; 0 is none.
+fn interface(index: u32) -> Option<String> {
+    let name = (index != 0).then(|| nix::net::if_::if_indextoname(index).ok()).flatten()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
+fn entry(raw: &sys::ibv_gid_entry, ethernet: bool, netdev: Option<String>) -> GidEntry {
     let gid = Gid::from_sys(&raw.gid);
-    let netdev = match raw.ndev_ifindex {
-        0 => None,
-        index => nix::net::if_::if_indextoname(index).ok().map(|name| name.to_string_lossy().into_owned()),
-    };
     GidEntry {
         index: raw.gid_index,
         gid,

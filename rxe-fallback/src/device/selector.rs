@@ -95,12 +95,15 @@ impl Context {
 
 fn open_port(name: &str, port: Option<u8>) -> Result<(Context, u8, Option<IpAddr>)> {
     let context = Context::open(name)?;
-    let active = |port: &u8| context.port(*port).is_ok_and(|attr| attr.is_active());
-    let port = match port {
-        Some(port) => port,
-        None => (1..=context.attributes().phys_port_cnt).find(active).unwrap_or(1),
+    let is_active = |port: &u8| context.port(*port).is_ok_and(|attr| attr.is_active());
+    let active = match port {
+        Some(_) => None,
+        None => (1..=context.attributes().phys_port_cnt).find(is_active),
     };
-    context.require_active(port)?;
+    let port = active.or(port).unwrap_or(1);
+    if active.is_none() {
+        context.require_active(port)?;
+    }
     let address = context.address(port)?;
     Ok((context, port, address))
 }
