@@ -181,6 +181,12 @@ impl<T> BiasedMutex<T> {
         self.raw.forget();
     }
 
+    /// Whether a thread is parked, or about to be.
+    #[cfg(test)]
+    pub(super) fn has_parked(&self) -> bool {
+        self.raw.has_parked()
+    }
+
     /// Whether the lock is in shared mode.
     #[cfg(test)]
     pub(super) fn is_shared(&self) -> bool {

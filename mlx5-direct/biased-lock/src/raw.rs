@@ -445,6 +445,12 @@ impl Raw {
             || deref(self.bias.load(Ordering::Acquire)).is_some_and(|bias| bias.ring().any(used))
     }
 
+    /// Whether a thread is parked, or about to be, for this lock or one that shares its count.
+    #[cfg(test)]
+    pub(super) fn has_parked(&self) -> bool {
+        parked(self.slow_address()).load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the lock is in shared mode.
     #[cfg(test)]
     pub(super) fn is_shared(&self) -> bool {

@@ -123,6 +123,41 @@ fn threads_that_take_turns_share_the_lock() {
     }
 }
 
+#[test]
+fn a_shared_lock_is_tried_without_waiting() {
+    let mutex = BiasedMutex::new(0);
+    assert!(mutex.try_lock_shared().is_none(), "no thread has entered");
+    drop(mutex.lock());
+    assert!(mutex.try_lock_shared().is_none(), "this thread is the owner");
+    visit(&mutex);
+    let held = mutex.try_lock_shared().expect("threads share it");
+    assert!(mutex.try_lock_shared().is_none(), "this thread is inside");
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(mutex.try_lock_shared().is_none(), "another thread is inside"));
+    });
+    drop(held);
+    // As many entries in a row as by `lock` make this thread the owner.
+    let entries = (1..).find(|_| (drop(mutex.try_lock_shared()), mutex.try_lock_fast().is_some()).1);
+    assert_eq!(entries, Some(FIRST_STREAK - 1));
+}
+
+#[test]
+fn a_parked_thread_is_woken_by_the_one_that_leaves() {
+    let mutex = BiasedMutex::new(0);
+    visit(&mutex);
+    for turn in 1..100 {
+        let held = mutex.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| *mutex.lock() += 1);
+            while !mutex.has_parked() {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        assert_eq!(*mutex.lock(), 1 + turn);
+    }
+}
+
 /// Two threads that use the lock in turn, so many times in a row each, take it from each other only
 /// until the lock knows that number: then it stays shared, and nobody pays for a barrier.
 #[test]
