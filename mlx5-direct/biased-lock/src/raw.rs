@@ -412,7 +412,8 @@ impl Raw {
             return Err(Reentrant);
         }
         let mut spin = Spin::new();
-        let mut parked = None;
+        // From the first sleep until this thread has the lock.
+        let mut counted = None;
         loop {
             if self.slow.load(Ordering::Relaxed) == 0 {
                 let taken = self.slow.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed);
@@ -423,7 +424,7 @@ impl Raw {
             if spin.spin() {
                 continue;
             }
-            parked.get_or_insert_with(|| Parked::new(self.slow_address()));
+            counted.get_or_insert_with(|| Parked::new(self.slow_address()));
             park(self.slow_address(), || self.slow.load(Ordering::Relaxed) != 0);
             spin.reset();
         }
