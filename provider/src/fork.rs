@@ -91,6 +91,7 @@ pub(crate) fn share(part: Part, hold: fn() -> Vec<Box<dyn Any>>, forget: fn()) {
 /// No memory for the list.
 pub(crate) fn know<T: Inherit + 'static>(object: &Arc<T>) -> Result<(), TryReserveError> {
     let mut known = known();
+    // There is room up to this length.
     if known.all.len() >= known.sweep {
         known.all.retain(|object| object.strong_count() > 0);
         let until_sweep = known.all.len() + 64;
@@ -135,7 +136,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     drop(HELD.take());
-    let inherited = std::mem::take(&mut known().all);
+    let inherited = std::mem::take(&mut *known()).all;
     for object in inherited.iter().filter_map(Weak::upgrade) {
         IS_CHILD.store(true, Ordering::Relaxed);
         object.disown();
