@@ -39,14 +39,15 @@ pub(super) fn has_heavy_fence() -> bool {
 /// Whether [`has_heavy_fence`] has answered yes.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Between the release of a lock and the look whether threads are parked. Pairs with
-/// [`parking_fence`].
+/// For a thread that releases a lock: between the store that releases it and the load of the number
+/// of parked threads. Pairs with [`parking_fence`].
 #[inline(always)]
 pub(super) fn release_fence() {
     if IS_REGISTERED.load(Relaxed) { light_fence() } else { fence(SeqCst) }
 }
 
-/// Between the count of a thread that will be parked and its last look whether the lock is held.
+/// For a thread that will be parked: between the increment of that number and the load that shows
+/// whether the lock is still held.
 pub(super) fn parking_fence() {
     if has_heavy_fence() { heavy_fence() } else { fence(SeqCst) }
 }
@@ -256,7 +257,7 @@ pub(super) fn park(key: usize, still: impl Fn() -> bool) {
 }
 
 /// Wakes one thread that sleeps with this key, if there is one. `extern "C"` so that it does not
-/// unwind: callers of locks can then end with a jump.
+/// unwind: functions that release a lock can then end with a tail call.
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn unpark_one(key: usize) {
@@ -269,11 +270,11 @@ pub(super) extern "C" fn unpark_one(key: usize) {
 /// See [`parked`].
 static PARKED: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
 
-/// The number of threads that are parked, or about to be, for the locks that share this number with
-/// the one of this key. Locks have no room for numbers of their own.
+/// The number of threads that are parked, or about to be, for the lock with this key and for all
+/// others with the same hash. A lock has no room for a number of its own.
 #[inline(always)]
 pub(super) fn parked(key: usize) -> &'static AtomicU32 {
-    // Locks are mostly in blocks of 128 bytes.
+    // Most locks are in structures of 128 bytes or more.
     &PARKED[(key >> 7) % PARKED.len()]
 }
 

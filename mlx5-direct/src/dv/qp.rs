@@ -59,14 +59,13 @@ unsafe fn describe(qp: *mut ibv_qp) -> Result<Qp, DvError> {
 ///
 /// # Safety
 ///
-/// `qp` is a live QP, or null.
-unsafe fn query(qp: *mut ibv_qp) -> Result<ibv_qp_init_attr, DvError> {
-    let qp = require(qp, "QP")?;
+/// The QP is live.
+unsafe fn query(qp: &Qp) -> Result<ibv_qp_init_attr, DvError> {
     // SAFETY: integers and pointers only, for which zero is a value.
     let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
     let mask = ibv_qp_attr_mask::IBV_QP_CAP.0 as c_int;
     // SAFETY: a live QP and structs of the call's types.
-    checked("ibv_query_qp", unsafe { doorbell_sys::ibv_query_qp(qp, &mut attr, mask, &mut init) })?;
+    checked("ibv_query_qp", unsafe { doorbell_sys::ibv_query_qp(qp.raw, &mut attr, mask, &mut init) })?;
     Ok(init)
 }
 
@@ -90,7 +89,9 @@ impl SqLayout {
     /// As [`Sq::from_verbs`].
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: a live QP by contract.
-        let (qp, init) = unsafe { (describe(qp.cast())?, query(qp.cast())?) };
+        let qp = unsafe { describe(qp.cast()) }?;
+        // SAFETY: as above.
+        let init = unsafe { query(&qp) }?;
         let caps = SqCaps {
             max_requests: init.cap.max_send_wr,
             max_segments: init.cap.max_send_sge,
@@ -197,7 +198,9 @@ impl RqLayout {
     /// As [`Rq::from_verbs`].
     pub unsafe fn from_verbs<T>(qp: *mut T) -> Result<Self, DvError> {
         // SAFETY: a live QP by contract.
-        let (qp, init) = unsafe { (describe(qp.cast())?, query(qp.cast())?) };
+        let qp = unsafe { describe(qp.cast()) }?;
+        // SAFETY: as above.
+        let init = unsafe { query(&qp) }?;
         // SAFETY: passed on to the caller.
         unsafe { Self::of(&qp, init.cap.max_recv_wr) }
     }

@@ -88,8 +88,8 @@ pub(super) extern "C" fn ep_post_send(
     ep_post_send_shared(ep, count, iov, cookie, flags)
 }
 
-/// As [`ep_post_send`], for a thread that shares the EP's requests with one that dequeues their
-/// completions.
+/// As [`ep_post_send`], on either path, for a thread that shares the EP's requests with one that
+/// dequeues their completions.
 #[inline(never)]
 extern "C" fn ep_post_send_shared(
     ep: Handle,
@@ -101,11 +101,17 @@ extern "C" fn ep_post_send_shared(
     if count == 1
         && let Some(segments) = iov.some()
         && let Some(guard) = ep.hot_fast().or_else(|| ep.hot_shared())
-        && let Hot::Ep(pair) = &*guard
         && let Some(segment) = segments.first()
-        && pair.post_send_shared(segment, cookie, CompletionFlags::from_bits_retain(flags))
     {
-        return SUCCESS;
+        let flags = CompletionFlags::from_bits_retain(flags);
+        let posted = match &*guard {
+            Hot::Ep(pair) => pair.post_send_shared(segment, cookie, flags),
+            Hot::EpByVerbs(pair) => pair.post_send_shared_by_verbs(segment, cookie, flags),
+            _ => false,
+        };
+        if posted {
+            return SUCCESS;
+        }
     }
     ep_post_send_slow(ep, count, iov, cookie, flags)
 }
@@ -127,29 +133,7 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     {
         return SUCCESS;
     }
-    ep_post_send_shared_by_verbs(ep, count, iov, cookie, flags)
-}
-
-/// As [`ep_post_send_by_verbs`], for a thread that shares the EP's requests with one that dequeues
-/// their completions.
-#[inline(never)]
-extern "C" fn ep_post_send_shared_by_verbs(
-    ep: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    flags: u32,
-) -> u32 {
-    if count == 1
-        && let Some(segments) = iov.some()
-        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot_shared())
-        && let Hot::EpByVerbs(pair) = &*guard
-        && let Some(segment) = segments.first()
-        && pair.post_send_shared_by_verbs(segment, cookie, CompletionFlags::from_bits_retain(flags))
-    {
-        return SUCCESS;
-    }
-    ep_post_send_slow(ep, count, iov, cookie, flags)
+    ep_post_send_shared(ep, count, iov, cookie, flags)
 }
 
 #[inline(never)]
@@ -281,18 +265,32 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
     srq_post_recv_several(srq, count, iov, cookie)
 }
 
-/// As [`srq_post_recv`], for one segment and a thread that shares the SRQ with others.
+/// As [`srq_post_recv`], on either path, for one segment and a thread that shares the SRQ with
+/// others.
 #[inline(never)]
 extern "C" fn srq_post_recv_shared(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(segments) = iov.some()
         && let Some(mut shared) = srq.hot_shared()
         && let Hot::Srq(shared) = &mut *shared
         && let Some(segment) = segments.first()
-        && shared.post_fast(segment, cookie)
+        && let Some(answer) = post_one_segment(shared, segment, cookie)
     {
-        return SUCCESS;
+        return answer;
     }
     srq_post_recv_slow(srq, count, iov, cookie)
+}
+
+/// Posts one segment on either path if the LMR of the last post contains it, and gives the answer.
+/// `None` if another function has to post.
+#[inline(always)]
+fn post_one_segment(srq: &mut crate::Srq, segment: &LmrTriplet, cookie: u64) -> Option<u32> {
+    if srq.post_fast(segment, cookie) {
+        return Some(SUCCESS);
+    }
+    match srq.stage_by_verbs(segment, cookie)?.post() {
+        Ok(()) => Some(SUCCESS),
+        Err(refused) => Some(srq_post_refused(refused)),
+    }
 }
 
 /// As [`srq_post_recv`], for two or more segments in the LMR of the last post. A function of its
@@ -339,29 +337,7 @@ extern "C" fn srq_post_recv_one_by_verbs(srq: Handle, count: i32, iov: In<LmrTri
             Err(refused) => srq_post_refused(refused),
         };
     }
-    srq_post_recv_shared_by_verbs(srq, count, iov, cookie)
-}
-
-/// As [`srq_post_recv_shared`], on the verbs path.
-#[inline(never)]
-extern "C" fn srq_post_recv_shared_by_verbs(
-    srq: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-) -> u32 {
-    if let Some(segments) = iov.some()
-        && let Some(mut shared) = srq.hot_shared()
-        && let Hot::Srq(shared) = &mut *shared
-        && let Some(segment) = segments.first()
-        && let Some(staged) = shared.stage_by_verbs(segment, cookie)
-    {
-        return match staged.post() {
-            Ok(()) => SUCCESS,
-            Err(refused) => srq_post_refused(refused),
-        };
-    }
-    srq_post_recv_slow(srq, count, iov, cookie)
+    srq_post_recv_shared(srq, count, iov, cookie)
 }
 
 /// As [`srq_post_recv_several`], on the verbs path, for up to four segments.
@@ -404,16 +380,11 @@ extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, c
         && let Hot::Srq(locked) = &mut *locked
         && let Some(segments) = iov.few(count)
     {
-        if !tried && let [segment] = segments {
-            if locked.post_fast(segment, cookie) {
-                return SUCCESS;
-            }
-            if let Some(staged) = locked.stage_by_verbs(segment, cookie) {
-                return match staged.post() {
-                    Ok(()) => SUCCESS,
-                    Err(refused) => srq_post_refused(refused),
-                };
-            }
+        if !tried
+            && let [segment] = segments
+            && let Some(answer) = post_one_segment(locked, segment, cookie)
+        {
+            return answer;
         }
         if locked.post_from_last_lmr(segments, cookie) {
             return SUCCESS;

@@ -14,9 +14,6 @@ impl QueuePair {
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
-            return false;
-        }
         let Some(mut requests) = self.requests.try_lock_fast() else { return false };
         requests.send_by_verbs(segment, cookie, flags)
     }
@@ -29,18 +26,19 @@ impl QueuePair {
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
-            return false;
-        }
         let Some(mut requests) = self.requests.try_lock_shared() else { return false };
         requests.send_by_verbs(segment, cookie, flags)
     }
 }
 
 impl Requests {
-    /// Posts a Send if the LMR of the last request contains the segment, and if there is room.
+    /// Posts a Send if the LMR of the last request contains the segment, if there is room, and if
+    /// the flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn send_by_verbs(&mut self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
         // There is an LMR only while the EP is connected, and a key only up to the length of the
         // longest message.
         let Some(lkey) = self.last.key(segment) else { return false };
