@@ -57,6 +57,8 @@ pub struct Cq {
     /// so `lap` is right until then.
     cqes: CqeMem,
     released: u32,
+    /// Entries consumed before `released`.
+    before: u64,
     /// The release interval, a power of two of entries.
     interval: u32,
     /// [`Peeked::take`] returns each entry to the device.
@@ -76,6 +78,7 @@ impl Cq {
         let mut cq = Self {
             cqes,
             released: 0,
+            before: 0,
             interval,
             returns_each: true,
             lap: 0,
@@ -159,6 +162,12 @@ impl Cq {
     #[inline(always)]
     pub fn publish_index(&mut self) {
         self.dbrec.release(self.cqes.index());
+    }
+
+    /// The number of entries consumed since the CQ was taken over: those that were polled or taken,
+    /// and those that [`clean`](Self::clean) or [`discard`](Self::discard) removed.
+    pub fn consumed(&self) -> u64 {
+        self.before + u64::from(self.cqes.index().wrapping_sub(self.released))
     }
 
     /// The device's clock when the last polled entry was written. Valid until the next poll.
@@ -426,6 +435,7 @@ impl Cq {
     /// Continues with entry `index`, and returns all before it to the device.
     fn release_to(&mut self, index: u32) {
         self.dbrec.release(index);
+        self.before += u64::from(index.wrapping_sub(self.released));
         self.released = index;
         self.start_interval(index);
     }

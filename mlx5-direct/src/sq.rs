@@ -33,6 +33,7 @@
 //! [`Sq::reset`].
 
 use std::collections::TryReserveError;
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 use crate::{
     dbrec::CounterDbRec,
@@ -430,12 +431,13 @@ impl<C: Cookie> Sq<C> {
     ) -> Option<R> {
         let request = self.ring.posted(wqe_counter.into());
         // One comparison: the request is outstanding, and no other before it. See `complete`.
-        let after = request.after;
-        if after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
+        if request.after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
             return None;
         }
         let accepted = accept(&request.cookie)?;
-        self.done = after;
+        // `after` is read again, and takes no register meanwhile.
+        compiler_fence(SeqCst);
+        self.done = request.after;
         Some(accepted)
     }
 

@@ -345,7 +345,7 @@ fn two_successors() {
 /// Locks the mutex as a dequeue does.
 fn use_mutex(mutex: &BiasedMutex<Object>) {
     light_fence();
-    match mutex.try_lock_fast_after(light_fence) {
+    match mutex.try_lock_fast_after::<0>(light_fence) {
         Some(mut object) => add_one(&mut object),
         None => add_one(&mut mutex.try_lock_shared().unwrap_or_else(|| mutex.lock())),
     }
