@@ -27,6 +27,7 @@ use crate::sync::{BiasedMutex, rank};
 use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
 use bitflags::bitflags;
 use rxe_fallback::Qp;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -89,7 +90,7 @@ impl Requests {
     #[inline(always)]
     fn complete_plain(&mut self, named: u64) -> Option<Request> {
         match &self.queue {
-            SendQueue::Direct(_) => self.complete_oldest(named as u16),
+            SendQueue::Direct(_) => self.complete_oldest(named as u16, |request| *request),
             SendQueue::Verbs(_) => {
                 self.ring.plain_front()?;
                 self.ring.take(named)
@@ -98,13 +99,14 @@ impl Requests {
     }
 
     /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
-    /// of the direct path names. Otherwise returns `None`, and nothing has changed.
+    /// of the direct path names, and returns what `event` makes of it. Otherwise returns `None`, and
+    /// nothing has changed.
     #[inline(always)]
-    fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
+    fn complete_oldest<E>(&mut self, counter: u16, event: impl FnOnce(&Request) -> E) -> Option<E> {
         let SendQueue::Direct(queue) = &mut self.queue else { return None };
-        let request = queue.complete_oldest(counter)?;
+        let event = queue.complete_oldest(counter, event)?;
         self.ring.pass(1);
-        Some(request)
+        Some(event)
     }
 
     /// Adds a request that was posted to the queue.
@@ -234,6 +236,9 @@ pub(crate) struct Modes {
     pub(crate) recv: CompletionFlags,
     pub(crate) request: CompletionFlags,
 }
+
+/// The offset of the value in the allocation of an `Arc`, behind the two counts.
+const IN_ARC: usize = 2 * size_of::<usize>();
 
 impl QueuePair {
     /// Creates a queue pair of this EP. It receives from `srq` if that is `Some`.
@@ -539,15 +544,19 @@ impl QueuePair {
     }
 
     /// Does the work of [`QueuePair::reap_plain_request`] on the direct path, if this thread owns
-    /// the lock of the requests, and the completion names the oldest; otherwise `None`, and nothing
-    /// has changed.
+    /// the lock of the requests, and the completion names the oldest, and returns what `event` makes
+    /// of the request; otherwise `None`, and nothing has changed.
     #[inline(always)]
-    pub(crate) fn reap_plain_request_fast(&self, counter: u16) -> Option<Request> {
+    pub(crate) fn reap_plain_request_fast<E>(
+        &self,
+        counter: u16,
+        event: impl FnOnce(&Request) -> E,
+    ) -> Option<E> {
         // Without a common drop of the guard, no test is left of whether there is a request.
-        let mut requests = self.requests.try_lock_fast()?;
-        let request = requests.complete_oldest(counter)?;
+        let mut requests = self.requests.try_lock_fast_in::<{ IN_ARC + offset_of!(Self, requests) }>()?;
+        let event = requests.complete_oldest(counter, event)?;
         drop(requests);
-        Some(request)
+        Some(event)
     }
 
     /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the

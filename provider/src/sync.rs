@@ -327,7 +327,15 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_lock_fast(&self) -> Option<BiasedMutexGuard<'_, T>> {
-        let guard = self.0.try_lock_fast()?;
+        self.try_lock_fast_in::<0>()
+    }
+
+    /// As [`BiasedMutex::try_lock_fast`]. `OFFSET` as in
+    /// [`biased_lock::BiasedMutex::try_lock_fast_in`].
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn try_lock_fast_in<const OFFSET: usize>(&self) -> Option<BiasedMutexGuard<'_, T>> {
+        let guard = self.0.try_lock_fast_in::<OFFSET>()?;
         Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 )]
 #[path = "../src/datapath/direct/slots.rs"]
 mod slots;
-use slots::RingSlots;
+use slots::{Current, RingSlots};
 
 /// In the provider they are shared with the ring.
 type Cookies = Box<[AtomicU64]>;
@@ -100,6 +100,7 @@ fn mark_of_the_new_round_is_found() {
     const SLOT: u16 = 5;
     loom::model(|| {
         let slots = ring();
+        let mut current = Current::NONE;
         assert!(slots.claim());
         let reaper = {
             let slots = Arc::clone(&slots);
@@ -115,9 +116,9 @@ fn mark_of_the_new_round_is_found() {
         }
         reaper.join().unwrap();
         if taken {
-            assert_eq!(slots.reap_alone(SLOT.into()), Some((1000 + u64::from(SLOT), 9)));
+            assert_eq!(slots.reap_alone(&mut current, SLOT.into()), Some((1000 + u64::from(SLOT), 9)));
         }
-        assert_eq!(slots.reap_alone(u32::from(SLOT) + 1), Some((1001 + u64::from(SLOT), 3)));
+        assert_eq!(slots.reap_alone(&mut current, u32::from(SLOT) + 1), Some((1001 + u64::from(SLOT), 3)));
     });
 }
 
@@ -128,13 +129,14 @@ fn slots_of_the_cq_with_its_own_map_are_found() {
     const SECOND: u16 = 2 * BITS + 60;
     loom::model(|| {
         let slots = ring();
+        let mut current = Current::NONE;
         assert!(slots.claim());
-        assert!(slots.reap_alone(FIRST.into()).is_some());
+        assert!(slots.reap_alone(&mut current, FIRST.into()).is_some());
         let reaper = {
             let slots = Arc::clone(&slots);
             thread::spawn(move || {
-                assert_eq!(slots.reap_alone(SECOND.into()), Some((1000 + u64::from(SECOND), 0)));
-                assert_eq!(slots.reap_alone(1), Some((1001, 0)));
+                assert_eq!(slots.reap_ready(&mut current, SECOND.into()), Some(1000 + u64::from(SECOND)));
+                assert_eq!(slots.reap_alone(&mut current, 1), Some((1001, 0)));
             })
         };
         let released = slots.released();

@@ -3,15 +3,17 @@
 use super::abi::{EvdParam, Event};
 use super::code::{Code, SUCCESS, guard};
 use super::convert::{ia_of, timeout};
-use super::event::{event, write_completion, write_plain, write_success};
+use super::event::{event, write_completion, write_plain, write_request, write_success};
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::{Polled, Queue, Take};
 use crate::event_data::Success;
+use crate::queue_pair::{QueuePair, Request};
 use crate::sync::{DoorGuard, DoorPass};
 use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
 /// operation.
@@ -159,6 +161,11 @@ impl Take for ToC {
     }
 
     #[inline(always)]
+    fn request(self, pair: &QueuePair, request: &Request) {
+        write_request(self.evd, pair, request, self.out);
+    }
+
+    #[inline(always)]
     fn any(self, dto: DtoCompletion) {
         write_completion(self.evd, &dto, self.out);
     }
@@ -172,14 +179,14 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
     if !out.is_null()
         && let Some(queue) = evd.queue_of_evd()
     {
-        if queue.has_messages_only() {
-            return dequeue_message(evd, out, queue);
-        }
-        // The address of the queue is read again: otherwise the compiler makes one jump by a table
-        // of the two tests, which takes more instructions.
-        let queue = queue.into_pass().into_guard();
         if queue.has_requests_only() {
             return dequeue_request(evd, out, queue);
+        }
+        // The state is read again: otherwise the compiler makes one jump by a table of the two
+        // tests, which takes more instructions.
+        compiler_fence(Ordering::SeqCst);
+        if queue.has_messages_only() {
+            return dequeue_message(evd, out, queue);
         }
     }
     evd_dequeue_rest(evd, out)

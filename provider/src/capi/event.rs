@@ -10,6 +10,7 @@ use super::raw::Out;
 use super::service::sp_handle;
 use super::{cr, ep};
 use crate::event_data::Success;
+use crate::queue_pair::{QueuePair, Request};
 use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
 /// The C form of an event of this EVD: all of its 120 bytes.
@@ -74,7 +75,19 @@ pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>
 #[inline(always)]
 pub(super) fn write_plain(evd: Handle, success: &Success, out: Out<abi::Event>) {
     let Success { ep_context, cookie, length, op, .. } = *success;
-    out.set_dto(DTO, evd.0, [ep_context, cookie, two(0, length), op as u64]);
+    let data = [ep_context, cookie, two(0, length), op as u64];
+    out.set_dto(DTO, evd.0, |word| data[word]);
+}
+
+/// Writes the event of a plain request of this EP.
+#[inline(always)]
+pub(super) fn write_request(evd: Handle, pair: &QueuePair, request: &Request, out: Out<abi::Event>) {
+    out.set_dto(DTO, evd.0, |word| match word {
+        0 => pair.context(),
+        1 => request.cookie,
+        2 => two(0, request.length),
+        _ => request.op as u64,
+    });
 }
 
 /// Writes the event of a DTO for C.

@@ -240,10 +240,12 @@ impl<T> Out<T> {
 }
 
 impl Out<super::abi::Event> {
-    /// Writes the fields of a DTO's event, without a copy of the event. A program reads no other
-    /// bytes of it: those of larger events, and those of the extension, stay as they are.
+    /// Writes the fields of a DTO's event, without a copy of the event. `data` returns each of the
+    /// four words when it is written, so that few values are in registers at a time. A program reads
+    /// no other bytes of the event: those of larger events, and those of the extension, stay as they
+    /// are.
     #[inline(always)]
-    pub(super) fn set_dto(self, number: u32, evd: usize, data: [u64; 4]) {
+    pub(super) fn set_dto(self, number: u32, evd: usize, data: impl Fn(usize) -> u64) {
         let to = self.0;
         if !to.is_null() {
             // SAFETY: as in `set`; these are fields of the event.
@@ -251,7 +253,11 @@ impl Out<super::abi::Event> {
                 (&raw mut (*to).number).write_unaligned(number);
                 (&raw mut (*to).pad).write_unaligned(0);
                 (&raw mut (*to).evd).write_unaligned(evd);
-                (&raw mut (*to).data).cast::<[u64; 4]>().write_unaligned(data);
+                let words = (&raw mut (*to).data).cast::<u64>();
+                words.write_unaligned(data(0));
+                words.add(1).write_unaligned(data(1));
+                words.add(2).write_unaligned(data(2));
+                words.add(3).write_unaligned(data(3));
             }
         }
     }

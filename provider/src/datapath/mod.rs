@@ -273,6 +273,11 @@ impl CqPath {
         matches!(self, Self::Direct(cqs) if cqs.has_any_of_srqs())
     }
 
+    /// Whether the EVD has several CQs beside those of SRQs.
+    pub(crate) fn has_several_shared(&self) -> bool {
+        matches!(self, Self::Direct(cqs) if cqs.has_several_shared())
+    }
+
     /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open_srq(&mut self, srq: &SrqPath) -> Result<()> {
         match (self, srq) {

@@ -94,7 +94,7 @@ impl Request {
     /// Whether the request has an event, the event has no effect when the consumer takes it, and
     /// the operation is not of the extension.
     #[inline(always)]
-    fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         !self.state.intersects(RequestState::NOT_PLAIN)
     }
 

@@ -34,7 +34,7 @@ impl QueuePair {
 
     /// The event of a request.
     #[inline(always)]
-    fn request(&self, request: &Request) -> Success {
+    pub(super) fn success(&self, request: &Request) -> Success {
         let Request { cookie, pool, length, op, .. } = *request;
         Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op }
     }
@@ -47,7 +47,7 @@ impl Queue {
     #[inline(always)]
     fn next_message<const POOLS: bool>(&mut self) -> Option<Success> {
         let cq = self.cq.as_mut()?.direct()?.only_of_srqs()?;
-        let next = cq.peek_only(PlainKind::Received)?;
+        let mut next = cq.peek_only(PlainKind::Received)?;
         let plain = next.cqe();
         let pair = self.pairs.get_near(plain.qpn)?;
         if pair.watches_receives() {
@@ -63,36 +63,35 @@ impl Queue {
     /// Returns how many were taken.
     #[inline(always)]
     fn drain_messages<T: TakeMany>(&mut self, take: T, into: &mut [Option<T::Event>]) -> usize {
-        let Self { cq: Some(CqPath::Direct(cqs)), pairs, counts, .. } = self else { return 0 };
+        let Self { cq: Some(CqPath::Direct(cqs)), pairs, .. } = self else { return 0 };
         let Some(cq) = cqs.only_of_srqs() else { return 0 };
         let mut n = 0;
         for place in into {
             if !T::is_free(place) {
                 break;
             }
-            let Some(next) = cq.peek_only(PlainKind::Received) else { break };
+            let Some(mut next) = cq.peek_only(PlainKind::Received) else { break };
             let plain = next.cqe();
             let Some(pair) = pairs.get_near(plain.qpn).filter(|pair| !pair.watches_receives()) else { break };
             let Some(buffer) = next.reap_fast::<true>() else { break };
             put(place, take.success(pair.message(buffer, plain.byte_count)));
-            next.take();
+            next.take_event();
             n += 1;
         }
-        counts.polled += n as u64;
         n
     }
 
-    /// Takes a request that succeeded straight off the CQ, on an EVD without CQs of SRQs. `None` as for
-    /// [`Queue::next_message`].
+    /// Takes a request that succeeded straight off the CQ, on an EVD with one shared CQ and no CQs
+    /// of SRQs. `None` as for [`Queue::next_message`].
     #[inline(always)]
-    fn next_request(&mut self) -> Option<Success> {
-        let cq = self.cq.as_mut()?.direct()?.only_shared()?;
+    fn next_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
+        let cq = self.cq.as_mut()?.direct()?.youngest_shared();
         let next = cq.peek_only(PlainKind::Request)?;
         let plain = next.cqe();
-        let pair = self.pairs.get_near(plain.qpn)?;
-        let request = pair.reap_plain_request_fast(plain.wqe_counter)?;
+        let pair = &**self.pairs.get_near(plain.qpn)?;
+        let event = pair.reap_plain_request_fast(plain.wqe_counter, |request| take.request(pair, request))?;
         next.take_event();
-        Some(pair.request(&request))
+        Some(event)
     }
 
     /// Takes the next completion of the polled batch, if it is a success without an effect. `None`
@@ -105,7 +104,7 @@ impl Queue {
         }
         let pair = self.pairs.get(qpn)?;
         let success = match wr_id {
-            WrId::Request(named) => pair.request(&pair.reap_plain_request(named)?),
+            WrId::Request(named) => pair.success(&pair.reap_plain_request(named)?),
             _ if op != DtoOp::Receive || pair.watches_receives() => return None,
             WrId::Recv(slot) => pair.message(pair.reap_receive(slot)?, length),
             WrId::Srq { entry, .. } => {
@@ -123,7 +122,7 @@ impl Queue {
         let shared = self.slow_path.contains(SlowPath::REQUESTS);
         let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
         loop {
-            let next = cqs.peek(shared)?;
+            let mut next = cqs.peek(shared)?;
             let plain = next.cqe();
             let pair = self.pairs.get(plain.qpn)?;
             let success = match plain.kind {
@@ -136,7 +135,7 @@ impl Queue {
                     pair.message(buffer, plain.byte_count)
                 }
                 PlainKind::Request => match pair.reap_request(plain.wqe_counter.into()) {
-                    Reaped::Event(request) => pair.request(&request),
+                    Reaped::Event(request) => pair.success(&request),
                     Reaped::Nothing => {
                         next.take();
                         continue;
@@ -187,7 +186,7 @@ impl Queue {
     /// `None` without a change otherwise.
     #[inline(always)]
     pub(crate) fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        Some(take.plain(self.next_request()?))
+        self.next_request(take)
     }
 
     /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
@@ -246,17 +245,17 @@ impl EvdInner {
                 return taken;
             }
         } else if queue.has_requests_only() {
-            let taken = fill(into, take, || queue.next_request());
+            let taken = fill_with::<T>(into, || queue.next_request(take));
             if taken > 0 {
                 return taken;
             }
         } else if queue.has_batch_only() && queue.batch.len() > 0 {
             return fill(into, take, || queue.next_of_batch());
-        } else {
+        } else if !SlowPath::COMPLETIONS.contains(queue.slow_path) {
             // Events may be queued, or a dequeue has to be slow.
             return 0;
         }
-        // Several SRQs, requests and messages on one EVD, or the verbs path.
+        // Several CQs of one kind, requests and messages on one EVD, or the verbs path.
         fill(into, take, || queue.next_success().or_else(|| queue.next_by_verbs::<false>()))
     }
 
@@ -403,13 +402,22 @@ fn fill<T: TakeMany>(
     take: T,
     mut next: impl FnMut() -> Option<Success>,
 ) -> usize {
+    fill_with::<T>(into, || Some(take.success(next()?)))
+}
+
+/// As [`fill`], with a `next` that builds the event.
+#[inline(always)]
+fn fill_with<T: TakeMany>(
+    into: &mut [Option<T::Event>],
+    mut next: impl FnMut() -> Option<T::Event>,
+) -> usize {
     let mut n = 0;
     for place in into {
         if !T::is_free(place) {
             break;
         }
-        let Some(success) = next() else { break };
-        put(place, take.success(success));
+        let Some(event) = next() else { break };
+        put(place, event);
         n += 1;
     }
     n

@@ -11,7 +11,7 @@ use crate::datapath::{Completion, CqPath, Lost};
 use crate::device::Device;
 use crate::event_data::{Dequeued, DtoCompletion, Notice, Success};
 use crate::memory::list;
-use crate::queue_pair::{Credit, QueuePair};
+use crate::queue_pair::{Credit, QueuePair, Request};
 use crate::shared_recv::SharedRecv;
 use crate::types::{ByNumber, CompletionFlags, DtoOp, EpId, EvdFlags, Numbers};
 use rxe_fallback::Context;
@@ -64,6 +64,11 @@ pub(crate) trait Take: Copy {
     fn plain(self, success: Success) -> Self::Event {
         self.success(success)
     }
+    /// Builds the event of a request that succeeded, if the request is plain.
+    #[inline(always)]
+    fn request(self, pair: &QueuePair, request: &Request) -> Self::Event {
+        self.plain(pair.success(request))
+    }
     /// Builds the event of any completion.
     fn any(self, dto: DtoCompletion) -> Self::Event;
 }
@@ -91,8 +96,10 @@ bitflags::bitflags! {
         const QUEUED = 32;
         /// The EVD has CQs of SRQs: on the direct path, receives from SRQs arrive on it.
         const MESSAGES = 64;
+        /// The EVD has several shared CQs.
+        const SEVERAL = 128;
         /// What arrives on an EVD that takes completions.
-        const COMPLETIONS = Self::REQUESTS.bits() | Self::MESSAGES.bits();
+        const COMPLETIONS = Self::REQUESTS.bits() | Self::MESSAGES.bits() | Self::SEVERAL.bits();
         /// What rules out the fast path.
         const ALWAYS =
             Self::WAITED.bits() | Self::CLOSED.bits() | Self::NO_DTOS.bits() | Self::DEFERRED.bits();

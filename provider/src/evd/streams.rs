@@ -142,8 +142,10 @@ impl EvdInner {
     pub(crate) fn lend(&self, entries: u32) -> Result<Option<Cq>> {
         let mut queue = self.queue();
         self.drop_stale(&mut queue)?;
-        let Some(cq) = &mut queue.cq else { return Ok(None) };
-        let (cq, made) = cq.lend(entries)?;
+        let Some(cqs) = &mut queue.cq else { return Ok(None) };
+        let (cq, made) = cqs.lend(entries)?;
+        let several = cqs.has_several_shared();
+        queue.slow_path.set(SlowPath::SEVERAL, several);
         if made {
             self.arm_anew(queue);
         }

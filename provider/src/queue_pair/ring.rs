@@ -21,8 +21,8 @@ pub(crate) struct RequestRing {
     first: u64,
     /// The position of the next request.
     end: u64,
-    /// The first position for which there is no place.
-    limit: u64,
+    /// The number of requests that have a place: all places without those of events.
+    most: u64,
 }
 
 impl RequestRing {
@@ -33,7 +33,7 @@ impl RequestRing {
     pub(crate) fn new(places: usize) -> Result<Self> {
         let entries = table(places.next_power_of_two(), |_| Request::NONE)?;
         let mask = entries.len() - 1;
-        Ok(Self { entries, mask, first: 0, end: 0, limit: places as u64 })
+        Ok(Self { entries, mask, first: 0, end: 0, most: places as u64 })
     }
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl RequestRing {
     /// The number of free places.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        (self.limit - self.end) as usize
+        (self.most - (self.end - self.first)) as usize
     }
 
     /// The oldest request.
@@ -78,7 +78,6 @@ impl RequestRing {
     #[inline(always)]
     pub(crate) fn pass(&mut self, requests: u32) {
         self.first += u64::from(requests);
-        self.limit += u64::from(requests);
     }
 
     /// Adds a request. The caller has checked that there is a place.
@@ -107,7 +106,6 @@ impl RequestRing {
         }
         let request = *self.entry(position)?;
         self.first = position + 1;
-        self.limit += done + 1;
         Some(request)
     }
 
@@ -119,18 +117,17 @@ impl RequestRing {
     /// Takes a place for an event that the consumer has not taken.
     #[inline(always)]
     pub(crate) fn hold_place(&mut self) {
-        self.limit -= 1;
+        self.most -= 1;
     }
 
     /// Gives back a place that [`RequestRing::hold_place`] took.
     #[inline(always)]
     pub(crate) fn free_place(&mut self) {
-        self.limit += 1;
+        self.most += 1;
     }
 
     /// Takes all requests out of the ring. Places of events stay taken.
     pub(crate) fn clear(&mut self) {
-        self.limit += self.end - self.first;
         self.first = self.end;
     }
 }

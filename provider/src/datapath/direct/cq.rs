@@ -11,7 +11,7 @@
 //! SRQ.
 
 use super::adopt::{self, Adopted};
-use super::slots::RingSlots;
+use super::slots::{Current, RingSlots};
 use super::srq::DirectSrq;
 use crate::datapath::completion::{Completion, WrId};
 use crate::datapath::verbs::status;
@@ -27,38 +27,62 @@ pub(crate) struct DirectCqs {
     context: Context,
     channel: Option<CompChannel>,
     token: u64,
-    /// CQs of requests, and of receives of EPs without an SRQ.
-    shared: Vec<DirectCq>,
-    receives: Vec<DirectCq>,
+    /// The youngest CQ of requests, and of receives of EPs without an SRQ.
+    shared: DirectCq<Lent>,
+    /// The others, the oldest first.
+    older: Vec<DirectCq<Lent>>,
+    receives: Vec<DirectCq<Returns>>,
     /// The number of CQs created after the first. A token is never used twice.
     made: u64,
-    /// As [`DirectCq::polled`], of CQs that were dropped.
+    /// [`DirectCq::polled`] of CQs that were dropped.
     polled: u64,
 }
 
-/// A CQ.
+/// A CQ: a shared one, of [`Lent`] entries, or the one of an SRQ, which [`Returns`] its slots.
 #[derive(Debug)]
-pub(crate) struct DirectCq {
-    /// The SRQ whose receives complete here. `None` for a shared CQ.
-    srq: Option<u32>,
-    /// The entries of a shared CQ that QPs have.
-    lent: u32,
+pub(crate) struct DirectCq<U> {
+    of: U,
     /// UD EPs receive here as well, so each message is checked for its sender.
     datagrams: bool,
     token: u64,
     cq: Adopted<mlx5_direct::Cq, Cq>,
-    /// Where slots return; `None` for a shared CQ.
-    returns: Option<Returns>,
-    /// Events that dequeues took straight off the CQ, since this was read last.
-    polled: u64,
+    /// Consumed entries other than the events of [`DirectCq::polled`].
+    other: u64,
 }
 
-/// How a CQ returns slots to an SRQ.
+/// The number of entries of a shared CQ that QPs have.
 #[derive(Debug)]
-struct Returns {
+pub(crate) struct Lent(u32);
+
+/// How the CQ of an SRQ returns slots.
+#[derive(Debug)]
+pub(crate) struct Returns {
+    srq: u32,
     slots: Arc<RingSlots>,
     /// By [`RingSlots::reap_alone`].
     alone: bool,
+    /// Of the CQ that returns slots in this way.
+    current: Current,
+}
+
+/// The use of a CQ.
+pub(crate) trait CqUse {
+    /// `None` for a shared CQ.
+    fn returns(&mut self) -> Option<&mut Returns>;
+}
+
+impl CqUse for Lent {
+    #[inline(always)]
+    fn returns(&mut self) -> Option<&mut Returns> {
+        None
+    }
+}
+
+impl CqUse for Returns {
+    #[inline(always)]
+    fn returns(&mut self) -> Option<&mut Returns> {
+        Some(self)
+    }
 }
 
 impl Drop for Returns {
@@ -96,49 +120,55 @@ impl DirectCqs {
     pub(crate) fn new(first: Cq, channel: Option<CompChannel>) -> Result<Self> {
         let (context, token) = (first.context().clone(), first.token());
         let cq = adopt::cq(first)?;
-        let shared =
-            vec![DirectCq { srq: None, lent: 0, datagrams: true, token, cq, returns: None, polled: 0 }];
-        Ok(Self { context, channel, token, shared, receives: Vec::new(), made: 0, polled: 0 })
+        let shared = DirectCq { of: Lent(0), datagrams: true, token, cq, other: 0 };
+        let (older, receives) = (Vec::new(), Vec::new());
+        Ok(Self { context, channel, token, shared, older, receives, made: 0, polled: 0 })
     }
 
     /// See [`CqPath::lend`](crate::datapath::CqPath::lend).
     pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
-        let fits = |cq: &&mut DirectCq| cq.cq.cqe_count() - cq.lent >= entries;
-        if let Some(cq) = self.shared.iter_mut().find(fits) {
-            cq.set_lent(cq.lent + entries);
+        let fits = |cq: &&mut DirectCq<Lent>| cq.cq.cqe_count() - cq.of.0 >= entries;
+        if let Some(cq) = self.all_shared().find(fits) {
+            cq.set_lent(cq.of.0 + entries);
             return Ok((cq.cq.verbs().clone(), false));
         }
-        let largest = self.shared.iter().map(|cq| cq.cq.cqe_count()).max().unwrap_or(0);
+        let largest = self.all_shared().map(|cq| cq.cq.cqe_count()).max().unwrap_or(0);
         let most = self.context.attributes().max_cqe;
-        self.shared.try_reserve(1)?;
-        let mut made = self.make(None, largest.saturating_mul(2).min(most).max(entries))?;
+        self.older.try_reserve(1)?;
+        let entries_made = largest.saturating_mul(2).min(most).max(entries);
+        let mut made = self.make(Lent(0), entries_made)?;
         made.set_lent(entries);
         // Drops shared CQs of which no QP has entries. A QP that repaid its entries and still
         // exists keeps the verbs CQ alive.
-        self.polled += self.shared.extract_if(.., |cq| cq.lent == 0).map(|cq| cq.polled).sum::<u64>();
         let verbs = made.cq.verbs().clone();
-        self.shared.push(made);
+        self.older.push(std::mem::replace(&mut self.shared, made));
+        self.polled += self.older.extract_if(.., |cq| cq.of.0 == 0).map(|cq| cq.polled()).sum::<u64>();
         Ok((verbs, true))
     }
 
     /// See [`CqPath::repay`](crate::datapath::CqPath::repay).
     pub(crate) fn repay(&mut self, cq: &Cq, entries: u32) {
-        if let Some(cq) = self.shared.iter_mut().find(|shared| shared.token == cq.token()) {
-            cq.set_lent(cq.lent.saturating_sub(entries));
+        if let Some(cq) = self.all_shared().find(|shared| shared.token == cq.token()) {
+            cq.set_lent(cq.of.0.saturating_sub(entries));
         }
     }
 
-    fn make(&mut self, srq: Option<u32>, entries: u32) -> Result<DirectCq> {
+    fn make<U: CqUse>(&mut self, mut of: U, entries: u32) -> Result<DirectCq<U>> {
         self.made += 1;
         let token = self.token | self.made << EVD_BITS;
         let cq = Cq::create(&self.context, entries, self.channel.as_ref(), 0, token)
             .map_err(|e| Error::verb(Subtype::ResourceTevd, e))?;
         let cq = adopt::cq(cq)?;
-        Ok(DirectCq { srq, lent: 0, datagrams: srq.is_none(), token, cq, returns: None, polled: 0 })
+        Ok(DirectCq { datagrams: of.returns().is_none(), of, token, cq, other: 0 })
+    }
+
+    /// All shared CQs, the oldest first.
+    fn all_shared(&mut self) -> impl Iterator<Item = &mut DirectCq<Lent>> {
+        shared(&mut self.older, &mut self.shared)
     }
 
     fn of_srq(&self, srq: u32) -> Option<usize> {
-        self.receives.iter().position(|cq| cq.srq == Some(srq))
+        self.receives.iter().position(|cq| cq.of.srq == srq)
     }
 
     /// The CQ of receives from this SRQ, if the CQ exists.
@@ -149,8 +179,9 @@ impl DirectCqs {
     /// Creates the CQ of receives from this SRQ.
     pub(crate) fn open(&mut self, srq: &DirectSrq) -> Result<()> {
         self.receives.try_reserve(1)?;
-        let mut made = self.make(Some(srq.id), srq.room)?;
-        made.returns = Some(Returns { alone: srq.slots.claim(), slots: srq.slots.clone() });
+        let slots = srq.slots.clone();
+        let returns = Returns { srq: srq.id, alone: slots.claim(), slots, current: Current::NONE };
+        let made = self.make(returns, srq.room)?;
         self.receives.push(made);
         Ok(())
     }
@@ -167,7 +198,7 @@ impl DirectCqs {
     pub(crate) fn close(&mut self, srq: u32, mut left: impl FnMut(&Completion)) {
         let Some(at) = self.of_srq(srq) else { return };
         let mut gone = self.receives.swap_remove(at);
-        self.polled += gone.polled;
+        self.polled += gone.polled();
         let mut batch = Vec::new();
         loop {
             let polled = gone.poll(&mut batch, CLOSE_BATCH);
@@ -188,7 +219,7 @@ impl DirectCqs {
         }
         let received = into.len() - start;
         let mut room = most;
-        for cq in &mut self.shared {
+        for cq in self.all_shared() {
             room -= cq.poll(into, room)?;
         }
         // A request that completed before a message arrived stands before it, as on a CQ that both
@@ -199,7 +230,7 @@ impl DirectCqs {
 
     /// Records that a UD EP receives from this SRQ on this EVD.
     pub(crate) fn expect_datagrams(&mut self, srq: u32) {
-        self.receives.iter_mut().filter(|cq| cq.srq == Some(srq)).for_each(|cq| cq.datagrams = true);
+        self.receives.iter_mut().filter(|cq| cq.of.srq == srq).for_each(|cq| cq.datagrams = true);
     }
 
     /// The next completion, if it is plain and comes before those of the other CQs. `shared`: QPs
@@ -210,10 +241,10 @@ impl DirectCqs {
     #[inline(always)]
     pub(crate) fn peek(&mut self, shared: bool) -> Option<PlainNext<'_>> {
         if !shared {
-            return peek_first(&mut self.receives);
+            return peek_first(self.receives.iter_mut());
         }
         if self.receives.is_empty() {
-            return peek_first(&mut self.shared);
+            return peek_first(self.all_shared());
         }
         self.peek_any()
     }
@@ -221,20 +252,27 @@ impl DirectCqs {
     /// Whether no completion waits on any CQ.
     #[inline]
     pub(crate) fn are_empty(&mut self) -> bool {
-        let empty = |cqs: &mut [DirectCq]| cqs.iter_mut().all(|cq| cq.cq.is_empty());
-        empty(&mut self.receives) && empty(&mut self.shared)
+        self.receives.iter_mut().all(|cq| cq.cq.is_empty()) && self.all_shared().all(|cq| cq.cq.is_empty())
     }
 
     /// The CQ of the EVD's only SRQ. `None` if it has none or several.
     #[inline(always)]
-    pub(crate) fn only_of_srqs(&mut self) -> Option<&mut DirectCq> {
-        only(&mut self.receives)
+    pub(crate) fn only_of_srqs(&mut self) -> Option<&mut DirectCq<Returns>> {
+        match self.receives.as_mut_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
     }
 
-    /// The shared CQ, if the EVD has one of them.
+    /// The youngest shared CQ.
     #[inline(always)]
-    pub(crate) fn only_shared(&mut self) -> Option<&mut DirectCq> {
-        only(&mut self.shared)
+    pub(crate) fn youngest_shared(&mut self) -> &mut DirectCq<Lent> {
+        &mut self.shared
+    }
+
+    /// Whether the EVD has several shared CQs.
+    pub(crate) fn has_several_shared(&self) -> bool {
+        !self.older.is_empty()
     }
 
     /// Whether the EVD has CQs of SRQs.
@@ -248,9 +286,10 @@ impl DirectCqs {
     fn peek_any(&mut self) -> Option<PlainNext<'_>> {
         let message = self.receives.iter().any(|cq| cq.cq.is_ready());
         mlx5_direct::barrier::from_device();
-        match (message, self.shared.iter().any(|cq| cq.cq.is_ready())) {
-            (true, false) => peek_first(&mut self.receives),
-            (false, true) => peek_first(&mut self.shared),
+        let other = self.all_shared().any(|cq| cq.cq.is_ready());
+        match (message, other) {
+            (true, false) => peek_first(self.receives.iter_mut()),
+            (false, true) => peek_first(self.all_shared()),
             _ => None,
         }
     }
@@ -258,56 +297,61 @@ impl DirectCqs {
     /// Removes the completions of this QP, which the device writes no more. Calls `removed` for
     /// each that holds an entry of an SRQ.
     pub(crate) fn clean(&mut self, qpn: u32, mut removed: impl FnMut(&Completion)) {
-        self.shared.iter_mut().for_each(|cq| _ = cq.cq.discard(qpn));
+        self.all_shared().for_each(|cq| cq.other += u64::from(cq.cq.discard(qpn)));
         for cq in &mut self.receives {
-            let srq = cq.srq;
-            cq.cq.clean(qpn, |cqe| {
-                if let Some(completion) = translate(srq, &cqe) {
+            let srq = cq.of.srq;
+            let cleaned = cq.cq.clean(qpn, |cqe| {
+                if let Some(completion) = translate(Some(srq), &cqe) {
                     removed(&completion);
                 }
             });
+            cq.other += u64::from(cleaned);
         }
     }
 
     /// The number of events that dequeues took straight off a CQ ([`PlainNext::take_event`]), since
     /// the last call.
     pub(crate) fn take_polled(&mut self) -> u64 {
-        let polled = self.all().map(|cq| std::mem::take(&mut cq.polled)).sum::<u64>();
-        polled + std::mem::take(&mut self.polled)
+        let shared = self.all_shared().map(DirectCq::take_polled).sum::<u64>();
+        let received = self.receives.iter_mut().map(DirectCq::take_polled).sum::<u64>();
+        shared + received + std::mem::take(&mut self.polled)
     }
 
     /// Asks each CQ for one event on the channel at the next completion, or at the next solicited
     /// or failed one. Returns the number of CQs.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> usize {
         let what = if solicited_only { ArmFor::Solicited } else { ArmFor::Any };
-        self.all().map(|cq| cq.cq.arm(what)).count()
+        self.all().map(|(_, cq)| cq.arm(what)).count()
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut DirectCq> {
-        self.shared.iter_mut().chain(&mut self.receives)
+    /// All CQs and their tokens.
+    fn all(&mut self) -> impl Iterator<Item = (u64, &mut mlx5_direct::Cq)> {
+        let shared = shared(&mut self.older, &mut self.shared).map(|cq| (cq.token, &mut *cq.cq));
+        shared.chain(self.receives.iter_mut().map(|cq| (cq.token, &mut *cq.cq)))
     }
 
     /// Handles an event with this CQ token, read from the channel.
     pub(crate) fn event(&mut self, token: u64) {
-        if let Some(cq) = self.all().find(|cq| cq.token == token) {
-            cq.cq.event_received();
+        if let Some((_, cq)) = self.all().find(|(of, _)| *of == token) {
+            cq.event_received();
         }
     }
 }
 
-#[inline(always)]
-fn only(cqs: &mut [DirectCq]) -> Option<&mut DirectCq> {
-    match cqs {
-        [only] => Some(only),
-        _ => None,
-    }
+fn shared<'a>(
+    older: &'a mut [DirectCq<Lent>],
+    youngest: &'a mut DirectCq<Lent>,
+) -> impl Iterator<Item = &'a mut DirectCq<Lent>> {
+    older.iter_mut().chain([youngest])
 }
 
 /// The completion of the first of these CQs that has one, if it is plain.
 #[inline(always)]
-fn peek_first(cqs: &mut [DirectCq]) -> Option<PlainNext<'_>> {
-    let DirectCq { cq, returns, polled, .. } = cqs.iter_mut().find(|cq| cq.cq.is_ready())?;
-    Some(PlainNext { entry: cq.peek_plain()?, returns, polled })
+fn peek_first<'a, U: CqUse + 'a>(
+    mut cqs: impl Iterator<Item = &'a mut DirectCq<U>>,
+) -> Option<PlainNext<'a>> {
+    let DirectCq { cq, of, other, .. } = cqs.find(|cq| cq.cq.is_ready())?;
+    Some(PlainNext { entry: cq.peek_plain()?, returns: of.returns(), other })
 }
 
 const CLOSE_BATCH: usize = 8;
@@ -316,10 +360,10 @@ const CLOSE_BATCH: usize = 8;
 #[derive(Debug)]
 pub(crate) struct PlainNext<'a> {
     entry: Peeked<'a>,
-    /// Those of the CQ.
-    returns: &'a Option<Returns>,
-    /// As [`DirectCq::polled`].
-    polled: &'a mut u64,
+    /// `None` on a shared CQ.
+    returns: Option<&'a mut Returns>,
+    /// That of the CQ.
+    other: &'a mut u64,
 }
 
 impl PlainNext<'_> {
@@ -328,18 +372,19 @@ impl PlainNext<'_> {
         self.entry.cqe()
     }
 
-    /// Consumes the completion. The CQE returns to the device immediately, so the device may use it
-    /// again.
+    /// Consumes the completion, whose event the consumer gets. The CQE returns to the device
+    /// immediately, so the device may use it again.
     #[inline(always)]
-    pub(crate) fn take(self) {
+    pub(crate) fn take_event(self) {
         self.entry.take();
     }
 
-    /// As [`PlainNext::take`], and counts the event of the completion.
+    /// As [`PlainNext::take_event`], for a completion of which the consumer gets no event, or whose
+    /// event is counted elsewhere.
     #[inline(always)]
-    pub(crate) fn take_event(self) {
-        *self.polled += 1;
-        self.take();
+    pub(crate) fn take(self) {
+        *self.other += 1;
+        self.entry.take();
     }
 
     /// The bytes of a message.
@@ -352,23 +397,20 @@ impl PlainNext<'_> {
     /// cookie and pool; `None` for an entry that is not posted, and on a shared CQ. The caller
     /// holds the lock of the EVD.
     #[inline(always)]
-    pub(crate) fn reap(&self) -> Option<(u64, u32)> {
-        let Returns { slots, alone } = self.returns.as_ref()?;
+    pub(crate) fn reap(&mut self) -> Option<(u64, u32)> {
         let entry = self.cqe().wqe_counter.into();
-        if *alone { slots.reap_alone(entry) } else { slots.reap(entry) }
+        let Returns { slots, alone, current, .. } = self.returns.as_deref_mut()?;
+        if *alone { slots.reap_alone(current, entry) } else { slots.reap(entry) }
     }
 
     /// Does the work of [`PlainNext::reap`] in the common case: the CQ has the map that takes plain
     /// stores, and a slot of the same word has returned last. `None` without a change otherwise.
-    /// Without `POOLS`, also `None` for buffers of pools.
+    /// Without `POOLS`, also `None` for buffers of pools: a program in C has none.
     #[inline(always)]
-    pub(crate) fn reap_fast<const POOLS: bool>(&self) -> Option<(u64, u32)> {
-        match self.returns {
-            Some(Returns { slots, alone: true }) => {
-                slots.reap_in_word::<POOLS>(self.cqe().wqe_counter.into())
-            }
-            _ => None,
-        }
+    pub(crate) fn reap_fast<const POOLS: bool>(&mut self) -> Option<(u64, u32)> {
+        let entry = self.cqe().wqe_counter.into();
+        let Returns { slots, current, .. } = self.returns.as_deref_mut()?;
+        if POOLS { slots.reap_in_word(current, entry) } else { Some((slots.reap_ready(current, entry)?, 0)) }
     }
 
     /// Whether the receives of EPs without an SRQ complete on the CQ.
@@ -378,11 +420,24 @@ impl PlainNext<'_> {
     }
 }
 
-impl DirectCq {
-    /// QPs have this many entries of a shared CQ.
+impl DirectCq<Lent> {
+    /// QPs have this many entries of the CQ.
     fn set_lent(&mut self, entries: u32) {
-        self.lent = entries;
+        self.of = Lent(entries);
         self.expect(entries);
+    }
+}
+
+impl<U: CqUse> DirectCq<U> {
+    /// Events that dequeues took straight off the CQ, since [`DirectCq::take_polled`].
+    fn polled(&self) -> u64 {
+        self.cq.consumed() - self.other
+    }
+
+    fn take_polled(&mut self) -> u64 {
+        let polled = self.polled();
+        self.other += polled;
+        polled
     }
 
     /// The device may need this many entries at a time: the others may be polled and not returned.
@@ -396,8 +451,8 @@ impl DirectCq {
     pub(crate) fn peek_only(&mut self, kind: PlainKind) -> Option<PlainNext<'_>> {
         Some(PlainNext {
             entry: self.cq.peek_plain_of(kind)?,
-            returns: &self.returns,
-            polled: &mut self.polled,
+            returns: self.of.returns(),
+            other: &mut self.other,
         })
     }
 
@@ -418,7 +473,8 @@ impl DirectCq {
                 // Polling has returned every CQE to the device.
                 Ok(None) => return Ok(None),
                 Ok(Some(completion)) => {
-                    if let Some(translated) = translate(self.srq, &completion) {
+                    let srq = self.of.returns().map(|returns| returns.srq);
+                    if let Some(translated) = translate(srq, &completion) {
                         return Ok(Some(self.with_source(translated)));
                     }
                 }
@@ -435,6 +491,13 @@ impl DirectCq {
     /// completion precedes the error.
     #[inline]
     fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<usize> {
+        let before = self.cq.consumed();
+        let polled = self.poll_up_to(into, most);
+        self.other += self.cq.consumed() - before;
+        polled
+    }
+
+    fn poll_up_to(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<usize> {
         let mut n = 0;
         while n < most {
             match self.next() {

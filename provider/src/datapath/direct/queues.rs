@@ -280,11 +280,16 @@ impl DirectSends {
         self.queue.complete(counter).ok().map(|released| (released.cookie, released.requests))
     }
 
-    /// Releases the oldest request, if it is plain, and a completion names it. Otherwise returns
-    /// `None`, and nothing has changed.
+    /// Releases the oldest request, if it is plain, and a completion names it, and returns what
+    /// `event` makes of it. Otherwise returns `None`, and nothing has changed.
     #[inline(always)]
-    pub(crate) fn complete_oldest(&mut self, counter: u16) -> Option<Request> {
-        self.queue.complete_oldest(counter, Request::if_plain)
+    pub(crate) fn complete_oldest<E>(
+        &mut self,
+        counter: u16,
+        event: impl FnOnce(&Request) -> E,
+    ) -> Option<E> {
+        // Without a copy of the request: no test is then left of whether `op` is an operation.
+        self.queue.complete_oldest(counter, |request| request.is_plain().then(|| event(request)))
     }
 
     /// Releases the oldest request without a completion.

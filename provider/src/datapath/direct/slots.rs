@@ -65,9 +65,9 @@ struct Word {
 }
 
 impl Word {
-    fn new() -> Self {
+    fn new(marked: u64) -> Self {
         let none = || AtomicU64::new(0);
-        Self { returned: none(), given: none(), taken: none(), marked: none() }
+        Self { returned: none(), given: none(), taken: none(), marked: AtomicU64::new(marked) }
     }
 
     /// Records that the slot with this bit may have a mark.
@@ -97,6 +97,22 @@ struct Alone {
     released: AtomicU32,
 }
 
+/// What the CQ that has a map of its own keeps of the word whose `given` it changed last.
+#[derive(Debug)]
+pub(super) struct Current {
+    word: u32,
+    /// Slots that had neither returned nor a mark when the CQ has read the maps last, without those
+    /// that it has returned since then.
+    ready: u64,
+    /// [`Word::given`] ^ `ready`: the value stays when both change in the same bit.
+    given: u64,
+}
+
+impl Current {
+    /// No word.
+    pub(super) const NONE: Self = Self { word: u32::MAX, ready: 0, given: 0 };
+}
+
 /// The number of slots released so far, and of slots not reaped now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -112,10 +128,16 @@ fn zeroes(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError> {
 impl RingSlots {
     /// Creates the state for the ring with these cookies. All slots are free.
     pub(super) fn new(cookies: Cookies) -> Result<Self, TryReserveError> {
-        let words = cookies.len().div_ceil(BITS as usize);
+        let slots = cookies.len();
+        let words = slots.div_ceil(BITS as usize);
+        // The places behind the last slot are never ready.
+        let beyond = |word: usize| match slots - word * BITS as usize {
+            left @ 0..64 => u64::MAX << left,
+            _ => 0,
+        };
         Ok(Self {
-            marks: zeroes(cookies.len())?,
-            words: table(words, |_| Word::new())?,
+            marks: zeroes(slots)?,
+            words: table(words, |word| Word::new(beyond(word)))?,
             returned_words: zeroes(words.div_ceil(BITS as usize))?,
             counts: AtomicU64::new(0),
             alone: Alone {
@@ -179,47 +201,75 @@ impl RingSlots {
     /// Does the work of [`RingSlots::reap`] with plain stores. For the CQ that has the map, and for
     /// one thread at a time; the caller's lock orders these threads.
     #[inline(always)]
-    pub(super) fn reap_alone(&self, slot: u32) -> Option<(u64, u32)> {
+    pub(super) fn reap_alone(&self, current: &mut Current, slot: u32) -> Option<(u64, u32)> {
         let word = slot / BITS;
-        if self.alone.current.load(Relaxed) != word && (word as usize) < self.words.len() {
-            self.change_word(word);
+        if current.word != word && (word as usize) < self.words.len() {
+            self.change_word(current, word);
         }
-        self.reap_in_word::<true>(slot)
+        self.reap_in_word(current, slot)
     }
 
-    /// Does the work of [`RingSlots::reap_alone`] for a slot of the word that changed last. `None`
-    /// for a slot of another word, too, and for one that may have a mark unless `POOLS`: a program
-    /// in C has no pools.
+    /// Does the work of [`RingSlots::reap_alone`] for a slot of the current word. `None` for a slot
+    /// of another word, too.
     #[inline(always)]
-    pub(super) fn reap_in_word<const POOLS: bool>(&self, slot: u32) -> Option<(u64, u32)> {
-        if self.alone.current.load(Relaxed) != slot / BITS {
+    pub(super) fn reap_in_word(&self, current: &mut Current, slot: u32) -> Option<(u64, u32)> {
+        if current.word != slot / BITS {
             return None;
         }
         let word = self.words.get((slot / BITS) as usize)?;
-        let bit = slot % BITS;
+        let bit = 1 << (slot % BITS);
         let returned = word.returned_alone() | word.returned.load(Relaxed);
         let marked = word.marked.load(Acquire);
         // The last look-up that may fail, and the cookie, come here: fewer values are in use then.
-        let info = if !POOLS || marked >> bit & 1 == 0 {
-            if (returned | marked) >> bit & 1 == 1 {
-                return None;
-            }
+        let info = if (returned | marked) & bit == 0 {
             (self.cookies.get(slot as usize)?.load(Relaxed), 0)
-        } else if returned >> bit & 1 == 0 {
+        } else if returned & bit == 0 {
             self.completes_unmarked(slot)?
         } else {
             return None;
         };
-        // Read again, so that it is not kept until here.
-        word.given.store(word.given.load(Relaxed) ^ 1 << (slot % BITS), Release);
-        self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
+        let given = word.given.load(Relaxed) ^ bit;
+        let ready = !(returned | marked | bit);
+        *current = Current { word: current.word, ready, given: given ^ ready };
+        self.give_back_alone(word, given);
         Some(info)
+    }
+
+    /// Does the work of [`RingSlots::reap_in_word`] for a slot of no pool, and returns its cookie.
+    /// `None` also for a slot that had a mark or had returned when `reap_in_word` has seen its word
+    /// last, and for one that was reaped since then. Only for a program without pools: this
+    /// function does not notice a mark that was set since then.
+    #[inline(always)]
+    pub(super) fn reap_ready(&self, current: &mut Current, slot: u32) -> Option<u64> {
+        if current.word != slot / BITS {
+            return None;
+        }
+        if current.ready >> (slot % BITS) & 1 == 0 {
+            return None;
+        }
+        // The look-ups do not fail: every ready slot has a word and a cookie.
+        current.ready &= (!1_u64).rotate_left(slot);
+        let word = self.words.get((slot / BITS) as usize)?;
+        self.give_back_alone(word, current.ready ^ current.given);
+        Some(self.cookies.get(slot as usize)?.load(Relaxed))
+    }
+
+    /// Returns a slot through the map of the CQ. `given` is the word of this map with the slot's
+    /// bit changed.
+    #[inline(always)]
+    fn give_back_alone(&self, word: &Word, given: u64) {
+        word.given.store(given, Release);
+        self.alone.released.store(self.alone.released.load(Relaxed).wrapping_add(1), Release);
     }
 
     /// Makes this the current word. The poster finds the former one by its bit from now on.
     #[inline(never)]
-    fn change_word(&self, word: u32) {
+    fn change_word(&self, current: &mut Current, word: u32) {
+        *current = Current { word, ..Current::NONE };
         let former = self.alone.current.load(Relaxed);
+        if former == word {
+            return;
+        }
         if let Some(words) = self.returned_words.get((former / BITS) as usize) {
             words.fetch_or(1 << (former % BITS), Release);
         }
@@ -394,17 +444,21 @@ mod tests {
     #[test]
     fn a_slot_comes_back_once_by_either_map() {
         let slots = slots(192);
+        let mut current = Current::NONE;
         assert!(slots.claim() && !slots.claim());
         slots.mark_pool(WqeIndex(70), 4);
-        assert_eq!(slots.reap_alone(70), Some((170, 4)));
-        assert_eq!((slots.reap_alone(70), slots.reap(70), slots.complete(70)), (None, None, None));
+        assert_eq!(slots.reap_alone(&mut current, 70), Some((170, 4)));
+        assert_eq!(
+            (slots.reap_alone(&mut current, 70), slots.reap(70), slots.complete(70)),
+            (None, None, None)
+        );
         assert_eq!(slots.reap(71), Some((171, 0)));
-        assert_eq!((slots.reap_alone(71), slots.reap_alone(192)), (None, None));
+        assert_eq!((slots.reap_alone(&mut current, 71), slots.reap_alone(&mut current, 192)), (None, None));
         assert_eq!(slots.counts(), Counts { released: 2, unreaped: 0 });
         assert_eq!(slots.take_returned(0, 3), Some((1, 0b11 << 6)));
         assert_eq!(slots.take_returned(0, 3), None);
         // Posted again.
-        assert_eq!(slots.reap_alone(70), Some((170, 0)));
+        assert_eq!(slots.reap_alone(&mut current, 70), Some((170, 0)));
         assert_eq!(slots.take_returned(0, 3), Some((1, 1 << 6)));
         slots.unclaim();
         assert!(slots.claim());
@@ -413,8 +467,9 @@ mod tests {
     #[test]
     fn slots_of_words_that_the_cq_has_left_are_found() {
         let slots = slots(32_768);
+        let mut current = Current::NONE;
         for slot in [5_u32, 70, 32_000, 8_000] {
-            assert!(slots.reap_alone(slot).is_some());
+            assert!(slots.reap_alone(&mut current, slot).is_some());
         }
         let mut taken: Vec<_> = std::iter::from_fn(|| slots.take_returned(300, 512)).map(|t| t.0).collect();
         taken.sort_unstable();
@@ -423,33 +478,78 @@ mod tests {
     }
 
     #[test]
-    fn without_pools_slots_with_a_mark_are_left() {
+    fn ready_slots_have_neither_a_mark_nor_returned() {
         let slots = slots(64);
+        let mut current = Current::NONE;
+        assert_eq!(slots.reap_ready(&mut current, 5), None, "the word was not seen yet");
         slots.mark_pool(WqeIndex(3), 4);
         assert!(slots.complete(4).is_some());
-        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<false>(4)), (None, None));
-        assert_eq!(slots.reap_in_word::<false>(5), Some((105, 0)));
-        assert_eq!((slots.reap_in_word::<false>(5), slots.reap_in_word::<true>(4)), (None, None));
-        assert_eq!(slots.reap_in_word::<true>(3), Some((103, 4)));
+        assert_eq!(slots.reap(6), Some((106, 0)));
+        assert_eq!(slots.reap_alone(&mut current, 7), Some((107, 0)));
+        for not_ready in [3, 4, 6, 7] {
+            assert_eq!(slots.reap_ready(&mut current, not_ready), None);
+        }
+        assert_eq!(slots.reap_ready(&mut current, 5), Some(105));
+        assert_eq!(slots.reap_ready(&mut current, 5), None);
+        assert_eq!((slots.reap_in_word(&mut current, 5), slots.reap_in_word(&mut current, 4)), (None, None));
+        assert_eq!(slots.reap_in_word(&mut current, 3), Some((103, 4)));
         // It has returned, and has its bit still.
-        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<true>(3)), (None, None));
+        assert_eq!((slots.reap_ready(&mut current, 3), slots.reap_in_word(&mut current, 3)), (None, None));
         slots.release(4);
+        assert_eq!(slots.released(), 5);
+        assert_eq!(slots.take_returned(0, 1), Some((0, 0b1111_1000)));
+        // Posted again. They are ready once their word was seen again. A slot of a pool keeps its
+        // bit, which costs a look at its mark.
+        assert_eq!(slots.reap_ready(&mut current, 4), None);
+        assert_eq!(slots.reap_in_word(&mut current, 4), Some((104, 0)));
+        assert_eq!((slots.reap_ready(&mut current, 4), slots.reap_ready(&mut current, 5)), (None, Some(105)));
+        assert_eq!(slots.reap_ready(&mut current, 3), None);
+        assert_eq!(slots.reap_in_word(&mut current, 3), Some((103, 0)));
         assert_eq!(slots.take_returned(0, 1), Some((0, 0b11_1000)));
-        // Posted again. A slot of a pool keeps its bit, which costs a look at its mark.
-        assert_eq!(slots.reap_in_word::<false>(4), Some((104, 0)));
-        assert_eq!((slots.reap_in_word::<false>(3), slots.reap_in_word::<true>(3)), (None, Some((103, 0))));
+    }
+
+    /// The words of a ring of fewer slots than a word has.
+    #[test]
+    fn slots_beyond_a_short_ring_are_not_ready() {
+        let slots = slots(16);
+        let mut current = Current::NONE;
+        assert_eq!(slots.reap_alone(&mut current, 3), Some((103, 0)));
+        assert_eq!((slots.reap_ready(&mut current, 16), slots.reap_alone(&mut current, 16)), (None, None));
+        assert_eq!(slots.reap_ready(&mut current, 15), Some(115));
+        assert_eq!((slots.released(), slots.take_returned(0, 1)), (2, Some((0, 1 << 3 | 1 << 15))));
+    }
+
+    /// A CQ that gets the map from another one, whose word stays the current one.
+    #[test]
+    fn the_map_passes_to_another_cq() {
+        let slots = slots(192);
+        let (mut former, mut next) = (Current::NONE, Current::NONE);
+        assert!(slots.claim());
+        assert_eq!(slots.reap_alone(&mut former, 70), Some((170, 0)));
+        slots.unclaim();
+        assert!(slots.claim());
+        assert_eq!(slots.reap_ready(&mut next, 71), None);
+        assert_eq!(slots.reap_alone(&mut next, 71), Some((171, 0)));
+        assert_eq!((slots.reap_ready(&mut next, 70), slots.reap_ready(&mut next, 72)), (None, Some(172)));
+        assert_eq!(slots.take_returned(0, 3), Some((1, 0b111 << 6)));
+        assert_eq!(slots.take_returned(0, 3), None);
     }
 
     #[test]
     fn slots_that_no_ring_has_change_nothing() {
         let slots = slots(64);
+        let mut current = Current::NONE;
+        assert_eq!(slots.reap_alone(&mut current, 2), Some((102, 0)));
         slots.mark_pool(WqeIndex(64), 1);
         assert_eq!((slots.complete(64), slots.reap(64)), (None, None));
         slots.release(u32::MAX);
-        assert_eq!((slots.reap_alone(64), slots.reap_alone(u32::MAX)), (None, None));
-        assert_eq!(slots.counts(), Counts { released: 0, unreaped: 0 });
-        // The word that changed last is still the first.
-        assert_eq!(slots.reap_in_word::<false>(3), Some((103, 0)));
+        assert_eq!(
+            (slots.reap_alone(&mut current, 64), slots.reap_alone(&mut current, u32::MAX)),
+            (None, None)
+        );
+        assert_eq!(slots.counts(), Counts { released: 1, unreaped: 0 });
+        // The current word is still the first.
+        assert_eq!(slots.reap_in_word(&mut current, 3), Some((103, 0)));
     }
 
     #[test]
@@ -487,16 +587,20 @@ mod tests {
     #[test]
     fn the_first_word_comes_behind_the_last() {
         let slots = slots(192);
-        assert_eq!((slots.reap(64), slots.reap_alone(0)), (Some((164, 0)), Some((100, 0))));
+        let mut current = Current::NONE;
+        assert_eq!((slots.reap(64), slots.reap_alone(&mut current, 0)), (Some((164, 0)), Some((100, 0))));
         assert_eq!(slots.take_returned(2, 3), Some((0, 1)));
         assert_eq!(slots.take_returned(2, 3), Some((1, 1)));
         // A place beyond the ring is its first word.
-        assert_eq!((slots.reap_alone(65), slots.reap_alone(1)), (Some((165, 0)), Some((101, 0))));
+        assert_eq!(
+            (slots.reap_alone(&mut current, 65), slots.reap_alone(&mut current, 1)),
+            (Some((165, 0)), Some((101, 0)))
+        );
         assert_eq!(slots.take_returned(3, 3), Some((0, 1 << 1)));
         assert_eq!(slots.take_returned(3, 3), Some((1, 1 << 1)));
         assert_eq!(slots.take_returned(0, 3), None);
         // Elsewhere, the word behind the first one of the search is the next.
-        assert_eq!((slots.reap_alone(66), slots.reap(130)), (Some((166, 0)), Some((230, 0))));
+        assert_eq!((slots.reap_alone(&mut current, 66), slots.reap(130)), (Some((166, 0)), Some((230, 0))));
         assert_eq!(slots.take_returned(0, 3), Some((1, 1 << 2)));
         assert_eq!(slots.take_returned(0, 3), Some((2, 1 << 2)));
     }
@@ -523,11 +627,18 @@ mod tests {
             for n in 0..REAPERS {
                 let (slots, posted) = (&slots, &posted);
                 scope.spawn(move || {
+                    let mut current = Current::NONE;
                     while let Some(slot) = next(posted) {
                         if slot % 2 == 0 {
-                            let reaped =
-                                if n == 0 { slots.reap_alone(slot.into()) } else { slots.reap(slot.into()) };
-                            assert!(reaped.is_some());
+                            let slot = u32::from(slot);
+                            let reaped = if n > 0 {
+                                slots.reap(slot)
+                            } else if let Some(cookie) = slots.reap_ready(&mut current, slot) {
+                                Some((cookie, 0))
+                            } else {
+                                slots.reap_alone(&mut current, slot)
+                            };
+                            assert_eq!(reaped, Some((u64::from(slot) + 100, 0)));
                             continue;
                         }
                         assert!(slots.complete(slot.into()).is_some());

@@ -18,8 +18,8 @@ impl Queue {
         let next = cq.plain()?;
         let pair = if FAST { self.pairs.get_near(next.qpn)? } else { self.pairs.get(next.qpn)? };
         let success = match next.wr_id {
-            WrId::Request(position) if FAST => pair.request(&pair.reap_plain_request_by_verbs(position)?),
-            WrId::Request(named) => pair.request(&pair.reap_plain_request(named)?),
+            WrId::Request(position) if FAST => pair.success(&pair.reap_plain_request_by_verbs(position)?),
+            WrId::Request(named) => pair.success(&pair.reap_plain_request(named)?),
             _ if pair.watches_receives() => return None,
             WrId::Srq { entry, .. } => {
                 let srq = pair.srq.as_ref()?.path.by_verbs()?;
