@@ -178,12 +178,12 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 1, 92.5),
         (CaseName::DatPost, 2, 187.0),
         (CaseName::DatPost, 4, 235.5),
-        (CaseName::DatReap, 1, 151.0),
+        (CaseName::DatReap, 1, 127.0),
         (CaseName::DatSend, 1, 133.0),
-        (CaseName::DatReapSend, 1, 132.5),
-        (CaseName::DatEmpty, 1, 151.0),
-        (CaseName::DatEmptySends, 1, 128.0),
-        (CaseName::DatAnswer, 1, 513.0),
+        (CaseName::DatReapSend, 1, 118.0),
+        (CaseName::DatEmpty, 1, 90.0),
+        (CaseName::DatEmptySends, 1, 74.0),
+        (CaseName::DatAnswer, 1, 481.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 213.5),

@@ -144,6 +144,15 @@ impl Cq {
         (op_own ^ lap) & 1 == 0 && op_own < 0xf0
     }
 
+    /// Whether no completion waits, and no polled entry is left to return to the device. False also
+    /// at the end of a release interval, which [`is_empty`](Self::is_empty) begins anew.
+    /// Straight-line code without a call.
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        let waits = |op_own: u8| (op_own ^ self.lap) & 1 == 0 && op_own < 0xf0;
+        self.cqes.next().is_some_and(|entry| !waits(entry.op_own())) && !self.cqes.has_moved()
+    }
+
     /// Whether no completion waits. If so, returns polled entries to the device, as a poll that
     /// finds nothing does.
     #[inline(always)]

@@ -85,6 +85,7 @@ fn entries_of_a_removed_qp_go_and_others_keep_order() {
             }
         }
         assert!(cleaned > 200 && polled > 2000, "{cleaned} cleaned, {polled} polled");
+        assert_eq!(cq.consumed(), u64::from(cleaned) + polled);
     }
 }
 

@@ -374,8 +374,11 @@ fn entries_are_seen_once_and_room_comes_back() {
                     }
                 }
             }
+            assert_eq!(cq.consumed(), u64::from(consumed));
+            assert!(!cq.is_idle() || (produced == consumed && device.room() == entries));
             if rng.below(2) == 0 {
                 assert_eq!(cq.is_empty(), produced == consumed);
+                assert_eq!(cq.is_idle(), produced == consumed);
                 assert!(produced != consumed || device.room() == entries, "an empty CQ keeps room back");
             }
             let kept = (consumed.wrapping_sub(device.consumer_index())) & 0x00ff_ffff;

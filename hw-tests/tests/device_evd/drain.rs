@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r251_drains_of_two_threads_share_the_events,
     r251_drain_drops_what_the_places_hold,
     r248_drain_beside_a_waiter,
+    r251_drain_takes_events_of_several_cqs,
     a_drain_fills_free_places,
     a_drain_drops_the_old_events,
 ];
@@ -186,6 +187,46 @@ fn r251_drain_takes_all_kinds_of_events() {
         events[1..].iter().map(kind).partition(|(cookie, _)| *cookie == 100);
     assert_eq!(completions, [(0, true), (1, true), (2, false), (3, false)]);
     assert_eq!(ends, [(100, true)]);
+}
+
+/// Dequeues and drains take the requests of two EPs whose requests complete on different CQs of the
+/// EVD, each once, and each is counted.
+fn r251_drain_takes_events_of_several_cqs() {
+    let rig = Rig::new();
+    let requests = rig.client.evd(EvdFlags::DTO);
+    let mut srq = rig.server.srq(64);
+    rig.server.post(&mut srq, 64, 64, 0, 0);
+    // The second EP needs more entries than the first CQ has left.
+    let mut pairs: Vec<_> = [8, 1000]
+        .into_iter()
+        .map(|max_request_dtos| {
+            let attr = EpAttr { max_request_dtos, ..EpAttr::default() };
+            let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };
+            let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+            rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client)
+        })
+        .collect();
+    let mut sent = 0;
+    for most in [0, 1, 5, 64] {
+        let mut expected = Vec::new();
+        for n in 0..6 {
+            for (pair, cookie) in pairs.iter_mut().zip([n, 100 + n]) {
+                pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
+                assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+                expected.push((pair.client.id(), cookie));
+            }
+        }
+        let of = |event: Event| event.data.dto().map(|dto| (dto.ep, dto.cookie)).expect("a completion");
+        let mut taken: Vec<_> = drained(&requests, 12, most).into_iter().map(of).collect();
+        // In the order of each EP.
+        for list in [&mut taken, &mut expected] {
+            list.sort_by_key(|(ep, _)| *ep == pairs[1].client.id());
+        }
+        assert_eq!(taken, expected, "drains of {most}");
+        sent += 12;
+        let (all, found, not_found) = dequeues(&requests);
+        assert_eq!((all, found), (sent + not_found, sent));
+    }
 }
 
 /// Drains into places that are free from the beginning, or from some place on are not, take each

@@ -216,8 +216,19 @@ fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
 extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
     let mut queue = queue.into_guard();
-    if queue.dequeue_nothing() {
+    if queue.dequeue_idle() {
         // The callers have seen that the EVD takes completions only.
+        return ReturnType::QueueEmpty as u32;
+    }
+    dequeue_nothing_rest(evd, out, queue.into_pass())
+}
+
+/// As [`dequeue_nothing`], after the quick look.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
+extern "C" fn dequeue_nothing_rest(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+    let mut queue = queue.into_guard();
+    if queue.dequeue_nothing() {
         return ReturnType::QueueEmpty as u32;
     }
     drop(queue);

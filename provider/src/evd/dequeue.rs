@@ -189,6 +189,17 @@ impl Queue {
         self.next_request(take)
     }
 
+    /// As [`Queue::dequeue_nothing`], by a quick look: false also in rarer cases.
+    #[inline(always)]
+    pub(crate) fn dequeue_idle(&mut self) -> bool {
+        let idle = SlowPath::COMPLETIONS.contains(self.slow_path)
+            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(|cqs| cqs.are_idle());
+        if idle {
+            self.counts.dequeued(false, true);
+        }
+        idle
+    }
+
     /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
     /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
     #[inline]
