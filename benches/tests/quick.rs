@@ -175,15 +175,15 @@ fn locked_instructions() -> Result<(), Failed> {
 fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     let direct = [
-        (CaseName::DatPost, 1, 92.5),
-        (CaseName::DatPost, 2, 187.0),
-        (CaseName::DatPost, 4, 235.5),
+        (CaseName::DatPost, 1, 87.0),
+        (CaseName::DatPost, 2, 171.0),
+        (CaseName::DatPost, 4, 212.0),
         (CaseName::DatReap, 1, 127.0),
         (CaseName::DatSend, 1, 133.0),
         (CaseName::DatReapSend, 1, 118.0),
         (CaseName::DatEmpty, 1, 90.0),
         (CaseName::DatEmptySends, 1, 74.0),
-        (CaseName::DatAnswer, 1, 481.0),
+        (CaseName::DatAnswer, 1, 474.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 213.5),

@@ -20,7 +20,7 @@ use crate::{
     dv::RecvWrs,
     queue_mem::{Cookies, Fill, SrqLayout, WqeMem},
     ring::Ring,
-    wqe::{DataSeg, WqeIndex},
+    wqe::{DataSeg, KeyedSeg, WqeIndex},
 };
 
 mod fill;
@@ -171,9 +171,9 @@ impl Srq {
     /// Otherwise returns `None`, and nothing was written. For callers that inline this path as
     /// straight-line code and handle the other case elsewhere.
     #[inline(always)]
-    pub fn post_one_in_run(&mut self, seg: DataSeg, cookie: u64) -> Option<WqeIndex> {
+    pub fn post_one_in_run(&mut self, seg: impl Into<KeyedSeg>, cookie: u64) -> Option<WqeIndex> {
         let (index, mut slot) = self.wqes.take_fast()?;
-        (seg, cookie).fill(&mut slot, true);
+        (seg.into(), cookie).fill(&mut slot, true);
         self.dbrec.publish(self.wqes.count_with(index) as u16);
         Some(WqeIndex(index as u16))
     }
@@ -183,25 +183,23 @@ impl Srq {
     /// them. Otherwise returns `None`, and nothing was posted. For callers that check each segment:
     /// it is read once, and goes straight into the slot.
     #[inline(always)]
-    pub fn post_list_in_run<T>(
+    pub fn post_list_in_run<T, S: Into<KeyedSeg>>(
         &mut self,
         list: &[T],
-        encode: impl FnMut(&T) -> Option<DataSeg>,
+        encode: impl FnMut(&T) -> Option<S>,
         cookie: u64,
     ) -> Option<WqeIndex> {
-        if self.wqes.run() == 0 {
-            return None;
-        }
         // Also if a segment is refused: the slot may have lost its terminator by then.
-        self.lay_out_for_any();
-        let index = self.wqes.tail();
-        let mut slot = self.wqes.slot(index);
+        if self.wqes.is_plain() {
+            self.lay_out_now();
+        }
+        let (index, mut slot) = self.wqes.first_of_run()?;
         if !slot.write_accepted(list, encode) {
             return None;
         }
         slot.set_cookie(cookie);
-        self.wqes.pass(1);
-        self.publish();
+        self.wqes.pass_first(index);
+        self.dbrec.publish(self.wqes.count_with(index) as u16);
         Some(WqeIndex(index as u16))
     }
 

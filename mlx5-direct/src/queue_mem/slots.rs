@@ -18,7 +18,7 @@ use super::Keep;
 use crate::{
     be::Be16,
     table::table,
-    wqe::{self, DataSeg, WqeIndex},
+    wqe::{self, DataSeg, KeyedSeg, WqeIndex},
 };
 
 /// The cookies of a ring, one per slot, shared between threads. Clones share the same cookies.
@@ -315,6 +315,20 @@ impl WqeMem {
         Some((slot, unsafe { self.slot_unchecked(slot) }))
     }
 
+    /// The tail and its slot, if a run follows it. [`WqeMem::pass_first`] posts it.
+    #[inline(always)]
+    pub(crate) fn first_of_run(&mut self) -> Option<(u32, SlotMut<'_>)> {
+        let slot = self.tail;
+        // SAFETY: slot < run_end <= mask.
+        (slot < self.run_end).then(|| (slot, unsafe { self.slot_unchecked(slot) }))
+    }
+
+    /// Posts the tail, which is this slot.
+    #[inline(always)]
+    pub(crate) fn pass_first(&mut self, slot: u32) {
+        self.tail = (slot + 1).min(self.run_end);
+    }
+
     /// Fills and posts up to `n` slots of the run, until the run or the iterator ends. Returns how
     /// many, and the iterator: passed by value, the iterator stays in registers. If the iterator
     /// panics, no slot is posted.
@@ -394,7 +408,7 @@ impl SlotMut<'_> {
     /// Writes the only data segment. If the slot has room for more, also writes the terminator,
     /// unless the slot is `plain` and has it already.
     #[inline(always)]
-    pub(crate) fn write_one(&mut self, seg: DataSeg, plain: bool) {
+    pub(crate) fn write_one(&mut self, seg: impl Into<KeyedSeg>, plain: bool) {
         // SAFETY: the stride is at least 32 bytes, so one segment always fits.
         unsafe { self.write_segment(0, seg) };
         if !plain && self.stride_bytes > wqe::MIN_STRIDE_BYTES {
@@ -424,18 +438,20 @@ impl SlotMut<'_> {
     /// fewer than fit. Returns false if `encode` refuses one, or if they do not fit; then the slot
     /// may hold some of them.
     #[inline(always)]
-    pub(crate) fn write_accepted<T>(
+    pub(crate) fn write_accepted<T, S: Into<KeyedSeg>>(
         &mut self,
         list: &[T],
-        mut encode: impl FnMut(&T) -> Option<DataSeg>,
+        mut encode: impl FnMut(&T) -> Option<S>,
     ) -> bool {
         let room = wqe::max_segments(self.stride_bytes) as usize;
         let used = list.len();
         if used > room {
             return false;
         }
-        for (n, from) in list.iter().enumerate() {
-            let Some(seg) = encode(from) else { return false };
+        // By index: an iterator would have a counter of its own, in addition to that of the slot.
+        #[expect(clippy::needless_range_loop, reason = "see above")]
+        for n in 0..used {
+            let Some(seg) = encode(&list[n]) else { return false };
             // SAFETY: n < used <= room segments fit after the next segment.
             unsafe { self.write_segment(n, seg) };
         }
@@ -450,9 +466,9 @@ impl SlotMut<'_> {
     ///
     /// `n` is below the number of data segments that fit into the stride.
     #[inline(always)]
-    unsafe fn write_segment(&mut self, n: usize, seg: DataSeg) {
+    unsafe fn write_segment(&mut self, n: usize, seg: impl Into<KeyedSeg>) {
         let at = self.wqe.wrapping_add(wqe::FIRST_SEG_OFFSET + n * wqe::SEGMENT_BYTES).cast::<u64>();
-        let [first, second] = seg.to_words();
+        let [first, second] = seg.into().to_words();
         // SAFETY: 16 bytes inside the slot by contract, 16-byte aligned since ring and stride are;
         // exclusive through `&mut WqeMem`.
         unsafe {
@@ -497,6 +513,13 @@ pub(crate) trait Body: Copy {
 }
 
 impl Body for DataSeg {
+    #[inline(always)]
+    fn write(self, slot: &mut SlotMut<'_>, plain: bool) {
+        slot.write_one(self, plain);
+    }
+}
+
+impl Body for KeyedSeg {
     #[inline(always)]
     fn write(self, slot: &mut SlotMut<'_>, plain: bool) {
         slot.write_one(self, plain);

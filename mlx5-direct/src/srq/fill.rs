@@ -71,6 +71,12 @@ impl<M> Srq<M> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lay_out_now(&mut self) {
+        self.lay_out_for_any();
+    }
+
     #[inline(always)]
     fn post_next(&mut self, buf: impl Fill) -> Result<WqeIndex, Full> {
         let (plain, slot) = (self.wqes.is_plain(), self.wqes.tail());

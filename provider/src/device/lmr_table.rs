@@ -10,6 +10,7 @@ use crate::memory::table;
 use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv};
 use crate::{Error, Result, Subtype};
+use mlx5_direct::wqe::{KeyedSeg, SegmentKey};
 use rxe_fallback::{Mr, Sge};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -250,6 +251,7 @@ pub(crate) struct LkeyCache {
 pub(crate) struct CachedLmr {
     context: u32,
     lkey: u32,
+    in_segments: SegmentKey,
     start: u64,
     len: u64,
     /// The length of the longest segment: `len`, or less.
@@ -280,6 +282,14 @@ impl CachedLmr {
         // `to` is not behind `from` if the segment is empty, or if the sum overflows.
         from >= self.start && to > from && to <= self.end && segment.lmr_context == self.context
     }
+
+    /// The segment for the direct path, if this LMR contains it and it has one byte or more.
+    /// `longest` is not compared.
+    #[inline(always)]
+    pub(crate) fn segment(&self, segment: &LmrTriplet) -> Option<KeyedSeg> {
+        let LmrTriplet { virtual_address, segment_length, .. } = *segment;
+        self.contains(segment).then(|| KeyedSeg::new(virtual_address, segment_length, self.in_segments))
+    }
 }
 
 impl LkeyCache {
@@ -289,7 +299,15 @@ impl LkeyCache {
         Self {
             gone: table.gone.clone(),
             gone_then: 0,
-            lmr: CachedLmr { context: 0, lkey: 0, start: 0, len: 0, longest: 0, end: 0 },
+            lmr: CachedLmr {
+                context: 0,
+                lkey: 0,
+                in_segments: SegmentKey::new(0),
+                start: 0,
+                len: 0,
+                longest: 0,
+                end: 0,
+            },
             privileges: MemPriv::empty(),
         }
     }
@@ -312,6 +330,13 @@ impl LkeyCache {
     #[inline(always)]
     pub(crate) fn keys(&self) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
         self.is_alive().then_some(|segment: &LmrTriplet| self.lmr.key(segment, true))
+    }
+
+    /// As [`LkeyCache::key`], for a queue that takes segments of any length on the direct path: the
+    /// segment for the device.
+    #[inline(always)]
+    pub(crate) fn segment(&self, segment: &LmrTriplet) -> Option<KeyedSeg> {
+        self.live()?.segment(segment)
     }
 
     /// The LMR, for a queue that takes segments of any length. `None` if the cache cannot tell
@@ -351,7 +376,8 @@ impl LkeyCache {
         let len = end - start;
         let lkey = entry.lkey.load(Ordering::Relaxed);
         let longest = len.min(longest.into()) as u32;
-        self.lmr = CachedLmr { context, lkey, start, len, longest, end };
+        let in_segments = SegmentKey::new(lkey);
+        self.lmr = CachedLmr { context, lkey, in_segments, start, len, longest, end };
         self.privileges = MemPriv::from_bits_truncate(entry.privileges.load(Ordering::Relaxed));
         self.gone_then = gone;
     }
@@ -366,6 +392,7 @@ impl std::fmt::Debug for LmrTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mlx5_direct::DataSeg;
 
     /// A post that races with the free of the entry's former LMR does not find the pool memory
     /// either.
@@ -418,7 +445,8 @@ mod tests {
     fn an_lmr_contains_what_the_key_is_for() {
         let (start, end) = (0x1000, 0x2000);
         let len = end - start;
-        let lmr = CachedLmr { context: 5, lkey: 9, start, len, longest: len as u32, end };
+        let in_segments = SegmentKey::new(9);
+        let lmr = CachedLmr { context: 5, lkey: 9, in_segments, start, len, longest: len as u32, end };
         let addresses = [0, start - 1, start, start + 1, end - 1, end, end + 1, u64::MAX - 1, u64::MAX];
         let lengths = [0, 1, 2, 0xfff, 0x1000, 0x1001, u32::MAX];
         for virtual_address in addresses {
@@ -430,6 +458,9 @@ mod tests {
                     let expected = inside && segment_length > 0 && lmr_context == 5;
                     assert_eq!(lmr.contains(&segment), expected, "{segment:?}");
                     assert_eq!(lmr.key(&segment, true), expected.then_some(9), "{segment:?}");
+                    let for_device = lmr.segment(&segment).map(DataSeg::from);
+                    let same = DataSeg::new(virtual_address, segment_length, 9);
+                    assert_eq!(for_device, expected.then_some(same), "{segment:?}");
                 }
             }
         }

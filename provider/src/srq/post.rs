@@ -56,7 +56,7 @@ impl Srq {
         }
         let sge = memory.segment(0, bytes, &inner.pz, Direction::Write)?;
         if let SrqPoster::Direct(poster) = &mut self.poster
-            && poster.post_one(sge.addr, sge.len, sge.lkey, info.cookie, info.pool)
+            && poster.post_one(DataSeg::new(sge.addr, sge.len, sge.lkey), info.cookie, info.pool)
         {
             return Ok(());
         }
@@ -72,8 +72,8 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        let Some(lkey) = self.last.key(segment) else { return false };
-        poster.post_one_in_run(segment.virtual_address, segment.segment_length, lkey, cookie)
+        let Some(segment) = self.last.segment(segment) else { return false };
+        poster.post_one_in_run(segment, cookie)
     }
 
     /// As [`Srq::post_fast`], for any number of segments.
@@ -159,8 +159,8 @@ impl Srq {
             SrqPoster::Verbs(_) => return self.post_from_last_lmr_by_verbs(iov, cookie),
         };
         let [one] = iov else { return post_few(poster, last, self.inner.max_iov, iov, cookie) };
-        let Some(lkey) = last.key(one) else { return false };
-        poster.post_one(one.virtual_address, one.segment_length, lkey, cookie, 0)
+        let Some(segment) = last.segment(one) else { return false };
+        poster.post_one(segment.into(), cookie, 0)
     }
 
     #[inline(never)]
@@ -220,15 +220,12 @@ fn post_several_in_run(
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
-    let Some(key) = last.keys() else { return false };
+    let Some(lmr) = last.live() else { return false };
     // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
     if iov.is_empty() || iov.len() > max_iov as usize {
         return false;
     }
-    let encode = |from: &LmrTriplet| {
-        key(from).map(|lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey))
-    };
-    poster.post_list_in_run(iov, encode, cookie)
+    poster.post_list_in_run(iov, |from| lmr.segment(from), cookie)
 }
 
 /// Posts two or more segments if they lie in the LMR `last`. Otherwise returns false without

@@ -10,7 +10,7 @@ use crate::datapath::completion::{SrqCounts, WrInfo};
 use crate::error::PostError;
 use crate::types::MAX_IOV;
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{DataSeg, WqeIndex};
+use mlx5_direct::{DataSeg, WqeIndex, wqe::KeyedSeg};
 use rxe_fallback::{Sge, Srq};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,9 +101,9 @@ impl DirectPoster {
     /// Posts one segment of no pool if the next slot is known and has room. Otherwise returns false
     /// without posting.
     #[inline(always)]
-    pub(crate) fn post_one_in_run(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64) -> bool {
+    pub(crate) fn post_one_in_run(&mut self, segment: KeyedSeg, cookie: u64) -> bool {
         // `reserved` has limited the contiguous span to the number of free entries.
-        self.ring.post_one_in_run(DataSeg::new(addr, len, lkey), cookie).is_some()
+        self.ring.post_one_in_run(segment, cookie).is_some()
     }
 
     /// Reads the count of reaped slots again. Returns true if [`DirectPoster::post_one_in_run`] had
@@ -116,8 +116,7 @@ impl DirectPoster {
 
     /// Posts one segment. Returns false without posting if the SRQ is full.
     #[inline]
-    pub(crate) fn post_one(&mut self, addr: u64, len: u32, lkey: u32, cookie: u64, pool: u32) -> bool {
-        let segment = DataSeg::new(addr, len, lkey);
+    pub(crate) fn post_one(&mut self, segment: DataSeg, cookie: u64, pool: u32) -> bool {
         self.room() > 0 && self.post_with(pool, |ring| ring.post_one(segment, cookie)).is_ok()
     }
 
@@ -127,7 +126,7 @@ impl DirectPoster {
     pub(crate) fn post_list_in_run<T>(
         &mut self,
         list: &[T],
-        encode: impl FnMut(&T) -> Option<DataSeg>,
+        encode: impl FnMut(&T) -> Option<KeyedSeg>,
         cookie: u64,
     ) -> bool {
         self.has_room() && self.ring.post_list_in_run(list, encode, cookie).is_some()
@@ -222,9 +221,13 @@ impl DirectPoster {
     #[inline(always)]
     fn has_room(&mut self) -> bool {
         let posted = self.ring.count();
-        if (self.full_at.wrapping_sub(posted) as i32) <= 0 {
-            self.full_at = posted.wrapping_add(self.room());
-        }
+        (self.full_at.wrapping_sub(posted) as i32) > 0 || self.has_room_now(posted)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_room_now(&mut self, posted: u32) -> bool {
+        self.full_at = posted.wrapping_add(self.room());
         posted != self.full_at
     }
 
