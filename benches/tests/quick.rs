@@ -178,12 +178,12 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 1, 87.0),
         (CaseName::DatPost, 2, 171.0),
         (CaseName::DatPost, 4, 212.0),
-        (CaseName::DatReap, 1, 127.0),
-        (CaseName::DatSend, 1, 133.0),
-        (CaseName::DatReapSend, 1, 118.0),
+        (CaseName::DatReap, 1, 122.0),
+        (CaseName::DatSend, 1, 131.5),
+        (CaseName::DatReapSend, 1, 115.0),
         (CaseName::DatEmpty, 1, 90.0),
         (CaseName::DatEmptySends, 1, 74.0),
-        (CaseName::DatAnswer, 1, 474.0),
+        (CaseName::DatAnswer, 1, 444.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 213.5),

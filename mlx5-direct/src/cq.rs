@@ -144,6 +144,18 @@ impl Cq {
         (op_own ^ lap) & 1 == 0 && op_own < 0xf0
     }
 
+    /// Begins another release interval if one has ended, which returns all polled entries to the
+    /// device. Returns whether it did. Until then [`peek_plain_of`](Self::peek_plain_of) finds
+    /// nothing.
+    #[inline(always)]
+    pub fn begin_interval(&mut self) -> bool {
+        let ended = self.cqes.next().is_none();
+        if ended {
+            self.release();
+        }
+        ended
+    }
+
     /// Whether no completion waits, and no polled entry is left to return to the device. False also
     /// at the end of a release interval, which [`is_empty`](Self::is_empty) begins anew.
     /// Straight-line code without a call.

@@ -18,6 +18,7 @@ mod queue;
 mod streams;
 mod wait;
 
+pub(crate) use self::dequeue::NotTaken;
 use self::queue::{Alert, Batch, Deferred, Pairs, SlowPath, is_dto};
 pub(crate) use self::queue::{Queue, Stream, StreamKind, Take, TakeMany};
 pub(crate) use self::wait::Wait;

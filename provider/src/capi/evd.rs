@@ -8,7 +8,7 @@ use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use crate::evd::{Polled, Queue, Take};
+use crate::evd::{NotTaken, Polled, Queue, Take};
 use crate::event_data::Success;
 use crate::queue_pair::{QueuePair, Request};
 use crate::sync::{DoorGuard, DoorPass};
@@ -197,10 +197,11 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
 
 #[inline(never)]
 fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
-    if queue.dequeue_message::<false, _>(ToC { evd, out }).is_some() {
-        return SUCCESS;
+    match queue.dequeue_message::<false, _>(ToC { evd, out }) {
+        Ok(()) => SUCCESS,
+        Err(NotTaken::NotFound) => dequeue_nothing(evd, out, queue.into_pass()),
+        Err(NotTaken::Found) => dequeue_other(evd, out, queue.into_pass()),
     }
-    dequeue_nothing(evd, out, queue.into_pass())
 }
 
 #[inline(never)]
@@ -220,14 +221,31 @@ extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, queue: DoorPass<Queu
         // The callers have seen that the EVD takes completions only.
         return ReturnType::QueueEmpty as u32;
     }
-    dequeue_nothing_rest(evd, out, queue.into_pass())
+    dequeue_other(evd, out, queue.into_pass())
 }
 
-/// As [`dequeue_nothing`], after the quick look.
+/// Dequeues what the fast functions leave. Lets them try again where another word of slots or
+/// another release interval begins.
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_nothing_rest(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+extern "C" fn dequeue_other(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
     let mut queue = queue.into_guard();
+    if queue.prepare_message() {
+        return dequeue_message(evd, out, queue);
+    }
+    if queue.prepare_request() {
+        return dequeue_request(evd, out, queue);
+    }
+    dequeue_rest(evd, out, queue.into_pass())
+}
+
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
+extern "C" fn dequeue_rest(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+    let mut queue = queue.into_guard();
+    if queue.dequeue_completion(ToC { evd, out }).is_some() {
+        return SUCCESS;
+    }
     if queue.dequeue_nothing() {
         return ReturnType::QueueEmpty as u32;
     }

@@ -80,10 +80,14 @@ pub(super) extern "C" fn ep_post_send(
         && let Some(segments) = iov.some()
         && likely(CompletionFlags::SUPPRESS.contains(posts))
         && let Some(mut requests) = ep.requests_of_ep()
-        && let Some(segment) = segments.first()
-        && requests.post_send_fast(segment, cookie, posts)
     {
-        return SUCCESS;
+        if let Some(segment) = segments.first()
+            && requests.post_send_fast(segment, cookie, posts)
+        {
+            return SUCCESS;
+        }
+        drop(requests);
+        return ep_post_send_slow(ep, count, iov, cookie, flags);
     }
     ep_post_send_shared(ep, count, iov, cookie, flags)
 }
@@ -254,11 +258,15 @@ pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTripl
     if likely(count == 1) {
         if let Some(segments) = iov.some()
             && let Some(mut owned) = srq.hot_fast()
-            && let Hot::Srq(owned) = &mut *owned
-            && let Some(segment) = segments.first()
-            && owned.post_fast(segment, cookie)
         {
-            return SUCCESS;
+            if let Hot::Srq(owned) = &mut *owned
+                && let Some(segment) = segments.first()
+                && owned.post_fast(segment, cookie)
+            {
+                return SUCCESS;
+            }
+            drop(owned);
+            return srq_post_recv_slow(srq, count, iov, cookie);
         }
         return srq_post_recv_shared(srq, count, iov, cookie);
     }

@@ -40,23 +40,31 @@ impl QueuePair {
     }
 }
 
+/// Why a fast function took nothing. Then nothing has changed.
+pub(crate) enum NotTaken {
+    /// Nothing has completed, or another function has to look at it.
+    NotFound,
+    /// There is a completion, which another function has to take.
+    Found,
+}
+
 impl Queue {
-    /// Takes a plain message straight off the CQ of the EVD's only SRQ. `None` if another kind of
-    /// completion is next, or nothing: then nothing has changed. Without `POOLS`, also `None` for a
-    /// buffer of a pool.
+    /// Takes a plain message straight off the CQ of the EVD's only SRQ, unless another kind of
+    /// completion is next, or nothing. Without `POOLS`, also leaves a buffer of a pool.
     #[inline(always)]
-    fn next_message<const POOLS: bool>(&mut self) -> Option<Success> {
-        let cq = self.cq.as_mut()?.direct()?.only_of_srqs()?;
-        let mut next = cq.peek_only(PlainKind::Received)?;
+    fn next_message<const POOLS: bool>(&mut self) -> Result<Success, NotTaken> {
+        let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
+        let cq = cqs.only_of_srqs().ok_or(NotTaken::NotFound)?;
+        let mut next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
         let plain = next.cqe();
-        let pair = self.pairs.get_near(plain.qpn)?;
+        let pair = self.pairs.get_near(plain.qpn).ok_or(NotTaken::Found)?;
         if pair.watches_receives() {
-            return None;
+            return Err(NotTaken::Found);
         }
-        let buffer = next.reap_fast::<POOLS>()?;
+        let buffer = next.reap_fast::<POOLS>().ok_or(NotTaken::Found)?;
         let success = pair.message(buffer, next.byte_count());
         next.take_event();
-        Some(success)
+        Ok(success)
     }
 
     /// Does the work of [`Queue::next_message`] until there is no such message or no place is left.
@@ -176,10 +184,36 @@ impl Queue {
     }
 
     /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
-    /// `None` without a change otherwise.
     #[inline(always)]
-    pub(crate) fn dequeue_message<const POOLS: bool, T: Take>(&mut self, take: T) -> Option<T::Event> {
-        Some(take.plain(self.next_message::<POOLS>()?))
+    pub(crate) fn dequeue_message<const POOLS: bool, T: Take>(
+        &mut self,
+        take: T,
+    ) -> Result<T::Event, NotTaken> {
+        Ok(take.plain(self.next_message::<POOLS>()?))
+    }
+
+    /// Whether [`Queue::dequeue_message`], which has taken nothing, may take a message now.
+    #[inline]
+    pub(crate) fn prepare_message(&mut self) -> bool {
+        let cqs = self.cq.as_mut().and_then(CqPath::direct);
+        self.slow_path == SlowPath::MESSAGES && cqs.is_some_and(DirectCqs::prepare_message)
+    }
+
+    /// Whether [`Queue::dequeue_request`], which has taken nothing, may take a request now.
+    #[inline]
+    pub(crate) fn prepare_request(&mut self) -> bool {
+        let cqs = self.cq.as_mut().and_then(CqPath::direct);
+        self.slow_path == SlowPath::REQUESTS && cqs.is_some_and(DirectCqs::prepare_request)
+    }
+
+    /// Takes the next event of an EVD of the direct path that has no queued events, if it is a
+    /// completion without an effect. `None` otherwise; a completed bind is then queued.
+    #[inline]
+    pub(crate) fn dequeue_completion<T: Take>(&mut self, take: T) -> Option<T::Event> {
+        if !SlowPath::COMPLETIONS.contains(self.slow_path) {
+            return None;
+        }
+        Some(take.success(self.next_success()?))
     }
 
     /// Takes the next event, if it is a request that succeeded, and next on the only CQ of the EVD.
@@ -217,7 +251,7 @@ impl Queue {
     fn dequeue_plain<T: Take>(&mut self, take: T) -> Option<T::Event> {
         // Each case builds the event where it has the fields in registers.
         if self.has_messages_only() {
-            self.dequeue_message::<true, _>(take)
+            self.dequeue_message::<true, _>(take).ok()
         } else if self.has_requests_only() {
             self.dequeue_request(take)
         } else {

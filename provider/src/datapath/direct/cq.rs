@@ -279,6 +279,24 @@ impl DirectCqs {
         }
     }
 
+    /// Prepares the CQ of the EVD's only SRQ for a message that [`DirectCq::peek_only`] did not find
+    /// or [`PlainNext::reap_fast`] did not take: begins a release interval, or another word of
+    /// slots. False if there was nothing to prepare.
+    pub(crate) fn prepare_message(&mut self) -> bool {
+        let Some(DirectCq { cq, of, .. }) = self.only_of_srqs() else { return false };
+        let begun = cq.begin_interval();
+        let ready = of.alone
+            && cq
+                .peek_plain_of(PlainKind::Received)
+                .is_some_and(|next| of.slots.make_ready(&mut of.current, next.cqe().wqe_counter.into()));
+        begun || ready
+    }
+
+    /// As [`DirectCqs::prepare_message`], for requests on the youngest shared CQ.
+    pub(crate) fn prepare_request(&mut self) -> bool {
+        self.shared.cq.begin_interval()
+    }
+
     /// The youngest shared CQ.
     #[inline(always)]
     pub(crate) fn youngest_shared(&mut self) -> &mut DirectCq<Lent> {

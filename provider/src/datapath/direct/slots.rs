@@ -111,6 +111,12 @@ pub(super) struct Current {
 impl Current {
     /// No word.
     pub(super) const NONE: Self = Self { word: u32::MAX, ready: 0, given: 0 };
+
+    /// Records what the maps of the word say now.
+    #[inline(always)]
+    fn see(&mut self, ready: u64, given: u64) {
+        (self.ready, self.given) = (ready, given ^ ready);
+    }
 }
 
 /// The number of slots released so far, and of slots not reaped now.
@@ -229,8 +235,7 @@ impl RingSlots {
             return None;
         };
         let given = word.given.load(Relaxed) ^ bit;
-        let ready = !(returned | marked | bit);
-        *current = Current { word: current.word, ready, given: given ^ ready };
+        current.see(!(returned | marked | bit), given);
         self.give_back_alone(word, given);
         Some(info)
     }
@@ -252,6 +257,23 @@ impl RingSlots {
         let word = self.words.get((slot / BITS) as usize)?;
         self.give_back_alone(word, current.ready ^ current.given);
         Some(self.cookies.get(slot as usize)?.load(Relaxed))
+    }
+
+    /// Makes the word of this slot the current one, and reads its maps again, unless the slot is
+    /// ready already. Returns whether the slot is ready now and was not. Only for the CQ that has
+    /// the map.
+    pub(super) fn make_ready(&self, current: &mut Current, slot: u32) -> bool {
+        let bit = 1 << (slot % BITS);
+        if current.word == slot / BITS && current.ready & bit != 0 {
+            return false;
+        }
+        let Some(word) = self.words.get((slot / BITS) as usize) else { return false };
+        if current.word != slot / BITS {
+            self.change_word(current, slot / BITS);
+        }
+        let returned = word.returned_alone() | word.returned.load(Relaxed);
+        current.see(!(returned | word.marked.load(Acquire)), word.given.load(Relaxed));
+        current.ready & bit != 0
     }
 
     /// Returns a slot through the map of the CQ. `given` is the word of this map with the slot's
@@ -506,6 +528,29 @@ mod tests {
         assert_eq!(slots.reap_ready(&mut current, 3), None);
         assert_eq!(slots.reap_in_word(&mut current, 3), Some((103, 0)));
         assert_eq!(slots.take_returned(0, 1), Some((0, 0b11_1000)));
+    }
+
+    #[test]
+    fn a_slot_is_made_ready_by_another_look_at_its_word() {
+        let slots = slots(192);
+        let mut current = Current::NONE;
+        assert!(slots.make_ready(&mut current, 70) && !slots.make_ready(&mut current, 71));
+        assert_eq!(
+            (slots.reap_ready(&mut current, 70), slots.reap_ready(&mut current, 71)),
+            (Some(170), Some(171))
+        );
+        // It has not been taken yet.
+        assert!(!slots.make_ready(&mut current, 70));
+        assert_eq!(slots.take_returned(0, 3), Some((1, 0b11 << 6)));
+        assert!(slots.make_ready(&mut current, 70));
+        assert_eq!(slots.reap_ready(&mut current, 70), Some(170));
+        slots.mark_pool(WqeIndex(130), 4);
+        assert!(!slots.make_ready(&mut current, 130), "it has a mark");
+        assert!(!slots.make_ready(&mut current, 192) && !slots.make_ready(&mut current, u32::MAX));
+        assert_eq!(slots.reap_in_word(&mut current, 131), Some((231, 0)), "the word has changed");
+        let taken: Vec<_> = std::iter::from_fn(|| slots.take_returned(0, 3)).collect();
+        assert_eq!(taken, [(1, 1 << 6), (2, 1 << 3)]);
+        assert_eq!(slots.released(), 4);
     }
 
     /// The words of a ring of fewer slots than a word has.
