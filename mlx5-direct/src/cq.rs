@@ -161,7 +161,7 @@ impl Cq {
     /// Straight-line code without a call.
     #[inline(always)]
     pub fn is_idle(&self) -> bool {
-        let waits = |op_own: u8| (op_own ^ self.lap) & 1 == 0 && op_own < 0xf0;
+        let waits = |op_own| self.cqes.is_ready(op_own, self.lap);
         self.cqes.next().is_some_and(|entry| !waits(entry.op_own())) && !self.cqes.has_moved()
     }
 

@@ -239,6 +239,7 @@ extern "C" fn dequeue_other(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>
     dequeue_rest(evd, out, queue.into_pass())
 }
 
+/// As [`dequeue_other`], where there is nothing to prepare.
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
 extern "C" fn dequeue_rest(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
