@@ -56,9 +56,8 @@ pub struct Cq {
     /// Stops at the next multiple of the release interval. The end of the queue is such a multiple,
     /// so `lap` is right until then.
     cqes: CqeMem,
-    released: u32,
-    /// Entries consumed before `released`.
-    before: u64,
+    /// Entries consumed when the index was written last; the low half is that index.
+    released: u64,
     /// The release interval, a power of two of entries.
     interval: u32,
     /// [`Peeked::take`] returns each entry to the device.
@@ -78,7 +77,6 @@ impl Cq {
         let mut cq = Self {
             cqes,
             released: 0,
-            before: 0,
             interval,
             returns_each: true,
             lap: 0,
@@ -126,7 +124,7 @@ impl Cq {
             Some(entry) => entry,
             None => {
                 self.release();
-                self.cqes.entry(self.released)
+                self.cqes.entry(self.released as u32)
             }
         };
         // `op_own` of such an entry has opcode 0 and no flags, so only the owner bit is left to
@@ -188,7 +186,7 @@ impl Cq {
     /// The number of entries consumed since the CQ was taken over: those that were polled or taken,
     /// and those that [`clean`](Self::clean) or [`discard`](Self::discard) removed.
     pub fn consumed(&self) -> u64 {
-        self.before + u64::from(self.cqes.index().wrapping_sub(self.released))
+        self.released + u64::from(self.cqes.index().wrapping_sub(self.released as u32))
     }
 
     /// The device's clock when the last polled entry was written. Valid until the next poll.
@@ -199,13 +197,11 @@ impl Cq {
     /// The next entry, and the value of its owner bit if it belongs to software.
     #[inline(always)]
     fn peek_entry(&mut self) -> (CqeRef<'_>, u8) {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
+        self.begin_interval();
         let lap = self.lap;
         let entry = match self.cqes.next() {
             Some(entry) => entry,
-            None => self.cqes.entry(self.released),
+            None => self.cqes.entry(self.released as u32),
         };
         (entry, lap)
     }
@@ -219,7 +215,7 @@ impl Cq {
             Some(entry) => entry,
             None => {
                 self.release();
-                self.cqes.entry(self.released)
+                self.cqes.entry(self.released as u32)
             }
         };
         let receive = cqe::decode_receive(&entry, entry.receive(self.lap)?);
@@ -280,9 +276,7 @@ impl Cq {
     pub fn poll_each(&mut self, max: u32, mut each: impl FnMut(Completion)) -> Result<u32, CqeError> {
         let mut polled = 0;
         while polled < max {
-            if self.cqes.next().is_none() {
-                self.release();
-            }
+            self.begin_interval();
             let mut other = None;
             for (entry, behind) in self.cqes.entries(max - polled) {
                 match entry.receive(self.lap) {
@@ -456,8 +450,7 @@ impl Cq {
     /// Continues with entry `index`, and returns all before it to the device.
     fn release_to(&mut self, index: u32) {
         self.dbrec.release(index);
-        self.before += u64::from(index.wrapping_sub(self.released));
-        self.released = index;
+        self.released += u64::from(index.wrapping_sub(self.released as u32));
         self.start_interval(index);
     }
 

@@ -44,9 +44,7 @@ impl Cq {
     /// [`publish_index`](Self::publish_index), or as those of [`poll`](Self::poll).
     #[inline(always)]
     pub fn plain_entry(&mut self) -> Option<PlainEntry<'_>> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
+        self.begin_interval();
         let entry = self.cqes.next()?;
         let kind = cqe::plain_kind(entry.op_own() ^ self.lap)?;
         barrier::from_device();
@@ -56,9 +54,7 @@ impl Cq {
     /// As [`plain_entry`](Self::plain_entry), for entries of one kind.
     #[inline(always)]
     pub fn plain_entry_of(&mut self, kind: PlainKind) -> Option<PlainEntry<'_>> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
+        self.begin_interval();
         let entry = self.cqes.next()?;
         if !cqe::is_plain_of(entry.op_own() ^ self.lap, kind) {
             return None;
@@ -72,9 +68,7 @@ impl Cq {
     /// [`PlainEntry::byte_count`] count. Consumes nothing: [`PlainEntry::take`] does.
     #[inline(always)]
     pub fn short_entry(&mut self) -> Option<(PlainEntry<'_>, [u8; 32])> {
-        if self.cqes.next().is_none() {
-            self.release();
-        }
+        self.begin_interval();
         let entry = self.cqes.next()?;
         if !cqe::is_short_send(entry.op_own() ^ self.lap) {
             return None;

@@ -361,13 +361,13 @@ poll_sends:
     call *placed(%rip)
     mov 0x4(%rsp),%edi
     mov 0x50(%r12),%ecx
-    and 0x60(%r12),%ecx
+    and 0x20(%r12),%ecx
     mov 0x54(%r12),%eax
     imul %rcx,%rax
     add 0x28(%r12),%rax
     mov 0x3c(%rax),%ecx
     bswap %ecx
-    cmp %cl,0x70(%r12)
+    cmp %cl,0x6c(%r12)
     jne line56
     shr $0x10,%ecx
     and %edi,%ecx

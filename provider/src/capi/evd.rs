@@ -236,13 +236,14 @@ extern "C" fn dequeue_other(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>
     if queue.prepare_request() {
         return dequeue_request(evd, out, queue);
     }
-    dequeue_rest(evd, out, queue.into_pass())
+    dequeue_completion(evd, out, queue.into_pass())
 }
 
-/// As [`dequeue_other`], where there is nothing to prepare.
+/// As [`dequeue_other`], where there is nothing to prepare. A function of its own, because it saves
+/// more registers.
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_rest(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+extern "C" fn dequeue_completion(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
     let mut queue = queue.into_guard();
     if queue.dequeue_completion(ToC { evd, out }).is_some() {
         return SUCCESS;

@@ -17,7 +17,7 @@ use super::handles::Hot;
 use super::objects::EpObject;
 use super::raw::{In, likely};
 use crate::datapath::WrInfo;
-use crate::datapath::verbs::Refused;
+use crate::datapath::verbs::{Refused, Staged};
 use crate::ep::RequestKind;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
@@ -295,9 +295,15 @@ fn post_one_segment(srq: &mut crate::Srq, segment: &LmrTriplet, cookie: u64) -> 
     if srq.post_fast(segment, cookie) {
         return Some(SUCCESS);
     }
-    match srq.stage_by_verbs(segment, cookie)?.post() {
-        Ok(()) => Some(SUCCESS),
-        Err(refused) => Some(srq_post_refused(refused)),
+    Some(post_staged(srq.stage_by_verbs(segment, cookie)?))
+}
+
+/// Hands a staged post to the device library, and gives the answer.
+#[inline(always)]
+fn post_staged(staged: Staged<'_>) -> u32 {
+    match staged.post() {
+        Ok(()) => SUCCESS,
+        Err(refused) => srq_post_refused(refused),
     }
 }
 
@@ -340,10 +346,7 @@ extern "C" fn srq_post_recv_one_by_verbs(srq: Handle, count: i32, iov: In<LmrTri
         && let Some(segment) = segments.first()
         && let Some(staged) = owned.stage_by_verbs(segment, cookie)
     {
-        return match staged.post() {
-            Ok(()) => SUCCESS,
-            Err(refused) => srq_post_refused(refused),
-        };
+        return post_staged(staged);
     }
     srq_post_recv_shared(srq, count, iov, cookie)
 }
@@ -361,10 +364,7 @@ extern "C" fn srq_post_recv_several_by_verbs(
         && let Hot::Srq(owned) = &mut *owned
         && let Some(staged) = owned.stage_several_by_verbs(segments, cookie)
     {
-        return match staged.post() {
-            Ok(()) => SUCCESS,
-            Err(refused) => srq_post_refused(refused),
-        };
+        return post_staged(staged);
     }
     srq_post_recv_slow(srq, count, iov, cookie)
 }

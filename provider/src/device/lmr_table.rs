@@ -251,6 +251,7 @@ pub(crate) struct LkeyCache {
 pub(crate) struct CachedLmr {
     context: u32,
     lkey: u32,
+    /// `lkey`, for [`CachedLmr::segment`].
     in_segments: SegmentKey,
     start: u64,
     len: u64,

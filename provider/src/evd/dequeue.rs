@@ -7,9 +7,11 @@
 //! These two functions run no code of the consumer, except the function that builds the consumer's
 //! representation of the event, and wait for no thread that runs code of the consumer.
 //! [`EvdInner::dequeue_slow`] takes events of all kinds. `dat_evd_dequeue` begins with
-//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held, and
-//! answers by [`Queue::dequeue_nothing`] if there is no event. [`EvdInner::drain_fast`] takes
-//! several events of the common cases under one lock.
+//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held. If
+//! these find no event, [`Queue::dequeue_idle`] looks whether there is none. Otherwise
+//! [`Queue::prepare_message`] and [`Queue::prepare_request`] let the first two try again, or
+//! [`Queue::dequeue_completion`] takes the completion. [`EvdInner::drain_fast`] takes several events
+//! of the common cases under one lock.
 
 mod by_verbs;
 
@@ -90,9 +92,10 @@ impl Queue {
     }
 
     /// Takes a request that succeeded straight off the CQ, on an EVD with one shared CQ and no CQs
-    /// of SRQs. `None` as for [`Queue::next_message`].
+    /// of SRQs, and builds its event. `None` if another kind of completion is next, or nothing: then
+    /// nothing has changed.
     #[inline(always)]
-    fn next_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
+    pub(crate) fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
         let cq = self.cq.as_mut()?.direct()?.youngest_shared();
         let next = cq.peek_only(PlainKind::Request)?;
         let plain = next.cqe();
@@ -216,30 +219,25 @@ impl Queue {
         Some(take.success(self.next_success()?))
     }
 
-    /// Takes the next event, if it is a request that succeeded, and next on the only CQ of the EVD.
-    /// `None` without a change otherwise.
-    #[inline(always)]
-    pub(crate) fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        self.next_request(take)
-    }
-
     /// As [`Queue::dequeue_nothing`], by a quick look: false also in rarer cases.
     #[inline(always)]
     pub(crate) fn dequeue_idle(&mut self) -> bool {
-        let idle = SlowPath::COMPLETIONS.contains(self.slow_path)
-            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(|cqs| cqs.are_idle());
-        if idle {
-            self.counts.dequeued(false, true);
-        }
-        idle
+        self.counts_nothing(|cqs| cqs.are_idle())
     }
 
     /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
     /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
     #[inline]
     pub(crate) fn dequeue_nothing(&mut self) -> bool {
+        self.counts_nothing(DirectCqs::are_empty)
+    }
+
+    /// Whether no event is queued, and `look` finds no completion. Then counts a dequeue that found
+    /// nothing.
+    #[inline(always)]
+    fn counts_nothing(&mut self, look: impl FnOnce(&mut DirectCqs) -> bool) -> bool {
         let nothing = SlowPath::COMPLETIONS.contains(self.slow_path)
-            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(DirectCqs::are_empty);
+            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(look);
         if nothing {
             self.counts.dequeued(false, true);
         }
@@ -290,7 +288,7 @@ impl EvdInner {
                 return taken;
             }
         } else if queue.has_requests_only() {
-            let taken = fill_with::<T>(into, || queue.next_request(take));
+            let taken = fill_with::<T>(into, || queue.dequeue_request(take));
             if taken > 0 {
                 return taken;
             }

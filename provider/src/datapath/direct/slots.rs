@@ -83,6 +83,12 @@ impl Word {
     fn returned_alone(&self) -> u64 {
         self.given.load(Relaxed) ^ self.taken.load(Relaxed)
     }
+
+    /// The slots that have returned through either map.
+    #[inline(always)]
+    fn all_returned(&self) -> u64 {
+        self.returned_alone() | self.returned.load(Relaxed)
+    }
 }
 
 /// The CQ that has a map of its own.
@@ -172,7 +178,7 @@ impl RingSlots {
         let mark = self.marks.get(slot as usize)?;
         let was = mark.load(Acquire);
         let word = self.words.get((slot / BITS) as usize)?;
-        let returned = word.returned.load(Relaxed) | word.returned_alone();
+        let returned = word.all_returned();
         if was == COMPLETED || returned >> (slot % BITS) & 1 == 1 {
             return None;
         }
@@ -224,7 +230,7 @@ impl RingSlots {
         }
         let word = self.words.get((slot / BITS) as usize)?;
         let bit = 1 << (slot % BITS);
-        let returned = word.returned_alone() | word.returned.load(Relaxed);
+        let returned = word.all_returned();
         let marked = word.marked.load(Acquire);
         // The last look-up that may fail, and the cookie, come here: fewer values are in use then.
         let info = if (returned | marked) & bit == 0 {
@@ -271,7 +277,7 @@ impl RingSlots {
         if current.word != slot / BITS {
             self.change_word(current, slot / BITS);
         }
-        let returned = word.returned_alone() | word.returned.load(Relaxed);
+        let returned = word.all_returned();
         current.see(!(returned | word.marked.load(Acquire)), word.given.load(Relaxed));
         current.ready & bit != 0
     }

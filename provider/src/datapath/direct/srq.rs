@@ -224,6 +224,7 @@ impl DirectPoster {
         (self.full_at.wrapping_sub(posted) as i32) > 0 || self.has_room_now(posted)
     }
 
+    /// Counts the released slots. Whether an entry can be posted after this number of posts.
     #[cold]
     #[inline(never)]
     fn has_room_now(&mut self, posted: u32) -> bool {
