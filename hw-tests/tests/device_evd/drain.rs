@@ -4,7 +4,7 @@ use crate::wait::{software, with_events};
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter,
-    EvdFlags, Event, EventData, Psp, Qos, RmrTriplet,
+    EvdFlags, Event, EventData, Psp, Qos, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r251_drain_drops_what_the_places_hold,
     r248_drain_beside_a_waiter,
     r251_drain_takes_events_of_several_cqs,
+    an_older_cq_does_not_wait_for_the_youngest,
     a_drain_fills_free_places,
     a_drain_drops_the_old_events,
 ];
@@ -189,23 +190,27 @@ fn r251_drain_takes_all_kinds_of_events() {
     assert_eq!(ends, [(100, true)]);
 }
 
+/// Two EPs whose requests complete on different CQs of the EVD, the older CQ first, and the SRQ of
+/// their peers.
+fn pairs_with_two_cqs(rig: &Rig, requests: &Evd) -> (Vec<Pair>, Srq) {
+    let mut srq = rig.server.srq(128);
+    rig.server.post(&mut srq, 128, 64, 0, 0);
+    // The second EP needs more entries than the first CQ has left.
+    let pairs = [8, 1000].into_iter().map(|max_request_dtos| {
+        let attr = EpAttr { max_request_dtos, ..EpAttr::default() };
+        let evds = EpEvds { request: Some(requests), ..rig.client.evds() };
+        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+        rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client)
+    });
+    (pairs.collect(), srq)
+}
+
 /// Dequeues and drains take the requests of two EPs whose requests complete on different CQs of the
 /// EVD, each once, and each is counted.
 fn r251_drain_takes_events_of_several_cqs() {
     let rig = Rig::new();
     let requests = rig.client.evd(EvdFlags::DTO);
-    let mut srq = rig.server.srq(64);
-    rig.server.post(&mut srq, 64, 64, 0, 0);
-    // The second EP needs more entries than the first CQ has left.
-    let mut pairs: Vec<_> = [8, 1000]
-        .into_iter()
-        .map(|max_request_dtos| {
-            let attr = EpAttr { max_request_dtos, ..EpAttr::default() };
-            let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };
-            let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
-            rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client)
-        })
-        .collect();
+    let (mut pairs, _srq) = pairs_with_two_cqs(&rig, &requests);
     let mut sent = 0;
     for most in [0, 1, 5, 64] {
         let mut expected = Vec::new();
@@ -227,6 +232,29 @@ fn r251_drain_takes_events_of_several_cqs() {
         let (all, found, not_found) = dequeues(&requests);
         assert_eq!((all, found), (sent + not_found, sent));
     }
+}
+
+/// A completion on the older of two CQs is dequeued although the younger one always has some.
+fn an_older_cq_does_not_wait_for_the_youngest() {
+    let rig = Rig::new();
+    let requests = rig.client.evd(EvdFlags::DTO);
+    let (mut pairs, _srq) = pairs_with_two_cqs(&rig, &requests);
+    let (older, youngest) = pairs.split_at_mut(1);
+    let send = |pair: &mut Pair, cookie| {
+        pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
+        assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
+    };
+    for cookie in 0..16 {
+        send(&mut youngest[0], cookie);
+    }
+    // The first dequeue prepares the fast path for the next ones.
+    drained(&requests, 8, 0);
+    send(&mut older[0], 1000);
+    let until_found = (16..100).take_while(|&cookie| {
+        send(&mut youngest[0], cookie);
+        drained(&requests, 1, 0)[0].data.dto().expect("a completion").cookie != 1000
+    });
+    assert!(until_found.count() < 64, "it waits as long as the youngest CQ has completions");
 }
 
 /// Drains into places that are free from the beginning, or from some place on are not, take each

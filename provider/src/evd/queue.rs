@@ -412,10 +412,10 @@ impl Armed {
 pub(crate) struct Alert {
     /// The completions that raise the next event. Every CQ of the EVD is armed for at least these.
     pub(crate) armed: Armed,
-    /// The number of CQs at the last arming. Each raises one event for each arming, at most.
-    cqs: usize,
-    /// The most events that the channel may hold now, or get without another arming.
-    unread: usize,
+    /// How many events the channel holds or will get without another arming: one for each CQ that
+    /// was armed since its last event. A CQ that was armed again just when it raised an event may
+    /// raise a second one, which is not counted: it ends the next sleep in vain.
+    expected: usize,
     /// The progress thread watches the channel.
     pub(crate) watched: bool,
     /// An EP is connected whose failures only its completions on this EVD report.
@@ -438,26 +438,21 @@ impl Alert {
         self.armed = Armed::Nothing;
     }
 
-    /// Whether the channel may hold an event. To read it in vain costs a system call.
-    pub(crate) fn may_hold_event(&self) -> bool {
-        self.unread > 0
+    /// Whether the channel is expected to hold an event now or later. To read it in vain costs a
+    /// system call.
+    pub(crate) fn expects_event(&self) -> bool {
+        self.expected > 0
     }
 
     /// Records that an event was read.
     pub(crate) fn event_read(&mut self) {
         self.disarmed();
-        self.unread = self.unread.saturating_sub(1);
+        self.expected = self.expected.saturating_sub(1);
     }
 
-    /// Records that so many CQs were armed.
+    /// Records that all of the EVD's CQs, of which there are so many, were armed.
     fn cqs_armed(&mut self, cqs: usize) {
-        self.cqs = cqs;
-        self.unread += cqs;
-    }
-
-    /// Records that the channel held no event: each CQ that is armed can still raise one.
-    pub(crate) fn none_read(&mut self) {
-        self.unread = self.unread.min(self.cqs);
+        self.expected = cqs;
     }
 
     pub(crate) fn expect_failures(&mut self) {
@@ -718,37 +713,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cq_raises_one_event_for_each_arming() {
+    fn each_armed_cq_is_expected_to_raise_one_event() {
         let mut alert = Alert::default();
-        assert!(!alert.may_hold_event());
-        alert.cqs_armed(1);
-        assert!(alert.may_hold_event());
-        alert.event_read();
-        assert!(!alert.may_hold_event());
-        // Armed again before the event was read: there may be two.
-        alert.cqs_armed(1);
-        alert.cqs_armed(1);
-        alert.event_read();
-        assert!(alert.may_hold_event());
-        alert.event_read();
-        assert!(!alert.may_hold_event());
-        // An event that nobody asked for.
-        alert.event_read();
-        assert!(!alert.may_hold_event());
-    }
-
-    #[test]
-    fn an_armed_cq_may_raise_an_event_after_a_look_in_vain() {
-        let mut alert = Alert::default();
+        assert!(!alert.expects_event());
+        // Armed again before the event: a CQ that is armed stays armed.
         for _ in 0..3 {
             alert.cqs_armed(2);
         }
-        alert.none_read();
         for _ in 0..2 {
-            assert!(alert.may_hold_event());
+            assert!(alert.expects_event());
             alert.event_read();
         }
-        assert!(!alert.may_hold_event());
+        assert!(!alert.expects_event());
+        // An event that nobody expected.
+        alert.event_read();
+        assert!(!alert.expects_event());
     }
 
     #[test]

@@ -318,17 +318,14 @@ impl EvdInner {
         self.queue().counts.blocked += 1;
     }
 
-    /// Reads the events of the channel, until no armed CQ can have raised another. True if there was
-    /// one. Reads at least once if `readable`: poll(2) has said that there is an event.
+    /// Reads the events of the channel that are expected. True if there was one. Reads at least once
+    /// if `readable`: poll(2) has said that there is an event.
     fn drain_channel(&self, readable: bool) -> bool {
         let Some(channel) = &self.channel else { return false };
         let mut any = false;
-        let mut more = readable || self.queue().alert.may_hold_event();
+        let mut more = readable || self.queue().alert.expects_event();
         while more {
-            let Ok(Some(token)) = channel.next_event() else {
-                self.queue().alert.none_read();
-                break;
-            };
+            let Ok(Some(token)) = channel.next_event() else { break };
             let mut queue = self.queue();
             queue.alert.event_read();
             let for_consumer = queue.cno.is_some() && queue.enabled || self.waiting.load(Ordering::Acquire);
@@ -337,7 +334,7 @@ impl EvdInner {
                 cq.event(token);
             }
             any = true;
-            more = queue.alert.may_hold_event();
+            more = queue.alert.expects_event();
         }
         any
     }
