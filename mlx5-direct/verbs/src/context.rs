@@ -189,9 +189,10 @@ unsafe extern "C" fn create_qp_ex(raw: *mut ibv_context, attr: *mut ibv_qp_init_
     let context = unsafe { Context::of(raw) };
     let Some(create) = context.create_qp_ex else { return core::ptr::null_mut() };
     // SAFETY: the caller's arguments; valid attributes by the contract of the call.
-    control::create_qp(context, &control::Wanted::of_extended(unsafe { &*attr }), || unsafe {
-        create(raw, attr)
-    })
+    unsafe {
+        let wanted = control::Wanted::of_extended(&*attr);
+        control::create_qp(context, &wanted, || create(raw, attr), || ((*attr).cap, (*attr).sq_sig_all))
+    }
 }
 
 /// `create_cq_ex` of a context.

@@ -12,11 +12,11 @@ use std::{
 
 use biased_lock::BiasedMutex;
 use doorbell_sys::{
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_srq,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_srq,
 };
 use libc::{EOPNOTSUPP, c_int};
-use mlx5_direct::{DvError, LayoutError, Rq, Sq};
+use mlx5_direct::{DvError, LayoutError, Rq, Sq, queue_mem::SqCaps};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
@@ -324,11 +324,13 @@ pub(crate) fn create_on_cq<T>(what: &str, cq: *mut ibv_cq, create: impl FnOnce()
     real::call(create)
 }
 
-/// Creates a QP and takes it over, together with its CQs, or leaves it and them to libmlx5.
+/// Creates a QP and takes it over, together with its CQs, or leaves it and them to libmlx5. `made`
+/// gives the capacities that the creation wrote, and `sq_sig_all`.
 pub(crate) fn create_qp(
     context: &'static Context,
     wanted: &Wanted,
     create: impl FnOnce() -> *mut ibv_qp,
+    made: impl FnOnce() -> (ibv_qp_cap, c_int),
 ) -> *mut ibv_qp {
     if real::inside() {
         return create();
@@ -349,7 +351,7 @@ pub(crate) fn create_qp(
     let why = match obstacle {
         Some(why) => why,
         // SAFETY: a QP that no other thread knows yet, and the attributes that it was made with.
-        None => match unsafe { take_over(context, raw, wanted, &control) } {
+        None => match unsafe { take_over(context, raw, wanted, made(), &control) } {
             Ok(()) => {
                 report::taken(Class::Qp, format_args!("QP {number:#x}"));
                 return raw;
@@ -386,26 +388,34 @@ fn optional<T>(queue: Result<T, DvError>) -> Result<Option<T>, DvError> {
 /// # Safety
 ///
 /// A live QP that no other thread knows yet, made with attributes for which
-/// [`Wanted::obstacle`] found nothing.
+/// [`Wanted::obstacle`] found nothing, and with these capacities and `sq_sig_all`.
 unsafe fn take_over(
     context: &'static Context,
     raw: *mut ibv_qp,
     wanted: &Wanted,
+    (cap, sq_sig_all): (ibv_qp_cap, c_int),
     _control: &MutexGuard<'_, ()>,
 ) -> Result<(), Reason> {
     // SAFETY: live objects, which have entries as `obstacle` has checked under the same lock.
     let (send_cq, recv_cq, srq) = unsafe { (find(wanted.send_cq), find(wanted.recv_cq), find(wanted.srq)) };
     let receives = wanted.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND;
     let (recv_cq, srq) = if receives { (recv_cq, srq) } else { (None, None) };
-    // SAFETY: a live QP to which nothing was posted. From now on its requests are posted here, and
-    // its CQs are polled here. The program keeps the rules of verbs for its memory.
-    let mut sq = real::call(|| optional(unsafe { Sq::from_verbs(raw) })).map_err(reason)?;
+    let caps = SqCaps {
+        max_requests: cap.max_send_wr,
+        max_segments: cap.max_send_sge,
+        max_inline: cap.max_inline_data,
+        signal_all: sq_sig_all != 0,
+    };
+    // SAFETY: a live QP to which nothing was posted, and its capacities. From now on its requests
+    // are posted here, and its CQs are polled here. The program keeps the rules of verbs for its
+    // memory.
+    let mut sq = real::call(|| optional(unsafe { Sq::from_verbs_with(raw, caps) })).map_err(reason)?;
     let receive = match srq {
         Some(srq) => Receives::Shared(srq),
         None if !receives => Receives::Own(BiasedMutex::new(None)),
         // SAFETY: as above.
         None => Receives::Own(BiasedMutex::new(
-            real::call(|| optional(unsafe { Rq::from_verbs(raw) })).map_err(reason)?,
+            real::call(|| optional(unsafe { Rq::from_verbs_with(raw, cap.max_recv_wr) })).map_err(reason)?,
         )),
     };
     for cq in [send_cq, recv_cq].into_iter().flatten() {

@@ -211,7 +211,10 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     // SAFETY: the caller's arguments; the PD has an open context.
     unsafe {
         match CONTEXTS.get((*pd).context) {
-            Some(context) => control::create_qp(context, &Wanted::of(&*attr), || create(pd, attr)),
+            Some(context) => {
+                let made = || ((*attr).cap, (*attr).sq_sig_all);
+                control::create_qp(context, &Wanted::of(&*attr), || create(pd, attr), made)
+            }
             None => create(pd, attr),
         }
     }
@@ -242,7 +245,7 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
         if !plain {
             wanted = wanted.special("it has attributes of mlx5dv_create_qp");
         }
-        control::create_qp(context, &wanted, || create(raw, attr, dv))
+        control::create_qp(context, &wanted, || create(raw, attr, dv), || ((*attr).cap, (*attr).sq_sig_all))
     }
 }
 
