@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use doorbell_sys as sys;
 
@@ -170,6 +170,8 @@ struct ContextInner {
     name: String,
     driver: String,
     attr: DeviceAttr,
+    /// The link layer of each port, once it is known. It cannot change while a device is open.
+    link_layers: Box<[OnceLock<LinkLayer>]>,
 }
 
 // SAFETY: verbs on one context may be called by any thread at once (ibv_open_device(3), libibverbs
@@ -218,10 +220,16 @@ impl Context {
         // list is freed.
         let raw = unsafe { sys::ibv_open_device(device) };
         let raw = NonNull::new(raw).ok_or_else(|| open_failed(name))?;
-        let mut inner =
-            ContextInner { raw, name: name.to_owned(), driver: String::new(), attr: DeviceAttr::default() };
+        let mut inner = ContextInner {
+            raw,
+            name: name.to_owned(),
+            driver: String::new(),
+            attr: DeviceAttr::default(),
+            link_layers: Box::default(),
+        };
         inner.attr = query_device(raw)?;
         inner.driver = attr::driver_of(name, inner.attr.vendor_id);
+        inner.link_layers = (0..inner.attr.phys_port_cnt).map(|_| OnceLock::new()).collect();
         let context = Self { inner: Arc::new(inner) };
         crate::set_nonblocking(context.async_fd())?;
         Ok(context)
@@ -290,7 +298,21 @@ impl Context {
             check("ibv_query_port", sys::___ibv_query_port(self.raw(), port, attr.as_mut_ptr()))?;
             attr.assume_init()
         };
-        Ok(PortAttr::of(&attr))
+        let attr = PortAttr::of(&attr);
+        if let Some(link_layer) = self.inner.link_layers.get(usize::from(port) - 1) {
+            // The same value if it is set already.
+            let _ = link_layer.set(attr.link_layer);
+        }
+        Ok(attr)
+    }
+
+    /// The link layer of port `port`, counted from 1. Asks the device once for each port.
+    ///
+    /// # Errors
+    /// As [`Context::port`].
+    pub fn link_layer(&self, port: u8) -> Result<LinkLayer> {
+        let known = usize::from(port).checked_sub(1).and_then(|at| self.inner.link_layers.get(at)?.get());
+        known.map_or_else(|| self.port(port).map(|attr| attr.link_layer), |known| Ok(*known))
     }
 
     /// The GIDs of port `port`.

@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use doorbell_sys as sys;
 
@@ -90,6 +91,8 @@ struct QpInner {
     recv_cq: Cq,
     srq: Option<Srq>,
     pd: Pd,
+    /// The port of a QP that was moved to INIT and to no state since; 0 of others.
+    init_port: AtomicU8,
 }
 
 // SAFETY: posting to and modifying one QP from several threads is allowed: providers lock inside.
@@ -180,6 +183,7 @@ impl Qp {
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.cloned(),
             pd: pd.clone(),
+            init_port: AtomicU8::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -371,13 +375,23 @@ impl Qp {
         let QpAttr(mut raw) = attr.clone();
         // SAFETY: the QP is alive; the struct is whole, and the kernel checks what is in it.
         let returned = unsafe { sys::ibv_modify_qp(self.raw(), &mut raw, mask.bits() as i32) };
+        let moved = mask.contains(AttrMask::STATE);
+        if moved {
+            let to_init = returned == 0 && raw.qp_state == QpState::Init.to_raw();
+            self.inner.init_port.store(if to_init { raw.port_num } else { 0 }, Ordering::Relaxed);
+        }
         check("ibv_modify_qp", returned).map_err(|error| {
-            if mask.contains(AttrMask::STATE) {
+            if moved {
                 let to = QpState::from(raw.qp_state);
                 return error.with_detail(format!("QP {} to {to:?}", self.num()));
             }
             error
         })
+    }
+
+    /// The port of a QP that this program has moved to INIT and to no state since.
+    pub(crate) fn init_port(&self) -> Option<u8> {
+        Some(self.inner.init_port.load(Ordering::Relaxed)).filter(|&port| port != 0)
     }
 
     /// Queries the QP's attributes in `mask` from the device.

@@ -3,7 +3,7 @@
 use super::Device;
 use crate::{ConnectionAttr, Error, Result, RetryAttr, Subtype};
 use rxe_fallback::cm::OwnAttr;
-use rxe_fallback::{Access, AttrMask, CmId, ConnParam, Qp, QpAttr, QpKind, QpState, RtsAttr};
+use rxe_fallback::{Access, AttrMask, CmId, ConnParam, Qp, QpKind, RtsAttr};
 
 impl Device {
     /// The connection parameters that all EPs share.
@@ -34,11 +34,10 @@ impl Device {
     ) -> Result<(), rxe_fallback::Error> {
         let (responder_resources, initiator_depth) = reads.unzip();
         let RetryAttr { rnr_retry, rnr_timer, retry_count, timeout } = *retry;
-        let own = OwnAttr { responder_resources, initiator_depth, rnr_retry, retry_count, timeout };
-        id.qp_to_rts_with(qp, &own)?;
-        let mut attr = QpAttr::for_state(QpState::Rts);
-        attr.set_min_rnr_timer(rnr_timer.unwrap_or(self.settings.rnr_timer));
-        qp.modify(&attr, AttrMask::MIN_RNR_TIMER)
+        let rnr_timer = Some(rnr_timer.unwrap_or(self.settings.rnr_timer));
+        let own =
+            OwnAttr { responder_resources, initiator_depth, rnr_retry, rnr_timer, retry_count, timeout };
+        id.qp_to_rts_with(qp, &own)
     }
 
     /// The attributes of a QP that is connected, from the device.

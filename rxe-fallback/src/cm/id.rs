@@ -349,13 +349,23 @@ impl CmId {
     /// # Errors
     /// As [`CmId::qp_to_rts`].
     pub fn qp_to_rts_with(&self, qp: &Qp, own: &OwnAttr) -> Result<()> {
-        // INIT again, because rdma_cm knows the remote access flags of the connection only now.
-        self.qp_to_init(qp)?;
+        // rdma_cm knows the remote access flags of the connection only now. A QP that is in INIT
+        // already takes them on its way to RTR.
+        let (init, init_mask) = self.init_qp_attr(QpState::Init)?;
+        let late = qp.init_port() == Some(init.0.port_num);
+        if !late {
+            qp.modify(&init, init_mask)?;
+        }
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
+        if late {
+            attr.0.qp_access_flags = init.0.qp_access_flags;
+            attr.0.pkey_index = init.0.pkey_index;
+            mask |= init_mask & (AttrMask::ACCESS_FLAGS | AttrMask::PKEY_INDEX);
+        }
         let set = |field: &mut u8, to: Option<u8>| *field = to.unwrap_or(*field);
         set(&mut attr.0.max_dest_rd_atomic, own.responder_resources);
-        if qp.pd().context().port(self.port_num()).is_ok_and(|port| port.link_layer == LinkLayer::InfiniBand)
-        {
+        set(&mut attr.0.min_rnr_timer, own.rnr_timer);
+        if qp.pd().context().link_layer(self.port_num()) == Ok(LinkLayer::InfiniBand) {
             // Bits 21 to 23 are RoCE's, and rdma_ucm sets them for InfiniBand as well.
             mask = AttrMask::from_bits_retain(mask.bits() & !0xe0_0000);
         }

@@ -57,6 +57,9 @@ pub struct OwnAttr {
     pub initiator_depth: Option<u8>,
     /// Retries after "receiver not ready", 0 to 6; 7 is for ever.
     pub rnr_retry: Option<u8>,
+    /// Time that the peer waits before it retries after "receiver not ready", as its code in the
+    /// InfiniBand specification, 0 to 31.
+    pub rnr_timer: Option<u8>,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: Option<u8>,
     /// Time to wait for an acknowledgement, as the exponent of 4.096 us, 0 to 31; 0 is for ever.
