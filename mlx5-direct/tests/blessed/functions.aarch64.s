@@ -340,156 +340,156 @@ post_slice:
     bl out
 
 send_inline:
-    sub sp, sp, #0xf0
+    sub sp, sp, #0xe0
     stp x29, x30, [sp, #144]
-    str x27, [sp, #160]
-    stp x26, x25, [sp, #176]
-    stp x24, x23, [sp, #192]
-    stp x22, x21, [sp, #208]
-    stp x20, x19, [sp, #224]
+    stp x26, x25, [sp, #160]
+    stp x24, x23, [sp, #176]
+    stp x22, x21, [sp, #192]
+    stp x20, x19, [sp, #208]
     add x29, sp, #0x90
-    cbz x2, line84
+    cbz x2, line85
     add x8, x2, x2, lsl #2
-    mov x25, #0xa000000
-    mov w26, #0x80
-    mov w21, #0x10001
-    mov w22, #0x4
-    mov w23, #0x20
+    mov x24, #0xa000000
+    mov w25, #0x80
+    mov w21, #0x4
+    mov w22, #0x20
+    mov w23, #0x800
     lsl x20, x8, #3
-    mov w24, #0x800
-    movk x25, #0x400, lsl #48
-    movk w26, #0x2000, lsl #16
+    movk x24, #0x400, lsl #48
+    movk w25, #0x2000, lsl #16
     ldr x8, [x0, #136]
-    ldp x9, x11, [x0, #56]
+    ldp x9, x10, [x0, #56]
     ldr x2, [x1, #32]
     ldr x8, [x8, #16]
-    add x10, x9, x21
-    add x8, x10, x8
-    cmp x11, x8
-    b.mi line64
-    ldp x12, x10, [x0, #72]
-    ubfiz x9, x9, #3, #16
-    rev w11, w8
+    add x8, x8, x9
+    cmp x10, x8
+    b.mi line65
+    ldp x12, x11, [x0, #72]
+    and x9, x9, #0xffff
+    ldp x13, x14, [x0, #32]
+    lsl x10, x9, #3
+    rev x9, x9
     str x8, [x0, #56]
-    lsr w11, w11, #16
-    ldr x13, [x0, #32]
-    add x10, x10, x9, lsl #1
-    add x9, x12, x9, lsl #3
-    sturh w11, [x0, #33]
-    stp x2, x8, [x10]
-    ldr x8, [x0, #40]
-    orr x10, x13, x25
-    str w26, [x9, #16]
-    ldp q1, q0, [x1]
-    orr x8, x8, #0x8000000
-    stp x10, x8, [x9]
-    stur q0, [x9, #36]
-    stur q1, [x9, #20]
+    add x11, x11, x10, lsl #1
+    add x10, x12, x10, lsl #3
+    adds x9, x13, x9, lsr #40
+    cinc x13, x14, cs
+    stp x2, x8, [x11]
+    rev w8, w8
+    orr x12, x13, #0x8000000
+    ldr x13, [x1]
+    ldur x11, [x1, #4]
+    ldur x14, [x1, #20]
+    ldur x15, [x1, #12]
+    ldr w16, [x1, #28]
+    orr x13, x25, x13, lsl #32
+    orr x9, x9, x24
+    lsr w8, w8, #16
+    stp x9, x12, [x10]
+    stp x15, x14, [x10, #32]
+    stp x16, xzr, [x10, #48]
+    stp x13, x11, [x10, #16]
     dmb oshst
-    ldr x12, [x0, #112]
-    strh w11, [x12, #2]
+    ldr x10, [x0, #112]
+    strh w8, [x10, #2]
     dsb st
-    ldr x11, [x0, #128]
-    stp x10, x8, [x11]
-    ldp x8, x10, [x9, #16]
-    stp x8, x10, [x11, #16]
-    ldp x10, x8, [x9, #32]
-    stp x10, x8, [x11, #32]
-    ldp x9, x8, [x9, #48]
-    stp x9, x8, [x11, #48]
-    eor x8, x11, #0x100
+    ldr x8, [x0, #128]
+    stp x9, x12, [x8]
+    stp x13, x11, [x8, #16]
+    stp x15, x14, [x8, #32]
+    stp x16, xzr, [x8, #48]
+    eor x8, x8, #0x100
     hint #0x6
     str x8, [x0, #128]
     subs x20, x20, #0x28
     add x1, x1, #0x28
-    b.ne line19
-    b line84
-    stp x1, x23, [sp, #120]
-    mov x27, x1
+    b.ne line17
+    b line85
+    stp x1, x22, [sp, #120]
+    mov x26, x1
     add x1, sp, #0x8
     str wzr, [sp, #8]
     mov x19, x0
-    str w22, [sp, #64]
-    strh w24, [sp, #136]
+    str w21, [sp, #64]
+    strh w23, [sp, #136]
     bl out
     mov w8, w0
-    mov x1, x27
+    mov x1, x26
     mov x0, x19
     and w8, w8, #0xff
     cmp w8, #0x2
-    b.eq line60
+    b.eq line61
     adrp x0, placed
     add x0, x0, placed
     adrp x2, placed
     add x2, x2, placed
     mov w1, #0x9
     bl out
-    ldp x20, x19, [sp, #224]
-    ldr x27, [sp, #160]
-    ldp x22, x21, [sp, #208]
-    ldp x24, x23, [sp, #192]
-    ldp x26, x25, [sp, #176]
+    ldp x20, x19, [sp, #208]
+    ldp x22, x21, [sp, #192]
+    ldp x24, x23, [sp, #176]
+    ldp x26, x25, [sp, #160]
     ldp x29, x30, [sp, #144]
-    add sp, sp, #0xf0
+    add sp, sp, #0xe0
     ret
 
 send_segment:
-    sub sp, sp, #0xe0
+    sub sp, sp, #0xd0
     stp x29, x30, [sp, #144]
-    str x25, [sp, #160]
-    stp x24, x23, [sp, #176]
-    stp x22, x21, [sp, #192]
-    stp x20, x19, [sp, #208]
+    stp x24, x23, [sp, #160]
+    stp x22, x21, [sp, #176]
+    stp x20, x19, [sp, #192]
     add x29, sp, #0x90
     cbz x2, line75
     mov w8, #0x18
-    mov x24, #0xa000000
+    mov x23, #0xa000000
     mov w21, #0x4
     madd x20, x2, x8, x1
     mov w22, #0x800
-    mov w23, #0x10001
-    movk x24, #0x200, lsl #48
+    movk x23, #0x200, lsl #48
     ldp x8, x9, [x1]
     ldr x2, [x1, #16]
     cbz w8, line55
     ldr x10, [x0, #136]
-    ldp x11, x13, [x0, #56]
+    ldp x11, x12, [x0, #56]
     ldr x10, [x10, #16]
-    add x12, x11, x23
-    add x10, x12, x10
-    cmp x13, x10
+    add x10, x10, x11
+    cmp x12, x10
     b.mi line55
-    ldp x14, x12, [x0, #72]
-    ubfiz x11, x11, #3, #16
-    ldp x16, x15, [x0, #32]
-    rev w13, w10
-    lsr w13, w13, #16
+    ldp x15, x13, [x0, #72]
+    and x11, x11, #0xffff
+    ldp x14, x16, [x0, #32]
+    lsl x12, x11, #3
+    rev x11, x11
     str x10, [x0, #56]
-    add x12, x12, x11, lsl #1
-    add x11, x14, x11, lsl #3
-    orr x14, x15, #0x8000000
-    sturh w13, [x0, #33]
-    stp x2, x10, [x12]
-    orr x10, x16, x24
-    stp x10, x14, [x11]
-    stp x8, x9, [x11, #16]
+    add x13, x13, x12, lsl #1
+    add x12, x15, x12, lsl #3
+    adds x11, x14, x11, lsr #40
+    cinc x14, x16, cs
+    stp x2, x10, [x13]
+    rev w10, w10
+    orr x11, x11, x23
+    orr x13, x14, #0x8000000
+    stp x8, x9, [x12, #16]
+    stp x11, x13, [x12]
+    lsr w10, w10, #16
     dmb oshst
-    ldr x11, [x0, #112]
-    strh w13, [x11, #2]
+    ldr x12, [x0, #112]
+    strh w10, [x12, #2]
     dsb st
-    ldr x11, [x0, #128]
-    stp x10, x14, [x11]
-    stp x8, x9, [x11, #16]
-    eor x8, x11, #0x100
-    stp xzr, xzr, [x11, #32]
-    stp xzr, xzr, [x11, #48]
+    ldr x10, [x0, #128]
+    stp x11, x13, [x10]
+    stp x8, x9, [x10, #16]
+    eor x8, x10, #0x100
+    stp xzr, xzr, [x10, #32]
+    stp xzr, xzr, [x10, #48]
     hint #0x6
     str x8, [x0, #128]
     add x1, x1, #0x18
     cmp x1, x20
-    b.ne line15
+    b.ne line13
     b line75
-    mov x25, x1
+    mov x24, x1
     add x1, sp, #0x8
     str wzr, [sp, #8]
     str w21, [sp, #64]
@@ -498,7 +498,7 @@ send_segment:
     strh w22, [sp, #136]
     bl out
     mov w8, w0
-    mov x1, x25
+    mov x1, x24
     mov x0, x19
     and w8, w8, #0xff
     cmp w8, #0x2
@@ -509,12 +509,11 @@ send_segment:
     add x2, x2, placed
     mov w1, #0x9
     bl out
-    ldp x20, x19, [sp, #208]
-    ldr x25, [sp, #160]
-    ldp x22, x21, [sp, #192]
-    ldp x24, x23, [sp, #176]
+    ldp x20, x19, [sp, #192]
+    ldp x22, x21, [sp, #176]
+    ldp x24, x23, [sp, #160]
     ldp x29, x30, [sp, #144]
-    add sp, sp, #0xe0
+    add sp, sp, #0xd0
     ret
 
 send_prepared:
@@ -523,7 +522,7 @@ send_prepared:
     stp x22, x21, [sp, #32]
     stp x20, x19, [sp, #48]
     mov x29, sp
-    cbz x4, line72
+    cbz x4, line75
     add x21, x3, x4, lsl #4
     ldp x9, x8, [x3]
     ldp x10, x12, [x0, #56]
@@ -534,43 +533,46 @@ send_prepared:
     add x11, x10, x11
     add x9, x11, x9
     cmp x12, x9
-    b.mi line53
-    ldp x13, x11, [x0, #72]
-    ubfiz x10, x10, #3, #16
-    ldp x14, x15, [x0, #32]
-    rev w12, w9
+    b.mi line56
+    ldp x13, x12, [x0, #72]
+    and x10, x10, #0xffff
+    lsl x11, x10, #3
+    ldp x15, x14, [x0, #32]
     str x9, [x0, #56]
-    add x11, x11, x10, lsl #1
-    lsr w12, w12, #16
-    stp x8, x9, [x11]
-    add x8, x13, x10, lsl #3
-    ldp x11, x13, [x1]
-    sturh w12, [x0, #33]
-    ldp x10, x9, [x1, #16]
-    ldp x17, x16, [x1, #32]
-    ldp x4, x18, [x1, #48]
-    orr x11, x11, x14
-    orr x13, x13, x15
-    stp x10, x9, [x8, #16]
-    stp x11, x13, [x8]
-    stp x17, x16, [x8, #32]
-    stp x4, x18, [x8, #48]
+    add x12, x12, x11, lsl #1
+    stp x8, x9, [x12]
+    rev x8, x10
+    add x10, x13, x11, lsl #3
+    ldp x13, x16, [x1]
+    adds x8, x15, x8, lsr #40
+    ldp x12, x11, [x1, #16]
+    cinc x14, x14, cs
+    ldp x18, x17, [x1, #32]
+    rev w9, w9
+    ldp x5, x4, [x1, #48]
+    orr x8, x13, x8
+    orr x13, x16, x14
+    stp x12, x11, [x10, #16]
+    lsr w9, w9, #16
+    stp x18, x17, [x10, #32]
+    stp x8, x13, [x10]
+    stp x5, x4, [x10, #48]
     dmb oshst
-    ldr x8, [x0, #112]
-    strh w12, [x8, #2]
+    ldr x10, [x0, #112]
+    strh w9, [x10, #2]
     dsb st
-    ldr x8, [x0, #128]
-    stp x11, x13, [x8]
-    stp x10, x9, [x8, #16]
-    stp x17, x16, [x8, #32]
-    stp x4, x18, [x8, #48]
-    eor x8, x8, #0x100
+    ldr x9, [x0, #128]
+    stp x8, x13, [x9]
+    eor x8, x9, #0x100
+    stp x12, x11, [x9, #16]
+    stp x18, x17, [x9, #32]
+    stp x5, x4, [x9, #48]
     hint #0x6
     str x8, [x0, #128]
     add x3, x3, #0x10
     cmp x3, x21
     b.ne line7
-    b line72
+    b line75
     mov x22, x2
     mov x2, x8
     mov x19, x0
@@ -583,7 +585,7 @@ send_prepared:
     mov x3, x23
     mov x0, x19
     cmp w8, #0x2
-    b.eq line49
+    b.eq line52
     adrp x0, placed
     add x0, x0, placed
     adrp x2, placed
@@ -608,7 +610,7 @@ poll_sends:
     ldr w24, [x1, #96]
     mov w19, w2
     ldr x25, [x1, #160]
-    ldr x8, [x0, #40]
+    ldr x8, [x0, #48]
     mov x20, x1
     mov x21, x0
     mov x22, xzr
@@ -619,27 +621,27 @@ poll_sends:
     subs w19, w19, #0x1
     add x22, x9, x22
     b.eq line51
-    ldr x9, [x21, #56]
+    ldr x9, [x21, #64]
     cmp x8, x9
     b.cc line32
     mov x0, x21
     bl out
-    ldp w9, w10, [x21, #72]
-    ldr w8, [x21, #88]
+    ldp w9, w10, [x21, #80]
+    ldr w8, [x21, #32]
     and w8, w9, w8
-    ldr x9, [x21, #32]
+    ldr x9, [x21, #40]
     umaddl x8, w10, w8, x9
-    ldrb w10, [x21, #104]
+    ldrb w10, [x21, #108]
     ldr w9, [x8, #60]
     rev w9, w9
     cmp w10, w9, uxtb
     b.ne line51
     dmb oshld
     and w9, w24, w9, lsr #16
-    ldr w10, [x21, #76]
+    ldr w10, [x21, #84]
     add x9, x23, w9, uxtw #4
     add x8, x8, x10
-    str x8, [x21, #40]
+    str x8, [x21, #48]
     ldr x10, [x9, #8]
     cmp x10, x25
     b.hi line16
