@@ -176,8 +176,8 @@ fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     let direct = [
         (CaseName::DatPost, 1, 87.0),
-        (CaseName::DatPost, 2, 171.0),
-        (CaseName::DatPost, 4, 212.0),
+        (CaseName::DatPost, 2, 154.0),
+        (CaseName::DatPost, 4, 192.0),
         (CaseName::DatReap, 1, 122.0),
         (CaseName::DatSend, 1, 131.5),
         (CaseName::DatReapSend, 1, 115.0),

@@ -26,15 +26,15 @@ TEST(r74_srq_fill_in_iov_order)
     CHECK(memcmp(a.memory + 1024, "klmnopqrst..", 12) == 0);
 }
 
-/* The same for buffers that are posted again and again, with one segment up to four, as soon as their
+/* The same for buffers that are posted again and again, with one segment up to six, as soon as their
  * messages were dequeued. */
 TEST(r74_srq_fill_buffers_posted_again)
 {
-    enum { BUFFERS = 4, SEGMENTS = 4, BYTES = 10 };
+    enum { BUFFERS = 4, SEGMENTS = 6, BYTES = 10 };
     DAT_SRQ_ATTR attr = {BUFFERS, SEGMENTS, 0};
     DAT_SRQ_HANDLE srq;
     struct pair pair;
-    char text[] = "0123456789abcdefghijklmnopqrstuvwxyzABCD";
+    char text[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY";
 
     OK(dat_srq_create(a.ia, a.pz, &attr, &srq));
     pair = pair_on(srq);

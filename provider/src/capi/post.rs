@@ -307,10 +307,41 @@ fn post_staged(staged: Staged<'_>) -> u32 {
     }
 }
 
-/// As [`srq_post_recv`], for two or more segments in the LMR of the last post. A function of its
-/// own, because the slow function saves registers that this one does not need.
+/// As [`srq_post_recv`], for two or more segments in the LMR of the last post. Functions of their
+/// own, because the slow function saves registers that these do not need.
 #[inline(never)]
 extern "C" fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    match count {
+        2 => srq_post_recv_of::<2>(srq, count, iov, cookie),
+        3 => srq_post_recv_of::<3>(srq, count, iov, cookie),
+        4 => srq_post_recv_of::<4>(srq, count, iov, cookie),
+        _ => srq_post_recv_many(srq, count, iov, cookie),
+    }
+}
+
+/// As [`srq_post_recv_several`], for `N` segments, which is also the count: straight-line code
+/// instead of a loop that counts.
+#[inline(never)]
+extern "C" fn srq_post_recv_of<const N: usize>(
+    srq: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+) -> u32 {
+    if let Some(segments) = iov.few(N as i32)
+        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+        && let Some(mut owned) = srq.hot_fast()
+        && let Hot::Srq(owned) = &mut *owned
+        && owned.post_several_fast(segments, cookie)
+    {
+        return SUCCESS;
+    }
+    srq_post_recv_slow(srq, count, iov, cookie)
+}
+
+/// As [`srq_post_recv_several`], for any number of segments.
+#[inline(never)]
+extern "C" fn srq_post_recv_many(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if let Some(segments) = iov.few(count)
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
