@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use rxe_fallback::cm::{Connection, Incoming, Listener, Resolved};
-use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, QpState, SendWr};
+use rxe_fallback::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, QpState, SendOp, SendWr};
 
 use crate::support::{Endpoint, Ends, LIMIT, Shape, TestResult, all_good, cm_event, ensure, open_fds, same};
 use crate::{Suite, suite};
@@ -13,6 +13,7 @@ use crate::{Suite, suite};
 pub(crate) fn suite() -> Suite {
     suite![
         connection_carries_private_data_and_messages,
+        connection_allows_reads_of_queue_pairs_that_were_in_init,
         event_by_event_without_the_blocking_helpers,
         rejection_carries_private_data,
         nobody_listening_is_refused_in_bounded_time,
@@ -99,6 +100,20 @@ fn connection_carries_private_data_and_messages(ends: &Ends) -> TestResult {
     at_a.wait_disconnected_timeout(LIMIT)?;
     a.qp.to_error()?;
     same("QP", a.qp.state()?, QpState::Error)
+}
+
+/// rdma_cm learns from the connection that the peer reads. The QPs of both sides were moved to INIT
+/// before, without the right to be read from.
+fn connection_allows_reads_of_queue_pairs_that_were_in_init(ends: &Ends) -> TestResult {
+    let Pair { a: (a, _at_a), b: (b, _at_b) } = pair(ends)?;
+    for (reader, peer) in [(&a, &b), (&b, &a)] {
+        peer.mr.write_at(512, b"to be read")?;
+        let read = SendOp::Read { remote_addr: peer.sge(512, 10).addr, rkey: peer.mr.rkey() };
+        reader.qp.post_send(&SendWr::new(1, read, &[reader.sge(3072, 10)]))?;
+        all_good(&reader.sent(1)?)?;
+        same("bytes", reader.bytes(3072, 10), b"to be read".to_vec())?;
+    }
+    Ok(())
 }
 
 fn expect(channel: &EventChannel, kind: CmEventKind, token: u64) -> Result<CmEvent, Failed> {
