@@ -71,6 +71,46 @@ TEST(r74_srq_fill_buffers_posted_again)
     }
 }
 
+/* Sends and RDMA Writes take the bytes of their segments in order, with one segment up to six, several
+ * times in the same LMR. */
+TEST(requests_take_their_segments_in_order)
+{
+    enum { SEGMENTS = 6, ROUNDS = 3, TARGET = 64 * ROOM };
+    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_EP_ATTR attr = ep_attr();
+    DAT_RMR_TRIPLET remote = {.rmr_context = a.rmr_context, .virtual_address = (uintptr_t)a.memory + TARGET};
+    DAT_EP_HANDLE client;
+    struct pair pair;
+
+    attr.max_request_iov = attr.max_rdma_write_iov = SEGMENTS;
+    OK(dat_ep_create(b.ia, b.pz, b.recv, b.req, b.conn, &attr, &client));
+    pair = joined(ep_on(&a, srq, a.recv, NULL), client);
+    for (int i = 0; i < MEMORY; i++)
+        b.memory[i] = (char)(i * 7 + i / 256);
+    for (int n = 0; n < SEGMENTS * ROUNDS; n++) {
+        int segments = n / ROUNDS + 1, length = 0;
+        DAT_LMR_TRIPLET iov[SEGMENTS];
+        char expected[SEGMENTS * 10];
+
+        for (int at = 0; at < segments; at++) {
+            int from = (100 - at) * ROOM + at, bytes = 10 - at;
+
+            iov[at] = piece(&b, from, bytes);
+            memcpy(expected + length, b.memory + from, bytes);
+            length += bytes;
+        }
+        memset(a.memory, '.', TARGET + ROOM);
+        remote.segment_length = length;
+        OK(post(srq, 0, ROOM));
+        OK(dat_ep_post_send(pair.client, segments, iov, as_cookie(1), DAT_COMPLETION_SUPPRESS_FLAG));
+        OK(dat_ep_post_rdma_write(pair.client, segments, iov, as_cookie(2), &remote, 0));
+        REQUEST_ENDS(pair, DAT_DTO_SUCCESS);
+        TAKEN(a.recv, pair.server, length);
+        CHECK(memcmp(a.memory, expected, length) == 0 && a.memory[length] == '.');
+        CHECK(memcmp(a.memory + TARGET, expected, length) == 0 && a.memory[TARGET + length] == '.');
+    }
+}
+
 /* The completion is on the EVD of the EP that took the buffer, names that EP, and has every field
  * written (R75, R76). */
 TEST(r77_srq_completion_fields)

@@ -235,6 +235,57 @@ fn each_request_has_the_same_bytes_as_one_that_is_posted() {
 }
 
 /// Random batches, around the ring many times: longer than the room, with errors, given up.
+/// Posts these segments as an array to one queue and as a slice to another.
+fn as_array_and_slice<const N: usize>(queues: &mut [Queue; 2], segments: [DataSeg; N]) {
+    for n in 0..3 {
+        let [by_array, by_slice] = queues.each_mut();
+        let released = [
+            match n {
+                0 => by_array.sq.post(Wr::send(segments).signalled(), n),
+                1 => by_array.sq.post(Wr::write(THERE, segments).solicited(), n),
+                _ => by_array.sq.post(Wr::send(segments).fenced().signalled(), n),
+            },
+            match n {
+                0 => by_slice.sq.post(Wr::send(&segments[..]).signalled(), n),
+                1 => by_slice.sq.post(Wr::write(THERE, &segments[..]).solicited(), n),
+                _ => by_slice.sq.post(Wr::send(&segments[..]).fenced().signalled(), n),
+            },
+        ];
+        assert_eq!(released, [Ok(()), Ok(())]);
+        assert_eq!(queues[0].wqes(), queues[1].wqes(), "{segments:?}");
+        let rung = queues.each_ref().map(|queue| {
+            let (_, record, register) = queue.contents();
+            let wqe = |half: &[u64]| half[..2 * (half[0].to_be() as usize & 63)].to_vec();
+            (record, register.chunks(32).map(wqe).collect::<Vec<_>>())
+        });
+        assert_eq!(rung[0], rung[1], "{segments:?}");
+        for queue in &mut *queues {
+            let (first, _) = queue.sq.outstanding().next().unwrap();
+            assert_eq!(queue.sq.complete(first).unwrap().cookie, n);
+        }
+    }
+}
+
+/// Also with empty segments, which the device must not see, and with more segments than a block has
+/// room for.
+#[test]
+fn an_array_of_segments_is_posted_as_a_slice_of_them() {
+    let mut queues = [(), ()].map(|()| Queue::new(Transport::Connected));
+    let [a, b, c] = [1, 2, 3].map(|n| DataSeg::new(n << 40, n as u32 * 100, n as u32));
+    let empty = DataSeg::new(1, 0, 1);
+    // The ring ends several times.
+    for _ in 0..8 {
+        as_array_and_slice(&mut queues, [a]);
+        as_array_and_slice(&mut queues, [a, b]);
+        as_array_and_slice(&mut queues, [a, b, c]);
+        as_array_and_slice(&mut queues, [a, b, c, a]);
+        as_array_and_slice(&mut queues, [a, empty]);
+        as_array_and_slice(&mut queues, [a, empty, c, b]);
+        as_array_and_slice(&mut queues, [empty, empty]);
+        as_array_and_slice(&mut queues, []);
+    }
+}
+
 #[test]
 fn random_batches_leave_the_queue_as_chains_do() {
     let mut seed = 7_u64;

@@ -3,13 +3,15 @@
 use crate::*;
 use doorbell::{
     AsyncObject, CompletionFlags, ConnectionEventKind, Direction, DtoStatus, EpAttr, EpChange, EpCounter,
-    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, WATERMARK_INFINITE, reason,
+    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     requests_in_the_lmr_of_the_last_are_checked,
+    requests_of_several_segments_take_them_in_order,
+    requests_of_several_segments_are_checked,
     the_end_of_a_connection_stops_fast_sends,
     receives_in_the_lmr_of_the_last_are_checked,
     watermarks_see_each_receive,
@@ -80,6 +82,130 @@ fn requests_in_the_lmr_of_the_last_are_checked() {
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
 }
 
+/// Two EPs; the requests of the client have up to six segments. The SRQ holds no buffer.
+fn pair_for_several_segments(rig: &Rig) -> (Pair, Srq) {
+    let srq = rig.server.srq(8);
+    let attr = EpAttr { max_request_iov: 6, max_rdma_write_iov: 6, ..EpAttr::default() };
+    let pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
+    (pair, srq)
+}
+
+/// `n` segments of this LMR, each 32 bytes before the one before it, and of different lengths.
+fn backwards(lmr: &Lmr, n: usize) -> Vec<LmrTriplet> {
+    (0..n).map(|k| lmr.triplet((n - k) * 32, 10 - k)).collect()
+}
+
+/// Sends these segments and writes them to the peer's memory. The peer has to get their bytes, one
+/// segment after the other: byte `i` of each LMR of the client is `i`.
+#[track_caller]
+fn send_and_write(rig: &Rig, pair: &mut Pair, srq: &mut Srq, segments: &[(&Lmr, LmrTriplet)]) {
+    let list: Vec<_> = segments.iter().map(|(_, segment)| *segment).collect();
+    let bytes = |(lmr, segment): &(&Lmr, LmrTriplet)| {
+        let at = (segment.virtual_address - lmr.address()) as u8;
+        (0..segment.segment_length as u8).map(move |i| at + i)
+    };
+    let expected: Vec<u8> = segments.iter().flat_map(bytes).collect();
+    let len = expected.len() as u32;
+    rig.server.lmr.write(0, &[255; 256]).unwrap();
+    srq.post_recv(&[rig.server.lmr.triplet(0, 128)], 1).unwrap();
+    pair.client.post_send(&list, 5, NONE).unwrap();
+    let to = RmrTriplet {
+        virtual_address: rig.server.lmr.address() + 128,
+        segment_length: len,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    pair.client.post_rdma_write(&list, 6, to, NONE).unwrap();
+    for cookie in [5, 6] {
+        let done = dto(&rig.client.request);
+        assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, cookie, len));
+    }
+    let came = dto(&rig.server.recv);
+    assert_eq!((came.status, came.length), (DtoStatus::Success, len));
+    let mut got = [0; 256];
+    rig.server.lmr.read(0, &mut got).unwrap();
+    for half in got.chunks(128) {
+        assert_eq!(half[..expected.len()], expected, "{list:?}");
+        assert_eq!(half[expected.len()], 255);
+    }
+}
+
+/// Sends and RDMA Writes of two to six segments, at first with a look at the table of LMRs and then
+/// without, in one LMR, in two, and with an empty segment among them.
+fn requests_of_several_segments_take_them_in_order() {
+    let rig = Rig::patient();
+    let (mut pair, mut srq) = pair_for_several_segments(&rig);
+    let side = &rig.client;
+    let made = || Lmr::create(&side.ia, &side.pz, 256, all_privileges()).unwrap();
+    let (lmr, other) = (made(), made());
+    let content: Vec<u8> = (0..=255).collect();
+    for lmr in [&lmr, &other] {
+        lmr.write(0, &content).unwrap();
+    }
+    for n in [2, 3, 4, 5, 6, 3, 2] {
+        let mut list: Vec<_> = backwards(&lmr, n).into_iter().map(|segment| (&lmr, segment)).collect();
+        for _ in 0..3 {
+            send_and_write(&rig, &mut pair, &mut srq, &list);
+        }
+        for at in 0..n {
+            let was = list[at];
+            list[at] = (&other, other.triplet(at * 16, 9));
+            send_and_write(&rig, &mut pair, &mut srq, &list);
+            list[at] = (&lmr, lmr.triplet(at * 16, 0));
+            send_and_write(&rig, &mut pair, &mut srq, &list);
+            list[at] = was;
+            send_and_write(&rig, &mut pair, &mut srq, &list);
+        }
+    }
+}
+
+/// Requests of several segments in the LMR of the last one pass the same checks as any other.
+fn requests_of_several_segments_are_checked() {
+    let rig = Rig::patient();
+    let (mut pair, mut srq) = pair_for_several_segments(&rig);
+    let side = &rig.client;
+    let content: Vec<u8> = (0..=255).collect();
+    for n in 2..=4 {
+        let lmr = Lmr::create(&side.ia, &side.pz, 256, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).unwrap();
+        lmr.write(0, &content).unwrap();
+        let list = backwards(&lmr, n);
+        let both: Vec<_> = list.iter().map(|segment| (&lmr, *segment)).collect();
+        for _ in 0..2 {
+            send_and_write(&rig, &mut pair, &mut srq, &both);
+        }
+        let client = &mut pair.client;
+        let len: u32 = list.iter().map(|segment| segment.segment_length).sum();
+        let to = |segment_length| RmrTriplet {
+            virtual_address: rig.server.lmr.address(),
+            segment_length,
+            rmr_context: rig.server.lmr.rmr_context(),
+        };
+        for at in 0..n {
+            let mut bad = list.clone();
+            for beyond in [lmr.address() - 1, lmr.address() + 256 - 5, u64::MAX - 3] {
+                bad[at].virtual_address = beyond;
+                let refused = Err(PostError::OutOfBounds(at as u32));
+                assert_eq!(client.post_send(&bad, 0, NONE), refused);
+                assert_eq!(client.post_rdma_write(&bad, 0, to(len), NONE), refused);
+            }
+        }
+        assert_eq!(client.post_rdma_write(&list, 0, to(len - 1), NONE), Err(PostError::Length));
+        assert_eq!(client.post_send(&list, 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
+        let most = client.query().unwrap().attr.max_request_iov as usize;
+        let too_many = client.post_send(&vec![list[0]; most + 1], 0, NONE);
+        assert!(matches!(too_many, Err(PostError::TooManySegments { .. })), "{too_many:?}");
+        // A freed LMR is forgotten.
+        lmr.free().unwrap();
+        let gone = Err(PostError::NoSuchLmr(0, Direction::Read));
+        assert_eq!(client.post_send(&list, 0, NONE), gone);
+        assert_eq!(client.post_rdma_write(&list, 0, to(len), NONE), gone);
+        expect_nothing(&side.request);
+    }
+    // As many as the queue holds, and one more.
+    let list = backwards(&side.lmr, 3);
+    let full = (0..).find_map(|_| pair.client.post_send(&list, 0, CompletionFlags::SUPPRESS).err());
+    assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
+}
+
 /// After the end of its connection an EP flushes Sends, and does not give them to the device.
 fn the_end_of_a_connection_stops_fast_sends() {
     let rig = Rig::new();
@@ -89,9 +215,11 @@ fn the_end_of_a_connection_stops_fast_sends() {
     let local = rig.client.lmr.triplet(0, 64);
     send_twice(&rig, &mut pair, local);
     rig.disconnect(&pair);
-    pair.client.post_send(&[local], 6, NONE).unwrap();
-    let flushed = dto(&rig.client.request);
-    assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 6));
+    for segments in [&[local][..], &[local, local]] {
+        pair.client.post_send(segments, 6, NONE).unwrap();
+        let flushed = dto(&rig.client.request);
+        assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 6));
+    }
     pair.client.reset().unwrap();
     let refused = pair.client.post_send(&[local], 7, NONE);
     assert!(matches!(refused, Err(PostError::EpState(_))), "{refused:?}");

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The data that a request sends, or the memory that it reads into: [`Inline`], [`InlineParts`],
-/// [`DataSeg`], `&[DataSeg]`, or `()` for none.
+/// [`DataSeg`], `[DataSeg; N]`, `&[DataSeg]`, or `()` for none.
 pub trait Data: Copy + sealed::Sealed {
     /// 16-byte units of the data.
     #[doc(hidden)]
@@ -41,6 +41,7 @@ mod sealed {
     impl Sealed for super::InlineParts<'_> {}
     impl Sealed for super::DataSeg {}
     impl Sealed for &[super::DataSeg] {}
+    impl<const N: usize> Sealed for [super::DataSeg; N] {}
     impl Sealed for super::Sges<'_> {}
     impl Sealed for super::EightBytes<'_> {}
     impl Sealed for crate::dv::InlineSges<'_> {}
@@ -177,6 +178,29 @@ impl Data for &[DataSeg] {
     #[inline(always)]
     fn write(self, out: &mut Units<'_>) {
         self.iter().for_each(|seg| seg.write(out));
+    }
+}
+
+/// A few segments, whose number the compiler knows: shorter code than for a slice.
+impl<const N: usize> Data for [DataSeg; N] {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        self.as_slice().units()
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        self.as_slice().write(out);
+    }
+
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        self.iter().all(|seg| seg.byte_count() != 0)
+    }
+
+    #[inline(always)]
+    fn load(self, out: &mut Registers) {
+        self.iter().for_each(|seg| out.push(seg.to_words()));
     }
 }
 

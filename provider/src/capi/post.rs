@@ -6,8 +6,8 @@
 //!   others.
 //! - a Send by the direct path, of one segment in the LMR of the last request: the lock of the EP's
 //!   requests, by the door of the handle slot.
-//! - another request or receive of one segment in the LMR of the last one: the biased lock of the
-//!   EP's handle slot, then that of the ring.
+//! - another request or receive of one segment in the LMR of the last one, or a Send or an RDMA Write
+//!   of two to four: the biased lock of the EP's handle slot, then that of the ring.
 //! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
 
 use super::code::{Code, SUCCESS, guard};
@@ -41,11 +41,12 @@ pub(super) fn request(
     object.ep.inner.post_request(kind, segments, info(cookie), flags).map_err(|e| Code::post(e, arg))
 }
 
-/// Posts a request of one segment in the LMR of the EP's last request. Takes no lock but the biased
-/// locks of the handle slot and of the EP's requests, which this thread may come to own. Returns
-/// false without posting in all other cases; then [`request`] posts, or gives the error.
+/// Posts a request of one segment in the LMR of the EP's last request, or a Send or an RDMA Write of
+/// a few. Takes no lock but the biased locks of the handle slot and of the EP's requests, which this
+/// thread may come to own. Returns false without posting in all other cases; then [`request`] posts,
+/// or gives the error.
 #[inline(always)]
-fn one_segment(
+fn in_last_lmr(
     ep: Handle,
     kind: RequestKind,
     count: i32,
@@ -59,6 +60,44 @@ fn one_segment(
         && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
     {
         pair.post_one_segment(kind, segment, cookie, CompletionFlags::from_bits_retain(flags))
+    } else {
+        few_segments(ep, kind, count, iov, cookie, flags)
+    }
+}
+
+/// As [`in_last_lmr`], for two to four segments.
+#[inline(never)]
+fn few_segments(
+    ep: Handle,
+    kind: RequestKind,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> bool {
+    match count {
+        2 => these_segments::<2>(ep, kind, iov, cookie, flags),
+        3 => these_segments::<3>(ep, kind, iov, cookie, flags),
+        4 => these_segments::<4>(ep, kind, iov, cookie, flags),
+        _ => false,
+    }
+}
+
+/// As [`few_segments`], for `N` segments: straight-line code instead of loops that count.
+#[inline(always)]
+fn these_segments<const N: usize>(
+    ep: Handle,
+    kind: RequestKind,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> bool {
+    if let Some(segments) = iov.few(N as i32)
+        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
+        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
+    {
+        pair.post_few_segments(kind, segments, cookie, CompletionFlags::from_bits_retain(flags))
     } else {
         false
     }
@@ -74,10 +113,12 @@ pub(super) extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
+    if !likely(count == 1) {
+        return ep_post_send_several(ep, count, iov, cookie, flags);
+    }
     // `post_send_fast` looks at the flags, too. Here, where no lock is held, it is a plain branch.
     let posts = CompletionFlags::from_bits_retain(flags);
-    if likely(count == 1)
-        && let Some(segments) = iov.some()
+    if let Some(segments) = iov.some()
         && likely(CompletionFlags::SUPPRESS.contains(posts))
         && let Some(mut requests) = ep.requests_of_ep()
     {
@@ -128,8 +169,10 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    if likely(count == 1)
-        && let Some(segments) = iov.some()
+    if !likely(count == 1) {
+        return ep_post_send_several(ep, count, iov, cookie, flags);
+    }
+    if let Some(segments) = iov.some()
         && let Some(owned) = ep.hot_fast()
         && let Hot::EpByVerbs(pair) = &*owned
         && let Some(segment) = segments.first()
@@ -140,9 +183,36 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     ep_post_send_shared(ep, count, iov, cookie, flags)
 }
 
+/// As [`ep_post_send`], on either path, for any number of segments but one.
+#[inline(never)]
+extern "C" fn ep_post_send_several(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    let posted = match count {
+        2 => send_these::<2>(ep, iov, cookie, flags),
+        3 => send_these::<3>(ep, iov, cookie, flags),
+        4 => send_these::<4>(ep, iov, cookie, flags),
+        _ => false,
+    };
+    if posted {
+        return SUCCESS;
+    }
+    guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
+}
+
+/// [`these_segments`] of a Send. A function of its own is shorter.
+#[inline(never)]
+fn send_these<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> bool {
+    these_segments::<N>(ep, RequestKind::Send, iov, cookie, flags)
+}
+
 #[inline(never)]
 extern "C" fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
-    if one_segment(ep, RequestKind::Send, count, iov, cookie, flags) {
+    if in_last_lmr(ep, RequestKind::Send, count, iov, cookie, flags) {
         return SUCCESS;
     }
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
@@ -199,7 +269,7 @@ pub(super) extern "C" fn ep_post_rdma_read(
     flags: u32,
 ) -> u32 {
     if let Some(remote) = remote.get()
-        && one_segment(ep, RequestKind::Read(remote), count, iov, cookie, flags)
+        && in_last_lmr(ep, RequestKind::Read(remote), count, iov, cookie, flags)
     {
         return SUCCESS;
     }
@@ -241,7 +311,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
     flags: u32,
 ) -> u32 {
     if let Some(remote) = remote.get()
-        && one_segment(ep, RequestKind::Write(remote), count, iov, cookie, flags)
+        && in_last_lmr(ep, RequestKind::Write(remote), count, iov, cookie, flags)
     {
         return SUCCESS;
     }

@@ -333,6 +333,24 @@ impl LkeyCache {
         self.is_alive().then_some(|segment: &LmrTriplet| self.lmr.key(segment, true))
     }
 
+    /// As [`LkeyCache::key`], for all segments of a post. The sum of their lengths, which comes with
+    /// them, is not above the length of the longest segment either.
+    #[inline(always)]
+    pub(crate) fn sges<const N: usize>(&self, segments: &[LmrTriplet; N]) -> Option<([Sge; N], u32)> {
+        let lmr = self.live()?;
+        let mut sges = [Sge::default(); N];
+        let mut length = 0;
+        for (sge, segment) in sges.iter_mut().zip(segments) {
+            if !lmr.contains(segment) {
+                return None;
+            }
+            let &LmrTriplet { virtual_address: addr, segment_length: len, .. } = segment;
+            *sge = Sge { addr, len, lkey: lmr.lkey };
+            length += u64::from(len);
+        }
+        Some((sges, u32::try_from(length).ok().filter(|length| *length <= lmr.longest)?))
+    }
+
     /// As [`LkeyCache::key`], for a queue that takes segments of any length on the direct path: the
     /// segment for the device.
     #[inline(always)]

@@ -1,10 +1,12 @@
-//! Posts in common cases: one segment, in the LMR or the pool of the last post to the queue.
+//! Posts in common cases: one segment, or a few for a Send or an RDMA Write, in the LMR or the pool
+//! of the last post to the queue.
 //!
 //! Functions that return false have not posted. Then the functions of `ep/post.rs` and `ep/recv.rs`
 //! make all checks, and post or give the error.
 
 use super::RequestKind;
-use crate::datapath::{MOST_IN_BLOCK, Record, SendQueue, WrInfo};
+use super::post::send_flags;
+use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, SendQueue, WrInfo};
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
@@ -28,6 +30,38 @@ impl QueuePair {
             return false;
         }
         self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
+    }
+
+    /// As [`QueuePair::post_one_segment`], for a Send or an RDMA Write of two to four segments.
+    #[inline(never)]
+    pub(crate) fn post_few(
+        &self,
+        kind: RequestKind,
+        segments: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        match *segments {
+            [a, b] => self.post_few_segments(kind, &[a, b], cookie, flags),
+            [a, b, c] => self.post_few_segments(kind, &[a, b, c], cookie, flags),
+            [a, b, c, d] => self.post_few_segments(kind, &[a, b, c, d], cookie, flags),
+            _ => false,
+        }
+    }
+
+    /// As [`QueuePair::post_few`], for a number of segments that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn post_few_segments<const N: usize>(
+        &self,
+        kind: RequestKind,
+        segments: &[LmrTriplet; N],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+            return false;
+        }
+        self.requests.lock().post_few(kind, segments, cookie, flags)
     }
 
     /// As [`Requests::post_send_fast`], for a thread that shares the requests with others.
@@ -112,6 +146,45 @@ impl Requests {
         }
         self.posted.add(op, length.into());
         true
+    }
+}
+
+impl Requests {
+    /// Posts a Send or an RDMA Write of several segments if the LMR of the last request contains
+    /// them, and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    #[inline(always)]
+    fn post_few<const N: usize>(
+        &mut self,
+        kind: RequestKind,
+        segments: &[LmrTriplet; N],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        if N > self.max_iov || self.ring.room() == 0 {
+            return false;
+        }
+        // There is an LMR only while the EP is connected.
+        let Some((sges, length)) = self.last.sges(segments) else { return false };
+        let (op, verb, solicits) = match kind {
+            RequestKind::Send => (DtoOp::Send, SendOp::Send, true),
+            RequestKind::Write(to) if length <= to.segment_length => {
+                let verb = SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context };
+                (DtoOp::RdmaWrite, verb, false)
+            }
+            _ => return false,
+        };
+        let request = Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, op, length);
+        if let SendQueue::Direct(queue) = &mut self.queue
+            && queue.post_few(request, verb, sges, send_flags(flags, solicits))
+        {
+            self.add(request);
+            self.posted.add(op, length.into());
+            return true;
+        }
+        self.post(request, solicits, |queue, record, flags| {
+            queue.post(&Outgoing { record, op: verb, sges: &sges, flags, to: None })
+        })
+        .is_ok()
     }
 }
 

@@ -250,7 +250,7 @@ impl Ep {
     }
 
     /// Posts a request without a look at the table of LMRs if it has one segment in the LMR of the
-    /// request before.
+    /// request before, or is a Send or an RDMA Write of two to four.
     #[inline(always)]
     fn post_request(
         &mut self,
@@ -259,9 +259,12 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        if let [segment] = iov
-            && self.inner.pair.post_one_segment(kind, segment, cookie, flags)
-        {
+        let posted = match iov {
+            [segment] => self.inner.pair.post_one_segment(kind, segment, cookie, flags),
+            [_, _, ..] => self.inner.pair.post_few(kind, iov, cookie, flags),
+            [] => false,
+        };
+        if posted {
             return Ok(());
         }
         self.inner.post_request(kind, iov, WrInfo { cookie, ..WrInfo::default() }, flags)

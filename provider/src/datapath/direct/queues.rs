@@ -115,11 +115,11 @@ impl Taker for Chain<'_, Request> {
 
 /// Passes a request on, except a bind.
 fn put(to: &mut impl Taker, request: &Outgoing<'_>) -> Result<(), Refusal> {
-    // One segment is the common case, so only one segment is cleared.
-    if request.sges.len() <= 1 {
-        put_from(to, request, &mut [NO_SEGMENT])
-    } else {
-        put_from(to, request, &mut [NO_SEGMENT; MAX_IOV])
+    // Few segments are the common case, so only few are cleared.
+    match request.sges.len() {
+        ..=1 => put_from(to, request, &mut [NO_SEGMENT]),
+        2..=4 => put_from(to, request, &mut [NO_SEGMENT; 4]),
+        _ => put_from(to, request, &mut [NO_SEGMENT; MAX_IOV]),
     }
 }
 
@@ -185,6 +185,25 @@ impl DirectSends {
             SendOp::Send => Wr::send(data),
             SendOp::Write { remote_addr, rkey } => Wr::write(remote(remote_addr, rkey), data),
             SendOp::Read { remote_addr, rkey } => Wr::read(remote(remote_addr, rkey), data),
+            _ => return false,
+        };
+        self.queue.post_in_span(&with_flags(wr, flags), request)
+    }
+
+    /// As [`DirectSends::post_one`], for a Send or an RDMA Write of several segments. Also returns
+    /// false if it needs more than one block.
+    #[inline(always)]
+    pub(crate) fn post_few<const N: usize>(
+        &mut self,
+        request: Request,
+        op: SendOp<'_>,
+        sges: [Sge; N],
+        flags: SendFlags,
+    ) -> bool {
+        let data = sges.map(|sge| DataSeg::new(sge.addr, sge.len, sge.lkey));
+        let wr = match op {
+            SendOp::Send => Wr::send(data),
+            SendOp::Write { remote_addr, rkey } => Wr::write(Remote { addr: remote_addr, rkey }, data),
             _ => return false,
         };
         self.queue.post_in_span(&with_flags(wr, flags), request)
