@@ -320,7 +320,11 @@ pub fn plan(quick: bool) -> Vec<Spec> {
     plan.extend(of_dat.map(|case| spec(case, 1, 1, 1023)));
     plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 4095)));
     if !quick {
-        plan.extend([spec(DatTwoThreads, 1, 1, 4095), spec(DatPostCrowd, 1, 1, 1023)]);
+        plan.extend([
+            spec(DatSend, 1, 2, 1023),
+            spec(DatTwoThreads, 1, 1, 4095),
+            spec(DatPostCrowd, 1, 1, 1023),
+        ]);
     }
     plan
 }

@@ -180,6 +180,7 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 4, 192.0),
         (CaseName::DatReap, 1, 122.0),
         (CaseName::DatSend, 1, 131.5),
+        (CaseName::DatSend, 2, 312.0),
         (CaseName::DatReapSend, 1, 115.0),
         (CaseName::DatEmpty, 1, 90.0),
         (CaseName::DatEmptySends, 1, 74.0),
@@ -191,6 +192,7 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 4, 313.0),
         (CaseName::DatReap, 1, 406.0),
         (CaseName::DatSend, 1, 474.0),
+        (CaseName::DatSend, 2, 692.0),
         (CaseName::DatReapSend, 1, 291.0),
         (CaseName::DatAnswer, 1, 1_375.0),
     ];
