@@ -484,11 +484,12 @@ TEST(r20_no_memory_in_rdma_core)
 
 TEST(no_thread_for_an_ia)
 {
+    unsigned threads = provider_threads();
     struct holdings before;
 
     OK(open_ia());
     close_ia();
-    before = holdings();
+    before = holdings_with_threads(threads);
     no_threads = 1;
     EXPECT_TYPE(DAT_INSUFFICIENT_RESOURCES, open_ia());
     no_threads = 0;

@@ -136,15 +136,22 @@ static unsigned provider_threads(void)
     return n;
 }
 
-/* The counts while no IA is open. */
-static struct holdings holdings_at_rest(void)
+/* The counts once the provider has this number of threads. The kernel may list a thread for a moment
+ * after it has ended. */
+static struct holdings holdings_with_threads(unsigned threads)
 {
     long long end = now_ms() + LONG_TIME / 1000;
 
-    while (provider_threads() > 0 && now_ms() < end)
+    while (provider_threads() != threads && now_ms() < end)
         poll(NULL, 0, 1);
-    CHECK(provider_threads() == 0);
+    CHECK(provider_threads() == threads);
     return holdings();
+}
+
+/* The counts while no IA is open. */
+static struct holdings holdings_at_rest(void)
+{
+    return holdings_with_threads(0);
 }
 
 /* What each descriptor of this process stands for. */
