@@ -19,6 +19,7 @@ use super::raw::{In, likely};
 use crate::datapath::WrInfo;
 use crate::datapath::verbs::{Refused, Staged};
 use crate::ep::RequestKind;
+use crate::queue_pair::QueuePair;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
 fn info(cookie: u64) -> WrInfo {
@@ -41,12 +42,24 @@ pub(super) fn request(
     object.ep.inner.post_request(kind, segments, info(cookie), flags).map_err(|e| Code::post(e, arg))
 }
 
-/// Posts a request of one segment in the LMR of the EP's last request, or a Send or an RDMA Write of
-/// a few. Takes no lock but the biased locks of the handle slot and of the EP's requests, which this
-/// thread may come to own. Returns false without posting in all other cases; then [`request`] posts,
-/// or gives the error.
+/// Posts to an EP on either path with the biased lock of its handle slot, which this thread may come
+/// to own. False without a call of `post` if the handle names no such EP.
 #[inline(always)]
-fn in_last_lmr(
+fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
+    if let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
+        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
+    {
+        post(pair)
+    } else {
+        false
+    }
+}
+
+/// Posts a request of one segment in the LMR of the EP's last request. Takes no lock but the biased
+/// locks of the handle slot and of the EP's requests, which this thread may come to own. Returns
+/// false without posting in all other cases; then [`request`] posts, or gives the error.
+#[inline(always)]
+fn one_segment(
     ep: Handle,
     kind: RequestKind,
     count: i32,
@@ -54,50 +67,13 @@ fn in_last_lmr(
     cookie: u64,
     flags: u32,
 ) -> bool {
+    // Not by `with_queues`: 2 instructions more for each Send.
     if count == 1
         && let Some([segment]) = iov.few(1)
         && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
         && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
     {
         pair.post_one_segment(kind, segment, cookie, CompletionFlags::from_bits_retain(flags))
-    } else {
-        few_segments(ep, kind, count, iov, cookie, flags)
-    }
-}
-
-/// As [`in_last_lmr`], for two to four segments.
-#[inline(never)]
-fn few_segments(
-    ep: Handle,
-    kind: RequestKind,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    flags: u32,
-) -> bool {
-    match count {
-        2 => these_segments::<2>(ep, kind, iov, cookie, flags),
-        3 => these_segments::<3>(ep, kind, iov, cookie, flags),
-        4 => these_segments::<4>(ep, kind, iov, cookie, flags),
-        _ => false,
-    }
-}
-
-/// As [`few_segments`], for `N` segments: straight-line code instead of loops that count.
-#[inline(always)]
-fn these_segments<const N: usize>(
-    ep: Handle,
-    kind: RequestKind,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    flags: u32,
-) -> bool {
-    if let Some(segments) = iov.few(N as i32)
-        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
-        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
-        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
-    {
-        pair.post_few_segments(kind, segments, cookie, CompletionFlags::from_bits_retain(flags))
     } else {
         false
     }
@@ -193,9 +169,9 @@ extern "C" fn ep_post_send_several(
     flags: u32,
 ) -> u32 {
     let posted = match count {
-        2 => send_these::<2>(ep, iov, cookie, flags),
-        3 => send_these::<3>(ep, iov, cookie, flags),
-        4 => send_these::<4>(ep, iov, cookie, flags),
+        2 => send_of::<2>(ep, iov, cookie, flags),
+        3 => send_of::<3>(ep, iov, cookie, flags),
+        4 => send_of::<4>(ep, iov, cookie, flags),
         _ => false,
     };
     if posted {
@@ -204,15 +180,40 @@ extern "C" fn ep_post_send_several(
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
 }
 
-/// [`these_segments`] of a Send. A function of its own is shorter.
+/// As [`one_segment`], for a Send of `N` segments: straight-line code instead of loops that count.
 #[inline(never)]
-fn send_these<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> bool {
-    these_segments::<N>(ep, RequestKind::Send, iov, cookie, flags)
+fn send_of<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> bool {
+    let flags = CompletionFlags::from_bits_retain(flags);
+    if let Some(segments) = iov.few(N as i32)
+        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+    {
+        with_queues(ep, |pair| pair.post_few_segments(RequestKind::Send, segments, cookie, flags))
+    } else {
+        false
+    }
+}
+
+/// As [`one_segment`], for an RDMA Write of two to four segments.
+#[inline(never)]
+fn write_of_few(
+    ep: Handle,
+    to: RmrTriplet,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> bool {
+    let flags = CompletionFlags::from_bits_retain(flags);
+    if let Some(segments) = iov.few(count) {
+        with_queues(ep, |pair| pair.post_few(RequestKind::Write(to), segments, cookie, flags))
+    } else {
+        false
+    }
 }
 
 #[inline(never)]
 extern "C" fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
-    if in_last_lmr(ep, RequestKind::Send, count, iov, cookie, flags) {
+    if one_segment(ep, RequestKind::Send, count, iov, cookie, flags) {
         return SUCCESS;
     }
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
@@ -269,7 +270,7 @@ pub(super) extern "C" fn ep_post_rdma_read(
     flags: u32,
 ) -> u32 {
     if let Some(remote) = remote.get()
-        && in_last_lmr(ep, RequestKind::Read(remote), count, iov, cookie, flags)
+        && one_segment(ep, RequestKind::Read(remote), count, iov, cookie, flags)
     {
         return SUCCESS;
     }
@@ -311,7 +312,8 @@ pub(super) extern "C" fn ep_post_rdma_write(
     flags: u32,
 ) -> u32 {
     if let Some(remote) = remote.get()
-        && in_last_lmr(ep, RequestKind::Write(remote), count, iov, cookie, flags)
+        && (one_segment(ep, RequestKind::Write(remote), count, iov, cookie, flags)
+            || write_of_few(ep, remote, count, iov, cookie, flags))
     {
         return SUCCESS;
     }

@@ -147,9 +147,7 @@ impl Requests {
         self.posted.add(op, length.into());
         true
     }
-}
 
-impl Requests {
     /// Posts a Send or an RDMA Write of several segments if the LMR of the last request contains
     /// them, and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]

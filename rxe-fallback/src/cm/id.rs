@@ -349,18 +349,16 @@ impl CmId {
     /// # Errors
     /// As [`CmId::qp_to_rts`].
     pub fn qp_to_rts_with(&self, qp: &Qp, own: &OwnAttr) -> Result<()> {
-        // rdma_cm knows the remote access flags of the connection only now. A QP that is in INIT
-        // already takes them on its way to RTR.
+        // rdma_cm knows the remote access flags of the connection only now.
         let (init, init_mask) = self.init_qp_attr(QpState::Init)?;
-        let late = qp.init_port() == Some(init.0.port_num);
-        if !late {
-            qp.modify(&init, init_mask)?;
-        }
         let (mut attr, mut mask) = self.init_qp_attr(QpState::Rtr)?;
-        if late {
+        if qp.init_port() == Some(init.0.port_num) {
+            // The QP is in INIT, and takes them on its way to RTR.
             attr.0.qp_access_flags = init.0.qp_access_flags;
             attr.0.pkey_index = init.0.pkey_index;
             mask |= init_mask & (AttrMask::ACCESS_FLAGS | AttrMask::PKEY_INDEX);
+        } else {
+            qp.modify(&init, init_mask)?;
         }
         let set = |field: &mut u8, to: Option<u8>| *field = to.unwrap_or(*field);
         set(&mut attr.0.max_dest_rd_atomic, own.responder_resources);
