@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_in_the_lmr_of_the_last_are_checked,
     requests_of_several_segments_take_them_in_order,
     requests_of_several_segments_are_checked,
+    requests_have_no_more_segments_than_their_ep_takes,
     the_end_of_a_connection_stops_fast_sends,
     receives_in_the_lmr_of_the_last_are_checked,
     watermarks_see_each_receive,
@@ -204,6 +205,28 @@ fn requests_of_several_segments_are_checked() {
     let list = backwards(&side.lmr, 3);
     let full = (0..).find_map(|_| pair.client.post_send(&list, 0, CompletionFlags::SUPPRESS).err());
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
+}
+
+/// An EP for two segments refuses three, also after a request of two in the same LMR.
+fn requests_have_no_more_segments_than_their_ep_takes() {
+    let rig = Rig::patient();
+    let attr = EpAttr { max_request_iov: 2, max_rdma_write_iov: 2, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
+    let most = pair.client.query().unwrap().attr.max_request_iov as usize;
+    let to = RmrTriplet {
+        virtual_address: rig.server.lmr.address(),
+        segment_length: 256,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    let list = backwards(&rig.client.lmr, most + 1);
+    for _ in 0..2 {
+        pair.client.post_rdma_write(&list[..2], 1, to, NONE).unwrap();
+        assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
+    }
+    for refused in [pair.client.post_send(&list, 2, NONE), pair.client.post_rdma_write(&list, 2, to, NONE)] {
+        assert!(matches!(refused, Err(PostError::TooManySegments { .. })), "{refused:?}");
+    }
+    expect_nothing(&rig.client.request);
 }
 
 /// After the end of its connection an EP flushes Sends, and does not give them to the device.
