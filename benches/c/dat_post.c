@@ -6,9 +6,13 @@
  * CASE is the work of a group of GROUP operations:
  *
  *   post       dat_srq_post_recv
+ *   post-lmrs  the same, the segments of all buffers in turn in two LMRs
  *   reap       dat_evd_dequeue of a receive from the SRQ
  *   both       reap, then post, for each message
  *   send       dat_ep_post_send of 64 bytes, in SEGMENTS segments
+ *   send-lmrs  the same, the segments of all messages in turn in two LMRs
+ *   recv       dat_ep_post_recv to an endpoint without an SRQ
+ *   recv-lmrs  the same, the segments of all buffers in turn in two LMRs
  *   reap-send  dat_evd_dequeue of a send
  *   empty      dat_evd_dequeue of an empty EVD of receives from the SRQ
  *   empty-send dat_evd_dequeue of an empty EVD of sends
@@ -38,29 +42,34 @@ static DAT_SRQ_HANDLE srq;
 static DAT_EP_HANDLE server, client;
 static DAT_EVD_HANDLE received, sent, requests, connections[2];
 static DAT_EVD_HANDLE answered, answers;
-static DAT_LMR_TRIPLET source, pieces[MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
-static int segments, depth, group, endpoints, traps, warm;
+static DAT_LMR_TRIPLET source, pieces[2][MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
+static int segments, lmrs, depth, group, endpoints, traps, warm;
 
 static void make_memory(void)
 {
 	static char memory[(MOST_GROUP + 2) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
-	DAT_LMR_CONTEXT context;
+	DAT_LMR_CONTEXT contexts[2];
 	int i, k;
 
-	context = register_memory(ia, pz, memory, sizeof memory);
+	/* Two LMRs may have the same bytes. */
+	for (i = 0; i < lmrs; i++)
+		contexts[i] = register_memory(ia, pz, memory, sizeof memory);
 	for (i = 0; i < MOST_GROUP; i++) {
 		for (k = 0; k < MOST_SEGMENTS; k++) {
 			targets[i][k].virtual_address = (DAT_VADDR)(uintptr_t)(memory + (i * MOST_SEGMENTS + k) * MESSAGE);
 			targets[i][k].segment_length = MESSAGE;
-			targets[i][k].lmr_context = context;
+			targets[i][k].lmr_context = contexts[(i * segments + k) % lmrs];
 		}
 	}
 	source = targets[0][0];
 	source.virtual_address = (DAT_VADDR)(uintptr_t)(memory + MOST_GROUP * MOST_SEGMENTS * MESSAGE);
-	for (k = 0; k < segments; k++) {
-		pieces[k] = source;
-		pieces[k].segment_length = MESSAGE / segments;
-		pieces[k].virtual_address += k * pieces[k].segment_length;
+	for (i = 0; i < 2; i++) {
+		for (k = 0; k < segments; k++) {
+			pieces[i][k] = source;
+			pieces[i][k].segment_length = MESSAGE / segments;
+			pieces[i][k].virtual_address += k * pieces[i][k].segment_length;
+			pieces[i][k].lmr_context = contexts[(i * segments + k) % lmrs];
+		}
 	}
 	answer_target = source;
 	answer_target.virtual_address += MESSAGE;
@@ -97,7 +106,6 @@ static void make_endpoints(void)
 		ok(dat_ep_create_with_srq(ia, pz, received, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &idle), "an idle endpoint");
 	}
 	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
-	attr.max_recv_iov = 1;
 	ok(dat_ep_create(ia, pz, answers, sent, connections[1], &attr, &client), "dat_ep_create");
 }
 
@@ -201,15 +209,27 @@ static void send_all(void)
 		send_from(client);
 }
 
-/* Sends of SEGMENTS segments. */
+/* Sends of any number of segments and LMRs. */
 static void send_pieces(void)
 {
 	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
 	int i;
 
 	for (i = 0; i < group; i++)
-		if (dat_ep_post_send(client, segments, pieces, cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
+		if (dat_ep_post_send(client, segments, pieces[i % 2], cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
 			abort();
+}
+
+static void post_receives(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++) {
+		DAT_DTO_COOKIE cookie = { .as_64 = i };
+
+		if (dat_ep_post_recv(client, segments, targets[i], cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
+			abort();
+	}
 }
 
 /* A send completes a moment after its message arrives: repeats the dequeue until then. */
@@ -292,6 +312,18 @@ static void wait_for_answers(void)
 	let_sends_complete();
 }
 
+/* Messages take the client's receives; their completions are reaped. */
+static void use_receives(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		send_from(server);
+	emu("step");
+	wait_for(answered);
+	wait_for(answers);
+}
+
 /* Posts buffers for the answers. */
 static void post_answer_buffers(void)
 {
@@ -332,6 +364,7 @@ static const struct mode {
 	{ "reap", post_all, deliver, nothing, reap_all, NULL, NULL, post_all },
 	{ "both", post_all, deliver, nothing, do_both, NULL, NULL, nothing },
 	{ "send", post_all, nothing, nothing, send_all, NULL, NULL, finish_sends },
+	{ "recv", nothing, nothing, nothing, post_receives, NULL, NULL, use_receives },
 	{ "reap-send", post_all, send_all, wait_for_sends, reap_sends, NULL, NULL, nothing },
 	{ "empty", post_all, nothing, nothing, find_no_receive, NULL, NULL, nothing },
 	{ "empty-send", post_all, nothing, nothing, find_no_send, NULL, NULL, nothing },
@@ -370,7 +403,7 @@ static long long one_group(void)
 
 	mode->bring();
 	mode->before();
-	took = timed(mode->timed == send_all && segments > 1 ? send_pieces : mode->timed);
+	took = timed(mode->timed == send_all && segments * lmrs > 1 ? send_pieces : mode->timed);
 	if (mode->timed_too) {
 		mode->between();
 		took += timed(mode->timed_too);
@@ -384,14 +417,19 @@ int main(int argc, char **argv)
 	DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
 	long long limit;
 	long least;
+	size_t named;
 
 	if (argc != 9) {
-		fprintf(stderr, "usage: %s IA post|reap|both|send|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
+		fprintf(stderr, "usage: %s IA post[-lmrs]|reap|both|send[-lmrs]|recv[-lmrs]|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
+	named = strlen(argv[2]);
+	lmrs = named > 5 && strcmp(argv[2] + named - 5, "-lmrs") == 0 ? 2 : 1;
+	if (lmrs > 1)
+		argv[2][named - 5] = '\0';
 	while (strcmp(mode->name, argv[2]) != 0) {
 		if (++mode == modes + sizeof modes / sizeof *modes) {
-			fprintf(stderr, "%s: the case is post, reap, both, send, reap-send, empty, empty-send or answer, not %s\n", argv[0], argv[2]);
+			fprintf(stderr, "%s: the case is post, reap, both, send, recv, reap-send, empty, empty-send or answer, not %s\n", argv[0], argv[2]);
 			return 2;
 		}
 	}

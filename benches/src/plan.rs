@@ -54,13 +54,21 @@ pub enum CaseName {
     DatPost,
     /// As `DatPost`, with 10,000 more endpoints on the SRQ.
     DatPostCrowd,
+    /// As `DatPost`, with segments in two LMRs in turn.
+    DatPostLmrs,
     /// `dat_evd_dequeue` through libdat2, of receives.
     DatReap,
     /// Both calls for each message.
     DatMessage,
     /// `dat_ep_post_send` through libdat2, 64 bytes.
     DatSend,
-    /// `dat_evd_dequeue` of those sends.
+    /// As `DatSend`, with segments in two LMRs in turn.
+    DatSendLmrs,
+    /// `dat_ep_post_recv` through libdat2, to an endpoint without an SRQ.
+    DatRecv,
+    /// As `DatRecv`, with segments in two LMRs in turn.
+    DatRecvLmrs,
+    /// `dat_evd_dequeue` of the completions of `DatSend`.
     DatReapSend,
     /// `dat_evd_dequeue` through libdat2 of an empty EVD of receives from an SRQ.
     DatEmpty,
@@ -111,9 +119,13 @@ impl CaseName {
             Self::EpRecv => "ep-recv",
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
+            Self::DatPostLmrs => "dat-post-lmrs",
             Self::DatReap => "dat-reap",
             Self::DatMessage => "dat-post+reap",
             Self::DatSend => "dat-send",
+            Self::DatSendLmrs => "dat-send-lmrs",
+            Self::DatRecv => "dat-recv",
+            Self::DatRecvLmrs => "dat-recv-lmrs",
             Self::DatReapSend => "dat-reap-send",
             Self::DatEmpty => "dat-empty",
             Self::DatEmptySends => "dat-empty-send",
@@ -143,13 +155,14 @@ impl CaseName {
     /// Whether the case goes through libdat2.
     pub fn through_libdat(self) -> bool {
         use CaseName::*;
-        matches!(self, DatPost | DatPostCrowd | DatReap | DatMessage | DatEmpty | DatEmptySends)
+        matches!(self, DatPost | DatPostCrowd | DatPostLmrs | DatReap | DatMessage | DatEmpty | DatEmptySends)
+            || matches!(self, DatRecv | DatRecvLmrs)
             || self.sends_by_dat()
     }
 
     /// Whether the measured part contains sends through libdat2.
     pub fn sends_by_dat(self) -> bool {
-        matches!(self, Self::DatSend | Self::DatReapSend | Self::DatAnswer) || self.threads().is_some()
+        matches!(self, Self::DatSend | Self::DatSendLmrs | Self::DatReapSend | Self::DatAnswer) || self.threads().is_some()
     }
 
     /// Whether the software device has a thread of its own: in the other mode, a send and a poll of
@@ -322,6 +335,14 @@ pub fn plan(quick: bool) -> Vec<Spec> {
     if !quick {
         plan.extend([
             spec(DatSend, 1, 2, 1023),
+            spec(DatPostLmrs, 1, 1, 1023),
+            spec(DatPostLmrs, 1, 2, 1023),
+            spec(DatSendLmrs, 1, 1, 1023),
+            spec(DatSendLmrs, 1, 2, 1023),
+            spec(DatRecv, 1, 1, 1023),
+            spec(DatRecv, 1, 2, 1023),
+            spec(DatRecvLmrs, 1, 1, 1023),
+            spec(DatRecvLmrs, 1, 2, 1023),
             spec(DatTwoThreads, 1, 1, 4095),
             spec(DatPostCrowd, 1, 1, 1023),
         ]);
